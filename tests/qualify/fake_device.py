@@ -11,6 +11,8 @@ import hashlib
 import os
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +32,8 @@ FAULTS: Final = (
     "constant", "element", "last block", "unwritten", "after the end", "before the start", "far after", "input", "varies",
     "varies late", "hang", "illegal address", "death", "no module", "refused",
 )  # fmt: skip
+HANGING: Final = "TEST_HANGING"
+"""Environment variable that names a file, which a device that hangs creates."""
 MICROSECONDS: Final = 5.0
 """Duration of a launch on the fake clock."""
 
@@ -116,8 +120,8 @@ class FakeDevice(FakeDriver):
         """Milliseconds between two events, as they were recorded last."""
         return (end[-1] - begin[-1]) / 1000
 
-    def capture(self) -> None:
-        """Note the plan of every launch, which has its tensors and values."""
+    def capture(self, replace: Callable[[Any, str, Any], None] = setattr) -> None:
+        """Note the plan of every launch, which has its tensors and values; `replace` sets an attribute."""
         original, plans = Kernel.plan, self.plans
 
         def plan(kernel: Kernel, *arguments: Any, **options: Any) -> Plan:
@@ -125,7 +129,7 @@ class FakeDevice(FakeDriver):
             plans[made.parameters] = made
             return made
 
-        Kernel.plan = plan  # type: ignore[method-assign]
+        replace(Kernel, "plan", plan)
 
     def _function(self, tir: bytes) -> Function:
         text = tir.decode()
@@ -181,6 +185,7 @@ class FakeDevice(FakeDriver):
                 if self.count % 50 == (2 if self.fault == "varies" else 49):
                     target.reshape(-1)[:1].view(np.uint8)[0] ^= 1
             case "hang":
+                Path(os.environ[HANGING]).touch()
                 time.sleep(3600)
             case "illegal address":
                 self.broken = "CUDA_ERROR_ILLEGAL_ADDRESS"

@@ -138,11 +138,11 @@ class Arena:
 
     def harm(self) -> str:
         """The first byte outside of what a launch may write that it wrote, as text; empty if there is none."""
-        for start, size, place in self._guards():
+        for start, size in self._guards():
             found = self.staging.fetch(self.base + start, size)
             wrong = np.flatnonzero(found != PATTERN)
             if wrong.size:
-                return _where(self.tensors, start + int(wrong[0]), place, int(found[wrong[0]]), wrong.size)
+                return _where(self.tensors, start + int(wrong[0]), int(found[wrong[0]]), wrong.size)
         for name, one in self.tensors.items():
             text = self._changed(name, one, one.copy) if one.copy is not None else ""
             text = text or (self._gaps(name, one) if one.written else self._changed(name, one, one.offset))
@@ -160,15 +160,15 @@ class Arena:
             self.driver.copy_on_device(self.base + offset + done, self.base + offset, part, 0)
             done += part
 
-    def _guards(self) -> list[tuple[int, int, str]]:
-        """Guard zones: first byte, size, and the tensor before it."""
-        zones, before, name = list[tuple[int, int, str]](), 0, ""
+    def _guards(self) -> list[tuple[int, int]]:
+        """Guard zones: first byte and size."""
+        zones, before = list[tuple[int, int]](), 0
         for one in self.tensors.values():
             for offset in (one.offset, one.copy):
                 if offset is not None:
-                    zones.append((before, offset - before, name))
-                    before, name = offset + one.size, one.spec.name
-        return [*zones, (before, self.size - before, name)]
+                    zones.append((before, offset - before))
+                    before = offset + one.size
+        return [*zones, (before, self.size - before)]
 
     def _changed(self, name: str, one: Placed, offset: int) -> str:
         """Whether a tensor that may not be written was, in pieces of whole periods."""
@@ -236,12 +236,14 @@ def _placed(manifest: Manifest, spec: TensorSpec, values: Mapping[str, int], kin
     return Placed(spec, form, offset, size, None, flat)
 
 
-def _where(tensors: Mapping[str, Placed], byte: int, before: str, found: int, count: int) -> str:
-    """Which tensor a byte of a guard zone belongs to, as text."""
-    one = tensors.get(before)
-    if one is not None and byte >= one.offset + one.size:
-        place = f"{byte - one.offset - one.size} bytes after the end of `{before}`"
-    else:
-        following = next(other for other in tensors.values() if other.offset > byte)
-        place = f"{following.offset - byte} bytes before `{following.spec.name}`"
-    return f"{place}: {found:#04x} ({count} bytes of this guard zone)"
+def _where(tensors: Mapping[str, Placed], byte: int, found: int, count: int) -> str:
+    """Which tensor a byte of a guard zone is next to, as text."""
+    places: list[tuple[int, str]] = []
+    for name, one in tensors.items():
+        for offset in (one.offset, one.copy):
+            if offset is not None and byte >= offset + one.size:
+                places.append((byte - offset - one.size, f"bytes after the end of `{name}`"))
+            elif offset is not None and byte < offset:
+                places.append((offset - byte, f"bytes before `{name}`"))
+    distance, place = min(places)
+    return f"{distance} {place}: {found:#04x} ({count} bytes of this guard zone)"

@@ -182,7 +182,8 @@ def stored(dtype: str, values: NDArray[np.float32]) -> Array:
 def widened(dtype: str, bits: Array) -> NDArray[np.float64]:
     """The values of floats as stored, exactly."""
     if dtype == "bf16":
-        return (bits.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # of NaNs that signal
+            return (bits.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     if dtype in ("f8e4m3", "f8e5m2"):
         return _f8(dtype)[bits.view(np.uint8)].astype(np.float64)
     return bits.astype(np.float64)
