@@ -30,6 +30,8 @@ POISON: Final = 0xFF
 """Byte of what is only written: NaN in every float dtype, -1 in a signed integer."""
 STAGING: Final = 32 << 20
 """Bytes of the page-locked buffer."""
+PART: Final = 8 << 20
+"""Bytes of a result that one repetition compares: copying all of a large one so often would take minutes."""
 
 
 class Staging:
@@ -135,6 +137,16 @@ class Arena:
         one = self.tensors[name]
         raw = self.staging.download(self.base + one.offset, one.size)
         return elements(one, raw)
+
+    def part(self, name: str, number: int) -> tuple[int, Array]:
+        """Part `number` of a tensor: its first element, and stored elements, valid until the next copy. A tensor of at most
+        `PART` bytes, or with gaps, is one part; the parts of a larger one go round."""
+        one = self.tensors[name]
+        if one.size <= PART or one.spec.strides is not None:
+            return 0, self.result(name)
+        start = number % -(-one.size // PART) * PART
+        found = self.staging.fetch(self.base + one.offset + start, min(PART, one.size - start))
+        return start // DTYPES[one.spec.dtype].bytes, found.view(DTYPES[one.spec.dtype].storage)
 
     def harm(self) -> str:
         """The first byte outside of what a launch may write that it wrote, as text; empty if there is none."""

@@ -1,7 +1,8 @@
 """One launch of an artifact on the device: launched, repeated, compared. In: a loaded kernel and a `Launch`. Out: a `Trial`.
 
 Before every repetition everything that the launch may write is as it was. Results must then be equal bit by bit, except where
-floats are added by atomics, whose order is not determined: those tensors the manifest declares `atomic`.
+floats are added by atomics, whose order is not determined: those tensors the manifest declares `atomic`. Of a result of more
+than `PART` bytes each repetition compares a part, and the next one the part after it.
 """
 
 from __future__ import annotations
@@ -119,12 +120,15 @@ def _repeated(arena: Arena, one: Placed, first: dict[str, Any], number: int) -> 
     """How a repetition differs from the first launch; empty if it does not, or may."""
     if number == 0 or (one.spec.access == "atomic" and DTYPES[one.spec.dtype].is_float):
         return ""
-    again = arena.result(one.spec.name)
-    place = differs(first[one.spec.name], again)
+    start, again = arena.part(one.spec.name, number)
+    before = first[one.spec.name][start : start + again.size]
+    place = differs(before, again)
     if place is None:
         return ""
-    was, now = first[one.spec.name][place], again[place]
-    return f"repetition {number} of `{one.spec.name}`: element {place} is {now}, and was {was} in the first launch (as stored)"
+    return (
+        f"repetition {number} of `{one.spec.name}`: element {start + place} is {again[place]}, and was {before[place]} in the "
+        "first launch (as stored)"
+    )
 
 
 def _wrong(manifest: Manifest, arena: Arena, expected: tuple[Expected, ...], found: dict[str, Any]) -> Wrong | str | None:
