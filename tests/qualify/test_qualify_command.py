@@ -129,7 +129,7 @@ def test_a_side_file_cannot_leave_the_contract(path: Path, tmp_path: Path, capsy
     ("arguments", "reason"),
     [
         (["--prepare", "--json", "x"], "`--prepare` launches nothing"),
-        (["-o", "x"], "`--output` is for `--prepare`"),
+        (["-o", "x"], "`--output` and `--references` are for `--prepare`"),
         (["--with", "nowhere.qualify"], "there is no `nowhere.qualify`"),
         (["--repeats", "0"], "'--repeats'"),
         (["--time-limit", "nan"], "is not a number"),
@@ -191,5 +191,5 @@ def test_tuning_writes_records_that_tune_reads(
     records = read_records(folder / "add-sm_90a.jsonl", "fake device")
     cubin = bundles.bundle_of(path).kernel("add").manifest.digests["cubin"]
     assert records.wrong == {cubin: ""}
-    assert [times for times in records.times.values()] == [{cubin: (5.0, 5.0, 5.0)}]
+    assert list(records.times.values()) == [{cubin: (5.0, 5.0, 5.0)}]
     assert records.described == {cubin}

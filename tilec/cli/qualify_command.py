@@ -20,7 +20,7 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.untrusted.output import write_named
 
 if TYPE_CHECKING:
-    from tilec.qualify.side_file import SideFile
+    from tilec.qualify.side_file import Entry, SideFile
     from tilec.runtime import Bundle
 
 EPILOG: Final = (
@@ -38,6 +38,10 @@ _WRITTEN: Final = click.Path(dir_okay=False, readable=False)
 @click.option("--with", "side", metavar="FILE", help="The side file. Default: that next to the bundle, `NAME.qualify`.")
 @click.option("--prepare", is_flag=True, help="Write the side file instead; needs `tilec[audit]`, and no GPU.")
 @click.option("--output", "-o", metavar="FILE", type=_WRITTEN, help="With --prepare: the file to write.")
+@click.option(
+    "--references", metavar="DIR", type=click.Path(file_okay=False),
+    help="With --prepare: run the NumPy references (`reference*.py`) of this folder, and compare them too.",
+)  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", type=_WRITTEN, help="Write the report there, ready to be signed.")
 @click.option("--tune", metavar="DIR", type=click.Path(file_okay=False), help="Time choices too, and write records to DIR.")
 @click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel or artifact; may be repeated.")
@@ -52,8 +56,8 @@ _WRITTEN: Final = click.Path(dir_okay=False, readable=False)
 @JOBS
 def qualify(
     file: str, digest: str | None, trust: str | None, side: str | None, prepare: bool, output: str | None,
-    json_file: str | None, tune: str | None, kernels: tuple[str, ...], repeats: int, times: bool, time_limit: float,
-    jobs: int | None,
+    references: str | None, json_file: str | None, tune: str | None, kernels: tuple[str, ...], repeats: int, times: bool,
+    time_limit: float, jobs: int | None,
 ) -> int:  # fmt: skip
     """Say whether a bundle is right on this machine's GPU, without the compiler.
 
@@ -64,28 +68,31 @@ def qualify(
     \b
     Examples:
       tilec qualify qwen3-4b-sm_90a.bundle --prepare           writes qwen3-4b-sm_90a.qualify
+      tilec qualify qwen3-4b-sm_90a.bundle --prepare --references kernels_src
       tilec qualify qwen3-4b-sm_90a.bundle                     on the GPU, with both files
       tilec qualify qwen3-4b-sm_90a.bundle --json report.json  a report to sign, or to send
       tilec qualify qwen3-4b-sm_90a.bundle --tune records      times the choices that the bundle has, too
     """
     if prepare and (side is not None or json_file is not None or tune is not None):
         raise UsageError("`--prepare` launches nothing: leave out `--with`, `--json` and `--tune`")
-    if output is not None and not prepare:
-        raise UsageError("`--output` is for `--prepare`; `--json` writes the report")
+    if (output is not None or references is not None) and not prepare:
+        raise UsageError("`--output` and `--references` are for `--prepare`; `--json` writes the report")
     with contextlib.closing(opened(file, digest=digest, trust=trust)) as bundle:
         known = {name for one in bundle.kernels for name in (one.name, one.manifest.kernel)}
         for name in kernels:
             if name not in known:
                 raise CompileError(Diagnostic("E0707", f"`{file}` has no kernel `{name:.80}`"))
         if prepare:
-            return prepare_command(bundle, kernels, output, jobs or cores())
+            return prepare_command(bundle, kernels, output, jobs or cores(), references)
         return launch_command(
             bundle, side, kernels, json_file=json_file, tune=tune, repeats=repeats, times=times, time_limit=time_limit
         )
 
 
-def prepare_command(bundle: Bundle, kernels: Sequence[str], output: str | None, jobs: int) -> int:
-    """Write the side file; returns the exit status."""
+def prepare_command(
+    bundle: Bundle, kernels: Sequence[str], output: str | None, jobs: int, references: str | None = None
+) -> int:  # fmt: skip
+    """Write the side file; returns the exit status: 1 if a reference differs, 3 if an artifact has no launch."""
     try:
         from tilec.qualify.prepare import side_file, subjects
         from tilec.qualify.preparing import entries
@@ -98,7 +105,7 @@ def prepare_command(bundle: Bundle, kernels: Sequence[str], output: str | None, 
     problems: list[str] = []
     wanted = subjects(bundle, kernels, problems)
     show = _progress() if sys.stderr.isatty() else None
-    found = entries(wanted, jobs, show)
+    found = entries(wanted, jobs, show, Path(references) if references is not None else None)
     data = encode(side_file(bundle, found))
     path = output or str(default_path(bundle.path))
     write_named(path, data)
@@ -109,7 +116,26 @@ def prepare_command(bundle: Bundle, kernels: Sequence[str], output: str | None, 
     for entry in empty:
         print(f"warning: {entry.name}: {'; '.join(entry.left_out)}", file=sys.stderr)
     print(f"{path}  {len(found)} artifacts  {launches} launches  {len(data)} bytes")
-    return 3 if empty else 0
+    differing = _beside_references(found) if references is not None else 0
+    return 1 if differing else 3 if empty else 0
+
+
+def _beside_references(found: Sequence[Entry]) -> int:
+    """Print what the references say; returns the number of launches at which one differs."""
+    from tilec.qualify.references import AGREES, DIFFERS
+
+    said = [(entry.name, launch.name, launch.reference) for entry in found for launch in entry.launches if launch.reference]
+    differing = [one for one in said if one[2].startswith(DIFFERS)]
+    for name, launch, text in differing:
+        print(f"error: {name}, {launch}: {text}", file=sys.stderr)
+    for reason in sorted({text for _, _, text in said if text != AGREES and not text.startswith(DIFFERS)}):
+        names = sorted({name for name, _, text in said if text == reason})
+        print(f"note: {', '.join(names)}: {reason}", file=sys.stderr)
+    agreeing = sum(text == AGREES for _, _, text in said)
+    print(
+        f"references: {agreeing} launches agree, {len(differing)} differ, {len(said) - agreeing - len(differing)} not compared"
+    )
+    return len(differing)
 
 
 def launch_command(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +28,7 @@ from tilec.ir.text.parser import ParseError, parse_function
 from tilec.project.trial.launches import Contract
 from tilec.qualify.model import Shape, chosen, model_shapes
 from tilec.qualify.recipe import KINDS, Form, NoContents, contents, digest, form_of, raw, widened
+from tilec.qualify.references import beside
 from tilec.qualify.side_file import Entry, Expected, Launch, SideFile
 from tilec.qualify.tolerance import Tolerance
 from tilec.runtime import Bundle
@@ -77,8 +79,9 @@ def side_file(bundle: Bundle, entries: Sequence[Entry]) -> SideFile:
     return SideFile(bundle.digest, tilec.__version__, JUDGE, {entry.name: entry for entry in entries})
 
 
-def prepared(subject: Subject, edges: int = EDGES) -> Entry:
-    """The entry of one artifact. What cannot be prepared is left out with its reason."""
+def prepared(subject: Subject, edges: int = EDGES, references: Path | None = None) -> Entry:
+    """The entry of one artifact. What cannot be prepared is left out with its reason. `references` is a folder of kernels whose
+    references are compared (`tilec.qualify.references`)."""
     manifest, left_out = subject.manifest, list[str]()
     tir = manifest.digests.get("tir", "")
     try:
@@ -95,28 +98,29 @@ def prepared(subject: Subject, edges: int = EDGES) -> Entry:
     launches: list[Launch] = []
     for name, values, floats, timed in wanted:
         try:
-            launches.append(_launch(manifest, function, name, values, floats, timed=timed))
+            launches.append(_launch(manifest, function, name, values, floats, references, timed=timed))
         except (NoContents, InterpreterError, KeyError) as error:
             left_out.append(f"{name}: {error}"[:500])
     return Entry(subject.name, tir, tuple(launches), tuple(line[:500] for line in left_out))
 
 
 def _launch(
-    manifest: Manifest, function: Function, name: str, values: dict[str, int], scalars: dict[str, float], *, timed: bool
+    manifest: Manifest, function: Function, name: str, values: dict[str, int], scalars: dict[str, float],
+    references: Path | None, *, timed: bool,
 ) -> Launch:  # fmt: skip
     """One launch with its results, with the first kind of contents of which the fewest results are not finite."""
     amount, best, least = _work(manifest, function, {**values, **scalars}), None, -1
     for kind in KINDS:
-        expected = _results(manifest, function, values, scalars, kind, amount)
+        expected, reference = _results(manifest, function, values, scalars, kind, amount, references)
         count = sum(_not_finite(one) for one in expected)
         if best is None or count < least:
-            best, least = (kind, expected), count
+            best, least = (kind, expected, reference), count
         if not count:
             break
     assert best is not None
-    kind, expected = best
+    kind, expected, reference = best
     inputs, moved = digest(manifest, values, kind), _bytes(manifest, values, amount)
-    return Launch(name, values, scalars, kind, inputs, moved, amount.products, timed, expected)
+    return Launch(name, values, scalars, kind, inputs, moved, amount.products, timed, expected, reference)
 
 
 def _not_finite(expected: Expected) -> int:
@@ -136,16 +140,20 @@ def _work(manifest: Manifest, function: Function, values: Mapping[str, float]) -
 
 
 def _results(
-    manifest: Manifest, function: Function, values: dict[str, int], scalars: dict[str, float], kind: str, amount: Work
-) -> tuple[Expected, ...]:  # fmt: skip
-    """What a launch writes."""
+    manifest: Manifest, function: Function, values: dict[str, int], scalars: dict[str, float], kind: str, amount: Work,
+    references: Path | None,
+) -> tuple[tuple[Expected, ...], str]:  # fmt: skip
+    """What a launch writes, and what a reference says of it."""
     arrays: dict[str, Array] = {}
     before: dict[str, Array] = {}
+    originals: dict[str, Array] = {}
     for spec in manifest.tensors:
         arrays[spec.name], _ = laid_out(manifest, spec, values, kind)
         if spec.access not in ("in", "scratch"):
             before[spec.name] = _bits(spec, arrays[spec.name])
     order = _sampled_blocks(manifest, values, amount)
+    if references is not None and order is None:
+        originals = {name: array.copy() for name, array in arrays.items()}
     given = {name: values[name] for name in function.dims if name in values}
     integers = {spec.name: values[spec.name] for spec in manifest.scalars if spec.name in values}
     interpret(function, arrays, {**scalars, **integers}, dims=given, block_order=order)
@@ -155,7 +163,8 @@ def _results(
             bits = _bits(spec, arrays[spec.name])
             places = np.arange(bits.size) if order is None else np.flatnonzero(_words(bits) != _words(before[spec.name]))
             expected.append(_expected(spec, bits, places, tolerance))
-    return tuple(expected)
+    known = beside(references, manifest, {**values, **scalars}, originals, arrays) if references and originals else ""
+    return tuple(expected), known
 
 
 def laid_out(manifest: Manifest, spec: TensorSpec, values: Mapping[str, int], kind: str) -> tuple[Array, Form]:

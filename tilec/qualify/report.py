@@ -56,6 +56,7 @@ def _artifact(session: Session, name: str) -> Record:
     return {
         "name": name, "verdict": found["verdict"], "launches": found["launches"], "times": found["times"],
         "untimed": found["untimed"], "left_out": list(entry.left_out) if entry is not None else [],
+        "references": sum(one.reference == "agrees" for one in entry.launches) if entry is not None else 0,
         "digests": {key: manifest.digests.get(key, "") for key in ("cubin", "ptx", "tir")},
     }  # fmt: skip
 
@@ -78,7 +79,7 @@ def lines(found: Record) -> list[str]:
     text = [
         f"bundle   {bundle['model']} for {bundle['arch']}, sha256 {bundle['sha256']}",
         f"device   {device.get('device', 'none')} ({device.get('arch', '')}), driver {device.get('driver') or 'unknown'}",
-        f"beside   {side['judge']}",
+        f"beside   {side['judge']}{_references(found)}",
     ]
     if side["bundle"] != bundle["sha256"]:
         text.append(f"note     the side file was prepared from another bundle with the same tile IR, sha256 {side['bundle']}")
@@ -92,6 +93,12 @@ def lines(found: Record) -> list[str]:
     total = f"{found['summary']['artifacts']} artifacts, {found['summary']['launches']} launches"
     text.append(f"{total}, {found['run']['seconds']} s: {listed or 'nothing was tried'}")
     return [visible(line) for line in text]
+
+
+def _references(found: Record) -> str:
+    """How many launches a NumPy reference had agreed with, as text."""
+    count = sum(one["references"] for one in found["artifacts"])
+    return f"; NumPy references agreed at {count} launches" if count else ""
 
 
 def _table(artifacts: Sequence[Record]) -> list[str]:

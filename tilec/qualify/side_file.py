@@ -81,6 +81,8 @@ class Launch:
     products: int | None
     timed: bool
     expected: tuple[Expected, ...] = ()
+    reference: str = ""
+    """What the NumPy reference of the project said of the expected values; empty if it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def encode(side: SideFile) -> bytes:
             launches.append({
                 "name": launch.name, "values": dict(launch.values), "scalars": dict(launch.scalars), "kind": launch.kind,
                 "inputs": launch.inputs, "bytes": launch.bytes, "products": launch.products, "timed": launch.timed,
-                "expected": rows,
+                "expected": rows, "reference": launch.reference,
             })  # fmt: skip
         artifacts.append({"name": name, "tir": entry.tir, "launches": launches, "left_out": list(entry.left_out)})
     header = canonical(
@@ -207,7 +209,7 @@ class _Reader:
         return Entry(name, _digest(fields["tir"]), launches, left_out)
 
     def launch(self, data: Any) -> Launch:
-        names = ("name", "values", "scalars", "kind", "inputs", "bytes", "products", "timed", "expected")
+        names = ("name", "values", "scalars", "kind", "inputs", "bytes", "products", "timed", "expected", "reference")
         fields = _fields(data, *names)
         kind, products = fields["kind"], fields["products"]
         if kind not in KINDS:
@@ -219,6 +221,7 @@ class _Reader:
         return Launch(
             _text(fields["name"]), values, scalars, kind, _digest(fields["inputs"]), _integer(fields["bytes"], 1 << 62),
             products, _bool(fields["timed"]), tuple(self.expected(one) for one in _list(fields["expected"], 64)),
+            _text(fields["reference"]),
         )  # fmt: skip
 
     def expected(self, data: Any) -> Expected:

@@ -1,0 +1,46 @@
+"""A second judge while a side file is prepared: the NumPy references of the project beside the interpreter's results.
+
+A reference is a function called like its kernel in a `reference*.py` next to the kernels, as `tilec test` uses it. It is
+executed, so it comes from the project of whoever prepares, never from a bundle or a side file. It sees what the interpreter
+cannot: tile IR that does not say what its author meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from tilec.artifact.records import Manifest
+from tilec.project.trial.launches import Contract
+from tilec.project.trial.trial import NoReference, compared, own_reference, reference_inputs, reference_results
+
+Array = NDArray[Any]
+AGREES: Final = "agrees"
+DIFFERS: Final = "differs: "
+
+
+def beside(
+    folder: Path, manifest: Manifest, values: Mapping[str, float], before: dict[str, Array], after: Mapping[str, Array]
+) -> str:  # fmt: skip
+    """What the reference in `folder` says of a whole launch: `AGREES`, `DIFFERS` and where, or why it says nothing. `before`
+    and `after` are the tensors before and after the launch, by name."""
+    found = own_reference(folder, manifest.kernel)
+    if found is None:
+        return "no reference"
+    contract = Contract.of_manifest(manifest)
+    outputs = [spec for spec in manifest.tensors if spec.access not in ("in", "scratch")]
+    try:
+        truths, relative = reference_results(*found, reference_inputs(contract, before, values), len(outputs))
+    except NoReference as error:
+        return str(error)[:300]
+    for spec, truth in zip(outputs, truths, strict=True):
+        one = compared(spec, after[spec.name], truth, (relative, None))
+        if isinstance(one, str):
+            return DIFFERS + one[:300]
+        if one.error is not None and not one.error <= 1:
+            place = ", ".join(map(str, one.worst))
+            return f"{DIFFERS}`{one.name}[{place}]` is {one.found:g}, and {one.expected:g} by the reference"
+    return AGREES
