@@ -39,7 +39,7 @@ MICROSECONDS: Final = 5.0
 
 
 class FakeDevice(FakeDriver):
-    """`judge` is `interpreter` or `emulator`; `kernel` is the one that `fault` happens to."""
+    """`judge` is `interpreter` or `emulator`; `fault` happens to `kernel`."""
 
     def __init__(self, path: str, judge: str = "interpreter", fault: str = "none", kernel: str = "") -> None:
         super().__init__(multiprocessors=4)

@@ -47,7 +47,7 @@ def test_a_new_arena_is_unharmed_and_reset_restores_it(access: str, count: int) 
 
 @pytest.mark.parametrize("distance", [0, 1, 100, arenas.GUARD - 1])
 @pytest.mark.parametrize("access", ["in", "out", "inout"])
-def test_a_byte_beside_a_tensor_is_named(access: str, distance: int) -> None:
+def test_a_byte_next_to_a_tensor_is_named(access: str, distance: int) -> None:
     arena, _ = made(tensor("a", "in", 5), tensor("x", access, 1000), tensor("b", "out", 3))
     first, end = arena.views()["x"].byte_range()
     ctypes.memset(end + distance, 7, 1)

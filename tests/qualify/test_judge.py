@@ -76,7 +76,7 @@ def test_poison_is_nan_in_every_float(dtype: str) -> None:
     assert wrong.index == (2,)
 
 
-def test_a_side_file_of_another_size_judges_nothing() -> None:
+def test_a_side_file_of_another_size_is_refused() -> None:
     with pytest.raises(Unjudged, match="expects element 3"):
         judged(floats([1.0, 2.0, 3.0, 4.0]), np.ones(3, np.float32), (3,))
     with pytest.raises(Unjudged, match="expects 4 elements"):

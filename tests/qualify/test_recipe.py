@@ -30,7 +30,7 @@ def one_tensor(dtype: str, count: int, check: ValueCheck | None = None) -> tuple
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_rounding_is_that_of_ml_dtypes(dtype: str) -> None:
-    values = (np.arange(-510, 511).astype(np.float32) / np.float32(128)).astype(np.float32)
+    values = (np.arange(-510, 511).astype(np.float32) / recipe.SCALE).astype(np.float32)
     expected = values.astype(numpy_dtype(DTYPES[dtype]))
     found = recipe.stored(dtype, values)
     if dtype.startswith("f8"):  # nearest, but not to even: only its own values matter
@@ -57,16 +57,16 @@ def test_the_bytes_are_the_same_everywhere() -> None:
         manifest, spec = one_tensor(dtype, 5000)
         for kind in recipe.KINDS:
             total.update(recipe.contents(manifest, spec, {}, kind)[0].tobytes())
-    assert total.hexdigest() == "5d754bda97cedb044c5bf2fb4d69d73756277b5cab441455d1bde991116daf77"
+    assert total.hexdigest() == "2b7769f239f15f1f5ddc57ce32b2f425ee7d76593d29b23fd4e0e417f9e0772c"
 
 
 def test_floats_are_nearly_normal_and_positive_where_asked() -> None:
     manifest, spec = one_tensor("f32", 100_000)
     normal = recipe.contents(manifest, spec, {}, "normal")[0]
     assert abs(float(normal.mean())) < 0.02
-    assert 1.1 < float(normal.std()) < 1.2
-    assert float(np.abs(normal).max()) < 4
-    assert float(recipe.contents(manifest, spec, {}, "positive")[0].min()) >= 0.125
+    assert 0.55 < float(normal.std()) < 0.6
+    assert float(np.abs(normal).max()) < 2
+    assert float(recipe.contents(manifest, spec, {}, "positive")[0].min()) >= 0.0625
 
 
 def test_a_sum_of_products_is_exact_in_any_order() -> None:
@@ -74,7 +74,7 @@ def test_a_sum_of_products_is_exact_in_any_order() -> None:
     values = recipe.widened("bf16", recipe.contents(manifest, spec, {}, "normal")[0]).astype(np.float32)
     products = values * values[::-1]
     exact = float(products.astype(np.float64).sum())
-    assert abs(exact) < 1024
+    assert abs(exact) < 256
     assert float(np.cumsum(products, dtype=np.float32)[-1]) == exact
     assert float(np.cumsum(products[::-1], dtype=np.float32)[-1]) == exact
 

@@ -30,7 +30,7 @@ def sample() -> SideFile:
     whole = Expected("n", "i32", 0.0, 0.0, True, np.array([[0, 2]], np.uint64), np.array([1, -1], np.int32))
     other = Launch("T at 3", {"T": 3}, {}, "positive", DIGEST, 10, 512, False, (whole, expected("rest", 4)))
     entries = {"add": Entry("add", DIGEST, (launch, other), ("all: why",)), "b": Entry("b", DIGEST, ())}
-    return SideFile("cd" * 32, "0.1.0", "a judge", entries)
+    return SideFile("cd" * 32, "0.1.0", "a checker", entries)
 
 
 def header(data: bytes) -> dict[str, Any]:
@@ -95,7 +95,7 @@ EXPECTED = f"{LAUNCH}.expected.0"
     [
         ("format", 2, "reads format 1"),
         ("bundle", "00", "a digest is not one"),
-        ("judge", "x" * 3000, "too long"),
+        ("checker", "x" * 3000, "too long"),
         ("artifacts", {}, "a list is none"),
         ("artifacts.0.name", "../add", "name is not one"),
         ("artifacts.0.name", "c", "not in order"),

@@ -116,11 +116,11 @@ def prepare_command(
     for entry in empty:
         print(f"warning: {entry.name}: {'; '.join(entry.left_out)}", file=sys.stderr)
     print(f"{path}  {len(found)} artifacts  {launches} launches  {len(data)} bytes")
-    differing = _beside_references(found) if references is not None else 0
+    differing = _compared_references(found) if references is not None else 0
     return 1 if differing else 3 if empty else 0
 
 
-def _beside_references(found: Sequence[Entry]) -> int:
+def _compared_references(found: Sequence[Entry]) -> int:
     """Print what the references say; returns the number of launches at which one differs."""
     from tilec.qualify.references import AGREES, DIFFERS
 

@@ -1,4 +1,4 @@
-"""Whether a bundle is right on this chip: launches of every artifact beside results that travel in a side file.
+"""Whether a bundle is right on this chip: launches of every artifact, compared with results in a side file.
 
 `prepare` (anywhere with `tilec[audit]`, no GPU) takes a bundle and returns the launches of each artifact: `edges` of its
 contract, and `model` shapes, which the bundle's own step gives. The tile interpreter computes what each must write, from the

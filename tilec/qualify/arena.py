@@ -140,7 +140,7 @@ class Arena:
 
     def part(self, name: str, number: int) -> tuple[int, Array]:
         """Part `number` of a tensor: its first element, and stored elements, valid until the next copy. A tensor of at most
-        `PART` bytes, or with gaps, is one part; the parts of a larger one go round."""
+        `PART` bytes, or with gaps, is one part; the parts of a larger one wrap around."""
         one = self.tensors[name]
         if one.size <= PART or one.spec.strides is not None:
             return 0, self.result(name)

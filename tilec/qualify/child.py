@@ -3,7 +3,7 @@
 It writes a greeting that describes its device, reads its job as one line of JSON, and writes results as lines of JSON:
 
     {"device": "NVIDIA H100", "driver": "580.159", "arch": "sm_90a", "capability": "9.0", "multiprocessors": 132}
-    {"failed": "..."}   in its place, if there is no device
+    {"failed": "..."}   instead, if there is no device
     {"bundle": "PATH", "digest": "...", "side": "PATH", "side_digest": "...", "artifacts": ["NAME"], "repeats": 50,
      "times": true, "tune": [...]}
     {"rates": {"copy": 2.9e12, "products": 9.9e14}}

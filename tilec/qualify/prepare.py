@@ -28,7 +28,7 @@ from tilec.ir.text.parser import ParseError, parse_function
 from tilec.project.trial.launches import Contract
 from tilec.qualify.model import Shape, chosen, model_shapes
 from tilec.qualify.recipe import KINDS, Form, NoContents, contents, digest, form_of, raw, widened
-from tilec.qualify.references import beside
+from tilec.qualify.references import compared_reference
 from tilec.qualify.side_file import Entry, Expected, Launch, SideFile
 from tilec.qualify.tolerance import Tolerance
 from tilec.runtime import Bundle
@@ -36,7 +36,7 @@ from tilec.target.dtypes import DTYPES, numpy_dtype
 from tilec.tuning.roofline import Work, work
 
 Array = NDArray[Any]
-JUDGE: Final = "the tile interpreter, from the tile IR of the bundle"
+CHECKER: Final = "the tile interpreter, from the tile IR of the bundle"
 EDGES: Final = 5
 """Launches at the edges of a contract."""
 BLOCKS: Final = 256
@@ -47,9 +47,13 @@ WHOLE: Final = 1 << 15
 """Elements of a result up to which all are expected."""
 RUNS: Final = 1 << 10
 RUN: Final = 8
-"""Of a larger result, so many runs of so many elements are expected."""
+"""Of a larger result, `RUNS` runs of `RUN` elements are expected."""
 EDGE_SCALAR: Final = 0.5
 """Value of a float scalar of an artifact that the model does not launch."""
+COMPARED: Final = 1 << 22
+"""Elements of all tensors of a launch up to which a reference is run: it computes in float64."""
+ROUNDINGS: Final = 4
+"""Roundings on the way to a result, of the precision of the narrowest float, by which it may differ from a reference."""
 POISON: Final = 0xFF
 
 
@@ -76,7 +80,7 @@ def subjects(bundle: Bundle, kernels: Sequence[str] = (), problems: list[str] | 
 
 def side_file(bundle: Bundle, entries: Sequence[Entry]) -> SideFile:
     """The side file of a bundle with these entries."""
-    return SideFile(bundle.digest, tilec.__version__, JUDGE, {entry.name: entry for entry in entries})
+    return SideFile(bundle.digest, tilec.__version__, CHECKER, {entry.name: entry for entry in entries})
 
 
 def prepared(subject: Subject, edges: int = EDGES, references: Path | None = None) -> Entry:
@@ -152,7 +156,7 @@ def _results(
         if spec.access not in ("in", "scratch"):
             before[spec.name] = _bits(spec, arrays[spec.name])
     order = _sampled_blocks(manifest, values, amount)
-    if references is not None and order is None:
+    if references is not None and order is None and sum(array.size for array in arrays.values()) <= COMPARED:
         originals = {name: array.copy() for name, array in arrays.items()}
     given = {name: values[name] for name in function.dims if name in values}
     integers = {spec.name: values[spec.name] for spec in manifest.scalars if spec.name in values}
@@ -163,8 +167,10 @@ def _results(
             bits = _bits(spec, arrays[spec.name])
             places = np.arange(bits.size) if order is None else np.flatnonzero(_words(bits) != _words(before[spec.name]))
             expected.append(_expected(spec, bits, places, tolerance))
-    known = beside(references, manifest, {**values, **scalars}, originals, arrays) if references and originals else ""
-    return tuple(expected), known
+    if references is None or not originals:
+        return tuple(expected), ""
+    least = ROUNDINGS * tolerance.inner
+    return tuple(expected), compared_reference(references, manifest, {**values, **scalars}, originals, arrays, least)
 
 
 def laid_out(manifest: Manifest, spec: TensorSpec, values: Mapping[str, int], kind: str) -> tuple[Array, Form]:

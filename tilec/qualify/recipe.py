@@ -1,9 +1,9 @@
 """Contents of tensors: a tensor's contract, sizes and a kind go in; the same bytes come out on every machine and NumPy.
 
 Random bits come from Philox, whose raw stream NumPy guarantees; everything after that is integer arithmetic, or exact in f32. A
-float is the sum of four random bytes, shifted and scaled: nearly normal, a multiple of 1/128 between -3.99 and 3.99. So a sum
-of products of two is exact in f32, in every order, as long as it stays below 2^10: the order of sums hides nothing. With the
-kind `positive` a float is from 1/8 to 4.1. An integer with a range is its lower end, its upper end, or in between, with equal
+float is the sum of four random bytes, shifted and scaled: nearly normal, a multiple of 1/256 between -2 and 2. So a sum of
+products of two is exact in f32, in every order, as long as it stays below 2^8: the order of sums hides nothing. With the kind
+`positive` a float is from 1/16 to 2.1. An integer with a range is its lower end, its upper end, or in between, with equal
 probability; an integer without one is from -1000 to 1000, or as far as its dtype reaches. Contents are within every value check
 of the manifest, so a side file cannot ask for a launch outside of the contract. Tensors of more than `PERIOD` elements repeat a
 block of that many.
@@ -29,6 +29,8 @@ PERIOD: Final = 1_000_003
 """Elements of a block. A prime: no row is a multiple of it, so two rows of a large tensor are alike only after so many."""
 MOST_UNREPEATED: Final = 1 << 22
 """Maximum elements of a tensor whose integers must be distinct or sorted: they are made as one block."""
+SCALE: Final = np.float32(256)
+"""Of floats: with larger ones, a softmax would have one key, and one flipped bit of a rounded score would change it."""
 KINDS: Final = ("normal", "positive")
 """Kinds of floats: `positive` is for kernels whose results are not finite otherwise, such as a root of a given sum."""
 UNRANGED: Final = 1000
@@ -117,9 +119,9 @@ def _block(dtype: str, kind: str, limits: Range | None, slot: int) -> Array:
     if element.is_float:
         words = raw(f"{kind} {slot}", -(-PERIOD // 2)).view(np.uint8).reshape(-1, 4)[:PERIOD]
         sums = words.sum(axis=1, dtype=np.int32) - 510
-        values = sums.astype(np.float32) / np.float32(128)
+        values = sums.astype(np.float32) / SCALE
         if kind == "positive":
-            values = np.abs(values) + np.float32(0.125)
+            values = np.abs(values) + np.float32(0.0625)
         found = stored(dtype, values)
     else:
         found = _integers(dtype, limits, raw(f"integers {slot}", PERIOD))

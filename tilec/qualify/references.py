@@ -1,4 +1,4 @@
-"""A second judge while a side file is prepared: the NumPy references of the project beside the interpreter's results.
+"""A second checker while a side file is prepared: compares the NumPy references of the project with the interpreter's results.
 
 A reference is a function called like its kernel in a `reference*.py` next to the kernels, as `tilec test` uses it. It is
 executed, so it comes from the project of whoever prepares, never from a bundle or a side file. It sees what the interpreter
@@ -16,17 +16,20 @@ from numpy.typing import NDArray
 from tilec.artifact.records import Manifest
 from tilec.project.trial.launches import Contract
 from tilec.project.trial.trial import NoReference, compared, own_reference, reference_inputs, reference_results
+from tilec.target.dtypes import DTYPES
 
 Array = NDArray[Any]
 AGREES: Final = "agrees"
 DIFFERS: Final = "differs: "
 
 
-def beside(
-    folder: Path, manifest: Manifest, values: Mapping[str, float], before: dict[str, Array], after: Mapping[str, Array]
+def compared_reference(
+    folder: Path, manifest: Manifest, values: Mapping[str, float], before: dict[str, Array], after: Mapping[str, Array],
+    least: float,
 ) -> str:  # fmt: skip
     """What the reference in `folder` says of a whole launch: `AGREES`, `DIFFERS` and where, or why it says nothing. `before`
-    and `after` are the tensors before and after the launch, by name."""
+    and `after` are the tensors before and after the launch, by name. The tolerance is that of the reference or the dtype,
+    and at least `least`: a reference rounds nothing, so results differ by all roundings of the kernel."""
     found = own_reference(folder, manifest.kernel)
     if found is None:
         return "no reference"
@@ -36,8 +39,9 @@ def beside(
         truths, relative = reference_results(*found, reference_inputs(contract, before, values), len(outputs))
     except NoReference as error:
         return str(error)[:300]
-    for spec, truth in zip(outputs, truths, strict=True):
-        one = compared(spec, after[spec.name], truth, (relative, None))
+    tolerances = [max(least, DTYPES[spec.dtype].tolerance if relative is None else relative) for spec in outputs]
+    for spec, truth, tolerance in zip(outputs, truths, tolerances, strict=True):
+        one = compared(spec, after[spec.name], truth, (tolerance, None))
         if isinstance(one, str):
             return DIFFERS + one[:300]
         if one.error is not None and not one.error <= 1:

@@ -35,7 +35,7 @@ def report(session: Session, seconds: float, date: str) -> Record:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "bundle": {"sha256": bundle.digest, "model": bundle.model, "arch": bundle.arch, "bytes": bundle.size},
-        "side_file": {"sha256": side.digest, "bundle": side.bundle, "tilec": side.tilec, "judge": side.judge},
+        "side_file": {"sha256": side.digest, "bundle": side.bundle, "tilec": side.tilec, "checker": side.checker},
         "device": session.device,
         "rates": session.rates,
         "limits": {"repeats": session.repeats, "seconds": session.time_limit, "times": session.times},
@@ -79,7 +79,7 @@ def lines(found: Record) -> list[str]:
     text = [
         f"bundle   {bundle['model']} for {bundle['arch']}, sha256 {bundle['sha256']}",
         f"device   {device.get('device', 'none')} ({device.get('arch', '')}), driver {device.get('driver') or 'unknown'}",
-        f"beside   {side['judge']}{_references(found)}",
+        f"checker  {side['checker']}{_references(found)}",
     ]
     if side["bundle"] != bundle["sha256"]:
         text.append(f"note     the side file was prepared from another bundle with the same tile IR, sha256 {side['bundle']}")

@@ -99,11 +99,11 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class SideFile:
     """All of a side file. `bundle` is the sha256 of the bundle that it was prepared from, `tilec` the version that did it,
-    `judge` says what computed the expected values."""
+    `checker` says what computed the expected values."""
 
     bundle: str
     tilec: str
-    judge: str
+    checker: str
     entries: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
     digest: str = ""
 
@@ -139,7 +139,7 @@ def encode(side: SideFile) -> bytes:
             })  # fmt: skip
         artifacts.append({"name": name, "tir": entry.tir, "launches": launches, "left_out": list(entry.left_out)})
     header = canonical(
-        {"format": FORMAT, "bundle": side.bundle, "tilec": side.tilec, "judge": side.judge, "artifacts": artifacts}
+        {"format": FORMAT, "bundle": side.bundle, "tilec": side.tilec, "checker": side.checker, "artifacts": artifacts}
     )
     body = MAGIC + SIZE.pack(len(header)) + header + bytes(data)
     return body + hashlib.sha256(body).digest()
@@ -176,7 +176,7 @@ def decode(data: bytes) -> SideFile:
         found = _Reader(memoryview(data)[start + size : -TRAILER]).side_file(header)
     except (ValueError, OverflowError) as error:
         raise Malformed(f"is damaged: {error}"[:500]) from None
-    return SideFile(found.bundle, found.tilec, found.judge, found.entries, hashlib.sha256(data).hexdigest())
+    return SideFile(found.bundle, found.tilec, found.checker, found.entries, hashlib.sha256(data).hexdigest())
 
 
 class _Reader:
@@ -188,7 +188,7 @@ class _Reader:
     def side_file(self, header: Any) -> SideFile:
         if not isinstance(header, dict) or cast("dict[str, Any]", header).get("format") != FORMAT:
             raise ValueError(f"this tilec reads format {FORMAT}")
-        fields = _fields(header, "format", "bundle", "tilec", "judge", "artifacts")
+        fields = _fields(header, "format", "bundle", "tilec", "checker", "artifacts")
         entries: dict[str, Entry] = {}
         for data in _list(fields["artifacts"], MAX_ARTIFACTS):
             entry = self.entry(data)
@@ -197,7 +197,7 @@ class _Reader:
             entries[entry.name] = entry
         if self.taken != len(self.data):
             raise ValueError("there are bytes after its last value")
-        return SideFile(_digest(fields["bundle"]), _text(fields["tilec"]), _text(fields["judge"]), entries)
+        return SideFile(_digest(fields["bundle"]), _text(fields["tilec"]), _text(fields["checker"]), entries)
 
     def entry(self, data: Any) -> Entry:
         fields = _fields(data, "name", "tir", "launches", "left_out")

@@ -1,4 +1,4 @@
-"""How long a launch takes, beside the least time for its bytes and operations.
+"""How long a launch takes, compared with the least time for its bytes and operations.
 
 Times are those of `tilec.tuning.clock`: a CUDA graph that cycles through argument sets larger than the L2 cache together,
 filled with the same random contents as the checks. Bytes are divided by the rate of a copy that the driver makes in the same

@@ -61,7 +61,7 @@ def plan_of(kernel: Kernel, arena: Arena, launch: Launch) -> Plan:
 
 
 def tried(kernel: Kernel, staging: Staging, launch: Launch, repeats: int = REPEATS) -> Trial:
-    """Launch `repeats` times and judge. DriverError if a launch faults: the device is then unusable in this process."""
+    """Launch `repeats` times and compare. DriverError if a launch faults: the device is then unusable in this process."""
     manifest, driver = kernel.manifest, kernel.device.driver
     reason = refusal(manifest, driver, launch)
     if reason:
@@ -135,16 +135,16 @@ def _wrong(manifest: Manifest, arena: Arena, expected: tuple[Expected, ...], fou
     """The first wrong element, or why the side file cannot say; None if all are right."""
     written = {spec.name: spec for spec in manifest.tensors if spec.access not in ("in", "scratch")}
     if {one.tensor for one in expected} != set(written) or len(expected) != len(written):
-        return "the side file has not the results of this kernel"
-    judged_elements = 0
+        return "the side file lacks the results of this kernel"
+    compared_elements = 0
     for one in expected:
         if one.dtype != written[one.tensor].dtype:
             return f"the side file has `{one.tensor}` in `{one.dtype}`"
-        judged_elements += one.bits.size
+        compared_elements += one.bits.size
         try:
             wrong = judged(one, found[one.tensor], arena.tensors[one.tensor].form.shape)
         except Unjudged as error:
             return str(error)
         if wrong is not None:
             return wrong
-    return None if judged_elements else "the side file expects nothing of it"
+    return None if compared_elements else "the side file expects nothing of it"

@@ -2,13 +2,13 @@
 
     python ci/bench/kernels.py qualify_faults FOLDER --build BUNDLE...   anywhere, needs the compiler's assembler: side files
         and faulty bundles
-    python ci/bench/kernels.py qualify_faults FOLDER                     on a GPU, needs the base install alone: judges all
+    python ci/bench/kernels.py qualify_faults FOLDER                     on a GPU, needs the base install alone: runs all
 
 A faulty bundle has one artifact, whose PTX has one constant, operand or operation changed, and was assembled again; its digests
 are right, as those of a compiler with a mistake would be. The kinds of changes are `KINDS`, each at up to two artifacts. A
 place is taken if the emulator shows that the change matters: another bit of a result at some launch, or a fault. So the
-emulator chooses, and the interpreter's results judge. Besides these, one bundle has a CUBIN with one byte of its instructions
-changed, beside which there is no PTX. Status 1 if a right bundle is not right, or a fault is not found.
+emulator chooses, and the interpreter's results decide. In addition, one bundle has a CUBIN with one byte of its instructions
+changed, for which there is no PTX. Status 1 if a right bundle is not right, or a fault is not found.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Outcome | int:
-    """Prepare, or judge."""
+    """Prepare, or run."""
     if options.build:
         from ci.bench.kernels.qualify_mutants import built
 

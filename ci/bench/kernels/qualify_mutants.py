@@ -1,4 +1,4 @@
-"""Makes what `qualify_faults` judges: side files of right bundles, and bundles with one planted fault each.
+"""Makes what `qualify_faults` runs: side files of right bundles, and bundles with one planted fault each.
 
 Needs the assembler (`tilec[compiler]`) and `tilec[audit]`, and no GPU.
 """
@@ -27,7 +27,7 @@ from tilec.runtime import Bundle, BundledKernel, open_bundle
 
 Row = dict[str, Any]
 Array = NDArray[Any]
-AT_EACH: Final = 2
+AT_EACH: Final[int] = 2
 """Artifacts with a fault of one kind."""
 TRIES: Final = 40
 """Places that are tried for a fault of one kind at one artifact."""
@@ -141,10 +141,10 @@ def _planted(manifest: Manifest, ptx: str, entry: Entry, kind: Kind) -> tuple[st
 
     launches = [one for one in entry.launches if not one.timed][:EMULATED]
     rights = [_emulated(manifest, ptx, launch) for launch in launches]
-    places = list(re.finditer(kind.pattern, ptx))
+    sites = list(re.finditer(kind.pattern, ptx))
     first = zlib.crc32(f"{manifest.kernel} {kind.name}".encode())
-    for number in range(min(len(places), TRIES)):
-        match = places[(first + number) % len(places)]
+    for number in range(min(len(sites), TRIES)):
+        match = sites[(first + number) % len(sites)]
         after = kind.after(match[1])
         if after == match[1]:
             continue
@@ -203,8 +203,8 @@ def _bytes(bundle: Bundle, folder: Path, side: str) -> Iterator[Row]:
     same, changed = (np.frombuffer(assemble(text, target).cubin, np.uint8) for text in (ptx, other))
     if not np.array_equal(same, original) or changed.size != original.size:
         return
-    places = np.flatnonzero(changed != original)
-    runs = np.split(places, np.flatnonzero(np.diff(places) > 8) + 1)
+    differing = np.flatnonzero(changed != original)
+    runs = np.split(differing, np.flatnonzero(np.diff(differing) > 8) + 1)
     place = next(run for run in runs if run.size <= 4)  # of several, digests of the text that the CUBIN records are longer
     cubin = original.copy()
     cubin[place] = changed[place]
