@@ -43,7 +43,7 @@ class Tolerance:
         if not values.size:
             return relative, 0.0
         usual = float(np.sqrt(np.mean(np.square(values))))
-        middle = float(np.median(values))
+        middle = float(np.median(values[values > 0])) if values.any() else 0.0
         return relative, self.inner * (min(usual, OUTLIER * middle) if middle else usual)
 
 
