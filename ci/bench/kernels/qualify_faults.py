@@ -17,6 +17,7 @@ import argparse
 import datetime
 import json
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from tilec.qualify.session import Session
 
 FAULTS: Final = "faults.json"
+REPEATS: Final = 50
 SECONDS: Final = 120.0
 """What `tilec qualify` may take for a bundle."""
 Row = dict[str, Any]
+Command = Callable[[Path], Sequence[str]]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,8 +53,8 @@ def measure(options: argparse.Namespace) -> Outcome | int:
     return judged(options.folder)
 
 
-def judged(folder: Path, command: Any = None) -> Outcome:
-    """Qualify every bundle of a folder. `command` starts the process that launches, if not the one of `tilec qualify`."""
+def judged(folder: Path, command: Command | None = None) -> Outcome:
+    """Qualify every bundle of a folder. `command` gives the command that launches a bundle, if not that of `tilec qualify`."""
     planted: list[Row] = json.loads((folder / FAULTS).read_text(encoding="utf-8"))
     names = {row["bundle"] for row in planted}
     right = [path for path in sorted(folder.glob("*.bundle")) if path.name not in names]
@@ -75,7 +78,7 @@ def judged(folder: Path, command: Any = None) -> Outcome:
     return Outcome(data, {"qualify.md": _page(data)}, int(bool(missed or wrong)))
 
 
-def _run(path: Path, side: Path, times: bool, command: Any) -> tuple[Session, float]:
+def _run(path: Path, side: Path, times: bool, command: Command | None) -> tuple[Session, float]:
     """A qualification, and its seconds from opening the files to the last result."""
     from tilec.qualify.session import CHILD, Session
     from tilec.qualify.side_file import read
@@ -84,7 +87,9 @@ def _run(path: Path, side: Path, times: bool, command: Any) -> tuple[Session, fl
     begin = time.monotonic()
     with open_bundle(path, trust="none") as bundle:
         names = [one.name for one in bundle.kernels]
-        session = Session(bundle, read(side), str(side), names, 50, 4 * SECONDS, times, command=command or CHILD)
+        session = Session(
+            bundle, read(side), str(side), names, REPEATS, 4 * SECONDS, times, command=command(path) if command else CHILD
+        )
         session.run()
     return session, time.monotonic() - begin
 
@@ -105,7 +110,7 @@ def _right(session: Session, seconds: float) -> Row:
     }  # fmt: skip
 
 
-def _found(folder: Path, row: Row, command: Any) -> Row:
+def _found(folder: Path, row: Row, command: Command | None) -> Row:
     """What was found about a faulty bundle."""
     session, seconds = _run(folder / row["bundle"], folder / row["side"], False, command)
     (record,) = session.records.values()
