@@ -80,7 +80,7 @@ def test_a_float_constant_becomes_larger_by_an_eighth() -> None:
     assert qualify_mutants.KINDS[-1].after("!%p1") == "%p1"
 
 
-def test_a_place_that_does_not_matter_is_not_taken(folder: Path) -> None:
+def test_a_change_that_does_not_matter_is_not_taken(folder: Path) -> None:
     bundle = bundles.bundle_of(folder / "rms_norm.bundle")
     (kernel,) = bundle.kernels
     ptx = bundle.texts()[kernel.manifest.digests["ptx"]].decode()

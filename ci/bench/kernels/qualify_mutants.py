@@ -27,7 +27,7 @@ from tilec.runtime import Bundle, BundledKernel, open_bundle
 
 Row = dict[str, Any]
 Array = NDArray[Any]
-AT_EACH: Final[int] = 2
+AT_EACH: Final = 2
 """Artifacts with a fault of one kind."""
 TRIES: Final = 40
 """Places that are tried for a fault of one kind at one artifact."""
@@ -111,25 +111,25 @@ def _faulty(bundle: Bundle, entries: Mapping[str, Entry], folder: Path, side: st
     """A bundle for each fault, and what it is."""
     texts = bundle.texts()
     for turn, kind in enumerate(KINDS):
-        done = 0
+        done: list[str] = []
         for step in range(len(KERNELS)):
             name = KERNELS[(turn + step) % len(KERNELS)]
             kernel = next((one for one in bundle.kernels if one.manifest.kernel == name), None)
-            if kernel is None or done == AT_EACH:
+            if kernel is None or len(done) == AT_EACH:
                 continue
             ptx = texts[kernel.manifest.digests["ptx"]].decode()
             found = _planted(kernel.manifest, ptx, entries[kernel.name], kind)
             if found is None:
                 continue
             text, cubin, before, after, shown = found
-            file = f"fault-{turn:02}-{done}.bundle"
+            file = f"fault-{turn:02}-{len(done)}.bundle"
             (folder / file).write_bytes(one_artifact(bundle, kernel, cubin, texts, text.encode()))
             yield {
                 "bundle": file, "side": side, "kind": kind.name, "artifact": kernel.name, "before": before, "after": after,
                 "emulator": shown,
             }  # fmt: skip
             print(f"{file}: {kind.name}, {kernel.name}: {before} -> {after}: {shown}", flush=True)
-            done += 1
+            done.append(file)
 
 
 def _planted(manifest: Manifest, ptx: str, entry: Entry, kind: Kind) -> tuple[str, bytes, str, str, str] | None:
