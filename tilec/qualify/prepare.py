@@ -52,7 +52,7 @@ EDGE_SCALAR: Final = 0.5
 """Value of a float scalar of an artifact that the model does not launch."""
 COMPARED: Final = 1 << 22
 """Elements of all tensors of a launch up to which a reference is run: it computes in float64."""
-ROUNDINGS: Final = 4
+ROUNDINGS: Final = 2
 """Roundings on the way to a result, of the precision of the narrowest float, by which it may differ from a reference."""
 POISON: Final = 0xFF
 

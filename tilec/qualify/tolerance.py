@@ -31,7 +31,7 @@ class Tolerance:
     """Tolerances of the results of a kernel."""
 
     def __init__(self, function: Function) -> None:
-        self.inner = max([F32, *(2.0 ** -SIGNIFICAND[dtype.name] for dtype in _rounded(function))])
+        self.inner = max([F32, *(2.0 ** (1 - SIGNIFICAND[dtype.name]) for dtype in _rounded(function))])
 
     def of(self, dtype: str, bits: NDArray[Any]) -> tuple[float, float]:
         """(relative, absolute) for expected elements, given as stored; zeros for integers."""
