@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tilec.artifact.records import Resources
-from tilec.assemble import assemble
+from tilec.assemble import assemble, jit_link
 from tilec.assemble.resources import parse
 from tilec.assemble.sass import disassemble, instructions
 from tilec.diagnostics.diagnostic import CompileError
@@ -48,6 +49,20 @@ PTX = """
   ret;
 }}
 """
+
+
+def test_no_report_comes_from_the_cache_of_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a driver is installed, the second report would lack what the assembler says (tests/gpu/test_assembled_twice.py)."""
+    link = jit_link._load()
+    asked: list[list[str]] = []
+
+    def create(count: int, options: list[str]) -> int:
+        asked.append(options)
+        return link.create(count, options)
+
+    monkeypatch.setattr(jit_link, "_load", lambda: SimpleNamespace(**{**vars(link), "create": create}))
+    assemble(PTX.format(arch=SM_90A.name), SM_90A)
+    assert len(asked) == 1 and "-no-cache" in asked[0]
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
