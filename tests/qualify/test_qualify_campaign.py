@@ -1,4 +1,4 @@
-"""`python ci/bench/kernels.py qualify_faults`: what it plants and what it counts, on a fake device."""
+"""`python ci/bench/kernels.py qualify`: what it plants and what it counts, on a fake device."""
 
 from __future__ import annotations
 

@@ -16,6 +16,6 @@ CASES: Final = {
     "examples_gpu": Case("the kernels of `examples/kernels` and torch's operators"),
     "extents_gpu": Case("`add` and `rms_norm` at extents that are no powers of two"),
     "torch_ops": Case("`tilec.op` in PyTorch: eager, compiled, captured; the host's time of a call"),
-    "qualify_faults": Case("`tilec qualify` on right bundles and on planted faults", defaults={"name": "qualify"}),
+    "qualify": Case("`tilec qualify` on right bundles and on planted faults", "qualify_faults"),
     "c_launcher": Case("a bundle's kernels launched from C"),
 }

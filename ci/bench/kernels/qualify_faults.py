@@ -1,8 +1,8 @@
 """`tilec qualify` on a GPU: right bundles, and bundles with one wrong constant each, all of which it must find.
 
-    python ci/bench/kernels.py qualify_faults FOLDER --build BUNDLE...   anywhere, needs the compiler's assembler: side files
+    python ci/bench/kernels.py qualify FOLDER --build BUNDLE...   anywhere, needs the compiler's assembler: side files
         and faulty bundles
-    python ci/bench/kernels.py qualify_faults FOLDER                     on a GPU, needs the base install alone: runs all
+    python ci/bench/kernels.py qualify FOLDER                     on a GPU, needs the base install alone: runs all
 
 A faulty bundle has one artifact, whose PTX has one constant, operand or operation changed, and was assembled again; its digests
 are right, as those of a compiler with a mistake would be. The kinds of changes are `KINDS`, each at up to two artifacts. A
