@@ -6,9 +6,10 @@
 A word in capitals in the command, such as FOLDER, is replaced by the first argument; the others are passed to the command. With
 `--out` or `--output` among them, the JSON there is stamped. A GPU result names the GPU that `nvidia-smi` reports. `--cubins
 FOLDER` first compares the CUBINs of a folder with `tests/golden/products.json`, because a result that refers to CUBINs must
-have used these. Digests are computed before the run and again after it; if they differ, nothing is stamped. A result that its
-command has stamped already, with its device, stays as it is. The exit status is the command's, and is recorded in the JSON
-unless it is 0; it is 3 if the command wrote no JSON, if digests are unknown, or if the CUBINs differ.
+have used these. Digests are computed before the run and again after it; if they differ, nothing is stamped. The programs of
+`ci/bench` stamp a result themselves, with its device, unless it has parts of earlier runs. The exit status is the command's,
+and is recorded in the JSON unless it is 0. It is 3 if the command wrote no JSON, if a program of `ci/bench` left it without a
+stamp, if digests are unknown, or if the CUBINs differ.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from ci.evidence import RESULTS, Digests, Result, read_registry  # noqa: E402
 from ci.evidence.digests import UnknownDigest  # noqa: E402
 from ci.evidence.products import DIGITS  # noqa: E402
 from ci.evidence.result import Changed, gpu_name  # noqa: E402
+
+STAMPING: Final = "ci/bench/"
+"""Where the programs are that stamp what they finish."""
 
 
 def other_cubins(folder: Path, digests: Digests) -> list[str]:
@@ -71,6 +75,9 @@ def main() -> int:
     data = json.loads(path.read_text(encoding="utf-8"))
     if "rests_on" in data and data["rests_on"] == result.rests_on:  # the command has stamped it
         return status
+    if arguments[0].startswith(STAMPING):
+        print(f"error: the command (status {status}) left {path} without a stamp")
+        return status or 3
     try:
         result.write(data, path.parent, exit_status=status)
     except Changed as error:

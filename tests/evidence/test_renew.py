@@ -53,6 +53,13 @@ def test_what_the_command_wrote_is_stamped(repository: Path, monkeypatch: pytest
     assert status(entry("source:tilec"), data, Digests(repository)).state == "fresh"
 
 
+def test_what_a_program_of_bench_leaves_without_a_stamp_stays_so(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(repository / "ci/bench/judges.py", JUDGE.format(WRITES, 0))
+    found = Entry("judged", ("source:tilec",), "python ci/bench/judges.py judged")
+    assert run(repository, monkeypatch, "", found=found) == 3
+    assert json.loads((repository / "out/judged.json").read_text()) == [1, 2]
+
+
 def test_a_word_in_capitals_is_the_first_argument(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = JUDGE.format('folder.joinpath("judged.json").write_text(json.dumps([sys.argv[1]]))', 0)
     found = Entry("judged", ("source:tilec",), "python judge.py FOLDER")
