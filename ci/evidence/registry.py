@@ -22,14 +22,12 @@ REGISTRY: Final = Path(__file__).with_name("results.toml")
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A result: its files (`NAME.json` and `pages`), what it rests on, the command that renews it from the root of the
-    repository, and whether that needs a GPU. `at_least`: minimum counts of what its JSON must say was tried. `overdue`: the day
-    of measurement of a result whose JSON does not record what it rests on."""
+    repository, and whether that needs a GPU. `at_least`: minimum counts of what its JSON must say was tried."""
 
     name: str
     rests_on: tuple[str, ...]
     command: str
     gpu: bool = False
-    overdue: str = ""
     pages: tuple[str, ...] = ()
     at_least: Mapping[str, int] = field(default_factory=dict[str, int])
 

@@ -80,7 +80,7 @@ def status(entry: Entry, data: Any, digests: Digests) -> Status:
     """The status of a result with this JSON."""
     fields: dict[str, Any] = data if isinstance(data, dict) else {}  # pyright: ignore[reportUnknownVariableType]
     recorded: dict[str, str] = fields.get("rests_on", {})
-    age = str(fields.get("measured_on", entry.overdue))
+    age = str(fields.get("measured_on", ""))
     if not recorded:
         return Status(entry, "stale", ("it does not say what it rests on",), age)
     reasons: list[str] = []
