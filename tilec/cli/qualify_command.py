@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tilec.cli.bundle_commands import opened
 from tilec.cli.bundle_group import BUNDLE, DIGEST, TRUST
 from tilec.cli.options import ENDED, JOBS, a_number, cores
 from tilec.cli.project import UsageError
@@ -77,6 +76,8 @@ def qualify(
         raise UsageError("`--prepare` launches nothing: leave out `--with`, `--json` and `--tune`")
     if (output is not None or references is not None) and not prepare:
         raise UsageError("`--output` and `--references` are for `--prepare`; `--json` writes the report")
+    from tilec.cli.bundle_commands import opened  # a command that is not run loads no NumPy
+
     with contextlib.closing(opened(file, digest=digest, trust=trust)) as bundle:
         known = {name for one in bundle.kernels for name in (one.name, one.manifest.kernel)}
         for name in kernels:
