@@ -49,7 +49,7 @@ OPS: Final = ("ops",)
 """Kernels as functions: they see what reads kernels, launches them and finds prebuilt ones, and the compiler by name alone."""
 OPS_MAY_USE: Final = ("frontend", "runtime", "ship.finder")
 QUALIFY: Final = ("qualify",)
-"""Launches a bundle where no compiler is: it sees what loads, times and judges, and the compiler nowhere."""
+"""Launches a bundle where no compiler is: it sees what loads, times and compares, and the compiler nowhere."""
 QUALIFY_MAY_USE: Final = ("runtime", "interpreter", "audit", "tuning", "project.trial", "")
 DRIVERS: Final = (
     "diagnostics.internal_errors", "pipeline", "link", "project", "tuning", "ship", "lsp", "cli", "__main__", "__init__",

@@ -125,7 +125,7 @@ def test_a_streamed_store_has_one_operand_for_each_word(type_: Type, count: int,
 
 @pytest.mark.parametrize("warps_before", [0, 4])
 def test_the_first_thread_of_a_role_waits_for_its_stores(warps_before: int) -> None:
-    """Bulk groups belong to a thread: the one that issues the copies waits for them."""
+    """Bulk groups belong to a thread: the thread that issues the copies waits for them."""
     context = Context(Kernel(1).function)
     with context.role(2, warps_before, 4):
         lower_wait_stores(context, WaitStores(complete=True))

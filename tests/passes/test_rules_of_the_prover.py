@@ -82,7 +82,7 @@ def test_a_sum_is_taken_out_of_a_dividend_only_with_all_its_terms() -> None:
 
 @pytest.mark.parametrize("narrow", [0, 1])
 @pytest.mark.parametrize("kind", ["and", "or", "xor"])
-def test_bits_are_told_apart_by_the_operand_with_fewer_values(kind: str, narrow: int) -> None:
+def test_bits_are_distinguished_by_the_operand_with_fewer_values(kind: str, narrow: int) -> None:
     """There are 64 values of the other operand, which are too many for a case distinction."""
     atoms, highs = Atoms(), [63, 63]
     highs[narrow] = 3

@@ -62,7 +62,7 @@ def test_an_operation_that_reads_a_buffer_asks_for_all_of_its_rows() -> None:
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("consumers", [2, 3])
 def test_tiles_are_simulated_until_their_first_ring_positions_repeat(stages: int, consumers: int) -> None:
-    """A position is a stage and a parity. Every position at which a tile can begin has its turn before each consumer's last
+    """A position is a stage and a parity. Every position at which a tile can begin occurs before each consumer's last
     tile, for all iteration counts up to twice the stages and one more."""
     runs = _round_robin_runs(stages, consumers)
     tiles_of: dict[int, int] = {}
