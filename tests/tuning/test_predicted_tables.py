@@ -18,10 +18,7 @@ TABLE = Path("kernels_src/tuning/double-sm_90a.json")
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    folder = tuned_project.make(tmp_path / "p")
-    monkeypatch.chdir(folder)
-    return folder
+    return tuned_project.entered(tmp_path, monkeypatch)
 
 
 def test_builds_read_the_table_and_say_that_it_was_predicted(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

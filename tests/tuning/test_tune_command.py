@@ -21,9 +21,7 @@ TABLE = Path("kernels_src/tuning/double-sm_90a.json")
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    folder = tuned_project.make(tmp_path / "p")
-    monkeypatch.chdir(folder)
+    folder = tuned_project.entered(tmp_path, monkeypatch)
     monkeypatch.setattr(tune_command, "CHILD", (sys.executable, str(CHILD), str(tmp_path)))
     modes(folder)
     return folder

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.bundle import samples
 from tests.runtime.fake_driver import FakeDriver
@@ -49,6 +50,14 @@ shapes = [{ N = [1000, 20000, 400000] }, { N = 17000 }]
 """
 BUILD = '[build]\narch = ["sm_90"]\n\n[[kernel]]\nname = "double"\n' + TUNING
 SCHEDULE = Schedule((Role("all", 2),)).to_json()
+
+
+def entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project as the current folder, with a store of its own."""
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    folder = make(tmp_path / "p")
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def make(root: Path, salt: int = 0) -> Path:
