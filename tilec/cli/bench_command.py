@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tilec.artifact.records import Manifest
-from tilec.cli.project import UsageError, chosen_targets, notify, open_one, print_line
+from tilec.cli.project import UsageError, chosen_targets, named_gpu, notify, open_one, print_line
 from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, large_launch
@@ -87,9 +87,7 @@ def bench_command(
 def _named(gpu: str | None, arch: str | None) -> Rates:
     """The published rates for the bound: those of the GPU `gpu`, or of the first GPU of the architecture."""
     if gpu is not None:
-        if gpu.lower() not in PUBLISHED:
-            raise UsageError(f"unknown GPU `{gpu}`; known are {', '.join(PUBLISHED)}")
-        return PUBLISHED[gpu.lower()]
+        return named_gpu(gpu, PUBLISHED)
     targets = chosen_targets(arch) or (Target.parse("sm_90"),)
     return next(one for one in PUBLISHED.values() if one.arch == targets[0].name)
 

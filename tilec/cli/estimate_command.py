@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tilec.cli.project import (
     UsageError,
     chosen_targets,
+    named_gpu,
     notify,
     open_one,
     open_store,
@@ -37,9 +38,7 @@ def estimate_command(
     from tilec.cost_model.work import UnknownWork
     from tilec.tuning.prediction import predict
 
-    if gpu.lower() not in CARDS:
-        raise UsageError(f"unknown GPU `{gpu}`; known are {', '.join(CARDS)}")
-    card = CARDS[gpu.lower()]
+    card = named_gpu(gpu, CARDS)
     try:
         made = _scheduled(project, kernel, constants, card)
     except CompileError as error:
@@ -79,6 +78,7 @@ def _scheduled(project: str | None, kernel: str, constants: tuple[str, ...], car
 
 def _values(made: Scheduled, dims: str) -> dict[str, int | float]:
     """The launch values: those given, and 1 for floats that are not. UsageError if one is missing or not allowed."""
+    from tilec.ir.types import TileType
     from tilec.project.trial.launches import LaunchValuesError, given_values
 
     function = made.function
@@ -86,8 +86,9 @@ def _values(made: Scheduled, dims: str) -> dict[str, int | float]:
         given = given_values(dims)
     except LaunchValuesError as error:
         raise UsageError(str(error)) from None
-    floats = [one.name for one in function.parameters if one.name not in given and "f" in str(one.value.type)[:2]]
-    integers = [one.name for one in function.parameters if one.name not in given and str(one.value.type).startswith(("i", "u"))]
+    kinds = {one.name: one.value.type.dtype.kind for one in function.parameters if isinstance(one.value.type, TileType)}
+    floats = [name for name, kind in kinds.items() if name not in given and kind == "f"]
+    integers = [name for name, kind in kinds.items() if name not in given and kind in "iu"]
     missing = [name for name in (*function.dims, *integers) if name not in given and name not in function.strides]
     if missing:
         raise UsageError(f"`--dims` leaves {', '.join(f'`{name}`' for name in missing)} open")

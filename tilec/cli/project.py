@@ -6,10 +6,10 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, render_all
 from tilec.diagnostics.spelling import or_mean
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 BUILD_FILE = "build.toml"
+T = TypeVar("T")
 
 
 class UsageError(Exception):
@@ -172,6 +173,13 @@ def chosen_targets(text: str | None) -> tuple[Target, ...] | None:
     if not found:
         raise UsageError("`--arch` names no architecture; write --arch sm_90,sm_100, or leave it out")
     return found
+
+
+def named_gpu(gpu: str, known: Mapping[str, T]) -> T:
+    """What is known of a GPU that an option names, in any case; UsageError if nothing is."""
+    if gpu.lower() not in known:
+        raise UsageError(f"unknown GPU `{gpu}`; known are {', '.join(known)}")
+    return known[gpu.lower()]
 
 
 def toolchain(store: Store, packages: Sequence[Package] | None = None) -> dict[str, str]:

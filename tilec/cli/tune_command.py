@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from tilec.cli.project import (
     UsageError,
     chosen_targets,
+    named_gpu,
     notify,
     open_project,
     open_store,
@@ -33,7 +34,7 @@ from tilec.step.expressions import StepError
 from tilec.target.targets import Target
 from tilec.tuning.made import Built, made, shape_rows, write_table
 from tilec.tuning.measure import CHILD, Device, Job, NoDevice, Progress, Session, device_here, hears, todo
-from tilec.tuning.records import Records, read_records, shape_of
+from tilec.tuning.records import Records, Shape, read_records, shape_of
 from tilec.tuning.table import read_table, table_path
 from tilec.untrusted.output import Output
 from tilec.untrusted.strict_json import parse
@@ -81,9 +82,7 @@ def _predict_tables(build: BuildFile, chosen: list[Tuned], gpu: str, jobs: int, 
     from tilec.cost_model.work import UnknownWork
     from tilec.tuning.predicted import is_predicted, predicted_records
 
-    if gpu.lower() not in CARDS:
-        raise UsageError(f"unknown GPU `{gpu}`; known are {', '.join(CARDS)}")
-    card, problems, reports = CARDS[gpu.lower()], list[Diagnostic](), list[dict[str, Any]]()
+    card, problems, reports = named_gpu(gpu, CARDS), list[Diagnostic](), list[dict[str, Any]]()
     target = Target.parse(card.arch)
     for tuned in chosen:
         path = table_path(build.kernels, tuned.kernel, target.name)
@@ -228,11 +227,15 @@ def _tune(
     if again:
         records.times.clear()
         records.wrong.clear()
-    shapes = {shape_of(one): " ".join(f"{name}={value}" for name, value in one.items()) for one in tuned.shapes}
     artifacts, names = {one.cubin: one.path for one in built}, {one.cubin: one.description() for one in built}
-    job = Job(artifacts, names, own_reference(build.kernels, tuned.kernel), shapes)
+    job = Job(artifacts, names, own_reference(build.kernels, tuned.kernel), _described_shapes(tuned))
     progress = _measure(job, records, device, budget, built)
     return _table_of(build, tuned, target, built, records, progress)
+
+
+def _described_shapes(tuned: Tuned) -> dict[Shape, str]:
+    """The shapes of a `[[tuning]]`, each with its text."""
+    return {shape_of(one): " ".join(f"{name}={value}" for name, value in one.items()) for one in tuned.shapes}
 
 
 def _table_of(
@@ -240,7 +243,7 @@ def _table_of(
 ) -> dict[str, Any]:  # fmt: skip
     """Make and write the table of the records; what to print about it."""
     path = table_path(build.kernels, tuned.kernel, target.name)
-    shapes = {shape_of(one): " ".join(f"{name}={value}" for name, value in one.items()) for one in tuned.shapes}
+    shapes = _described_shapes(tuned)
     try:
         table = made(tuned, built, shapes, records)
     except StepError as error:
