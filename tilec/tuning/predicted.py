@@ -20,7 +20,7 @@ from tilec.project.read.tuned import Tuned
 from tilec.target.targets import Target
 from tilec.tuning.made import Built
 from tilec.tuning.prediction import predict, scheduled
-from tilec.tuning.records import Place, Records, shape_of
+from tilec.tuning.records import Place, Records, rounded, shape_of
 from tilec.tuning.table import Table
 
 if TYPE_CHECKING:
@@ -52,6 +52,6 @@ def predicted_records(
         kernel = scheduled(item.request, target, str(store.root))
         for shape in tuned.shapes:
             (estimate,) = predict((kernel.on(card, shape),), card)
-            time = float(f"{estimate.microseconds:.6g}")
+            time = rounded(estimate.microseconds)
             found.times.setdefault(shape_of(shape), {})[one.cubin] = (time, time, time)
     return found

@@ -71,10 +71,10 @@ class Records:
 
     def timed(self, shape: Shape, times: Mapping[str, Time], place: Place) -> None:
         """Record the times of candidates at a shape, rounded, so that a table made now equals one made from the file."""
-        rounded = {cubin: (_rounded(median), _rounded(low), _rounded(high)) for cubin, (median, low, high) in times.items()}
-        self.times.setdefault(shape, {}).update(rounded)
+        kept = {cubin: (rounded(median), rounded(low), rounded(high)) for cubin, (median, low, high) in times.items()}
+        self.times.setdefault(shape, {}).update(kept)
         self.note(place)
-        self._append({"shape": dict(shape), "us": rounded, **asdict(place)})
+        self._append({"shape": dict(shape), "us": kept, **asdict(place)})
 
     def note(self, place: Place) -> None:
         """Update `last` and `dates`."""
@@ -87,7 +87,8 @@ class Records:
         Output(self.path.parent, self.root).append_line(self.path.name, text.encode())
 
 
-def _rounded(time: float) -> float:
+def rounded(time: float) -> float:
+    """A time to the six digits that records and tables keep."""
     return float(f"{time:.6g}")
 
 
