@@ -150,7 +150,8 @@ def measure(options: argparse.Namespace) -> front.Outcome | int:
             trees.put(Tree(Path(folder) / f"tree{number}"))
 
         if todo:
-            check_without(trees.queue[0], {file for mutant in todo for file in reach[mutant.identity]})
+            trees.put(first := trees.get())
+            check_without(first, {file for mutant in todo for file in reach[mutant.identity]})
 
         def work(mutant: Mutant) -> None:
             tree = trees.get()
