@@ -19,7 +19,7 @@ from tilec.diagnostics.diagnostic import Span
 from tilec.ir.expr import Expr
 from tilec.ir.facts.range_facts import Range
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.types import DType, RingType, ScratchType, SharedType, TensorType, TileType, Type
+from tilec.ir.types import DType, RingType, ScratchType, SharedType, TensorType, TileType, TmemType, Type
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +64,12 @@ class Value:
         assert isinstance(self.type, RingType), self.type
         return self.type
 
+    @property
+    def tmem(self) -> TmemType:
+        """The type, known to be a buffer in tensor memory."""
+        assert isinstance(self.type, TmemType), self.type
+        return self.type
+
 
 class Effect(Enum):
     """What an operation does to global memory."""
@@ -73,7 +79,7 @@ class Effect(Enum):
     WRITE = "write"
     ATOMIC = "atomic"
     CONTROL = "control"
-    SHARED = "shared"  # reads or writes shared memory, or orders accesses to it
+    SHARED = "shared"  # reads or writes shared or tensor memory, or orders accesses to it
 
 
 class VerifyError(Exception):

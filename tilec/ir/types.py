@@ -33,6 +33,8 @@ __all__ = [
     "SharedType",
     "TensorType",
     "TileType",
+    "TmemSpaceType",
+    "TmemType",
     "Type",
     "bf16",
     "boolean",
@@ -53,6 +55,12 @@ __all__ = [
 MAX_DIM: Final = 2**31 - 2**16
 """Largest extent of a tensor axis that a launch accepts; the gap below 2^31 lets a last partial tile end without
 wrapping i32."""
+
+
+TMEM_LANES: Final = 128
+"""Lanes of tensor memory (PTX ISA, "Tensor Memory Addressing")."""
+TMEM_COLUMNS: Final = 512
+"""Columns of tensor memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,4 +204,41 @@ class RingType:
         return f"ring<{self.stages}>"
 
 
-Type = TileType | TensorType | SharedType | ScratchType | RingType
+@dataclass(frozen=True, slots=True)
+class TmemSpaceType:
+    """Columns of tensor memory that a block has allocated (PTX ISA, "Tensor Memory"): 128 lanes of 32 bits each."""
+
+    columns: int
+
+    def __str__(self) -> str:
+        return f"tmem_space<{self.columns}>"
+
+
+@dataclass(frozen=True, slots=True)
+class TmemType:
+    """A ring of `stages` matrices of 32-bit elements in tensor memory: accumulators of `tcgen05.mma`. A matrix has `shape[0]`
+    rows, 64 or a multiple of `TMEM_LANES`; a lane has one row of each 128, and a column of tensor memory one column."""
+
+    dtype: DType
+    shape: tuple[int, int]
+    stages: int
+
+    @property
+    def row_tiles(self) -> int:
+        """Instructions along the rows, whose columns lie one after the other."""
+        return max(1, self.shape[0] // TMEM_LANES)
+
+    @property
+    def stage_columns(self) -> int:
+        """Columns of tensor memory of one matrix."""
+        return self.row_tiles * self.shape[1]
+
+    @property
+    def columns(self) -> int:
+        return self.stages * self.stage_columns
+
+    def __str__(self) -> str:
+        return f"tmem<{self.dtype}, [{self.shape[0]}, {self.shape[1]}], stages {self.stages}>"
+
+
+Type = TileType | TensorType | SharedType | ScratchType | RingType | TmemSpaceType | TmemType

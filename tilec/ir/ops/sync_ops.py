@@ -104,8 +104,8 @@ class RingOp(Op):
 
 @dataclass(eq=False, kw_only=True)
 class Acquire(RingOp, opcode="acquire", effect=Effect.SHARED):
-    """Wait until the next stage is free; copies may then be started into it. Operands: ring; with `mbarriers` also stage and
-    parity, and `expected`, the bytes of those copies (`mbarrier.arrive.expect_tx`)."""
+    """Wait until the next stage is free; copies or products may then be started into it. Operands: ring; with `mbarriers` also
+    stage and parity, and `expected`, the bytes of those copies (`mbarrier.arrive.expect_tx`); 0 for products."""
 
     num_extra_operands = 2
 
@@ -113,7 +113,7 @@ class Acquire(RingOp, opcode="acquire", effect=Effect.SHARED):
 
     def verify(self) -> None:
         super().verify()
-        self.require((self.expected > 0) == (len(self.operands) > 1), "bytes are expected at mbarriers alone")
+        self.require(self.expected == 0 or len(self.operands) > 1, "bytes are expected at mbarriers alone")
         self.require(self.expected < 1 << 20, "an mbarrier counts up to 2^20 - 1 bytes")
 
 

@@ -9,7 +9,18 @@ from typing import Final, TypeVar
 from tilec.ir.expr import COMPARISONS, Expr, const, sym
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.text.tokens import ParseError, Token, tokenize
-from tilec.ir.types import DTYPES, DType, RingType, ScratchType, SharedType, TensorType, TileType, Type
+from tilec.ir.types import (
+    DTYPES,
+    DType,
+    RingType,
+    ScratchType,
+    SharedType,
+    TensorType,
+    TileType,
+    TmemSpaceType,
+    TmemType,
+    Type,
+)
 from tilec.target.families import MemorySpace
 
 PRECEDENCE_LEVELS: Final = (("or",), ("and",), tuple(COMPARISONS), ("+", "-"), ("*", "//", "%"))
@@ -20,6 +31,9 @@ MAX_DEPTH: Final = 64
 
 MAX_OPERATORS: Final = 256
 """Most operators in one expression, so that no later walk over the tree recurses too deep."""
+
+_COUNTED: Final = {"scratch": ScratchType, "ring": RingType, "tmem_space": TmemSpaceType}
+"""Types that are a number in angle brackets."""
 
 T = TypeVar("T")
 
@@ -146,8 +160,10 @@ class TypeReader:
             return self.tensor_type()
         if self.skip("shared"):
             return self.shared_type()
-        if self.next_token.text in ("scratch", "ring"):
-            return (ScratchType if self.take().text == "scratch" else RingType)(self.bracketed_integer())
+        if self.skip("tmem"):
+            return TmemType(*self.buffer_type())
+        if self.next_token.text in _COUNTED:
+            return _COUNTED[self.take().text](self.bracketed_integer())
         return self.tile_type()
 
     def dtype(self) -> DType:
@@ -178,6 +194,16 @@ class TypeReader:
         return TensorType(dtype, dims, strides, align)
 
     def shared_type(self) -> SharedType:
+        dtype, shape, stages = self.buffer_type(close=False)
+        swizzle_atoms = 1
+        if self.skip(","):
+            self.expect("swizzle_atoms")
+            swizzle_atoms = self.integer()
+        self.expect(">")
+        return SharedType(dtype, shape, stages, swizzle_atoms)
+
+    def buffer_type(self, close: bool = True) -> tuple[DType, tuple[int, int], int]:
+        """Dtype, shape and stages of a ring's matrices; `close`: nothing may follow them."""
         self.expect("<")
         dtype = self.dtype()
         self.expect(",")
@@ -188,12 +214,10 @@ class TypeReader:
         self.expect("]")
         self.expect(",")
         self.expect("stages")
-        stages, swizzle_atoms = self.integer(), 1
-        if self.skip(","):
-            self.expect("swizzle_atoms")
-            swizzle_atoms = self.integer()
-        self.expect(">")
-        return SharedType(dtype, (rows, columns), stages, swizzle_atoms)
+        stages = self.integer()
+        if close:
+            self.expect(">")
+        return dtype, (rows, columns), stages
 
     def bracketed_integer(self) -> int:
         """A number in angle brackets."""
