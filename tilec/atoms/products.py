@@ -9,20 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tilec.atoms import wgmma
+from tilec.atoms import tcgen05, wgmma
 from tilec.atoms.staged_operands import Left, Right
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.types import DType
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue
-from tilec.target.families import WGMMA, Family, MemorySpace, family_named
+from tilec.target.families import TCGEN05, WGMMA, Family, MemorySpace, family_named
 
 Move = Callable[[Builder, list[SsaValue], Layout, Layout], list[SsaValue]]
 """Moves a tile between registers and another memory space: this thread's values before, the two layouts, values after."""
 
 
 class Atom(Protocol):
-    """What each of these atoms has. `accumulators` are `Layout.num_values` values per thread."""
+    """What each of these atoms has."""
+
+    def fits(self, rows: int, columns: int, warps: int) -> bool:
+        """Whether its instructions compute a (rows, columns) accumulator for so many consumer warps."""
+        ...
 
     def accumulator(self, rows: int, columns: int, warps: int) -> Layout:
         """Layout of a (rows, columns) accumulator."""
@@ -31,6 +35,10 @@ class Atom(Protocol):
     def descriptor(self, out: Builder, stage: SsaValue, mn_stride: int = 0) -> SsaValue:
         """The descriptor (i64) of the matrix at a shared pointer; `mn_stride`: bytes between sub-tiles if it is MN-major."""
         ...
+
+
+class RegisterAtom(Atom, Protocol):
+    """What an atom has whose accumulators are in registers: `Layout.num_values` values per thread."""
 
     def own_rows(self, out: Builder, matrix_descriptor: SsaValue, thread: SsaValue, rows: int) -> SsaValue:
         """The descriptor of the `rows` rows of operand A that the issuer to which a thread belongs multiplies."""
@@ -60,13 +68,14 @@ class Atom(Protocol):
         ...
 
 
-ATOMS: Final[dict[str, Atom]] = {WGMMA.name: wgmma}
+ATOMS: Final[dict[str, Atom]] = {WGMMA.name: wgmma, TCGEN05.name: tcgen05}
+_REGISTER_ATOMS: Final[dict[str, RegisterAtom]] = {WGMMA.name: wgmma}
 MOVES: Final[dict[MemorySpace, Move]] = {}
 """How a tile comes from registers into another memory space, and back."""
 
 
-def atom_of(name: str) -> tuple[Family, Atom]:
-    """The family of that name, and its atom."""
+def atom_of(name: str) -> tuple[Family, RegisterAtom]:
+    """The family of that name, whose accumulators are in registers, and its atom."""
     family = family_named(name)
     assert family is not None, name
-    return family, ATOMS[name]
+    return family, _REGISTER_ATOMS[name]

@@ -44,6 +44,12 @@ def accumulator(rows: int, columns: int, warps: int) -> Layout:
     return Layout(2, registers, lanes, (Digit(4, 0, M), Digit(groups, 0, GROUP_M * tiles)), FAMILY.accumulators)
 
 
+def fits(rows: int, columns: int, warps: int) -> bool:
+    """Whether instructions of these warps compute a (rows, columns) accumulator."""
+    issuers = FAMILY.issuers(warps)
+    return issuers > 0 and rows % (GROUP_M * issuers) == 0 and columns <= FAMILY.shape.most_columns
+
+
 def fields(mn_stride: int = 0) -> int:
     """The descriptor of a matrix at address 0 (PTX ISA, "Matrix descriptor format"): K-major by default; MN-major if
     `mn_stride` gives the bytes between sub-tiles of 64 columns."""

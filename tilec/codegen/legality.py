@@ -16,7 +16,6 @@ from tilec.target.targets import TARGETS, Target
 
 _FAMILIES: Final = {
     **{family.name: re.compile(family.pattern) for family in FAMILIES if family.pattern},
-    "tcgen05": re.compile(r"tcgen05\."),
     REGISTER_REALLOCATION: re.compile(r"setmaxnreg\b|setmaxnreg\."),
     "clusterlaunchcontrol": re.compile(r"clusterlaunchcontrol\."),
     "block_scale": re.compile(r"block[._]scale"),

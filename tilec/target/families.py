@@ -102,6 +102,11 @@ class Family:
     pattern: str = ""
 
     @property
+    def in_tensor_memory(self) -> bool:
+        """Whether its accumulators are in tensor memory."""
+        return self.accumulators is MemorySpace.TENSOR
+
+    @property
     def runs_ahead(self) -> bool:
         """Whether an instruction is asynchronous and reads its stage until one iteration later."""
         return self.operands is MemorySpace.SHARED
@@ -132,7 +137,17 @@ WGMMA: Final = Family(
     pattern=r"wgmma[.:]",
 )  # fmt: skip
 """`wgmma.mma_async` of a warpgroup, from shared memory."""
-FAMILIES: Final = (MMA_SYNC, WGMMA)
+LOADER: Final = Helper("producer", 1, Work.COPY)
+MULTIPLIER: Final = Helper("multiplier", 1, Work.MULTIPLY)
+TCGEN05: Final = Family(
+    "tcgen05", Issuer.THREAD, Shape(64, 16, 256, 16), (TMA,), MemorySpace.SHARED, MemorySpace.TENSOR,
+    least_stages=2, most_stages=8, stage_alignment=1024, row_bytes=128, least_registers=lambda _: 0,
+    specialization=Specialization(4, (LOADER, MULTIPLIER), 2, {}),
+    pattern=r"tcgen05[.:]",
+)  # fmt: skip
+"""`tcgen05.mma` of one thread, from shared into tensor memory. Consumers load the accumulators: four warps access all lanes,
+and eight share the columns."""
+FAMILIES: Final = (MMA_SYNC, WGMMA, TCGEN05)
 
 
 def helper_named(name: str) -> Helper | None:

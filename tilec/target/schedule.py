@@ -36,7 +36,7 @@ STREAMED: Final = "streamed"
 STORES: Final[dict[str, tuple[Family, ...]]] = {THREADS: (), STREAMED: (), TMA: COPIES[TMA]}
 """How a tile is stored: `threads`, by each thread's stores; `streamed`, by such stores with evict-first priority; `tma`,
 through shared memory by copies of whole boxes, if operands come by TMA too."""
-TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped"), "store": ()}
+TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": (), "order": ("snake", "grouped"), "store": ()}
 """Names that are recognized, but that no lowering supports yet."""
 MOST_WARPS: Final = 32
 """Maximum warps per block (1024 threads)."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
-from tilec.target.families import REGISTER_REALLOCATION, WGMMA, Family
+from tilec.target.families import REGISTER_REALLOCATION, TCGEN05, WGMMA, Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Target:
 
 SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, 64, 32, frozenset({WGMMA.name, REGISTER_REALLOCATION}))
 SM_100A: Final = Target(
-    "sm_100a", (10, 0), "+ptx88", 232448, 64, 32, frozenset({"tcgen05", REGISTER_REALLOCATION, "clusterlaunchcontrol"})
+    "sm_100a", (10, 0), "+ptx88", 232448, 64, 32, frozenset({TCGEN05.name, REGISTER_REALLOCATION, "clusterlaunchcontrol"})
 )
 SM_120A: Final = Target(
     "sm_120a", (12, 0), "+ptx88", 101376, 48, 24, frozenset({"block_scale", REGISTER_REALLOCATION, "clusterlaunchcontrol"})
