@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from tilec.atoms import mma_sync
+from tilec.atoms.products import ATOMS
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function
@@ -193,9 +194,12 @@ def product_warps(function: Function) -> int:
 
 
 def _consumers(function: Function, family: Family) -> int:
-    """Consumers that divide the rows of every MMA: two if each then has whole instructions, else one."""
-    rows = [op.result.tile.shape[-2] for op in function.body.walk() if isinstance(op, Mma)]
-    return 2 if rows and all(count % (2 * family.shape.rows) == 0 for count in rows) else 1
+    """Consumers that share every MMA's result: two if each then has whole instructions, or loads whole runs of columns from
+    tensor memory; else one."""
+    assert family.specialization is not None
+    shapes = [op.result.tile.shape[-2:] for op in function.body.walk() if isinstance(op, Mma)]
+    warps = 2 * family.specialization.consumer_warps
+    return 2 if shapes and all(ATOMS[family.name].fits(rows, columns, warps) for rows, columns in shapes) else 1
 
 
 def tile_warps(function: Function) -> int:
@@ -261,7 +265,7 @@ def _tma_problem(function: Function, candidate: Candidate, family: Family, targe
     """Why TMA copies cannot load a loop's operands."""
     if not target.has(family):
         text = f"`tma` feeds `{family.name}`, which {target} lacks"
-    elif candidate.chain is not None:
+    elif candidate.chain is not None and candidate.chain.family is family:
         text = back_to_back.problem(function, candidate.chain) or ""
     elif family not in candidate.families:
         product = f"product of two copied operands on {function.num_warps} warps"

@@ -18,6 +18,7 @@ from math import prod
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Broadcast, Cast, For, If, Permute, Reduce, Reshape, Select, Store, Unary, Yield
 from tilec.ir.ops.staging_ops import GroupMma, TensorCopy, WaitMma
+from tilec.ir.ops.tmem_ops import TmemLoad, TmemMma
 
 SAME_AXES = (Unary, Binary, Select, Cast, Broadcast)
 
@@ -51,7 +52,9 @@ def _reached(op: Op, buffer: Value, axes: dict[Value, set[int]]) -> Iterator[tup
     if isinstance(op, GroupMma):
         yield from ((op.result, axis) for axis, read in enumerate(op.operands[:4:2]) if read is buffer)
         yield from ((op.result, axis) for axis in axes.get(op.operands[4], ()))
-    elif isinstance(op, WaitMma):
+    elif isinstance(op, TmemMma):  # an accumulator is loaded for the tile that it was computed for
+        yield from ((op.accumulator, axis) for axis, read in enumerate(op.operands[:4:2]) if read is buffer)
+    elif isinstance(op, WaitMma | TmemLoad):
         yield from ((op.result, axis) for axis in axes.get(op.operands[0], ()))
     elif isinstance(op, SAME_AXES):
         yield from ((op.result, axis) for value in op.operands for axis in axes.get(value, ()))
@@ -77,7 +80,7 @@ def _reached(op: Op, buffer: Value, axes: dict[Value, set[int]]) -> Iterator[tup
 
 def _keeps_rows_independent(op: Op, copy: TensorCopy, axes: dict[Value, set[int]]) -> bool:
     """Whether an operation keeps the rows independent of each other, and stores only those in bounds."""
-    if isinstance(op, GroupMma):
+    if isinstance(op, GroupMma | TmemMma):
         return True  # its other operands are buffers of other copies, and an accumulator that the analysis tracks
     if any(read is copy.buffer for read, _ in op.touched()) and op.num_results:
         return False
@@ -86,7 +89,7 @@ def _keeps_rows_independent(op: Op, copy: TensorCopy, axes: dict[Value, set[int]
         carried = any(axes.get(value) for value in op.regions[0].arguments)
         return not carried or not any(offset in (*block.arguments, *defined) for block, defined in _defined_values(op))
     tainted = [value for value in op.operands if axes.get(value)]
-    if not tainted or isinstance(op, (WaitMma, *SAME_AXES, Permute, If, Yield)):
+    if not tainted or isinstance(op, (WaitMma, TmemLoad, *SAME_AXES, Permute, If, Yield)):
         return True
     if isinstance(op, Reshape):
         return axes[op.operands[0]] <= _kept_axes(op).keys()

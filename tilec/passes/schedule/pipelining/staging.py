@@ -32,7 +32,13 @@ from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Drain, ProxyFence, R
 from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
-from tilec.passes.schedule.pipelining import back_to_back, back_to_back_staging, direct_products, tensor_staging
+from tilec.passes.schedule.pipelining import (
+    back_to_back,
+    back_to_back_staging,
+    direct_products,
+    tensor_staging,
+    tmem_staging,
+)
 from tilec.passes.schedule.pipelining.staged_loads import (
     Operand,
     invariant_operand,
@@ -245,7 +251,8 @@ def _pipeline(
         back_to_back_staging.pipeline(block, candidate.chain, stages, warps, registers)
         return
     if decided.copy == TMA:
-        tensor_staging.pipeline(family, function, block, loop, products[0], operands, stages)
+        pipeline = tmem_staging.pipeline if family.in_tensor_memory else tensor_staging.pipeline
+        pipeline(family, function, block, loop, products[0], operands, stages)
         return
     before, after = Emitter(), Emitter()
     ring = before.add(Ring(), RingType(stages))

@@ -85,12 +85,14 @@ def pipeline(
     ops, tiles, before = function.body.ops, tile_loop(function), Emitter()
     zero = (before if tiles is None else setup).number(0)
     positions = (
-        [zero] * 4 if tiles is None else [_carried(tiles, zero, f"{n}_{k}") for n in ("fill", "read") for k in POSITION_NAMES]
+        [zero] * 4
+        if tiles is None
+        else [carried_position(tiles, zero, f"{n}_{k}") for n in ("fill", "read") for k in POSITION_NAMES]
     )
     start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
     ops[start:start] = setup.ops
     condition = before.compare("lt", loop.lower, loop.upper)
-    producer_loop = _producer_loop(loop, operands, ring, positions[:2])
+    filled = producer_loop(loop, operands, ring, positions[:2])
     _consumer_loop(family, loop, product, ring, positions[2:], warps)
     # A block with one tile does not refill the last stage, and releasing it would make ptxas serialize all MMAs.
     guarded_loop = guarded(
@@ -99,22 +101,22 @@ def pipeline(
     if tiles is None:
         after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
     else:
-        tiles.regions[0].ops[-1].operands += [*producer_loop.results, *guarded_loop.results[-2:]]
+        tiles.regions[0].ops[-1].operands += [*filled.results, *guarded_loop.results[-2:]]
     loop_index = block.ops.index(loop)
-    block.ops[loop_index : loop_index + 1] = [*before.ops, producer_loop, guarded_loop, *after.ops]
+    block.ops[loop_index : loop_index + 1] = [*before.ops, filled, guarded_loop, *after.ops]
 
 
-def _carried(tiles: For, initial: Value, name: str) -> Value:
+def carried_position(tiles: For, initial: Value, name: str) -> Value:
     """Add a value carried by the tile loop; the caller yields its next value."""
     tiles.operands.append(initial)
     tiles.results.append(Value(initial.type, name, tiles))
     return tiles.regions[0].add_argument(initial.tile, name)
 
 
-def _producer_loop(loop: For, operands: list[Operand], ring: Value, position: list[Value]) -> For:
+def producer_loop(loop: For, operands: list[Operand], ring: Value, position: list[Value]) -> For:
     """The producer's loop, which issues the copies of each iteration; `position` is its initial stage and parity."""
     body, producer_body = loop.regions[0], Block()
-    producer_loop = For(operands=[*loop.operands[:3], *position], regions=[producer_body], variable=loop.variable, loc=loop.loc)
+    result = For(operands=[*loop.operands[:3], *position], regions=[producer_body], variable=loop.variable, loc=loop.loc)
     mapping = {body.arguments[0]: producer_body.add_argument(TileType(i32), body.arguments[0].name)}
     stage, parity = (producer_body.add_argument(TileType(i32), name) for name in POSITION_NAMES)
     out = Emitter()
@@ -134,8 +136,8 @@ def _producer_loop(loop: For, operands: list[Operand], ring: Value, position: li
     out.add(Commit(operands=[ring]))
     out.add(Yield(operands=list(following(out, stage, parity, ring.ring.stages))))
     producer_body.ops = out.ops
-    producer_loop.define(TileType(i32), TileType(i32), names=POSITION_NAMES)
-    return producer_loop
+    result.define(TileType(i32), TileType(i32), names=POSITION_NAMES)
+    return result
 
 
 def repeat_offsets(out: Emitter, body: Block, operands: list[Operand], mapping: dict[Value, Value]) -> None:
@@ -192,3 +194,8 @@ def following(out: Emitter, stage: Value, parity: Value, stages: int) -> tuple[V
     wraps, one = out.compare("eq", stage, out.number(stages - 1)), out.number(1)
     flipped = out.select(wraps, in_ring(out.binary("sub", one, parity)), parity)
     return out.select(wraps, out.number(0), in_ring(out.binary("add", stage, one))), flipped
+
+
+def copies(op: Op) -> bool:
+    """Whether an operation is work of the thread that issues the copies."""
+    return isinstance(op, TensorCopy | Commit) or (isinstance(op, Acquire) and (op.expected > 0 or len(op.operands) == 1))

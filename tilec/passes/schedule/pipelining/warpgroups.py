@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilec.atoms.products import ATOMS
-from tilec.ir.core import Block, Op, Value
+from tilec.ir.core import Block, Effect, Op, Value
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import For, If, Yield
+from tilec.ir.ops import Constant, For, If, Load, Mma, Yield
 from tilec.ir.ops.staging_ops import GroupMma, WaitMma
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
-from tilec.target.families import Family, MemorySpace
+from tilec.target.families import Family
 
 MAX_ACCUMULATORS = 128
 """Accumulator registers per thread: more leave too few of its 255 registers."""
@@ -28,7 +28,7 @@ AfterLoop = Callable[[For], list[Op]]
 def suits(family: Family, loop: For, products: list[Product], warps: int, max_accumulators: int = MAX_ACCUMULATORS) -> bool:
     """Whether the loop has one MMA that a family with operands in shared memory can compute: both operands staged, K-major with
     rows of 128 bytes, a shape of whole instructions, accumulated across iterations and used by nothing else; at most
-    `max_accumulators` accumulator elements per thread if they are in registers."""
+    `max_accumulators` accumulator elements per thread, in which consumers at last have them."""
     issuers = family.issuers(warps)
     if len(products) != 1 or not issuers or not family.runs_ahead:
         return False
@@ -38,8 +38,11 @@ def suits(family: Family, loop: For, products: list[Product], warps: int, max_ac
         return False
     rows, columns = mma.result.tile.shape
     row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
-    fits = family.accumulators is not MemorySpace.REGISTERS or rows * columns <= max_accumulators * 32 * warps
-    shape = fits and rows % (family.shape.rows * issuers) == 0 and columns <= family.shape.most_columns
+    if family.in_tensor_memory and not _only_accumulates(loop, mma):
+        return False
+    most = MAX_REALLOCATED_ACCUMULATORS if family.in_tensor_memory else max_accumulators
+    fits = rows * columns <= most * 32 * warps
+    shape = fits and ATOMS[family.name].fits(rows, columns, warps)
     body = loop.regions[0]
     users = [op for op in body.walk() for value in op.operands if value is mma.result]
     carried = [a for a, v in zip(body.arguments[1:], body.ops[-1].operands, strict=True) if v is mma.result]
@@ -51,6 +54,14 @@ def suits(family: Family, loop: For, products: list[Product], warps: int, max_ac
         and carried == [mma.operands[2]]
         and readers == [mma]
     )
+
+
+def _only_accumulates(loop: For, mma: Mma) -> bool:
+    """Whether a loop does nothing but accumulate an MMA from zero, so that its consumers need no loop of their own."""
+    (*others, last) = loop.regions[0].ops
+    pure = all(isinstance(op, Load) or op is mma or op.effect is Effect.NONE for op in others)
+    initial = loop.initial[0].owner if len(loop.initial) == 1 else None
+    return pure and isinstance(last, Yield) and isinstance(initial, Constant) and initial.value == 0
 
 
 def multiply(family: Family, product: Product, current: Value, copies: list[Op], warps: int) -> list[Op]:

@@ -10,24 +10,25 @@ carries the role's ring position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from tilec.ir.clone import clone
-from tilec.ir.core import Block, Function, Op
+from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import For, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
-from tilec.ir.ops.staging_ops import GroupProduct, TensorCopy
-from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Ring, Roles
+from tilec.ir.ops.sync_ops import Barrier, Ring, Roles
+from tilec.ir.ops.tmem_ops import TmemAlloc, TmemFree
 from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
+from tilec.passes.schedule.pipelining import tensor_staging, tmem_staging
 from tilec.passes.schedule.specialization import pingpong
 from tilec.passes.schedule.specialization.persistent import tile_loop
 from tilec.target.families import Work
 from tilec.target.schedule import Schedule
 
-WORK: Final[Mapping[Work, tuple[type[Op], ...]]] = {Work.COPY: (Acquire, TensorCopy, Commit), Work.MULTIPLY: (GroupProduct,)}
-"""The operations that each kind of helper executes."""
+WORK: Final[Mapping[Work, Callable[[Op], bool]]] = {Work.COPY: tensor_staging.copies, Work.MULTIPLY: tmem_staging.multiplies}
+"""Which operations each kind of helper executes."""
 
 
 def split(function: Function, schedule: Schedule) -> Function:
@@ -47,10 +48,12 @@ def split(function: Function, schedule: Schedule) -> Function:
     waits_per_role = wait is not None and any(op in helped for op in body.ops[: body.ops.index(wait)])
 
     def is_shared(op: Op) -> bool:
-        return (op is wait and not waits_per_role) or op in setup or bool(op.results and set(op.results) <= launch_scalars)
+        is_setup = op in setup or isinstance(op, TmemAlloc)
+        return (op is wait and not waits_per_role) or is_setup or bool(op.results and set(op.results) <= launch_scalars)
 
     shared_ops = [op for op in body.ops if is_shared(op)]
-    consumer_block = Block(ops=[op for op in body.ops if op not in helped and not is_shared(op)])
+    last_ops = [op for op in body.ops if isinstance(op, TmemFree)]
+    consumer_block = Block(ops=[op for op in body.ops if op not in helped and op not in last_ops and not is_shared(op)])
     helper_blocks = [_helper_block(body, tiles, ops, wait if waits_per_role else None) for ops in helper_ops]
     for op in consumer_block.walk():
         if isinstance(op, Barrier):
@@ -64,55 +67,64 @@ def split(function: Function, schedule: Schedule) -> Function:
         alone=tuple(role.is_single_thread for role in roles),
         regions=[*consumer_blocks, *helper_blocks],
     )
-    body.ops = [*shared_ops, roles_op]
+    body.ops = [*shared_ops, roles_op, *last_ops]
     function.num_warps = schedule.warps
     return function
 
 
 def _does(op: Op, work: Work) -> bool:
     """Whether an operation, or one inside of it, is work of that kind."""
-    return any(isinstance(inner, WORK[work]) for inner in Block(ops=[op]).walk())
+    return any(WORK[work](inner) for inner in Block(ops=[op]).walk())
 
 
 def _helper_block(body: Block, tiles: For | None, ops: list[Op], wait: WaitPrior | None) -> Block:
     """A helper's region: its operations, each loop in a loop over the tiles if there is one. `wait`: the grid dependency wait
     that each role executes by itself."""
     if tiles is not None:
-        return Block(ops=[_extract_loop(tiles, op) for op in ops if isinstance(op, For)])
+        return Block(ops=[_extract_loop(tiles, ops)] if any(isinstance(op, For) for op in ops) else [])
     if wait is None:
         return Block(ops=ops)
     own_wait = replace(wait, operands=[], results=[])
     return Block(ops=[own_wait if op is wait else op for op in body.ops if op is wait or op in ops])
 
 
-def _extract_loop(tiles: For, copy_loop: For) -> For:
-    """A helper's loop over the same tiles: its loop `copy_loop` and the operations that depends on. `copy_loop` is removed from
-    `tiles`."""
-    body = tiles.regions[0]
-    carried = [body.arguments.index(value) for value in copy_loop.initial]
-    needed = _needed(body, copy_loop)
-    body.ops.remove(copy_loop)
+def _extract_loop(tiles: For, ops: list[Op]) -> For:
+    """A helper's loop over the same tiles: its operations `ops`, the values of the tile loop that it carries, and what all
+    those depend on. They are removed from `tiles`."""
+    body, last = tiles.regions[0], tiles.regions[0].ops[-1]
+    used = {value for op in Block(ops=ops).walk() for value in op.operands}
+    carried = [i for i, value in enumerate(body.arguments) if i and value in used]
+    following = [last.operands[i - 1] for i in carried]
+    needed = _needed(body, ops, following)
     inside = Block()
     names = {body.arguments[0]: inside.add_argument(body.arguments[0].tile, body.arguments[0].name)}
     names |= {body.arguments[i]: inside.add_argument(body.arguments[i].tile, body.arguments[i].name) for i in carried}
-    inside.ops = clone([*(op for op in body.ops if op in needed), copy_loop], names)
-    inside.ops.append(Yield(operands=[names[value] for value in copy_loop.results]))
+    inside.ops = clone([op for op in body.ops if op in needed or op in ops], names)
+    inside.ops.append(Yield(operands=[names.get(value, value) for value in following]))
     initial = [tiles.operands[2 + i] for i in carried]
-    copying = For(operands=[*tiles.operands[:3], *initial], regions=[inside], variable=tiles.variable, loc=tiles.loc)
-    copying.define(*(value.type for value in copy_loop.results), names=tuple(value.name for value in copy_loop.results))
+    helping = For(operands=[*tiles.operands[:3], *initial], regions=[inside], variable=tiles.variable, loc=tiles.loc)
+    helping.define(*(tiles.results[i - 1].type for i in carried), names=tuple(tiles.results[i - 1].name for i in carried))
+    removed = {body.arguments[i] for i in carried}
     for i in sorted(carried, reverse=True):  # the first argument is the loop variable, which is not a carried value
-        del body.arguments[i], tiles.operands[2 + i], tiles.results[i - 1], body.ops[-1].operands[i - 1]
-    return copying
+        del body.arguments[i], tiles.operands[2 + i], tiles.results[i - 1], last.operands[i - 1]
+    kept: list[Op] = []
+    for op in body.ops:
+        if op in ops or not removed.isdisjoint(op.operands):
+            removed.update(op.results)  # the next value of what is no longer carried
+        else:
+            kept.append(op)
+    body.ops = kept
+    return helping
 
 
-def _needed(body: Block, copy_loop: For) -> set[Op]:
-    """Operations of `body` that the loop `copy_loop` depends on."""
+def _needed(body: Block, ops: list[Op], values: list[Value]) -> set[Op]:
+    """Operations of `body`, other than `ops`, that these and the values depend on."""
     makers = {result: op for op in body.ops for result in op.results}
-    pending = [value for op in Block(ops=[copy_loop]).walk() for value in op.operands]
+    pending = [*values, *(value for op in Block(ops=ops).walk() for value in op.operands)]
     found: set[Op] = set()
     while pending:
         op = makers.get(pending.pop())
-        if op is not None and op is not copy_loop and op not in found:
+        if op is not None and op not in ops and op not in found:
             found.add(op)
             pending += op.operands
     return found

@@ -1,0 +1,156 @@
+"""Pipelines a loop whose products are started by one thread and accumulate in tensor memory: `staging` for such a family.
+
+With s stages of operands and a of accumulators, a loop of one MMA becomes two, and an epilogue that reads the result:
+
+    rings of mbarriers; columns of tensor memory; fence; barrier         at the start of the kernel
+    producer:     each iteration: acquire, copy, commit                  up to s iterations ahead
+    multiplier:   acquire an accumulator
+                  each iteration: wait; start the MMA; release the stage when it is complete
+                  commit the accumulator when all MMAs are complete
+    consumers:    wait for an accumulator; load it; release it
+
+A persistent block has two accumulators if they fit: the consumers load and store one tile while the multiplier computes the
+next. All ring positions are then carried by the tile loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tilec.atoms import tma
+from tilec.atoms.products import ATOMS
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.ops import For, If, Yield
+from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.staging_ops import SharedAlloc
+from tilec.ir.ops.sync_ops import Acquire, Barrier, ProxyFence, Release, Ring, Wait
+from tilec.ir.ops.tmem_ops import (
+    CommitMma,
+    ReleaseMma,
+    TmemAlloc,
+    TmemFree,
+    TmemLoad,
+    TmemMma,
+    TmemReserve,
+    allocated_columns,
+)
+from tilec.ir.types import TMEM_COLUMNS, RingType, TileType, TmemSpaceType, TmemType, i32
+from tilec.passes.schedule.pipelining.staged_loads import Operand
+from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
+from tilec.passes.schedule.pipelining.tensor_staging import (
+    HEAD_BYTES,
+    POSITION_NAMES,
+    carried_position,
+    following,
+    producer_loop,
+    staged_type,
+)
+from tilec.passes.schedule.specialization.persistent import tile_loop
+from tilec.target.families import Family
+
+ACCUMULATOR_STAGES: Final = 2
+"""Accumulators of a persistent block: one is loaded and stored while the other one is computed."""
+ADDRESS_OFFSET: Final = HEAD_BYTES - 16
+"""Byte offset of the address of the allocated columns."""
+RING_OFFSET: Final = HEAD_BYTES // 2
+"""Byte offset of the mbarriers of the accumulators' ring."""
+
+
+def pipeline(
+    family: Family, function: Function, block: Block, loop: For, product: Product, operands: list[Operand], stages: int
+) -> None:  # fmt: skip
+    """Replace the loop in `block`; the function's warps are the consumers."""
+    setup, warps, tiles = Emitter(), function.num_warps, tile_loop(function)
+    tile = product.mma.result.tile
+    ring = setup.add(Ring(sync="mbarriers", readers=1), RingType(stages))
+    offset = HEAD_BYTES
+    for operand in operands:
+        type_ = staged_type(operand, stages)
+        operand.buffer = setup.add(SharedAlloc(operands=[ring], offset=offset, alignment=tma.ALIGNMENT), type_)
+        offset += type_.bytes
+    buffer_type = _accumulators(tile, 1 if tiles is None else ACCUMULATOR_STAGES)
+    results = setup.add(Ring(sync="mbarriers", readers=warps, offset=RING_OFFSET), RingType(buffer_type.stages))
+    space_type = TmemSpaceType(allocated_columns(buffer_type.columns))
+    space = setup.add(TmemReserve(offset=ADDRESS_OFFSET), space_type)
+    setup.add(ProxyFence())
+    setup.add(Barrier())
+    accumulators = setup.add(TmemAlloc(operands=[space, results]), buffer_type)
+    ops, before = function.body.ops, Emitter()
+    zero = (before if tiles is None else setup).number(0)
+    names = [f"{role}_{part}" for role in ("fill", "read", "start", "take") for part in POSITION_NAMES]
+    positions = [zero] * 8 if tiles is None else [carried_position(tiles, zero, name) for name in names]
+    start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
+    ops[start:start] = setup.ops
+    filled = producer_loop(loop, operands, ring, positions[:2])
+    multiplier = Emitter()
+    multiplier.add(Acquire(operands=[results, *positions[4:6]]))
+    products = _multiplier_loop(family, loop, product, ring, positions[2:4], accumulators, positions[4])
+    multiplier.ops.append(products)
+    multiplier.add(CommitMma(operands=[results, positions[4]]))
+    consumer = Emitter()
+    has_iteration = consumer.compare("lt", loop.lower, loop.upper)
+    consumer.add(Wait(operands=[results, *positions[6:]]))
+    consumer.ops.append(_taken(family, loop, product, has_iteration, accumulators, positions[6], warps))
+    consumer.add(Release(operands=[results, positions[6]]))
+    if tiles is not None:
+        both = [
+            following(out, *place, buffer_type.stages)
+            for out, place in ((multiplier, positions[4:6]), (consumer, positions[6:]))
+        ]
+        tiles.regions[0].ops[-1].operands += [*filled.results, *products.results, *both[0], *both[1]]
+    index = block.ops.index(loop)
+    block.ops[index : index + 1] = [*before.ops, filled, *multiplier.ops, *consumer.ops]
+    function.body.ops.append(TmemFree(operands=[space]))
+
+
+def _accumulators(tile: TileType, stages: int) -> TmemType:
+    """The ring of accumulators of a tile: `stages`, or one if tensor memory has no more."""
+    rows, columns = tile.shape
+    wanted = TmemType(tile.dtype, (rows, columns), stages)
+    return wanted if wanted.columns <= TMEM_COLUMNS else TmemType(tile.dtype, (rows, columns), 1)
+
+
+def _multiplier_loop(
+    family: Family, loop: For, product: Product, ring: Value, position: list[Value], accumulators: Value, target: Value
+) -> For:  # fmt: skip
+    """The loop of the thread that starts the MMAs; `position` is its initial stage and parity, `target` the accumulator's
+    stage."""
+    body = Block()
+    result = For(operands=[*loop.operands[:3], *position], regions=[body], variable=loop.variable, loc=loop.loc)
+    variable = body.add_argument(TileType(i32), loop.regions[0].arguments[0].name)
+    stage, parity = (body.add_argument(TileType(i32), name) for name in POSITION_NAMES)
+    left, right = product.left, product.right
+    assert left is not None and right is not None and left.buffer is not None and right.buffer is not None
+    out = Emitter()
+    out.add(Wait(operands=[ring, stage, parity]))
+    accumulate = out.compare("lt", loop.lower, variable)
+    operands = [left.buffer, stage, right.buffer, stage, accumulators, target, accumulate]
+    out.add(TmemMma(operands=operands, family=family.name, loc=product.mma.loc))
+    out.add(ReleaseMma(operands=[ring, stage]))
+    out.add(Yield(operands=list(following(out, stage, parity, ring.ring.stages))))
+    body.ops = out.ops
+    result.define(TileType(i32), TileType(i32), names=POSITION_NAMES)
+    return result
+
+
+def _taken(
+    family: Family, loop: For, product: Product, has_iteration: Value, accumulators: Value, stage: Value, warps: int
+) -> If:  # fmt: skip
+    """The accumulator in registers; zero if the loop has no iteration, and nothing was computed. It takes over the loop's
+    result."""
+    (result,) = loop.results
+    layout = ATOMS[family.name].accumulator(*result.tile.shape, warps)
+    then = Emitter()
+    loaded = then.add(TmemLoad(operands=[accumulators, stage], loc=product.mma.loc), result.tile)
+    loaded.layout = layout
+    then.add(Yield(operands=[loaded]))
+    branch = If(operands=[has_iteration], regions=[Block(ops=then.ops), Block(ops=[Yield(operands=[loop.initial[0]])])])
+    branch.results = [result]
+    result.owner, result.layout = branch, layout
+    return branch
+
+
+def multiplies(op: Op) -> bool:
+    """Whether an operation is work of the thread that starts the MMAs."""
+    is_acquire = isinstance(op, Acquire) and len(op.operands) > 1 and op.expected == 0
+    return is_acquire or isinstance(op, TmemMma | CommitMma | ReleaseMma)
