@@ -18,14 +18,15 @@ from typing import Any, Final
 from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
 from tilec.ir.ops import Binary, Broadcast, Cast, For, If, Permute, Reduce, Reshape, Select, Store, Unary, Yield
 from tilec.ir.ops.staging_ops import GroupMma, TensorCopy, WaitMma
-from tilec.ir.types import SharedType, TileType
+from tilec.ir.ops.tmem_ops import TmemLoad, TmemMma
+from tilec.ir.types import SharedType, TileType, TmemType
 
 Bound = tuple[Value, Any]
 """Offset and extent: only elements at offset + i below the extent are demanded."""
 Demand = tuple[Bound | None, ...]
 """A bound for each axis of a value; None if all elements are demanded."""
 
-_KNOWN: Final = (Unary, Binary, Select, Cast, Broadcast, Permute, Reshape, Reduce, WaitMma, GroupMma)
+_KNOWN: Final = (Unary, Binary, Select, Cast, Broadcast, Permute, Reshape, Reduce, WaitMma, GroupMma, TmemLoad)
 
 
 def check(function: Function) -> None:
@@ -78,6 +79,10 @@ def _demanded_by(op: Op, demanded: dict[Value, Demand]) -> Iterator[tuple[Value,
                 ]:  # offsets made in the loop: all
                     kept = tuple([None if bound is None or bound[0] in defined else bound for bound in bounds])
                     yield from ((initial, kept), (yielded, kept))
+        case TmemMma():
+            if bounds := demanded.get(op.accumulator):
+                yield from ((op.operands[0], (bounds[0], None)), (op.operands[2], (bounds[1], None)))
+            yield from map(_fully_demanded, (value for value in op.operands if isinstance(value.type, TileType)))
         case If():
             yield from map(_fully_demanded, op.operands)
             for region in op.regions:
@@ -89,7 +94,8 @@ def _demanded_by(op: Op, demanded: dict[Value, Demand]) -> Iterator[tuple[Value,
         case _:  # buffers only if it reads them: copies write theirs
             read = [value for value, effect in op.touched() if effect is Effect.READ]
             yield from map(
-                _fully_demanded, (value for value in op.operands if not isinstance(value.type, SharedType) or value in read)
+                _fully_demanded,
+                (value for value in op.operands if not isinstance(value.type, SharedType | TmemType) or value in read),
             )
 
 
@@ -99,7 +105,7 @@ def _demanded_of_operands(op: Op, bounds: Demand) -> Iterator[tuple[Value, Deman
         case GroupMma():
             left, _, right, _, acc = op.operands
             yield from ((left, (bounds[0], None)), (right, (bounds[1], None)), (acc, bounds))
-        case WaitMma():
+        case WaitMma() | TmemLoad():
             result, *others = op.operands
             yield result, bounds
             yield from map(_fully_demanded, others)
@@ -134,7 +140,7 @@ def _runs(shape: Sequence[int]) -> list[tuple[int, int]]:
 def _fully_demanded(value: Value) -> tuple[Value, Demand]:
     """A value with all elements demanded."""
     match value.type:
-        case TileType() | SharedType() as kind:
+        case TileType() | SharedType() | TmemType() as kind:
             return value, (None,) * len(kind.shape)
         case _:
             return value, ()

@@ -17,7 +17,7 @@ iteration) are skipped. Iteration counts are unbounded integers; `width_check` s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Final
@@ -27,6 +27,7 @@ from tilec.ir.facts.touches import touches
 from tilec.ir.ops import Binary, Compare, Constant, For, If, Select
 from tilec.ir.ops.staging_ops import GroupProduct, StageCopy, WaitMma
 from tilec.ir.ops.sync_ops import Acquire, OrderWait, Ring, RingOp, Roles, Wait
+from tilec.ir.ops.tmem_ops import TmemAlloc, TmemLoad
 from tilec.ir.types import i32
 from tilec.passes.analysis.ranges import Range, value_ranges
 from tilec.passes.schedule.checks.ring_state import Role
@@ -46,7 +47,7 @@ def check(function: Function) -> None:
     if not most:
         return
     found = touches(function)
-    loops = [op for op in function.body.walk() if isinstance(op, For) and is_pipelined(op)]
+    loops = pipelined_loops(function)
     starts = [first for op in loops if (first := _constant(op.lower)) is not None]
     # Loops with one upper bound and different lower bounds differ in iteration count: one run is longer by the largest
     # difference.
@@ -59,17 +60,20 @@ def check(function: Function) -> None:
         ranges = value_ranges(function)
         runs += [(iterations, 0, at_limit) for iterations in (0, 1, 2, most) for at_limit in AT_LIMIT]
     consumers = max((op.consumer_roles for op in function.body.walk() if isinstance(op, Ring)), default=1)
-    alternates: tuple[int | None, ...] = (0, 1, most + 1) if any(_loops_with_tile_bounds(function)) else (None,)
+    alternates: tuple[int | None, ...] = (0, 1, most + 1) if any(_loops_with_tile_bounds(function, loops)) else (None,)
+    results = max((op.result.tmem.stages for op in function.body.walk() if isinstance(op, TmemAlloc)), default=0)
+    if results:  # tiles wrap around the accumulators as well
+        runs = [(iterations, tiles, at_limit) for iterations, _, at_limit in runs for tiles in (1, 2, 2 * results + 1)]
     each = [
         (iterations, tiles, at_limit, alternate)
         for iterations, tiles, at_limit in (runs if consumers == 1 else _round_robin_runs(most, consumers))
         for alternate in ((None,) if at_limit else alternates)
     ]
     for iterations, tiles, at_limit, alternate in each:
-        run = _Run(found, iterations=iterations, at_limit=at_limit, ranges=ranges, alternate=alternate)
+        run = _Run(found, pipelined=set(loops), iterations=iterations, at_limit=at_limit, ranges=ranges, alternate=alternate)
         if not run.choose_bounds(loops):
             continue
-        if consumers > 1:
+        if consumers > 1 or results:
             run.set_tile_count(function, tiles)
         for op in run.block(function.body):
             raise VerifyError(f"{at(op)} waits for ever")
@@ -100,6 +104,7 @@ def _round_robin_runs(stages: int, consumer_roles: int) -> list[tuple[int, int, 
 
 @dataclass(eq=False, slots=True)
 class _Run(Operations):
+    pipelined: set[For] = field(default_factory=set[For])
     iterations: int = 0
     at_limit: str = ""  # one of `AT_LIMIT`, or empty
     ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])  # set if some run has `at_limit`
@@ -110,7 +115,7 @@ class _Run(Operations):
         """Set the upper bound of all loops around the pipelines to `tiles`."""
         for op in function.body.walk():
             rings = any(isinstance(inner, Acquire | Wait) for region in op.regions for inner in region.walk())
-            if isinstance(op, For) and rings and not is_pipelined(op):
+            if isinstance(op, For) and rings and op not in self.pipelined:
                 self.counted.add(op)
                 self.choose(op.upper, tiles, keep=False)
 
@@ -139,7 +144,7 @@ class _Run(Operations):
     def choose_tile_bounds(self, tiles: For, iterations: int) -> None:
         """Choose the bounds that depend on the tile, so that its pipelined loops run `iterations` iterations. Values inside the
         tile loop belong to one role, since roles may be at different tiles."""
-        for loop, inside in _tile_dependent_bounds(tiles):
+        for loop, inside in _tile_dependent_bounds(tiles, self.pipelined):
             if loop.upper in inside:
                 self.env[loop.upper] = self.env[loop.lower] + self.env[loop.step] * iterations
             elif loop.lower in inside and loop.lower in self.fixed:
@@ -252,7 +257,7 @@ class _Run(Operations):
 
     def loop(self, op: For) -> Steps:
         (body,) = op.regions
-        pipelined, role = is_pipelined(op), self.role
+        pipelined, role = op in self.pipelined, self.role
         first, step = self.env.get(op.lower, 0), self.env.get(op.step, 1)
         carried = [self.env.get(value) for value in op.initial]
         rings = any(isinstance(inner, Acquire | Wait) for inner in body.walk())
@@ -292,7 +297,7 @@ class _Run(Operations):
         if known is None:
             self.bind(op.results, [None] * len(op.results))
             has_pipeline = any(
-                isinstance(inner, RingOp | StageCopy | GroupProduct | WaitMma) for inner in Block(ops=[op]).walk()
+                isinstance(inner, RingOp | StageCopy | GroupProduct | WaitMma | TmemLoad) for inner in Block(ops=[op]).walk()
             )
             if not has_pipeline:
                 return
@@ -300,19 +305,19 @@ class _Run(Operations):
                 raise VerifyError(f"{at(op)}: a pipeline continues after a branch")
 
 
-def _tile_dependent_bounds(tiles: For) -> Iterator[tuple[For, set[Value]]]:
+def _tile_dependent_bounds(tiles: For, pipelined: Collection[For]) -> Iterator[tuple[For, set[Value]]]:
     """Pipelined loops in `tiles` with a bound computed there, each with all values defined in `tiles`."""
     inside = {result for op in tiles.regions[0].walk() for result in op.results} | set(tiles.regions[0].arguments)
     for loop in tiles.regions[0].walk():
-        if isinstance(loop, For) and is_pipelined(loop) and not inside.isdisjoint(loop.operands[:3]):
+        if isinstance(loop, For) and loop in pipelined and not inside.isdisjoint(loop.operands[:3]):
             yield loop, inside
 
 
-def _loops_with_tile_bounds(function: Function) -> Iterator[For]:
+def _loops_with_tile_bounds(function: Function, pipelined: list[For]) -> Iterator[For]:
     """Pipelined loops whose bounds depend on the tile."""
     for op in function.body.walk():
-        if isinstance(op, For) and not is_pipelined(op):
-            yield from (loop for loop, _ in _tile_dependent_bounds(op))
+        if isinstance(op, For) and op not in pipelined:
+            yield from (loop for loop, _ in _tile_dependent_bounds(op, pipelined))
 
 
 def root(op: For, steps: set[tuple[Value, Value]]) -> Value:
@@ -346,6 +351,15 @@ def is_pipelined(op: For) -> bool:
     creates their rings in its body, or uses outer rings only in nested loops."""
     first = next((inner for inner in _ops_outside_loops(op.regions[0]) if isinstance(inner, Ring | Acquire | Wait)), None)
     return isinstance(first, Acquire | Wait)
+
+
+def pipelined_loops(function: Function) -> list[For]:
+    """All loops whose iterations use the next stage of a ring, tile loops excluded: a loop around another one that does so,
+    and the loops of other roles with its bounds. Their iterations use a stage of a ring too if products fill accumulators."""
+    loops = [op for op in function.body.walk() if isinstance(op, For)]
+    around = [op for op in loops if any(isinstance(inner, For) and is_pipelined(inner) for inner in op.regions[0].walk())]
+    bounds = {tuple(op.operands[:3]) for op in around}
+    return [op for op in loops if is_pipelined(op) and tuple(op.operands[:3]) not in bounds]
 
 
 def _ops_outside_loops(block: Block) -> Iterator[Op]:

@@ -54,6 +54,8 @@ class Queue:
     expected: list[int] = field(default_factory=list[int])
     arrivals: list[list[Copy]] = field(default_factory=list[list[Copy]])  # copies of each committed stage, mbarrier rings only
     tiles: list[int | None] = field(default_factory=list[int | None])  # the tile that each of these stages was copied for
+    computed: set[int] = field(default_factory=set[int])  # uses of accumulators that some product wrote
+    read_by_products: bool = False  # of a thread, which only its commits follow
     passed: int = 0
     passed_position: int = 0
     consumer_roles: list[Role] = field(default_factory=list[Role])
@@ -61,6 +63,11 @@ class Queue:
     @property
     def by_groups(self) -> bool:
         return self.op.sync == "groups"
+
+    @property
+    def filled_by_copies(self) -> bool:
+        """Whether the stages acquired so far count bytes."""
+        return all(self.expected)
 
     @property
     def round_robin(self) -> bool:

@@ -7,6 +7,9 @@ that names the operation. A blocking operation yields itself until its condition
   groups a barrier follows the wait, with a proxy fence between them for `wgmma` (PTX ISA, "Async proxy").
 - mbarrier operations name the stage and parity of the ring's next use; expected bytes equal copied bytes. A fence and a barrier
   follow the mbarriers' initialization. A freed buffer has no copy that was not waited for.
+- A ring that products fill (`tmem_mma`, `commit_mma`) has accumulators in tensor memory. A product goes into an acquired,
+  uncommitted stage, and accumulates in it only after another product; an accumulator is loaded after its commit was waited
+  for, before its release, and only if a product was computed. Products are complete once a commit after them was waited for.
 - Consumers that read round-robin wait for stages only between `order_wait` and `order_arrive`, for their tile's copies only.
 - Scratch does not overlap a ring with copies or MMAs in flight; none are in flight when a ring is freed, or at the end.
 """
@@ -36,12 +39,13 @@ from tilec.ir.ops.sync_ops import (
     SharedFree,
     Wait,
 )
+from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemAlloc, TmemLoad, TmemMma
 from tilec.ir.types import SharedType
 from tilec.passes.schedule.checks.ring_state import Queue, Role, Stage, StageContents, evaluate, has_unread_stage
 
 _RING_OPS: Final = (
     Ring, SharedAlloc, StageCopy, Commit, Release, OrderArrive, Drain, Barrier, ProxyFence, SharedFree, SharedLoad,
-    GroupProduct, WaitMma,
+    GroupProduct, WaitMma, CommitMma, ReleaseMma, TmemAlloc, TmemLoad,
 )  # fmt: skip
 Steps = Generator[Op]
 """A coroutine that yields the operation at which it blocks."""
@@ -94,6 +98,16 @@ class Operations:
                 if not self.of_buffer(op, op.buffer)[1].by_groups:  # one thread releases a stage for its whole warp
                     raise VerifyError(f"{at(op)}: products of warpgroups alone read a ring of mbarriers")
                 self.read.add(self.check_read(op, op.buffer, op.stage, False))
+            case TmemMma():
+                self.multiply(op)
+            case CommitMma():
+                self.commit_products(op)
+            case ReleaseMma():
+                self.release_after_products(op)
+            case TmemAlloc():
+                pass
+            case TmemLoad():
+                self.load_accumulator(op)
             case GroupProduct():
                 self.role.products.append({self.check_read(op, buffer, stage, True) for buffer, stage in op.reads})
             case _:
@@ -186,6 +200,8 @@ class Operations:
             self.role.group = []
             return
         copied, expected = ring.bytes_copied[iteration], ring.expected[iteration]
+        if not expected:
+            raise VerifyError(f"{at(op)}: products fill its ring")
         if copied != expected:
             raise VerifyError(f"{at(op)}: copies bring {copied} bytes where {expected} are expected")
         depth = op.ring.ring.stages
@@ -195,6 +211,65 @@ class Operations:
         self.role.group = [copy for copy in self.role.group if copy not in own_copies]
         ring.arrivals.append(own_copies)
         ring.tiles.append(self.role.tile)
+
+    def accumulator(self, op: TmemMma | TmemLoad, buffer: Value, stage: Value) -> tuple[Value, Queue, int]:
+        """The ring of a buffer in tensor memory, its state, and the stage that is named."""
+        assert isinstance(buffer.owner, TmemAlloc)
+        index = self.env.get(stage)
+        if index is None or not 0 <= index < buffer.tmem.stages:
+            raise VerifyError(f"{at(op)}: stage {index} of a ring of {buffer.tmem.stages}")
+        return buffer.owner.ring, self.queue(op, buffer.owner.ring), index
+
+    def multiply(self, op: TmemMma) -> None:
+        """Start a product: it reads stages of its operands until a commit after it, and writes an accumulator."""
+        value, ring, index = self.accumulator(op, op.accumulator, op.accumulator_stage)
+        if ring.acquired == ring.committed or ring.committed % value.ring.stages != index:
+            raise VerifyError(f"{at(op)} writes an accumulator that was not acquired")
+        accumulate = self.env.get(op.accumulate)
+        if accumulate is None or (accumulate and ring.committed not in ring.computed):
+            raise VerifyError(f"{at(op)} adds to what no product computed")
+        ring.computed.add(ring.committed)
+        for buffer, _ in op.reads:
+            self.of_buffer(op, buffer)[1].read_by_products = True
+        self.role.products.append({self.check_read(op, buffer, stage, True) for buffer, stage in op.reads})
+
+    def commit_products(self, op: CommitMma) -> None:
+        """The accumulator acquired last is full, and the products before have read their operands, once they are complete."""
+        ring = self.queue(op, op.ring)
+        if ring.acquired == ring.committed:
+            raise VerifyError(f"{at(op)}: no stage was acquired")
+        if ring.expected[ring.committed]:
+            raise VerifyError(f"{at(op)}: copies fill its ring")
+        if ring.problem(op, ring.committed, self.env):
+            raise VerifyError(f"{at(op)} {ring.problem(op, ring.committed, self.env)}")
+        ring.committed += 1
+        ring.arrivals.append([])
+        ring.tiles.append(self.role.tile)
+        self.role.products.clear()
+
+    def release_after_products(self, op: ReleaseMma) -> None:
+        """The oldest stage is free once the products before are complete. They need not be for the simulation to go on: whoever
+        acquires it waits for them."""
+        ring = self.queue(op, op.ring)
+        self.expect(op, ring, self.role.released[op.ring])
+        if self.role.waited[op.ring] <= self.role.released[op.ring]:
+            raise VerifyError(f"{at(op)}: no stage could be given back")
+        if not ring.filled_by_copies:
+            raise VerifyError(f"{at(op)}: threads read its ring")
+        self.role.released[op.ring] += 1
+        free = {(op.ring, self.env[op.stage])}
+        self.role.products = [
+            {stage for stage in stages if (self.of_buffer(op, stage[0])[0], stage[1]) not in free}
+            for stages in self.role.products
+        ]
+
+    def load_accumulator(self, op: TmemLoad) -> None:
+        value, ring, index = self.accumulator(op, op.buffer, op.stage)
+        last = self.role.waited[value] - 1
+        if last < self.role.released[value] or last % value.ring.stages != index:
+            raise VerifyError(f"{at(op)} reads an accumulator that was given back, or not waited for")
+        if last not in ring.computed:
+            raise VerifyError(f"{at(op)} reads an accumulator that no product computed")
 
     def wait(self, op: Wait) -> Steps:
         ring = self.queue(op, op.ring)
@@ -256,6 +331,8 @@ class Operations:
 
     def release_next(self, op: Release) -> None:
         ring, count = self.queue(op, op.ring), self.role.waited[op.ring] - op.unreleased
+        if ring.read_by_products:
+            raise VerifyError(f"{at(op)}: products read the stage, and nothing says that they are complete")
         if not ring.by_groups:
             self.expect(op, ring, self.role.released[op.ring])
             if count != self.role.released[op.ring] + 1:
@@ -308,6 +385,8 @@ class Operations:
         assert isinstance(buffer.owner, SharedAlloc)
         (value,) = buffer.owner.operands
         ring = self.rings.get(value)
+        if ring is not None and ring.read_by_products:
+            raise VerifyError(f"{at(op)}: another role's products may still read the buffer")
         if ring is not None and not ring.by_groups and (ring.acquired != ring.committed or has_unread_stage(value, ring)):
             raise VerifyError(f"{at(op)}: copies into the buffer are under way, or may yet come")
         self.freed.add(buffer)

@@ -11,7 +11,7 @@ names the operation. It first runs the structural verifier (`tilec.ir.verifier`)
 - all threads that a barrier counts reach it; roles share memory only through rings, whose release count equals the number of
   reading warps; TMA copies are issued by one thread, from tensors that a tensor map can describe;
 - persistent blocks process every tile once (`persistent_check`), barriers prevent races (`barrier_check`), rings are correct
-  (`ring_check`), and so are TMA stores (`store_check`).
+  (`ring_check`), and so are TMA stores (`store_check`) and the use of tensor memory (`tmem_check`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilec.ir.facts.touches import Touch, may_conflict, touches
 from tilec.ir.layouts.exchange import conversion_bytes, is_uniform, moves_space, renamed
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
-from tilec.ir.layouts.shared_plan import interval, live_shared, shared_bytes
+from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
 from tilec.ir.ops import Permute, Reshape, Yield
 from tilec.ir.ops.staging_ops import (
     GroupProduct,
@@ -41,11 +41,12 @@ from tilec.ir.ops.staging_ops import (
 )
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Acquire, Barrier, OrderOp, Release, Ring, RingOp, Roles, Wait
+from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemMma
 from tilec.ir.types import TileType
-from tilec.passes.schedule.checks import barrier_check, persistent_check, ring_check, store_check
+from tilec.passes.schedule.checks import barrier_check, persistent_check, ring_check, store_check, tmem_check
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.layouts.shared_conversions import kept_layout
-from tilec.target.families import FAMILIES, TMA, Issuer, MemorySpace
+from tilec.target.families import FAMILIES, TMA, MemorySpace
 from tilec.target.schedule import MOST_WARPS, REGISTERS, STORES
 from tilec.target.targets import Target
 
@@ -60,6 +61,7 @@ def verify(function: Function, target: Target) -> None:
         raise VerifyError(f"{function.name}: a block of {function.num_warps} warps")
     _check_shared(function, target)
     _Walk(function, target).block(function.body, function.num_warps, False, ())
+    tmem_check.check(function, target)
     persistent_check.check(function)
     barrier_check.check(function)
     ring_check.check(function)
@@ -71,7 +73,7 @@ def _check_shared(function: Function, target: Target) -> None:
     if size > target.max_shared_bytes:
         raise VerifyError(f"{function.name}: {size} bytes of shared memory; {target} has {target.max_shared_bytes}")
     for op, live in live_shared(function).items():
-        if isinstance(op, SharedAlloc | Ring):
+        if isinstance(op, Allocation):
             first, last = interval(op)
             for other in live:
                 begin, end = interval(other)
@@ -107,8 +109,9 @@ class _Walk:
     def check_executing_threads(self, op: Op, alone: bool) -> None:
         """Check that an operation for one thread is executed by one, and an operation for all threads by all. One thread also
         waits for and releases stages if it starts the products that read them."""
-        signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy | OrderOp)
-        is_for_one = isinstance(op, Acquire | TensorCopy) or (alone and self.issues and isinstance(op, Wait | Release))
+        signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy | OrderOp | TmemMma)
+        one = Acquire | TensorCopy | CommitMma | ReleaseMma | TmemMma
+        is_for_one = isinstance(op, one) or (alone and self.issues and isinstance(op, Wait))
         if signals and alone != is_for_one:
             raise VerifyError(f"{_at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
         if alone and (
@@ -116,7 +119,7 @@ class _Walk:
             or op.is_barrier
             or any(isinstance(v.type, TileType) and v.type.rank and not _is_elsewhere(v) for v in op.results)
             or isinstance(op, Roles)
-            or (isinstance(op, GroupProduct) and atom_of(op.family)[0].issuer is not Issuer.THREAD)
+            or (isinstance(op, GroupProduct) and not isinstance(op, TmemMma))
         ):
             raise VerifyError(f"{_at(op)}: one thread of the role is here alone")
 
@@ -141,7 +144,7 @@ class _Walk:
                 self.stores[op.operands[0]] = op
             case ScratchLoad() | ReduceCombine():
                 self.check_load(op)
-            case GroupProduct():
+            case GroupProduct() if not isinstance(op, TmemMma):
                 self.check_product(op, warps)
             case TensorCopy():
                 self.check_tensor_copy(op)
@@ -220,7 +223,9 @@ class _Walk:
             reader_warps = [
                 count
                 for count, region in zip(op.warps, op.regions, strict=True)
-                if any(isinstance(inner, Wait | Release | OrderOp) and inner.ring is ring for inner in region.walk())
+                if any(
+                    isinstance(inner, Wait | Release | ReleaseMma | OrderOp) and inner.ring is ring for inner in region.walk()
+                )
             ]
             indices = [
                 {inner.consumer for inner in region.walk() if isinstance(inner, OrderOp) and inner.ring is ring}
