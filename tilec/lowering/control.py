@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
+from tilec.atoms.election import elected
 from tilec.atoms.registers import reallocate_registers
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops import Binary, BinaryInRange, Constant, For, If
 from tilec.ir.ops.launch_ops import LaunchedBlocks
 from tilec.ir.ops.staging_ops import GroupProduct, SharedLoad, StageCopy
 from tilec.ir.ops.sync_ops import Roles, SharedFree
+from tilec.ir.ops.tmem_ops import TmemMma
 from tilec.lowering.context import Context
 from tilec.lowering.words import Words
 from tilec.mlir.types import SsaValue
@@ -109,13 +111,16 @@ def lower_roles(context: Context, op: Roles, lower: Lower) -> None:
     """Each thread executes the region of its role. A block barrier follows if any operations other than `shared_free` come
     after."""
     equal_registers = REGISTERS // (32 * sum(op.warps)) // 8 * 8
+    elects = any(isinstance(inner, TmemMma) for region in op.regions for inner in region.walk())
+
+    def single_thread() -> SsaValue:
+        return elected(context) if elects else context.compare("eq", context.thread(), context.constant(0))
 
     def lower_role(number: int, first: int) -> None:
         def lower_region() -> None:
             with context.role(number + 1, first, op.warps[number]):
                 reallocate_registers(context, op.registers[number] or equal_registers, equal_registers)
-                is_single_thread = context.compare("eq", context.thread(), context.constant(0)) if op.alone[number] else None
-                with context.where(is_single_thread):
+                with context.where(single_thread() if op.alone[number] else None):
                     lower(op.regions[number].ops)
 
         if number == len(op.regions) - 1:

@@ -52,14 +52,15 @@ def lower_barrier(context: Context, op: Barrier) -> None:
 
 @lowers(Acquire)
 def lower_acquire(context: Context, op: Acquire) -> None:
-    """With mbarriers: waits until the consumers have released the stage's previous phase, and sets the expected bytes. In a
-    ring of groups, barriers already guarantee that the stage is free."""
+    """With mbarriers: waits until the consumers have released the previous phase of the stage, and sets the bytes, if copies
+    fill it. In a ring of groups, barriers already guarantee that the stage is free."""
     if by_groups(op.ring):
         return
     stage, stages = context.scalar(op.stage), op.ring.ring.stages
     previous_parity = context.bit_xor(context.scalar(op.parity), 1)
     mbarrier.wait(context, mbarrier.empty(context, context.pointer(op.ring), stage, stages), previous_parity)
-    mbarrier.expect(context, full(context, op.ring, op.stage), op.expected)
+    if op.expected:
+        mbarrier.expect(context, full(context, op.ring, op.stage), op.expected)
 
 
 @lowers(Commit)

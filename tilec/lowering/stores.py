@@ -17,7 +17,8 @@ def lower_scratch_store_rows(context: Context, op: ScratchStoreRows) -> None:
     thread = context.thread()
     lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)
     pointer = context.scratch(op.operands[0], op.rows.bytes)
-    stmatrix.store_rows(context, op.rows, pointer, context.registers(op.tile), op.tile.tile.shape[1], op.column, lane, warp)
+    assert op.tile.layout is not None
+    stmatrix.store_rows(context, op.rows, pointer, context.registers(op.tile), op.tile.layout, op.column, lane, warp)
 
 
 @lowers(TensorStore)

@@ -95,6 +95,15 @@ INLINE: Final = tuple(
         rf"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\.tile\.bulk_group \[\$0, {_LIST}\], \[{_REGISTER}\]; "
         r"cp\.async\.bulk\.commit_group;",
         r"cp\.async\.bulk\.wait_group(?:\.read)? \d+;",
+        r"elect\.sync _\|\$0, 0xffffffff;",
+        r"tcgen05\.alloc\.cta_group::1\.sync\.aligned\.shared::cta\.b32 \[\$0\], \d+; "
+        r"tcgen05\.relinquish_alloc_permit\.cta_group::1\.sync\.aligned;",
+        r"ld\.shared\.b32 \$0, \[\$1\];",
+        r"tcgen05\.dealloc\.cta_group::1\.sync\.aligned\.b32 \$0, \d+;",
+        r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one\.shared::cluster\.b64 \[\$0\];",
+        r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::1\.kind::f16 \[to\], a, b, code, (?:more|\$3); \}",
+        rf"tcgen05\.fence::after_thread_sync; (?:tcgen05\.ld\.sync\.aligned\.16x256b\.x\d+\.b32 {_LIST}, "
+        rf"\[{_REGISTER} \+ \d+\]; )+tcgen05\.wait::ld\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
         r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
     )
 )
