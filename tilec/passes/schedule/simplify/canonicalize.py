@@ -18,6 +18,7 @@ Key = tuple[object, ...]
 def canonicalize(function: Function) -> Function:
     """Canonicalize the body, in place."""
     _fold(function.body, {})
+    _share(function.body, {}, {})  # folds more, which may then leave its loop
     _hoist(function.body)
     _share(function.body, {}, {})
     _drop_dead(function.body)
@@ -74,18 +75,23 @@ def _hoist(block: Block) -> None:
 
 
 def _share(block: Block, known: dict[Key, list[Value]], renamed: dict[Value, Value]) -> None:
-    """Common subexpression elimination; `known` has the computations in scope."""
+    """Common subexpression elimination; `known` has the computations in scope. Folds again: the arms of a `select` may have
+    become one value."""
     known = dict(known)
     kept: list[Op] = []
     for op in block.ops:
         op.operands = [renamed.get(value, value) for value in op.operands]
-        if (same := same_as(op)) is not None:  # the arms of a `select` may have become equal
+        if (same := same_as(op)) is not None:
             renamed[op.result] = same
             continue
+        results = op.results
+        if (constant := folded(op)) is not None:
+            renamed[op.result] = constant.result
+            op = constant
         if _is_pure(op):
             key = _key(op)
             if key in known:
-                for value, first in zip(op.results, known[key], strict=True):
+                for value, first in zip(results, known[key], strict=True):
                     first.fits |= value.fits  # both are the same number, so a proof of either is one of both
                     renamed[value] = first
                 continue
