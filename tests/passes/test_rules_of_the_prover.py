@@ -197,16 +197,19 @@ def test_only_the_carried_value_that_is_loaded_comes_from_memory(from_memory: in
     assert [_from_memory(findings, argument) for argument in arguments] == [place == from_memory for place in range(3)]
 
 
-def test_no_example_is_shown_of_an_index_that_only_a_computation_decides() -> None:
+@pytest.mark.parametrize("initially", [False, True])
+def test_no_example_is_shown_of_an_index_that_only_a_computation_decides(initially: bool) -> None:
     """The loop squares 2 modulo 16 to 4, 0, 0 and 0, so the only element is written, which the prover cannot see. The loop also
-    carries an integer that is loaded, but the index does not depend on it."""
+    carries an integer that is loaded, before it or in it, but the index does not depend on it."""
     k = Kernel(1)
     x, out = k.tensor("x", Access.IN, 8, dtype=i32), k.tensor("out", Access.OUT, 1)
-    loop = ops.For(operands=[k.c(number) for number in (0, 4, 1, 0, 2, 0)], variable="i", regions=[Block()])
-    _, a, b, _ = (loop.regions[0].add_argument(TileType(i32), name) for name in ("i", "a", "b", "c"))
+    bounds, a, b = [k.c(number) for number in (0, 4, 1)], k.c(0), k.c(2)
+    c = k.scalar_load(x, 0) if initially else k.c(0)
+    loop = ops.For(operands=[*bounds, a, b, c], variable="i", regions=[Block()])
+    _, a, b, c = (loop.regions[0].add_argument(TileType(i32), name) for name in ("i", "a", "b", "c"))
     k.emit_region(loop)
     k.block = loop.regions[0]
-    k.emit_yield(k.mod(k.add(a, 1), 8), k.mod(k.mul(b, b), 16), k.scalar_load(x, 1))
+    k.emit_yield(k.mod(k.add(a, 1), 8), k.mod(k.mul(b, b), 16), c if initially else k.scalar_load(x, 1))
     loop.define(*[TileType(i32)] * 3)
     k.block = k.body
     k.store(out, loop.results[1], shape=(1,), mask=True)

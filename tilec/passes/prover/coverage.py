@@ -273,8 +273,9 @@ def _from_memory(findings: Findings, value: Value) -> bool:
         if isinstance(owner, ReadOp):
             return True
         if isinstance(owner, Op):
-            yielded = (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
-            pending += [*owner.operands, *yielded]  # includes a loop's bounds and a branch's condition
+            place = owner.results.index(value)
+            inputs = [owner.lower, owner.upper, owner.step, owner.initial[place]] if isinstance(owner, For) else owner.operands
+            pending += [*inputs, *(region.ops[-1].operands[place] for region in owner.regions)]
         else:
             loop = findings.index.structure.loops.get(owner)
             if loop is None:
