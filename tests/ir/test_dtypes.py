@@ -20,8 +20,8 @@ from tilec.target.dtypes import DTYPES, DType, numpy_dtype
 PACKED = DType("four", "i", 4)
 OTHER_TYPES = ("tilec/emulator/", "ci/bench/judges/ptx_semantics")
 """Types of PTX registers and instructions are another set: they include tf32, f16x2 and untyped bits."""
-LISTS = ("tilec/language/__init__.py", "tilec/ir/types.py", "tilec/ir/ops/memory.py", "tilec/qualify/tolerance.py")
-"""Names that a module exports, what an atomic instruction can add, and bits of significands, which the table does not have."""
+LISTS = ("tilec/language/__init__.py", "tilec/ir/types.py", "tilec/ir/ops/memory.py")
+"""Names that a module exports, and what an atomic instruction can add."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
@@ -38,9 +38,9 @@ def _limits(dtype: Any) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES.values() if dtype.is_float], ids=str)
-def test_a_float_has_a_largest_value_and_a_tolerance(dtype: DType) -> None:
+def test_a_float_has_a_largest_value_a_significand_and_a_tolerance(dtype: DType) -> None:
     largest, eps = _limits(numpy_dtype(dtype))
-    assert dtype.largest == largest
+    assert (dtype.largest, 2.0 ** (1 - dtype.significand)) == (largest, eps)
     assert eps / 8 < dtype.tolerance < 3 * eps or dtype.bits == 32
 
 
@@ -48,7 +48,7 @@ def test_a_float_has_a_largest_value_and_a_tolerance(dtype: DType) -> None:
 def test_an_integer_has_the_range_of_its_width(dtype: DType) -> None:
     limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max)
     assert dtype.integer_range() == limits
-    assert (dtype.largest, dtype.tolerance) == (0.0, 0.0)
+    assert (dtype.largest, dtype.significand, dtype.tolerance) == (0.0, 0, 0.0)
 
 
 def test_protocols_of_tensors_name_each_dtype_once() -> None:

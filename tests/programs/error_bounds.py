@@ -21,7 +21,6 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.types import DType
 
 UNIT = 2.0**-24
-HALF_STEP = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f8e4m3": 2.0**-4, "f8e5m2": 2.0**-3}
 LEAST = {"f32": 2.0**-126, "f16": 2.0**-25, "bf16": 2.0**-126, "f8e4m3": 2.0**-10, "f8e5m2": 2.0**-17}
 LARGEST = {"f32": 3.4e38, "f16": 65504.0, "bf16": 3.38e38, "f8e4m3": 448.0, "f8e5m2": 57344.0}
 
@@ -168,7 +167,7 @@ class BoundedRun(_BlockRun):
 def widened(v: Array, bound: Array, dtype: DType, exact: bool) -> Array:
     """The bound after rounding to the dtype; infinite where the value may overflow."""
     if not exact:
-        step = HALF_STEP[dtype.name]
+        step = 2.0**-dtype.significand
         bound = bound + 2 * step * (np.abs(v) + bound) * (1 + UNIT) + LEAST[dtype.name]
     return np.where(
         np.isfinite(v) & (np.abs(v) + bound < LARGEST[dtype.name]), bound, np.where(exact & (bound == 0), 0.0, np.inf)

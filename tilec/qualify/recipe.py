@@ -194,7 +194,8 @@ def widened(dtype: str, bits: Array) -> NDArray[np.float64]:
 @functools.cache
 def _f8(dtype: str) -> NDArray[np.float64]:
     """The values of all 256 encodings (OCP 8-bit floating point specification, 1.0)."""
-    mantissa, bias = (3, 7) if dtype == "f8e4m3" else (2, 15)
+    mantissa = DTYPES[dtype].significand - 1
+    bias = (1 << 6 - mantissa) - 1
     codes = np.arange(256)
     exponent, fraction = codes >> mantissa & (0xFF >> 1 >> mantissa), codes & (1 << mantissa) - 1
     scaled = np.where(exponent == 0, fraction / (1 << mantissa) * 2.0 ** (1 - bias), 0.0)

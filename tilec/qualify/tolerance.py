@@ -17,10 +17,8 @@ from tilec.ir.core import Function
 from tilec.ir.ops import MemoryOp
 from tilec.ir.types import TileType
 from tilec.qualify.recipe import widened
-from tilec.target.dtypes import DTYPES, DType
+from tilec.target.dtypes import DTYPES, DType, f32
 
-SIGNIFICAND: Final = {"f16": 11, "bf16": 8, "f8e4m3": 4, "f8e5m2": 3}
-"""Bits of the significand, the leading one included, of narrow floats."""
 F32: Final = 2.0**-12
 """The fraction for f32: sums of some ten thousand terms, and functions of the machine with 2^-22 (PTX ISA, `ex2.approx`)."""
 OUTLIER: Final = 16
@@ -31,7 +29,7 @@ class Tolerance:
     """Tolerances of the results of a kernel."""
 
     def __init__(self, function: Function) -> None:
-        self.inner = max([F32, *(2.0 ** (1 - SIGNIFICAND[dtype.name]) for dtype in _rounded(function))])
+        self.inner = max([F32, *map(_step, _rounded(function))])
 
     def of(self, dtype: str, bits: NDArray[Any]) -> tuple[float, float]:
         """(relative, absolute) for expected elements, given as stored; zeros for integers."""
@@ -39,12 +37,21 @@ class Tolerance:
             return 0.0, 0.0
         values = np.abs(widened(dtype, bits))
         values = values[np.isfinite(values)]
-        relative = 2.0 ** (1 - SIGNIFICAND[dtype]) if dtype in SIGNIFICAND else max(F32, self.inner)
+        relative = _step(DTYPES[dtype]) if _is_narrow(DTYPES[dtype]) else max(F32, self.inner)
         if not values.size:
             return relative, 0.0
         usual = float(np.sqrt(np.mean(np.square(values))))
         middle = float(np.median(values[values > 0])) if values.any() else 0.0
         return relative, self.inner * (min(usual, OUTLIER * middle) if middle else usual)
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return 0 < dtype.significand < f32.significand
+
+
+def _step(dtype: DType) -> float:
+    """The relative distance of two numbers next to each other, at most."""
+    return 2.0 ** (1 - dtype.significand)
 
 
 def _rounded(function: Function) -> list[DType]:
@@ -58,6 +65,6 @@ def _rounded(function: Function) -> list[DType]:
         if isinstance(op, MemoryOp):
             continue
         for result in op.results:
-            if isinstance(result.type, TileType) and result.type.dtype.name in SIGNIFICAND and id(result) in used:
+            if isinstance(result.type, TileType) and _is_narrow(result.type.dtype) and id(result) in used:
                 found.append(result.type.dtype)
     return found

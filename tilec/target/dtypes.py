@@ -36,6 +36,9 @@ class DType:
     """Whether NumPy itself lacks it."""
     largest: float = field(default=0.0, compare=False)
     """The largest finite value of a float."""
+    significand: int = field(default=0, compare=False)
+    """Bits of a float's significand, the leading one included: rounding to nearest has a relative error of at most
+    2^-significand, and numbers next to each other differ by a fraction of at most 2^(1 - significand)."""
     tolerance: float = field(default=0.0, compare=False)
     """Default tolerance of a result: this fraction of the element plus this fraction of the tensor's root mean square, since a
     sum with cancellation has the error of its terms. For f16 and bf16 it is the relative tolerance of
@@ -77,11 +80,13 @@ class DType:
         return self.name
 
 
-f32: Final = DType("f32", "f", 32, "float32", "F32", 2, "FLOAT32", "float", largest=3.4028234663852886e38, tolerance=1e-5)
-f16: Final = DType("f16", "f", 16, "float16", "F16", 2, "FLOAT16", "uint16_t", largest=65504.0, tolerance=1e-3)
-bf16: Final = DType("bf16", "f", 16, "bfloat16", "BF16", 4, "BFLOAT16", "uint16_t", True, 3.3895313892515355e38, 1.6e-2)
-f8e4m3: Final = DType("f8e4m3", "f", 8, "float8_e4m3fn", "F8_E4M3", 10, "UINT8", None, True, 448.0, 0.13)
-f8e5m2: Final = DType("f8e5m2", "f", 8, "float8_e5m2", "F8_E5M2", 12, "UINT8", None, True, 57344.0, 0.26)
+f32: Final = DType(
+    "f32", "f", 32, "float32", "F32", 2, "FLOAT32", "float", largest=3.4028234663852886e38, significand=24, tolerance=1e-5
+)
+f16: Final = DType("f16", "f", 16, "float16", "F16", 2, "FLOAT16", "uint16_t", largest=65504.0, significand=11, tolerance=1e-3)
+bf16: Final = DType("bf16", "f", 16, "bfloat16", "BF16", 4, "BFLOAT16", "uint16_t", True, 3.3895313892515355e38, 8, 1.6e-2)
+f8e4m3: Final = DType("f8e4m3", "f", 8, "float8_e4m3fn", "F8_E4M3", 10, "UINT8", None, True, 448.0, 4, 0.13)
+f8e5m2: Final = DType("f8e5m2", "f", 8, "float8_e5m2", "F8_E5M2", 12, "UINT8", None, True, 57344.0, 3, 0.26)
 i8: Final = DType("i8", "i", 8, "int8", "I8", 0, "UINT8", "int8_t")
 i16: Final = DType("i16", "i", 16, "int16", "I16", 0, None, "int16_t")
 i32: Final = DType("i32", "i", 32, "int32", "I32", 0, "INT32", "int32_t")

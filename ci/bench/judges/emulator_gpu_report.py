@@ -42,14 +42,12 @@ ALLOWED_FACTOR: Final = 1.5
 """Maximum of the emulator's error against float64 over the GPU's, and of the inverse ratio."""
 SLACK: Final = 2.0**-20
 """Relative error below which the factor is ignored: a few units in the last place of f32."""
-OF_STORED: Final = {"bf16": 2.0**-8, "f16": 2.0**-11}
-"""`SLACK` for an f32 tensor computed from values stored in 16 bits: sums of squares of a stored row, maxima of rounded logits.
-A value halfway between two numbers may be rounded either way."""
 FROM_STORED: Final = {
     "matvec_add_scaled": "squares", "matvec_add_scaled_rows": "squares", "matvec_argmax": "maxima",
     "scaled_matvec_argmax_rows": "maxima",
 }  # fmt: skip
-"""Kernels with such a tensor."""
+"""Kernels with an f32 tensor computed from values stored in 16 bits: sums of squares of a stored row, maxima of rounded logits.
+A value halfway between two numbers may be rounded either way, so the `SLACK` of that tensor is one rounding of the dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +180,7 @@ def rows_of(
         ).norm
         slack = SLACK
         if FROM_STORED.get(case.manifest.kernel) == spec.name:
-            slack = OF_STORED[str(case.manifest.constants["E"])]
+            slack = 2.0 ** -DTYPES[str(case.manifest.constants["E"])].significand
         close = ours <= ALLOWED_FACTOR * chips + slack and chips <= ALLOWED_FACTOR * ours + slack
         row |= {"identical": same, "emulator": ours, "gpu": chips}
         if spec.name in theirs:
