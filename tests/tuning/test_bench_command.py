@@ -275,6 +275,13 @@ def test_bytes_and_products_are_those_of_the_launch() -> None:
     assert moved.bytes == 2 * hidden * (3 + 2 * 3 + 1 + 3) and moved.products == 0
 
 
+def test_products_of_a_batch_of_matrices_are_counted() -> None:
+    """Each block multiplies 16 rows with 8 columns (2 of which are tokens), the depth split over a batch of 2."""
+    function = load("scaled_matvec_rows", {"B": 2, "K": 1024, "ROWS": 16, "SPLIT": 2, "BLOCK": 64, "E": "bf16"})
+    contract = Contract.of_function(function, prove(function))
+    assert work(contract, {"N": 512}, function).products == 2 * 512 * 1024 * 8
+
+
 def test_large_launches_stay_below_a_limit_and_keep_the_contract() -> None:
     for name in ("add", "embedding", "topk_blocks", "advance_rows"):
         function = load(name)

@@ -113,7 +113,7 @@ def _launch(
     references: Path | None, *, timed: bool,
 ) -> Launch:  # fmt: skip
     """One launch with its results, with the first kind of contents of which the fewest results are not finite."""
-    amount, best, least = _work(manifest, function, {**values, **scalars}), None, -1
+    amount, best, least = work(Contract.of_manifest(manifest), {**values, **scalars}, function), None, -1
     for kind in KINDS:
         expected, reference = _results(manifest, function, values, scalars, kind, amount, references)
         count = sum(_not_finite(one) for one in expected)
@@ -132,15 +132,6 @@ def _not_finite(expected: Expected) -> int:
     if not DTYPES[expected.dtype].is_float:
         return 0
     return int(np.count_nonzero(~np.isfinite(widened(expected.dtype, expected.bits))))
-
-
-def _work(manifest: Manifest, function: Function, values: Mapping[str, float]) -> Work:
-    """The work of a launch. Operations of products of batches of matrices are unknown: the roofline counts matrices."""
-    contract = Contract.of_manifest(manifest)
-    try:
-        return work(contract, values, function)
-    except ValueError:
-        return work(contract, values, None)
 
 
 def _results(

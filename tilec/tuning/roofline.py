@@ -78,8 +78,8 @@ def _products(ops: Sequence[Op], env: Mapping[str, int]) -> int | None:
     total = 0
     for op in ops:
         if isinstance(op, Mma):
-            (rows, depth), columns = op.operands[0].tile.shape, op.operands[1].tile.shape[1]
-            total += 2 * rows * depth * columns
+            left, right = (operand.tile.shape for operand in op.operands[:2])  # with three axes a batch of matrices
+            total += 2 * math.prod(left) * right[-1]
         inner = [_products(region.ops, env) for region in op.regions]
         if not any(part != 0 for part in inner):
             continue
