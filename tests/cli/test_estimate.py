@@ -47,7 +47,7 @@ def test_a_card_that_nobody_measured_says_so(capsys: pytest.CaptureFixture[str])
         (["--dims", "M=2048,N=6144"], "`--dims` leaves `K` open"),
         (["--dims", "M=2048,N=6144,K=7"], "the kernel requires K % 8 == 0"),
         (["--dims", "M=x"], "`M=x` is not NAME=NUMBER"),
-        ([*DIMS, "--gpu", "a100"], "unknown GPU `a100`; known are h100, h200, b200, rtx5090"),
+        ([*DIMS, "--gpu", "a100"], "unknown GPU `a100`; known are h200, h100, b200, rtx5090"),
         (["--dims", "M=1000000,N=1000000,K=64"], "`matmul` has no estimate: a launch of 30525391 blocks is not counted"),
         (["--dims", "M=64,N=64,K=2147483640"], "`matmul` has no estimate: the loop over `k` has 33554432 iterations"),
     ],

@@ -18,6 +18,7 @@ from tests.files import ROOT
 from tests.shipped import load
 from tests.tuning import tuned_project
 from tilec.cli import bench_command, commands
+from tilec.cost_model.cards import CARDS
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
 from tilec.project.trial.launches import Contract, large_launch, span_of
@@ -25,7 +26,7 @@ from tilec.runtime import Device
 from tilec.tuning import bench_child
 from tilec.tuning.baseline import load_baseline
 from tilec.tuning.bench_child import Run, chip
-from tilec.tuning.roofline import PUBLISHED, work
+from tilec.tuning.roofline import PRODUCTS, PUBLISHED, work
 
 CHILD = """
 import json, sys
@@ -273,6 +274,14 @@ def test_bytes_and_products_are_those_of_the_launch() -> None:
     moved = work(Contract.of_function(residual, prove(residual)), {"T": 3, "eps": 1e-6}, residual)
     hidden = int(residual.constants["H"])
     assert moved.bytes == 2 * hidden * (3 + 2 * 3 + 1 + 3) and moved.products == 0
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_published_rates_are_those_of_the_model_of_time(name: str) -> None:
+    """The datasheet counts with a clock that its card may exceed by a tenth; it is rounded."""
+    card, rates = CARDS[name], PUBLISHED[name]
+    assert (rates.bytes_per_second, rates.products_per_second) == (card.memory, card.products)
+    assert 0.9 < card.products / (PRODUCTS[card.arch] * card.multiprocessors * card.clock) < 1.01
 
 
 def test_products_of_a_batch_of_matrices_are_counted() -> None:

@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tilec.cost_model.cards import CARDS
 from tilec.ir.types import DTYPES
 from tilec.project.trial.launches import Contract, span_of
 
 if TYPE_CHECKING:
     from tilec.ir.core import Function, Op, Value
 
-PRODUCTS: Final = {"sm_90a": 4096, "sm_100a": 8192, "sm_120a": 512}
-"""bf16 MMA operations (f32 accumulator) per multiprocessor and clock; a multiply-add counts as two. 989 TFLOP/s over 132
-multiprocessors at 1.83 GHz (H100 and H200 datasheets, dense), 2.25 PFLOP/s over 148 at 1.85 GHz (B200 datasheet),
-209.5 TFLOP/s over 170 at 2.41 GHz (RTX 5090, NVIDIA RTX Blackwell architecture whitepaper)."""
+PRODUCTS: Final = {card.arch: 2 * card.tensor for card in CARDS.values()}
+"""bf16 MMA operations (f32 accumulator) per multiprocessor and clock; a multiply-add counts as two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,9 @@ class Rates:
 
 
 PUBLISHED: Final[Mapping[str, Rates]] = {
-    "h200": Rates("H200 SXM", "sm_90a", 4.8e12, 989e12, "NVIDIA H200 datasheet, dense bf16"),
-    "h100": Rates("H100 SXM", "sm_90a", 3.35e12, 989e12, "NVIDIA H100 datasheet, dense bf16"),
-    "b200": Rates("B200", "sm_100a", 8.0e12, 2250e12, "NVIDIA DGX B200 datasheet, dense bf16"),
-    "rtx5090": Rates("RTX 5090", "sm_120a", 1.792e12, 209.5e12, "NVIDIA RTX Blackwell whitepaper, dense bf16"),
-}  # fmt: skip
+    name: Rates(card.name, card.arch, card.memory, card.products, f"{card.datasheet}, dense bf16")
+    for name, card in CARDS.items()
+}
 """Published rates by the names that `--gpu` accepts, for bounds without a GPU."""
 
 
