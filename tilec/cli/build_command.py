@@ -25,15 +25,15 @@ from tilec.project.build.report import diagnostic_json, named_notes, notes, prog
 from tilec.project.read.closed_world import Use, World, enumerate_world
 from tilec.project.read.closed_world import as_json as world_json
 from tilec.project.read.plan import artifact_name
-from tilec.project.read.served import other_code
+from tilec.project.read.served import other_code, predicted_choices
 
 
 def build_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
     whole: bool, dump: tuple[str, str] | None, deny: str | None = None, remotes: tuple[str, ...] = (), farm: str | None = None,
 ) -> int:  # fmt: skip
-    """Build and print. Returns the exit status. Notes are printed for new artifacts; for all artifacts if `deny` makes notes
-    fail the build."""
+    """Build and print. Returns the exit status. Notes are printed for new artifacts and predicted tables; for all
+    artifacts if `deny` makes notes fail the build."""
     start = time.perf_counter()
     targets = chosen_targets(arch)
     build = open_project(project)
@@ -76,6 +76,7 @@ def build_command(
             if result.status != "hit":
                 print(f"{result.planned.name} {result.planned.target}: {'; '.join(result.reasons)}", file=sys.stderr)
     note_diagnostics = notes(named_notes(result for result in built.results if deny or result.status == "built"))
+    note_diagnostics += predicted_choices(build.served, targets or build.targets)
     if deny or any(result.status == "built" for result in built.results):
         note_diagnostics += other_code(build.served, output_folder(build.root))
     print_diagnostics(note_diagnostics, build.root)

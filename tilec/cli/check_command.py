@@ -31,6 +31,7 @@ from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.plan import Planned, by_specialisation, digests_note, plan
 from tilec.target.schedule import Schedule
 from tilec.toolchain import PROVERS
+from tilec.tuning.table import origin
 from tilec.workers.scheduler import Crashed, Report, run
 from tilec.workers.verdict import diagnose
 
@@ -90,7 +91,7 @@ def check_command(
 def _decided(build: BuildFile, kernels: set[str]) -> list[str]:
     """The origin of the costs that select between the choices of each tuned kernel, for the targets of the project."""
     return [
-        f"{one.tuned.kernel} for {one.target}: {len(one.candidates)} choices; measured: {one.table['measured']}"
+        f"{one.tuned.kernel} for {one.target}: {len(one.candidates)} choices; {origin(one.table['measured'])}"
         for one in build.served
         if one.tuned.kernel in kernels and one.target in build.targets
     ]

@@ -26,7 +26,7 @@ from tilec.cli.project import (
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
-from tilec.project.read.served import as_entry
+from tilec.project.read.served import as_entry, predicting
 from tilec.project.read.tuned import Tuned
 from tilec.project.trial.trial import own_reference
 from tilec.runtime import LaunchError, load_artifact
@@ -80,14 +80,14 @@ def _predict_tables(build: BuildFile, chosen: list[Tuned], gpu: str, jobs: int, 
     """Tables of predicted times for a card that nobody has measured. UsageError if a table of measurements is there."""
     from tilec.cost_model.cards import CARDS
     from tilec.cost_model.work import UnknownWork
-    from tilec.tuning.predicted import is_predicted, predicted_records
+    from tilec.tuning.predicted import predicted_records
 
     card, problems, reports = named_gpu(gpu, CARDS), list[Diagnostic](), list[dict[str, Any]]()
     target = Target.parse(card.arch)
     for tuned in chosen:
         path = table_path(build.kernels, tuned.kernel, target.name)
         with contextlib.suppress(ValueError):
-            if (table := read_table(path)) is not None and not is_predicted(table):
+            if (table := read_table(path)) is not None and not table.predicted:
                 raise UsageError(f"`{path}` holds measurements, which a prediction does not replace")
         built, wrong = _built(build, tuned, target, jobs)
         problems += wrong
@@ -285,7 +285,8 @@ def _measure(
     if not isinstance(device, Device):
         missing = f"{len(check)} candidates are not checked and {len(shapes)} shapes not measured yet"
         raise UsageError(
-            f"{missing}, and no GPU can do it here: {device}; `--build-only` builds the candidates for a machine with one"
+            f"{missing}, and no GPU can do it here: {device}; `--build-only` builds the candidates for a machine with one, and "
+            f"`--predict` predicts their times"
         )
     for one in built:
         records.describe(one.cubin, one.facts())
@@ -317,6 +318,7 @@ def _print(data: Mapping[str, Any]) -> None:
     done = f"{data['kernel']} for {data['arch']}: {data['candidates']} candidates, {data['timed']} shapes measured now"
     print(done + (f", {data['left']} left: run it again" if data["left"] else ""))
     if data["table"] is None:
-        print("nothing was measured yet, so there is no table")
+        command = predicting(data["kernel"], Target.parse(data["arch"]))
+        print(f"nothing was measured yet, so there is no table; without such a GPU, `{command}` predicts one")
     else:
         print(f"{data['table']}{'' if data['written'] else ' (as it was)'}: {data['words']}")

@@ -1,8 +1,7 @@
 """Predicted times of the candidates of a `[[tuning]]`, in the form of records: for cards that nobody has measured.
 
-A table made of them names the card as `DEVICE` says, and has the driver `NO_DRIVER`. Builds read it like one of measurements;
-its description, which `tilec check --schedule` and bundles print, says that it was predicted. `tilec tune` on the card replaces
-it.
+Builds read a table made of them like one of measurements. `Table.predicted`, notes of a build and the description, which
+`tilec check --schedule` and bundles print, say that it was predicted. `tilec tune` on the card replaces it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tilec.cost_model.cards import Card
 from tilec.project.read.buildfile import BuildFile
@@ -21,18 +20,10 @@ from tilec.target.targets import Target
 from tilec.tuning.made import Built
 from tilec.tuning.prediction import predict, scheduled
 from tilec.tuning.records import Place, Records, rounded, shape_of
-from tilec.tuning.table import Table
+from tilec.tuning.table import NO_DRIVER, PREDICTED
 
 if TYPE_CHECKING:
     from tilec.cache import Store
-
-DEVICE: Final = "{card}, predicted by the model of time and never measured"
-NO_DRIVER: Final = "none"
-
-
-def is_predicted(table: Table) -> bool:
-    """Whether a table has predictions instead of measurements."""
-    return table.driver == NO_DRIVER and table.device.endswith(DEVICE.partition("}")[2])
 
 
 def predicted_records(
@@ -44,7 +35,7 @@ def predicted_records(
     from tilec.cache import FileDigests
 
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    place = Place(DEVICE.format(card=card.name), NO_DRIVER, card.multiprocessors, today)
+    place = Place(card.name + PREDICTED, NO_DRIVER, card.multiprocessors, today)
     found = Records(Path(), place.device, last=place, wrong={one.cubin: "" for one in built}, dates={today})
     files = FileDigests()
     for one in built:

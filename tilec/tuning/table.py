@@ -21,6 +21,12 @@ FORMAT: Final = 1
 FOLDER: Final = "tuning"
 MAX_TABLE: Final = 1 << 20
 MAX_KEPT: Final = 100
+PREDICTED: Final = ", predicted by the model of time and never measured"
+"""Follows the name of the card in the `device` of a table of predictions."""
+NO_DRIVER: Final = "none"
+"""The `driver` of such a table."""
+ORIGIN: Final = "predicted: "
+"""How the description of such a table begins."""
 Value = int | float | bool | str
 
 
@@ -58,16 +64,27 @@ class Table:
         """Plain data."""
         return {"format": FORMAT, **asdict(self)}
 
+    @property
+    def predicted(self) -> bool:
+        """Whether the times are predictions instead of measurements."""
+        return self.driver == NO_DRIVER and self.device.endswith(PREDICTED)
+
     def description(self) -> str:
-        """The origin of the measurements and the regret, as one line."""
+        """The origin of the times and the regret, as one line; of predictions it begins with `ORIGIN`."""
         first, last = self.dates
         when = first if first == last else f"{first} to {last}"
         mean, worst = (100 * part for part in self.held_out or self.regret)
         kind = "A held-out shape" if self.held_out else "A shape"
+        front, driver = (ORIGIN, "") if self.predicted else ("", f", driver {self.driver or '?'}")
         return (
-            f"{self.candidates} candidates at {self.shapes} shapes on {self.device}, driver {self.driver or '?'}, {when}. "
+            f"{front}{self.candidates} candidates at {self.shapes} shapes on {self.device}{driver}, {when}. "
             f"{kind} takes {mean:.1f} % longer than at its fastest, at worst {worst:.0f} %"
         )
+
+
+def origin(measured: str) -> str:
+    """The origin of a table's times as it is shown, from its description or from the text of `measured` in build.toml."""
+    return measured if measured.startswith(ORIGIN) else f"measured: {measured}"
 
 
 def table_path(kernels: Path, kernel: str, arch: str) -> Path:
@@ -131,6 +148,7 @@ def _pair(data: Any, kind: type) -> Any:
 def stale(table: Table, root: Path) -> str:
     """Why a table is not valid for the sources in `root` and the installed toolchain, as the end of a sentence; empty if it is.
     Packages that are not installed are skipped: a machine can use tables without a compiler."""
+    verb = "predicted" if table.predicted else "measured"
     if not table.sources:
         return "it names no sources"
     for name, digest in table.sources.items():
@@ -141,12 +159,12 @@ def stale(table: Table, root: Path) -> str:
         except (OSError, ValueError):
             same = False
         if not same:
-            return f"`{name}` is not what was measured"
+            return f"`{name}` is not what was {verb}"
     for name, text in table.toolchain.items():
         try:
             version = importlib.metadata.version(name)
         except (importlib.metadata.PackageNotFoundError, ValueError):
             continue
         if version != text.split(" ")[0]:
-            return f"it was measured with {name} {text.split(' ')[0]:.40}, and {version} is installed"
+            return f"it was {verb} with {name} {text.split(' ')[0]:.40}, and {version} is installed"
     return ""

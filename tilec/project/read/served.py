@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tilec.cost_model.cards import CARDS
 from tilec.diagnostics.diagnostic import Diagnostic, Label
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
@@ -25,14 +26,15 @@ from tilec.tuning.table import Kept, Table, read_table, stale, table_path
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The selection for a kernel on a target: the candidates, the table for bundles, and digests of the measured machine code
-    by artifact. `cubins` is empty if the declared cost is used."""
+    """The selection for a kernel on a target: the candidates, the table for bundles, and digests of the machine code that was
+    measured, or `predicted`, by artifact. `cubins` is empty if the declared cost is used."""
 
     tuned: Tuned
     target: Target
     candidates: tuple[Candidate, ...]
     table: dict[str, Any]
     cubins: Mapping[str, str]
+    predicted: bool = False
 
 
 def serve(
@@ -50,7 +52,9 @@ def serve(
         except ValueError as error:
             reason = f"`{path.name}` {error}"
         if reason:
-            notes.append(_note(tuned, target, f"the measurements of `{tuned.kernel}` for {target.name} are not used: {reason}"))
+            predicted = table is not None and table.predicted
+            what = f"the {'predictions' if predicted else 'measurements'} of `{tuned.kernel}` for {target.name}"
+            notes.append(_note(tuned, target, f"{what} are not used: {reason}", predictable=predicted or table is None))
         if table is not None and not reason:
             found.append(_by_table(tuned, entries, target, table))
         else:
@@ -58,22 +62,41 @@ def serve(
     return found
 
 
-def _note(tuned: Tuned, target: Target, message: str) -> Diagnostic:
+def _note(tuned: Tuned, target: Target, message: str, *, predictable: bool = False) -> Diagnostic:
+    """`predictable`: no measurements are there that a prediction would have to replace."""
     command = f"tilec tune --kernel {tuned.kernel} --arch {target.name.removesuffix('a')}"
     hint = f"run `{command}`; unchanged machine code is not measured again"
+    if predictable:
+        hint += f"; without such a GPU, `{predicting(tuned.kernel, target)}`"
     return Diagnostic("N0104", message, Label(tuned.span), hint=hint)
 
 
+def predicting(kernel: str, target: Target) -> str:
+    """The command that predicts a table for a target: for the first card of its architecture."""
+    card = next((name for name, card in CARDS.items() if card.arch == target.name), "GPU")
+    return f"tilec tune --kernel {kernel} --predict {card}"
+
+
+def predicted_choices(served: Iterable[Served], targets: Sequence[Target]) -> list[Diagnostic]:
+    """A note for each table of predictions that a build for `targets` uses."""
+    return [
+        _note(one.tuned, one.target, f"the choices of `{one.tuned.kernel}` for {one.target} are predicted, not measured")
+        for one in served
+        if one.predicted and one.target in targets
+    ]
+
+
 def other_code(served: Iterable[Served], output: Path) -> list[Diagnostic]:
-    """A note for each target whose artifacts in `output` differ from the measured machine code. Sources and packages are then
-    the same, but tilec itself has changed."""
+    """A note for each target whose artifacts in `output` differ from the machine code of the table. Sources and packages are
+    then the same, but tilec itself has changed."""
     found: list[Diagnostic] = []
     for one in served:
         for name, digest in one.cubins.items():
             path = output / one.target.name / f"{name}.cubin"
             if os.path.isfile(path) and hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-                message = f"`{name}` for {one.target} has other machine code than the measured one"
-                found.append(_note(one.tuned, one.target, message))
+                code = "predicted" if one.predicted else "measured"
+                message = f"`{name}` for {one.target} has other machine code than the {code} one"
+                found.append(_note(one.tuned, one.target, message, predictable=one.predicted))
                 break
     return found
 
@@ -110,9 +133,8 @@ def _by_table(tuned: Tuned, entries: Sequence[KernelEntry], target: Target, tabl
         read_tuning([tuning_table])
     except StepError:  # a hostile table: its numbers are untrusted, the declared cost is not
         return _by_cost(tuned, entries, target)
-    return Served(
-        tuned, target, candidates, tuning_table, {name: digest for one in table.kept for name, digest in one.cubins.items()}
-    )
+    cubins = {name: digest for one in table.kept for name, digest in one.cubins.items()}
+    return Served(tuned, target, candidates, tuning_table, cubins, table.predicted)
 
 
 def _by_cost(tuned: Tuned, entries: Sequence[KernelEntry], target: Target) -> Served:

@@ -10,6 +10,7 @@ from tilec.project.build.report import RUNGS
 from tilec.runtime import Bundle, BundledKernel
 from tilec.step.requests import choices
 from tilec.step.step import DTYPES, Step
+from tilec.tuning.table import origin
 
 
 def proofs_by_rung(manifest: Manifest) -> dict[str, int]:
@@ -121,7 +122,7 @@ def tuning_lines(bundle: Bundle) -> list[str]:
         numbers = ", ".join(f"{name} = {value}" for name, value in table.get("numbers", {}).items())
         lines += ["", *([f"numbers {numbers}"] if numbers else [])]
         lines += [f"{table['kernel']} by {table['cost']}"] if "kernel" in table else []
-        lines.append(f"  measured: {table['measured']}")
+        lines.append(f"  {origin(table['measured'])}")
         for one in data["serves"] if "kernel" in table else ():
             if one["kernel"] == table["kernel"]:
                 first, last = one["tokens"]
