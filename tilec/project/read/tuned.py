@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, cast
 
+from tilec.cost_model.cards import CARDS
 from tilec.diagnostics.diagnostic import Span
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant, Locate, Refuse
@@ -39,8 +40,8 @@ START: Final = "start"
 TIME_NUMBER: Final = "time"
 MAX_SHAPES: Final = 1000
 NOT_MEASURED: Final = "nothing: by the cost that build.toml declares"
-MULTIPROCESSORS: Final = {"sm_90a": 132, "sm_100a": 148, "sm_120a": 170}
-"""Multiprocessors of an H100 or H200 (SXM), a B200 and an RTX 5090 (NVIDIA's data sheets), for costs without measurements."""
+MULTIPROCESSORS: Final = {card.arch: card.multiprocessors for card in reversed(CARDS.values())}
+"""Multiprocessors of the first card of each architecture, for costs without measurements."""
 
 
 @dataclass(frozen=True, slots=True)
