@@ -8,7 +8,7 @@ import pytest
 
 from tilec.step.expressions import StepError
 from tilec.step.reader import read_declaration
-from tilec.step.requests import requests
+from tilec.step.requests import _joined, requests  # pyright: ignore[reportPrivateUsage]
 from tilec.step.step import BATCHES, CHUNK_TOKENS, Step
 from tilec.step.tuning import Tuning
 
@@ -70,6 +70,21 @@ def test_a_decode_step_uses_the_variants_of_its_filled_slots() -> None:
         ]
         assert launched == [[f"decode_{name}"] for name in ("short", "short", "middle", "middle", "long", "long")]
     assert step.all_decode_variants() == tuple(step.decode_variants(filled) for filled in (1, 4, 21))
+
+
+def test_lengths_are_sorted_once_for_launches_of_the_same_variants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In decode and batch one variant reaches a launch; in a prefill also two (`not few`), or all three."""
+    calls: list[int] = []
+
+    def joined(lengths: Any) -> Any:
+        calls.append(len(lengths))
+        return _joined(lengths)
+
+    monkeypatch.setattr("tilec.step.requests._joined", joined)
+    more = "".join(f"\n    c{number} = prefill_more(N=tokens)" for number in range(20))
+    found = [request.kernel for request in requests(model(TEXT + more), Tuning())]
+    assert found.count("prefill_more") > CHUNK_TOKENS
+    assert sorted(calls) == [1] * 9 + [2, 3]
 
 
 def test_requests_are_those_of_all_lengths() -> None:

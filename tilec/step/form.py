@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tilec.step.expressions import Expression, StepError
 from tilec.step.graph import Buffer, Constant, Kind, Op, StepGraph, View
-from tilec.step.reader import DTYPE, LENGTHS, Condition, Declared, Items, Launch, Statement
+from tilec.step.reader import DTYPE, LENGTHS, PAST, TOKENS, Condition, Declared, Items, Launch, Statement
 
 MAX_OPERATIONS: Final = 1 << 15
 """Maximum number of launches of a step, in all layers together."""
@@ -59,7 +59,7 @@ class Form:
 
     def at(self, tokens: int, past: int = 0) -> StepGraph:
         """The graph for `tokens` new tokens after `past` cached ones; StepError for an invalid extent."""
-        values = {**self._values, "tokens": tokens, "past": past}
+        values = {**self._values, TOKENS: tokens, PAST: past}
         graph = StepGraph(self.mode, tokens, sequences=tokens if self.mode == "batch" else 1)
         buffers, operations = graph.buffers, graph.ops
         declared_buffers: dict[int, Buffer] = {}

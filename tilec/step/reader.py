@@ -24,7 +24,11 @@ DTYPE: Final = "dtype"
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
-LENGTHS: Final = frozenset({"tokens", "past"})
+TOKENS: Final = "tokens"
+"""The number of tokens that a step takes."""
+PAST: Final = "past"
+"""The number of tokens in the cache before them."""
+LENGTHS: Final = frozenset({TOKENS, PAST})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
 RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, "max_seq_len", "head"}
@@ -185,7 +189,7 @@ class _Reader:
                     self.tied = {name: self.tied_to(name, value) for name, value in _items(table)}
                 case ast.Assign(targets=[ast.Name(id="variants")], value=ast.Dict() as table):
                     if self.weights or self.buffers or self.modes or self.variants:
-                        raise StepError("`variants` are declared once, in front of `weights`, `buffers` and modes", node)
+                        raise StepError("`variants` are declared once, before `weights`, `buffers` and modes", node)
                     self.variants = {name: self.variant(name, value) for name, value in _items(table)}
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     if any(name == other for other, _ in self.numbers) or name in self.variants:
@@ -237,7 +241,7 @@ class _Reader:
     def variant(self, name: str, node: ast.expr) -> Variant:
         match node:
             case ast.Call(func=ast.Name(id="at_most"), args=[ast.Name(id=quantity), ast.Name(id=bound)], keywords=[]) if (
-                quantity in ("tokens", FILLED)
+                quantity in (TOKENS, FILLED)
             ):
                 taken = name in RESERVED or any(name == other for other, _ in self.numbers)
                 if taken or not name.isidentifier() or bound in RESERVED:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import item_count
 from tilec.step.graph import Constant
-from tilec.step.reader import LENGTHS, Condition, Items, Launch, Statement
+from tilec.step.reader import LENGTHS, TOKENS, Condition, Items, Launch, Statement
 from tilec.step.step import BATCHES, CHUNK_TOKENS, OUTPUT_MODES, Step, Variants
 from tilec.step.tuning import Choice, Tuning
 
@@ -73,7 +73,7 @@ def _lengths(step: Step, mode: str) -> dict[Variants, Sequence[int]]:
         return dict.fromkeys(step.all_decode_variants(), lengths)
     ends = step.prefills(CHUNK_TOKENS)
     ranges = (range(previous + 1, last + 1) for previous, last in zip((0, *ends), ends, strict=False))
-    return {step.variants("tokens", lengths[-1]): lengths for lengths in ranges}
+    return {step.variants(TOKENS, lengths[-1]): lengths for lengths in ranges}
 
 
 def _reachable(step: Step, mode: str, statements: tuple[Statement, ...]) -> list[tuple[Launch, Sequence[int]]]:
@@ -81,11 +81,19 @@ def _reachable(step: Step, mode: str, statements: tuple[Statement, ...]) -> list
     for which it is."""
     found: list[tuple[Launch, Sequence[int]]] = []
     lengths = _lengths(step, mode)
+    joined: dict[frozenset[Variants], Sequence[int]] = {}
+
+    def over(reached: tuple[tuple[Variants, Values], ...]) -> Sequence[int]:
+        """The numbers of tokens of the variants with a case, sorted once: most launches have the same."""
+        used = frozenset(one for one, _ in reached)
+        if used not in joined:
+            joined[used] = _joined([lengths[one] for one in used])
+        return joined[used]
 
     def walk(inner: tuple[Statement, ...], reached: tuple[tuple[Variants, Values], ...]) -> None:
         for statement in inner:
             if isinstance(statement, Launch):
-                found.append((statement, _joined([lengths[used] for used in lengths if used in dict(reached)])))
+                found.append((statement, over(reached)))
             elif isinstance(statement, Condition):
                 satisfying = tuple(case for case in reached if statement.test.value(case[1]))
                 walk(statement.then, satisfying) if satisfying else None
@@ -117,11 +125,11 @@ def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: Sequence[int
     chosen: list[dict[str, Constant]] = [{}]
     if choice is not None:
         chosen = list({repr(tuned): tuned for _, _, tuned in _ranges(step, launch, choice, lengths)}.values())
-    values["tokens"] = lengths[0]
+    values[TOKENS] = lengths[0]
     constants: dict[str, Constant] = {name: value.value(values) for name, value in launch.constants.items()}
     changing = {name: value for name, value in launch.constants.items() if value.names & LENGTHS}
     seen: set[str] = set()
-    for values["tokens"] in lengths if changing else lengths[:1]:
+    for values[TOKENS] in lengths if changing else lengths[:1]:
         computed: dict[str, Constant] = {name: value.value(values) for name, value in changing.items()}
         if repr(computed) not in seen:
             seen.add(repr(computed))
@@ -141,7 +149,7 @@ def _ranges(step: Step, launch: Launch, choice: Choice, lengths: Sequence[int]) 
     if key not in choice.over_lengths:
         ranges: list[tuple[int, int, dict[str, Constant]]] = []
         for first, last in _spans(choice, shapes, lengths):
-            values["tokens"] = first
+            values[TOKENS] = first
             cheapest = choice.least({name: [axis.value(values) for axis in axes] for name, axes in shapes.items()})
             if ranges and ranges[-1][2] is cheapest:
                 ranges[-1] = ranges[-1][0], last, cheapest
@@ -160,7 +168,7 @@ def _spans(
     for name, axes in shapes.items():
         for position, axis in enumerate(axes):
             extent = f"{name}[{position}]"
-            if extent not in choice.cost.names or "tokens" not in axis.names:
+            if extent not in choice.cost.names or TOKENS not in axis.names:
                 continue
             if not isinstance(axis.node, ast.Name) or not choice.sizes[extent]:
                 return [(length, length) for length in lengths]

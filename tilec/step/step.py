@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at
 from tilec.step.graph import StepGraph
-from tilec.step.reader import FILLED, Declaration, Declared, Reference
+from tilec.step.reader import FILLED, TOKENS, Declaration, Declared, Reference
 
 OutputMode = Literal["argmax", "sample", "logits", "none"]
 """Output mode of a step: the most likely token, a sampled token, the logits, or none (only the cache is filled)."""
@@ -86,7 +86,7 @@ class Step:
         return value
 
     def bounds(self, quantity: str) -> tuple[int, ...]:
-        """The bounds of all variants for up to some of `quantity` ("tokens" or "filled") that were measured, ascending."""
+        """The bounds of all variants for up to some of `quantity` (`TOKENS` or `FILLED`) that were measured, ascending."""
         declared = self.declaration.variants.items()
         return tuple(sorted({self.bound(name) for name, variant in declared if variant.quantity == quantity} - {0}))
 
@@ -106,7 +106,7 @@ class Step:
     def prefills(self, max_tokens: int) -> tuple[int, ...]:
         """The largest number of tokens of each form of a prefill with at most `max_tokens` tokens, ascending: each form covers
         the lengths above the previous form's."""
-        return (*(bound for bound in self.bounds("tokens") if bound < max_tokens), max_tokens)
+        return (*(bound for bound in self.bounds(TOKENS) if bound < max_tokens), max_tokens)
 
     def graph(
         self,
@@ -128,7 +128,7 @@ class Step:
         variants: Variants = NO_VARIANT,
     ) -> Form:  # fmt: skip
         """The form shared by the graphs of all lengths that have the form of `tokens` (`prefills`); see `graph`."""
-        used = self.variants("tokens", tokens) if mode == "prefill" else variants
+        used = self.variants(TOKENS, tokens) if mode == "prefill" else variants
         key = mode, head, layers, used
         if key not in self._forms:
             if mode not in self.declaration.modes:
