@@ -12,6 +12,7 @@ from tests.files import ROOT
 from tilec.interpreter import arithmetic
 from tilec.ir.ops import FLOAT_UNARY
 from tilec.language import words
+from tilec.lowering import arithmetic as lowering
 
 MENTIONS = {
     "tilec/frontend/arithmetic.py": r'"{}"',
@@ -34,4 +35,5 @@ def test_every_function_is_in_every_file(path: str) -> None:
 def test_every_function_is_a_word_with_a_meaning_and_a_section() -> None:
     assert set(words.__all__) >= FLOAT_UNARY, "no stub in tilec/language/words.py"
     assert set(arithmetic.FLOAT_UNARY) >= FLOAT_UNARY, "no row in tilec/interpreter/arithmetic.py"
+    assert {*lowering.FLOAT_UNARY} == {*FLOAT_UNARY, "neg", "abs"}, "no row in tilec/lowering/arithmetic.py"
     assert {word for some in SECTIONS.values() for word in some} >= FLOAT_UNARY, "not in SECTIONS of ci/docs/language.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from tests.campaign import in_turn
 from tilec.assemble import assemble
 from tilec.codegen import to_ptx
 from tilec.frontend import load_kernel
-from tilec.ir.core import Function
-from tilec.lowering import lower
+from tilec.ir.core import Function, VerifyError
+from tilec.lowering import arithmetic, lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
 from tilec.target.schedule import Overrides
@@ -107,6 +108,20 @@ def test_functions_of_floats(expression: str, dtype: str, tmp_path: Path) -> Non
     np.testing.assert_allclose(
         found, function(a.astype(np.float64)), rtol={"f32": 1e-5, "f16": 1e-3, "bf16": 8e-3}[dtype], atol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "known"),
+    [("exp", "bf16", "abs, ceil, cos, exp2, floor, log, "), ("sin", "f32", "abs, ceil, cos, exp, exp2, ")],
+)
+def test_a_function_without_instructions_is_named_with_its_dtype(
+    name: str, dtype: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function that the language has and the lowering lacks, as while it is being added: the error lists those to use."""
+    monkeypatch.delitem(arithmetic.FLOAT_UNARY, name)
+    message = f"no instructions compute `{name}` of {dtype}; write it with what there is: {known}"
+    with pytest.raises(VerifyError, match=re.escape(message)):
+        elementwise(tmp_path, dtype, dtype, f"{name}(a)", floats(dtype))
 
 
 FLOAT_BINARY: dict[str, Callable[[Any, Any], Any]] = {

@@ -32,7 +32,6 @@ from tilec.untrusted.limits import MAX_LITERAL_BITS
 _MATH_CONSTANTS: Final = {"inf": math.inf, "pi": math.pi, "e": math.e, "tau": math.tau}
 _OF_TENSORS: Final = ("shape", "ndim", "dtype")
 _OF_TILES: Final = ("shape", "ndim", "dtype", "T", "astype", "reshape", "permute", "broadcast_to")
-_MATH_FUNCTIONS: Final = frozenset({"sqrt", "exp", "log", "log2", "sin", "cos", "tanh", "floor", "ceil", "exp2"})
 
 
 def expression(scope: Scope, node: ast.expr) -> Term:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tilec.ir.core import Op
+from tilec.ir.core import Op, VerifyError
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped
 from tilec.ir.layouts.layout import register_map
 from tilec.ir.ops import (
@@ -259,37 +259,41 @@ def _approximate(context: Context, kind: str, value: SsaValue) -> SsaValue:
 
 
 def _unary(context: Context, kind: str, value: SsaValue, dtype: DType) -> SsaValue:
-    if not dtype.is_float:
-        if kind == "not":
-            return context.bit_xor(value, 1 if value.type is i1 else -1)
-        if kind == "neg":
-            return context.sub(context.constant(0, value.type), value)
+    if dtype.is_float and kind in FLOAT_UNARY:
+        return in_f32(context, [value], dtype, lambda values: FLOAT_UNARY[kind](context, values[0]))
+    if kind == "not" and not dtype.is_float:
+        return context.bit_xor(value, 1 if value.type is i1 else -1)
+    if kind == "neg" and not dtype.is_float:
+        return context.sub(context.constant(0, value.type), value)
+    if kind == "abs" and not dtype.is_float:
         return absolute(context, value, dtype.kind != "i")
-    return in_f32(context, [value], dtype, lambda values: _float_unary(context, kind, values[0]))
+    known = ", ".join(sorted(FLOAT_UNARY) if dtype.is_float else ("abs", "neg", "not"))
+    raise VerifyError(f"no instructions compute `{kind}` of {dtype}; write it with what there is: {known}")
 
 
 def _scaled(context: Context, value: SsaValue, factor: float) -> SsaValue:
     return context.float_op("fmul", value, literal(context, factor, f32))
 
 
-def _float_unary(context: Context, kind: str, value: SsaValue) -> SsaValue:
-    match kind:
-        case "neg":
-            return context.negated(value)
-        case "abs":
-            return context.float_function("fabs", value)
-        case "sqrt" | "floor" | "ceil":
-            return context.float_function(kind, value)
-        case "exp2":
-            return _approximate(context, "ex2", value)
-        case "exp":
-            return _approximate(context, "ex2", _scaled(context, value, 1.4426950408889634))
-        case "log2":
-            return _approximate(context, "lg2", value)
-        case "log":
-            return _scaled(context, _approximate(context, "lg2", value), 0.6931471805599453)
-        case "sigmoid":
-            exponential = _approximate(context, "ex2", _scaled(context, value, -1.4426950408889634))
-            return _approximate(context, "rcp", context.float_op("fadd", exponential, literal(context, 1.0, f32)))
-        case _:
-            return _approximate(context, kind, value)
+def _sigmoid(context: Context, value: SsaValue) -> SsaValue:
+    exponential = _approximate(context, "ex2", _scaled(context, value, -1.4426950408889634))
+    return _approximate(context, "rcp", context.float_op("fadd", exponential, literal(context, 1.0, f32)))
+
+
+FLOAT_UNARY: Final[dict[str, Callable[[Context, SsaValue], SsaValue]]] = {
+    "neg": lambda context, value: context.negated(value),
+    "abs": lambda context, value: context.float_function("fabs", value),
+    "sqrt": lambda context, value: context.float_function("sqrt", value),
+    "floor": lambda context, value: context.float_function("floor", value),
+    "ceil": lambda context, value: context.float_function("ceil", value),
+    "rsqrt": lambda context, value: _approximate(context, "rsqrt", value),
+    "exp2": lambda context, value: _approximate(context, "ex2", value),
+    "exp": lambda context, value: _approximate(context, "ex2", _scaled(context, value, 1.4426950408889634)),
+    "log2": lambda context, value: _approximate(context, "lg2", value),
+    "log": lambda context, value: _scaled(context, _approximate(context, "lg2", value), 0.6931471805599453),
+    "sin": lambda context, value: _approximate(context, "sin", value),
+    "cos": lambda context, value: _approximate(context, "cos", value),
+    "tanh": lambda context, value: _approximate(context, "tanh", value),
+    "sigmoid": _sigmoid,
+}
+"""Functions of floats, of one element in f32."""
