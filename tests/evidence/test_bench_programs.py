@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 
 from ci.bench import front, markdown
 from ci.bench.front import Case, Outcome, Unfinished
-from ci.bench.judges import clones
+from ci.bench.judges import clones, hostile
 from ci.evidence import Digests, read_registry, status
 from ci.evidence.result import Changed
 from tests.evidence.repository import entry, record, repository, write
@@ -210,3 +211,16 @@ def test_a_small_campaign_from_end_to_end(tmp_path: Path, flags: list[str]) -> N
     listed = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True).stdout
     assert all(name in listed for name in CASES["judges"])
     assert subprocess.run([*program, "nothing"], capture_output=True).returncode == 2
+
+
+def test_the_table_of_hostile_input_is_that_of_its_data() -> None:
+    data = json.loads((ROOT / "ci/bench/results/hostile.json").read_text(encoding="utf-8"))
+    text = (ROOT / "ci/bench/results/hostile.md").read_text(encoding="utf-8")
+    assert hostile.table({name: data[name] for name in hostile.CAMPAIGNS}) == text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "ci/bench/results").glob("*.md")), ids=lambda path: path.stem)
+def test_rows_of_a_table_are_as_wide_as_its_header(path: Path) -> None:
+    for table in re.findall(r"(?:^\|.*\n)+", path.read_text(encoding="utf-8"), re.MULTILINE):
+        rows = table.splitlines()
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1, rows[0]
