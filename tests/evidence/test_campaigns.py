@@ -203,6 +203,7 @@ def test_a_test_that_fails_without_a_mistake_finds_none(tree: Path, tmp_path: Pa
     copy = source_mutants.Tree(tmp_path.with_name(f"{tmp_path.name}-copy"))
     copy.check_without(("tests/test_judge.py::test_right",), 60)
     copy.check_without(("tests/test_judge.py::test_case[a",), 60)
+    assert copy.passed == {("tests/test_judge.py::test_right",), ("tests/test_judge.py::test_case[a",)}
     with pytest.raises(SystemExit, match=r"without any mistake tests/test_judge.py::test_wrong fails as well"):
         copy.check_without(("tests/test_judge.py::test_wrong",), 60)
     with pytest.raises(SystemExit, match=r"without any mistake tests fail: test_judge.py::test_wrong"):

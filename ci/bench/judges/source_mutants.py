@@ -50,8 +50,6 @@ EQUIVALENT = "equivalent: "
 LIMIT = 300.0
 """Processor seconds for a step where no baseline says what it takes: several times what the dearest takes."""
 SEEN = ("failed", "hung")
-_PASSED: set[Step] = set()
-"""Tests that passed here without a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +73,11 @@ class Fate:
 
 
 class Tree:
-    """A copy of the source in which mistakes are made and unmade."""
+    """A copy of the source in which mistakes are made and unmade. `passed` are tests that passed without a mistake, which trees
+    of one run share."""
 
-    def __init__(self, folder: Path) -> None:
-        self.root = folder
+    def __init__(self, folder: Path, passed: set[Step] | None = None) -> None:
+        self.root, self.passed = folder, set[Step]() if passed is None else passed
         shutil.copytree(ROOT, folder, ignore=IGNORED, symlinks=True)
         # Not a link: commands write through none. What builds left there belongs to no tree.
         shutil.copytree(ROOT / "artifacts", folder / "artifacts", ignore=BUILT)
@@ -123,14 +122,14 @@ class Tree:
     def check_without(self, failed: Step, limit: float) -> None:
         """SystemExit if what failed with a mistake does not pass without it: on a machine that lacks what a test needs, such as
         the right assembler, every mistake would count as found. Each is run once."""
-        if failed in _PASSED:
+        if failed in self.passed:
             return
         ending, status, output, _ = self.run(failed, 2 * limit)
         if status == 4:  # pytest finds no such case: its name has the ` - ` that ends a name in the output
             ending, status, output, _ = self.run((failed[0].partition("[")[0],), 2 * limit)
         if ending != ENDED or status != 0:
             raise SystemExit(f"without any mistake {name_of(failed)} fails as well:\n{output[-2000:]}")
-        _PASSED.add(failed)
+        self.passed.add(failed)
 
 
 def name_of(step: Step) -> str:
@@ -228,11 +227,11 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
     todo = [(m, step) for _, m, step in sorted(numbered, key=lambda item: item[0]) if state.is_open(m, step)]
     if not todo:
         return
-    lock = threading.Lock()
+    lock, passed = threading.Lock(), set[Step]()
     with tempfile.TemporaryDirectory() as folder:
         trees: Queue[Tree] = Queue()
         for number in range(arguments.jobs):
-            trees.put(Tree(Path(folder) / f"tree{number}"))
+            trees.put(Tree(Path(folder) / f"tree{number}", passed))
         first = trees.get()
         check_collection(first, todo)
         limits = {} if arguments.no_baseline else baseline(first, todo, arguments.slack)
