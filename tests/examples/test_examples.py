@@ -7,6 +7,7 @@ others for one; the budgets in the build file check the rest when they are built
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def test_every_kernel_of_the_folder_is_built_tested_and_has_a_reference() -> Non
     names = {path.stem for path in FOLDER.glob("*.py")} - {"reference", "baseline"}
     assert {entry.name for entry in BUILD.entries} == set(ODD_AND_EVEN) == names and len(names) >= 10
     assert all(own_reference(FOLDER, name, files) for name in names for files in ("reference*.py", "baseline*.py"))
+    problems = (ROOT / "ci/bench/kernels/examples_problems.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'^    Problem\("(\w+)"', problems, re.MULTILINE)) == names, "one is not measured on a GPU"
     assert all(entry.budget == {"spill_bytes": 0} for entry in BUILD.entries)
 
 

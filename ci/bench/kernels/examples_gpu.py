@@ -197,7 +197,7 @@ def measured(folder: Path, problem: Problem) -> list[Row]:
             if constants_of(folder, problem, sizes) is None:
                 continue
             inputs = problem.inputs(sizes, 1)
-            found = checked(problem, inputs, call(**inputs))
+            found = checked(problem, inputs, problem.results(call, inputs))
             row.error = max(row.error, found.error)
             row.tested.append(", ".join(f"{name}={value}" for name, value in sizes.items()))
             if found.wrong:

@@ -32,7 +32,8 @@ class Checked:
 class Problem:
     """A kernel at a size. `make` generates its inputs; `exact` computes in float64 its outputs and the sums of absolute terms
     (None if data is only moved); `bytes` is the minimum traffic. `mix` is the torch operator with the most similar mix of reads
-    and writes, "copy" or (for almost no writes) "sum"; "" if the kernel is not memory-bound."""
+    and writes, "copy" or (for almost no writes) "sum"; "" if the kernel is not memory-bound. `changed` are the inputs that a
+    kernel changes, which are its results."""
 
     kernel: str
     size: str
@@ -43,6 +44,7 @@ class Problem:
     bytes: Callable[[Sizes], int]
     mix: str = "copy"
     vouched: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
     element: str = "bf16"
 
     @property
@@ -55,10 +57,16 @@ class Problem:
         generator = torch.Generator(device="cuda").manual_seed(seed)
         return self.make(generator, sizes)
 
+    def results(self, call: Callable[..., Any], inputs: Inputs) -> tuple[Any, ...]:
+        """What a call returns and changes; `inputs` stay as they are."""
+        changed = {name: inputs[name].clone() for name in self.changed}
+        found = call(**{**inputs, **changed})
+        returned: list[Any] = [*found] if type(found) is tuple else [] if found is None else [found]
+        return *returned, *changed.values()
 
-def checked(problem: Problem, inputs: Inputs, found: Any) -> Checked:
-    """Compare one or several results with float64."""
-    results: list[Any] = [*found] if type(found) is tuple else [found]
+
+def checked(problem: Problem, inputs: Inputs, results: tuple[Any, ...]) -> Checked:
+    """Compare the results of a call with float64."""
     if problem.kernel == "top_k":
         return _checked_top_k(inputs, *results)
     worst = 0.0
@@ -163,6 +171,29 @@ def _order(generator: Any, sizes: Sizes) -> dict[str, Any]:
     return {"x": normal(generator, tokens, sizes["H"]), "order": chosen.argsort(stable=True).int()}
 
 
+def _silu_mul(given: Inputs) -> list[tuple[Any, Any]]:
+    gate, up = given["gate"].double(), given["up"].double()
+    exact = gate * torch.sigmoid(gate) * up
+    return [(exact, exact.abs())]
+
+
+def _slots(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Rows for slots in random order."""
+    rows = {name: normal(generator, sizes["T"], sizes["HKV"], sizes["D"]) for name in ("k", "v")}
+    caches = {f"{name}_cache": normal(generator, sizes["S"], sizes["HKV"], sizes["D"]) for name in ("k", "v")}
+    slots = torch.randperm(sizes["S"], device="cuda", generator=generator)[: sizes["T"]].int()
+    return {**rows, "slots": slots, **caches}
+
+
+def _updated(given: Inputs) -> list[tuple[Any, Any]]:
+    return [(given[f"{name}_cache"].index_copy(0, given["slots"].long(), given[name]), None) for name in ("k", "v")]
+
+
+def _merged(given: Inputs) -> list[tuple[Any, Any]]:
+    parts = given["parts"].double()
+    return [(parts.sum(dim=0), parts.abs().sum(dim=0))]
+
+
 PROBLEMS: Final = (
     Problem("softmax", "16384 rows of 4096", {"T": 16384, "N": 4096}, {"T": 37, "N": 1000},
             lambda g, s: {"x": 3 * normal(g, s["T"], s["N"])}, _softmax, lambda s: 4 * s["T"] * s["N"]),
@@ -199,4 +230,12 @@ PROBLEMS: Final = (
     Problem("moe_gather", "8192 tokens of 4096 to 8 experts", {"T": 8192, "K": 8, "H": 4096}, {"T": 37, "K": 8, "H": 4096},
             _order, lambda given: [(given["x"][given["order"].long() // (len(given["order"]) // len(given["x"]))], None)],
             lambda s: 2 * s["T"] * s["H"] + 4 * s["T"] * s["K"] + 2 * s["T"] * s["K"] * s["H"], vouched=("order",)),
+    Problem("silu_mul", "67108864 elements", {"N": 1 << 26}, {"N": 1000003},
+            lambda g, s: {"gate": 3 * normal(g, s["N"]), "up": normal(g, s["N"])}, _silu_mul, lambda s: 6 * s["N"]),
+    Problem("kv_update", "16384 tokens of 8 heads into 32768 slots", {"T": 16384, "HKV": 8, "D": 128, "S": 32768},
+            {"T": 37, "HKV": 8, "D": 128, "S": 61}, _slots, _updated,
+            lambda s: 8 * s["T"] * s["HKV"] * s["D"] + 4 * s["T"], vouched=("slots",), changed=("k_cache", "v_cache")),
+    Problem("merge_splits", "4 parts of 8192 by 4096", {"S": 4, "M": 8192, "N": 4096}, {"S": 4, "M": 37, "N": 1000},
+            lambda g, s: {"parts": normal(g, s["S"], s["M"], s["N"], dtype=torch.float32)}, _merged,
+            lambda s: (4 * s["S"] + 2) * s["M"] * s["N"], mix="sum"),
 )  # fmt: skip
