@@ -108,10 +108,10 @@ def matmul_few(a: Array, b: Array) -> Wide:
     return matmul(a, b)
 
 
-def matmul_split(a: Array, b: Array, S: int, step: int) -> Wide:
-    """`a @ b.T` over each of `S` runs of steps of `step` columns, zero where a run has none; (M, K), (N, K) -> (S, M, N)."""
-    steps = -(-a.shape[1] // step)
-    run = -(-steps // S) * step
+def matmul_split(a: Array, b: Array, S: int, bk: int) -> Wide:
+    """`a @ b.T` over each of `S` runs of steps of `bk` columns, zero where a run has none; (M, K), (N, K) -> (S, M, N)."""
+    steps = -(-a.shape[1] // bk)
+    run = -(-steps // S) * bk
     return np.stack([matmul(a[:, first : first + run], b[:, first : first + run]) for first in range(0, S * run, run)])
 
 
@@ -220,7 +220,12 @@ def topk_blocks(logits: Array, top_k: NDArray[np.int32], block: int, K: int) -> 
 def sample_token(
     best: Array, indices: Array, top_k: Array, temperature: Array, top_p: Array, uniforms: Array, place: Array
 ) -> NDArray[np.int32]:
-    """The token that each row draws; (B, P, K), (B, P, K), (B,), (B,), (B,), (B, S), (B,) -> (B,)."""
+    """The token that each row draws; (B, P, K), (B, P, K), (B,), (B,), (B,), (B, S), (B,) -> (B,). NotImplementedError for
+    candidates that do not descend in each part or share an index, and for settings that no engine sends."""
+    descending = (best[:, :, 1:] <= best[:, :, :-1]).all() and all(np.unique(row).size == row.size for row in indices)
+    allowed = ((temperature > 0) & (top_p > 0) & (top_p <= 1)).all() and ((uniforms >= 0) & (uniforms < 1)).all()
+    if not (descending and allowed):
+        raise NotImplementedError("it takes candidates as `topk_blocks` leaves them, and settings that the engine allows")
     drawn: list[int] = []
     for row, count in enumerate(top_k):
         values, columns = _wide(best[row]).ravel(), indices[row].ravel()

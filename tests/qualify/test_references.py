@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.files import ROOT
 from tests.qualify import bundles
 from tilec.cli import commands
+from tilec.qualify.side_file import read
 
 RIGHT = "def add(x, y):\n    return x.astype('f8') + y.astype('f8')\n"
 
@@ -26,6 +28,11 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (RIGHT.replace("y)", "y, z)"), 0, "asks for `z`"),
         ("def other(x):\n    return x\n", 0, "no reference"),
         ("def add(x, y):\n    return 1 / 0\n", 0, "ZeroDivisionError"),
+        (
+            "def add(x, y):\n    raise NotImplementedError('even')\n",
+            0,
+            "`reference.py:add` is not for such inputs: even",
+        ),
     ],
 )
 def test_a_reference_agrees_differs_or_says_nothing(
@@ -38,11 +45,22 @@ def test_a_reference_agrees_differs_or_says_nothing(
     assert said in out + err
 
 
+def test_shipped_references_are_called_from_a_bundle_or_say_what_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TILEC_TRUST", "none")
+    path = bundles.written(tmp_path, "matmul_split", "sample_token")
+    assert commands.run(["qualify", str(path), "--prepare", "--references", str(ROOT / "kernels_src"), "-j", "1"]) == 0
+    entries = read(path.with_suffix(".qualify")).entries
+    assert {launch.reference for launch in entries["matmul_split"].launches} == {"agrees"}
+    (reason,) = {launch.reference for launch in entries["sample_token"].launches}
+    assert reason.startswith("`reference.py:sample_token` is not for such inputs: it takes candidates as `topk_blocks` leaves")
+    assert f"note: sample_token: {reason}" in capsys.readouterr().err
+
+
 def test_a_side_file_says_at_how_many_launches_references_agreed(path: Path) -> None:
     (path.parent / "reference.py").write_text(RIGHT)
     assert commands.run(["qualify", str(path), "--prepare", "--references", str(path.parent), "-j", "1"]) == 0
-    from tilec.qualify.side_file import read
-
     entry = read(path.with_suffix(".qualify")).entries["add"]
     assert {launch.reference for launch in entry.launches} == {"agrees"}
 

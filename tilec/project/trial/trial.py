@@ -203,10 +203,13 @@ def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: in
 
 @contextlib.contextmanager
 def _reference_errors(shown: str, path: Path) -> Any:
-    """Convert what a reference raises to NoReference. Its output goes to stderr, since a program may read stdout."""
+    """Convert what a reference raises to NoReference; NotImplementedError says which inputs it is for. Its output goes to
+    stderr, since a program may read stdout."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
+    except NotImplementedError as error:
+        raise NoReference(f"{shown} is not for such inputs: {error}") from None
     except (Exception, SystemExit) as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f" at line {frames[-1].lineno}" if frames else ""
