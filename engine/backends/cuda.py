@@ -21,8 +21,9 @@ from engine.backends.prompts import PrefillSteps
 from engine.backends.upload import Progress, Upload, WeightSource
 from engine.errors import BundleRefused, DeviceError
 from engine.graph.integers import Replay
+from engine.graph.memory_rule import verify_captured
 from engine.graph.plan import plan_memory
-from engine.graph.verify import verify, verify_captured
+from engine.graph.verify import verify
 from engine.models.families import family_of
 from engine.models.steps import model_step
 from engine.sequence import Sequence

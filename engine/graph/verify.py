@@ -15,6 +15,7 @@ artifact's manifest (`In`, `Out`, `InOut`); an `Out` is written whole, as the co
 | rows    | in a batch, a block of an operation that uses a cache accesses one sequence only: of every tensor with rows   |
 |         | per sequence, the index on the first axis is the block's index on one grid axis, the same for all             |
 | memory  | activations that are live at the same operation do not overlap in the arena, and all lie inside it            |
+|         | (`engine.graph.memory_rule`)                                                                                  |
 | ends    | every output is written whole                                                                                 |
 | values  | integers that a kernel uses as indices are in buffers with bounds that satisfy the kernel for these shapes    |
 |         | (token id < vocab, position < max_seq, distinct slots), and every kernel that writes such a buffer promises   |
@@ -31,12 +32,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from typing import Final
 
 from engine.graph.integers import GraphError, Promised, Replay, WrittenValues, bounds_violation, written_values
-from engine.graph.plan import ALIGNMENT, MemoryPlan
+from engine.graph.memory_rule import refused, verify_memory
+from engine.graph.plan import MemoryPlan
 from tilec.artifact.records import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, ValuePromise
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES
@@ -89,7 +90,7 @@ def verify(graph: StepGraph, memory: MemoryPlan, contract: Callable[[Op], Contra
     """Raise GraphError at the first broken rule; it names the operation and the buffer. Returns what the host must track when
     it enqueues the step again without setting its inputs."""
     state = _verified(graph, contract)
-    _verify_memory(graph, memory, state.lifetimes)
+    verify_memory(graph, memory, state.lifetimes)
     inputs = tuple(buffer for buffer in graph.of_kind(Kind.INPUT) if buffer.low is not None and buffer.high is not None)
     return Replay(
         graph.name, inputs, tuple(buffer for buffer in state.written_values if graph.buffers[buffer.buffer].kind is Kind.INPUT)
@@ -123,30 +124,6 @@ def verify_extents(graph: StepGraph, ops: Iterable[Op], contract: Callable[[Op],
             spans[name] == (0, state.elements[view.buffer]) for name, view in op.tensors.items()
         )
     return covers_whole
-
-
-def verify_captured(graph: StepGraph, allocations: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> None:
-    """Raise GraphError unless every buffer of a captured step has device memory of its own. `allocations` are (pointer, bytes)
-    of buffers that outlive the step, `arena` of the activations' memory."""
-    ranges = [(*arena, "the arena")]
-    for buffer in graph.buffers.values():
-        if buffer.kind is Kind.ACTIVATION:
-            continue
-        if buffer.name not in allocations:
-            raise _refuse(graph, buffer.name, "has no memory that outlives the graph")
-        pointer, size = allocations[buffer.name]
-        if size < buffer.bytes:
-            raise _refuse(graph, buffer.name, f"has {size} bytes of memory, and needs {buffer.bytes}")
-        ranges.append((pointer, buffer.bytes, buffer.name))
-    ranges.sort()
-    for (begin, size, name), (next_begin, _, other) in pairwise(ranges):
-        if begin + size > next_begin:
-            raise _refuse(graph, other, f"shares memory with {name}")
-
-
-def _refuse(graph: StepGraph, buffer: str, what: str, op: str = "") -> GraphError:
-    where = f"operation `{op}`: " if op else ""
-    return GraphError(f"{where}buffer `{buffer}` {what}", where=f"step `{graph.name}`")
 
 
 class _Step:
@@ -228,7 +205,7 @@ class _Step:
                 writes.append((view.buffer, access))
         if not writes:
             name = next((view.buffer for view in op.tensors.values()), "")
-            raise _refuse(self.graph, name, f"is read for nothing: `{op.kernel}` writes no buffer", op.name)
+            raise refused(self.graph, name, f"is read for nothing: `{op.kernel}` writes no buffer", op.name)
         self.writes.append(writes)
         for name, view in op.tensors.items():
             if specs[name].access in WRITES:
@@ -243,7 +220,7 @@ class _Step:
         buffers = self.graph.buffers
         for buffer in buffers.values():
             if buffer.kind is Kind.OUTPUT and not self._covered(buffer.name, (0, self.elements[buffer.name])):
-                raise _refuse(self.graph, buffer.name, "is an output that no operation writes whole")
+                raise refused(self.graph, buffer.name, "is an output that no operation writes whole")
         for position, (op, writes) in enumerate(zip(self.graph.ops, self.writes, strict=True)):
             unread = [
                 (name, access)
@@ -259,7 +236,7 @@ class _Step:
                 raise self._refuse(op, buffers[unread[0][0]], "is written for nothing: no later operation reads it")
 
     def _refuse(self, op: Op, buffer: Buffer, what: str) -> GraphError:
-        return _refuse(self.graph, buffer.name, what, op.name)
+        return refused(self.graph, buffer.name, what, op.name)
 
     def _wrong_parameters(self, op: Op, manifest: Contract | Manifest) -> GraphError:
         expected = {spec.name for spec in (*manifest.tensors, *manifest.scalars)}
@@ -273,7 +250,7 @@ class _Step:
         """The element range of a view in its buffer, as [first, end)."""
         buffer = self.graph.buffers.get(view.buffer)
         if buffer is None:
-            raise _refuse(self.graph, view.buffer, "is not one of the step", op.name)
+            raise refused(self.graph, view.buffer, "is not one of the step", op.name)
         if buffer.dtype != spec.dtype or len(view.shape) != len(spec.dims):
             expected = f"{spec.dtype} of rank {len(spec.dims)}"
             raise self._refuse(op, buffer, f"is {buffer.dtype} of rank {len(view.shape)}, and `{spec.name}` takes {expected}")
@@ -353,7 +330,7 @@ class _Step:
         for check in indexed.contract.launch_checks:
             if _value(check.condition, dims) == 0:
                 described = ", ".join(f"{name} = {dims[name]}" for name in dict.fromkeys(check.condition.symbols()))
-                raise _refuse(
+                raise refused(
                     self.graph,
                     self._limiting(op, indexed, check),
                     f"breaks `{check.text}` of `{op.kernel}`: {described}",
@@ -392,25 +369,3 @@ def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((begin, end))
     return merged
-
-
-def _verify_memory(graph: StepGraph, memory: MemoryPlan, lifetimes: Mapping[str, tuple[int, int]]) -> None:
-    """Check the rule `memory`: each activation against those that are still live at its first use."""
-    for name in memory.offsets:
-        if name not in graph.buffers or graph.buffers[name].kind is not Kind.ACTIVATION:
-            raise _refuse(graph, name, "has a place in the arena, and is no activation of the step")
-    live: list[tuple[int, int, int, str]] = []  # last operation, first byte, end byte, name
-    for name in sorted(lifetimes, key=lambda name: lifetimes[name]):
-        buffer, (first, last) = graph.buffers[name], lifetimes[name]
-        op = graph.ops[first].name
-        begin = memory.offsets.get(name)
-        if begin is None:
-            raise _refuse(graph, name, "has no place in the arena", op)
-        end = begin + buffer.bytes
-        if begin < 0 or begin % ALIGNMENT or end > memory.size:
-            raise _refuse(graph, name, f"lies at [{begin}, {end}) of an arena of {memory.size} bytes", op)
-        live = [other for other in live if other[0] >= first]
-        for _, other_begin, other_end, other in live:
-            if other_begin < end and begin < other_end:
-                raise _refuse(graph, name, f"shares bytes with `{other}`, which is still needed", op)
-        live.append((last, begin, end, name))

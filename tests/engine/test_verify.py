@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from step_contracts import MODELS, TIED, TINY, contract, planned_step
 
+from engine.graph.memory_rule import verify_captured
 from engine.graph.plan import MemoryPlan
-from engine.graph.verify import Contract, GraphError, verify, verify_captured
+from engine.graph.verify import Contract, GraphError, verify
 from tests.campaign import chosen
 from tilec.artifact.records import TensorSpec
 from tilec.ir.expr import sym
