@@ -15,6 +15,7 @@ from tilec.cli.bundle_group import BUNDLE as _BUNDLE
 from tilec.cli.bundle_group import DIGEST as _DIGEST
 from tilec.cli.bundle_group import TRUST as _TRUST
 from tilec.cli.bundle_group import bundle
+from tilec.cli.cache_group import cache
 from tilec.cli.ending import status_of_end
 from tilec.cli.options import ARCH as _ARCH
 from tilec.cli.options import AUDIT_EPILOG, ENDED, EPILOG, add_colour
@@ -242,6 +243,7 @@ def emulate(
 
 
 tilec.add_command(bundle)
+tilec.add_command(cache)
 for _command in (*AUTHOR, QUALIFY):
     tilec.add_command(_command)
 
@@ -314,62 +316,6 @@ def ratchet(project: str | None, arch: str | None, golden: str | None, update: b
     from tilec.cli.ratchet_command import ratchet_command
 
     return ratchet_command(project, arch, golden, jobs or _cores(), update=update)
-
-
-@tilec.group(epilog=EPILOG)
-def cache() -> None:
-    """Look after the store of stage products, which all projects of a user share."""
-
-
-@cache.command("dir")
-def cache_dir() -> int:
-    """Print the folder of the store."""
-    from tilec.cli.cache_commands import directory
-
-    return directory()
-
-
-@cache.command("size")
-@_JSON
-def cache_size(as_json: bool) -> int:
-    """Print how many blobs the store holds, and their bytes."""
-    from tilec.cli.cache_commands import size
-
-    return size(as_json)
-
-
-@cache.command("stats")
-@_JSON
-def cache_stats(as_json: bool) -> int:
-    """Print what the store and the team's caches were good for, over all builds."""
-    from tilec.cli.cache_commands import stats
-
-    return stats(as_json)
-
-
-@cache.command("verify")
-def cache_verify() -> int:
-    """Hash every blob; drop damaged entries (exit status 1 where there are any)."""
-    from tilec.cli.cache_commands import verify
-
-    return verify()
-
-
-@cache.command("prune")
-@click.option("--max-size", default="4G", show_default=True, metavar="BYTES", help="Keep at most this much; K, M, G.")
-def cache_prune(max_size: str) -> int:
-    """Drop what no entry names, then the least recently used entries."""
-    from tilec.cli.cache_commands import prune
-
-    return prune(max_size)
-
-
-@cache.command("clean")
-def cache_clean() -> int:
-    """Remove the whole store, for every project; built artifacts stay."""
-    from tilec.cli.cache_commands import clean
-
-    return clean()
 
 
 add_colour(tilec)
