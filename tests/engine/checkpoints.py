@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.checkpoint.weights import Weights
 from engine.models.config import ModelConfig
 from engine.models.qwen3.config import Qwen3Config
 
@@ -88,3 +89,12 @@ def write_sharded(folder: Path, arrays: Mapping[str, NDArray[Any]], shards: int)
 def write_index(folder: Path, weight_map: object) -> None:
     index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def joined(weights: Weights, name: str, limit: int) -> bytes:
+    """A destination assembled from its chunks, each of which must be at its offset and within the size limit."""
+    data = b""
+    for offset, chunk in weights.chunks(name, limit):
+        assert offset == len(data) and 0 < len(chunk) <= limit and chunk.readonly
+        data += chunk
+    return data

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,13 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from checkpoints import DTYPES, UNTIED, data_of, entries, packed, shapes, tensors, write, write_index, write_sharded
+from checkpoints import DTYPES, UNTIED, data_of, entries, joined, packed, shapes, tensors, write, write_index, write_sharded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine.checkpoint.safetensors_file import SafetensorsFile
-from engine.checkpoint.weights import NUMPY_TYPES, WeightPlan, Weights, destinations
+from engine.checkpoint.weights import NUMPY_TYPES, WeightPlan, destinations
 from engine.errors import ModelError, UsageError
 from engine.models.config import ModelConfig
 from engine.models.qwen3.config import Qwen3Config
@@ -40,15 +38,6 @@ def refusal(folder: Path, dtype: str = "bf16", config: ModelConfig = UNTIED, **o
     line = str(caught.value)
     assert line.isprintable() and line.startswith(str(folder)) and caught.value.fix
     return line
-
-
-def joined(weights: Weights, name: str, limit: int) -> bytes:
-    """A destination assembled from its chunks, each of which must be at its offset and within the size limit."""
-    data = b""
-    for offset, chunk in weights.chunks(name, limit):
-        assert offset == len(data) and 0 < len(chunk) <= limit and chunk.readonly
-        data += chunk
-    return data
 
 
 def expected(arrays: dict[str, NDArray[Any]], config: ModelConfig) -> dict[str, NDArray[Any]]:
@@ -304,51 +293,6 @@ def test_an_index_must_agree_with_its_shards(tmp_path: Path) -> None:
         assert "`weight_map` is" in refusal(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text("{")
     assert "is not valid JSON" in refusal(tmp_path)
-
-
-def test_dummy_weights_are_the_same_however_they_are_taken() -> None:
-    config = replace(UNTIED, hidden_size=512, vocab_size=4200)  # embeddings of more than two blocks
-    weights = dummy_weights(config, "bf16", 7)
-    names = [destination.name for destination in weights.destinations]
-    bytes_by_name = {name: weights.array(name).tobytes() for name in names}
-    with ThreadPoolExecutor(4) as pool:
-        again = dummy_weights(config, "bf16", 7)
-        order = random.Random(0).sample(names, len(names))
-        assert list(pool.map(lambda name: joined(again, name, 100_002) == bytes_by_name[name], order)) == [True] * len(names)
-    assert dummy_weights(config, "bf16", 8).array(LAST).tobytes() != bytes_by_name[LAST]
-    assert bytes_by_name[LAST] != bytes_by_name["model.embed_tokens.weight"]  # of the same shape
-    assert bytes_by_name[LAST][:1000] != bytes_by_name[LAST][2 << 20 :][:1000]  # another block
-    merged = weights.array("model.layers.1.self_attn.qkv_proj.weight")
-    assert merged[24:36].tobytes() == weights.tensor("model.layers.1.self_attn.k_proj.weight").tobytes()
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
-def test_dummy_weights_are_normal(dtype: str) -> None:
-    config = replace(UNTIED, hidden_size=512, vocab_size=4200)
-    weights = dummy_weights(config, dtype)
-    values = weights.array(LAST).astype(np.float64).ravel() / 0.02
-    assert abs(values.mean()) < 5 / len(values) ** 0.5 and abs(values.std() - 1) < 0.005
-    within = [np.mean(np.abs(values) < width) for width in (1, 2, 3)]
-    assert np.allclose(within, [0.6827, 0.9545, 0.9973], atol=0.005)  # of a normal distribution
-    assert values.min() == -values.max()  # each of the 65536 quantiles occurs about 32 times
-    rows = values.reshape(4200, 512)
-    assert abs(np.mean(rows[:-1] * rows[1:])) < 0.005 and abs(np.mean(rows[:, :-1] * rows[:, 1:])) < 0.005  # independent
-    norm = weights.array("model.norm.weight").astype(np.float64)
-    assert abs(norm.mean() - 1) < 0.01 and 0.01 < norm.std() < 0.03
-
-
-def test_dummy_weights_do_not_change_between_releases() -> None:
-    bits = dummy_weights(UNTIED, "bf16", 1).array("model.norm.weight").view(np.uint16)
-    assert " ".join(f"{value:04x}" for value in bits) == "3f7c 3f7d 3f78 3f74 3f7e 3f83 3f7c 3f81"
-
-
-def test_dummy_weights_refuse_what_they_cannot_be() -> None:
-    with pytest.raises(UsageError, match="the seed is -1"):
-        dummy_weights(UNTIED, "bf16", -1)
-    with pytest.raises(UsageError, match='weights cannot be "f32"'):
-        dummy_weights(UNTIED, "f32")
-    with pytest.raises(ValueError, match="holds no element"):
-        next(dummy_weights(UNTIED, "bf16").chunks(LAST, 1))
 
 
 SMALL: dict[str, NDArray[Any]] = {
