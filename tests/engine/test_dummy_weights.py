@@ -24,7 +24,11 @@ def test_dummy_weights_are_the_same_however_they_are_taken() -> None:
     with ThreadPoolExecutor(4) as pool:
         again = dummy_weights(config, "bf16", 7)
         order = random.Random(0).sample(names, len(names))
-        assert list(pool.map(lambda name: joined(again, name, 100_002) == bytes_by_name[name], order)) == [True] * len(names)
+
+        def is_same(name: str) -> bool:
+            return joined(again, name, 100_002) == bytes_by_name[name]
+
+        assert all(pool.map(is_same, order))
     assert dummy_weights(config, "bf16", 8).array(LAST).tobytes() != bytes_by_name[LAST]
     assert bytes_by_name[LAST] != bytes_by_name["model.embed_tokens.weight"]  # of the same shape
     assert bytes_by_name[LAST][:1000] != bytes_by_name[LAST][2 << 20 :][:1000]  # another block
