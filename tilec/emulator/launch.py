@@ -18,6 +18,7 @@ from tilec.artifact.records import AbiSlot, Manifest, TensorMapSpec, TensorSpec
 from tilec.emulator.errors import Limits, Report, StopLaunch, UnsupportedPtx
 from tilec.emulator.instructions import families
 from tilec.emulator.machine import finish
+from tilec.emulator.machine.cluster_shape import cluster_shape, clusters, problems
 from tilec.emulator.machine.execution import Execution
 from tilec.emulator.machine.launch_state import LaunchState
 from tilec.emulator.machine.machine import Machine
@@ -31,7 +32,7 @@ Block = tuple[int, int, int]
 Argument = int | float | bytes | Allocation
 families.register()
 PERSISTENT_BLOCKS: Final = (2, 3, 16)
-"""Grid sizes of a persistent kernel: with 2 or 3 blocks each processes several tiles, an even or an odd number; with 16 many
+"""Grid sizes of a persistent kernel, in clusters: with 2 or 3 blocks each processes several tiles, an even or an odd number; with 16 many
 process one or none."""
 SHARED_BYTES: Final = {
     70: 98304, 72: 98304, 75: 65536, 80: 166912, 86: 101376, 87: 166912, 89: 101376, 90: 232448, 100: 232448, 103: 232448,
@@ -54,11 +55,13 @@ def run(
     seed: int = 0,
     limits: Limits | None = None,
     blocks: Sequence[Block] | None = None,
+    cluster: Sequence[int] | None = None,
     overlaps: bool = False,
     replicating: Collection[int] = (),
 ) -> Report:
-    """Runs `entry` on a grid of `grid` blocks (only those in `blocks`, if given) of `block` threads. Arguments are numbers,
-    pointers (allocations of `memory`) or the bytes of a parameter. `replicating`: PTX line numbers of stores that write one
+    """Runs `entry` on a grid of `grid` blocks (only those in `blocks`, if given) of `block` threads, in clusters of
+    `cluster` blocks (default: those of the kernel's `.reqnctapercluster`, or one). Arguments are numbers, pointers
+    (allocations of `memory`) or the bytes of a parameter. `replicating`: PTX line numbers of stores that write one
     value from several threads by design, in addition to those marked in the text (`replicas`). The report's tensors are those
     of `memory`, by name. A launch that the module or its target forbids is a fault. Raises UnsupportedPtx if the program uses
     an unsupported construct."""
@@ -67,34 +70,38 @@ def run(
         raise UnsupportedPtx(f"no entry {entry}")
     limits = limits or Limits()
     began = time.perf_counter()
-    shape = (_three(grid), _three(block))
-    cluster = function.directives.get("reqnctapercluster", (1, 1, 1))
-    if any(size != 1 for size in cluster):
-        raise UnsupportedPtx("clusters of several blocks", function.line)
+    shape = (_three(grid), _three(block), cluster_shape(function, cluster))
     with np.errstate(all="ignore"):
         launch = LaunchState(
             module, function, *shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits,
             overlaps=overlaps, replicating=replicating,
+            explicit_cluster=cluster is not None or "reqnctapercluster" in function.directives,
         )  # fmt: skip
         machine = Machine(launch, memory)
         _check_shape(machine)
         _store_parameters(machine, arguments)
         execution = Execution(machine)
         execution.program.decode()
-        order = list(blocks) if blocks is not None else _all_blocks(shape[0])
-        _run_waves(execution, order)
+        if not _refused(machine):
+            machine.pending.fill(clusters(launch, blocks))
+            _run_waves(execution)
         return finish.report(machine, execution.program, execution.steps_done, time.perf_counter() - began)
 
 
-def _run_waves(execution: Execution, order: list[Block]) -> None:
+def _refused(machine: Machine) -> bool:
+    """Whether the clusters of the launch are impossible, which is a fault."""
+    found = list(problems(machine.launch))
+    for text in found:
+        machine.faults.add("launch", text, None, distinct=text)
+    return bool(found)
+
+
+def _run_waves(execution: Execution) -> None:
     machine = execution.machine
-    per_wave = max(1, machine.launch.limits.resident_lanes // machine.launch.threads)
-    if machine.launch.seed:
-        order = [order[int(k)] for k in machine.random.permutation(len(order))]
     mark = machine.memory.mark()
-    for first in range(0, len(order), per_wave):
+    while machine.pending.clusters:
         machine.memory.release_after(mark)
-        machine.start(order[first : first + per_wave], first)
+        machine.start(*machine.pending.next_wave())
         try:
             execution.run()
         except StopLaunch:
@@ -106,10 +113,6 @@ def _three(sizes: Sequence[int]) -> Block:
     if any(size < 1 for size in padded):
         raise ValueError(f"a launch of {tuple(sizes)}")
     return padded[0], padded[1], padded[2]
-
-
-def _all_blocks(grid: Block) -> list[Block]:
-    return [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
 
 
 def _check_shape(machine: Machine) -> None:
@@ -195,7 +198,8 @@ def emulate(
     ]
     grid = [axis.evaluate(env) for axis in manifest.grid]
     if manifest.schedule.get("persistent"):  # the kernel is correct for any grid size
-        grid[0] = min(grid[0], PERSISTENT_BLOCKS[seed % len(PERSISTENT_BLOCKS)])
+        width = cluster_shape(module.functions[manifest.entry], None)[0] if manifest.entry in module.functions else 1
+        grid[0] = min(grid[0], width * PERSISTENT_BLOCKS[seed % len(PERSISTENT_BLOCKS)])
     return run(
         module,
         manifest.entry,

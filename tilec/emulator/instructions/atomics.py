@@ -12,7 +12,7 @@ import numpy as np
 
 from tilec.emulator.errors import STORED, Lanes
 from tilec.emulator.instructions.floats import extremum
-from tilec.emulator.instructions.memory import SCOPES
+from tilec.emulator.instructions.memory import SCOPES, state_space
 from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.lanes import where
@@ -84,7 +84,7 @@ def atomic(d: Decoder) -> Step:
     returns = d.instruction.opcode == "atom"
     order = d.take("relaxed", "acquire", "release", "acq_rel") or "relaxed"
     scope = d.take(*SCOPES) or "gpu"
-    space = (d.take("global", "shared", "shared::cta") or "generic").split("::")[0]
+    space = state_space(d.take("global", "shared", "shared::cta", "shared::cluster"))
     operation = d.need(*(name for name in _OPERATIONS if returns or name not in ("exch", "cas")))
     noftz = d.flag("noftz")
     policy = d.flag("L2::cache_hint")

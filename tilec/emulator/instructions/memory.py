@@ -30,12 +30,19 @@ KINDS: Final = (
     "f32",
     "f64",
 )
-SPACE_NAMES: Final = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
+SPACE_NAMES: Final = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
 _CACHE: Final = ("ca", "cg", "cs", "lu", "cv", "wb", "wt")
 _L1: Final = tuple(f"L1::{p}" for p in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate"))
 _L2: Final = tuple(f"L2::{p}" for p in ("evict_normal", "evict_first", "evict_last"))
 _PREFETCH: Final = ("L2::64B", "L2::128B", "L2::256B")
 SCOPES: Final = ("cta", "cluster", "gpu", "sys")
+
+
+def state_space(name: str | None) -> str:
+    """The space that `Locator.locate` takes, by its modifier. Without a sub-qualifier `.shared` is the own block's."""
+    if name is None or name == "shared::cluster":
+        return name or "generic"
+    return name.partition("::")[0]
 
 
 def hints(d: Decoder) -> bool:
@@ -52,7 +59,7 @@ def _prologue(d: Decoder) -> tuple[str, str, str | None, bool, bool]:
     """(space, order, scope, non-coherent, policy operand) of ld and st."""
     order = d.take("weak", "volatile", "relaxed", "acquire", "release") or "weak"
     scope = d.need(*SCOPES) if order in ("relaxed", "acquire", "release") else None
-    space = (d.take(*SPACE_NAMES) or "generic").split("::")[0]
+    space = state_space(d.take(*SPACE_NAMES))
     cache = d.take(*_CACHE)
     nc = d.instruction.opcode == "ldu" or (d.instruction.opcode == "ld" and d.flag("nc"))
     if cache and nc and cache not in ("ca", "cg", "cs"):
@@ -210,18 +217,35 @@ def createpolicy(d: Decoder) -> Step:
 
 @lanewise("isspacep")
 def isspacep(d: Decoder) -> Step:
-    space = d.need("global", "shared", "shared::cta", "local", "const", "param").split("::")[0]
+    space = state_space(d.need("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param"))
     d.finish(2)
+    if space.startswith("shared"):
+        return _in_shared(d, space == "shared::cluster")
 
     def inside(address: Lanes) -> Lanes:
         address = np.asarray(address).view(np.int64)
-        base = {"shared": SHARED_BASE, "local": LOCAL_BASE, "param": PARAM_BASE}.get(space)
+        base = {"local": LOCAL_BASE, "param": PARAM_BASE}.get(space)
         if base is not None:
             return (address >= base) & (address < base + WINDOW)
         memory, index = d.machine.memory, address - GLOBAL_BASE
         return np.array([(a := memory.allocation_at(int(i))) is not None and a.space == space for i in np.atleast_1d(index)])
 
     return d.pure(0, "pred", [d.source(1, "u64")], inside)
+
+
+def _in_shared(d: Decoder, peers: bool) -> Step:
+    """isspacep for the window of the own block, or (`peers`) of any block of the cluster."""
+    source, target, cluster = d.source(1, "u64"), d.target(0, "pred"), d.machine.windows.cluster
+
+    def step(frame: Frame) -> None:
+        address = np.broadcast_to(source.value(frame), frame.n).astype(np.uint64).view(np.int64)
+        found = (address >= SHARED_BASE) & (address < SHARED_BASE + WINDOW)
+        if cluster is not None:
+            owner = cluster.blocks(frame.lanes, address - SHARED_BASE)
+            found &= owner >= 0 if peers else owner == frame.block
+        target(frame, found, source.poison(frame))
+
+    return step
 
 
 @lanewise("fence", "membar")

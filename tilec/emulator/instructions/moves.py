@@ -75,7 +75,7 @@ def _unpack(d: Decoder, vector: Vector, kind: str) -> Step:
 def cvta(d: Decoder) -> Step:
     """Converts between generic addresses and those of a state space (the windows of `tilec.emulator.machine.memory`)."""
     to = d.flag("to")
-    space = d.need(*WINDOWS, "shared::cta", "param::entry").split("::")[0]
+    space = d.need(*WINDOWS, "shared::cta", "shared::cluster", "param::entry").split("::")[0]
     kind = d.need("u64", "u32")
     d.finish(2)
     if kind == "u32" and WINDOWS[space]:

@@ -20,6 +20,7 @@ from tilec.emulator.machine.memory import Memory
 from tilec.emulator.machine.wave import Wave
 from tilec.emulator.ordering.ordering import Ordering
 from tilec.emulator.ordering.replicas import same_values
+from tilec.emulator.ordering.scopes import reach_of
 from tilec.emulator.ptx.syntax import Instruction
 
 UNUSED: Final = np.uint8(0xA5)
@@ -153,7 +154,7 @@ class Accesses:
             return
         if self.ordering.in_flight.busy:
             self.ordering.in_flight.check(access.index, access.width, access.lanes, False, instruction)
-        racing = self.ordering.shadow.read(access.index, access.width, access.lanes, atomic, scope == "cta")
+        racing = self.ordering.shadow.read(access.index, access.width, access.lanes, atomic, self._reach(scope))
         if racing is not None:
             self.report_race(access, racing, instruction, "reads what another thread writes")
 
@@ -174,7 +175,7 @@ class Accesses:
         if self.ordering.in_flight.busy:
             self.ordering.in_flight.check(access.index, access.width, access.lanes, True, instruction)
         earlier, shared, racing_reads = self.ordering.shadow.write(
-            access.index, access.width, access.lanes, atomic, scope == "cta"
+            access.index, access.width, access.lanes, atomic, self._reach(scope)
         )
         if racing_reads is not None and racing_reads.any():
             self.report_race(access, racing_reads, instruction, "writes what another thread reads")
@@ -185,6 +186,9 @@ class Accesses:
         if racing is not None and is_racing and not (equal_values and replicated):
             kind = "race-same-value" if equal_values else "race"
             self.report_race(access, racing, instruction, "writes what another thread writes", kind)
+
+    def _reach(self, scope: str | None) -> int:
+        return 0 if scope is None else reach_of(scope, self.wave.cluster_size)
 
     def report_race(
         self, access: Access, racing: NDArray[np.bool_], instruction: Instruction, message: str, kind: str = "race"

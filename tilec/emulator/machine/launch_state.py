@@ -14,7 +14,8 @@ Shape = tuple[int, int, int]
 @dataclass(eq=False, slots=True)
 class LaunchState:
     """A launch of `function` on `grid` blocks of `block_shape` threads, in clusters of `cluster_shape` blocks. `overlaps`: the
-    preceding launch may still run when this one begins; `replicating`: PTX lines of stores that replicate by design."""
+    preceding launch may still run when this one begins; `replicating`: PTX lines of stores that replicate by design;
+    `explicit_cluster`: the kernel or the launch names a cluster shape."""
 
     module: Module
     function: Function
@@ -26,7 +27,10 @@ class LaunchState:
     limits: Limits = field(default_factory=Limits)
     overlaps: bool = False
     replicating: Collection[int] = ()
+    explicit_cluster: bool = False
     threads: int = field(init=False)
+    cluster_size: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.threads = self.block_shape[0] * self.block_shape[1] * self.block_shape[2]
+        self.cluster_size = self.cluster_shape[0] * self.cluster_shape[1] * self.cluster_shape[2]

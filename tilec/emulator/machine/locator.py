@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.machine.access import Access, Index
+from tilec.emulator.machine.cluster_windows import OFFSETS, ClusterWindows
 from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.memory import SHARED_START, Memory
-from tilec.emulator.machine.windows import Windows
+from tilec.emulator.machine.memory import SHARED_BASE, SHARED_START, Memory
+from tilec.emulator.machine.windows import WINDOW, Windows
 from tilec.emulator.ordering.prior_launches import PriorLaunches
 from tilec.emulator.ptx.syntax import Instruction
 
@@ -24,6 +25,7 @@ SPACES: Final = {
     "global": ("global",),
     "const": ("const",),
     "shared": ("shared",),
+    "shared::cluster": ("shared",),
     "local": ("local",),
     "param": ("param",),
     "generic": ("global", "shared", "local", "const", "param"),
@@ -68,6 +70,10 @@ class Locator:
         access = Access(positions, index, None, width, lanes)
         if not len(index):
             return access
+        if self.windows.cluster is not None and int(index.min()) < 0 and space in ("shared", "shared::cluster", "generic"):
+            access, address = self._check_ranks(self.windows.cluster, access, address, space, instruction)
+            if not len(access.index):
+                return access
         checked = self._check(access, address, space, instruction, write, width if align is None else align)
         if self.prior_launches.before_wait is not None and space in ("global", "generic") and len(checked.index):
             allocations = checked.allocations(self.memory)
@@ -88,12 +94,27 @@ class Locator:
                 return _drop(access, np.zeros(len(index), np.bool_))
             access.allocation = allocation
             return access
-        if space == "shared" and allocation is not None and not int(np.bitwise_or.reduce(index)) & (align - 1):
+        if space.startswith("shared") and allocation is not None and not int(np.bitwise_or.reduce(index)) & (align - 1):
             # windows of several blocks: all have the same layout, so checking the offsets suffices
-            first, last = int(address.min()) - SHARED_START, int(address.max()) + width - SHARED_START
+            offset = address if self.windows.cluster is None else address & OFFSETS
+            first, last = int(offset.min()) - SHARED_START, int(offset.max()) + width - SHARED_START
             if first >= 0 and last <= self.windows.shared_size:
                 return access
         return self._check_each(access, address, space, instruction, write, align)
+
+    def _check_ranks(
+        self, cluster: ClusterWindows, access: Access, address: Index, space: str, instruction: Instruction
+    ) -> tuple[Access, Index]:
+        """Refuses shared addresses of a block that the lane may not access; returns the other accesses and addresses."""
+        shared = np.ones(len(address), np.bool_)
+        if space == "generic":
+            shared = (address >= SHARED_BASE) & (address < SHARED_BASE + WINDOW)
+        refused = np.zeros(len(address), np.bool_)
+        inner = np.where(shared, address - (SHARED_BASE if space == "generic" else 0), 0)
+        for kind, message, bad in cluster.refusals(access.lanes, inner, space != "shared"):
+            self._refuse(access, address, kind, message, instruction, bad & shared)
+            refused |= bad & shared
+        return (_drop(access, ~refused), address[~refused]) if refused.any() else (access, address)
 
     def _check_each(
         self, access: Access, address: Index, space: str, instruction: Instruction, write: bool, align: int

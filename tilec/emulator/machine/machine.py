@@ -23,6 +23,7 @@ from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.launch_state import LaunchState, Shape
 from tilec.emulator.machine.locator import Locator
 from tilec.emulator.machine.memory import Memory
+from tilec.emulator.machine.pending import Pending
 from tilec.emulator.machine.registers import Registers
 from tilec.emulator.machine.schedule import Scheduler
 from tilec.emulator.machine.subsystem import Subsystem
@@ -37,11 +38,12 @@ class Machine:
     def __init__(self, launch: LaunchState, memory: Memory) -> None:
         self.launch, self.memory = launch, memory
         self.random = np.random.default_rng(launch.seed)
-        self.wave = Wave(launch.threads)
+        self.wave = Wave(launch.threads, launch.cluster_size)
+        self.pending = Pending(launch, self.random)
         self.registers = Registers(launch.function)
         self.scheduler = Scheduler(self.wave, self.registers, launch.seed, self.random)
         self.faults = Recorder(launch, self.wave, memory)
-        self.windows = Windows(launch, memory)
+        self.windows = Windows(launch, memory, self.wave)
         self.ordering = Ordering(launch, self.wave, memory, self.faults)
         self.locator = Locator(memory, self.windows, self.ordering.prior_launches, self.faults)
         self.accesses = Accesses(self.wave, memory, self.ordering, self.faults)

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison, UnsupportedPtx
+from tilec.emulator.machine.cluster_windows import RANK_SHIFT
 from tilec.emulator.machine.frame import Frame, union
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.scalar_types import RAW, TYPES
@@ -126,6 +127,8 @@ class Decoder:
             return Source(lambda _: constant, no_poison, constant)
         if isinstance(item, Symbol):
             address = self.symbol_address(item)
+            if self.machine.launch.cluster_size > 1 and item.name in self.machine.windows.shared_offsets:
+                return Source(lambda frame: _ranked(frame, address).astype(RAW[bits]).view(dtype), no_poison)
             constant = dtype(address & ((1 << bits) - 1))
             return Source(lambda _: constant, no_poison, constant)
         if isinstance(item, Special):
@@ -251,6 +254,11 @@ class Decoder:
             write(frame, apply(*values), poison)
 
         return many
+
+
+def _ranked(frame: Frame, offset: int) -> Lanes:
+    """The address of a shared variable of each lane's own block in a cluster of several (`cluster_windows`)."""
+    return offset + (frame.wave.rank[frame.block] << RANK_SHIFT)
 
 
 def decode(instruction: Instruction, index: int, machine: Machine) -> tuple[Step, bool]:

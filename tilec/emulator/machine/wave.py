@@ -20,10 +20,11 @@ Index = NDArray[np.int64]
 
 
 class Wave:
-    """Empty until `start`. `block_ids` [blocks, 3] and `block_number` (launch-wide) are by block, `warp_sizes` by warp."""
+    """Empty until `start`. `block_ids` [blocks, 3], `block_number` (launch-wide), `cluster` (index in the wave) and `rank` (in
+    the cluster) are by block, `warp_sizes` by warp. The blocks of a cluster are adjacent, by rank."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    def __init__(self, threads: int, cluster_size: int = 1) -> None:
+        self.threads, self.cluster_size = threads, cluster_size
         self.start((), 0)
 
     def start(self, blocks: Sequence[tuple[int, int, int]], first_number: int) -> None:
@@ -34,6 +35,8 @@ class Wave:
         self.warp_count = len(blocks) * per_block
         self.block_ids = np.array(blocks, np.int64).reshape(-1, 3)
         self.block_number: Index = first_number + np.arange(len(blocks))
+        self.cluster: Index = np.arange(len(blocks)) // self.cluster_size
+        self.rank: Index = np.arange(len(blocks)) % self.cluster_size
         lanes: Index = np.arange(self.lane_count)
         self.block: Index = lanes // threads
         self.thread: Index = lanes % threads
@@ -56,3 +59,8 @@ class Wave:
     def lanes_of_block(self, block: int) -> Index:
         """All lanes of a block."""
         return np.arange(block * self.threads, (block + 1) * self.threads)
+
+    def lanes_of_cluster(self, cluster: int) -> Index:
+        """All lanes of a cluster."""
+        count = self.threads * self.cluster_size
+        return np.arange(cluster * count, (cluster + 1) * count)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import UnsupportedPtx
+from tilec.emulator.machine.cluster_windows import ClusterWindows
 from tilec.emulator.machine.launch_state import LaunchState
 from tilec.emulator.machine.memory import (
     GLOBAL_BASE,
@@ -33,14 +34,16 @@ WINDOW: Final = 1 << 32
 
 class Windows:
     """`shared`: the window of each block of the wave; `shared_base` [lanes]: the index in memory of the block's shared window,
-    less the window's first offset. `parameters` is None until the launch stores them."""
+    less the window's first offset. `parameters` is None until the launch stores them; `cluster` is None in a launch without
+    clusters of several blocks."""
 
-    def __init__(self, launch: LaunchState, memory: Memory) -> None:
+    def __init__(self, launch: LaunchState, memory: Memory, wave: Wave) -> None:
         self.launch, self.memory = launch, memory
         self.shared_offsets, self.shared_size = shared_layout(launch.module, launch.function, launch.dynamic_shared_bytes)
         self.local_offsets, self.local_size = local_layout(launch.function)
         self.globals = module_variables(launch.module, memory)
         self.shared: list[Allocation] = []
+        self.cluster = ClusterWindows(wave, self.shared_size) if launch.cluster_size > 1 else None
         self.shared_base: Index = np.zeros(0, np.int64)
         self.local: Allocation | None = None
         self.parameters: Allocation | None = None
@@ -52,6 +55,8 @@ class Windows:
         ]
         bases = np.array([allocation.start for allocation in self.shared], np.int64) - SHARED_START
         self.shared_base = bases[wave.block]
+        if self.cluster is not None:
+            self.cluster.start(bases)
         if self.local_size:
             self.local = self.memory.reserve(
                 "local memory", "local", self.local_size * wave.lane_count, align=1024, tracked=False
@@ -59,7 +64,9 @@ class Windows:
 
     def resolve(self, lanes: Index, address: Index, space: str) -> Index:
         """Indices into memory; -1 for an address outside every window."""
-        if space == "shared":
+        if space == "shared" or space == "shared::cluster":
+            if self.cluster is not None:
+                return self.cluster.resolve(lanes, address, space == "shared::cluster")
             inside = (address >= SHARED_START) & (address < SHARED_START + self.shared_size)
             index = self.shared_base[lanes] + address
             return index if inside.all() else np.where(inside, index, -1)
@@ -73,7 +80,7 @@ class Windows:
             return np.where(inside, address - PARAM_START + (found.start if found else 0), -1)
         index = address - GLOBAL_BASE
         if space == "generic" and (index < 0).any():
-            for base, window in ((SHARED_BASE, "shared"), (LOCAL_BASE, "local"), (PARAM_BASE, "param")):
+            for base, window in ((SHARED_BASE, "shared::cluster"), (LOCAL_BASE, "local"), (PARAM_BASE, "param")):
                 inside = (address >= base) & (address < base + WINDOW)
                 index = np.where(inside, self.resolve(lanes, address - base, window), index)
         return index

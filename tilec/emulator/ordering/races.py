@@ -102,15 +102,13 @@ class Shadow:
         suspects[rows, columns] = ~ordered
         return suspects
 
-    def read(
-        self, index: Index, width: int, lanes: Index, atomic: bool = False, block_scope: bool = False
-    ) -> NDArray[np.bool_] | None:
+    def read(self, index: Index, width: int, lanes: Index, atomic: bool = False, reach: int = 0) -> NDArray[np.bool_] | None:
         """Records reads; returns which of them [m, granules] conflict with an unordered write, or None. `atomic`: strong
-        accesses, of block scope if `narrow`."""
+        accesses, of scope `reach` (`scopes`)."""
         where = self.granules(index, width)
-        racing = self.unordered_writes(where, lanes, atomic, block_scope)
+        racing = self.unordered_writes(where, lanes, atomic, reach)
         if atomic:
-            self.strong.record_access(where, lanes, False, block_scope)
+            self.strong.record_access(where, lanes, False, reach)
         else:
             old_stamps = self.reads[where]
             if self.readers is None:
@@ -120,14 +118,12 @@ class Shadow:
                 self._record_each(self.readers, where, lanes, old_stamps)
         return racing
 
-    def unordered_writes(
-        self, where: Index, lanes: Index, atomic: bool = False, block_scope: bool = False
-    ) -> NDArray[np.bool_] | None:
+    def unordered_writes(self, where: Index, lanes: Index, atomic: bool = False, reach: int = 0) -> NDArray[np.bool_] | None:
         """Which reads of granules [m, k] by lanes [m] now conflict with an unordered write, or None; records nothing."""
         written = self.writes[where]
         racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
         if self.strong.table:
-            strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, block_scope=block_scope)
+            strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, reach=reach)
             racing = _either(racing, strong)
         return racing if racing is not None and racing.any() else None
 
@@ -204,7 +200,7 @@ class Shadow:
         return (clocks.now << LANE_BITS) + np.where(block == mine, SEVERAL_IN_BLOCK + mine, SEVERAL)
 
     def write(
-        self, index: Index, width: int, lanes: Index, atomic: bool = False, block_scope: bool = False
+        self, index: Index, width: int, lanes: Index, atomic: bool = False, reach: int = 0
     ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
         """Records writes; returns which of them [m, granules] conflict with an unordered earlier write, with one of the same
         instruction, and with an unordered read."""
@@ -215,12 +211,11 @@ class Shadow:
         plain = np.zeros(where.shape, np.bool_) if racing is None else racing
         if self.strong.table:
             strong = [
-                self.strong.conflicts(where, lanes, with_writes=wrote, strong=atomic, block_scope=block_scope)
-                for wrote in (True, False)
+                self.strong.conflicts(where, lanes, with_writes=wrote, strong=atomic, reach=reach) for wrote in (True, False)
             ]
             racing, beside = _either(racing, strong[0]), _either(beside, strong[1])
         if atomic:
-            self.strong.record_access(where, lanes, True, block_scope)
+            self.strong.record_access(where, lanes, True, reach)
             self.writes[where] = (((self.clocks.now << LANE_BITS) + lanes + (self.clocks.first_lane + 1)) | ATOMIC)[:, None]
             self.reads[where] = 0
             return racing, None, beside

@@ -1,6 +1,6 @@
 """Every strong access (atomic, volatile, relaxed, acquire, release) to each granule of memory since its last plain write.
 
-In: granules, lanes, whether they write, and whether their scope is the block. Out: which accesses conflict with an unordered
+In: granules, lanes, whether they write, and the reach of their scope (`scopes`). Out: which accesses conflict with an unordered
 recorded one. Invariant: no record is merged or dropped before a plain write to its granule, so a plain access is checked
 against every strong one. Two strong accesses conflict only if the scope of either excludes the other's thread (PTX ISA,
 section 8.7.1 Morally strong operations). The record is a Python dict, because strong accesses are few.
@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.ordering.clocks import Clocks
+from tilec.emulator.ordering.scopes import narrower, within
 
 Index = NDArray[np.int64]
-Times = dict[tuple[int, bool], int]
-"""Times by launch-wide lane number and whether the scope is the block."""
+Times = dict[tuple[int, int], int]
+"""Times by launch-wide lane number and reach of the scope."""
 
 
 class StrongAccesses:
@@ -36,7 +37,7 @@ class StrongAccesses:
             del self.table[granule]
         self._recorded[first : last + 1] = False
 
-    def record_access(self, where: Index, lanes: Index, is_write: bool, block_scope: bool) -> None:
+    def record_access(self, where: Index, lanes: Index, is_write: bool, reach: int) -> None:
         """Records accesses of granules [m, k] by lanes [m] now."""
         size = int(where.max()) + 1 if where.size else 0
         if size > len(self._recorded):
@@ -47,7 +48,7 @@ class StrongAccesses:
         now, first = self.clocks.now, self.clocks.first_lane
         for row, lane in zip(where.tolist(), lanes.tolist(), strict=True):
             for granule in row:
-                self.table.setdefault(granule, ({}, {}))[is_write][lane + first, block_scope] = now
+                self.table.setdefault(granule, ({}, {}))[is_write][lane + first, reach] = now
 
     def drop(self, where: Index) -> None:
         """Drops the records of granules that a plain write overwrites: an access ordered after that write is ordered after
@@ -64,10 +65,10 @@ class StrongAccesses:
         return inside & self._recorded[np.where(inside, where, 0)]
 
     def conflicts(
-        self, where: Index, lanes: Index, *, with_writes: bool, strong: bool, block_scope: bool = False
+        self, where: Index, lanes: Index, *, with_writes: bool, strong: bool, reach: int = 0
     ) -> NDArray[np.bool_] | None:
         """Which accesses of granules [m, k] by lanes [m] are not ordered after a recorded read (or write, `with_writes`). A
-        `strong` access (`block_scope`: of block scope) conflicts only if one of the two lies outside the scope of the other."""
+        `strong` access of scope `reach` conflicts only if one of the two lies outside the scope of the other."""
         if not self.table:
             return None
         conflicting = self._is_recorded(where)
@@ -79,9 +80,8 @@ class StrongAccesses:
             own = int(lanes[row]) + clocks.first_lane
             others = [
                 (number, time)
-                for (number, their_block_scope), time in self.table[int(where[row, column])][with_writes].items()
-                if number != own
-                and not (strong and ((not their_block_scope and not block_scope) or number // threads == own // threads))
+                for (number, their_reach), time in self.table[int(where[row, column])][with_writes].items()
+                if number != own and not (strong and within(narrower(reach, their_reach), number // threads, own // threads))
             ]
             if not others:
                 conflicting[row, column] = False

@@ -3,7 +3,7 @@
 A write with release semantics stores a token of `Clocks`, the writer's knowledge, with its location; a read with acquire
 semantics merges the token into the reader's knowledge. A fence makes earlier relaxed reads acquire and later relaxed writes
 release. An atomic operation keeps the tokens of its location, because it continues their release sequence; a plain write ends
-the sequence. A release or acquire of block scope (`.cta`) has no effect on other blocks.
+the sequence. A release or acquire has no effect outside its scope (`scopes`): on other blocks, or on other clusters.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.wave import Wave
 from tilec.emulator.ordering.clocks import Clocks, Token
 from tilec.emulator.ordering.races import Shadow
+from tilec.emulator.ordering.scopes import narrower, reach_of, within
 
-Tokens = dict[tuple[int, bool], Token]
-"""Tokens by the writer's block and whether their scope is that block."""
+Tokens = dict[tuple[int, int], Token]
+"""Tokens by the writer's block and the reach of their scope."""
 
 
 class Synchronise:
-    """The tokens of a launch: `released` at each memory index; `fence_tokens` by each lane's last release fence (by whether
-    its scope is the block), for later relaxed writes; `read_tokens` by each lane's relaxed reads, for its next acquire
+    """The tokens of a launch: `released` at each memory index; `fence_tokens` by each lane's last release fence (by the
+    reach of its scope), for later relaxed writes; `read_tokens` by each lane's relaxed reads, for its next acquire
     fence."""
 
     def __init__(self, wave: Wave, clocks: Clocks, shadow: Shadow) -> None:
         self.wave, self.clocks, self.shadow = wave, clocks, shadow
         self.released: dict[int, Tokens] = {}
-        self.fence_tokens: dict[int, dict[bool, Token]] = {}
+        self.fence_tokens: dict[int, dict[int, Token]] = {}
         self.read_tokens: dict[int, Tokens] = {}
         shadow.strong.on_drop.append(self._end)
 
@@ -44,26 +45,25 @@ class Synchronise:
 
     def fence(self, frame: Frame, kind: str, scope: str = "gpu") -> None:
         """A fence by every lane of the frame under its mask."""
-        clocks, block_scope = self.clocks, scope == "cta"
+        clocks, reach = self.clocks, reach_of(scope, self.wave.cluster_size)
         for at in frame.active():
             lane = int(frame.lanes[at])
             one = np.array([lane])
             if kind != "release" and lane in self.read_tokens:
-                self._acquire(lane, self.read_tokens[lane], block_scope)
-                if not block_scope:
+                self._acquire(lane, self.read_tokens[lane], reach)
+                if not reach:
                     del self.read_tokens[lane]
             if kind != "acquire":
                 token = clocks.rows(one)[0]
                 token[lane] = clocks.now
-                self.fence_tokens.setdefault(lane, {})[block_scope] = token
+                self.fence_tokens.setdefault(lane, {})[reach] = token
         clocks.now += 1
 
-    def _acquire(self, lane: int, published: Tokens, block_scope: bool) -> None:
-        """The lane acquires the tokens of its own block and, unless a scope is the block (its own, `block_scope`, or the
-        token's), those of other blocks."""
+    def _acquire(self, lane: int, published: Tokens, reach: int) -> None:
+        """The lane acquires with scope `reach` the tokens whose scope contains it and whose writer its scope contains."""
         block = self._block(lane)
-        for (writer, token_block_scope), token in published.items():
-            if writer == block or not (block_scope or token_block_scope):
+        for (writer, token_reach), token in published.items():
+            if within(narrower(reach, token_reach), writer, block):
                 self.clocks.acquire(np.array([lane]), token)
 
     def _block(self, lane: int) -> int:
@@ -73,14 +73,14 @@ class Synchronise:
         """A strong write: stores a token if it releases, directly or after a fence. `keep`: an atomic operation, which keeps
         the tokens already there."""
         clocks = self.clocks
-        block_scope = scope == "cta"
+        reach = reach_of(scope, self.wave.cluster_size)
         for lane, index in zip(found.lanes.tolist(), found.index.tolist(), strict=True):
-            new_tokens = [(fenced or block_scope, token) for fenced, token in self.fence_tokens.get(lane, {}).items()]
+            new_tokens = [(narrower(fenced, reach), token) for fenced, token in self.fence_tokens.get(lane, {}).items()]
             if order in ("release", "acq_rel", "sc"):
-                new_tokens.append((block_scope, clocks.release(np.array([lane]))))
+                new_tokens.append((reach, clocks.release(np.array([lane]))))
             tokens = dict(self.released.get(index, {})) if keep else {}
-            for is_block_scope, token in new_tokens:
-                writer = self._block(lane), is_block_scope
+            for token_reach, token in new_tokens:
+                writer = self._block(lane), token_reach
                 tokens[writer] = np.maximum(tokens[writer], token) if writer in tokens else token
             if tokens:
                 self.released[index] = tokens
@@ -89,17 +89,17 @@ class Synchronise:
 
     def after_read(self, found: Access, order: str, scope: str | None) -> None:
         """A strong read: acquires the location's tokens, or keeps them for the next fence."""
-        block_scope = scope == "cta"
+        reach = reach_of(scope, self.wave.cluster_size)
         for lane, index in zip(found.lanes.tolist(), found.index.tolist(), strict=True):
             tokens = self.released.get(index)
             if tokens is None:
                 continue
             if order in ("acquire", "acq_rel", "sc"):
-                self._acquire(lane, tokens, block_scope)
+                self._acquire(lane, tokens, reach)
                 continue
             block = self._block(lane)
             acquirable = dict(self.read_tokens.get(lane, {}))
             for key, token in tokens.items():
-                if key[0] == block or not (block_scope or key[1]):
+                if within(narrower(reach, key[1]), key[0], block):
                     acquirable[key] = np.maximum(acquirable[key], token) if key in acquirable else token
             self.read_tokens[lane] = acquirable
