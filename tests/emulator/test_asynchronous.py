@@ -230,8 +230,5 @@ def test_what_is_resident_may_not_be_written_before_the_wait():
 def test_unmodelled_instructions_are_refused_by_name():
     from tilec.emulator.errors import UnsupportedPtx
 
-    with pytest.raises(UnsupportedPtx, match="relaxed"):
-        waited(STORE.replace("mbarrier.arrive", "mbarrier.arrive.relaxed.cta"))
-
     with pytest.raises(UnsupportedPtx, match="tcgen05"):
         launch(program("tcgen05.wait::ld.sync.aligned;", ["out"]), {"out": np.zeros(32, np.uint32)})

@@ -33,7 +33,7 @@ KINDS: Final = {
     "mbarrier": "an mbarrier used outside its rules",
     "dependency": "global memory touched before griddepcontrol.wait in a launch that may overlap the one before it",
     "descriptor": "a descriptor (matrix or tensor map) with fields that the instruction cannot use",
-    "cluster": "shared memory of a block of the cluster that does not exist or may have exited",
+    "cluster": "a block of the cluster that does not exist or may have exited, or a request for its launch that is undefined",
     "launch": "a launch that the module or its target forbids (block shape, shared memory, clusters)",
     "trap": "the program executed trap",
     "limit": "the launch took more instructions than it was given",

@@ -32,8 +32,8 @@ Block = tuple[int, int, int]
 Argument = int | float | bytes | Allocation
 families.register()
 PERSISTENT_BLOCKS: Final = (2, 3, 16)
-"""Grid sizes of a persistent kernel, in clusters: with 2 or 3 blocks each processes several tiles, an even or an odd number; with 16 many
-process one or none."""
+"""Grid sizes of a persistent kernel, in clusters: with 2 or 3 each processes several tiles, an even or an odd number; with 16
+many process one or none."""
 SHARED_BYTES: Final = {
     70: 98304, 72: 98304, 75: 65536, 80: 166912, 86: 101376, 87: 166912, 89: 101376, 90: 232448, 100: 232448, 103: 232448,
     110: 232448, 120: 101376, 121: 101376,

@@ -35,6 +35,10 @@ _OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+ASYNC_REDUCTION: Final[list[Any]] = []
+"""The decoder of red.async; `async_stores` registers it."""
+
+
 def _sum(kind: str) -> Callable[[Any, Any], Any]:
     if kind in ("f16", "bf16", "f16x2", "bf16x2"):
         single = kind.removesuffix("x2")
@@ -61,7 +65,8 @@ def _decrement(old: Any, new: Any) -> Any:
     return where((old == 0) | (old > new), new, old - np.uint32(1))
 
 
-def _function(operation: str, kind: str) -> Callable[[Any, Any], Any]:
+def reduction(operation: str, kind: str) -> Callable[[Any, Any], Any]:
+    """The function of the old value and the operand that an operation other than cas stores."""
     one = np.uint32(1)
     table: dict[str, Callable[[Any, Any], Any]] = {
         "and": np.bitwise_and,
@@ -82,6 +87,8 @@ def _function(operation: str, kind: str) -> Callable[[Any, Any], Any]:
 @lanewise("atom", "red")
 def atomic(d: Decoder) -> Step:
     returns = d.instruction.opcode == "atom"
+    if not returns and d.flag("async"):
+        return ASYNC_REDUCTION[0](d)
     order = d.take("relaxed", "acquire", "release", "acq_rel") or "relaxed"
     scope = d.take(*SCOPES) or "gpu"
     space = state_space(d.take("global", "shared", "shared::cta", "shared::cluster"))
@@ -105,7 +112,7 @@ def _atomic_step(
 ) -> Step:
     space, order, scope = how
     width, dtype = TYPES[kind][0] // 8, TYPES[kind][1]
-    function = _function(operation, kind) if operation != "cas" else None
+    function = reduction(operation, kind) if operation != "cas" else None
     may_flush = operation == "add" and kind == "f32"
     machine, instruction = d.machine, d.instruction
     accesses, synchronise = machine.accesses, machine.ordering.synchronise

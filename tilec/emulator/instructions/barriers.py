@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from tilec.emulator.instructions.barrier_votes import Ballot
+from tilec.emulator.instructions.cluster_barriers import cluster_barrier
 from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.instructions.operands import read
 from tilec.emulator.instructions.warp import warp_barrier
@@ -27,6 +28,8 @@ def bar(d: Decoder) -> Step:
     if d.instruction.opcode == "bar" and d.flag("warp"):
         d.need("sync")
         return warp_barrier(d)
+    if d.instruction.opcode == "barrier" and d.flag("cluster"):
+        return cluster_barrier(d)
     d.flag("cta")
     mode = d.need("sync", "arrive", "red")
     operation = d.need("popc", "and", "or") if mode == "red" else ""

@@ -3,8 +3,7 @@
 PTX ISA, "Data movement and conversion instructions: bulk copies" and "tensor copies". A copy to shared memory counts bytes on
 an mbarrier; its destination is in flight until a thread has observed the completion of that phase. A copy to global memory
 belongs to a bulk group of its thread: its source is in flight until a wait on the group (`.read`), its destination until the
-group is complete. Source bytes are read when the copy is issued. im2col, multicast to other blocks and reductions are not
-emulated.
+group is complete. Source bytes are read when the copy is issued. im2col and reductions are not emulated.
 """
 
 from __future__ import annotations
@@ -16,8 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.instructions.bulk_stores import Stores
-from tilec.emulator.instructions.bulk_transfers import Bytes, Index, Transfer, by_granule, write
-from tilec.emulator.instructions.mbarrier_state import BYTES, Record
+from tilec.emulator.instructions.bulk_transfers import Bytes, Index, Transfer, by_granule
+from tilec.emulator.instructions.load_starts import check_proxy, check_write, granules_of, start
+from tilec.emulator.instructions.mbarrier_state import Record
+from tilec.emulator.instructions.memory import state_space
+from tilec.emulator.instructions.multicast import Destination, several, single
 from tilec.emulator.instructions.operands import poison_of
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.machine import Machine
@@ -25,7 +27,7 @@ from tilec.emulator.machine.memory import GLOBAL_BASE
 from tilec.emulator.machine.registry import Decoder
 from tilec.emulator.machine.sources import Source, Step
 from tilec.emulator.matrices.tensor_maps import MAP_BYTES, TensorMap, box_addresses
-from tilec.emulator.ordering.in_flight import NOTHING, SHIFT
+from tilec.emulator.ordering.in_flight import NOTHING
 from tilec.emulator.ptx.syntax import Vector
 
 BOX_ALIGNMENT = 128
@@ -49,69 +51,69 @@ def decode(d: Decoder) -> Step:
     rank = int(d.need("1d", "2d", "3d", "4d", "5d")[0]) if tensor else 0
     if d.flag("global"):
         return _store(d, state, rank)
-    return _load(d, rank)
+    return _load(d, rank, d.take("cta_group::1", "cta_group::2") if tensor else None)
 
 
-def _granules(bytes_: Index) -> Index:
-    return np.unique(bytes_ >> SHIFT)
-
-
-def _load(d: Decoder, rank: int) -> Step:
-    """Global to shared, counted on an mbarrier."""
-    d.need("shared::cluster", "shared::cta")
-    d.need("global")
+def _load(d: Decoder, rank: int, group: str | None) -> Step:
+    """Global to shared memory, or between shared memories of a cluster, counted on an mbarrier."""
+    space = state_space(d.need("shared::cluster", "shared::cta"))
+    source_space = state_space(d.need("global") if rank or space == "shared" else d.need("global", "shared::cta"))
     if rank:
         d.take("tile")
     d.need("mbarrier::complete_tx::bytes")
+    multicast = d.flag("multicast::cluster") if space == "shared::cluster" and source_space == "global" else False
+    group = group or (d.take("cta_group::1", "cta_group::2") if rank else None)
     hint = d.flag("L2::cache_hint")
-    d.finish((3 if rank else 4) + int(hint))
-    to, barrier = d.address_source(d.address(0)), d.address_source(d.address(2 if rank else 3))
-    positions = _box(d, 1, rank, write=False) if rank else _plain(d, 1, loads=True)
-    machine = d.machine
+    first = 3 if rank else 4
+    d.finish(first + int(multicast) + int(hint))
+    to, barrier = d.address_source(d.address(0)), d.address_source(d.address(first - 1))
+    mask = d.source(first, "b16") if multicast else None
+    positions = (
+        _box(d, 1, rank, space, write=False) if rank else _plain(d, 1, (source_space, space), loads=True)
+    )  # fmt: skip
+    machine, pair = d.machine, group == "cta_group::2"
 
     def step(frame: Frame) -> None:
         for at, lane_mask in _lanes(frame):
             moved = positions(frame, at, to, lane_mask)
-            named = _barrier(frame, barrier, d, lane_mask)
+            named = _barrier(frame, barrier, d, lane_mask, space)
             if moved is None or named is None:
                 continue
             byte_indices, there = moved
             lane = int(frame.lanes[at])
-            made = machine.ordering.shadow.granules(np.array([named.index]), BYTES)[0]
-            machine.ordering.proxies.check(made, lane, d.instruction, named.index, barrier=True)
-            data, poison = _read(byte_indices, lane, d)
-            source = byte_indices[byte_indices >= 0]
-            _watch_proxy(there, lane, d, "shared")  # before its stamps are those of this write
-            _watch_write(there, lane, d)
-            reads = _granules(source) if _tracked(machine, source) else NOTHING
-            if len(reads):
-                _watch_proxy(source, lane, d, "global")
-            operation = machine.ordering.in_flight.begin(reads, _granules(there))
-            _start_load(machine, named, Transfer(source, there, data, poison, lane, 0, d.instruction, operation))
+            if mask is None:
+                destinations = single(machine, lane, int(there[0]), named, pair, d.instruction)
+            else:
+                chosen = int(np.broadcast_to(mask.value(frame), frame.n)[at])
+                poison = mask.poison(frame)
+                if poison is not None and poison[at]:
+                    machine.faults.poison("a mask", d.instruction, frame, np.where(lane_mask, poison, 0).astype(np.uint8))
+                destinations = several(machine, lane, int(there[0]), named, chosen, pair, d.instruction)
+            for destination in destinations:
+                _start_load(d, lane, byte_indices, there, destination, source_space)
 
     return step
 
 
-def _start_load(machine: Machine, record: Record, transfer: Transfer) -> None:
-    number = machine.bulk_loads.begin(transfer.lane, transfer.instruction)
+def _start_load(
+    d: Decoder, lane: int, byte_indices: Index, given: Index, destination: Destination, source_space: str
+) -> None:  # fmt: skip
+    """Starts the copy to one destination."""
+    machine, there = d.machine, given + destination.shift
+    data, poison = _read(byte_indices, lane, d)
+    source = byte_indices[byte_indices >= 0]
+    reads = granules_of(source) if _tracked(machine, source) else NOTHING
+    if len(reads):
+        check_proxy(machine, source, lane, d.instruction, source_space)
+    start(
+        machine, d.instruction, lane, destination, there, data, poison, source=source, reads=reads,
+        shared_source=source_space == "shared",
+    )  # fmt: skip
 
-    def settle(observer: int) -> None:
-        machine.bulk_loads.end(number)
-        machine.ordering.in_flight.end(transfer.operation)
-        write(machine.accesses, transfer, observer)
 
-    def arrive() -> int:
-        record.completed_copies.append(settle)
-        count = len(transfer.target)
-        machine.mbarriers.attempt(record, transfer.lane, transfer.instruction, lambda: record.state.complete(count))
-        return count
-
-    record.copies_in_flight.append(arrive)
-
-
-def _barrier(frame: Frame, address: Source, d: Decoder, lane_mask: Any) -> Record | None:
+def _barrier(frame: Frame, address: Source, d: Decoder, lane_mask: Any, space: str) -> Record | None:
     old, frame.mask = frame.mask, lane_mask
-    found = list(d.machine.mbarriers.find(frame, address, d.instruction))
+    found = list(d.machine.mbarriers.find(frame, address, d.instruction, space))
     frame.mask = old
     return found[0][0] if found else None
 
@@ -125,7 +127,7 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
     hint = d.flag("L2::cache_hint")
     d.finish((2 if rank else 3) + int(hint))
     source = d.address_source(d.address(1))
-    positions = _box(d, 0, rank, write=True) if rank else _plain(d, 0, loads=False)
+    positions = _box(d, 0, rank, "shared", write=True) if rank else _plain(d, 0, ("global", "shared"), loads=False)
     machine = d.machine
 
     def step(frame: Frame) -> None:
@@ -137,11 +139,11 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
             kept = outside >= 0
             target, where = outside[kept], inside[kept]
             lane = int(frame.lanes[at])
-            _watch_proxy(where, lane, d, "shared")
+            check_proxy(machine, where, lane, d.instruction, "shared")
             data, poison = _read(where, lane, d)
-            _watch_proxy(target, lane, d, "global")
-            _watch_write(target, lane, d)
-            operation = machine.ordering.in_flight.begin(_granules(where), _granules(target))
+            check_proxy(machine, target, lane, d.instruction, "global")
+            check_write(machine, target, lane, d.instruction)
+            operation = machine.ordering.in_flight.begin(granules_of(where), granules_of(target))
             group = int(state.committed[lane])
             state.waiting.append(Transfer(where, target, data, poison, lane, group, d.instruction, operation))
 
@@ -156,8 +158,9 @@ def _lanes(frame: Frame) -> Iterator[tuple[int, NDArray[np.bool_]]]:
         yield at, lane_mask
 
 
-def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
-    """A function that returns the global and shared positions of the bytes of a contiguous copy."""
+def _plain(d: Decoder, operand: int, spaces: tuple[str, str], *, loads: bool) -> Positions:
+    """A function that returns the positions of the bytes of a contiguous copy in its two state spaces; the second is shared
+    memory, the destination if it `loads`."""
     outer, length = d.address_source(d.address(operand)), d.source(2, "u32")
 
     def piece(frame: Frame, at: int, shared: Source, lane_mask: Any) -> tuple[Index, Index] | None:
@@ -175,7 +178,7 @@ def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
                 frame, address, poison, space, size, d.instruction, write=write, align=16, mask=lane_mask
             ).index
 
-        inside, outside = first(shared, "shared", write=loads), first(outer, "global", write=not loads)
+        inside, outside = first(shared, spaces[1], write=loads), first(outer, spaces[0], write=not loads)
         if not len(inside) or not len(outside):
             return None
         steps = np.arange(size)
@@ -184,7 +187,7 @@ def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
     return piece
 
 
-def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
+def _box(d: Decoder, operand: int, rank: int, space: str, *, write: bool) -> Positions:
     """A function that returns the global (-1 outside the tensor) and shared positions of the bytes of a box."""
     place = d.address(operand)
     items = [item for extra in place.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
@@ -213,7 +216,7 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
                 machine.faults.poison("a coordinate", d.instruction, frame, np.where(lane_mask, poison, 0).astype(np.uint8))
                 return None
         place = machine.locator.locate(
-            frame, shared.value(frame), shared.poison(frame), "shared", tensor.box_bytes, d.instruction, write=False,
+            frame, shared.value(frame), shared.poison(frame), space, tensor.box_bytes, d.instruction, write=False,
             align=BOX_ALIGNMENT, mask=lane_mask,
         )  # fmt: skip
         if not len(place.index):
@@ -261,21 +264,3 @@ def _read(byte_indices: Index, lane: int, d: Decoder) -> tuple[Bytes, Bytes]:
     return np.where(real, machine.memory.data[where], 0).astype(np.uint8), np.where(
         real, machine.memory.poison[where], 0
     ).astype(np.uint8)
-
-
-def _watch_proxy(byte_indices: Index, lane: int, d: Decoder, space: str) -> None:
-    """Checks that the last generic writes of these bytes are visible to the async proxy, which reads or writes them."""
-    ordering = d.machine.ordering
-    if len(byte_indices):
-        granules = np.unique(byte_indices >> ordering.shadow.shift)
-        ordering.proxies.check(granules, lane, d.instruction, int(byte_indices[0]), space=space)
-
-
-def _watch_write(byte_indices: Index, lane: int, d: Decoder) -> None:
-    machine = d.machine
-    found = machine.memory.allocation_at(int(byte_indices[0])) if len(byte_indices) else None
-    if found is None:
-        return
-    if not found.writable:
-        machine.faults.add("read-only", f"a write to `{found.name}`", d.instruction, lane, index=int(byte_indices[0]))
-    machine.accesses.watch_write(by_granule(machine.ordering.shadow, byte_indices, lane), d.instruction)

@@ -44,12 +44,13 @@ def stamp_reads(shadow: Shadow, byte_indices: Index, lane: int) -> None:
     shadow.read(found.index, found.width, found.lanes)
 
 
-def write(accesses: Accesses, transfer: Transfer, lane: int) -> None:
-    """Writes the bytes through the async proxy, stamped as a write by `lane`."""
+def write(accesses: Accesses, transfer: Transfer, lane: int, *, generic: bool = False) -> None:
+    """Writes the bytes through the async proxy (or the `generic` one), stamped as a write by `lane`."""
     memory, clocks, shadow = accesses.memory, accesses.ordering.clocks, accesses.ordering.shadow
     memory.data[transfer.target] = transfer.data
     memory.poison[transfer.target] = transfer.poison
     where = np.unique(transfer.target >> shadow.shift)
     shadow.writes[where] = (clocks.now << LANE_BITS) + lane + clocks.first_lane + 1
     shadow.reads[where] = 0
-    accesses.ordering.proxies.record_async_write(where)
+    if not generic:
+        accesses.ordering.proxies.record_async_write(where)

@@ -22,6 +22,8 @@ FAMILIES: Final = (
     "copies",
     "warpgroup",
     "clusters",
+    "async_stores",
+    "launch_control",
     "proxy_fences",
     "setmaxnreg",
 )

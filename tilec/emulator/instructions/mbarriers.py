@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from tilec.emulator.errors import UNINITIALISED
 from tilec.emulator.instructions.mbarrier_state import BYTES, Mbarriers, Record
+from tilec.emulator.instructions.memory import state_space
 from tilec.emulator.instructions.operands import read
 from tilec.emulator.machine.frame import RESCHEDULE, Frame
 from tilec.emulator.machine.registry import Decoder, control
 from tilec.emulator.machine.sources import Step
 from tilec.emulator.machine.wave import BLOCKED
 from tilec.emulator.ordering.transaction_barrier import BarrierMisuse, TransactionBarrier
-from tilec.emulator.ptx.syntax import Address
+from tilec.emulator.ptx.syntax import Address, Sink
 
 Index = NDArray[np.int64]
 TIMEOUT_PROBABILITY: Final = 0.2
@@ -40,17 +41,19 @@ def mbarrier(d: Decoder) -> Step:
     return _arrive(d, barriers, operation)
 
 
-def _space(d: Decoder) -> None:
-    """Modifiers without effect in a single block. `.relaxed` does not order memory and is rejected, like any other
-    modifier."""
-    d.take("release", "acquire")
-    d.take("cta", "cluster")
-    d.take("shared", "shared::cta", "shared::cluster")
+def _how(d: Decoder, default: str, *others: str, peers: bool) -> tuple[tuple[str, str], str]:
+    """(order and scope, state space) of an operation; its order is `default` or one of `others`. `peers`: the barrier may be
+    that of a peer. Only a relaxed operation must name its scope."""
+    order = d.take(default, *others)
+    scope = d.need("cta", "cluster") if order == "relaxed" else d.take("cta", "cluster")
+    space = state_space(d.take("shared", "shared::cta", *(("shared::cluster",) if peers else ())))
     d.need("b64")
+    return (order or default, scope or "cta"), space
 
 
 def _lifetime(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
-    _space(d)
+    space = state_space(d.take("shared", "shared::cta"))
+    d.need("b64")
     d.finish(2 if operation == "init" else 1)
     address = d.address_source(d.address(0))
     count = d.source(1, "u32") if operation == "init" else None
@@ -58,8 +61,12 @@ def _lifetime(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
 
     def step(frame: Frame) -> None:
         checked = machine.locator.locate(
-            frame, address.value(frame), address.poison(frame), "shared", BYTES, d.instruction, write=True
+            frame, address.value(frame), address.poison(frame), space, BYTES, d.instruction, write=True
         )
+        if checked.space(machine.memory) not in ("", "shared"):
+            text = "an mbarrier outside shared memory"
+            machine.faults.add("space", text, d.instruction, int(checked.lanes[0]), index=int(checked.index[0]))
+            return
         if count is None:
             for index in np.unique(checked.index):
                 if barriers.live.pop(int(index), None) is None:
@@ -80,7 +87,8 @@ def _lifetime(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
             positions = np.arange(frame.n) if checked.positions is None else checked.positions
             for index, lane, value in zip(checked.index, checked.lanes, values[positions], strict=True):
                 try:
-                    barriers.live[int(index)] = Record(int(index), TransactionBarrier(int(value)))
+                    state, block = TransactionBarrier(int(value)), int(machine.wave.block[lane])
+                    barriers.live[int(index)] = Record(int(index), state, block, int(lane))
                 except BarrierMisuse as misuse:
                     machine.faults.add("mbarrier", f"an mbarrier {misuse}", d.instruction, int(lane), index=int(index))
                 machine.ordering.in_flight.mark_barrier(int(index), True)
@@ -92,8 +100,11 @@ def _arrive(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
     expects = operation == "expect_tx" or (operation in ("arrive", "arrive_drop") and d.flag("expect_tx"))
     if operation.startswith("arrive"):
         d.take("noComplete")
-    _space(d)
+    orders = ("release", "relaxed") if operation.startswith("arrive") else ("relaxed",)
+    how, space = _how(d, *orders, peers=True)
     returns = operation.startswith("arrive") and not isinstance(d.operands[0], Address)
+    if space == "shared::cluster" and returns and not isinstance(d.operands[0], Sink):
+        raise d.unsupported("the state of a barrier that may be a peer's")
     operands = d.operands[1:] if returns else d.operands
     d.finish(len(d.operands))
     address = d.address_source(d.address(int(returns)))
@@ -103,7 +114,7 @@ def _arrive(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
     def step(frame: Frame) -> None:
         phases = np.zeros(frame.n, np.uint64)
         amounts = np.ones(frame.n, np.int64) if amount is None else np.broadcast_to(amount.value(frame), (frame.n,))
-        for record, lanes in barriers.find(frame, address, d.instruction):
+        for record, lanes in barriers.find(frame, address, d.instruction, space):
             positions = np.searchsorted(frame.lanes, lanes)
             chosen = [int(x) for x in amounts[positions]]
             for lane, value in zip(lanes, chosen, strict=True):
@@ -118,7 +129,8 @@ def _arrive(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
             if operation.startswith("arrive"):
                 if operation == "arrive_drop":
                     record.state.expected -= sum([1] * len(chosen) if expects else chosen)
-                phases[positions] = barriers.arrive(record, lanes, [1] * len(chosen) if expects else chosen, d.instruction)
+                counts = [1] * len(chosen) if expects else chosen
+                phases[positions] = barriers.arrive(record, lanes, counts, d.instruction, how)
         if target is not None:
             target(frame, phases, None)
 
@@ -127,7 +139,7 @@ def _arrive(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
 
 def _wait(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
     by_parity = d.flag("parity")
-    _space(d)
+    how, space = _how(d, "acquire", "relaxed", peers=False)
     d.finish(3, 4)
     target, address = d.target(0, "pred"), d.address_source(d.address(1))
     phase = d.source(2, "u32" if by_parity else "u64")
@@ -139,7 +151,7 @@ def _wait(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
             machine.faults.poison("the phase that is waited for", d.instruction, frame, poison)
         passed = np.ones(frame.n, np.bool_)
         blocked: list[tuple[Record, Index]] = []
-        for record, lanes in barriers.find(frame, address, d.instruction):
+        for record, lanes in barriers.find(frame, address, d.instruction, space):
             positions = np.searchsorted(frame.lanes, lanes)
             awaited = phases[positions]
             complete = _passed(barriers, record, awaited, by_parity, lanes, d)
@@ -148,7 +160,7 @@ def _wait(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
                 complete = _passed(barriers, record, awaited, by_parity, lanes, d)
             passed[positions] = complete
             if complete.any():
-                barriers.acquire_phase(record, lanes[complete])
+                barriers.observe(record, lanes[complete], how)
             if not complete.all():
                 blocked.append((record, lanes[~complete]))
         if not blocked:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
+from tilec.emulator.instructions.quads import half, half_targets
 from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.machine import Machine
@@ -20,11 +21,11 @@ from tilec.emulator.machine.registry import Decoder, lanewise
 from tilec.emulator.machine.scalar_types import RAW, TYPES
 from tilec.emulator.machine.sources import Step, Target
 from tilec.emulator.machine.windows import WINDOW
-from tilec.emulator.ordering.proxies import Proxies
 from tilec.emulator.ptx.syntax import Address, Symbol
 
 KINDS: Final = (
     *(f"{k}{b}" for k in "bus" for b in (8, 16, 32, 64)),
+    "b128",
     "f16",
     "bf16",
     "f32",
@@ -83,6 +84,8 @@ def ld(d: Decoder) -> Step:
     count, kind = _shape(d)
     d.finish(3 if policy else 2)
     targets = [d.target(item, _raw(kind)) for item in d.vector(0, count)]
+    if kind == "b128":
+        count, kind, targets = 2 * count, "b64", [half for target in targets for half in half_targets(target)]
     operand = d.address(1)
     if space == "param" and isinstance(operand.base, Symbol) and count == 1:
         return _parameter(d, operand.base, operand.offset, targets, kind)
@@ -158,6 +161,8 @@ def _halves(
 
 @lanewise("st")
 def st(d: Decoder) -> Step:
+    if d.flag("async"):
+        return ASYNC_STORE[0](d)
     space, order, scope, _, policy = _prologue(d)
     if order == "acquire" or space in ("const", "param"):
         raise d.unsupported(f"a store of kind .{order} to .{space}")
@@ -165,6 +170,8 @@ def st(d: Decoder) -> Step:
     d.finish(3 if policy else 2)
     raw, width, instruction = _raw(kind), TYPES[kind][0] // 8, d.instruction
     sources = [d.source(item, "b" + raw[1:]) for item in d.vector(1, count)]
+    if kind == "b128":
+        count, width, sources = 2 * count, 8, [half(source, k) for source in sources for k in (0, 1)]
     address, total, dtype, strong = d.address_source(d.address(0)), width * count, RAW[8 * width], order != "weak"
     machine = d.machine
     synchronise = machine.ordering.synchronise if strong else None
@@ -251,7 +258,6 @@ def _in_shared(d: Decoder, peers: bool) -> Step:
 @lanewise("fence", "membar")
 def fence(d: Decoder) -> Step:
     """Orders a thread's earlier accesses with its later ones, at strong accesses (PTX ISA, section 8.8)."""
-    made: Proxies | None = None
     if d.instruction.opcode == "membar":
         kind, scope = "sc", d.need("cta", "gl", "sys")
     else:
@@ -263,21 +269,30 @@ def fence(d: Decoder) -> Step:
         if d.take("mbarrier_init"):
             d.need("release")
             d.need("cluster")
-            kind, scope = "acq_rel", "cluster"
-            made = d.machine.ordering.proxies
+            d.finish(0)
+            return _mbarrier_init_fence(d)
         else:
             kind = d.take("sc", "acq_rel", "acquire", "release") or "acq_rel"
             scope = d.need(*SCOPES)
     d.finish(0)
     synchronise = d.machine.ordering.synchronise
 
+    return lambda frame: synchronise.fence(frame, kind, scope)
+
+
+def _mbarrier_init_fence(d: Decoder) -> Step:
+    """`fence.mbarrier_init.release.cluster`, which orders only the thread's earlier `mbarrier.init`."""
+    ordering = d.machine.ordering
+
     def step(frame: Frame) -> None:
-        if made is not None:
-            made.fence(frame.active_lanes(), is_mbarrier_init=True)
-        synchronise.fence(frame, kind, scope)
+        lanes = frame.active_lanes()
+        ordering.barrier_inits.fence(lanes)
+        ordering.proxies.fence(lanes, is_mbarrier_init=True)
 
     return step
 
 
+ASYNC_STORE: Final[list[Any]] = []
+"""The decoder of st.async; `async_stores` registers it."""
 FENCE_PROXY: Final[dict[str, Any]] = {}
 """Decoders of fence.proxy by its next modifier; `proxy_fences` registers them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
+from tilec.emulator.instructions.quads import mov_b128
 from tilec.emulator.machine.frame import Frame, union
 from tilec.emulator.machine.halves import high, low, packed
 from tilec.emulator.machine.memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
@@ -19,8 +20,10 @@ WINDOWS = {"shared": SHARED_BASE, "local": LOCAL_BASE, "global": 0, "const": 0, 
 
 @lanewise("mov")
 def mov(d: Decoder) -> Step:
-    kind = d.need(*_MOV)
+    kind = d.need(*_MOV, "b128")
     d.finish(2)
+    if kind == "b128":
+        return mov_b128(d)
     result = d.operands[0]
     if isinstance(result, Register) and TYPES[result.type][0] != TYPES[kind][0]:
         raise d.unsupported("mov to a register of another size")

@@ -14,6 +14,9 @@ from tilec.emulator.instructions.async_copy_state import Copies
 from tilec.emulator.instructions.barrier_state import Barriers
 from tilec.emulator.instructions.bulk_loads import Loads
 from tilec.emulator.instructions.bulk_stores import Stores
+from tilec.emulator.instructions.cluster_barrier_state import ClusterBarriers
+from tilec.emulator.instructions.cluster_exits import ClusterExits
+from tilec.emulator.instructions.launch_control_state import LaunchControl
 from tilec.emulator.instructions.mbarrier_state import Mbarriers
 from tilec.emulator.instructions.register_pool import RegisterPool
 from tilec.emulator.instructions.warpgroup_state import Warpgroups
@@ -54,8 +57,12 @@ class Machine:
         self.mbarriers = Mbarriers(launch, self.wave, self.random, self.locator, self.accesses)
         self.barriers = Barriers(launch, self.wave, self.registers, self.random, self.ordering.clocks, self.faults)
         self.register_pool = RegisterPool(launch, self.wave, self.faults)
+        self.cluster_barriers = ClusterBarriers(self.wave, self.ordering, self.faults)
+        self.launch_control = LaunchControl(self.pending, self.wave, self.ordering.clocks, self.faults)
+        self.cluster_exits = ClusterExits(self.wave, self.windows, self.mbarriers, self.ordering, self.faults)
         self.subsystems: tuple[Subsystem, ...] = (
             self.copies, self.bulk_stores, self.bulk_loads, self.warpgroups, self.mbarriers, self.barriers, self.register_pool,
+            self.cluster_barriers, self.cluster_exits, self.launch_control,
         )  # fmt: skip
 
     def start(self, blocks: Sequence[Shape], first_number: int) -> None:

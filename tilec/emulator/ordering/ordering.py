@@ -6,6 +6,7 @@ from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.launch_state import LaunchState
 from tilec.emulator.machine.memory import Memory
 from tilec.emulator.machine.wave import Wave
+from tilec.emulator.ordering.barrier_inits import BarrierInits
 from tilec.emulator.ordering.clocks import Clocks
 from tilec.emulator.ordering.in_flight import InFlight
 from tilec.emulator.ordering.noncoherent import NoncoherentReads
@@ -24,7 +25,8 @@ class Ordering:
         self.shadow = Shadow(self.clocks, len(memory.data), launch.function.instructions)
         memory.on_growth.append(self.shadow.grow)
         self.in_flight = InFlight(memory, faults)
-        self.proxies = Proxies(wave, self.clocks, self.shadow, faults)
+        self.barrier_inits = BarrierInits(self.clocks)
+        self.proxies = Proxies(wave, self.clocks, self.shadow, self.barrier_inits, faults)
         self.synchronise = Synchronise(wave, self.clocks, self.shadow)
         self.replicas = Replicas(launch, self.shadow)
         self.prior_launches = PriorLaunches(wave, faults, launch.overlaps)
@@ -34,6 +36,7 @@ class Ordering:
         """Starts a new wave of blocks; `first_lane` is the launch-wide number of its lane 0."""
         self.clocks.start(first_lane)
         self.in_flight.clear()
+        self.barrier_inits.clear()
         self.proxies.clear()
         self.synchronise.clear()
         self.prior_launches.clear()

@@ -50,6 +50,16 @@ class StrongAccesses:
             for granule in row:
                 self.table.setdefault(granule, ({}, {}))[is_write][lane + first, reach] = now
 
+    def replace(self, where: Index, lane: int, time: int, observer: int) -> None:
+        """Records the write of granules [m, k] by a lane at a time, of any scope, as one by `observer` now."""
+        clocks = self.clocks
+        number, heir = lane + clocks.first_lane, observer + clocks.first_lane
+        for granule in where.reshape(-1).tolist():
+            writes = self.table.setdefault(granule, ({}, {}))[True]
+            for key in [key for key, then in writes.items() if key[0] == number and then == time]:
+                del writes[key]
+                writes[heir, key[1]] = clocks.now
+
     def drop(self, where: Index) -> None:
         """Drops the records of granules that a plain write overwrites: an access ordered after that write is ordered after
         all earlier ones."""

@@ -8,7 +8,10 @@ the sequence. A release or acquire has no effect outside its scope (`scopes`): o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
@@ -24,13 +27,14 @@ Tokens = dict[tuple[int, int], Token]
 class Synchronise:
     """The tokens of a launch: `released` at each memory index; `fence_tokens` by each lane's last release fence (by the
     reach of its scope), for later relaxed writes; `read_tokens` by each lane's relaxed reads, for its next acquire
-    fence."""
+    fence; `on_acquire` is called with the lane and the reach of every fence that acquires."""
 
     def __init__(self, wave: Wave, clocks: Clocks, shadow: Shadow) -> None:
         self.wave, self.clocks, self.shadow = wave, clocks, shadow
         self.released: dict[int, Tokens] = {}
         self.fence_tokens: dict[int, dict[int, Token]] = {}
         self.read_tokens: dict[int, Tokens] = {}
+        self.on_acquire: list[Callable[[int, int], None]] = []
         shadow.strong.on_drop.append(self._end)
 
     def _end(self, granule: int) -> None:
@@ -49,6 +53,8 @@ class Synchronise:
         for at in frame.active():
             lane = int(frame.lanes[at])
             one = np.array([lane])
+            for action in self.on_acquire if kind != "release" else ():
+                action(lane, reach)
             if kind != "release" and lane in self.read_tokens:
                 self._acquire(lane, self.read_tokens[lane], reach)
                 if not reach:
@@ -65,6 +71,16 @@ class Synchronise:
         for (writer, token_reach), token in published.items():
             if within(narrower(reach, token_reach), writer, block):
                 self.clocks.acquire(np.array([lane]), token)
+
+    def fenced(self, lanes: NDArray[np.int64], *, own_block: bool = False) -> Token | None:
+        """What the release fences of these lanes let a relaxed signal publish, to a peer of the cluster or (`own_block`) to
+        their own block; None if nothing."""
+        found: Token | None = None
+        for lane in lanes.tolist() if self.fence_tokens else ():
+            for reach, token in self.fence_tokens.get(lane, {}).items():
+                if own_block or not reach or reach >= self.wave.cluster_size:
+                    found = token if found is None else np.maximum(found, token)
+        return found
 
     def _block(self, lane: int) -> int:
         return int(self.wave.block_number[self.wave.block[lane]])
