@@ -1,8 +1,8 @@
 """`st.async` and `red.async`: stores and reductions in the shared memory of a block of the cluster, counted on its mbarrier.
 
 PTX ISA, "st.async" and "red.async". Both go through the generic proxy and are relaxed: only a thread that acquires the phase of
-the mbarrier sees them in order. A store is in flight until then. A reduction is atomic and takes effect when it is issued; it is
-stamped as that of a thread that acquired the phase.
+the mbarrier sees them in order. A store is in flight until then. A reduction is atomic and takes effect when it is issued; it
+is stamped as that of a thread that acquired the phase.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.subsystem import Subsystem
 from tilec.emulator.machine.wave import EXITED, Wave
+from tilec.emulator.machine.windows import Windows
 from tilec.emulator.ordering.barrier_inits import Published
 from tilec.emulator.ordering.clocks import Token
 from tilec.emulator.ordering.ordering import Ordering
@@ -37,8 +38,8 @@ class ClusterBarriers(Subsystem):
     """`_arrived` [lanes]: the lane has arrived and not yet waited; `_phases`: the current phase of each cluster; `_last`: the
     last complete one."""
 
-    def __init__(self, wave: Wave, ordering: Ordering, faults: Recorder) -> None:
-        self.wave, self.ordering, self.faults = wave, ordering, faults
+    def __init__(self, wave: Wave, windows: Windows, ordering: Ordering, faults: Recorder) -> None:
+        self.wave, self.windows, self.ordering, self.faults = wave, windows, ordering, faults
         self.clear()
 
     def clear(self) -> None:
@@ -85,6 +86,8 @@ class ClusterBarriers(Subsystem):
     def _pass(self, phase: _Phase | None, lanes: Index) -> None:
         """These lanes pass the wait of a complete phase."""
         self._arrived[lanes] = False
+        if self.windows.cluster is not None:
+            self.windows.cluster.met[lanes] = True
         if phase is None or not len(lanes):
             return
         if phase.token is not None:

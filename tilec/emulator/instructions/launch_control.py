@@ -1,9 +1,9 @@
 """`clusterlaunchcontrol`: a cluster asks to take over the work of one that has not started.
 
 PTX ISA, "clusterlaunchcontrol.try_cancel" and ".query_cancel". The answer, 16 opaque bytes, is written through the async proxy
-and counts 16 bytes on an mbarrier, in the asking block or in every block of its cluster. Seed 0 cancels clusters in the order in
-which they would start; any other seed in random order, and sometimes answers false although clusters are left, which then start
-normally. A request by a thread that knows of a false answer to its cluster is undefined.
+and counts 16 bytes on an mbarrier, in the asking block or in every block of its cluster. Seed 0 cancels clusters in the order
+in which they would start; any other seed in random order, and sometimes answers false although clusters are left, which then
+start normally. A request by a thread that knows of a false answer to its cluster is undefined.
 """
 
 from __future__ import annotations

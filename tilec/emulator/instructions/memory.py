@@ -85,7 +85,7 @@ def ld(d: Decoder) -> Step:
     d.finish(3 if policy else 2)
     targets = [d.target(item, _raw(kind)) for item in d.vector(0, count)]
     if kind == "b128":
-        count, kind, targets = 2 * count, "b64", [half for target in targets for half in half_targets(target)]
+        count, kind, targets = 2 * count, "b64", [part for target in targets for part in half_targets(target)]
     operand = d.address(1)
     if space == "param" and isinstance(operand.base, Symbol) and count == 1:
         return _parameter(d, operand.base, operand.offset, targets, kind)
@@ -150,9 +150,9 @@ def _halves(
     """A 32-byte access as two of 16 bytes. Both halves lie in one allocation, because 32-byte accesses are aligned."""
     values: list[Lanes] = []
     poisons: list[Poison | None] = []
-    for half in range(2):
-        part = Access(found.positions, found.index + 16 * half, found.allocation, 16, found.lanes)
-        used = instruction.used_bytes >> 16 * half
+    for number in range(2):
+        part = Access(found.positions, found.index + 16 * number, found.allocation, 16, found.lanes)
+        used = instruction.used_bytes >> 16 * number
         more = machine.accesses.load(frame, part, width, count // 2, instruction, nc=nc, used=used)
         values += more[0]
         poisons += more[1]

@@ -23,16 +23,19 @@ OFFSETS: Final = (1 << RANK_SHIFT) - 1
 
 
 class ClusterWindows:
-    """`bases`: the index in memory of each block's window less its first offset; `ended`: the blocks that have exited."""
+    """`bases`: the index in memory of each block's window less its first offset; `ended`: the blocks that have exited; `met`
+    [lanes]: the lane has passed a barrier of its cluster, so all blocks of the cluster have started."""
 
     def __init__(self, wave: Wave, size: int) -> None:
         self.wave, self.size = wave, size
         self.bases: Index = np.zeros(0, np.int64)
         self.ended: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.met: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     def start(self, bases: Index) -> None:
         """Starts a new wave."""
         self.bases, self.ended = bases, np.zeros(len(bases), np.bool_)
+        self.met = np.zeros(self.wave.lane_count, np.bool_)
 
     def blocks(self, lanes: Index, address: Index) -> Index:
         """The block in the wave that owns each lane's address; -1 for a rank that does not exist."""
@@ -48,6 +51,15 @@ class ClusterWindows:
         if not peers:
             valid &= block == self.wave.block[lanes]
         return np.where(valid, self.bases[np.where(valid, block, 0)] + offset, -1)
+
+    def early(self, lanes: Index, address: Index, known: Index | None) -> NDArray[np.bool_]:
+        """Which lanes access a peer that may not have started: they have passed no barrier of the cluster and know (`known`,
+        by lanes of the wave) nothing that a thread of the peer did."""
+        block = self.blocks(lanes, address)
+        found = (block >= 0) & (block != self.wave.block[lanes]) & ~self.met[lanes]
+        for at in np.flatnonzero(found) if known is not None else ():
+            found[at] = not known[lanes[at], self.wave.lanes_of_block(int(block[at]))].any()
+        return found
 
     def refusals(self, lanes: Index, address: Index, peers: bool) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
         """(kind of fault, message, lanes at fault) of addresses whose rank is wrong."""

@@ -18,6 +18,7 @@ from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.memory import SHARED_BASE, SHARED_START, Memory
 from tilec.emulator.machine.windows import WINDOW, Windows
+from tilec.emulator.ordering.clocks import Clocks
 from tilec.emulator.ordering.prior_launches import PriorLaunches
 from tilec.emulator.ptx.syntax import Instruction
 
@@ -35,8 +36,11 @@ SPACES: Final = {
 class Locator:
     """Checks addresses against the windows and allocations of a launch."""
 
-    def __init__(self, memory: Memory, windows: Windows, prior_launches: PriorLaunches, faults: Recorder) -> None:
+    def __init__(
+        self, memory: Memory, windows: Windows, prior_launches: PriorLaunches, clocks: Clocks, faults: Recorder
+    ) -> None:
         self.memory, self.windows, self.prior_launches, self.faults = memory, windows, prior_launches, faults
+        self.clocks = clocks
 
     def locate(
         self,
@@ -70,8 +74,12 @@ class Locator:
         access = Access(positions, index, None, width, lanes)
         if not len(index):
             return access
-        if self.windows.cluster is not None and int(index.min()) < 0 and space in ("shared", "shared::cluster", "generic"):
-            access, address = self._check_ranks(self.windows.cluster, access, address, space, instruction)
+        cluster = self.windows.cluster
+        if cluster is not None and space in ("shared", "shared::cluster", "generic"):
+            if int(index.min()) < 0:
+                access, address = self._check_ranks(cluster, access, address, space, instruction)
+            if space != "shared" and not cluster.met.all():
+                self._check_started(cluster, access, address, space, instruction)
             if not len(access.index):
                 return access
         checked = self._check(access, address, space, instruction, write, width if align is None else align)
@@ -101,6 +109,17 @@ class Locator:
             if first >= 0 and last <= self.windows.shared_size:
                 return access
         return self._check_each(access, address, space, instruction, write, align)
+
+    def _check_started(
+        self, cluster: ClusterWindows, access: Access, address: Index, space: str, instruction: Instruction
+    ) -> None:
+        """Reports accesses to shared memory of a peer that may not have started."""
+        shared, base = np.ones(len(address), np.bool_), 0
+        if space == "generic":
+            shared, base = (address >= SHARED_BASE) & (address < SHARED_BASE + WINDOW), SHARED_BASE
+        early = shared & cluster.early(access.lanes, np.where(shared, address - base, 0), self.clocks.known)
+        text = "shared memory of a peer that may not have started: the thread has not passed a barrier of the cluster"
+        self._refuse(access, address, "cluster", text, instruction, early)
 
     def _check_ranks(
         self, cluster: ClusterWindows, access: Access, address: Index, space: str, instruction: Instruction

@@ -48,7 +48,7 @@ class Machine:
         self.faults = Recorder(launch, self.wave, memory)
         self.windows = Windows(launch, memory, self.wave)
         self.ordering = Ordering(launch, self.wave, memory, self.faults)
-        self.locator = Locator(memory, self.windows, self.ordering.prior_launches, self.faults)
+        self.locator = Locator(memory, self.windows, self.ordering.prior_launches, self.ordering.clocks, self.faults)
         self.accesses = Accesses(self.wave, memory, self.ordering, self.faults)
         self.copies = Copies(self.wave, self.accesses)
         self.bulk_stores = Stores(self.wave, self.accesses)
@@ -57,7 +57,7 @@ class Machine:
         self.mbarriers = Mbarriers(launch, self.wave, self.random, self.locator, self.accesses)
         self.barriers = Barriers(launch, self.wave, self.registers, self.random, self.ordering.clocks, self.faults)
         self.register_pool = RegisterPool(launch, self.wave, self.faults)
-        self.cluster_barriers = ClusterBarriers(self.wave, self.ordering, self.faults)
+        self.cluster_barriers = ClusterBarriers(self.wave, self.windows, self.ordering, self.faults)
         self.launch_control = LaunchControl(self.pending, self.wave, self.ordering.clocks, self.faults)
         self.cluster_exits = ClusterExits(self.wave, self.windows, self.mbarriers, self.ordering, self.faults)
         self.subsystems: tuple[Subsystem, ...] = (
