@@ -100,7 +100,7 @@ def _start_load(
 ) -> None:  # fmt: skip
     """Starts the copy to one destination."""
     machine, there = d.machine, given + destination.shift
-    data, poison = _read(byte_indices, lane, d)
+    data, poison = _read(byte_indices, lane, d, records=source_space == "global")
     source = byte_indices[byte_indices >= 0]
     reads = granules_of(source) if _tracked(machine, source) else NOTHING
     if len(reads):
@@ -255,11 +255,12 @@ def _tracked(machine: Machine, byte_indices: Index) -> bool:
     return found is not None and found.tracked
 
 
-def _read(byte_indices: Index, lane: int, d: Decoder) -> tuple[Bytes, Bytes]:
-    """Bytes and poison (zeros for index -1), read now by a lane."""
+def _read(byte_indices: Index, lane: int, d: Decoder, *, records: bool = True) -> tuple[Bytes, Bytes]:
+    """Bytes and poison (zeros for index -1), read now by a lane. Without `records` the caller stamps the reads later."""
     machine, real = d.machine, byte_indices >= 0
     if _tracked(machine, byte_indices[real]):
-        machine.accesses.watch_read(by_granule(machine.ordering.shadow, byte_indices[real], lane), d.instruction)
+        watch = machine.accesses.watch_read if records else machine.accesses.check_read
+        watch(by_granule(machine.ordering.shadow, byte_indices[real], lane), d.instruction)
     where = np.where(real, byte_indices, 0)
     return np.where(real, machine.memory.data[where], 0).astype(np.uint8), np.where(
         real, machine.memory.poison[where], 0

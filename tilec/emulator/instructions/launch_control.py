@@ -61,8 +61,7 @@ def _ask(d: Decoder) -> Step:
                 destinations = single(machine, lane, index, found[0], False, instruction)
             for destination in destinations:
                 there = index + destination.shift + np.arange(REPLY_BYTES)
-                granules = np.unique(there >> machine.ordering.shadow.shift)
-                machine.ordering.proxies.check_reads(granules, lane, instruction, int(there[0]))
+                machine.launch_control.reuse(int(there[0]), lane, instruction)
                 defined, then = np.zeros(REPLY_BYTES, np.uint8), machine.launch_control.observer(lane, data)
                 start(machine, instruction, lane, destination, there, data, defined, then=then)
 

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.machine.faults import Recorder
+from tilec.emulator.machine.access import Access
+from tilec.emulator.machine.accesses import Accesses
 from tilec.emulator.machine.pending import Pending
 from tilec.emulator.machine.subsystem import Subsystem
 from tilec.emulator.machine.wave import Wave
-from tilec.emulator.ordering.clocks import Clocks
 from tilec.emulator.ptx.syntax import Instruction
 
 REPLY_BYTES: Final = 16
@@ -28,15 +28,32 @@ EARLY_NO: Final = 0.2
 
 
 class LaunchControl(Subsystem):
-    """`_refused`: the clusters of the wave that were told no; `_acquired`: by cluster, lane and time of each acquired no."""
+    """`_refused`: the clusters of the wave that were told no; `_acquired`: by cluster, lane and time of each acquired no;
+    `_reads`: by the place of an answer, the time of each lane's last read through the generic proxy."""
 
-    def __init__(self, pending: Pending, wave: Wave, clocks: Clocks, faults: Recorder) -> None:
-        self.pending, self.wave, self.clocks, self.faults = pending, wave, clocks, faults
+    def __init__(self, pending: Pending, wave: Wave, accesses: Accesses) -> None:
+        self.pending, self.wave, self.faults, self.ordering = pending, wave, accesses.faults, accesses.ordering
+        self.clocks = self.ordering.clocks
         self.clear()
+        if pending.cancels:
+            accesses.on_read.append(self._note_read)
 
     def clear(self) -> None:
         self._refused: set[int] = set()
         self._acquired: dict[int, list[tuple[int, int]]] = {}
+        self._reads: dict[int, dict[int, int]] = {}
+
+    def _note_read(self, access: Access) -> None:
+        for place, readers in self._reads.items():
+            touched = access.lanes[(access.index < place + REPLY_BYTES) & (access.index + access.width > place)]
+            readers.update(dict.fromkeys(touched.tolist(), self.clocks.now))
+
+    def reuse(self, place: int, lane: int, instruction: Instruction) -> None:
+        """An answer to a request of `lane` is about to be written to `place`, whose last answer must not be read any more."""
+        readers = self._reads.get(place, {})
+        who, when = np.array(list(readers), np.int64), np.array(list(readers.values()), np.int64)
+        self.ordering.proxies.check_reads(who, when, lane, instruction, place)
+        self._reads[place] = {}
 
     def _cluster(self, lane: int) -> int:
         return int(self.wave.cluster[self.wave.block[lane]])

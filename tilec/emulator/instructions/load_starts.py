@@ -66,6 +66,8 @@ def start(
         machine.ordering.proxies.check(made, lane, instruction, record.index, barrier=True)
         check_proxy(machine, there, lane, instruction, "shared")  # before its stamps are those of this write
     check_write(machine, there, lane, instruction)
+    if not generic:
+        machine.ordering.proxies.record_async_write(np.unique(there >> machine.ordering.shadow.shift))
     operation = machine.ordering.in_flight.begin(reads, granules_of(there))
     transfer = Transfer(source, there, data, poison, lane, 0, instruction, operation)
     blocks = {destination.block, record.block, *((int(machine.wave.block[lane]),) if shared_source else ())}

@@ -39,11 +39,12 @@ class PoisonStore:
 
 
 class Accesses:
-    """`poison_stores`: the stores of poison of the launch, in order."""
+    """`poison_stores`: the stores of poison of the launch, in order; `on_read` is called with every checked read."""
 
     def __init__(self, wave: Wave, memory: Memory, ordering: Ordering, faults: Recorder) -> None:
         self.wave, self.memory, self.ordering, self.faults = wave, memory, ordering, faults
         self.poison_stores: list[PoisonStore] = []
+        self.on_read: list[Callable[[Access], None]] = []
 
     def load(
         self,
@@ -154,7 +155,17 @@ class Accesses:
             return
         if self.ordering.in_flight.busy:
             self.ordering.in_flight.check(access.index, access.width, access.lanes, False, instruction)
+        for action in self.on_read:
+            action(access)
         racing = self.ordering.shadow.read(access.index, access.width, access.lanes, atomic, self._reach(scope))
+        if racing is not None:
+            self.report_race(access, racing, instruction, "reads what another thread writes")
+
+    def check_read(self, access: Access, instruction: Instruction) -> None:
+        """Checks these reads against unordered writes, and does not record them: their order is that of a later event."""
+        self.ordering.in_flight.check(access.index, access.width, access.lanes, False, instruction)
+        shadow = self.ordering.shadow
+        racing = shadow.unordered_writes(shadow.granules(access.index, access.width), access.lanes)
         if racing is not None:
             self.report_race(access, racing, instruction, "reads what another thread writes")
 

@@ -58,7 +58,7 @@ class Machine:
         self.barriers = Barriers(launch, self.wave, self.registers, self.random, self.ordering.clocks, self.faults)
         self.register_pool = RegisterPool(launch, self.wave, self.faults)
         self.cluster_barriers = ClusterBarriers(self.wave, self.windows, self.ordering, self.faults)
-        self.launch_control = LaunchControl(self.pending, self.wave, self.ordering.clocks, self.faults)
+        self.launch_control = LaunchControl(self.pending, self.wave, self.accesses)
         self.cluster_exits = ClusterExits(self.wave, self.windows, self.mbarriers, self.ordering, self.faults)
         self.subsystems: tuple[Subsystem, ...] = (
             self.copies, self.bulk_stores, self.bulk_loads, self.warpgroups, self.mbarriers, self.barriers, self.register_pool,

@@ -20,13 +20,14 @@ CANCELLING_CLUSTERS: Final = 2
 
 
 class Pending:
-    """`clusters`: the blocks of each cluster that has not started; `started`: the number of blocks that have."""
+    """`clusters`: the blocks of each cluster that has not started; `started`: the number of blocks that have;
+    `cancels`: the program may cancel launches."""
 
     def __init__(self, launch: LaunchState, random: np.random.Generator) -> None:
         self.launch, self.random = launch, random
         self.clusters: list[list[Shape]] = []
         self.started = 0
-        self._cancels = any(i.opcode == "clusterlaunchcontrol" for i in launch.function.instructions)
+        self.cancels = any(i.opcode == "clusterlaunchcontrol" for i in launch.function.instructions)
 
     def fill(self, clusters: list[list[Shape]]) -> None:
         """Sets the clusters of the launch: seed 0 starts them in this order, any other seed in random order."""
@@ -41,7 +42,7 @@ class Pending:
         if launch.cluster_size > 1:
             lanes = min(lanes, CLUSTER_LANES)
         count = max(1, lanes // (launch.threads * launch.cluster_size))
-        if self._cancels:
+        if self.cancels:
             count = min(count, int(self.random.integers(1, 4)) if launch.seed else CANCELLING_CLUSTERS)
         chosen, self.clusters = self.clusters[:count], self.clusters[count:]
         blocks, first = [block for cluster in chosen for block in cluster], self.started

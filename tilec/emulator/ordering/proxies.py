@@ -21,7 +21,7 @@ from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.wave import Wave
 from tilec.emulator.ordering.barrier_inits import BarrierInits
 from tilec.emulator.ordering.clocks import Clocks
-from tilec.emulator.ordering.races import ATOMIC, LANE_BITS, LANE_MASK, SEVERAL, SEVERAL_IN_BLOCK, Shadow
+from tilec.emulator.ordering.races import ATOMIC, LANE_BITS, LANE_MASK, Shadow
 from tilec.emulator.ptx.syntax import Instruction
 
 Index = NDArray[np.int64]
@@ -101,10 +101,9 @@ class Proxies:
             text = COUNTS if barrier else TOUCHES
             self.faults.add("proxy", text, instruction, reader, index=index, count=int(missing.sum()), distinct=text)
 
-    def check_reads(self, granules: Index, writer: int, instruction: Instruction, index: int) -> None:
-        """Reports generic reads of these granules of shared memory that an async-proxy write issued by lane `writer` may
-        overtake: no fence by a reader after its read, or by `writer` when it knew of the read, lies between."""
-        readers, times = self._readers(granules)
+    def check_reads(self, readers: Index, times: Index, writer: int, instruction: Instruction, index: int) -> None:
+        """Reports generic reads of shared memory, by lane and time, that an async-proxy write issued by lane `writer` may
+        overtake: no fence by the reader after its read, or by `writer` when it knew of the read, lies between."""
         missing = np.ones(len(times), np.bool_)
         for fence in reversed(self.fences):
             if missing.any() and not fence.is_mbarrier_init and fence.space in (None, "shared"):
@@ -112,21 +111,6 @@ class Proxies:
         if missing.any():
             text = "the async proxy writes what the generic proxy read with no fence.proxy.async between"
             self.faults.add("proxy", text, instruction, writer, index=index, count=int(missing.sum()), distinct=text)
-
-    def _readers(self, granules: Index) -> tuple[Index, Index]:
-        """The lanes whose plain reads of these granules are recorded, with times."""
-        lanes, times, shadow, wave = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], self.shadow, self.wave
-        for granule in granules.tolist():
-            code, time = int(shadow.reads[granule]) & LANE_MASK, int(shadow.reads[granule]) >> LANE_BITS
-            if SEVERAL_IN_BLOCK <= code < SEVERAL and shadow.readers is not None:
-                threads, latest = shadow.readers.members(granule)
-                block = code - SEVERAL_IN_BLOCK - int(wave.block_number[0])
-                lanes.append(threads + block * wave.threads)
-                times.append(latest)
-            elif 0 < code < SEVERAL_IN_BLOCK:
-                lanes.append(np.array([code - 1 - self.clocks.first_lane]))
-                times.append(np.array([time]))
-        return np.concatenate(lanes), np.concatenate(times)
 
     def _covers(self, fence: _Fence, reader: int, times: Index, writers: Index) -> NDArray[np.bool_]:
         """Which writes a fence orders before the async reads of `reader`."""

@@ -81,12 +81,6 @@ class Readers:
         latest_times[slots] = np.where(stored[slots] != 0, np.maximum(latest_times[slots], latest), latest)
         stored[slots] |= masks
 
-    def members(self, granule: int) -> tuple[Index, Index]:
-        """The recorded threads of the block that read a granule, and the latest time of the warp of each."""
-        entry = self._entry[granule]
-        warp, bit = np.nonzero((self._masks[entry][:, None] >> np.arange(WARP, dtype=np.uint32)) & 1)
-        return warp * WARP + bit, self._times[entry][warp]
-
     def known(self, granules: Index, lanes: Index, blocks: Index) -> NDArray[np.bool_]:
         """Whether each lane of the wave is ordered after all readers of its granule, which belong to its entry of `blocks`
         (launch-wide)."""
