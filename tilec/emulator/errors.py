@@ -34,11 +34,18 @@ KINDS: Final = {
     "dependency": "global memory touched before griddepcontrol.wait in a launch that may overlap the one before it",
     "descriptor": "a descriptor (matrix or tensor map) with fields that the instruction cannot use",
     "cluster": "a block of the cluster that does not exist or may have exited, or a request for its launch that is undefined",
+    "tensor-memory": "tensor memory allocated, freed or addressed outside its rules (sizes, lanes of another warp)",
     "launch": "a launch that the module or its target forbids (block shape, shared memory, clusters)",
     "trap": "the program executed trap",
     "limit": "the launch took more instructions than it was given",
 }
 """Every kind of fault, with its meaning."""
+NOTES: Final = {
+    "tensor-fence": "tcgen05 instructions of two threads that a signal orders, without the tcgen05.fence that the PTX ISA asks for",
+    "tensor-wait": "a register that tcgen05.ld writes, used before tcgen05.wait::ld",
+    "tensor-order": "tcgen05 instructions of one thread that the PTX ISA does not order, but that chips are relied on to order",
+}
+"""Departures from the text of the PTX ISA that programs in use make and that change no result here. They are not faults."""
 POISON: Final = 1
 UNINITIALISED: Final = 2
 UNDEFINED: Final = 4
@@ -102,10 +109,12 @@ class Limits:
 
 @dataclass(slots=True)
 class Report:
-    """The result of a launch: tensors by name (dtype and shape as given), faults, and execution counts."""
+    """The result of a launch: tensors by name (dtype and shape as given), faults, notes (of the kinds in `NOTES`), and execution
+    counts."""
 
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     faults: list[Fault] = field(default_factory=list[Fault])
+    notes: list[Fault] = field(default_factory=list[Fault])
     statistics: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property

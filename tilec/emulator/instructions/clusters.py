@@ -1,7 +1,6 @@
 """Cluster addresses, and rejected instructions.
 
-PTX ISA, "mapa", "getctarank", "tensormap.cp_fenceproxy" and "tcgen05". `cluster_windows` says how an address names a block.
-Tensor memory (fifth-generation tensor cores) is not emulated.
+PTX ISA, "mapa", "getctarank" and "tensormap.cp_fenceproxy". `cluster_windows` says how an address names a block.
 """
 
 from __future__ import annotations
@@ -72,12 +71,6 @@ def getctarank(d: Decoder) -> Step:
         target(frame, (inner >> RANK_SHIFT).astype(np.uint32), address.poison(frame))
 
     return step
-
-
-@lanewise("tcgen05")
-def tcgen05(d: Decoder) -> Step:
-    """Always UnsupportedPtx."""
-    raise d.unsupported("tensor memory (tcgen05) is not emulated yet")
 
 
 @lanewise("tensormap")

@@ -26,6 +26,7 @@ FAMILIES: Final = (
     "launch_control",
     "proxy_fences",
     "setmaxnreg",
+    "tensor",
 )
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.wave import BLOCKED, EXITED
+from tilec.emulator.ptx.syntax import Instruction
 
 
 def report(machine: Machine) -> None:
@@ -27,13 +28,21 @@ def report(machine: Machine) -> None:
     waiting = [instructions[int(pc)] for pc in wave.pc[blocked]]
     short = np.isin(blocked, machine.register_pool.short())
     apart = [
-        not (s or (w.opcode in ("bar", "barrier", "mbarrier") and w.modifiers[:1] != ("warp",)))
+        not (s or _waits_for_others(w))
         for w, s in zip(waiting, short, strict=True)
     ]
     divergent = any(apart)
     chosen = apart.index(True) if divergent else 0
     first, instruction = int(blocked[chosen]), waiting[chosen]
     machine.faults.add("divergent" if divergent else "deadlock", message, instruction, first, count=len(blocked))
+
+
+def _waits_for_others(instruction: Instruction) -> bool:
+    """Whether the instruction waits for other warps, so that threads that wait at it may all have come."""
+    first = instruction.modifiers[:1]
+    if instruction.opcode == "tcgen05":
+        return first in (("alloc",), ("dealloc",))
+    return instruction.opcode in ("bar", "barrier", "mbarrier") and first != ("warp",)
 
 
 def ranges(numbers: NDArray[np.int64]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.errors import IN_FLIGHT, POISON, UNDEFINED, UNINITIALISED, Fault, Poison
+from tilec.emulator.errors import IN_FLIGHT, NOTES, POISON, UNDEFINED, UNINITIALISED, Fault, Poison
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.launch_state import LaunchState
 from tilec.emulator.machine.memory import GLOBAL_BASE, Memory
@@ -14,11 +14,12 @@ from tilec.emulator.ptx.syntax import Instruction
 
 
 class Recorder:
-    """The faults of a launch, in order of first appearance."""
+    """The faults of a launch, and its notes (kinds of `NOTES`), each in order of first appearance."""
 
     def __init__(self, launch: LaunchState, wave: Wave, memory: Memory) -> None:
         self.launch, self.wave, self.memory = launch, wave, memory
         self.found: dict[tuple[str, int, str], Fault] = {}
+        self.notes: dict[tuple[str, int, str], Fault] = {}
 
     def add(
         self,
@@ -35,11 +36,12 @@ class Recorder:
         """Records a fault of `lane` (of the wave) at an instruction. `index` is a position in memory, `address` a raw address
         instead. Faults of one kind at one instruction are merged unless `distinct` differs. Returns the fault if it is new."""
         line = instruction.line if instruction else 0
-        known = self.found.get((kind, line, distinct))
+        table = self.notes if kind in NOTES else self.found
+        known = table.get((kind, line, distinct))
         if known is not None:
             known.count += count
             return None
-        if len(self.found) >= self.launch.limits.faults:
+        if len(table) >= self.launch.limits.faults:
             return None
         fault = Fault(kind, message, line, instruction.text if instruction else "", seed=self.launch.seed, count=count)
         if instruction is not None:
@@ -51,7 +53,7 @@ class Recorder:
             self._locate(fault, index)
         if address is not None:
             fault.address = address
-        self.found[kind, line, distinct] = fault
+        table[kind, line, distinct] = fault
         return fault
 
     def _locate(self, fault: Fault, index: int) -> None:

@@ -24,7 +24,8 @@ def report(machine: Machine, program: Program, steps: int, seconds: float) -> Re
             tensors[allocation.name] = memory.contents(allocation)
             if allocation.writable:
                 _check_output(machine, allocation)
-    return Report(tensors, list(machine.faults.found.values()), _statistics(program, steps, seconds))
+    faults, notes = list(machine.faults.found.values()), list(machine.faults.notes.values())
+    return Report(tensors, faults, notes, _statistics(program, steps, seconds))
 
 
 def _check_output(machine: Machine, found: Allocation) -> None:

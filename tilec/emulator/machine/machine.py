@@ -19,6 +19,9 @@ from tilec.emulator.instructions.cluster_exits import ClusterExits
 from tilec.emulator.instructions.launch_control_state import LaunchControl
 from tilec.emulator.instructions.mbarrier_state import Mbarriers
 from tilec.emulator.instructions.register_pool import RegisterPool
+from tilec.emulator.instructions.tensor_memory_state import TensorMemory
+from tilec.emulator.instructions.tensor_queue import TensorQueue
+from tilec.emulator.instructions.tensor_transfers_state import TensorTransfers
 from tilec.emulator.instructions.warpgroup_state import Warpgroups
 from tilec.emulator.machine.accesses import Accesses
 from tilec.emulator.machine.faults import Recorder
@@ -60,9 +63,13 @@ class Machine:
         self.cluster_barriers = ClusterBarriers(self.wave, self.windows, self.ordering, self.faults)
         self.launch_control = LaunchControl(self.pending, self.wave, self.accesses)
         self.cluster_exits = ClusterExits(self.wave, self.windows, self.mbarriers, self.ordering, self.faults)
+        self.tensor_memory = TensorMemory(launch, self.wave, self.ordering.clocks, self.random, self.faults)
+        self.tensor_queue = TensorQueue(launch, self.wave, self.random, self.accesses, self.mbarriers)
+        self.tensor_transfers = TensorTransfers(launch.function, self.wave, self.ordering.clocks, self.faults)
         self.subsystems: tuple[Subsystem, ...] = (
             self.copies, self.bulk_stores, self.bulk_loads, self.warpgroups, self.mbarriers, self.barriers, self.register_pool,
             self.cluster_barriers, self.cluster_exits, self.launch_control,
+            self.tensor_queue, self.tensor_memory, self.tensor_transfers,
         )  # fmt: skip
 
     def start(self, blocks: Sequence[Shape], first_number: int) -> None:

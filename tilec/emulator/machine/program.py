@@ -30,6 +30,7 @@ class Program:
         machine = self.machine
         for index, instruction in enumerate(self.instructions):
             step, is_control = registry.decode(instruction, index, machine)
+            step = machine.tensor_transfers.watched(instruction, step)
             if instruction.guard is not None and not (is_control and instruction.opcode in ("bra", "brx")):
                 guard = _guard_control if is_control else _guard_values
                 step = guard(machine, instruction, index, step)
