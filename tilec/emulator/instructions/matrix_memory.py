@@ -84,8 +84,9 @@ def stmatrix(d: Decoder) -> Step:
             pairs = poison.astype(np.uint32)
             halves = _rows_of_lanes(store_matrix(pairs | pairs << np.uint32(16), transposed))[positions // 32, positions % 32]
             flags = np.repeat(halves.astype(np.uint8), 2, axis=1)
-        d.machine.accesses.watch_write(found, d.instruction)
-        d.machine.memory.write_rows(found.index, np.ascontiguousarray(data).view(np.uint8), flags)
+        data = np.ascontiguousarray(data).view(np.uint8)
+        d.machine.accesses.watch_write(found, d.instruction, lambda: data.view("V16").reshape(-1))
+        d.machine.memory.write_rows(found.index, data, flags)
         if flags is not None:
             d.machine.accesses.note_poison(found, flags, d.instruction)
 

@@ -108,7 +108,7 @@ def _together(
     wave, waiting = d.machine.wave, d.machine.tensor_memory.waiting
 
     def body(frame: Frame) -> Any:
-        parked: list[Index] = []
+        parked: dict[int, Index] = {}
         for positions in warps_of(frame):
             request = make(frame, positions)
             if request is None:
@@ -119,21 +119,21 @@ def _together(
             queue = waiting.setdefault((d.index, blocks[0]), [])
             queue.append(request)
             if pair and len({one.block for one in queue}) < len(blocks):
-                parked.append(positions)
+                parked[id(request)] = positions
                 continue
             requests = [next(one for one in queue if one.block == block) for block in blocks]
             if act(requests):
                 for one in requests:
                     queue.remove(one)
-                    if one is not request:
+                    if one is not request and parked.pop(id(one), None) is None:
                         wave.wake(one.lanes)
             else:
                 queue.remove(request)  # it executes the instruction again
-                parked.append(positions)
+                parked[id(request)] = positions
         if not parked:
             return None
         stay = np.zeros(frame.n, np.bool_)
-        stay[np.concatenate(parked)] = True
+        stay[np.concatenate(list(parked.values()))] = True
         frame.park(np.where(stay, d.index, d.index + 1))
         wave.status[frame.lanes[stay]] = BLOCKED
         return RESCHEDULE
@@ -175,7 +175,7 @@ def _allocate(d: Decoder, pair: bool, requests: list[_Request]) -> bool:
         if one.place is not None and len(one.place.index):
             machine.accesses.watch_write(one.place, d.instruction)
             index = int(one.place.index[0])
-            machine.ordering.proxies.record_async_write(np.array([index >> machine.ordering.shadow.shift]))
+            machine.ordering.proxies.record_async_write(machine.ordering.shadow.granules(np.array([index]), 4)[0])
             machine.memory.views[4][index >> 2] = first
             machine.memory.poison[index : index + 4] = 0
     return True

@@ -21,7 +21,6 @@ from tilec.emulator.machine.sources import Source, Step
 from tilec.emulator.matrices.descriptors import CHUNK
 from tilec.emulator.matrices.shared_descriptors import SharedDescriptor
 from tilec.emulator.matrices.tensor_layouts import LANES
-from tilec.emulator.ordering.in_flight import NOTHING
 from tilec.emulator.ordering.tensor_order import Operation
 
 Index = NDArray[np.int64]
@@ -79,7 +78,7 @@ def _copy(
     writes = tuple((LANES * block, LANES * (block + 1), column, column + 4 * count) for block in blocks)
     if index is None or not machine.tensor_memory.owns(writes, d.instruction, lane):
         return
-    flight, granules = begin_reads(machine, d.instruction, lane, index.reshape(-1))
+    shared_reads = begin_reads(machine, d.instruction, lane, index.reshape(-1))
     operation = Operation("cp", np.array([lane]), machine.ordering.clocks.now, d.instruction)
     machine.tensor_memory.order.use(operation, (), writes)
 
@@ -92,7 +91,7 @@ def _copy(
             columns = column + np.arange(4 * count)[None, :]
             machine.tensor_memory.write(rows, columns, words[from_rows], poison[from_rows])
 
-    machine.tensor_queue.issue(Issued(operation, perform, flight, granules, blocks))
+    machine.tensor_queue.issue(Issued(operation, perform, shared_reads, blocks))
 
 
 def shift(d: Decoder) -> Step:
@@ -126,6 +125,6 @@ def shift(d: Decoder) -> Step:
                     memory.words[top + 1 : bottom, left:right] = memory.words[top : bottom - 1, left:right].copy()
                     memory.poison[top + 1 : bottom, left:right] = memory.poison[top : bottom - 1, left:right].copy()
 
-            machine.tensor_queue.issue(Issued(operation, perform, None, NOTHING, blocks))
+            machine.tensor_queue.issue(Issued(operation, perform, None, blocks))
 
     return step

@@ -86,7 +86,7 @@ def _issue(d: Decoder, decoded: Form, frame: Frame, at: int) -> None:
     if not machine.tensor_memory.owns((*writes, *reads), d.instruction, lane):
         return
     chunks = np.concatenate([one.chunks() for one in (left, right) if isinstance(one, SharedMatrix)])
-    flight, granules = begin_reads(machine, d.instruction, lane, chunks)
+    shared_reads = begin_reads(machine, d.instruction, lane, chunks)
     pipe = ("mma", writes, decoded.kind, fields.rows, fields.columns, decoded.pair)
     operation = Operation("mma", np.array([lane]), machine.ordering.clocks.now, d.instruction, pipe)
     machine.tensor_memory.order.use(operation, reads, writes)
@@ -94,7 +94,7 @@ def _issue(d: Decoder, decoded: Form, frame: Frame, at: int) -> None:
         machine.tensor_memory, fields, left, right, rows, columns + first, written if not written.all() else None,
         bool(accumulate), decoded.halvings, scales,
     )  # fmt: skip
-    machine.tensor_queue.issue(Issued(operation, product.perform, flight, granules, blocks))
+    machine.tensor_queue.issue(Issued(operation, product.perform, shared_reads, blocks))
 
 
 def _corner(

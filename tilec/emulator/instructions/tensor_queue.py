@@ -29,15 +29,24 @@ EARLY: Final = 0.5
 """Probability, under a seed, that all operations are performed as soon as one is issued."""
 
 
+@dataclass(slots=True)
+class Reads:
+    """Reads of shared memory under way: the operation in flight, the granules of the race shadow, and the last writes of these
+    granules: the lanes of the wave and the times. Whatever observes that the reads are complete comes after those writes."""
+
+    flight: Flight
+    granules: Index
+    writers: Index
+    times: Index
+
+
 @dataclass(eq=False, slots=True)
 class Issued:
-    """An operation, what performs it (None once it was), the shared memory it reads (`flight`, `granules` of the race shadow), and
-    the blocks whose memory it touches."""
+    """An operation, what performs it (None once it was), its reads of shared memory, and the blocks whose memory it touches."""
 
     operation: Operation
     perform: Callable[[], None] | None
-    flight: Flight | None
-    granules: Index
+    reads: Reads | None
     blocks: tuple[int, ...]
 
 
@@ -110,9 +119,9 @@ class TensorQueue(Subsystem):
             if issued.operation.done:
                 continue
             issued.operation.observe(np.array([observer]), now)
-            if issued.flight is not None:
-                ordering.in_flight.end(issued.flight)
-                index = issued.granules << shadow.shift
+            if issued.reads is not None:
+                ordering.in_flight.end(issued.reads.flight)
+                index = issued.reads.granules << shadow.shift
                 shadow.read(index, 1 << shadow.shift, np.full(len(index), observer))
             issuer.open.remove(issued)
             issuer.observers[observer] = now
@@ -156,5 +165,7 @@ class _Committed:
         for issued in self.tracked:
             seen = issued.operation
             np.maximum.at(token, seen.seen_by, seen.seen_at)
+            if issued.reads is not None:
+                np.maximum.at(token, issued.reads.writers, issued.reads.times)
         record = self.record
         record.released = token if record.released is None else np.maximum(record.released, token)

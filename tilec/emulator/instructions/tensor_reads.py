@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tilec.emulator.errors import Poison
 from tilec.emulator.instructions.tensor_memory_state import TensorMemory
+from tilec.emulator.instructions.tensor_queue import Reads
 from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.memory import SHARED_START, Memory
@@ -22,7 +23,8 @@ from tilec.emulator.matrices.descriptors import CHUNK
 from tilec.emulator.matrices.formats import decode
 from tilec.emulator.matrices.narrow_formats import BITS, decode_rows
 from tilec.emulator.matrices.shared_descriptors import SharedDescriptor
-from tilec.emulator.ordering.in_flight import NOTHING, SHIFT, Operation
+from tilec.emulator.ordering.in_flight import NOTHING, SHIFT
+from tilec.emulator.ordering.races import ATOMIC, LANE_BITS, LANE_MASK, SEVERAL, SEVERAL_IN_BLOCK
 from tilec.emulator.ptx.syntax import Instruction
 
 Index = NDArray[np.int64]
@@ -116,11 +118,10 @@ def located(
     return np.concatenate([addresses + start for start in starts])
 
 
-def begin_reads(machine: Machine, instruction: Instruction, lane: int, chunks: Index) -> tuple[Operation | None, Index]:
-    """Checks reads of chunks of shared memory through the async proxy by a lane, and starts them; returns the operation in flight
-    and the granules of the race shadow."""
+def begin_reads(machine: Machine, instruction: Instruction, lane: int, chunks: Index) -> Reads | None:
+    """Checks reads of chunks of shared memory through the async proxy by a lane, and starts them; None if there are none."""
     if not len(chunks):
-        return None, NOTHING
+        return None
     ordering, shift = machine.ordering, machine.ordering.shadow.shift
     granules = ((chunks >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
     reads = ((chunks >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)
@@ -131,4 +132,21 @@ def begin_reads(machine: Machine, instruction: Instruction, lane: int, chunks: I
     if racing is not None:
         touched = Access(None, granules << shift, None, 1 << shift, lanes)
         machine.accesses.report_race(touched, racing, instruction, "reads what another thread writes")
-    return ordering.in_flight.begin(reads, NOTHING), granules
+    return Reads(ordering.in_flight.begin(reads, NOTHING), granules, *_last_writes(machine, granules))
+
+
+def _last_writes(machine: Machine, granules: Index) -> tuple[Index, Index]:
+    """Lanes of the wave and times of the last writes of these granules."""
+    stamps = np.unique(machine.ordering.shadow.writes[granules])
+    stamps = stamps[stamps != 0] & ~ATOMIC
+    times, codes = stamps >> LANE_BITS, stamps & LANE_MASK
+    several = (codes >= SEVERAL_IN_BLOCK) & (codes != SEVERAL)
+    wave = machine.wave
+    lanes, found = [codes[~several] - 1 - machine.ordering.clocks.first_lane], [times[~several]]
+    for number, time in zip(codes[several] - SEVERAL_IN_BLOCK, times[several], strict=True):
+        members = np.flatnonzero(wave.block_number[wave.block] == number)
+        lanes.append(members)
+        found.append(np.full(len(members), time))
+    lane, time = np.concatenate(lanes), np.concatenate(found)
+    inside = (lane >= 0) & (lane < wave.lane_count)
+    return lane[inside], time[inside]
