@@ -41,7 +41,7 @@ KINDS: Final = {
 }
 """Every kind of fault, with its meaning."""
 NOTES: Final = {
-    "tensor-fence": "tcgen05 instructions of two threads that a signal orders, without the tcgen05.fence that the PTX ISA asks for",
+    "tensor-fence": "tcgen05 instructions of two threads that a signal orders, without the tcgen05.fence of the PTX ISA",
     "tensor-wait": "a register that tcgen05.ld writes, used before tcgen05.wait::ld",
     "tensor-order": "tcgen05 instructions of one thread that the PTX ISA does not order, but that chips are relied on to order",
 }
@@ -109,8 +109,8 @@ class Limits:
 
 @dataclass(slots=True)
 class Report:
-    """The result of a launch: tensors by name (dtype and shape as given), faults, notes (of the kinds in `NOTES`), and execution
-    counts."""
+    """The result of a launch: tensors by name (dtype and shape as given), faults, notes (of the kinds in `NOTES`), and
+    execution counts."""
 
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     faults: list[Fault] = field(default_factory=list[Fault])

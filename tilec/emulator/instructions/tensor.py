@@ -12,15 +12,29 @@ from tilec.emulator.instructions import tensor_allocation, tensor_copies, tensor
 from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.instructions.tensor_commits import commit
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.registry import Decoder, control
+from tilec.emulator.machine.registry import Decoder, control, lanewise
 from tilec.emulator.machine.sources import Step
 
 
 @control("tcgen05")
 def tcgen05(d: Decoder) -> Step:
-    """Decodes `tcgen05.OPERATION...`."""
-    operation = d.need(*_OPERATIONS)
-    return _OPERATIONS[operation](d)
+    """Decodes the operations of warps, the fences and the waits."""
+    operation = d.need(*_OF_WARPS)
+    return _OF_WARPS[operation](d)
+
+
+@lanewise("tcgen05.mma", "tcgen05.cp", "tcgen05.shift", "tcgen05.commit")
+def of_threads(d: Decoder) -> Step:
+    """Decodes the operations that one thread issues, usually under a guard."""
+    step = _OF_THREADS[d.need(*_OF_THREADS)](d)
+
+    def guarded(frame: Frame) -> None:
+        if frame.mask_poison is not None:
+            subject = "the guard of a tcgen05 instruction"
+            d.machine.faults.poison(subject, d.instruction, frame, frame.mask_poison, masked=False)
+        step(frame)
+
+    return guarded
 
 
 def _fence(is_after: bool) -> Callable[[Decoder], Step]:
@@ -53,7 +67,7 @@ def _wait(operation: str) -> Callable[[Decoder], Step]:
     return decode
 
 
-_OPERATIONS: Final[dict[str, Callable[[Decoder], Step]]] = {
+_OF_WARPS: Final[dict[str, Callable[[Decoder], Step]]] = {
     "alloc": tensor_allocation.alloc,
     "dealloc": tensor_allocation.dealloc,
     "relinquish_alloc_permit": tensor_allocation.relinquish,
@@ -63,6 +77,8 @@ _OPERATIONS: Final[dict[str, Callable[[Decoder], Step]]] = {
     "wait::st": _wait("st"),
     "fence::before_thread_sync": _fence(False),
     "fence::after_thread_sync": _fence(True),
+}
+_OF_THREADS: Final[dict[str, Callable[[Decoder], Step]]] = {
     "mma": tensor_products.mma,
     "cp": tensor_copies.cp,
     "shift": tensor_copies.shift,

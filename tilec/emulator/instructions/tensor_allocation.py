@@ -1,7 +1,7 @@
 """`tcgen05.alloc`, `.dealloc` and `.relinquish_alloc_permit`.
 
-PTX ISA, "Tensor memory allocation". A warp allocates a power of two of columns, 32 to 512, with all their lanes. It blocks while
-its block has not enough free columns. With `.cta_group::2` one warp of each block of the pair executes the instruction, and the
+PTX ISA, "Tensor memory allocation". A warp allocates a power of two of columns, 32 to 512, with all their lanes. It blocks
+while its block lacks free columns. With `.cta_group::2` one warp of each block of the pair executes the instruction, and the
 first blocks until the second comes; both blocks get the same columns. No text says through which proxy the address is written;
 no fence is demanded here before the async proxy overwrites it.
 """
@@ -32,8 +32,8 @@ Index = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Request:
-    """An alloc or dealloc by the warp of `lanes` in `block`: the number of columns, and the first (dealloc) or where its address is
-    written (alloc)."""
+    """An alloc or dealloc by the warp of `lanes` in `block`: the number of columns, and the first (dealloc) or where its
+    address is written (alloc)."""
 
     block: int
     lanes: Index
@@ -167,7 +167,7 @@ def _allocate(d: Decoder, pair: bool, requests: list[_Request]) -> bool:
             text = f"tcgen05.alloc after line {memory.relinquished[one.block].line} gave up the right to allocate"
             machine.faults.add("tensor-memory", text, d.instruction, lane, distinct=text)
         if count > memory.smallest.setdefault(one.block, count):
-            text = f"tcgen05.alloc of {count} columns behind one of {memory.smallest[one.block]}: sizes must not grow"
+            text = f"tcgen05.alloc of {count} columns after one of {memory.smallest[one.block]}: sizes must not grow"
             machine.faults.add("tensor-memory", text, d.instruction, lane, distinct=text)
         memory.smallest[one.block] = min(memory.smallest[one.block], count)
         memory.allocate(one.block, Allocated(first, count, lane, pair, d.instruction))

@@ -1,7 +1,7 @@
 """`tcgen05.commit`: an mbarrier gets an arrival once the operations that the thread issued before are complete.
 
-PTX ISA, "tcgen05.commit". With `.multicast::cluster` the barriers at the same offset of all blocks in the mask get one each. The
-arrival touches the mbarrier through the generic proxy.
+PTX ISA, "tcgen05.commit". With `.multicast::cluster` the barriers at the same offset of all blocks in the mask get one each.
+The arrival touches the mbarrier through the generic proxy.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def commit(d: Decoder) -> Step:
     machine = d.machine
 
     def step(frame: Frame) -> None:
-        for at in range(frame.n):
+        for at in frame.active().tolist():
             lane = int(frame.lanes[at])
             blocks = blocks_of(machine, lane, pair, d)
-            frame.mask = np.arange(frame.n) == at
+            given, frame.mask = frame.mask, np.arange(frame.n) == at
             named = [record for record, _ in machine.mbarriers.find(frame, address, d.instruction, space)]
-            frame.mask = None
+            frame.mask = given
             if blocks is None or not named:
                 continue
             if mask is None:

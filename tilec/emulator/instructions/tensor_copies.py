@@ -47,7 +47,7 @@ def cp(d: Decoder) -> Step:
     chunks, rows = SOURCES[shape, spread]
 
     def step(frame: Frame) -> None:
-        for at in range(frame.n):
+        for at in frame.active().tolist():
             _copy(d, pair, (address, descriptor), chunks, rows, frame, at)
 
     return step
@@ -102,7 +102,7 @@ def shift(d: Decoder) -> Step:
     address, machine = d.address_source(d.address(0)), d.machine
 
     def step(frame: Frame) -> None:
-        for at in range(frame.n):
+        for at in frame.active().tolist():
             lane = int(frame.lanes[at])
             blocks = blocks_of(machine, lane, pair, d)
             to = of_thread(address, frame, at, "an address in tensor memory", d)

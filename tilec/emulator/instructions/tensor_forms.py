@@ -1,7 +1,7 @@
 """The syntax of `tcgen05.mma`: an instruction in, its operands as sources out.
 
-PTX ISA, "tcgen05.mma", "tcgen05.mma.ws". Hints for the collector buffers have no effect here. Sparse products, `.ashift` and the
-mask of zero columns of `.ws` are not supported.
+PTX ISA, "tcgen05.mma", "tcgen05.mma.ws". Hints for the collector buffers have no effect here. Sparse products, `.ashift` and
+the mask of zero columns of `.ws` are not supported.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SCALES: Final[dict[tuple[str, str], int]] = {
 
 @dataclass(slots=True)
 class Form:
-    """A decoded mma. `left` is a descriptor, or an address if `from_tensor`; `masks`: lanes of D that are not written; `halvings`:
-    the exponent of `scale-input-d`; `scales`: scale factors of a row (0: none), at `scale_a` and `scale_b`."""
+    """A decoded mma. `left` is a descriptor, or an address if `from_tensor`; `masks`: lanes of D that are not written;
+    `halvings`: the exponent of `scale-input-d`; `scales`: scale factors of a row (0: none), at `scale_a` and `scale_b`."""
 
     kind: str
     pair: bool

@@ -1,8 +1,8 @@
 """Tensor memory of the blocks of a wave: words, poison, and the allocator of columns.
 
 PTX ISA, "Tensor memory" and "tcgen05.alloc". Each block has 128 lanes of 512 columns of 32 bits; the memory that chips share
-between the blocks of an SM is not modelled, so an allocation never waits for another block. Rows count through the blocks of the
-wave, 128 for each, so that the two blocks of a pair are adjacent. Contents are uninitialised when columns are allocated.
+between the blocks of an SM is not modelled, so an allocation never waits for another block. Rows count through the blocks of
+the wave, 128 for each, so that the two blocks of a pair are adjacent. Contents are uninitialised when columns are allocated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ UNIT: Final = 32
 
 @dataclass(slots=True)
 class Allocated:
-    """Columns `first` to `first + count` of a block, by an alloc of the warp at lane `lane`; `pair`: of both blocks of a pair."""
+    """Columns `first` to `first + count` of a block, by an alloc of the warp at lane `lane`; `pair`: of both blocks of a
+    pair."""
 
     first: int
     count: int
@@ -43,13 +44,11 @@ class Allocated:
 
 
 class TensorMemory(Subsystem):
-    """`words` and `poison` [128 * blocks, 512]; `allocated`, and for each block the instruction that gave up the right to allocate
-    (`relinquished`) and the smallest allocation; `waiting`: unfinished requests by instruction and first block of the pair.
-    Without tcgen05 in the function all are empty."""
+    """`words` and `poison` [128 * blocks, 512]; `allocated`, and for each block the instruction that gave up the right to
+    allocate (`relinquished`) and the smallest allocation; `waiting`: unfinished requests by instruction and first block of the
+    pair. Without tcgen05 in the function all are empty."""
 
-    def __init__(
-        self, launch: LaunchState, wave: Wave, clocks: Clocks, random: np.random.Generator, faults: Recorder
-    ) -> None:
+    def __init__(self, launch: LaunchState, wave: Wave, clocks: Clocks, random: np.random.Generator, faults: Recorder) -> None:
         self.launch, self.wave, self.random, self.faults = launch, wave, random, faults
         self.used = any(instruction.opcode == "tcgen05" for instruction in launch.function.instructions)
         self.fences = TensorFences(clocks, faults)
@@ -67,7 +66,7 @@ class TensorMemory(Subsystem):
         rows = LANES * self.wave.block_count
         self.words = np.zeros((rows, COLUMNS), np.uint32)
         self.poison = np.full((rows, COLUMNS), UNINITIALISED, np.uint8)
-        self.allocated = [[] for _ in range(self.wave.block_count)]
+        self.allocated = [list[Allocated]() for _ in range(self.wave.block_count)]
         self.relinquished.clear()
         self.smallest.clear()
         self.waiting.clear()
@@ -76,8 +75,8 @@ class TensorMemory(Subsystem):
 
     # --- the allocator
     def place(self, blocks: Iterable[int], count: int) -> int | None:
-        """A first column at which `count` columns are free in all these blocks: the lowest, or under a seed any; None if there is
-        none."""
+        """A first column at which `count` columns are free in all these blocks: the lowest, or under a seed any; None if there
+        is none."""
         free = np.ones(COLUMNS, np.bool_)
         for block in blocks:
             for part in self.allocated[block]:

@@ -45,7 +45,7 @@ def mma(d: Decoder) -> Step:
     decoded = form(d)
 
     def step(frame: Frame) -> None:
-        for at in range(frame.n):
+        for at in frame.active().tolist():
             _issue(d, decoded, frame, at)
 
     return step
@@ -159,5 +159,3 @@ def _written(decoded: Form, frame: Frame, at: int, rows: Index, d: Decoder) -> N
     for k, word in enumerate(words):
         closed[32 * k : 32 * k + 32] = int(word or 0) >> np.arange(32) & 1 != 0
     return ~closed[rows]
-
-

@@ -1,8 +1,8 @@
 """The asynchronous operations of tcgen05 that threads have issued: mma, cp and shift, until a thread observes their commit.
 
-PTX ISA, "tcgen05.commit" and "Memory consistency model" of tcgen05. Operations of a cluster are performed in the order of issue:
-when a commit behind them arrives or, under a seed, at random earlier. Until their completion is observed, the shared memory
-that they read is in flight. Invariant: a commit tracks all operations that its thread issued before it.
+PTX ISA, "tcgen05.commit" and "Memory consistency model" of tcgen05. Operations of a cluster are performed in the order of
+issue: when a commit after them arrives or, under a seed, at random earlier. Until their completion is observed, the shared
+memory that they read is in flight. Invariant: a commit tracks all operations that its thread issued before it.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def shared_matrix(
 def located(
     machine: Machine, instruction: Instruction, lane: int, blocks: tuple[int, ...], addresses: Index, width: int
 ) -> Index | None:
-    """Indices in memory of shared addresses [rows, count] of `width` bytes in each of the blocks, one below the other; None, and a
-    fault, if they lie outside."""
+    """Indices in memory of shared addresses [rows, count] of `width` bytes in each of the blocks, one below the other; None,
+    and a fault, if they lie outside."""
     low, high = int(addresses.min()), int(addresses.max()) + width
     if low < SHARED_START or high > SHARED_START + machine.windows.shared_size:
         text = f"a matrix at shared addresses {low} to {high}, outside the block's shared memory"

@@ -1,8 +1,8 @@
 """Scale factors of a block-scaled `tcgen05.mma` in tensor memory.
 
-PTX ISA, "Scale factor A/B layout". The four bytes of a word are scale factors of one row; the words of 32 rows lie in 32 lanes of
-a column, and the same words in all four quarters of the lanes. A pair's block holds the factors of its own rows of A and of all
-columns of B. Words that differ between the quarters are a fault, because the layout demands copies.
+PTX ISA, "Scale factor A/B layout". The four bytes of a word are scale factors of one row; the words of 32 rows lie in 32 lanes
+of a column, and the same words in all four quarters of the lanes. A pair's block holds the factors of its own rows of A and of
+all columns of B. Words that differ between the quarters are a fault, because the layout demands copies.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from tilec.emulator.errors import Poison
 from tilec.emulator.instructions.tensor_forms import Form
-from tilec.emulator.instructions.tensor_operands import of_thread, split_address
 from tilec.emulator.instructions.tensor_memory_state import TensorMemory
+from tilec.emulator.instructions.tensor_operands import of_thread, split_address
 from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.registry import Decoder

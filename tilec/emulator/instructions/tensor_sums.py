@@ -21,8 +21,8 @@ Values = NDArray[Any]
 
 @dataclass(slots=True)
 class Product:
-    """D = A B, plus D divided by 2**halvings if `accumulate`. `rows`, `columns`: the cell of each element of D [M, N]; `written`:
-    the elements that are written (None: all)."""
+    """D = A B, plus D divided by 2**halvings if `accumulate`. `rows`, `columns`: the cell of each element of D [M, N];
+    `written`: the elements that are written (None: all)."""
 
     memory: TensorMemory
     fields: InstructionDescriptor

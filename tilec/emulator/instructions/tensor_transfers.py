@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilec.emulator.errors import POISON
 from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.instructions.tensor_operands import of_warp, split_address, warps_of
-from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.frame import Frame, union
 from tilec.emulator.machine.registry import Decoder
 from tilec.emulator.machine.sources import Source, Step
 from tilec.emulator.matrices.tensor_layouts import LANES, SHAPES, Rect, register_cells
@@ -63,8 +63,7 @@ def load(d: Decoder) -> Step:
         if packed:
             upper, upper_poison = memory.read(rows, columns + 1)
             words = words & np.uint32(0xFFFF) | upper << np.uint32(16)
-            if poison is not None or upper_poison is not None:
-                poison = (0 if poison is None else poison) | (np.uint8(0) if upper_poison is None else upper_poison)
+            poison = union(poison, upper_poison)
         if not valid.all():
             poison = np.zeros(words.shape, np.uint8) if poison is None else poison
             poison[~valid] |= POISON
@@ -146,5 +145,3 @@ def _rects(row: int, column: int, relative: tuple[Index, Index], packed: bool) -
         used = np.unique(np.concatenate([used, used + 1]))
     runs = np.split(used, np.flatnonzero(np.diff(used) != 1) + 1)
     return tuple((*rows, column + int(run[0]), column + int(run[-1]) + 1) for run in runs)
-
-

@@ -27,10 +27,7 @@ def report(machine: Machine) -> None:
     message = "threads wait for ever: " + "; ".join(lines) + (f"; {gone} threads have left" if gone else "")
     waiting = [instructions[int(pc)] for pc in wave.pc[blocked]]
     short = np.isin(blocked, machine.register_pool.short())
-    apart = [
-        not (s or _waits_for_others(w))
-        for w, s in zip(waiting, short, strict=True)
-    ]
+    apart = [not (s or _waits_for_others(w)) for w, s in zip(waiting, short, strict=True)]
     divergent = any(apart)
     chosen = apart.index(True) if divergent else 0
     first, instruction = int(blocked[chosen]), waiting[chosen]

@@ -6,7 +6,7 @@ A family registers a decoder for an opcode:
     def add(d: Decoder) -> Step: ...
     @control("bar", "barrier")            # never runs under a mask; its steps may return the next instruction
 
-A decoder runs once per instruction. It consumes the modifiers in order (`take`, `flag`, `need`), calls `finish()`, which
+An opcode may include the first modifier (`tcgen05.mma`), which has precedence. A decoder runs once per instruction. It consumes the modifiers in order (`take`, `flag`, `need`), calls `finish()`, which
 rejects any that remain, and returns a closure `step(frame)`. A step must not look anything up by name.
 """
 
@@ -264,7 +264,8 @@ def _ranked(frame: Frame, offset: int) -> Lanes:
 def decode(instruction: Instruction, index: int, machine: Machine) -> tuple[Step, bool]:
     """The step of an instruction, without its guard, and whether it is a control instruction."""
     decoder = Decoder(instruction, index, machine)
-    entry = _REGISTRY.get(instruction.opcode)
+    first = instruction.modifiers[0] if instruction.modifiers else ""
+    entry = _REGISTRY.get(f"{instruction.opcode}.{first}") or _REGISTRY.get(instruction.opcode)
     if entry is None:
         raise decoder.unsupported("unknown opcode")
     return entry.decode(decoder), entry.is_control

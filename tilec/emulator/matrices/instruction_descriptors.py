@@ -1,7 +1,7 @@
 """The instruction descriptor of `tcgen05.mma`: 32 bits and a kind in, formats, shape and flags out.
 
-Source: PTX ISA, "Instruction descriptor" (tables for each `.kind`). A field that the tables reserve or that the kind does not have
-must be zero. `problem` names the field at fault.
+Source: PTX ISA, "Instruction descriptor" (tables for each `.kind`). A field that the tables reserve or that the kind does not
+have must be zero. `problem` names the field at fault.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TURNABLE: Final = ("f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8")
 
 @dataclass(frozen=True, slots=True)
 class InstructionDescriptor:
-    """Fields as numbers (`a`, `b`: the formats; `d`: the result's; `scale_a`, `scale_b`: the ids of the scale factors), `rows` M,
-    `columns` N, and the bits that the kind reserves."""
+    """Fields as numbers (`a`, `b`: the formats; `d`: the result's; `scale_a`, `scale_b`: the ids of the scale factors), `rows`
+    M, `columns` N, and the bits that the kind reserves."""
 
     kind: str
     sparse: bool

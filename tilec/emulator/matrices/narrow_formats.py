@@ -1,7 +1,7 @@
 """Operands of tcgen05 as bytes: 32 bytes along K in, exact float64 or int64 values out; and scale factors.
 
-Source: PTX ISA, "Alternate floating-point data formats", "Packing formats in shared memory". Elements of 4 and 6 bits lie 16 to a
-chunk of 16 bytes, lowest bits first, and the rest of the chunk is unused; in the kinds of only 4-bit elements they are dense.
+Source: PTX ISA, "Alternate floating-point data formats", "Packing formats in shared memory". Elements of 4 and 6 bits lie 16 to
+a chunk of 16 bytes, lowest bits first, and the rest of the chunk is unused; in the kinds of only 4-bit elements they are dense.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ SHAPES: Final[dict[str, tuple[int, int, int]]] = {
 
 @cache
 def register_cells(shape: str, times: int, packed: bool, offset: int = 0) -> tuple[Index, Index]:
-    """Lane and column, relative to the address, of each register of ld and st: [32 threads, registers]. With `packed` (.pack and
-    .unpack) it is the first of two adjacent columns. `offset`: the immediate of 16x32bx2."""
+    """Lane and column, relative to the address, of each register of ld and st: [32 threads, registers]. With `packed` (.pack
+    and .unpack) it is the first of two adjacent columns. `offset`: the immediate of 16x32bx2."""
     t, j = np.arange(32)[:, None], np.arange(SHAPES[shape][1] * times)[None, :]
     scale = 2 if packed else 1
     shift: Index = np.zeros((32, 1), np.int64)

@@ -1,7 +1,7 @@
 """`tcgen05.fence`: notes where threads order tcgen05 operations by a signal alone.
 
 Source: PTX ISA, "tcgen05.fence" and "Memory consistency model" of tcgen05. The thread that signals must execute
-`before_thread_sync` behind its operation (a commit implies it), the thread that waits `after_thread_sync` before its own. The
+`before_thread_sync` after its operation (a commit implies it), the thread that waits `after_thread_sync` before its own. The
 fences emit no machine code, and CUTLASS and Triton leave them out, so that their absence is a note and not a fault.
 """
 
@@ -16,11 +16,12 @@ from tilec.emulator.ptx.syntax import Instruction
 
 Index = NDArray[np.int64]
 BEFORE = "without tcgen05.fence::before_thread_sync in the thread that signals"
-AFTER = "without tcgen05.fence::after_thread_sync behind the wait"
+AFTER = "without tcgen05.fence::after_thread_sync after the wait"
 
 
 class TensorFences:
-    """`before`: the times of each lane's fences before a signal; `after`: what each lane knew at its last fence after a wait."""
+    """`before`: the times of each lane's fences before a signal; `after`: what each lane knew at its last fence after a
+    wait."""
 
     def __init__(self, clocks: Clocks, faults: Recorder) -> None:
         self.clocks, self.faults = clocks, faults
@@ -44,9 +45,7 @@ class TensorFences:
                 self.before.setdefault(lane, []).append(clocks.now)
         clocks.now += 1
 
-    def check(
-        self, lanes: Index, others: Index, times: Index, instruction: Instruction, *, by_commit: bool = False
-    ) -> None:
+    def check(self, lanes: Index, others: Index, times: Index, instruction: Instruction, *, by_commit: bool = False) -> None:
         """Notes missing fences between what `others` did at their times and an operation of `lanes` now."""
         if not by_commit and not all(
             self._fenced_before(int(lane), int(other), int(time))

@@ -1,11 +1,11 @@
 """The order of tcgen05 operations on tensor memory: every use of cells that a later conflicting use must be ordered after.
 
-Source: PTX ISA, "Memory consistency model" of tcgen05. mma, cp, shift, ld and st are asynchronous. An operation is complete once
-a thread has observed it (the mbarrier of a commit, or `tcgen05.wait` of the issuing warp), and it happens before the uses of
-threads that know what the observing thread did (`clocks`). Without completion only the pipelined pairs are ordered: in one
-thread, or in two of which the second knows what the first did when it issued.
-In: operations and the rectangles that they read and write. Out: a fault for each conflict without an order: `async` if the
-earlier operation is not complete, `race` if the thread does not know of its completion; or a note (`NOTES`).
+Source: PTX ISA, "Memory consistency model" of tcgen05. mma, cp, shift, ld and st are asynchronous. An operation is complete
+once a thread has observed it (the mbarrier of a commit, or `tcgen05.wait` of the issuing warp), and it happens before the uses
+of threads that know what the observing thread did (`clocks`). Without completion only the pipelined pairs are ordered: in one
+thread, or in two of which the second knows what the first did when it issued. In: operations and the rectangles that they read
+and write. Out: a fault for each conflict without an order: `async` if the earlier operation is not complete, `race` if the
+thread does not know of its completion; or a note (`NOTES`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ Index = NDArray[np.int64]
 PIPELINED: Final = {("cp", "mma"), ("shift", "mma"), ("mma", "shift"), ("shift", "cp.4x256b")}
 """Pairs that execute in the order of issue whatever their operands; two mma do so for one accumulator, shape and kind."""
 RELIED_ON: Final = {("mma", "cp"), ("cp", "cp"), ("mma", "mma")}
-"""Pairs of one thread in which the later overwrites what an mma reads or a cp wrote for it, and which programs expect to be ordered:
-CUTLASS and DeepGEMM overwrite scale factors behind the mma that reads them, FlashAttention overwrites A in tensor memory."""
+"""Pairs of one thread in which the later overwrites what an mma reads or a cp wrote for it, and which programs expect to be
+ordered: CUTLASS and DeepGEMM overwrite scale factors after the mma that reads them, FlashAttention overwrites A in tensor
+memory."""
 
 
 @dataclass(eq=False, slots=True)
 class Operation:
-    """An operation by `lanes` (of the wave) at `time`. `pipe`: what two mma must share to be pipelined. Complete since a lane in
-    `seen_by` observed it, each at its time in `seen_at`."""
+    """An operation by `lanes` (of the wave) at `time`. `pipe`: what two mma must share to be pipelined. Complete since a lane
+    in `seen_by` observed it, each at its time in `seen_at`."""
 
     name: str
     lanes: Index
