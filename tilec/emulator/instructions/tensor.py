@@ -46,8 +46,11 @@ def _fence(is_after: bool) -> Callable[[Decoder], Step]:
         fences, ordering = d.machine.tensor_memory.fences, d.machine.ordering
 
         def step(frame: Frame) -> None:
-            ordering.synchronise.fence(frame, "acquire" if is_after else "release", "cluster")
+            if is_after:
+                ordering.synchronise.fence(frame, "acquire", "cluster")
             fences.fence(frame.lanes, is_after)
+            if not is_after:
+                ordering.synchronise.fence(frame, "release", "cluster")
 
         return step
 

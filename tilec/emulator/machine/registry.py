@@ -6,8 +6,9 @@ A family registers a decoder for an opcode:
     def add(d: Decoder) -> Step: ...
     @control("bar", "barrier")            # never runs under a mask; its steps may return the next instruction
 
-An opcode may include the first modifier (`tcgen05.mma`), which has precedence. A decoder runs once per instruction. It consumes the modifiers in order (`take`, `flag`, `need`), calls `finish()`, which
-rejects any that remain, and returns a closure `step(frame)`. A step must not look anything up by name.
+An opcode may include the first modifier (`tcgen05.mma`), which has precedence. A decoder runs once per instruction. It consumes
+the modifiers in order (`take`, `flag`, `need`), calls `finish()`, which rejects any that remain, and returns a closure
+`step(frame)`. A step must not look anything up by name.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class TensorOrder:
                 repeated = not use.is_write and use.rects == mine and np.array_equal(use.operation.lanes, operation.lanes)
                 if use.rects and not repeated:
                     kept.append(use)
-            kept += [_Use(operation, rects, is_write) for rects, is_write in ((mine, False), (own, True)) if rects]
+            if operation.name != "dealloc":  # whoever gets these columns comes after
+                kept += [_Use(operation, rects, is_write) for rects, is_write in ((mine, False), (own, True)) if rects]
             self._uses[block] = kept
 
     def _check(self, new: Operation, use: _Use, writes: bool) -> None:
@@ -111,13 +112,14 @@ class TensorOrder:
                 text = f"touches tensor memory that line {old.instruction.line} still {does}: its completion is not observed"
                 self._report("async", text, new)
             return
-        if not self._knows(new, old.seen_by, old.seen_at):
+        same_warp = np.array_equal(old.seen_by, new.lanes)
+        if not same_warp and not self._knows(new, old.seen_by, old.seen_at):
             does = "reads" if not use.is_write else "writes"
             text = f"touches tensor memory that line {old.instruction.line} of another thread {does}, without an order"
             self._report("race", text, new)
-        elif old.name not in ("alloc", "dealloc") and new.name != "dealloc":
+        elif old.name != "alloc" and new.name != "dealloc":
             by_commit = old.name not in ("ld", "st")
-            if by_commit or not same_thread:
+            if by_commit or not same_warp:
                 self.fences.check(new.lanes, old.seen_by, old.seen_at, new.instruction, by_commit=by_commit)
 
     def _report(self, kind: str, text: str, operation: Operation) -> None:
