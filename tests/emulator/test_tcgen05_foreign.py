@@ -22,12 +22,6 @@ SLOW = (
     "attention_bf16_ws-sm_100", "attention_bf16_d128-sm_100", "pair_bf16_256x128-sm_100", "pair_fp8_256x128-sm_100",
     "matmul_tma_bf16_2cta-sm_100",
 )  # fmt: skip
-    "attention_bf16_ws-sm_100",
-    "attention_bf16_d128-sm_100",
-    "pair_bf16_256x128-sm_100",
-    "pair_fp8_256x128-sm_100",
-    "matmul_tma_bf16_2cta-sm_100",
-)
 PAIRS = [(name, seed) for name in sorted(CASES) for seed in range(4)]
 
 
