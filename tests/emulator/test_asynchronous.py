@@ -230,5 +230,5 @@ def test_what_is_resident_may_not_be_written_before_the_wait():
 def test_unmodelled_instructions_are_refused_by_name():
     from tilec.emulator.errors import UnsupportedPtx
 
-    with pytest.raises(UnsupportedPtx, match="tcgen05"):
-        launch(program("tcgen05.wait::ld.sync.aligned;", ["out"]), {"out": np.zeros(32, np.uint32)})
+    with pytest.raises(UnsupportedPtx, match="wmma"):
+        launch(program("wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r0}, [%d0];", ["out"]), {"out": np.zeros(32, np.uint32)})

@@ -29,8 +29,10 @@ from tilec.emulator import Report
 ONES = np.full(2 * 128 * 32 + 1024, 0x3C00, np.uint16).view(np.uint8)[: 128 * 32 + 16 * 32]
 """A of 128 rows and B of 16, of ones in f16: each product adds 16 to every element."""
 IDESC = 128 << 20 | 16 << 14 | 1 << 4
-START = alloc(relinquish=True) + barriers() + copy_image(len(ONES))
-START += descriptor("%a_desc", 0, lbo=128, sbo=256) + descriptor("%b_desc", 4096, lbo=128, sbo=256)
+START = (
+    alloc() + barriers() + copy_image(len(ONES)) + descriptor("%a_desc", 0, lbo=128, sbo=256)
+    + descriptor("%b_desc", 4096, lbo=128, sbo=256)
+)  # fmt: skip
 MMA, MORE = mma(IDESC), mma(IDESC, p="%yes")
 BEFORE, AFTER = "tcgen05.fence::before_thread_sync;", "tcgen05.fence::after_thread_sync;"
 SIGNAL = BEFORE + "bar.sync 0;" + AFTER
@@ -48,8 +50,8 @@ def ran(body: str, *, seed: int = 0, out: int = 16, stored: bool = True) -> Repo
 
 
 def faulty(body: str, kind: str, text: str) -> None:
-    """Every schedule of a body has faults, the first of exactly this kind and one with this text. Where threads are not ordered,
-    `race` and `async` depend on which of them comes first."""
+    """Every schedule of a body has faults, the first of exactly this kind and one with this text. Of threads without an order,
+    `race` and `async` depend on which comes first."""
     allowed = {"race", "async"} if kind in ("race", "async") else {kind}
     for seed in SEEDS:
         report = ran(body, seed=seed, stored=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -276,7 +277,7 @@ def test_scale_factors_copied_from_shared_memory(kind: str, vector: str, count: 
         f"@%one tcgen05.mma.cta_group::1.kind::{kind}.block_scale.{vector} [%tm], %a_desc, %b_desc, %x7, [%x5], [%x6], %no;"
     )
     found = run(image, text, copies + product, 16).view(np.float32)
-    factors = []
+    factors: list[Array] = []
     for scale, rows in zip(scales, (128, 16), strict=True):
         picked = scale[:rows, shape : shape + count]
         value = 2.0 ** (picked.astype(np.float64) - 127) if ue8m0 else picked.view(E4M3).astype(np.float64)
@@ -298,7 +299,7 @@ def test_scale_factors_are_the_same_in_all_quarters() -> None:
     assert "differ between the four quarters" in report.faults[0].message
 
 
-COPIES = {
+COPIES: dict[str, tuple[int, Callable[[int], int]]] = {
     "128x256b": (2, lambda lane: lane), "128x128b": (1, lambda lane: lane), "32x128b.warpx4": (1, lambda lane: lane % 32),
     "64x128b.warpx2::02_13": (1, lambda lane: lane % 64),
     "64x128b.warpx2::01_23": (1, lambda lane: lane % 32 + (32 if lane >= 64 else 0)),

@@ -130,7 +130,7 @@ class TensorMemory(Subsystem):
         if not self.used:
             return
         wave = self.wave
-        for block in np.unique(wave.block[frame.lanes]).tolist():
+        for block in (int(block) for block in np.unique(wave.block[frame.lanes])):
             lanes = wave.lanes_of_block(block)
             if (wave.status[lanes] == EXITED).sum() + (wave.block[frame.lanes] == block).sum() < len(lanes):
                 continue

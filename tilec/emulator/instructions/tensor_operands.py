@@ -76,4 +76,9 @@ def blocks_of(machine: Machine, lane: int, pair: bool, d: Decoder) -> tuple[int,
         machine.faults.add("cluster", text, d.instruction, lane, distinct=text)
         return None
     even = block - int(wave.rank[block]) % 2
+    cluster = machine.windows.cluster
+    if cluster is not None and cluster.ended[even : even + 2].any():
+        text = ".cta_group::2 after the other block of the pair has exited"
+        machine.faults.add("cluster", text, d.instruction, lane, distinct=text)
+        return None
     return even, even + 1
