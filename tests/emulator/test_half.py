@@ -141,3 +141,12 @@ def test_approximations_of_special_values(name: str, given: float, result: float
     actual = evaluate(f"{name} {{d}}, {{a}};", "f32", [("f32", np.array([given], np.float32))]).view(np.float32)
     assert np.array_equal(actual, np.array([result], np.float32), equal_nan=True)
     assert np.isnan(result) or np.signbit(actual[0]) == np.signbit(result)
+
+
+def test_f16_to_bf16_rounds_to_nearest_without_a_rounding_modifier() -> None:
+    values = np.arange(1 << 16, dtype=np.uint16)
+    wide = values.view(np.float16).astype(np.float32)
+    plain, rounded = (evaluate(f"cvt{mode}.bf16.f16 {{d}}, {{a}};", "bf16", [("f16", values)]) for mode in ("", ".rn"))
+    defined = ~np.isnan(wide)
+    assert (plain == rounded).all()
+    assert (plain[defined] == wide[defined].astype(ml_dtypes.bfloat16).view(np.uint16)).all()

@@ -3,9 +3,9 @@ shares no code with the passes, the lowering or the interpreter: its sources are
 
     report = emulate(ptx_text, manifest, tensors, values, seed=0)      # a kernel of this compiler
     report = run(parse(text), entry, grid, block, arguments, memory)   # any PTX; a Memory() and its allocations
-    report.tensors, report.faults, report.statistics, report.clean
+    report.tensors, report.faults, report.notes, report.statistics, report.clean
 
-`errors.KINDS` lists the kinds of fault. An unknown construct raises `UnsupportedPtx`; nothing is guessed. Seed 0 runs all
+`errors.KINDS` lists the kinds of fault, `errors.NOTES` those of notes. An unknown construct raises `UnsupportedPtx`; nothing is guessed. Seed 0 runs all
 lanes in lock step. Any other seed interleaves warps and blocks at random, reproducibly.
 
 | where | what |
@@ -63,16 +63,35 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
   each other but different masks, are faults where the threads execute it in one step. Other schedules can part them.
 - `cp.async.mbarrier.arrive` completes the copies of its threads at once, so a read before the wait on its mbarrier is reported
   only as far as it races with the copy's thread.
-- Rejected with `UnsupportedPtx`: `.relaxed` on an mbarrier, clusters of several blocks, multicast, im2col, bulk reductions,
-  tensor maps modified on the device, sparse products, `wmma`, `tcgen05`. Timing, occupancy and bank conflicts are not
-  modelled.
+- Rejected with `UnsupportedPtx`: im2col, bulk reductions, tensor maps modified on the device, sparse products, `wmma`, and of
+  tcgen05 what the next list says. Timing, occupancy and bank conflicts are not modelled.
 - `setmaxnreg` moves registers between warpgroups (`register_pool`): a shortage is a deadlock. Whether a program needs more
   registers than it owns is not modelled, because registers of PTX are virtual.
+
+Limits of the model of tensor memory and tcgen05 (`tensor_memory_state`, `tensor_order`, `tensor_queue`); no GPU has judged it:
+- Each block has a tensor memory of its own. Blocks of one SM, and their competition for columns, are not modelled. Under a seed
+  an alloc returns any free columns.
+- mma, cp and shift of a cluster are performed in the order of issue: at the commit that tracks them or, under a seed, at random
+  earlier. They are complete once a thread acquires the mbarrier phase of a commit, ld and st once their warp waits. Until then
+  a conflicting use of the cells or of the operands in shared memory is a fault, except for the pairs that the ISA pipelines.
+- Notes (`Report.notes`, kinds in `NOTES`) are departures from the ISA's text that programs in use make and that change no result
+  here: missing `tcgen05.fence`, a register of `tcgen05.ld` used before its wait (its value is then the loaded one), scale
+  factors or A overwritten by later instructions of the thread that issued the mma. A strict caller demands that there are none.
+- An mbarrier phase that a commit completes orders, for those who acquire it, the tcgen05 operations of the commit and the last
+  writes of their operands in shared memory; it does not order other accesses of the committing thread. `tcgen05.fence` lets
+  relaxed signals order all accesses of the thread, not only those of tcgen05.
+- A register that `tcgen05.st` reads may be overwritten before its wait without a fault.
+- tf32 operands lose their low 13 bits. No text says how chips round f16 results, or treat the upper half of their cells (here
+  zero), subnormals, and the row that a shift leaves behind (here unchanged). Layouts E, F, G and B, MN-major tf32, scale factors
+  beyond 128 rows and those of pairs follow CUTLASS and the ISA's text, whose figures were not available.
+- Not supported: `.ashift`, masks of zero columns and shifts of B (`.ws`), A in tensor memory for `.ws` with M below 128 and in
+  formats of 4 or 6 bits in `f8f6f4`, scale factors of pairs with M 128, `cp.4x256b`, copies that unpack, K 96, nonzero base
+  offsets of descriptors.
 """
 
-from tilec.emulator.errors import KINDS, Fault, Limits, Report, UnsupportedPtx
+from tilec.emulator.errors import KINDS, NOTES, Fault, Limits, Report, UnsupportedPtx
 from tilec.emulator.launch import emulate, run
 from tilec.emulator.machine.memory import Memory
 from tilec.emulator.ptx.parser import parse
 
-__all__ = ["KINDS", "Fault", "Limits", "Memory", "Report", "UnsupportedPtx", "emulate", "parse", "run"]
+__all__ = ["KINDS", "NOTES", "Fault", "Limits", "Memory", "Report", "UnsupportedPtx", "emulate", "parse", "run"]

@@ -153,7 +153,8 @@ def _float_to_float(d: Decoder, flags: set[str], to: str, source: str) -> Callab
     _reject_others(d, flags, "rn", "rz", "rm", "rp", "rna", "ftz", "sat", "relu", "satfinite")
     if to == "tf32" and source != "f32":
         raise d.unsupported("this conversion")
-    mode = _one_of(d, flags, ("rn", "rz", "rm", "rp", "rna"), "rn" if widening else None)
+    unrounded = widening or (to, source) == ("bf16", "f16")  # without a rounding ptxas makes the instruction of .rn
+    mode = _one_of(d, flags, ("rn", "rz", "rm", "rp", "rna"), "rn" if unrounded else None)
     if mode == "rna" and to != "tf32":
         raise d.unsupported(".rna")
 
