@@ -150,7 +150,8 @@ def commit(out: Builder, barrier: SsaValue) -> None:
 
 def load(out: Builder, buffer: TmemType, source: SsaValue, layout: Layout, warp: SsaValue) -> list[SsaValue]:
     """Load an accumulator at address `source` (i32) into the registers of `layout`, made by `accumulator`; `warp` (i32) is the
-    warp's index in its role. One text with one wait, so that the loads overlap and no register is used before it."""
+    warp's index in its role. One text with one wait, so that the loads overlap and no register is used before it. One thread
+    then signals for its warp, so the warp's threads meet behind their fences."""
     (_, _, chunk, runs, halves, tiles), (_, groups) = layout.registers, layout.warps
     run, columns = chunk.extent * LOAD_COLUMNS, buffer.shape[1]
     lane = out.shl(out.mul(out.bit_and(warp, 3), WARP_LANES), _LANE_SHIFT)
@@ -163,9 +164,17 @@ def load(out: Builder, buffer: TmemType, source: SsaValue, layout: Layout, warp:
         for half in range(halves.extent):
             for index in range(runs.extent):
                 offset = (half * HALF << _LANE_SHIFT) + tile * columns + index * run * groups.extent
-                registers = ", ".join(f"${number + i}" for i in range(4 * chunk.extent))
-                number += 4 * chunk.extent
-                texts.append(f"tcgen05.ld.sync.aligned.16x256b.x{chunk.extent}.b32 {{{registers}}}, [${count} + {offset}];")
-    texts.append("tcgen05.wait::ld.sync.aligned; tcgen05.fence::before_thread_sync;")
+                for repetitions in _powers(chunk.extent):
+                    registers = ", ".join(f"${number + i}" for i in range(4 * repetitions))
+                    number += 4 * repetitions
+                    shape = f"tcgen05.ld.sync.aligned.16x256b.x{repetitions}.b32"
+                    texts.append(f"{shape} {{{registers}}}, [${count} + {offset}];")
+                    offset += repetitions * LOAD_COLUMNS
+    texts.append("tcgen05.wait::ld.sync.aligned; tcgen05.fence::before_thread_sync; bar.warp.sync 0xffffffff;")
     constraints = ",".join([*["=f"] * count, "r", "~{memory}"])
     return out.inline_ptx(" ".join(texts), constraints, [first], [f32] * count, side_effects=True)
+
+
+def _powers(count: int) -> list[int]:
+    """Powers of two, the largest first, whose sum is `count`: the repetitions that a load can have."""
+    return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]
