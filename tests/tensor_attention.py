@@ -20,7 +20,7 @@ from tilec.lowering import lower
 from tilec.passes.prover import positive_divisions
 from tilec.passes.schedule import choose, prepare
 from tilec.target.schedule import Overrides
-from tilec.target.targets import SM_90A
+from tilec.target.targets import SM_90A, Target
 
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
@@ -32,15 +32,15 @@ def source(element: str, rows: int, columns: int, width: int = 128) -> Function:
 
 
 @cache
-def made(element: str, rows: int, columns: int, width: int = 128, **wanted: Any) -> Made:
+def made(element: str, rows: int, columns: int, width: int = 128, target: Target = SM_90A, **wanted: Any) -> Made:
     """The kernel with TMA copies and other schedule overrides."""
     function = source(element, rows, columns, width)
-    schedule = choose(function, SM_90A, Overrides(copy="tma", **wanted))
+    schedule = choose(function, target, Overrides(copy="tma", **wanted))
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
-    prepared = prepare(function, SM_90A, schedule, positive=positive)
-    lowered = lower(prepared, SM_90A, min_blocks=schedule.blocks)
-    kernel_manifest = manifest(source(element, rows, columns, width), lowered, SM_90A)
-    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), kernel_manifest)
+    prepared = prepare(function, target, schedule, positive=positive)
+    lowered = lower(prepared, target, min_blocks=schedule.blocks)
+    kernel_manifest = manifest(source(element, rows, columns, width), lowered, target)
+    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, target), kernel_manifest)
 
 
 def emulated(kernel: Made, lengths: tuple[int, int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:

@@ -23,7 +23,7 @@ from tilec.lowering import Lowered, lower
 from tilec.passes.prover import positive_divisions
 from tilec.passes.schedule import choose, prepare
 from tilec.target.schedule import Overrides, Schedule
-from tilec.target.targets import SM_90A
+from tilec.target.targets import SM_90A, Target
 
 DTYPES: Mapping[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
@@ -45,15 +45,15 @@ def source(element: str, rows: int, columns: int) -> Function:
 
 
 @cache
-def made(element: str, rows: int, columns: int, **wanted: Any) -> Made:
+def made(element: str, rows: int, columns: int, target: Target = SM_90A, **wanted: Any) -> Made:
     """The kernel with TMA copies and other schedule overrides."""
     function = source(element, rows, columns)
-    schedule = choose(function, SM_90A, Overrides(copy="tma", **wanted))
+    schedule = choose(function, target, Overrides(copy="tma", **wanted))
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
-    prepared = prepare(function, SM_90A, schedule, positive=positive)
-    lowered = lower(prepared, SM_90A, min_blocks=schedule.blocks)
-    kernel_manifest = replace(manifest(source(element, rows, columns), lowered, SM_90A), schedule=schedule.to_json())
-    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), kernel_manifest)
+    prepared = prepare(function, target, schedule, positive=positive)
+    lowered = lower(prepared, target, min_blocks=schedule.blocks)
+    kernel_manifest = replace(manifest(source(element, rows, columns), lowered, target), schedule=schedule.to_json())
+    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, target), kernel_manifest)
 
 
 def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:

@@ -22,7 +22,7 @@ from tilec.lowering import lower
 from tilec.passes.prover import positive_divisions
 from tilec.passes.schedule import choose, prepare
 from tilec.target.schedule import Overrides
-from tilec.target.targets import SM_90A
+from tilec.target.targets import SM_90A, Target
 
 SPLITS = 3
 """Splits of K, of `matmul_split`."""
@@ -42,15 +42,15 @@ def source(name: str, element: str, tokens: int, outputs: int) -> Function:
 
 
 @cache
-def made(name: str, element: str, tokens: int, outputs: int, **wanted: Any) -> Made:
+def made(name: str, element: str, tokens: int, outputs: int, target: Target = SM_90A, **wanted: Any) -> Made:
     """The kernel with TMA copies, one consumer, and other schedule overrides."""
     function = source(name, element, tokens, outputs)
-    schedule = choose(function, SM_90A, Overrides(copy="tma", consumers=1, **wanted))
+    schedule = choose(function, target, Overrides(copy="tma", consumers=1, **wanted))
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
-    prepared = prepare(function, SM_90A, schedule, positive=positive)
-    lowered = lower(prepared, SM_90A, min_blocks=schedule.blocks)
-    kernel_manifest = replace(manifest(source(name, element, tokens, outputs), lowered, SM_90A), schedule=schedule.to_json())
-    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), kernel_manifest)
+    prepared = prepare(function, target, schedule, positive=positive)
+    lowered = lower(prepared, target, min_blocks=schedule.blocks)
+    kernel_manifest = replace(manifest(source(name, element, tokens, outputs), lowered, target), schedule=schedule.to_json())
+    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, target), kernel_manifest)
 
 
 def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:

@@ -71,16 +71,32 @@ def load_matrices(
     # Matrices start at multiples of 8 rows, and the swizzle repeats every 8 rows, so its phase depends on the lane alone.
     phase = out.bit_and(out.lshr(inner, type.swizzle_shift), type.swizzle_mask)
     row_pointer = out.offset(stage, out.mul(row, type.pitch))
+    reach = _reach(layout, pattern, transposed)
     registers: list[SsaValue] = []
     for group in range(0, layout.num_registers // 2, pattern.width):
         fixed_row, fixed_column = _matrix_origin(layout, group, 0, transposed)
-        chunk = out.lshr(out.add(column, start[1] + fixed_column), 3)
+        atom, first = divmod(start[1] + fixed_column, type.width)
+        inside = type.swizzle_atoms == 1 or first + reach < type.width
+        chunk = out.lshr(out.add(column, first if inside else start[1] + fixed_column), 3)
+        pointer = row_pointer
+        if inside:
+            pointer = out.offset(pointer, atom * type.atom_bytes) if atom else pointer
+        else:  # in which sub-tile the columns lie depends on the lane or the warp
+            pointer = out.offset(pointer, out.mul(out.udiv(chunk, type.chunks), type.atom_bytes))
+            chunk = out.urem(chunk, type.chunks)
         if type.swizzle_mask:
             chunk = out.bit_xor(chunk, phase)
-        pointer = out.offset(row_pointer, out.shl(chunk, 4))
+        pointer = out.offset(pointer, out.shl(chunk, 4))
         pointer = out.offset(pointer, (start[0] + fixed_row) * type.pitch)
         registers.extend(_ldmatrix(out, pointer, pattern.width, pattern.trans))
     return registers
+
+
+def _reach(layout: Layout, pattern: LaneOrigins, transposed: bool) -> int:
+    """The most columns of the buffer by which a matrix of any lane and warp lies behind that of the first ones."""
+    axis = 0 if transposed else 1
+    warps = sum((digit.extent - 1) * digit.stride for digit in layout.warps if digit.axis == axis)
+    return warps + pattern.first[1] + pattern.second[1]
 
 
 def _warp_origin(out: Builder, layout: Layout, warp: SsaValue, transposed: bool) -> tuple[SsaValue, SsaValue]:

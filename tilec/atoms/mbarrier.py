@@ -56,6 +56,11 @@ def complete(out: Builder, barrier: SsaValue, bytes_: SsaValue, predicate: SsaVa
     out.inline_ptx(text, "l,r,b,~{memory}", [barrier, bytes_, predicate], side_effects=True)
 
 
+def meet_in_warp(out: Builder) -> None:
+    """Synchronize the threads of this warp (PTX ISA, `bar.warp.sync`), so that one of them may arrive for all."""
+    out.inline_ptx("bar.warp.sync -1;", "~{memory}", side_effects=True)
+
+
 def arrive(out: Builder, barrier: SsaValue, predicate: SsaValue) -> None:
     """Arrive, in the threads in which `predicate` (i1) is true."""
     text = "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];"

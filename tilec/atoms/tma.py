@@ -25,7 +25,10 @@ ALIGNMENT: Final = ROWS_REPEAT * MAP_SWIZZLES[-1]
 MOST_BYTES: Final = (1 << 20) - 1
 """Maximum bytes per stage: the limit of an mbarrier's transaction count."""
 
-_COPY: Final = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+_COPY: Final = "cp.async.bulk.tensor.{rank}d.{space}.global.tile.mbarrier::complete_tx::bytes"
+_OF_CLUSTER: Final = "shared::cluster"
+_OF_BLOCK: Final = "shared::cta"
+"""How a copy names its destination, which is this block's shared memory either way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +96,11 @@ def copy_stage(
     target: SsaValue,
     origin: list[SsaValue],
     full: SsaValue,
+    own_block: bool = False,
 ) -> None:
     """Issue the copies of the box at coordinates `origin` (i32, outermost axis first) into the stage at shared pointer
-    `target`; they complete on the mbarrier `full`. `map_` is the address of the tensor map (i64)."""
+    `target`; they complete on the mbarrier `full`. `map_` is the address of the tensor map (i64). `own_block`: the text names
+    the block's own shared memory (PTX 8.6), not a cluster's, as on targets that copy nowhere else."""
     rows, sub_tile_rows = box.extents[row_axis], stage.shape[0] // sub_tiles
     for atom in range(stage.swizzle_atoms):
         for first in range(0, stage.shape[0], rows):
@@ -105,7 +110,7 @@ def copy_stage(
                 coordinates[row_axis - 1] = out.add(coordinates[row_axis - 1], sub_tile)
             coordinates[row_axis] = out.add(coordinates[row_axis], row) if row else coordinates[row_axis]
             coordinates[-1] = out.add(coordinates[-1], atom * stage.width) if atom else coordinates[-1]
-            _copy(out, map_, out.offset(target, atom * stage.atom_bytes + first * box.swizzle), coordinates, full)
+            _copy(out, map_, out.offset(target, atom * stage.atom_bytes + first * box.swizzle), coordinates, full, own_block)
 
 
 def store_box(out: Builder, map_: SsaValue, origin: list[SsaValue], source: SsaValue) -> None:
@@ -128,10 +133,12 @@ def wait_stores(out: Builder, pending: int, *, complete: bool) -> None:
     out.inline_ptx(f"cp.async.bulk.wait_group{read} {pending};", "~{memory}", side_effects=True)
 
 
-def _copy(out: Builder, map_: SsaValue, target: SsaValue, origin: list[SsaValue], full: SsaValue) -> None:
+def _copy(
+    out: Builder, map_: SsaValue, target: SsaValue, origin: list[SsaValue], full: SsaValue, own_block: bool
+) -> None:  # fmt: skip
     assert map_.type is i64 and all(value.type is i32 for value in origin)
     rank = len(origin)
     coordinates = ", ".join(f"${2 + axis}" for axis in range(rank))
-    text = f"{_COPY.format(rank=rank)} [$0], [$1, {{{coordinates}}}], [${2 + rank}];"
+    text = f"{_COPY.format(rank=rank, space=_OF_BLOCK if own_block else _OF_CLUSTER)} [$0], [$1, {{{coordinates}}}], [${2 + rank}];"
     constraints = f"l,l,{','.join('r' * rank)},l,~{{memory}}"
     out.inline_ptx(text, constraints, [target, map_, *reversed(origin), full], side_effects=True)

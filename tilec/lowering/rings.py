@@ -18,6 +18,7 @@ from tilec.ir.ops.sync_ops import (
     Ring,
     SharedFree,
     Wait,
+    WarpBarrier,
 )
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
@@ -113,6 +114,12 @@ def lower_drain(context: Context, op: Drain) -> None:
     """Waits for all groups of this thread."""
     op.require(by_groups(op.ring), "only groups are drained")
     context.wait_group(0)
+
+
+@lowers(WarpBarrier)
+def lower_warp_barrier(context: Context, _: WarpBarrier) -> None:
+    """Synchronizes the threads of each warp."""
+    mbarrier.meet_in_warp(context)
 
 
 @lowers(ProxyFence)

@@ -87,7 +87,7 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
         mbarrier.complete(
             context, barrier, omitted_bytes, context.compare("sle", rows_in_bounds, context.constant(smaller_boxes[0]))
         )
-    tma.copy_stage(context, map_, box, op.row_axis, op.sub_tiles, buffer, stage, coordinates, barrier)
+    tma.copy_stage(context, map_, box, op.row_axis, op.sub_tiles, buffer, stage, coordinates, barrier, context.own_block)
 
 
 def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:

@@ -89,7 +89,8 @@ INLINE: Final = tuple(
         r"@\$2 mbarrier\.complete_tx\.shared::cta\.b64 \[\$0\], \$1;",
         r"@\$1 mbarrier\.arrive\.shared::cta\.b64 _, \[\$0\];",
         r"\{ \.reg \.pred done; again: mbarrier\.try_wait\.parity\.shared::cta\.b64 done, \[\$0\], \$1; @!done bra again; \}",
-        rf"cp\.async\.bulk\.tensor\.[2-5]d\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes "
+        r"bar\.warp\.sync -1;",
+        rf"cp\.async\.bulk\.tensor\.[2-5]d\.shared::(?:cluster|cta)\.global\.tile\.mbarrier::complete_tx::bytes "
         rf"\[\$0\], \[\$1, {_LIST}\], \[{_REGISTER}\];",
         r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 \[\$0\], \{\$1, \$2, \$3, \$4\};",
         rf"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\.tile\.bulk_group \[\$0, {_LIST}\], \[{_REGISTER}\]; "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Final
 
 LOAD: Final = "load"
@@ -121,11 +122,17 @@ class Family:
 
 PRODUCER: Final = Helper("producer", 4, Work.COPY)
 """A whole warpgroup, because registers move between warpgroups."""
+REALLOCATION: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({2: (232, 40), 3: (160, 32)})
+"""Registers of a consumer and of a helper thread for two and three consumers of a warpgroup each, beside one helper
+warpgroup."""
 MMA_SYNC: Final = Family(
-    "mma_sync", Issuer.WARP, Shape(16, 8, 8, 16), (LOAD, CP_ASYNC), MemorySpace.REGISTERS, MemorySpace.REGISTERS,
+    "mma_sync", Issuer.WARP, Shape(16, 8, 8, 16), (LOAD, CP_ASYNC, TMA), MemorySpace.REGISTERS, MemorySpace.REGISTERS,
     least_stages=1, most_stages=4, stage_alignment=128, row_bytes=0, least_registers=lambda _: 0,
+    # Warps multiply by themselves, but registers move between warpgroups, and so a consumer is one.
+    specialization=Specialization(4, (PRODUCER,), 3, REALLOCATION),
 )  # fmt: skip
-"""`mma.sync` of a warp, from registers. Every target has it."""
+"""`mma.sync` of a warp, from registers, to which `ldmatrix` brings what a copy has put into shared memory. Every target has
+it; where there are tensor maps (`tilec.target.targets.Target.copies_boxes`) a producer can fill the stages."""
 WGMMA: Final = Family(
     "wgmma", Issuer.WARPGROUP, Shape(64, 8, 256, 16), (CP_ASYNC, TMA), MemorySpace.SHARED, MemorySpace.REGISTERS,
     # Operands need no registers, so tiles may be small and latency-bound, which deeper pipelines hide.
@@ -133,7 +140,7 @@ WGMMA: Final = Family(
     least_stages=3, most_stages=8, stage_alignment=1024, row_bytes=128,
     # ptxas (13.5) accepts no fewer for an instruction: its accumulators plus 26.
     least_registers=lambda columns: columns // 2 + 26,
-    specialization=Specialization(4, (PRODUCER,), 3, {2: (232, 40), 3: (160, 32)}),
+    specialization=Specialization(4, (PRODUCER,), 3, REALLOCATION),
     pattern=r"wgmma[.:]",
 )  # fmt: skip
 """`wgmma.mma_async` of a warpgroup, from shared memory."""
@@ -162,6 +169,5 @@ def family_named(name: str | None) -> Family | None:
 
 
 def fed_by(copy: str) -> tuple[Family, ...]:
-    """The families whose operands may be copied so, when some target has none of them; empty if every target has one."""
-    found = tuple(family for family in FAMILIES if copy in family.copies)
-    return found if all(family.pattern for family in found) else ()
+    """The families whose operands may be copied so, the asynchronous ones first: a target that has one is fed best so."""
+    return tuple(sorted((one for one in FAMILIES if copy in one.copies), key=lambda family: not family.runs_ahead))

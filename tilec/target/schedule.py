@@ -16,15 +16,15 @@ from tilec.diagnostics.diagnostic import Span
 from tilec.target.families import CP_ASYNC, FAMILIES, LOAD, MMA_SYNC, TMA, Family, Helper, family_named, fed_by, helper_named
 from tilec.target.targets import Target
 
-COPIES: Final = {name: fed_by(name) for name in (LOAD, CP_ASYNC, TMA)}
-"""How an MMA's operands are copied, with the families of which the target must have one; none: every target can."""
+COPIES: Final[dict[str, tuple[Family, ...]]] = {LOAD: (), CP_ASYNC: (), TMA: fed_by(TMA)}
+"""How an MMA's operands are copied, with the families of which the target must feed one so; none: every target can."""
 PRODUCTS: Final = {family.name: (family,) if family.pattern else () for family in FAMILIES}
 """MMA instructions by name, with the family that the target must have."""
 GRID: Final = "grid"
 PINGPONG: Final = "pingpong"
 ORDERS: Final[dict[str, tuple[Family, ...]]] = {
     GRID: (),
-    PINGPONG: tuple(family for family in FAMILIES if family.specialization is not None),
+    PINGPONG: tuple(family for family in COPIES[TMA] if family.specialization is not None),
 }
 """How consumers process a persistent block's tiles: `grid`, all consumers share each tile; `pingpong`, round-robin, each
 consumer has its own tile."""
@@ -222,8 +222,7 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
     found = _of_roles(schedule, target)
     for loop in schedule.pipelines:
         found += _of_family("copy", loop.copy, COPIES, target)
-        if loop.copy != TMA or loop.family not in COPIES[TMA]:
-            found += _of_family("mma", loop.mma, PRODUCTS, target)
+        found += _of_family("mma", loop.mma, PRODUCTS, target)
         if not 1 <= loop.stages <= MOST_STAGES:
             found.append(Problem("stages", f"{loop.stages} stages", f"choose 1 to {MOST_STAGES}"))
         if (loop.stages == 1) != (loop.copy == LOAD):
@@ -249,9 +248,9 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
 
 def fed_family(copy: str, target: Target, wanted: str | None = None) -> Family:
     """The family for operands that are copied so: the one of the name `wanted` if it can be, else the target's, else any."""
-    fitting = [family for family in FAMILIES if copy in family.copies]
+    fitting = fed_by(copy)
     named = [family for family in fitting if family.name == wanted]
-    return (named or [family for family in fitting if target.has(family)] or fitting)[0]
+    return (named or [family for family in fitting if target.feeds(family, copy)] or fitting)[0]
 
 
 def block_roles(family: Family, consumers: int, reallocates: bool = False, order: str = GRID) -> tuple[Role, ...]:
@@ -302,7 +301,7 @@ def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
 
 def _of_family(part: str, name: str, known: Mapping[str, tuple[Family, ...]], target: Target) -> list[Problem]:
     def can(families: tuple[Family, ...]) -> bool:
-        return not families or any(target.has(family) for family in families)
+        return not families or any(target.has(one) if part == "mma" else target.feeds(one, TMA) for one in families)
 
     names = ", ".join(f'"{item}"' for item, families in known.items() if can(families))
     if name in TO_COME[part]:
@@ -311,10 +310,8 @@ def _of_family(part: str, name: str, known: Mapping[str, tuple[Family, ...]], ta
         return [Problem(part, f'`{part} = "{name}"` is not known', f"choose among {names}")]
     if can(known[name]):
         return []
-    needed = [family.name for family in known[name]]
-    text = f"{target} has no {' or '.join(f'`{one}`' for one in needed)}"
-    feeds = f", which `{name}` feeds" if name not in needed else ""
-    return [Problem(part, text + feeds, f"choose among {names}, or name the `arch` that it is for")]
+    lacking = f"`{name}`" if part == "mma" else f"tensor maps, which `{name}` needs"
+    return [Problem(part, f"{target} has no {lacking}", f"choose among {names}, or name the `arch` that it is for")]
 
 
 def _not_yet(part: str, what: str, instead: str) -> Problem:

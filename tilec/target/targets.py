@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
-from tilec.target.families import REGISTER_REALLOCATION, TCGEN05, WGMMA, Family
+from tilec.target.families import REGISTER_REALLOCATION, TCGEN05, TMA, WGMMA, Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,21 @@ class Target:
     def has(self, family: Family) -> bool:
         """Whether it has the instructions of a family."""
         return not family.pattern or family.name in self.families
+
+    @property
+    def copies_boxes(self) -> bool:
+        """Whether tensor maps describe copies of boxes (PTX ISA, `cp.async.bulk.tensor`: compute capability 9.0 and later)."""
+        return self.capability >= (9, 0)
+
+    @property
+    def copies_into_own_block(self) -> bool:
+        """Whether a copy of a box names the shared memory of its own block (`.shared::cta`). Compute capability 12 has no
+        multicast to a cluster, and ptxas (13.5) makes a call of a copy with `.shared::cluster` there."""
+        return self.capability >= (12, 0)
+
+    def feeds(self, family: Family, copy: str) -> bool:
+        """Whether operands of a family, which it has, may be copied so."""
+        return self.has(family) and copy in family.copies and (copy != TMA or self.copies_boxes)
 
     @property
     def reallocates_registers(self) -> bool:

@@ -153,10 +153,13 @@ class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
     def stage(self) -> Value:
         return self.operands[1]
 
+    def is_of(self, ring: Value) -> bool:
+        """Whether it reads a stage of a ring."""
+        return isinstance(self.buffer.owner, SharedAlloc) and ring in self.buffer.owner.operands
+
     def verify(self) -> None:
         shape, tile = self.buffer.shared.shape, self.result.tile
         rows, columns = (shape[1], shape[0]) if self.transposed else shape
-        self.require(self.buffer.shared.swizzle_atoms == 1, "the rows are in one piece")
         self.require(min(self.row, self.column) >= 0, "the box lies before its matrix")
         self.require(tile.rank == 2 and tile.dtype == self.buffer.shared.dtype, "the result is a matrix of the dtype")
         self.require(self.row + tile.shape[0] <= rows and self.column + tile.shape[1] <= columns, "the box lies inside")

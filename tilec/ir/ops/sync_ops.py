@@ -206,6 +206,14 @@ class Barrier(Op, opcode="barrier", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
+class WarpBarrier(Op, opcode="warp_barrier", effect=Effect.SHARED):
+    """Synchronize the threads of each warp (PTX ISA, `bar.warp.sync`): what they have read from a stage (`shared_load`), they
+    have read before any of them goes on, so that one of them may release the stage for all. No operands."""
+
+    num_operands = num_results = 0
+
+
+@dataclass(eq=False, kw_only=True)
 class ProxyFence(Op, opcode="proxy_fence", effect=Effect.SHARED):
     """Makes this thread's writes and copies to shared memory visible to the async proxy, which `wgmma` and tensor map copies
     use (PTX ISA, "Async proxy", `fence.proxy.async`). No operands."""

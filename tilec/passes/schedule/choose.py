@@ -34,7 +34,7 @@ from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import persistent, pingpong
-from tilec.target.families import CP_ASYNC, MMA_SYNC, TMA, Family, family_named
+from tilec.target.families import CP_ASYNC, MMA_SYNC, TMA, Family, Issuer, family_named
 from tilec.target.schedule import (
     AFTER_WAIT,
     GRID,
@@ -57,6 +57,9 @@ from tilec.target.targets import Target
 
 DEFAULT_WARPS: Final = 4
 MAX_WARPS: Final = 16
+LARGE_ACCUMULATORS: Final = 64
+"""Accumulators of a thread from which two consumers share a tile that one could have: as many fragments and addresses need
+registers beside them."""
 TARGET_REGISTERS: Final = 16
 """Elements of the largest 16-bit tile per thread to aim for."""
 
@@ -195,9 +198,14 @@ def product_warps(function: Function) -> int:
 
 def _consumers(function: Function, family: Family) -> int:
     """Consumers that share every MMA's result: two if each then has whole instructions, or loads whole runs of columns from
-    tensor memory; else one."""
-    assert family.specialization is not None
+    tensor memory; else one. Of a family that warps issue, two also need as many accumulators as leave one few registers."""
     shapes = [op.result.tile.shape[-2:] for op in function.body.walk() if isinstance(op, Mma)]
+    if family.issuer is Issuer.WARP:
+        warps = 2 * DEFAULT_WARPS
+        divided = all(mma_sync.choose_warps(rows, columns, warps) is not None for rows, columns in shapes)
+        largest = max((rows * columns for rows, columns in shapes), default=0)
+        return 2 if divided and largest > LARGE_ACCUMULATORS * 32 * DEFAULT_WARPS else 1
+    assert family.specialization is not None
     warps = 2 * family.specialization.consumer_warps
     return 2 if shapes and all(ATOMS[family.name].fits(rows, columns, warps) for rows, columns in shapes) else 1
 
@@ -244,9 +252,9 @@ def pipelines_of(
     def decide(candidate: Candidate) -> Pipeline:
         found.append(_pipeline(candidate, schedule.blocks, target, wanted, limit))
         if found[-1].copy == TMA:
-            problem = _tma_problem(draft_copy, candidate, fed_family(TMA, target, wanted.mma), target) or _pingpong_problem(
-                draft_copy, candidate, schedule
-            )
+            fed = fed_family(TMA, target, wanted.mma)
+            problem = _tma_problem(draft_copy, candidate, fed, target)
+            problem = problem or _pingpong_problem(draft_copy, candidate, fed, schedule)
             if problem is not None:
                 raise refusal(draft, problem, wanted, target)
             return found[-1]
@@ -263,10 +271,11 @@ def pipelines_of(
 
 def _tma_problem(function: Function, candidate: Candidate, family: Family, target: Target) -> Problem | None:
     """Why TMA copies cannot load a loop's operands."""
-    if not target.has(family):
+    chain = candidate.chain(family)
+    if not target.feeds(family, TMA):
         text = f"`tma` feeds `{family.name}`, which {target} lacks"
-    elif candidate.chain is not None and candidate.chain.family is family:
-        text = back_to_back.problem(function, candidate.chain) or ""
+    elif chain is not None:
+        text = back_to_back.problem(function, chain) or ""
     elif family not in candidate.families:
         product = f"product of two copied operands on {function.num_warps} warps"
         text = f"`{family.name}` does not make its {product} (`tilec explain E0809`)"
@@ -275,11 +284,11 @@ def _tma_problem(function: Function, candidate: Candidate, family: Family, targe
     return Problem("copy", text, 'choose `copy = "cp_async"`, or other `consumers`') if text else None
 
 
-def _pingpong_problem(function: Function, candidate: Candidate, schedule: Schedule) -> Problem | None:
+def _pingpong_problem(function: Function, candidate: Candidate, family: Family, schedule: Schedule) -> Problem | None:
     """Why consumers cannot process tiles round-robin (pingpong)."""
     if schedule.consumer_roles == 1 or not schedule.persistent or persistent.problem(function) is not None:
         return None
-    reason = "it is a back-to-back GEMM" if candidate.chain is not None else None
+    reason = "it is a back-to-back GEMM" if candidate.chain(family) is not None else None
     text = reason or pingpong.problem(function, candidate.loop)
     return Problem("order", f"no `pingpong`: {text}", "leave `order` out") if text else None
 
@@ -289,7 +298,8 @@ def _pipeline(
 ) -> Pipeline:  # fmt: skip
     if wanted.copy == TMA:
         family = fed_family(TMA, target, wanted.mma)
-        used_bytes = tensor_staging.HEAD_BYTES + (candidate.chain.unstaged_bytes if candidate.chain is not None else 0)
+        chain = candidate.chain(family)
+        used_bytes = tensor_staging.HEAD_BYTES + (chain.unstaged_bytes if chain is not None else 0)
         max_stages = _stages(replace(candidate, used_bytes=used_bytes, unstaged_bytes=0), blocks, target, family.most_stages)
         return Pipeline(wanted.stages or min(limit or family.most_stages, max_stages), TMA, wanted.mma or family.name)
     fitting = [family for family in candidate.families if target.has(family) and CP_ASYNC in family.copies]

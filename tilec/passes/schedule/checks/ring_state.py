@@ -29,6 +29,7 @@ class Role:
     group: list[Copy] = field(default_factory=list[Copy])  # not yet committed
     groups: list[tuple[Value, list[Copy]]] = field(default_factory=list[tuple[Value, list[Copy]]])  # in flight, oldest first
     products: list[set[Stage]] = field(default_factory=list[set[Stage]])  # stages read by MMAs in flight, oldest first
+    unmet: set[Stage] = field(default_factory=set[Stage])  # stages of mbarrier rings that threads read since their warp met
     waited: Counter[Value] = field(default_factory=Counter[Value])  # number of stages of each ring
     released: Counter[Value] = field(default_factory=Counter[Value])
 

@@ -3,8 +3,10 @@ that names the operation. A blocking operation yields itself until its condition
 
 - `acquire` needs the stage released; for `cp.async` groups also a barrier since. A copy fills an acquired, uncommitted stage.
   No copy into that stage is in flight, no MMA reads it, and for `cp.async` groups no thread has read it since the last barrier.
-- A read (threads or `wgmma`) is of a stage that was waited for and not released, and of this iteration's copy. For `cp.async`
+- A read (threads or products) is of a stage that was waited for and not released, and of this iteration's copy. For `cp.async`
   groups a barrier follows the wait, with a proxy fence between them for `wgmma` (PTX ISA, "Async proxy").
+- What threads have read (`shared_load`), the threads of each warp have all read at a `warp_barrier`; only then may one of them
+  release the stage for its warp.
 - mbarrier operations name the stage and parity of the ring's next use; expected bytes equal copied bytes. A fence and a barrier
   follow the mbarriers' initialization. A freed buffer has no copy that was not waited for.
 - A ring that products fill (`tmem_mma`, `commit_mma`) has accumulators in tensor memory. A product goes into an acquired,
@@ -38,6 +40,7 @@ from tilec.ir.ops.sync_ops import (
     RingOp,
     SharedFree,
     Wait,
+    WarpBarrier,
 )
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemAlloc, TmemLoad, TmemMma
 from tilec.ir.types import SharedType
@@ -45,7 +48,7 @@ from tilec.passes.schedule.checks.ring_state import Queue, Role, Stage, StageCon
 
 _RING_OPS: Final = (
     Ring, SharedAlloc, StageCopy, Commit, Release, OrderArrive, Drain, Barrier, ProxyFence, SharedFree, SharedLoad,
-    GroupProduct, WaitMma, CommitMma, ReleaseMma, TmemAlloc, TmemLoad,
+    GroupProduct, WaitMma, WarpBarrier, CommitMma, ReleaseMma, TmemAlloc, TmemLoad,
 )  # fmt: skip
 Steps = Generator[Op]
 """A coroutine that yields the operation at which it blocks."""
@@ -95,9 +98,13 @@ class Operations:
             case SharedFree():
                 self.free(op)
             case SharedLoad():
-                if not self.of_buffer(op, op.buffer)[1].by_groups:  # one thread releases a stage for its whole warp
-                    raise VerifyError(f"{at(op)}: products of warpgroups alone read a ring of mbarriers")
-                self.read.add(self.check_read(op, op.buffer, op.stage, False))
+                location = self.check_read(op, op.buffer, op.stage, False)
+                if self.of_buffer(op, op.buffer)[1].by_groups:
+                    self.read.add(location)
+                else:  # one thread releases a stage for its whole warp
+                    self.role.unmet.add(location)
+            case WarpBarrier():
+                self.role.unmet.clear()
             case TmemMma():
                 self.multiply(op)
             case CommitMma():
@@ -345,6 +352,8 @@ class Operations:
         self.queue(op, value)
         depth = value.ring.stages
         for use in range(self.role.released[value], count):
+            if any(ring_of(buffer) is value and index == use % depth for buffer, index in self.role.unmet):
+                raise VerifyError(f"{at(op)} gives back a stage that other threads of the warp may still read")
             for buffer, index in set[Stage]().union(*self.role.products):
                 if self.of_buffer(op, buffer)[0] is value and index == use % depth:
                     raise VerifyError(f"{at(op)} gives back a stage that a product reads")
@@ -361,6 +370,7 @@ class Operations:
     def barrier(self, op: Barrier) -> None:
         if self.concurrent and op.scope != "role":
             raise VerifyError(f"{at(op)}: threads of other roles never come")
+        self.role.unmet.clear()
         if self.concurrent:
             return
         self.read.clear()
@@ -411,6 +421,12 @@ class Operations:
         if product and not contents.fenced:
             raise VerifyError(f"{at(op)} reads a stage that its proxy may not see yet")
         return location
+
+
+def ring_of(buffer: Value) -> Value:
+    """The ring whose stages a buffer has."""
+    assert isinstance(buffer.owner, SharedAlloc)
+    return buffer.owner.operands[0]
 
 
 def at(op: Op) -> str:

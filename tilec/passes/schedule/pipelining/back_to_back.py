@@ -133,23 +133,26 @@ class Rings:
 
 def find(
     function: Function, loop: For, warps: int, products: list[Product], invariant: Operand | None
-) -> BackToBack | None:  # fmt: skip
-    """The loop as a chain; None if no family that `tma` feeds can compute its MMAs. `invariant`: the left operand of the first
-    MMA, if one copy before the loop can load it."""
+) -> tuple[BackToBack, ...]:  # fmt: skip
+    """The loop as a chain of each family that `tma` feeds and that can compute its MMAs. `invariant`: the left operand of the
+    first MMA, if one copy before the loop can load it."""
     if loop not in function.body.ops or len(products) != 2 or invariant is None:
-        return None
+        return ()
     first, second = products
     if first.left is not None or second.left is not None or first.right is None or second.right is None:
-        return None
+        return ()
     streamed = first.right, second.right
     pairs = (BackToBack(family, loop, first, second, invariant, streamed) for family in fed_by(TMA))
-    return next((pair for pair in pairs if _fits(pair, warps) and _is_back_to_back(pair)), None)
+    return tuple(pair for pair in pairs if _fits(pair, warps) and (not pair.family.runs_ahead or _is_back_to_back(pair)))
 
 
 def _fits(pair: BackToBack, warps: int) -> bool:
     """Whether the family supports both shapes: the first MMA's right operand is K-major in memory, the second's is MN-major,
-    and what threads compute from accumulators in their registers is the second's left operand there."""
+    and what threads compute from accumulators in their registers is the second's left operand there. Warps that load their
+    operands by themselves take any that was found, if each has whole rows of both results."""
     family, issuers = pair.family, pair.family.issuers(warps)
+    if not family.runs_ahead:
+        return all(product.grid.rows == warps for product in (pair.first, pair.second)) and _shares_no_operand(pair)
     rows, columns = pair.first.mma.result.tile.shape
     depth, width = pair.first.mma.operands[0].tile.shape[1], pair.second.mma.result.tile.shape[1]
     return (
@@ -163,6 +166,11 @@ def _fits(pair: BackToBack, warps: int) -> bool:
         and rows * (columns + width) <= MAX_ACCUMULATORS * 32 * warps
         and all(extent * 2 % family.row_bytes == 0 for extent in (depth, width))
     )
+
+
+def _shares_no_operand(pair: BackToBack) -> bool:
+    """Whether each product has copies of its own: one buffer would have to belong to two rings."""
+    return pair.streamed[0] is not pair.streamed[1] and pair.invariant.load not in [operand.load for operand in pair.streamed]
 
 
 def _is_back_to_back(pair: BackToBack) -> bool:

@@ -10,7 +10,9 @@ With s stages, such a loop becomes two, one for each role (`roles`):
                 each iteration, for each of the two MMAs:
                     wait; start the MMA; wait for it, and release its stage
 
-Each right operand has its own ring, so the first MMA may start before the second's operand arrives. Within a warpgroup, other
+Each right operand has its own ring, so the first MMA may start before the second's operand arrives. Warps that load operands
+into registers (`mma.sync`) read the left one of the first MMA anew in each iteration, and release a stage once it is loaded.
+Within a warpgroup, other
 computation of an iteration does not overlap its MMAs; it may overlap those of another warpgroup of the block. If the register
 budget allows, `overlapped_products` adds intra-warpgroup overlap to the consumer loop.
 """
@@ -27,7 +29,7 @@ from tilec.ir.types import RingType, TileType, i32
 from tilec.passes.schedule.pipelining import overlapped_products, tensor_staging
 from tilec.passes.schedule.pipelining.back_to_back import BackToBack, RingPosition, Rings, becomes
 from tilec.passes.schedule.pipelining.staged_loads import Operand, without_dead
-from tilec.passes.schedule.pipelining.staged_products import Emitter
+from tilec.passes.schedule.pipelining.staged_products import Emitter, sliced
 
 
 def pipeline(block: Block, pair: BackToBack, stages: int, warps: int, registers: int) -> None:
@@ -42,7 +44,9 @@ def pipeline(block: Block, pair: BackToBack, stages: int, warps: int, registers:
     before.ops.append(_producer_loop(pair, rings))
     before.add(Wait(operands=[rings.rings[0], *first]))
     loop_index = block.ops.index(pair.loop)
-    consumer_loop = overlapped_products.overlap if overlapped_products.fits(pair, warps, registers) else _consumer_loop
+    consumer_loop = _reading_loop
+    if pair.family.runs_ahead:
+        consumer_loop = overlapped_products.overlap if overlapped_products.fits(pair, warps, registers) else _consumer_loop
     block.ops[loop_index : loop_index + 1] = [*before.ops, *consumer_loop(pair, rings), SharedFree(operands=rings.buffers)]
     block.ops = without_dead(block.ops)
 
@@ -105,6 +109,29 @@ def _consumer_loop(pair: BackToBack, rings: Rings) -> list[Op]:
             started = rings.start_second(out, pair, left, op.operands[2], position)
             becomes(rings.finish(out, started, 0, position, 2), op.result)
         else:
+            out.ops.append(op)
+    body.ops[-1].operands += tensor_staging.following(out, *position, rings.stages)
+    body.ops = without_dead([*out.ops, body.ops[-1]])
+    loop.results += [Value(TileType(i32), name, loop) for name in ("stage", "parity")]
+    return [loop]
+
+
+def _reading_loop(pair: BackToBack, rings: Rings) -> list[Op]:
+    """Turn the loop into that of consumers whose threads load operands from the stages."""
+    loop, body, out = pair.loop, pair.loop.regions[0], Emitter()
+    for operand, buffer in zip((pair.invariant, *pair.streamed), rings.buffers, strict=True):
+        operand.buffer = buffer
+    pair.first.left = pair.invariant
+    loop.operands += [rings.zero, rings.zero]
+    position = body.add_argument(TileType(i32), "stage"), body.add_argument(TileType(i32), "parity")
+    for op in body.ops[:-1]:
+        products = [product for product in (pair.first, pair.second) if product.mma is op]
+        for product in products:
+            ring = rings.rings[1 if product is pair.first else 2]
+            out.add(Wait(operands=[ring, *position]))
+            out.ops += sliced(product, position[0], rings.zero if product is pair.first else None)
+            tensor_staging.release_read(out, ring, position[0])
+        if not products:
             out.ops.append(op)
     body.ops[-1].operands += tensor_staging.following(out, *position, rings.stages)
     body.ops = without_dead([*out.ops, body.ops[-1]])

@@ -88,9 +88,11 @@ def unstaged_bytes(products: list[Product]) -> int:
     return max((conversion_bytes(tile) for tile in tiles), default=0)
 
 
-def hoist_constant_operands(
-    before: Emitter, loop: For, products: list[Product], converted: dict[tuple[Value, Layout], Value]
-) -> None:
+Converted = dict[tuple[Value, Layout], Value]
+"""Values that were converted to a layout before some loop, by value and layout."""
+
+
+def hoist_constant_operands(before: Emitter, loop: For, products: list[Product], converted: Converted) -> None:
     """Hoist the layout conversions of loop-invariant register operands before the loop."""
     inside = {result for op in loop.regions[0].walk() for result in op.results} | set(loop.regions[0].arguments)
     for product in products:
@@ -102,8 +104,9 @@ def hoist_constant_operands(
                 product.mma.operands[index] = converted[value, layout]
 
 
-def sliced(product: Product, current: Value) -> list[Op]:
-    """The MMA in slices of 16 along K; each slice's operands are loaded before the MMA of the preceding slice."""
+def sliced(product: Product, current: Value, left_stage: Value | None = None) -> list[Op]:
+    """The MMA in slices of 16 along K; each slice's operands are loaded before the MMA of the preceding slice, from stage
+    `current`, the left one from `left_stage` if that is another."""
     mma = product.mma
     rows, columns = mma.result.tile.shape
     depth = mma.operands[0].tile.shape[1]
@@ -115,10 +118,11 @@ def sliced(product: Product, current: Value) -> list[Op]:
     total = mma.operands[2]
     if isinstance(total.owner, Op):
         total = relayout(out, total, layout)
-    slices = [_read_slice(out, product, current, 0)]
+    stages = (current if left_stage is None else left_stage, current)
+    slices = [_read_slice(out, product, stages, 0)]
     for k in range(0, depth, mma_sync.K):
         if k + mma_sync.K < depth:
-            slices.append(_read_slice(out, product, current, k + mma_sync.K))
+            slices.append(_read_slice(out, product, stages, k + mma_sync.K))
         a, b = slices[k // mma_sync.K]
         if k + mma_sync.K < depth:
             total = out.add(Mma(operands=[a, b, total], loc=mma.loc), mma.result.tile)
@@ -131,11 +135,11 @@ def sliced(product: Product, current: Value) -> list[Op]:
     return out.ops
 
 
-def _read_slice(out: Emitter, product: Product, current: Value, k: int) -> tuple[Value, Value]:
+def _read_slice(out: Emitter, product: Product, stages: tuple[Value, Value], k: int) -> tuple[Value, Value]:
     """Columns `k` to `k + 16` of the left operand and rows `k` to `k + 16` of the right one."""
     rows, columns = product.mma.result.tile.shape
-    a = _slice(out, product.left, product.mma.operands[0], current, (rows, mma_sync.K), (0, k))
-    b = _slice(out, product.right, product.mma.operands[1], current, (mma_sync.K, columns), (k, 0))
+    a = _slice(out, product.left, product.mma.operands[0], stages[0], (rows, mma_sync.K), (0, k))
+    b = _slice(out, product.right, product.mma.operands[1], stages[1], (mma_sync.K, columns), (k, 0))
     a.layout = mma_sync.operand_a(rows, mma_sync.K, product.grid)
     b.layout = mma_sync.operand_b(mma_sync.K, columns, product.grid)
     return a, b

@@ -25,7 +25,6 @@ from tilec.atoms.mma_sync import WarpGrid
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
-from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Cast, Constant, For, If, Load, Mma, Reshape, Yield
 from tilec.ir.ops.staging_ops import AsyncCopy, SharedAlloc
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
@@ -49,6 +48,7 @@ from tilec.passes.schedule.pipelining.staged_loads import (
     without_units,
 )
 from tilec.passes.schedule.pipelining.staged_products import (
+    Converted,
     Emitter,
     Product,
     hoist_constant_operands,
@@ -76,7 +76,11 @@ class Candidate:
     unstaged_bytes: int
     stage_bytes: int
     families: tuple[Family, ...]
-    chain: back_to_back.BackToBack | None = None
+    chains: tuple[back_to_back.BackToBack, ...] = ()
+
+    def chain(self, family: Family) -> back_to_back.BackToBack | None:
+        """The back-to-back GEMM that the loop is for a family; None if it is none."""
+        return next((pair for pair in self.chains if pair.family is family), None)
 
 
 Decide = Callable[[Candidate], Pipeline]
@@ -115,7 +119,7 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
     facts = aligned_ranges(function)
     by_rows = _is_back_to_back(function) or _splits_columns(function)
     for block in _blocks(function.body):
-        known: dict[tuple[Value, Layout], Value] = {}
+        known: Converted = {}
         for loop in [op for op in block.ops if isinstance(op, For)]:
             products = _find_products(function, loop, facts, warps, by_rows)
             if products:
@@ -128,7 +132,7 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
                     candidate = dataclasses.replace(candidate, families=(MMA_SYNC,))
                 else:
                     candidate = dataclasses.replace(
-                        candidate, chain=back_to_back.find(function, loop, warps, products, invariant)
+                        candidate, chains=back_to_back.find(function, loop, warps, products, invariant)
                     )
                 _pipeline(function, block, candidate, known, decide, registers)
     for block in _blocks(function.body):
@@ -238,7 +242,7 @@ def _pipeline(
     function: Function,
     block: Block,
     candidate: Candidate,
-    known: dict[tuple[Value, Layout], Value],
+    known: Converted,
     decide: Decide,
     registers: int,
 ) -> None:
@@ -247,12 +251,15 @@ def _pipeline(
     if stages < 2:
         return
     loop, products, operands, used_bytes = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
-    if decided.copy == TMA and candidate.chain is not None:
-        back_to_back_staging.pipeline(block, candidate.chain, stages, warps, registers)
+    chain = candidate.chain(family)
+    if decided.copy == TMA and chain is not None:
+        back_to_back_staging.pipeline(block, chain, stages, warps, registers)
         return
     if decided.copy == TMA:
-        pipeline = tmem_staging.pipeline if family.in_tensor_memory else tensor_staging.pipeline
-        pipeline(family, function, block, loop, products[0], operands, stages)
+        if family.in_tensor_memory:
+            tmem_staging.pipeline(family, function, block, loop, products[0], operands, stages)
+        else:
+            tensor_staging.pipeline(family, function, block, loop, products, operands, stages, known)
         return
     before, after = Emitter(), Emitter()
     ring = before.add(Ring(), RingType(stages))

@@ -1,11 +1,17 @@
 """Pipelines a loop with TMA copies by one producer thread and MMAs by consumers from shared memory: `staging` for `tma`.
 
-With s stages, a loop of one MMA becomes two, one for each role (`roles`):
+With s stages, a loop becomes two, one for each role (`roles`):
 
     ring of mbarriers; fence; barrier                         at the start of the kernel
     producer:   each iteration: acquire, copy, commit         up to s iterations ahead
     consumers:  each iteration: wait; start the MMA; wait for the previous MMA, and release its stage
                 wait for the last MMA, and release its stage if blocks are persistent
+
+That is for one MMA of a family that reads shared memory. Of a family that reads registers (`mma.sync`) there may be several,
+and operands other than the copied ones are in registers:
+
+    consumers:  each iteration: wait; per 16 of K: load both operands from the stage, multiply
+                once all is loaded: the warp's threads meet; release the stage
 
 Both loops carry stage and parity; in persistent blocks these continue across tiles, so the copies for the next tile start while
 this one is stored. Copied operands need no bounds checks: out-of-bounds elements arrive as zero, which equals the loads' pad
@@ -19,13 +25,20 @@ from typing import Final
 from tilec.atoms import tma
 from tilec.ir.clone import clone
 from tilec.ir.core import Access, Block, Function, Op, Value
-from tilec.ir.ops import For, If, Yield
+from tilec.ir.ops import For, If, Mma, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
-from tilec.ir.ops.staging_ops import SharedAlloc, TensorCopy
-from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, ProxyFence, Release, Ring, SharedFree, Wait
+from tilec.ir.ops.staging_ops import SharedAlloc, SharedLoad, TensorCopy
+from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, ProxyFence, Release, Ring, SharedFree, Wait, WarpBarrier
 from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.schedule.pipelining.staged_loads import Operand, without_dead
-from tilec.passes.schedule.pipelining.staged_products import Emitter, Product, in_ring
+from tilec.passes.schedule.pipelining.staged_products import (
+    Converted,
+    Emitter,
+    Product,
+    hoist_constant_operands,
+    in_ring,
+    sliced,
+)
 from tilec.passes.schedule.pipelining.warpgroups import guarded, multiply
 from tilec.passes.schedule.specialization.persistent import tile_loop, tile_values
 from tilec.target.families import Family
@@ -69,9 +82,10 @@ def staged_type(operand: Operand, stages: int) -> SharedType:
 
 
 def pipeline(
-    family: Family, function: Function, block: Block, loop: For, product: Product, operands: list[Operand], stages: int
+    family: Family, function: Function, block: Block, loop: For, products: list[Product], operands: list[Operand],
+    stages: int, known: Converted,
 ) -> None:  # fmt: skip
-    """Replace the loop in `block`; the function's warps are the consumers."""
+    """Replace the loop in `block`; the function's warps are the consumers. `known`: operands that were converted before."""
     setup, after, warps = Emitter(), Emitter(), function.num_warps
     ring = setup.add(Ring(sync="mbarriers", readers=warps), RingType(stages))
     offset = HEAD_BYTES
@@ -91,19 +105,24 @@ def pipeline(
     )
     start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
     ops[start:start] = setup.ops
-    condition = before.compare("lt", loop.lower, loop.upper)
-    filled = producer_loop(loop, operands, ring, positions[:2])
-    _consumer_loop(family, loop, product, ring, positions[2:], warps)
-    # A block with one tile does not refill the last stage, and releasing it would make ptxas serialize all MMAs.
-    guarded_loop = guarded(
-        family, loop, product, condition, warps, after=None if tiles is None else lambda read: _release_last(read, ring)
-    )
+    loop_index = block.ops.index(loop)
+    if family.runs_ahead:
+        condition = before.compare("lt", loop.lower, loop.upper)
+        filled = producer_loop(loop, operands, ring, positions[:2])
+        _consumer_loop(family, loop, products[0], ring, positions[2:], warps)
+        # A block with one tile does not refill the last stage, and releasing it would make ptxas serialize all MMAs.
+        consumer_loop = guarded(
+            family, loop, products[0], condition, warps, after=None if tiles is None else lambda read: _release_last(read, ring)
+        )
+    else:
+        filled = producer_loop(loop, operands, ring, positions[:2])
+        hoist_constant_operands(before, loop, products, known)
+        consumer_loop = _reading_loop(loop, products, ring, positions[2:])
     if tiles is None:
         after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
     else:
-        tiles.regions[0].ops[-1].operands += [*filled.results, *guarded_loop.results[-2:]]
-    loop_index = block.ops.index(loop)
-    block.ops[loop_index : loop_index + 1] = [*before.ops, filled, guarded_loop, *after.ops]
+        tiles.regions[0].ops[-1].operands += [*filled.results, *consumer_loop.results[-2:]]
+    block.ops[loop_index : loop_index + 1] = [*before.ops, filled, consumer_loop, *after.ops]
 
 
 def carried_position(tiles: For, initial: Value, name: str) -> Value:
@@ -165,6 +184,31 @@ def _consumer_loop(
     body.ops[-1].operands += following(rewritten, stage, parity, ring.ring.stages)
     body.ops = without_dead([*rewritten.ops, body.ops[-1]])
     loop.results += [Value(TileType(i32), name, loop) for name in POSITION_NAMES]
+
+
+def _reading_loop(loop: For, products: list[Product], ring: Value, position: list[Value]) -> For:
+    """Turn the loop into that of consumers whose threads load operands from the stages; `position` is its initial stage and
+    parity. The stage is released once the last operand is loaded, while products of it are still to come."""
+    body, by_mma = loop.regions[0], {product.mma: product for product in products}
+    loop.operands += position
+    stage, parity = (body.add_argument(TileType(i32), name) for name in POSITION_NAMES)
+    rewritten = Emitter()
+    rewritten.add(Wait(operands=[ring, stage, parity]))
+    for op in body.ops[:-1]:
+        product = by_mma.get(op) if isinstance(op, Mma) else None
+        rewritten.ops += [op] if product is None else sliced(product, stage)
+    rewritten.ops = without_dead([*rewritten.ops, body.ops[-1]])[:-1]
+    release_read(rewritten, ring, stage)
+    body.ops[-1].operands += following(rewritten, stage, parity, ring.ring.stages)
+    body.ops = [*rewritten.ops, body.ops[-1]]
+    loop.results += [Value(TileType(i32), name, loop) for name in POSITION_NAMES]
+    return loop
+
+
+def release_read(out: Emitter, ring: Value, stage: Value) -> None:
+    """Insert the release of a stage of `ring` behind the last operation that loads from it."""
+    last = max(i for i, op in enumerate(out.ops) if isinstance(op, SharedLoad) and op.is_of(ring))
+    out.ops[last + 1 : last + 1] = [WarpBarrier(), Release(operands=[ring, stage])]
 
 
 def _release_before(out: Emitter, loop: For, ring: Value, stage: Value) -> None:
