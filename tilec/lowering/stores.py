@@ -17,8 +17,12 @@ def lower_scratch_store_rows(context: Context, op: ScratchStoreRows) -> None:
     thread = context.thread()
     lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)
     pointer = context.scratch(op.operands[0], op.rows.bytes)
-    assert op.tile.layout is not None
-    stmatrix.store_rows(context, op.rows, pointer, context.registers(op.tile), op.tile.layout, op.column, lane, warp)
+    tile, layout = op.tile, op.tile.layout
+    assert layout is not None
+    registers, columns = context.registers(tile), tile.tile.shape[1]
+    stmatrix.store_rows(
+        context, op.rows, pointer, registers, layout, columns, op.column, lane, warp, context.threads // 32
+    )  # fmt: skip
 
 
 @lowers(TensorStore)

@@ -57,6 +57,8 @@ from tilec.target.targets import Target
 
 DEFAULT_WARPS: Final = 4
 MAX_WARPS: Final = 16
+LEAST_BY_TMA: Final = 2
+"""Fewest stages of a ring that a producer fills: one is read while the next is copied."""
 LARGE_ACCUMULATORS: Final = 64
 """Accumulators of a thread from which two consumers share a tile that one could have: as many fragments and addresses need
 registers beside them."""
@@ -85,7 +87,8 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     if any(isinstance(op, Mma) for op in draft.body.walk()):
         schedule = _reallocate_registers(draft, schedule, target, wanted) if schedule.consumer_roles == 1 else schedule
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
-        while _exceeds_shared_memory(draft, schedule, target) and wanted.stages is None:
+        least = LEAST_BY_TMA if wanted.copy == TMA else 1
+        while wanted.stages is None and _most_stages(schedule) > least and _exceeds_shared_memory(draft, schedule, target):
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _most_stages(schedule) - 1))
     found = [*_override_problems(schedule, wanted), *problems(schedule, target), *_grid_problems(draft, schedule)]
     found += _too_few_registers(draft, schedule)
@@ -164,13 +167,14 @@ def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
 
 
 def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> list[Problem]:
-    """Stages from the build file that exceed shared memory; chosen stages always fit."""
-    if wanted.stages is None or _most_stages(schedule) < 2:
+    """Stages from the build file, or the fewest that copies by TMA need, that exceed shared memory; other stages always
+    fit."""
+    if (wanted.stages is None and wanted.copy != TMA) or _most_stages(schedule) < 2:
         return []
     size = _shared_memory_bytes(draft, schedule, target)
     if size <= target.max_shared_bytes:
         return []
-    text = f"{wanted.stages} stages take {size} bytes of shared memory; {target} has {target.max_shared_bytes}"
+    text = f"{_most_stages(schedule)} stages take {size} bytes of shared memory; {target} has {target.max_shared_bytes}"
     return [Problem("stages", text, "choose fewer stages, or smaller tiles")]
 
 
@@ -301,7 +305,8 @@ def _pipeline(
         chain = candidate.chain(family)
         used_bytes = tensor_staging.HEAD_BYTES + (chain.unstaged_bytes if chain is not None else 0)
         max_stages = _stages(replace(candidate, used_bytes=used_bytes, unstaged_bytes=0), blocks, target, family.most_stages)
-        return Pipeline(wanted.stages or min(limit or family.most_stages, max_stages), TMA, wanted.mma or family.name)
+        fitting_stages = max(LEAST_BY_TMA, min(limit or family.most_stages, max_stages))
+        return Pipeline(wanted.stages or fitting_stages, TMA, wanted.mma or family.name)
     fitting = [family for family in candidate.families if target.has(family) and CP_ASYNC in family.copies]
     family = (family_named(wanted.mma) or MMA_SYNC) if wanted.mma is not None else fitting[0]
     stages = wanted.stages

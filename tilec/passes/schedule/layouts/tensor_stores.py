@@ -64,12 +64,24 @@ def problem(function: Function) -> str | None:
     return None
 
 
-def parts_of(columns: int) -> tuple[tuple[int, int], ...]:
-    """First column and column count of each part: the widest swizzle spans first, then narrower ones; empty if the columns
-    cannot be split this way."""
+def _divided(rows: int, columns: int, available: int) -> tuple[tuple[tuple[int, int], ...], list[int]]:
+    """The parts of a tile and the sizes of their buffers: the widest parts whose buffers fit in `available` bytes, or the
+    narrowest ones."""
+    found: tuple[tuple[tuple[int, int], ...], list[int]] = (), []
+    for widest in reversed(MAP_SWIZZLES):
+        parts = parts_of(columns, widest)
+        found = parts, _buffer_sizes([_aligned(rows * width * ELEMENT_BYTES) for _, width in parts], available)
+        if sum(found[1]) <= available:
+            break
+    return found
+
+
+def parts_of(columns: int, widest: int = MAP_SWIZZLES[-1]) -> tuple[tuple[int, int], ...]:
+    """First column and column count of each part: swizzle spans of at most `widest` bytes, the widest first; empty if the
+    columns cannot be split this way."""
     found: list[tuple[int, int]] = []
     first = 0
-    for width in (span // ELEMENT_BYTES for span in reversed(MAP_SWIZZLES)):
+    for width in (span // ELEMENT_BYTES for span in reversed(MAP_SWIZZLES) if span <= widest):
         while columns - first >= width:
             found.append((first, width))
             first += width
@@ -88,12 +100,12 @@ def insert(function: Function, target: Target, consumers: int) -> Function:
     (store,) = [op for op in block.ops if isinstance(op, Store)]
     tiles = tile_loop(function)
     rows, columns = store.tile.tile.shape
-    parts = parts_of(columns)
     # Before the tile loop, since TMA reads a tile's scratch while the next tile is computed.
     before, after = Emitter(), Emitter()
     offset = _aligned(taken_bytes(function)[store if tiles is None else tiles])
     available = (target.max_shared_bytes - offset) // consumers
-    for size in _buffer_sizes([_aligned(rows * width * ELEMENT_BYTES) for _, width in parts], available):
+    parts, sizes = _divided(rows, columns, available)
+    for size in sizes:
         before.add(SharedAlloc(offset=offset, alignment=tma.ALIGNMENT, loc=store.loc), ScratchType(size))
         offset += size
     scratch = [op.result for op in before.ops]

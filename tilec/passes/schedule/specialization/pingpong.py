@@ -8,6 +8,8 @@ consumers' tiles:
         order_wait; wait for stages and multiply; order_arrive; wait for the last MMA, release
         (stage, parity) advanced past the stages of consumer_roles - 1 tiles
 
+MMAs from registers (`mma.sync`) are not in flight behind their loop, so `order_arrive` follows it.
+
 `consumers` runs after the roles are known: consumer i of n gets a copy of the loop over `range(i, turns, n)`, which
 starts at its first tile's ring position and has its own scratch. The producer still processes all tiles. All tiles use the same
 number of stages, so the tile's number alone determines its stages, and consumers share no ring position. The loop variable
@@ -46,15 +48,14 @@ def order_consumers(function: Function, consumer_roles: int) -> Function:
     assert tiles is not None
     ring = next(op for op in function.body.ops if isinstance(op, Ring))
     body = tiles.regions[0]
-    branch = next(op for op in body.ops if isinstance(op, If) and _waits(op))
-    then = branch.regions[0]
+    outer = next(op for op in body.ops if isinstance(op, If | For) and _waits(op))
+    then = outer.regions[0] if isinstance(outer, If) else body
     loop = next(op for op in then.ops if isinstance(op, For) and _waits(op))
     ring.consumer_roles = consumer_roles
     before = Emitter()
     zero, rounds = before.number(0), 2 * ring.result.ring.stages
     iterations_modulo = _in_range(before, "mod", loop.upper, rounds)
-    last = before.binary("sub", loop.upper, before.number(1))
-    last.fits = True  # it is used only inside the loop, which runs from 0, so the upper bound is at least 1 there
+    last = before.binary("sub", loop.upper, before.number(1)) if isinstance(outer, If) else None
     index = function.body.ops.index(tiles)
     function.body.ops[index:index] = before.ops
     tiles.operands.append(zero)
@@ -62,7 +63,11 @@ def order_consumers(function: Function, consumer_roles: int) -> Function:
     parity = body.add_argument(TileType(i32), "turn_parity")
     index = then.ops.index(loop)
     then.ops.insert(index, OrderWait(operands=[ring.result, parity]))
-    _insert_order_arrive(loop, ring.result, last)
+    if last is not None:
+        last.fits = True  # it is used only inside the loop, which runs from 0, so the upper bound is at least 1 there
+        _insert_order_arrive(loop, ring.result, last)
+    else:
+        then.ops.insert(index + 2, OrderArrive(operands=[ring.result]))
     at_end, yield_op = Emitter(), body.ops[-1]
     stage_parity = yield_op.operands[-2], yield_op.operands[-1]
     for _ in range(consumer_roles - 1):
