@@ -62,6 +62,8 @@ LEAST_BY_TMA: Final = 2
 LARGE_ACCUMULATORS: Final = 64
 """Accumulators of a thread from which two consumers share a tile that one could have: as many fragments and addresses need
 registers beside them."""
+MAX_BESIDE_FRAGMENTS: Final = 96
+"""Accumulators of a thread beside which an equal share of the registers has room for two slices of both operands."""
 TARGET_REGISTERS: Final = 16
 """Elements of the largest 16-bit tile per thread to aim for."""
 
@@ -112,11 +114,12 @@ def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, w
     """Add register reallocation from the producer to the consumers, for back-to-back GEMMs and large accumulators, unless
     `blocks` is given."""
     products = [op.result.tile.size for op in draft.body.walk() if isinstance(op, Mma)]
-    few_accumulators = len(products) < 2 and max(products) <= MAX_ACCUMULATORS * 32 * schedule.tile_warps
-    if wanted.copy != TMA or few_accumulators or not target.reallocates_registers or schedule.blocks is not None:
-        return schedule
     family = fed_family(TMA, target, wanted.mma)
     assert family.specialization is not None
+    most = MAX_ACCUMULATORS if family.runs_ahead else MAX_BESIDE_FRAGMENTS
+    few_accumulators = len(products) < 2 and max(products) <= most * 32 * schedule.tile_warps
+    if wanted.copy != TMA or few_accumulators or not target.reallocates_registers or schedule.blocks is not None:
+        return schedule
     consumers = schedule.tile_warps // family.specialization.consumer_warps
     return replace(schedule, roles=block_roles(family, consumers, reallocates=True))
 
