@@ -63,6 +63,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   commit %32
   wait %32 {pending = 1}
   proxy_fence
+  warp_barrier
   barrier {scope = "block"}
   %25 = shared_load %24, %3 {row = 0, column = 0, transposed = false} : f32[16, 16]
   release %32 {unreleased = 0}

@@ -165,7 +165,7 @@ REFUSED: list[Any] = [
     ((("Out[bf16", "InOut[bf16"),), {}, "`out` is not declared `Out`"),
     ((("out: Out[bf16, M, 64]", "out: Out[bf16, M, 63]"),), {}, "are known to be multiples of 2 bytes, not 16"),
     (NARROW, {}, "a multiple of 16 columns"),
-    ((("astype(acc, bf16)", "astype(acc.T, bf16)"),), {}, "as a product of `wgmma` leaves it"),
+    ((("astype(acc, bf16)", "astype(acc.T, bf16)"),), {}, "as a product of `wgmma` or `mma_sync` leaves it"),
     ((("    store(", "    if i > 0:\n        store("),), {}, "its store stands in a loop, or in a branch"),
 ]  # fmt: skip
 
@@ -189,6 +189,7 @@ def test_the_unchanged_kernel_is_accepted(tmp_path: Path) -> None:
     assert any(isinstance(op, TensorStore) for op in prepare(function, SM_90A, Overrides(copy="tma", store="tma")).body.walk())
 
 
-def test_other_targets_refuse_it() -> None:
-    with pytest.raises(CompileError, match="which `tma` feeds"):
-        choose(source("bf16", 64, 64), SM_100A, Overrides(store="tma"))
+def test_targets_without_tensor_maps_refuse_it() -> None:
+    older = replace(SM_100A, capability=(8, 9))
+    with pytest.raises(CompileError, match="sm_100a has no tensor maps, which `tma` needs"):
+        choose(source("bf16", 64, 64), older, Overrides(store="tma"))

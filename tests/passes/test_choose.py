@@ -81,8 +81,8 @@ def test_an_override_that_a_kernel_cannot_have_is_refused_at_its_location() -> N
     assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(mma="mma_sync")).message
 
 
-def test_copies_by_tma_are_only_for_products_of_warpgroups() -> None:
-    assert "sm_100a lacks" in refused("matmul", SM_100A, Overrides(copy="tma")).message
+def test_copies_by_tma_are_only_for_products_that_they_can_feed() -> None:
+    assert "sm_120a lacks" in refused("matmul", SM_120A, Overrides(copy="tma", mma="wgmma")).message
     assert (
         "does not make its product of two copied operands on 8 warps"
         in refused("matmul", SM_90A, Overrides(copy="tma", consumers=2)).message
@@ -144,8 +144,11 @@ def test_pingpong_needs_tiles_with_equal_iteration_counts(tmp_path: Path, old: s
 def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
     schedule = Schedule(block_roles(WGMMA, 1), (Pipeline(2, "tma", "wgmma"),))
     (found,) = problems(schedule, SM_100A)
-    assert (found.part, found.text) == ("copy", "sm_100a has no `wgmma`, which `tma` feeds")
-    assert '"tma"' not in found.hint and "`arch`" in found.hint
+    assert (found.part, found.text) == ("mma", "sm_100a has no `wgmma`")
+    assert '"mma_sync"' in found.hint and "`arch`" in found.hint
+    (found,) = problems(schedule, replace(SM_90A, capability=(8, 9)))
+    assert (found.part, found.text) == ("copy", "sm_90a has no tensor maps, which `tma` needs")
+    assert '"tma"' not in found.hint
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,7 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
         (replace(GOOD, roles=block_roles(WGMMA, 4), pipelines=(BY_TMA,)), "consumers"),
         (replace(GOOD, roles=block_roles(WGMMA, 2)[::-1], pipelines=(BY_TMA,)), "consumers"),
         (replace(GOOD, roles=block_roles(WGMMA, 2), pipelines=(BY_TMA, BY_TMA)), "copy"),
-        (replace(GOOD, roles=block_roles(WGMMA, 2), pipelines=(replace(BY_TMA, mma="mma_sync"),)), "copy"),
+        (replace(GOOD, roles=block_roles(WGMMA, 2), pipelines=(replace(BY_TMA, mma="dot"),)), "copy"),
         (replace(GOOD, roles=block_roles(WGMMA, 2), pipelines=(replace(BY_TMA, stages=1),)), "stages"),
         (replace(GOOD, roles=(Role("all", 33),), blocks=None), "warps"),
         (replace(GOOD, roles=(Role("all", 0),)), "warps"),

@@ -27,7 +27,10 @@ from tilec.passes.schedule.checks.verify import verify
 from tilec.passes.schedule.layouts.conversions import convert
 from tilec.target import families
 from tilec.target.families import (
+    CP_ASYNC,
     FAMILIES,
+    LOAD,
+    MMA_SYNC,
     PRODUCER,
     TMA,
     WGMMA,
@@ -119,10 +122,21 @@ def test_issuers_share_a_product() -> None:
 
 
 def test_what_only_some_families_can_names_them() -> None:
-    assert COPIES[TMA] == STORES[TMA] == ORDERS[PINGPONG] == (WGMMA,)
+    assert COPIES[TMA] == STORES[TMA] == ORDERS[PINGPONG] == (WGMMA, MMA_SYNC)
     assert not any(families for name, families in COPIES.items() if name != TMA)
     for target in TARGETS:
-        assert target.has(FAMILIES[0]) and fed_family(TMA, target, "mma_sync") is WGMMA
+        assert target.has(FAMILIES[0]) and fed_family(TMA, target, "mma_sync") is MMA_SYNC
+        assert fed_family(TMA, target) is (WGMMA if target.has(WGMMA) else MMA_SYNC)
+
+
+def test_copies_of_boxes_need_a_capability() -> None:
+    """And those of a target without clusters name the block's own shared memory."""
+    older = replace(SM_90A, capability=(8, 9))
+    assert older.feeds(WGMMA, CP_ASYNC) and older.feeds(MMA_SYNC, LOAD) and not older.feeds(WGMMA, TMA)
+    for target in TARGETS:
+        assert target.feeds(MMA_SYNC, TMA) and not target.feeds(WGMMA, LOAD)
+        assert target.feeds(WGMMA, TMA) == target.has(WGMMA)
+    assert [target.copies_into_own_block for target in TARGETS] == [target is SM_120A for target in TARGETS]
 
 
 def test_code_of_a_family_is_for_targets_that_have_it() -> None:

@@ -58,7 +58,7 @@ def pair_of(function: Function, consumers: int = 1) -> BackToBack | None:
     found: list[BackToBack | None] = []
 
     def decide(candidate: Candidate) -> Pipeline:
-        found.append(candidate.chain)
+        found.append(candidate.chain(WGMMA))
         return NOT_AHEAD
 
     canonicalize(function)

@@ -139,6 +139,7 @@ def _copy(
     assert map_.type is i64 and all(value.type is i32 for value in origin)
     rank = len(origin)
     coordinates = ", ".join(f"${2 + axis}" for axis in range(rank))
-    text = f"{_COPY.format(rank=rank, space=_OF_BLOCK if own_block else _OF_CLUSTER)} [$0], [$1, {{{coordinates}}}], [${2 + rank}];"
+    copy = _COPY.format(rank=rank, space=_OF_BLOCK if own_block else _OF_CLUSTER)
+    text = f"{copy} [$0], [$1, {{{coordinates}}}], [${2 + rank}];"
     constraints = f"l,l,{','.join('r' * rank)},l,~{{memory}}"
     out.inline_ptx(text, constraints, [target, map_, *reversed(origin), full], side_effects=True)

@@ -92,7 +92,8 @@ INLINE: Final = tuple(
         r"bar\.warp\.sync -1;",
         rf"cp\.async\.bulk\.tensor\.[2-5]d\.shared::(?:cluster|cta)\.global\.tile\.mbarrier::complete_tx::bytes "
         rf"\[\$0\], \[\$1, {_LIST}\], \[{_REGISTER}\];",
-        r"stmatrix\.sync\.aligned\.m8n8\.(?:x2\.shared\.b16 \[\$0\], \{\$1, \$2\}|x4\.shared\.b16 \[\$0\], \{\$1, \$2, \$3, \$4\});",
+        r"stmatrix\.sync\.aligned\.m8n8\.x2\.shared\.b16 \[\$0\], \{\$1, \$2\};",
+        r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 \[\$0\], \{\$1, \$2, \$3, \$4\};",
         rf"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\.tile\.bulk_group \[\$0, {_LIST}\], \[{_REGISTER}\]; "
         r"cp\.async\.bulk\.commit_group;",
         r"cp\.async\.bulk\.wait_group(?:\.read)? \d+;",
