@@ -49,10 +49,14 @@ def source(name: str) -> Path:
     return (ROOT / "kernels_src" if name in entries() else EXAMPLES) / f"{name}.py"
 
 
-def specialisation(name: str, wanted: Mapping[str, Constant]) -> tuple[KernelEntry, dict[str, Constant]]:
-    """The first specialisation that agrees with `wanted` on the constants that it has; LookupError if there is none."""
+def specialisation(
+    name: str, wanted: Mapping[str, Constant], target: Target | None = None
+) -> tuple[KernelEntry, dict[str, Constant]]:  # fmt: skip
+    """The first specialisation that agrees with `wanted` on the constants that it has, and is built for `target` if that is
+    given; LookupError if there is none."""
     for entry in (*all_entries(), *example_entries()):
-        for constants in entry.specialisations() if entry.name == name else ():
+        built = target is None or target in entry.targets
+        for constants in entry.specialisations() if entry.name == name and built else ():
             if all(wanted.get(key, value) == value for key, value in constants.items()):
                 return entry, constants
     raise LookupError(f"build.toml has no {name} with {wanted}")

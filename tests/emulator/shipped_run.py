@@ -13,6 +13,7 @@ from tilec.emulator import launch
 from tilec.emulator.errors import Report
 from tilec.ir.core import Function
 from tilec.lowering import Lowered, lower
+from tilec.target.families import TMA
 from tilec.target.schedule import merged
 from tilec.target.targets import TARGETS, Target
 
@@ -33,15 +34,21 @@ def target_named(name: str) -> Target:
     return next(target for target in TARGETS if target.name == name)
 
 
+def is_fed_by_producer(name: str, number: int, arch: str) -> bool:
+    """Whether the schedule of a shipped kernel at size `number` has a producer of its operands on an architecture."""
+    target = target_named(arch)
+    entry, constants = shipped.specialisation(name, shipped_launches.SIZES[name][number], target)
+    return merged(entry.overrides(constants), target).copy == TMA
+
+
 @cache
 def compiled(name: str, number: int, arch: str) -> Compiled:
     """A shipped kernel at size `number` of `shipped_launches.SIZES`."""
-    size = shipped_launches.SIZES[name][number]
-    target = target_named(arch)
-    entry, constants = shipped.specialisation(name, size)
+    size, target = shipped_launches.SIZES[name][number], target_named(arch)
+    entry, constants = shipped.specialisation(name, size, target)
     blocks = merged(entry.overrides(constants), target).blocks
-    lowered = lower(shipped.prepared(name, target, size), target, min_blocks=blocks)
-    function = shipped.load(name, size)
+    lowered = lower(shipped.prepared(name, target, constants), target, min_blocks=blocks)
+    function = shipped.load(name, constants)
     env = shipped_launches.launch_values(function, size)
     return Compiled(function, lowered, to_ptx(lowered.mlir, target), env, target)
 

@@ -1,8 +1,9 @@
 """The PTX of every shipped kernel emulates without a fault, in any order of threads, and agrees with the float64 references.
 
-Kernels with tensor cores and asynchronous copies are compiled for all architectures, the others for one each, round-robin. The
-default run includes the first size of each kernel, and of those compiled for all architectures one for sm_90 and one for
-another; each with one order of threads, round-robin.
+Kernels with tensor cores and asynchronous copies are compiled for all architectures, and so is each kernel for those on which a
+producer copies its operands; the others for one each, round-robin. The default run includes the first size of each kernel; of
+those compiled for all architectures one for sm_90 and one for another, and one for an architecture without `wgmma` on which a
+producer copies; each with one order of threads, round-robin.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ CASES = [
     for turn, name in enumerate(sorted(shipped_launches.SIZES))
     for number in range(len(shipped_launches.SIZES[name]))
     for arch in ARCHS
-    if (name in EVERYWHERE and number == len(shipped_launches.SIZES[name]) - 1) or ARCHS[(turn + number) % len(ARCHS)] == arch
+    if (name in EVERYWHERE and number == len(shipped_launches.SIZES[name]) - 1)
+    or ARCHS[(turn + number) % len(ARCHS)] == arch
+    or shipped_run.is_fed_by_producer(name, number, arch)
 ]
 
 
@@ -30,18 +33,26 @@ LARGE = {("matmul", 0), ("matmul", 2), ("matmul_split", 1), ("matmul_silu_mul", 
 CASES.sort(key=lambda case: case[:2] in LARGE)
 
 
+def _orders(turn: int, fed: bool) -> tuple[int, ...]:
+    first = turn % 2
+    return (first, 1 - first, 2, 3) if fed else (first, 1 - first)
+
+
 SEEDED = [
     (name, number, arch, seed)
     for turn, (name, number, arch) in enumerate(CASES)
-    for seed in ((turn % 2, 1 - turn % 2) if arch == "sm_90a" or name not in EVERYWHERE else (0,))
+    for fed in (shipped_run.is_fed_by_producer(name, number, arch) and arch != "sm_90a",)
+    for seed in (_orders(turn, fed) if fed or arch == "sm_90a" or name not in EVERYWHERE else (0,))
 ]
 """Each case and a seed, which determines the order of its threads; the first seed of the cases alternates."""
 
 
 def kind(case: tuple[str, int, str, int]) -> tuple[str, ...]:
-    """The form of a kernel; for those of `EVERYWHERE` it also separates sm_90 from architectures without `wgmma`."""
-    name, _, arch, _ = case
-    return (name, "wgmma" if arch == "sm_90a" else "mma") if name in EVERYWHERE else (name,)
+    """The form of a kernel; for those of `EVERYWHERE` it also separates sm_90 from architectures without `wgmma`, and those of
+    them on which a producer copies from the others."""
+    name, number, arch, _ = case
+    fed = ("fed",) if arch != "sm_90a" and shipped_run.is_fed_by_producer(name, number, arch) else ()
+    return (name, "wgmma" if arch == "sm_90a" else "mma", *fed) if name in EVERYWHERE else (name, *fed)
 
 
 @pytest.mark.parametrize(("name", "number", "arch", "seed"), campaign.one_of_each(SEEDED, kind))
