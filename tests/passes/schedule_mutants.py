@@ -29,6 +29,7 @@ from tilec.ir.ops.sync_ops import (
     Roles,
     SharedFree,
     Wait,
+    WarpBarrier,
 )
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
@@ -37,7 +38,7 @@ from tilec.ir.types import TileType, i32
 Change = Callable[[Function, Op], None]
 ORDERING = (
     Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree, OrderWait, OrderArrive, ScratchStoreRows,
-    TensorStore, WaitStores,
+    TensorStore, WaitStores, WarpBarrier,
 )  # fmt: skip
 MOVABLE = (*ORDERING, GroupMma, WaitMma)
 
@@ -136,7 +137,11 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
             yield "another's turn", f"consumer {1 - op.consumer}", lambda f, o, n=1 - op.consumer: _attribute(o, "consumer", n)
         case Release():
             for iterations in (0, 1, 2):
-                yield "released too early or late", f"held {iterations}", lambda f, o, n=iterations: _attribute(o, "held", n)
+                yield (
+                    "released too early or late",
+                    f"all but {iterations}",
+                    lambda f, o, n=iterations: _attribute(o, "unreleased", n),
+                )
         case WaitMma():
             for pending in (0, 1, 2):
                 yield "waits for other products", f"pending {pending}", lambda f, o, n=pending: _attribute(o, "pending", n)

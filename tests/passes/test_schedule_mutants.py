@@ -15,7 +15,7 @@ from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks.verify import verify
 from tilec.target.schedule import Overrides
-from tilec.target.targets import SM_90A
+from tilec.target.targets import SM_90A, SM_120A, Target
 
 REFUSED = (
     "acquire dropped", "commit dropped", "wait dropped", "release dropped", "tensor_copy dropped", "proxy_fence dropped",
@@ -29,13 +29,20 @@ PINGPONG = (
 )  # fmt: skip
 """Excludes "counts other stages", because some of these change nothing: a consumer begins its tiles only at every other slot.
 """
+BY_WARPS = (*REFUSED, "warp_barrier dropped")
+"""Where threads read the stages, and one of a warp releases them."""
 SOME, MORE = 18, 3
 """One mutant in this many of a kind is checked: in the default run, and in the campaign."""
 SCHEDULES = {
-    "one tile": (Overrides(copy="tma", stages=2), REFUSED),
-    "persistent": (Overrides(copy="tma", stages=2, persistent=True), REFUSED),
-    "pingpong": (Overrides(copy="tma", stages=3, persistent=True, order="pingpong"), PINGPONG),
-}
+    "one tile": (SM_90A, Overrides(copy="tma", stages=2), REFUSED),
+    "persistent": (SM_90A, Overrides(copy="tma", stages=2, persistent=True), REFUSED),
+    "pingpong": (SM_90A, Overrides(copy="tma", stages=3, persistent=True, order="pingpong"), PINGPONG),
+    "one tile, by warps": (SM_120A, Overrides(copy="tma", stages=2), BY_WARPS),
+    "persistent, by warps": (SM_120A, Overrides(copy="tma", stages=2, persistent=True), BY_WARPS),
+    "pingpong, by warps": (
+        SM_120A, Overrides(copy="tma", stages=3, persistent=True, order="pingpong"), (*PINGPONG, "warp_barrier dropped")
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -43,27 +50,28 @@ SCHEDULES = {
     campaign.chosen([(name, every) for name in SCHEDULES for every in (SOME, MORE)], lambda case: case[1] == SOME),
 )
 def test_what_changes_an_order_is_refused(name: str, every: int) -> None:
-    wanted, kinds = SCHEDULES[name]
-    text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
-    verify(parse_function(text), SM_90A)
+    target, wanted, kinds = SCHEDULES[name]
+    text = print_function(prepare(source("bf16", 64, 64), target, wanted))
+    verify(parse_function(text), target)
     found = list(mutants(text, every, kinds))
     assert len({mutant.kind for mutant in found}) == len(kinds) and (every == SOME or len(found) > 25)
     for mutant in found:
         with pytest.raises(VerifyError):
-            verify(parse_function(mutant.text), SM_90A)
+            verify(parse_function(mutant.text), target)
             pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
 
 
-@pytest.mark.parametrize("every", campaign.first(1, (SOME, 4)))
-def test_mutants_that_change_the_order_of_back_to_back_products_are_refused(every: int) -> None:
+@pytest.mark.parametrize(("target", "every"), campaign.chosen(
+    [(target, every) for every in (SOME, 4) for target in (SM_90A, SM_120A)], lambda case: case[1] == SOME))  # fmt: skip
+def test_mutants_that_change_the_order_of_back_to_back_products_are_refused(target: Target, every: int) -> None:
     """The excluded kinds contain changes without effect: in rings of one stage, and in iterations known to be the first."""
-    kinds = {kind for kind in REFUSED if kind not in ("release dropped", "wrong stage", "wrong parity", "counts other stages")}
-    text = print_function(made("bf16", 64, 64, 64, stages=2).prepared)
+    kinds = {kind for kind in BY_WARPS if kind not in ("release dropped", "wrong stage", "wrong parity", "counts other stages")}
+    text = print_function(made("bf16", 64, 64, 64, target=target, stages=2).prepared)
     found = list(mutants(text, every, kinds))
     assert len({mutant.kind for mutant in found}) > 6 and (every == SOME or len(found) > 20)
     for mutant in found:
         with pytest.raises(VerifyError):
-            verify(parse_function(mutant.text), SM_90A)
+            verify(parse_function(mutant.text), target)
             pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
 
 
