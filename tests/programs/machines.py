@@ -29,6 +29,7 @@ from tilec.ir.core import Access, Function
 from tilec.lowering import Lowered, lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
+from tilec.target.families import TMA
 from tilec.target.schedule import Overrides
 from tilec.target.targets import Target
 
@@ -92,8 +93,14 @@ def difference(
     return ""
 
 
-def lowered(program: Program, target: Target) -> Lowered:
-    """The program as MLIR."""
+def lowered(program: Program, target: Target, *, fed: bool = False) -> Lowered:
+    """The program as MLIR. `fed`: with a producer, for two consumers or one, if it can have such a schedule."""
+    for wanted in (Overrides(copy=TMA, consumers=2), Overrides(copy=TMA, consumers=1)) if fed else ():
+        try:
+            return lower(prepare(load(program), target, wanted), target)
+        except CompileError as error:
+            if error.diagnostics[0].code not in ("E0506", "E0809"):
+                raise
     return lower(prepare(load(program), target, Overrides(warps=program.warps)), target)
 
 
@@ -120,9 +127,11 @@ class _Stopwatch:
 
 
 def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, ...] = (0,), proven: bool = False,
-            block_machine: bool = False, known: Callable[[str], Outcome | None] | None = None) -> Outcome:  # fmt: skip
-    """Runs a program on all machines; one PTX text stands for all targets whose PTX differs only in its header. `known` is
-    asked, with the digest of all PTX, for an outcome that is still valid: if there is one, nothing runs."""
+            block_machine: bool = False, fed: bool = False,
+            known: Callable[[str], Outcome | None] | None = None) -> Outcome:  # fmt: skip
+    """Runs a program on all machines; one PTX text stands for all targets whose PTX differs only in its header. `fed`: with a
+    producer, where it can be. `known` is asked, with the digest of all PTX, for an outcome that is still valid: if there is
+    one, nothing runs."""
     watch = _Stopwatch()
     digest = ""
 
@@ -131,7 +140,7 @@ def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, 
 
     try:
         function = load(program)
-        codes = [lowered(program, target) for target in targets]
+        codes = [lowered(program, target, fed=fed) for target in targets]
         watch.lap("lower")
         texts = [ptx.to_ptx(code.mlir, target) for code, target in zip(codes, targets, strict=True)]
         digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]

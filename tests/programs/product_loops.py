@@ -61,6 +61,11 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "persistent copies of threads": {"copy": "cp_async", "stages": 3, "persistent": True},
     "ping-pong": {"copy": "tma", "stages": 3, "persistent": True, "order": "pingpong", "consumers": 2},
     "ping-pong, deep": {"copy": "tma", "stages": 4, "persistent": True, "order": "pingpong", "consumers": 2},
+    "tma, by warps": {"copy": "tma", "mma": "mma_sync"},
+    "tma, by warps, all early": {"copy": "tma", "mma": "mma_sync", "stages": 6, "early": 6},
+    "tma, by warps, two consumers": {"copy": "tma", "mma": "mma_sync", "stages": 2, "consumers": 2, "store": "tma"},
+    "persistent, by warps": {"copy": "tma", "mma": "mma_sync", "stages": 3, "persistent": True},
+    "ping-pong, by warps": {"copy": "tma", "mma": "mma_sync", "stages": 3, "persistent": True, "order": "pingpong"},
 }
 
 

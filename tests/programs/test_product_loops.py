@@ -45,6 +45,8 @@ WANTED: tuple[dict[str, Any], ...] = (
     {"copy": "tma"},
     {"copy": "tma", "early": 4, "stages": 6},
     {"copy": "tma", "early": 0},
+    {"copy": "tma", "mma": "mma_sync"},
+    {"copy": "tma", "mma": "mma_sync", "early": 4, "stages": 6},
     {"stages": 4},
     {},
 )

@@ -11,13 +11,14 @@ import pytest
 from tests import campaign
 from tests.programs.chosen import CHOSEN, COUNT, parts
 from tests.programs.generate import odd_program, program
-from tests.programs.machines import load
+from tests.programs.machines import load, lowered
 from tests.programs.traffic import odd_traffic, traffic
 from tests.programs.workers import Job, examine_all
 from tilec.ir.ops import Reduce
 from tilec.passes.schedule import prepare
-from tilec.target.schedule import Overrides
-from tilec.target.targets import TARGETS
+from tilec.target.families import MMA_SYNC, TMA
+from tilec.target.schedule import Overrides, fed_family
+from tilec.target.targets import TARGETS, Target
 
 PARTS = 8
 """Number of parts into which the programs of a kind are divided."""
@@ -42,6 +43,30 @@ def test_all_machines_agree(kind: str, part: int) -> None:
         for index, n in enumerate(CHOSEN[kind][part::PARTS])
     ]
     all_equal(jobs)
+
+
+MULTIPLYING = [
+    6, 19, 21, 24, 25, 42, 67, 71, 86, 96, 97, 107, 112, 127, 133, 145, 149, 166, 174, 184, 198, 202, 221, 223, 235, 238, 239,
+    262, 269, 275, 277, 279, 286, 298, 308, 314, 319, 321, 324, 333, 336, 342, 348, 358, 361, 369, 372, 373, 381, 388, 391, 400,
+    408, 426, 435, 439, 448, 451, 472, 475, 480, 488, 489, 508,
+]  # fmt: skip
+"""Numbers of programs with a product that a producer can feed."""
+FED_BY_WARPS = [target.name for target in TARGETS if fed_family(TMA, target) is MMA_SYNC]
+"""Targets on which a producer feeds `mma.sync`."""
+
+
+@pytest.mark.parametrize("part", campaign.first(1, range(PARTS)))
+def test_all_machines_agree_on_products_that_a_producer_feeds(part: int) -> None:
+    """On the interpreter and the emulator; the block machine has no roles. Architectures alternate, and so do orders of
+    threads."""
+    chosen = MULTIPLYING[part::PARTS]
+    jobs = [
+        Job("program", n, (FED_BY_WARPS[(index + part) % len(FED_BY_WARPS)],), (n % 4,), fed=True)
+        for index, n in enumerate(chosen)
+    ]
+    all_equal(jobs)
+    code = lowered(program(chosen[0]), Target.parse(FED_BY_WARPS[0]), fed=True)
+    assert "cp.async.bulk.tensor" in code.mlir and "mma.m16n8k16" in code.mlir
 
 
 @pytest.mark.campaign

@@ -24,7 +24,7 @@ SECONDS = 1200.0
 @dataclass(frozen=True, slots=True)
 class Job:
     """A program by kind and number, and the machines to run it on. `kept`: the outcome that an earlier run recorded; `basis`:
-    the digest of everything that determines an outcome besides program and PTX."""
+    the digest of everything that determines an outcome besides program and PTX; `fed`: with a producer, where it can be."""
 
     kind: str
     number: int
@@ -34,11 +34,12 @@ class Job:
     block_machine: bool = False
     basis: str = ""
     kept: Line | None = None
+    fed: bool = False
 
     def key(self, ptx: str) -> str:
         """The cache key of an outcome, with the digest of its PTX: the program and how it runs, and the basis."""
-        text = self.make().text
-        return key(self.kind, text, self.archs, self.seeds, self.proven, self.block_machine, self.basis, ptx)
+        text, fed = self.make().text, ("fed",) if self.fed else ()
+        return key(self.kind, text, self.archs, self.seeds, self.proven, self.block_machine, *fed, self.basis, ptx)
 
     def known(self, ptx: str) -> Outcome | None:
         """The recorded outcome, if it was determined by this PTX."""
@@ -61,7 +62,8 @@ def examined(job: Job) -> Outcome:
     targets = tuple(Target.parse(arch) for arch in job.archs)
     try:
         return examine(
-            job.make(), targets, seeds=job.seeds, proven=job.proven, block_machine=job.block_machine, known=job.known
+            job.make(), targets, seeds=job.seeds, proven=job.proven, block_machine=job.block_machine, fed=job.fed,
+            known=job.known,
         )  # fmt: skip
     except Exception as error:  # one failing program must not end a run of thousands; it is counted and named
         return Outcome("error", f"{type(error).__name__}: {error}"[:400])
