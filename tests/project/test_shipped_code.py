@@ -30,6 +30,7 @@ from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
 from tilec.project.read.plan import artifact_name
 from tilec.runtime import load_artifact, open_bundle
+from tilec.target.families import TMA
 from tilec.target.schedule import merged
 from tilec.target.targets import SM_90A, Target
 
@@ -93,17 +94,17 @@ def products(
         if target == SM_90A:
             with open_bundle(request.getfixturevalue("shipped_bundle")) as bundle:
                 packed_names = {kernel.name for kernel in bundle.kernels}
-        wanted = [first_of(name, packed_names) for name, arch in CASES if arch == target]
+        wanted = [first_of(name, target, packed_names) for name, arch in CASES if arch == target]
         return built(tmp_path_factory.mktemp("shipped"), shipped_store, build_file(target, wanted), target)
 
     return build_products
 
 
-def first_of(name: str, packed_names: set[str]) -> tuple[KernelEntry, dict[str, Constant]]:
-    """The first specialisation of a kernel; without tensor cores, preferably one whose artifacts exist already."""
-    found = [
-        (entry, constants) for entry in shipped.all_entries() if entry.name == name for constants in entry.specialisations()
-    ]
+def first_of(name: str, target: Target, packed_names: set[str]) -> tuple[KernelEntry, dict[str, Constant]]:
+    """The first specialisation of a kernel, but for sm_90 of those that are built for the target; without tensor cores,
+    preferably one whose artifacts exist already."""
+    entries = [entry for entry in shipped.all_entries() if entry.name == name and (target == SM_90A or target in entry.targets)]
+    found = [(entry, constants) for entry in entries for constants in entry.specialisations()]
     if name in shipped.TENSOR_CORES:
         return found[0]
     return next((one for one in found if artifact_name(name, one[1]) in packed_names), found[0])
@@ -159,4 +160,6 @@ def test_products_of_matrices_run_on_tensor_cores(kernel: str, target: Target, p
     else:
         assert opcodes["HMMA.16816.F32.BF16"] and not opcodes["HMMA.16816.F32"]
         assert any(opcode.startswith("LDSM.16.") for opcode in opcodes)
-        assert any(opcode.startswith("LDGSTS.E.BYPASS.128") for opcode in opcodes)
+        entry, constants = first_of(kernel, target, set())
+        fed = merged(entry.overrides(constants), target).copy == TMA
+        assert any(opcode.startswith("UTMALDG" if fed else "LDGSTS.E.BYPASS.128") for opcode in opcodes)
