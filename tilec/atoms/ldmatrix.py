@@ -93,7 +93,7 @@ def load_matrices(
 
 
 def _reach(layout: Layout, pattern: LaneOrigins, transposed: bool) -> int:
-    """The most columns of the buffer by which a matrix of any lane and warp lies behind that of the first ones."""
+    """The most columns of the buffer by which a matrix of any lane and warp lies after that of the first ones."""
     axis = 0 if transposed else 1
     warps = sum((digit.extent - 1) * digit.stride for digit in layout.warps if digit.axis == axis)
     return warps + pattern.first[1] + pattern.second[1]

@@ -123,7 +123,7 @@ class Family:
 PRODUCER: Final = Helper("producer", 4, Work.COPY)
 """A whole warpgroup, because registers move between warpgroups."""
 REALLOCATION: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({2: (232, 40), 3: (160, 32)})
-"""Registers of a consumer and of a helper thread for two and three consumers of a warpgroup each, beside one helper
+"""Registers of a consumer and of a helper thread for two and three consumers of a warpgroup each, and one helper
 warpgroup."""
 MMA_SYNC: Final = Family(
     "mma_sync", Issuer.WARP, Shape(16, 8, 8, 16), (LOAD, CP_ASYNC, TMA), MemorySpace.REGISTERS, MemorySpace.REGISTERS,

@@ -61,9 +61,9 @@ LEAST_BY_TMA: Final = 2
 """Fewest stages of a ring that a producer fills: one is read while the next is copied."""
 LARGE_ACCUMULATORS: Final = 64
 """Accumulators of a thread from which two consumers share a tile that one could have: as many fragments and addresses need
-registers beside them."""
-MAX_BESIDE_FRAGMENTS: Final = 96
-"""Accumulators of a thread beside which an equal share of the registers has room for two slices of both operands."""
+registers in addition."""
+MAX_WITH_FRAGMENTS: Final = 96
+"""Accumulators of a thread with which an equal share of the registers has room for two slices of both operands."""
 TARGET_REGISTERS: Final = 16
 """Elements of the largest 16-bit tile per thread to aim for."""
 
@@ -116,7 +116,7 @@ def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, w
     products = [op.result.tile.size for op in draft.body.walk() if isinstance(op, Mma)]
     family = fed_family(TMA, target, wanted.mma)
     assert family.specialization is not None
-    most = MAX_ACCUMULATORS if family.runs_ahead else MAX_BESIDE_FRAGMENTS
+    most = MAX_ACCUMULATORS if family.runs_ahead else MAX_WITH_FRAGMENTS
     few_accumulators = len(products) < 2 and max(products) <= most * 32 * schedule.tile_warps
     if wanted.copy != TMA or few_accumulators or not target.reallocates_registers or schedule.blocks is not None:
         return schedule

@@ -11,7 +11,7 @@ That is for one MMA of a family that reads shared memory. Of a family that reads
 and operands other than the copied ones are in registers:
 
     consumers:  each iteration: wait; per 16 of K: load both operands from the stage, multiply
-                once all is loaded: the warp's threads meet; release the stage
+                once all is loaded: barrier of the warp; release the stage
 
 Both loops carry stage and parity; in persistent blocks these continue across tiles, so the copies for the next tile start while
 this one is stored. Copied operands need no bounds checks: out-of-bounds elements arrive as zero, which equals the loads' pad
@@ -206,7 +206,7 @@ def _reading_loop(loop: For, products: list[Product], ring: Value, position: lis
 
 
 def release_read(out: Emitter, ring: Value, stage: Value) -> None:
-    """Insert the release of a stage of `ring` behind the last operation that loads from it."""
+    """Insert the release of a stage of `ring` after the last operation that loads from it."""
     last = max(i for i, op in enumerate(out.ops) if isinstance(op, SharedLoad) and op.is_of(ring))
     out.ops[last + 1 : last + 1] = [WarpBarrier(), Release(operands=[ring, stage])]
 

@@ -8,7 +8,7 @@ consumers' tiles:
         order_wait; wait for stages and multiply; order_arrive; wait for the last MMA, release
         (stage, parity) advanced past the stages of consumer_roles - 1 tiles
 
-MMAs from registers (`mma.sync`) are not in flight behind their loop, so `order_arrive` follows it.
+MMAs from registers (`mma.sync`) are not in flight after their loop, so `order_arrive` follows it.
 
 `consumers` runs after the roles are known: consumer i of n gets a copy of the loop over `range(i, turns, n)`, which
 starts at its first tile's ring position and has its own scratch. The producer still processes all tiles. All tiles use the same
