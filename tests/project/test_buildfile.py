@@ -59,7 +59,7 @@ def refused(tmp_path: Path, text: str | bytes) -> list[Diagnostic]:
         ("N = 8 }\n", 'N = 8 }\nschedule = { order = "snake" }\n', "E0809", 6, "order"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { order = "pingpong", persistent = false }\n', "E0809", 6, "order"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { order = "pingpong", consumers = 1 }\n', "E0809", 6, "order"),
-        ("N = 8 }\n", 'N = 8 }\nschedule = { copy = "tma", mma = "mma_sync" }\n', "E0809", 6, "copy"),
+        ("N = 8 }\n", 'N = 8 }\nschedule = { copy = "tma", mma = "dot" }\n', "E0809", 6, "copy"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { copy = "tma", consumers = 4 }\n', "E0809", 6, "consumers"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { mma = "tcgen05" }\n', "E0809", 6, "mma"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { mma = "mma_snyc" }\n', "E0809", 6, "mma"),
