@@ -150,8 +150,7 @@ def commit(out: Builder, barrier: SsaValue) -> None:
 
 def load(out: Builder, buffer: TmemType, source: SsaValue, layout: Layout, warp: SsaValue) -> list[SsaValue]:
     """Load an accumulator at address `source` (i32) into the registers of `layout`, made by `accumulator`; `warp` (i32) is the
-    warp's index in its role. One text with one wait, so that the loads overlap and no register is used before it. One thread
-    then signals for its warp, so the warp's threads meet behind their fences."""
+    warp's index in its role. One text with one wait, so that the loads overlap and no register is used before it."""
     (_, _, chunk, runs, halves, tiles), (_, groups) = layout.registers, layout.warps
     run, columns = chunk.extent * LOAD_COLUMNS, buffer.shape[1]
     lane = out.shl(out.mul(out.bit_and(warp, 3), WARP_LANES), _LANE_SHIFT)
@@ -170,7 +169,7 @@ def load(out: Builder, buffer: TmemType, source: SsaValue, layout: Layout, warp:
                     shape = f"tcgen05.ld.sync.aligned.16x256b.x{repetitions}.b32"
                     texts.append(f"{shape} {{{registers}}}, [${count} + {offset}];")
                     offset += repetitions * LOAD_COLUMNS
-    texts.append("tcgen05.wait::ld.sync.aligned; tcgen05.fence::before_thread_sync; bar.warp.sync 0xffffffff;")
+    texts.append("tcgen05.wait::ld.sync.aligned; tcgen05.fence::before_thread_sync;")
     constraints = ",".join([*["=f"] * count, "r", "~{memory}"])
     return out.inline_ptx(" ".join(texts), constraints, [first], [f32] * count, side_effects=True)
 

@@ -105,8 +105,7 @@ INLINE: Final = tuple(
         r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one\.shared::cluster\.b64 \[\$0\];",
         r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::1\.kind::f16 \[to\], a, b, code, (?:more|\$3); \}",
         rf"tcgen05\.fence::after_thread_sync; (?:tcgen05\.ld\.sync\.aligned\.16x256b\.x\d+\.b32 {_LIST}, "
-        rf"\[{_REGISTER} \+ \d+\]; )+tcgen05\.wait::ld\.sync\.aligned; tcgen05\.fence::before_thread_sync; "
-        r"bar\.warp\.sync 0xffffffff;",
+        rf"\[{_REGISTER} \+ \d+\]; )+tcgen05\.wait::ld\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
         r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
     )
 )

@@ -5,7 +5,7 @@ that names the operation. A blocking operation yields itself until its condition
   No copy into that stage is in flight, no MMA reads it, and for `cp.async` groups no thread has read it since the last barrier.
 - A read (threads or products) is of a stage that was waited for and not released, and of this iteration's copy. For `cp.async`
   groups a barrier follows the wait, with a proxy fence between them for `wgmma` (PTX ISA, "Async proxy").
-- What threads have read (`shared_load`), the threads of each warp have all read at a `warp_barrier`; only then may one of them
+- What threads have read (`shared_load`, `tmem_load`), the threads of each warp have all read at a `warp_barrier`; only then may one of them
   release the stage for its warp.
 - mbarrier operations name the stage and parity of the ring's next use; expected bytes equal copied bytes. A fence and a barrier
   follow the mbarriers' initialization. A freed buffer has no copy that was not waited for.
@@ -277,6 +277,7 @@ class Operations:
             raise VerifyError(f"{at(op)} reads an accumulator that was given back, or not waited for")
         if last not in ring.computed:
             raise VerifyError(f"{at(op)} reads an accumulator that no product computed")
+        self.role.unmet.add((op.buffer, index))
 
     def wait(self, op: Wait) -> Steps:
         ring = self.queue(op, op.ring)
@@ -425,8 +426,8 @@ class Operations:
 
 def ring_of(buffer: Value) -> Value:
     """The ring whose stages a buffer has."""
-    assert isinstance(buffer.owner, SharedAlloc)
-    return buffer.owner.operands[0]
+    assert isinstance(buffer.owner, SharedAlloc | TmemAlloc)
+    return buffer.owner.ring if isinstance(buffer.owner, TmemAlloc) else buffer.owner.operands[0]
 
 
 def at(op: Op) -> str:

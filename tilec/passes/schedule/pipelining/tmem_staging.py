@@ -23,7 +23,7 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.staging_ops import SharedAlloc
-from tilec.ir.ops.sync_ops import Acquire, Barrier, ProxyFence, Release, Ring, Wait
+from tilec.ir.ops.sync_ops import Acquire, Barrier, ProxyFence, Release, Ring, Wait, WarpBarrier
 from tilec.ir.ops.tmem_ops import (
     CommitMma,
     ReleaseMma,
@@ -91,6 +91,7 @@ def pipeline(
     has_iteration = consumer.compare("lt", loop.lower, loop.upper)
     consumer.add(Wait(operands=[results, *positions[6:]]))
     consumer.ops.append(_taken(family, loop, product, has_iteration, accumulators, positions[6], warps))
+    consumer.add(WarpBarrier())
     consumer.add(Release(operands=[results, positions[6]]))
     if tiles is not None:
         both = [
