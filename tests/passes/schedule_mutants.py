@@ -7,11 +7,24 @@ or given another stage, parity, count, scope or role. A change that leaves the t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from tilec.ir.core import Block, Function, Op, Value
+from tests.passes import tmem_mutants
+from tests.passes.schedule_edits import (
+    Change,
+    computed,
+    constant,
+    double,
+    drop,
+    inline_first,
+    move,
+    set_attribute,
+    set_condition,
+    set_constant,
+    set_operand,
+)
+from tilec.ir.core import Op
 from tilec.ir.ops import Binary, Constant, For, If
 from tilec.ir.ops.staging_ops import GroupMma, SharedAlloc, TensorCopy, WaitMma
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
@@ -31,16 +44,16 @@ from tilec.ir.ops.sync_ops import (
     Wait,
     WarpBarrier,
 )
+from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemAlloc, TmemFree, TmemLoad, TmemMma, TmemReserve
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
 from tilec.ir.types import TileType, i32
 
-Change = Callable[[Function, Op], None]
 ORDERING = (
     Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree, OrderWait, OrderArrive, ScratchStoreRows,
-    TensorStore, WaitStores, WarpBarrier,
+    TensorStore, WaitStores, WarpBarrier, TmemMma, CommitMma, ReleaseMma, TmemFree,
 )  # fmt: skip
-MOVABLE = (*ORDERING, GroupMma, WaitMma)
+MOVABLE = (*ORDERING, GroupMma, WaitMma, TmemReserve, TmemAlloc)
 
 
 class Mutant(NamedTuple):
@@ -58,7 +71,14 @@ def mutants(text: str, every: int = 1, kinds: Collection[str] | None = None) -> 
     ops = list(parse_function(text).body.walk())
     first = next(number for number, op in enumerate(ops) if isinstance(op, Ring))
     tiles = [op for op in ops if isinstance(op, For) and op.variable == "turn"]
-    planted = [(number, *change) for number, op in enumerate(ops) if number >= first for change in _changes(op)]
+    in_tensor_memory = any(isinstance(op, TmemReserve) for op in ops)
+
+    def changes(op: Op) -> Iterator[tuple[str, str, Change]]:
+        yield from _changes(op)
+        if in_tensor_memory:
+            yield from tmem_mutants.changes(op)
+
+    planted = [(number, *change) for number, op in enumerate(ops) if number >= first for change in changes(op)]
     to_skip: Counter[str] = Counter()
     for number, kind, detail, change in planted:
         op = ops[number]
@@ -83,14 +103,14 @@ def mutants(text: str, every: int = 1, kinds: Collection[str] | None = None) -> 
 
 def _changes(op: Op) -> Iterator[tuple[str, str, Change]]:
     if isinstance(op, ORDERING):
-        yield f"{op.opcode} dropped", "", _drop
-        yield f"{op.opcode} doubled", "", _double
+        yield f"{op.opcode} dropped", "", drop
+        yield f"{op.opcode} doubled", "", double
     if isinstance(op, MOVABLE):
         for step in (-2, -1, 1, 2):
-            yield f"{op.opcode} moved", f"by {step}", lambda f, o, step=step: _move(f, o, step)
-    if isinstance(op, RingOp | TensorCopy | GroupMma):
+            yield f"{op.opcode} moved", f"by {step}", lambda f, o, step=step: move(f, o, step)
+    if isinstance(op, RingOp | TensorCopy | GroupMma | TmemMma | TmemLoad):
         for index, value in enumerate(op.operands):
-            if value.type == TileType(i32) and (index < 4 or isinstance(op, TensorCopy)):
+            if value.type == TileType(i32) and (index < 4 or isinstance(op, TensorCopy | TmemMma)):
                 yield from _changes_of_number(op, index)
     yield from _changes_of_kind(op)
 
@@ -106,111 +126,111 @@ def _changes_of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
         yield (
             f"wrong {kind}",
             f"operand {place} is {number}",
-            lambda f, o, n=number: _set(f, o, place, lambda f, v: _constant(f, o, n)),
+            lambda f, o, n=number: set_operand(f, o, place, lambda f, v: constant(f, o, n)),
         )
     yield (
         f"wrong {kind}",
         f"operand {place} one more",
-        lambda f, o: _set(f, o, place, lambda f, v: _computed(f, o, "add", v, 1)),
+        lambda f, o: set_operand(f, o, place, lambda f, v: computed(f, o, "add", v, 1)),
     )
     if parity:
-        yield "wrong parity", "turned", lambda f, o: _set(f, o, place, lambda f, v: _computed(f, o, "sub", v, 1))
+        yield "wrong parity", "turned", lambda f, o: set_operand(f, o, place, lambda f, v: computed(f, o, "sub", v, 1))
 
 
 def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
     match op:
         case Acquire():
             for factor in (-2, 2, -op.expected // 2, op.expected):
-                yield "wrong bytes", f"{factor} more", lambda f, o, n=factor: _attribute(o, "expected", op.expected + n)
+                yield "wrong bytes", f"{factor} more", lambda f, o, n=factor: set_attribute(o, "expected", op.expected + n)
         case Ring():
             for readers in (1, op.readers - 1, op.readers + 1, op.readers * 2, op.readers * 32):
-                yield "wrong readers", str(readers), lambda f, o, n=readers: _attribute(o, "readers", n)
+                yield "wrong readers", str(readers), lambda f, o, n=readers: set_attribute(o, "readers", n)
             for consumers in (op.consumer_roles - 1, op.consumer_roles + 1):
                 yield (
                     "wrong readers",
                     f"{consumers} consumer_roles",
-                    lambda f, o, n=consumers: _attribute(o, "consumer_roles", n),
+                    lambda f, o, n=consumers: set_attribute(o, "consumer_roles", n),
                 )
             for offset in (1024, 1032, 4):
-                yield "wrong place", f"ring at {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
+                yield "wrong place", f"ring at {offset}", lambda f, o, n=offset: set_attribute(o, "offset", n)
         case OrderOp():
-            yield "another's turn", f"consumer {1 - op.consumer}", lambda f, o, n=1 - op.consumer: _attribute(o, "consumer", n)
+            yield "another's turn", f"consumer {1 - op.consumer}", lambda f, o, n=1 - op.consumer: set_attribute(o, "consumer", n)
         case Release():
             for iterations in (0, 1, 2):
                 yield (
                     "released too early or late",
-                    f"all but {iterations}",
-                    lambda f, o, n=iterations: _attribute(o, "unreleased", n),
+                    f"unreleased {iterations}",
+                    lambda f, o, n=iterations: set_attribute(o, "unreleased", n),
                 )
         case WaitMma():
             for pending in (0, 1, 2):
-                yield "waits for other products", f"pending {pending}", lambda f, o, n=pending: _attribute(o, "pending", n)
+                yield "waits for other products", f"pending {pending}", lambda f, o, n=pending: set_attribute(o, "pending", n)
         case Barrier():
             for scope in ("block", "role", "cluster"):
-                yield "barrier of other threads", scope, lambda f, o, s=scope: _attribute(o, "scope", s)
+                yield "barrier of other threads", scope, lambda f, o, s=scope: set_attribute(o, "scope", s)
         case SharedAlloc():
             for offset in (0, op.offset - 1024, op.offset + 128, op.offset - op.bytes):
-                yield "wrong place", f"offset {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
+                yield "wrong place", f"offset {offset}", lambda f, o, n=offset: set_attribute(o, "offset", n)
         case Roles():
-            yield "swapped roles", "regions", lambda f, o: _attribute(o, "regions", o.regions[::-1])
-            yield "swapped roles", "who is alone", lambda f, o: _attribute(o, "alone", op.alone[::-1])
+            yield "swapped roles", "regions", lambda f, o: set_attribute(o, "regions", o.regions[::-1])
+            yield "swapped roles", "who is alone", lambda f, o: set_attribute(o, "alone", op.alone[::-1])
             for alone in ((False,) * len(op.alone), (True,) * len(op.alone)):
-                yield "swapped roles", f"alone {alone}", lambda f, o, a=alone: _attribute(o, "alone", a)
-            yield "swapped roles", "warps", lambda f, o: _attribute(o, "warps", op.warps[::-1])
+                yield "swapped roles", f"alone {alone}", lambda f, o, a=alone: set_attribute(o, "alone", a)
+            yield "swapped roles", "warps", lambda f, o: set_attribute(o, "warps", op.warps[::-1])
             less = (op.warps[0] - 4, *op.warps[1:-1], op.warps[-1] + 4)
-            yield "roles of other warps", str(less), lambda f, o: _attribute(o, "warps", less)
+            yield "roles of other warps", str(less), lambda f, o: set_attribute(o, "warps", less)
         case TensorCopy():
             yield (
                 "copies elsewhere",
                 "coordinates swapped",
-                lambda f, o: _attribute(o, "operands", [*o.operands[:3], *o.operands[:2:-1]]),
+                lambda f, o: set_attribute(o, "operands", [*o.operands[:3], *o.operands[:2:-1]]),
             )
             if op.sub_tiles == 1:
                 kind = "brings rows outside" if op.unfilled else f"leaves out rows of {op.source.name}"
-                yield kind, "", lambda f, o: _attribute(o, "unfilled", not op.unfilled)
+                yield kind, "", lambda f, o: set_attribute(o, "unfilled", not op.unfilled)
         case WaitStores():
             more = op.pending + 1
-            yield "waits for fewer stores", f"pending {more}", lambda f, o: _attribute(o, "pending", more)
+            yield "waits for fewer stores", f"pending {more}", lambda f, o: set_attribute(o, "pending", more)
             if op.complete:
-                yield "waits for fewer stores", "until they have read", lambda f, o: _attribute(o, "complete", False)
+                yield "waits for fewer stores", "until they have read", lambda f, o: set_attribute(o, "complete", False)
             for index in range(len(op.operands)):
                 yield (
                     "waits for fewer stores",
                     f"not of operand {index}",
-                    lambda f, o, p=index: _attribute(o, "operands", [*o.operands[:p], *o.operands[p + 1 :]]),
+                    lambda f, o, p=index: set_attribute(o, "operands", [*o.operands[:p], *o.operands[p + 1 :]]),
                 )
         case ScratchStoreRows() | TensorStore():
             for column in (op.column - op.columns, op.column + op.columns):
-                yield "stores other columns", str(column), lambda f, o, n=column: _attribute(o, "column", n)
+                yield "stores other columns", str(column), lambda f, o, n=column: set_attribute(o, "column", n)
             if isinstance(op, TensorStore):
-                yield "stores other columns", "fewer rows", lambda f, o: _attribute(o, "rows", op.rows - 8)
+                yield "stores other columns", "fewer rows", lambda f, o: set_attribute(o, "rows", op.rows - 8)
                 yield (
                     "stores elsewhere",
                     "coordinates swapped",
-                    lambda f, o: _attribute(o, "operands", [*o.operands[:2], *o.operands[:1:-1]]),
+                    lambda f, o: set_attribute(o, "operands", [*o.operands[:2], *o.operands[:1:-1]]),
                 )
         case For() if any(isinstance(inner, RingOp) for inner in op.regions[0].walk()):
-            for index in (0, 3, 4, 5):
-                yield "loop begins elsewhere", f"operand {index} is 0", lambda f, o, p=index: _begin(f, o, p, 0)
-                yield "loop begins elsewhere", f"operand {index} is 1", lambda f, o, p=index: _begin(f, o, p, 1)
+            for index in (0, *range(3, len(op.operands))):
+                yield "loop begins elsewhere", f"operand {index} is 0", lambda f, o, p=index: set_constant(f, o, p, 0)
+                yield "loop begins elsewhere", f"operand {index} is 1", lambda f, o, p=index: set_constant(f, o, p, 1)
                 yield (
                     "loop begins elsewhere",
                     f"operand {index}",
-                    lambda f, o, p=index: _set(
-                        f, o, p if o.operands[p].type == TileType(i32) else 99, lambda f, v: _computed(f, o, "add", v, 1)
+                    lambda f, o, p=index: set_operand(
+                        f, o, p if o.operands[p].type == TileType(i32) else 99, lambda f, v: computed(f, o, "add", v, 1)
                     ),
                 )
-            yield "loop of other turns", "one more", lambda f, o: _set(f, o, 1, lambda f, v: _computed(f, o, "add", v, 1))
-            yield "loop of other turns", "one less", lambda f, o: _set(f, o, 1, lambda f, v: _computed(f, o, "sub", v, -1))
-            yield "loop of other turns", "every other", lambda f, o: _set(f, o, 2, lambda f, v: _computed(f, o, "add", v, 1))
+            yield "loop of other turns", "one more", lambda f, o: set_operand(f, o, 1, lambda f, v: computed(f, o, "add", v, 1))
+            yield "loop of other turns", "one less", lambda f, o: set_operand(f, o, 1, lambda f, v: computed(f, o, "sub", v, -1))
+            yield "loop of other turns", "every other", lambda f, o: set_operand(f, o, 2, lambda f, v: computed(f, o, "add", v, 1))
             for step in (1, 2):
-                yield "loop of other turns", f"by {step}", lambda f, o, n=step: _begin(f, o, 2, n)
+                yield "loop of other turns", f"by {step}", lambda f, o, n=step: set_constant(f, o, 2, n)
         case If() if any(isinstance(inner, TensorCopy) for inner in op.regions[0].ops):
             for step in (-1, 1):
-                yield "under another condition", f"that {step} away", lambda f, o, n=step: _condition(f, o, n)
+                yield "under another condition", f"that {step} away", lambda f, o, n=step: set_condition(f, o, n)
             yield "under another condition", "always", _always
         case If() if any(isinstance(inner, Release) for inner in op.regions[0].walk()):
-            yield "released too early or late", "where not", lambda f, o: _attribute(o, "regions", o.regions[::-1])
+            yield "released too early or late", "where not", lambda f, o: set_attribute(o, "regions", o.regions[::-1])
             yield "released too early or late", "always", _always
         case _:
             yield from _changes_of_ring_index(op)
@@ -223,96 +243,13 @@ def _changes_of_ring_index(op: Op) -> Iterator[tuple[str, str, Change]]:
             yield (
                 "counts other stages",
                 f"{op.value + more} for {op.value}",
-                lambda f, o, n=op.value + more: _attribute(o, "value", n),
+                lambda f, o, n=op.value + more: set_attribute(o, "value", n),
             )
     if isinstance(op, Binary) and op.kind in ("add", "sub") and op.result.type == TileType(i32):
         other = "sub" if op.kind == "add" else "add"
-        yield "counts other stages", f"{other} for {op.kind}", lambda f, o: _attribute(o, "kind", other)
+        yield "counts other stages", f"{other} for {op.kind}", lambda f, o: set_attribute(o, "kind", other)
 
 
 def _computes_tile(op: Op, tiles: list[For]) -> bool:
     """Whether an operation is directly in the loop over a block's tiles, where no ring stage is computed."""
     return any(op in loop.regions[0].ops for loop in tiles)
-
-
-def _block_of(function: Function, op: Op) -> Block:
-    return next(block for block in _blocks(function.body) if op in block.ops)
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for region in op.regions:
-            yield from _blocks(region)
-
-
-def _drop(function: Function, op: Op) -> None:
-    _block_of(function, op).ops.remove(op)
-
-
-def _double(function: Function, op: Op) -> None:
-    block = _block_of(function, op)
-    block.ops.insert(block.ops.index(op), replace(op, operands=list(op.operands), results=[]))
-
-
-def _move(function: Function, op: Op, step: int) -> None:
-    """Moves an operation by `step` neighbours; the yield of a region stays last."""
-    block = _block_of(function, op)
-    index = block.ops.index(op) + step
-    last = len(block.ops) - (block.ops[-1].opcode == "yield")
-    if not 0 <= index < last:
-        raise IndexError
-    block.ops.remove(op)
-    block.ops.insert(index, op)
-
-
-def _attribute(op: Op, name: str, value: object) -> None:
-    setattr(op, name, value)
-
-
-def _set(function: Function, op: Op, place: int, computed: Callable[[Function, Value], Value]) -> None:
-    op.operands[place] = computed(function, op.operands[place])
-
-
-def _begin(function: Function, op: Op, place: int, number: int) -> None:
-    value = op.operands[place]
-    if value.type != TileType(i32) or (isinstance(value.owner, Constant) and value.owner.value == number):
-        raise IndexError
-    op.operands[place] = _constant(function, op, number)
-
-
-def _constant(function: Function, op: Op, number: int) -> Value:
-    constant = Constant(value=number)
-    constant.define(TileType(i32))
-    block = _block_of(function, op)
-    block.ops.insert(block.ops.index(op), constant)
-    return constant.result
-
-
-def _computed(function: Function, op: Op, kind: str, value: Value, number: int) -> Value:
-    """`value + number` or `number - value`."""
-    other = _constant(function, op, number)
-    operands = [value, other] if kind == "add" or number < 0 else [other, value]
-    if number < 0:
-        operands, kind = [value, _constant(function, op, -number)], "sub"
-    binary = Binary(kind=kind, operands=operands)
-    binary.define(TileType(i32))
-    block = _block_of(function, op)
-    block.ops.insert(block.ops.index(op), binary)
-    return binary.result
-
-
-def _condition(function: Function, op: Op, step: int) -> None:
-    """Takes the condition of the branch that is `step` branches away."""
-    branches: list[Op] = [inner for inner in _block_of(function, op).ops if isinstance(inner, If)]
-    index = branches.index(op) + step
-    if not 0 <= index < len(branches) or branches[index].operands == op.operands:
-        raise IndexError
-    op.operands = list(branches[index].operands)
-
-
-def _always(function: Function, op: Op) -> None:
-    """Inlines a branch's first region, whatever its condition."""
-    block = _block_of(function, op)
-    index = block.ops.index(op)
-    block.ops[index : index + 1] = op.regions[0].ops[:-1]
