@@ -228,10 +228,10 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
         case If() if any(isinstance(inner, TensorCopy) for inner in op.regions[0].ops):
             for step in (-1, 1):
                 yield "under another condition", f"that {step} away", lambda f, o, n=step: set_condition(f, o, n)
-            yield "under another condition", "always", _always
+            yield "under another condition", "always", inline_first
         case If() if any(isinstance(inner, Release) for inner in op.regions[0].walk()):
             yield "released too early or late", "where not", lambda f, o: set_attribute(o, "regions", o.regions[::-1])
-            yield "released too early or late", "always", _always
+            yield "released too early or late", "always", inline_first
         case _:
             yield from _changes_of_ring_index(op)
 

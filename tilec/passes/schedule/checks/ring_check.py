@@ -359,7 +359,9 @@ def pipelined_loops(function: Function) -> list[For]:
     loops = [op for op in function.body.walk() if isinstance(op, For)]
     around = [op for op in loops if any(isinstance(inner, For) and is_pipelined(inner) for inner in op.regions[0].walk())]
     bounds = {tuple(op.operands[:3]) for op in around}
-    return [op for op in loops if is_pipelined(op) and tuple(op.operands[:3]) not in bounds]
+    nested = {inner for op in around for inner in op.regions[0].walk()}  # with equal bounds too, perhaps
+    tiles = [op for op in loops if op in around or (tuple(op.operands[:3]) in bounds and op not in nested)]
+    return [op for op in loops if is_pipelined(op) and op not in tiles]
 
 
 def _ops_outside_loops(block: Block) -> Iterator[Op]:
