@@ -94,6 +94,14 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   scratch_store_rows %41, %14 {column = 0, columns = 16}
   tensor_store %z, %41, %0, %1 {rows = 16, columns = 16, column = 0}
   wait_stores %41 {pending = 0, complete = true}
+  %42 = ring {sync = "mbarriers", offset = 72800, readers = 1, consumer_roles = 1} : ring<2>
+  %43 = tmem_reserve {offset = 72900} : tmem_space<128>
+  %44 = tmem_alloc %43, %42 {column = 0} : tmem<f32, [64, 64], stages 2>
+  tmem_mma %26, %3, %26, %0, %44, %3, %12 {family = "tcgen05"}
+  commit_mma %42, %3
+  release_mma %40, %3
+  %45 = tmem_load %44, %3 : f32[64, 64]
+  tmem_free %43
   %37 = grid_extent {axis = 1} : i32
   store %out, %25, %0, %1 {mask = true, unsafe = none, vector = 4}
 }

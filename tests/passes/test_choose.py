@@ -19,7 +19,7 @@ from tilec.ir.ops.staging_ops import GroupMma
 from tilec.ir.ops.sync_ops import Ring
 from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import choose, prepare
-from tilec.target.families import WGMMA
+from tilec.target.families import TCGEN05, WGMMA
 from tilec.target.schedule import NOTHING_FIXED, Overrides, Pipeline, Role, Schedule, block_roles, problems
 from tilec.target.targets import SM_90A, SM_100A, SM_120A, TARGETS, Target
 
@@ -83,6 +83,7 @@ def test_an_override_that_a_kernel_cannot_have_is_refused_at_its_location() -> N
 
 def test_copies_by_tma_are_only_for_products_that_they_can_feed() -> None:
     assert "sm_120a lacks" in refused("matmul", SM_120A, Overrides(copy="tma", mma="wgmma")).message
+    assert "sm_100a lacks" in refused("matmul", SM_100A, Overrides(copy="tma", mma="wgmma")).message
     assert (
         "does not make its product of two copied operands on 8 warps"
         in refused("matmul", SM_90A, Overrides(copy="tma", consumers=2)).message
@@ -149,6 +150,22 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
     (found,) = problems(schedule, replace(SM_90A, capability=(8, 9)))
     assert (found.part, found.text) == ("copy", "sm_90a has no tensor maps, which `tma` needs")
     assert '"tma"' not in found.hint
+
+
+def test_products_in_tensor_memory_take_copies_by_tma_and_one_order() -> None:
+    assert "`tcgen05` of operands copied by `cp_async`" in refused("matmul", SM_100A, Overrides(mma="tcgen05")).message
+    assert "sm_90a has no `tcgen05`" in refused("matmul", SM_90A, Overrides(mma="tcgen05")).message
+    wanted = Overrides(copy="tma", order="pingpong", persistent=True)
+    assert "`pingpong`" in refused("matmul", SM_100A, wanted).message
+    schedule = choose(source("bf16", 128, 256), SM_100A, Overrides(copy="tma"))
+    assert [(role.name, role.warps) for role in schedule.roles] == [("consumer", 8), ("producer", 1), ("multiplier", 1)]
+    assert schedule.pipelines[0].mma == TCGEN05.name
+
+
+def test_tiles_that_no_product_in_tensor_memory_computes_are_refused() -> None:
+    for rows, columns in ((192, 64), (32, 64), (128, 24), (256, 256)):
+        with pytest.raises(CompileError, match="`tcgen05` does not make its product"):
+            choose(source("bf16", rows, columns), SM_100A, Overrides(copy="tma"))
 
 
 @pytest.mark.parametrize(

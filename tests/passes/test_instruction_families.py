@@ -10,7 +10,7 @@ import pytest
 
 from tests import shipped
 from tests.shipped import ROOT
-from tilec.atoms import mma_sync, wgmma
+from tilec.atoms import mma_sync, tcgen05, wgmma
 from tilec.atoms.mma_sync import WarpGrid
 from tilec.atoms.products import ATOMS as ATOMS_OF_PRODUCTS
 from tilec.codegen.legality import check
@@ -32,6 +32,7 @@ from tilec.target.families import (
     LOAD,
     MMA_SYNC,
     PRODUCER,
+    TCGEN05,
     TMA,
     WGMMA,
     Family,
@@ -43,9 +44,9 @@ from tilec.target.families import (
     family_named,
 )  # fmt: skip
 from tilec.target.schedule import COPIES, ORDERS, PINGPONG, PRODUCTS, REGISTERS, STORES, Schedule, block_roles, fed_family
-from tilec.target.targets import SM_90A, SM_120A, TARGETS
+from tilec.target.targets import SM_90A, SM_100A, SM_120A, TARGETS, Target
 
-ATOMS = (mma_sync, wgmma)
+ATOMS = (mma_sync, wgmma, tcgen05)
 ELSEWHERE = """kernel @k(%a: i32) {
   constants {}
   dims []
@@ -63,7 +64,7 @@ def test_every_family_has_one_atom_and_a_name_of_its_own() -> None:
     assert [atom.FAMILY for atom in ATOMS] == [*FAMILIES]
     assert [family_named(name) for name in PRODUCTS] == [*FAMILIES]
     assert {*ATOMS_OF_PRODUCTS} == {family.name for family in FAMILIES if family.runs_ahead}
-    assert family_named("tcgen05") is None
+    assert family_named("tcgen06") is None
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -122,11 +123,12 @@ def test_issuers_share_a_product() -> None:
 
 
 def test_what_only_some_families_can_names_them() -> None:
-    assert COPIES[TMA] == STORES[TMA] == ORDERS[PINGPONG] == (WGMMA, MMA_SYNC)
+    assert COPIES[TMA] == STORES[TMA] == (WGMMA, TCGEN05, MMA_SYNC) and ORDERS[PINGPONG] == (WGMMA, MMA_SYNC)
     assert not any(families for name, families in COPIES.items() if name != TMA)
     for target in TARGETS:
         assert target.has(FAMILIES[0]) and fed_family(TMA, target, "mma_sync") is MMA_SYNC
-        assert fed_family(TMA, target) is (WGMMA if target.has(WGMMA) else MMA_SYNC)
+        preferred = next((family for family in (WGMMA, TCGEN05) if target.has(family)), MMA_SYNC)
+        assert fed_family(TMA, target) is preferred
 
 
 def test_copies_of_boxes_need_a_capability() -> None:
@@ -164,8 +166,9 @@ def test_the_text_of_a_layout_has_its_memory_space() -> None:
             parse_function(moved.replace("in tensor\n", f"in {wrong}\n"))
 
 
-def test_no_target_has_accumulators_in_tensor_memory_yet() -> None:
-    text = print_function(prepare(shipped.load("add"), SM_90A))
-    verify(parse_function(text), SM_90A)
-    with pytest.raises(VerifyError, match="no family of sm_90a has accumulators in tensor memory"):
-        verify(parse_function(in_tensor_memory(text)), SM_90A)
+@pytest.mark.parametrize("target", [SM_90A, SM_120A], ids=str)
+def test_targets_without_tensor_memory_have_no_tiles_there(target: Target) -> None:
+    text = print_function(prepare(shipped.load("add"), target))
+    verify(parse_function(text), target)
+    with pytest.raises(VerifyError, match=f"no family of {target} has accumulators in tensor memory"):
+        verify(parse_function(in_tensor_memory(text)), target)

@@ -116,7 +116,7 @@ BROKEN = [
     (ACQUIRE, ACQUIRE + ACQUIRE, "names stage and parity (0, 0) where (1, 0) come next"),
     (ACQUIRE, ACQUIRE.replace("%35", "%0"), "names stage and parity (0, 0) where (0, 1) come next"),
     (ACQUIRE, ACQUIRE.replace("8192", "8190"), "copies bring 8192 bytes where 8190 are expected"),
-    (ACQUIRE, ACQUIRE.replace("8192", "0"), "bytes are expected at mbarriers alone"),
+    (ACQUIRE, ACQUIRE.replace("8192", "0"), "products fill its ring"),
     (ACQUIRE, "      acquire %3 {expected = 0}\n", "stage and parity are operands if the ring has mbarriers"),
     ("      commit %3\n", "", "a role leaves copies or products under way"),
     (COPY, "", "copies bring 0 bytes where 8192 are expected"),

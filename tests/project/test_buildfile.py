@@ -62,6 +62,7 @@ def refused(tmp_path: Path, text: str | bytes) -> list[Diagnostic]:
         ("N = 8 }\n", 'N = 8 }\nschedule = { copy = "tma", mma = "dot" }\n', "E0809", 6, "copy"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { copy = "tma", consumers = 4 }\n', "E0809", 6, "consumers"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { mma = "tcgen05" }\n', "E0809", 6, "mma"),
+        ("N = 8 }\n", 'N = 8 }\nschedule = { mma = "tcgen06" }\n', "E0809", 6, "mma"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { mma = "mma_snyc" }\n', "E0809", 6, "mma"),
         ("N = 8 }\n", "N = 8 }\nschedule = { constants = { M = 8 }, warps = 4 }\n", "E0804", 6, "M"),
         ("N = 8 }\n", "N = 8 }\nschedule = { constants = { N = 9 }, warps = 4 }\n", "E0804", 6, "N"),

@@ -16,9 +16,9 @@ import numpy as np
 
 from tilec.cost_model.scalars import Array
 from tilec.cost_model.work import Box, RoleWork, Work
+from tilec.target.families import TCGEN05
 from tilec.target.schedule import PINGPONG, Pipeline, Role, Schedule
 
-TCGEN05: Final = "tcgen05"
 PRODUCT_ROWS: Final = 128
 """M of one tcgen05 instruction of one block (PTX ISA, "tcgen05.mma")."""
 SIZE: Final = 2
@@ -83,4 +83,4 @@ def _place(tile: Array, rows: int, columns: int, group: int) -> tuple[Array, Arr
 def _schedule(stages: int) -> Schedule:
     """Roles that alternate stand for the two accumulators: one is stored while the other is multiplied."""
     roles = (Role("consumer0", 4), Role("consumer1", 4), Role("producer", 4))
-    return Schedule(roles, (Pipeline(stages, "tma", TCGEN05),), persistent=True, order=PINGPONG)
+    return Schedule(roles, (Pipeline(stages, "tma", TCGEN05.name),), persistent=True, order=PINGPONG)

@@ -24,10 +24,10 @@ GRID: Final = "grid"
 PINGPONG: Final = "pingpong"
 ORDERS: Final[dict[str, tuple[Family, ...]]] = {
     GRID: (),
-    PINGPONG: tuple(family for family in COPIES[TMA] if family.specialization is not None),
+    PINGPONG: tuple(family for family in COPIES[TMA] if family.specialization is not None and not family.in_tensor_memory),
 }
 """How consumers process a persistent block's tiles: `grid`, all consumers share each tile; `pingpong`, round-robin, each
-consumer has its own tile."""
+consumer has its own tile. Where products run into tensor memory, `grid` already computes one tile while another is stored."""
 AFTER_WAIT: Final = "after"
 BEFORE: Final = "before"
 NEXT: Final = (AFTER_WAIT, BEFORE)
@@ -223,6 +223,9 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
     for loop in schedule.pipelines:
         found += _of_family("copy", loop.copy, COPIES, target)
         found += _of_family("mma", loop.mma, PRODUCTS, target)
+        if loop.family is not None and loop.copy not in (TMA, *loop.family.copies):
+            names = " or ".join(f'`copy = "{name}"`' for name in loop.family.copies)
+            found.append(Problem("mma", f"`{loop.mma}` of operands copied by `{loop.copy}`", f"write {names} too"))
         if not 1 <= loop.stages <= MOST_STAGES:
             found.append(Problem("stages", f"{loop.stages} stages", f"choose 1 to {MOST_STAGES}"))
         if (loop.stages == 1) != (loop.copy == LOAD):
