@@ -10,8 +10,9 @@ that names the operation. A blocking operation yields itself until its condition
 - mbarrier operations name the stage and parity of the ring's next use; expected bytes equal copied bytes. A fence and a barrier
   follow the mbarriers' initialization. A freed buffer has no copy that was not waited for.
 - A ring that products fill (`tmem_mma`, `commit_mma`) has accumulators in tensor memory. A product goes into an acquired,
-  uncommitted stage, and accumulates in it only after another product; an accumulator is loaded after its commit was waited
-  for, before its release, and only if a product was computed. Products are complete once a commit after them was waited for.
+  uncommitted stage, accumulates in it after another product and only then, and adds no product twice. An accumulator is loaded
+  after its commit was waited for, before its release, if and only if a product was computed. Products are complete once a
+  commit after them was waited for; a stage of operands that they give back was read by some.
 - Consumers that read round-robin wait for stages only between `order_wait` and `order_arrive`, for their tile's copies only.
 - Scratch does not overlap a ring with copies or MMAs in flight; none are in flight when a ring is freed, or at the end.
 """
@@ -235,10 +236,18 @@ class Operations:
         accumulate = self.env.get(op.accumulate)
         if accumulate is None or (accumulate and ring.committed not in ring.computed):
             raise VerifyError(f"{at(op)} adds to what no product computed")
+        if not accumulate and ring.committed in ring.computed:
+            raise VerifyError(f"{at(op)} overwrites what other products computed")
         ring.computed.add(ring.committed)
-        for buffer, _ in op.reads:
-            self.of_buffer(op, buffer)[1].read_by_products = True
-        self.role.products.append({self.check_read(op, buffer, stage, True) for buffer, stage in op.reads})
+        read = [(stage, self.contents[stage].iteration) for stage in (self.check_read(op, *one, True) for one in op.reads)]
+        if (op.accumulator, ring.committed, *read) in ring.summed:
+            raise VerifyError(f"{at(op)} adds the same product again")
+        ring.summed.add((op.accumulator, ring.committed, *read))
+        for copy in read:
+            operands = self.of_buffer(op, copy[0][0])[1]
+            operands.read_by_products = True
+            operands.multiplied.add(copy)
+        self.role.products.append({stage for stage, _ in read})
 
     def commit_products(self, op: CommitMma) -> None:
         """The accumulator acquired last is full, and the products before have read their operands, once they are complete."""
@@ -263,6 +272,8 @@ class Operations:
             raise VerifyError(f"{at(op)}: no stage could be given back")
         if not ring.filled_by_copies:
             raise VerifyError(f"{at(op)}: threads read its ring")
+        if not ring.multiplied.issuperset(ring.arrivals[self.role.released[op.ring]]):
+            raise VerifyError(f"{at(op)} gives back what no product read")
         self.role.released[op.ring] += 1
         free = {(op.ring, self.env[op.stage])}
         self.role.products = [
@@ -278,6 +289,7 @@ class Operations:
         if last not in ring.computed:
             raise VerifyError(f"{at(op)} reads an accumulator that no product computed")
         self.role.unmet.add((op.buffer, index))
+        ring.loaded.add((self.role, last))
 
     def wait(self, op: Wait) -> Steps:
         ring = self.queue(op, op.ring)
@@ -345,6 +357,8 @@ class Operations:
             self.expect(op, ring, self.role.released[op.ring])
             if count != self.role.released[op.ring] + 1:
                 raise VerifyError(f"{at(op)}: no stage, or several, could be given back")
+            if count - 1 in ring.computed and (self.role, count - 1) not in ring.loaded:
+                raise VerifyError(f"{at(op)} gives back an accumulator that was not loaded")
         self.release(op, count)
 
     def release(self, op: Op, count: int) -> None:

@@ -7,8 +7,10 @@ In: a prepared function. Out: nothing, or a VerifyError that names the operation
   sizes that exist. A barrier of the block precedes every `tmem_alloc`, which reads the address.
 - Buffers in one space have columns of their own.
 - The last operation of the kernel frees the columns, after the roles that use them; a barrier of the block follows the roles.
-- A load is by whole groups of four warps, the first one a multiple of four; each warp loads the lanes that it can access.
-- A product is one that instructions of the family can compute.
+- A load is by whole groups of four warps, the first one a multiple of four; each warp loads the lanes that it can access, in
+  the layout that the instruction has.
+- A product is one that instructions of the family can compute. Its thread is elected, one in each warp, so a role of one thread
+  has one warp.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from itertools import combinations, product
 from math import prod
 from typing import Final
 
+from tilec.atoms import tcgen05
 from tilec.ir.core import Function, Op, VerifyError
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops.staging_ops import SharedAlloc
@@ -44,6 +47,8 @@ def check(function: Function, target: Target) -> None:
         if isinstance(op, TmemMma):
             _check_product(op)
     for op in function.body.ops:
+        if isinstance(op, Roles) and any(alone and warps > 1 for alone, warps in zip(op.alone, op.warps, strict=True)):
+            raise VerifyError(f"{at(op)}: one thread of each warp is elected, so a role of one thread has one warp")
         first = 0
         for region, warps in zip(op.regions, op.warps if isinstance(op, Roles) else (), strict=False):
             for inner in region.walk():
@@ -81,6 +86,8 @@ def _check_columns(allocs: list[TmemAlloc]) -> None:
 
 
 def _check_product(op: TmemMma) -> None:
+    if op.family != TCGEN05.name:
+        raise VerifyError(f"{at(op)}: `{op.family}` has no accumulators in tensor memory")
     shape, (rows, columns) = TCGEN05.shape, op.accumulator.tmem.shape
     depth = op.operands[0].shared.shape[1]
     if columns % shape.columns or not 0 < columns <= shape.most_columns or depth % shape.depth or rows % shape.rows:
@@ -105,6 +112,8 @@ def _check_load(op: TmemLoad, first_warp: int, warps: int) -> None:
     for warp in range(warps):
         if any(_lane(row, rows) // (TMEM_LANES // QUARTERS) != warp % QUARTERS for row in _rows(layout, warp)):
             raise VerifyError(f"{at(op)}: warp {warp} loads lanes of another warp")
+    if not tcgen05.fits(*op.buffer.tmem.shape, warps) or layout != tcgen05.accumulator(*op.buffer.tmem.shape, warps):
+        raise VerifyError(f"{at(op)}: no load has the layout {layout}")
 
 
 def _lane(row: int, rows: int) -> int:
