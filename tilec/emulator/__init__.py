@@ -5,8 +5,8 @@ shares no code with the passes, the lowering or the interpreter: its sources are
     report = run(parse(text), entry, grid, block, arguments, memory)   # any PTX; a Memory() and its allocations
     report.tensors, report.faults, report.notes, report.statistics, report.clean
 
-`errors.KINDS` lists the kinds of fault, `errors.NOTES` those of notes. An unknown construct raises `UnsupportedPtx`; nothing is guessed. Seed 0 runs all
-lanes in lock step. Any other seed interleaves warps and blocks at random, reproducibly.
+`errors.KINDS` lists the kinds of fault, `errors.NOTES` those of notes. An unknown construct raises `UnsupportedPtx`; nothing is
+guessed. Seed 0 runs all lanes in lock step. Any other seed interleaves warps and blocks at random, reproducibly.
 
 | where | what |
 |---|---|
@@ -68,7 +68,7 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
 - `setmaxnreg` moves registers between warpgroups (`register_pool`): a shortage is a deadlock. Whether a program needs more
   registers than it owns is not modelled, because registers of PTX are virtual.
 
-Limits of the model of tensor memory and tcgen05 (`tensor_memory_state`, `tensor_order`, `tensor_queue`); no GPU has judged it:
+Limits of the model of tensor memory and tcgen05 (`tensor_memory_state`, `tensor_order`, `tensor_queue`), which no chip checked:
 - Each block has a tensor memory of its own. Blocks of one SM, and their competition for columns, are not modelled. Under a seed
   an alloc returns any free columns.
 - mma, cp and shift of a cluster are performed in the order of issue: at the commit that tracks them or, under a seed, at random
@@ -82,7 +82,7 @@ Limits of the model of tensor memory and tcgen05 (`tensor_memory_state`, `tensor
   relaxed signals order all accesses of the thread, not only those of tcgen05.
 - A register that `tcgen05.st` reads may be overwritten before its wait without a fault.
 - tf32 operands lose their low 13 bits. No text says how chips round f16 results, or treat the upper half of their cells (here
-  zero), subnormals, and the row that a shift leaves behind (here unchanged). Layouts E, F, G and B, MN-major tf32, scale factors
+  zero), subnormals, and the first row of a shift (here unchanged). Layouts E, F, G and B, MN-major tf32, scale factors
   beyond 128 rows and those of pairs follow CUTLASS and the ISA's text, whose figures were not available.
 - Not supported: `.ashift`, masks of zero columns and shifts of B (`.ws`), A in tensor memory for `.ws` with M below 128 and in
   formats of 4 or 6 bits in `f8f6f4`, scale factors of pairs with M 128, `cp.4x256b`, copies that unpack, K 96, nonzero base

@@ -22,7 +22,7 @@ from tilec.emulator.machine.registry import Decoder
 from tilec.emulator.machine.sources import Step
 from tilec.emulator.matrices.instruction_descriptors import InstructionDescriptor
 from tilec.emulator.matrices.narrow_formats import BITS
-from tilec.emulator.matrices.tensor_layouts import LANES, Rect, left_lanes, rects_of, result_cells
+from tilec.emulator.matrices.tensor_layouts import LANES, Rect, left_lanes, rects_of, result_cells, result_rects
 from tilec.emulator.ordering.tensor_order import Operation
 
 Index = NDArray[np.int64]
@@ -81,7 +81,12 @@ def _issue(d: Decoder, decoded: Form, frame: Frame, at: int) -> None:
     if written is None or (decoded.scales and scales is None):
         return
     rows, first = rows + place.top + corner[0], corner[1]
-    writes = rects_of(rows[written], first, first + int(columns.max()) + 1)
+    if decoded.masks:
+        writes = rects_of(rows[written], first, first + int(columns.max()) + 1)
+    else:
+        covered = result_rects(fields.rows, fields.columns, decoded.pair, decoded.weight)
+        shift = place.top + corner[0]
+        writes = tuple((top + shift, bottom + shift, left + first, right + first) for top, bottom, left, right in covered)
     reads = (*left_rects, *(scales.rects if scales else ()))
     if not machine.tensor_memory.owns((*writes, *reads), d.instruction, lane):
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from tilec.emulator.matrices.instruction_descriptors import InstructionDescripto
 
 Index = NDArray[np.int64]
 Values = NDArray[Any]
+ROWS: Final = 8
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Product:
         left, right = -left if fields.negate[0] else left, -right if fields.negate[1] else right
         if self.scales is not None:
             left, right, left_poison, right_poison = self.scales.applied(left, right, left_poison, right_poison)
-        sums = left @ right.T
+        sums = _times(left, right)
         poison = _spread(left_poison, right_poison, self.rows.shape)
         if self.accumulate:
             before, before_poison = self.memory.read(self.rows, self.columns)
@@ -68,6 +69,14 @@ class Product:
         if self.fields.saturate:
             whole = np.clip(whole, -(1 << 31), (1 << 31) - 1)
         return (whole & 0xFFFFFFFF).astype(np.uint32)
+
+
+def _times(left: Values, right: Values) -> Values:
+    """`left @ right.T`, a few rows at a time: of larger pieces NumPy's library makes threads, which wait for busy cores."""
+    found, turned = np.empty((len(left), len(right))), np.ascontiguousarray(right.T)
+    for row in range(0, len(left), ROWS):
+        np.matmul(left[row : row + ROWS], turned, out=found[row : row + ROWS])
+    return found
 
 
 def _spread(left: Poison | None, right: Poison | None, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:

@@ -66,6 +66,13 @@ def rects_of(lanes: Index, first: int, end: int) -> tuple[Rect, ...]:
     return tuple((int(run[0]), int(run[-1]) + 1, first, end) for run in runs)
 
 
+@cache
+def result_rects(rows: int, columns: int, pair: bool, weight: bool) -> tuple[Rect, ...]:
+    """The rectangles that all of D covers, relative to its address."""
+    lanes, used = result_cells(rows, columns, pair, weight)
+    return rects_of(lanes, 0, int(used.max()) + 1)
+
+
 SHAPES: Final[dict[str, tuple[int, int, int]]] = {
     "32x32b": (32, 1, 128), "16x64b": (16, 1, 128), "16x128b": (16, 2, 64), "16x256b": (16, 4, 32), "16x32bx2": (16, 1, 128),
 }  # fmt: skip
