@@ -74,8 +74,8 @@ Limits of the model of tensor memory and tcgen05 (`tensor_memory_state`, `tensor
 - mma, cp and shift of a cluster are performed in the order of issue: at the commit that tracks them or, under a seed, at random
   earlier. They are complete once a thread acquires the mbarrier phase of a commit, ld and st once their warp waits. Until then
   a conflicting use of the cells or of the operands in shared memory is a fault, except for the pairs that the ISA pipelines.
-- Notes (`Report.notes`, kinds in `NOTES`) are departures from the ISA's text that programs in use make and that change no result
-  here: missing `tcgen05.fence`, a register of `tcgen05.ld` used before its wait (its value is then the loaded one), scale
+- Notes (`Report.notes`, kinds in `NOTES`) are departures from the ISA's text that programs in use make and that change nothing
+  here: a missing `tcgen05.fence`, a register of `tcgen05.ld` used before its wait (its value is then the loaded one), scale
   factors or A overwritten by later instructions of the thread that issued the mma. A strict caller demands that there are none.
 - An mbarrier phase that a commit completes orders, for those who acquire it, the tcgen05 operations of the commit and the last
   writes of their operands in shared memory; it does not order other accesses of the committing thread. `tcgen05.fence` lets

@@ -52,54 +52,68 @@ def mma(d: Decoder) -> Step:
 
 
 def _issue(d: Decoder, decoded: Form, frame: Frame, at: int) -> None:
-    machine, lane = d.machine, int(frame.lanes[at])
-    blocks = blocks_of(machine, lane, decoded.pair, d)
-    bits = of_thread(decoded.descriptor, frame, at, "an instruction descriptor", d)
+    """Checks the operands of one thread's mma, and starts it."""
+    lane = int(frame.lanes[at])
+    blocks = blocks_of(d.machine, lane, decoded.pair, d)
+    fields = _fields(d, decoded, frame, at)
     accumulate = of_thread(decoded.accumulate, frame, at, "enable-input-d", d)
     result = of_thread(decoded.result, frame, at, "an address in tensor memory", d)
-    if blocks is None or bits is None or accumulate is None or result is None:
-        return
-    fields = InstructionDescriptor.read(bits, decoded.kind)
-    if fields.sparse:
-        raise d.unsupported("sparse products")
-    if fields.shift:
-        raise d.unsupported("a maximum shift of B")
-    problem = fields.problem(decoded.pair, decoded.weight)
-    if problem is not None:
-        text = f"an instruction descriptor {problem}"
-        machine.faults.add("descriptor", text, d.instruction, lane, distinct=text)
+    if blocks is None or fields is None or accumulate is None or result is None:
         return
     place = _Place(lane, blocks)
-    rows, columns = result_cells(fields.rows, fields.columns, decoded.pair, decoded.weight)
     corner = _corner(d, place, result, fields, decoded, "D")
     left, left_rects = _left(d, decoded, fields, frame, at, place)
     right = _shared(d, decoded, frame, at, place, fields, 1)
     if corner is None or left is None or right is None:
         return
+    rows, columns = result_cells(fields.rows, fields.columns, decoded.pair, decoded.weight)
     written = _written(decoded, frame, at, rows, d)
     scales = ScaleFactors.of(d, decoded, fields, frame, at, place.blocks) if decoded.scales else None
     if written is None or (decoded.scales and scales is None):
         return
-    rows, first = rows + place.top + corner[0], corner[1]
-    if decoded.masks:
-        writes = rects_of(rows[written], first, first + int(columns.max()) + 1)
-    else:
-        covered = result_rects(fields.rows, fields.columns, decoded.pair, decoded.weight)
-        shift = place.top + corner[0]
-        writes = tuple((top + shift, bottom + shift, left + first, right + first) for top, bottom, left, right in covered)
+    top, first = place.top + corner[0], corner[1]
+    covered = result_rects(fields.rows, fields.columns, decoded.pair, decoded.weight)
+    if not written.all():
+        covered = rects_of(rows[written], 0, int(columns.max()) + 1)
+    product = Product(
+        d.machine.tensor_memory, fields, left, right, rows + top, columns + first, None if written.all() else written,
+        bool(accumulate), decoded.halvings, scales,
+    )  # fmt: skip
     reads = (*left_rects, *(scales.rects if scales else ()))
+    _start(d, place, decoded, product, reads, tuple((a + top, b + top, c + first, e + first) for a, b, c, e in covered))
+
+
+def _fields(d: Decoder, decoded: Form, frame: Frame, at: int) -> InstructionDescriptor | None:
+    """The instruction descriptor of a thread; None, and a fault, if the instruction cannot use it."""
+    bits = of_thread(decoded.descriptor, frame, at, "an instruction descriptor", d)
+    if bits is None:
+        return None
+    fields = InstructionDescriptor.read(bits, decoded.kind)
+    if fields.sparse:
+        raise d.unsupported("sparse products")
+    if fields.shift and decoded.weight:
+        raise d.unsupported("a maximum shift of B")
+    problem = fields.problem(decoded.pair, decoded.weight)
+    if problem is None:
+        return fields
+    text = f"an instruction descriptor {problem}"
+    d.machine.faults.add("descriptor", text, d.instruction, int(frame.lanes[at]), distinct=text)
+    return None
+
+
+def _start(
+    d: Decoder, place: _Place, decoded: Form, product: Product, reads: tuple[Rect, ...], writes: tuple[Rect, ...]
+) -> None:
+    """Checks the order of a product's uses of memory, and issues it."""
+    machine, lane, fields = d.machine, place.lane, product.fields
     if not machine.tensor_memory.owns((*writes, *reads), d.instruction, lane):
         return
-    chunks = np.concatenate([one.chunks() for one in (left, right) if isinstance(one, SharedMatrix)])
+    chunks = np.concatenate([one.chunks() for one in (product.left, product.right) if isinstance(one, SharedMatrix)])
     shared_reads = begin_reads(machine, d.instruction, lane, chunks)
     pipe = ("mma", writes, decoded.kind, fields.rows, fields.columns, decoded.pair)
     operation = Operation("mma", np.array([lane]), machine.ordering.clocks.now, d.instruction, pipe)
     machine.tensor_memory.order.use(operation, reads, writes)
-    product = Product(
-        machine.tensor_memory, fields, left, right, rows, columns + first, written if not written.all() else None,
-        bool(accumulate), decoded.halvings, scales,
-    )  # fmt: skip
-    machine.tensor_queue.issue(Issued(operation, product.perform, shared_reads, blocks))
+    machine.tensor_queue.issue(Issued(operation, product.perform, shared_reads, place.blocks))
 
 
 def _corner(

@@ -72,7 +72,7 @@ class Product:
 
 
 def _times(left: Values, right: Values) -> Values:
-    """`left @ right.T`, a few rows at a time: of larger pieces NumPy's library makes threads, which wait for busy cores."""
+    """`left @ right.T`, ROWS rows at a time: for larger pieces NumPy's library starts threads, which wait for busy cores."""
     found, turned = np.empty((len(left), len(right))), np.ascontiguousarray(right.T)
     for row in range(0, len(left), ROWS):
         np.matmul(left[row : row + ROWS], turned, out=found[row : row + ROWS])

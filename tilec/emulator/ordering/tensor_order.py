@@ -76,7 +76,7 @@ class TensorOrder:
 
     def use(self, operation: Operation, reads: Iterable[Rect], writes: Iterable[Rect]) -> None:
         """Checks and records the cells that an operation reads and writes."""
-        reads, writes = tuple(reads), tuple(writes)
+        reads, writes = _by_block(reads), _by_block(writes)
         for block in sorted({rect[0] // LANES for rect in (*reads, *writes)}):
             here = self._uses.setdefault(block, [])
             mine, own = _in_block(reads, block), _in_block(writes, block)
@@ -131,6 +131,15 @@ class TensorOrder:
         lanes = np.repeat(operation.lanes, len(others))
         tiled = np.tile(others, len(operation.lanes)) + self.clocks.first_lane
         return bool(self.clocks.knows(lanes, tiled, np.tile(times, len(operation.lanes))).all())
+
+
+def _by_block(rects: Iterable[Rect]) -> tuple[Rect, ...]:
+    """Rectangles of which none lies in two blocks."""
+    return tuple(
+        (max(top, first), min(bottom, first + LANES), left, right)
+        for top, bottom, left, right in rects
+        for first in range(top // LANES * LANES, bottom, LANES)
+    )
 
 
 def _in_block(rects: tuple[Rect, ...], block: int) -> tuple[Rect, ...]:
