@@ -120,8 +120,9 @@ def test_the_other_block_knows_of_a_product_by_its_own_commit_only() -> None:
     early = (
         "setp.eq.u32 %done, %rank, 1; @%done bra read;" + wait(label="_leader") + "read:" + reader + wait(label="_all") + FREE
     )
-    assert kinds(run(body + early, image, 1, size=1)) <= {"async", "race"}
-    assert kinds(run(body + early, image, 1, size=1))
+    for seed in range(4):
+        found = kinds(run(body + early, image, 1, size=1, seed=seed))
+        assert found and found <= {"async", "race"}
 
 
 def test_an_operand_of_the_other_block_stays_in_use_until_the_commit() -> None:

@@ -171,7 +171,7 @@ def _allocate(d: Decoder, pair: bool, requests: list[_Request]) -> bool:
             machine.faults.add("tensor-memory", text, d.instruction, lane, distinct=text)
         memory.smallest[one.block] = min(memory.smallest[one.block], count)
         memory.allocate(one.block, Allocated(first, count, lane, pair, d.instruction))
-        _use(d, "alloc", one, first)
+        _use(d, "alloc", one, first, np.concatenate([other.lanes for other in requests]))
         if one.place is not None and len(one.place.index):
             machine.accesses.watch_write(one.place, d.instruction)
             index = int(one.place.index[0])
@@ -192,7 +192,7 @@ def _free(d: Decoder, pair: bool, requests: list[_Request]) -> bool:
         if found.pair != pair:
             text = "tcgen05.dealloc with another .cta_group than the alloc"
             machine.faults.add("tensor-memory", text, d.instruction, int(one.lanes[0]), distinct=text)
-        _use(d, "dealloc", one, one.first)
+        _use(d, "dealloc", one, one.first, one.lanes)
         for (index, _), queue in list(memory.waiting.items()):
             if not queue:  # an alloc that found too few columns
                 blocked = np.flatnonzero((wave.status == BLOCKED) & (wave.pc == index) & (wave.block == one.block))
@@ -200,10 +200,10 @@ def _free(d: Decoder, pair: bool, requests: list[_Request]) -> bool:
     return True
 
 
-def _use(d: Decoder, name: str, one: _Request, first: int) -> None:
-    """All cells of the columns are written by the warp, now."""
+def _use(d: Decoder, name: str, one: _Request, first: int, observers: Index) -> None:
+    """All cells of the columns are written by the warp, now; whoever knows one of the observers' instruction comes after."""
     clocks = d.machine.ordering.clocks
     operation = Operation(name, one.lanes, clocks.now, d.instruction)
-    operation.observe(one.lanes, clocks.now)
+    operation.observe(observers, clocks.now)
     top = LANES * one.block
     d.machine.tensor_memory.order.use(operation, (), ((top, top + LANES, first, first + one.count),))
