@@ -1,8 +1,8 @@
 """Check whether an edit of the schedule or of lowering changed any code: digests of every kernel's MLIR, before and after.
 
-    python ci/lowered_code.py AFTER.json [--before BEFORE.json] [--ptx FOLDER]
+    python ci/lowered_code.py AFTER.json [--before BEFORE.json] [--ptx FOLDER] [--arch sm_80,sm_89]
 
-In: build.toml's specialisations and the kernels of `tests/lowering`, for every target. Out: `AFTER.json`, with a digest of the
+In: build.toml's specialisations and the kernels of `tests/lowering`, for the targets of `--arch` or one chip of each kind. Out: `AFTER.json`, with a digest of the
 MLIR text and one of the launch, by name and target; given `BEFORE.json`, a line for each that differs, and status 1 if any
 does. The prover's results about divisors are reused from BEFORE if the tile IR is the same. `--ptx` writes the PTX of the first
 specialisation of each kernel there, for `ci/compare_ptx.py`. Everything runs in one process; if LLVM aborts it, nothing is
@@ -25,7 +25,7 @@ from tilec.diagnostics.diagnostic import CompileError  # noqa: E402
 from tilec.pipeline import Request, Work, stage_named  # noqa: E402
 from tilec.project.read.buildfile import read_build_file  # noqa: E402
 from tilec.project.read.plan import artifact_name  # noqa: E402
-from tilec.target.targets import TARGETS  # noqa: E402
+from tilec.target.targets import MAIN_TARGETS, Target  # noqa: E402
 
 FOLDERS: Final = ("tests/lowering/corpus", "tests/lowering/barrier_kernels")
 
@@ -50,7 +50,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def lowered(request: Request, known: dict[str, str], ptx: Path | None) -> dict[str, str]:
+def lowered(request: Request, known: dict[str, str], ptx: Path | None, targets: tuple[Target, ...]) -> dict[str, str]:
     """Digests of the code for each target. `known` caches the proven divisions by digest of the tile IR, and is updated."""
     first = Work(request, None)
     first.products |= stage_named("tir").run(first)
@@ -62,7 +62,7 @@ def lowered(request: Request, known: dict[str, str], ptx: Path | None) -> dict[s
             first.products["positive_divisions"] = b"[]"
         known[tir] = first.products["positive_divisions"].decode()
     found: dict[str, str] = {}
-    for target in TARGETS:
+    for target in targets:
         work = Work(request, target, dict(first.products) | {"positive_divisions": known[tir].encode()})
         try:
             work.products |= stage_named("schedule").run(work)
@@ -91,7 +91,9 @@ def main() -> int:
     parser.add_argument("--before", type=Path)
     parser.add_argument("--ptx", type=Path)
     parser.add_argument("--only", default="", help="kernels whose names begin so")
+    parser.add_argument("--arch", help="instead of one target for each kind of chip", metavar="LIST")
     options = parser.parse_args()
+    targets = tuple(map(Target.parse, options.arch.split(","))) if options.arch else MAIN_TARGETS
     before: dict[str, Any] = json.loads(options.before.read_text()) if options.before else {"code": {}, "positive": {}}
     known: dict[str, str] = dict(before["positive"])
     code: dict[str, str] = {}
@@ -100,7 +102,7 @@ def main() -> int:
         if not name.startswith(options.only):
             continue
         first, _ = request.kernel not in shown, shown.add(request.kernel)
-        for target, text in lowered(request, known, options.ptx if first else None).items():
+        for target, text in lowered(request, known, options.ptx if first else None, targets).items():
             code[f"{name} {target}"] = text
     options.after.write_text(json.dumps({"code": code, "positive": known}, indent=1, sort_keys=True))
     differ = [name for name, text in code.items() if before["code"].get(name, text) != text]

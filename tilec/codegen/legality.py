@@ -20,6 +20,17 @@ _FAMILIES: Final = {
     "clusterlaunchcontrol": re.compile(r"clusterlaunchcontrol\."),
     "block_scale": re.compile(r"block[._]scale"),
 }
+SINCE: Final = (
+    (re.compile(r"griddepcontrol"), (9, 0), "programmatic dependent launch"),
+    (re.compile(r"mbarrier"), (9, 0), "copies that arrive at mbarriers"),
+    (re.compile(r"cp[.]async[.]bulk"), (9, 0), "copies of whole boxes"),
+    (re.compile(r"stmatrix"), (9, 0), "stmatrix"),
+    (re.compile(r"fence[.]proxy[.]async"), (9, 0), "proxy fences"),
+    (re.compile(r"barrier[.]cluster|mapa[.]|cluster[.]"), (9, 0), "clusters"),
+    (re.compile(r"e(?:4m3|5m2)x2"), (8, 9), "conversions of 8-bit floats"),
+)
+"""Instructions that every later chip has too: pattern, the first capability with them, and what they are for. An older chip has
+some `mbarrier` instructions, but none of those that lowering emits."""
 _INTRINSIC: Final = re.compile(r"@llvm\.nvvm\.([\w.]+)")
 _INLINE_PTX: Final = re.compile(r'\basm\b[^"\n]*"((?:[^"\\]|\\.)*)"')
 
@@ -34,17 +45,27 @@ def check(llvm_ir: str, target: Target) -> None:
     """Raises CompileError E0503, one diagnostic per operation, if `target` lacks an instruction that the code uses."""
     diagnostics: list[Diagnostic] = []
     for operation in operations(llvm_ir):
-        for family, pattern in _FAMILIES.items():
-            if pattern.search(operation) and family not in target.families:
-                supporting = ", ".join(t.name for t in TARGETS if family in t.families)
-                diagnostics.append(
-                    Diagnostic(
-                        "E0503",
-                        f"`{operation.split(' ')[0]}` does not exist on {target}",
-                        notes=(f"the {family} instructions exist on {supporting}",),
-                        hint="build this kernel for an architecture that has them",
-                    )
+        reason = _reason(operation, target)
+        if reason:
+            diagnostics.append(
+                Diagnostic(
+                    "E0503",
+                    f"`{operation.split(' ')[0]}` does not exist on {target}",
+                    notes=(reason,),
+                    hint="build this kernel for an architecture that has them",
                 )
-                break
+            )
     if diagnostics:
         raise CompileError(diagnostics)
+
+
+def _reason(operation: str, target: Target) -> str:
+    """Where the instructions of an operation exist; empty if `target` has them."""
+    for family, pattern in _FAMILIES.items():
+        if pattern.search(operation) and family not in target.families:
+            supporting = ", ".join(t.name for t in TARGETS if family in t.families)
+            return f"the {family} instructions exist on {supporting}"
+    for pattern, (major, minor), name in SINCE:
+        if pattern.search(operation) and target.capability < (major, minor):
+            return f"instructions for {name} exist from compute capability {major}.{minor} on"
+    return ""

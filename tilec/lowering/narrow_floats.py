@@ -1,7 +1,8 @@
 """Conversions between f32 and narrower floats, one element at a time, rounded once to nearest even.
 
 16-bit floats are types of the LLVM dialect. 8-bit floats are stored as i8 and converted by instructions on pairs (PTX ISA,
-`cvt`, from sm_89 on). Values beyond the largest finite one saturate to it, because the instruction has no other mode.
+`cvt`, from sm_89 on), or before that by arithmetic (`bits_of_f8`). Values beyond the largest finite one saturate to it, because
+the instruction has no other mode.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from tilec.ir.types import DType
+from tilec.lowering import bits_of_f8
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, f16, f32, floating, i8, i16, i32
 
@@ -21,6 +23,8 @@ def widened(out: Builder, value: SsaValue, dtype: DType) -> SsaValue:
         return value
     if dtype.bits == 16:
         return out.fpext(value, f32)
+    if not out.converts_f8:
+        return bits_of_f8.widened(out, value, dtype)
     conversion = f"cvt.rn.f16x2.{_FORMATS[dtype.name]} $0, $1;"
     (pair,) = out.inline_ptx(conversion, "=r,h", [out.zext(value, i16)], [i32])
     return out.fpext(out.bitcast(out.trunc(pair, i16), f16), f32)
@@ -32,6 +36,8 @@ def narrowed(out: Builder, value: SsaValue, dtype: DType) -> SsaValue:
         return value
     if dtype.bits == 16:
         return out.fptrunc(value, floating(dtype.name))
+    if not out.converts_f8:
+        return bits_of_f8.narrowed(out, value, dtype)
     zero = out.float_constant(0)
     conversion = f"cvt.rn.satfinite.{_FORMATS[dtype.name]}.f32 $0, $1, $2;"
     (pair,) = out.inline_ptx(conversion, "=h,f,f", [zero, value], [i16])

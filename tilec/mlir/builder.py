@@ -32,6 +32,9 @@ _LETTERS: Final = {"r": (i32,), "l": (i64, GLOBAL, SHARED), "h": (i16,), "f": (f
 class Builder(Writer):
     """Appends operations in the order of the calls."""
 
+    converts_f8: bool = True
+    """Whether `cvt` of the target has floats of 8 bits."""
+
     def float_constant(self, bits: int) -> SsaValue:
         """The f32 with these bits, so that infinities and rounding survive the text."""
         return self._constant(f"llvm.mlir.constant(0x{bits:08X} : f32) : f32", f32)

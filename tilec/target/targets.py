@@ -1,17 +1,20 @@
 """The GPU architectures that tilec builds for, with their limits and instruction families.
 
-Every target is an architecture-specific one (`a` suffix): its CUBIN runs on that compute capability only, and the launcher
-refuses any other. Limits of shared memory, warps and blocks are from the CUDA programming guide, table "Technical
-Specifications per Compute Capability"
-(https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications).
+A target is a row. An architecture-specific one (`a` suffix) has every instruction of its chip, and its CUBIN runs on that
+compute capability only; a CUBIN of a family (`f` suffix), or of a target without a suffix, runs on several
+(`tilec.target.chips`). The launcher refuses any other. Limits of shared memory, warps and blocks are from the CUDA programming
+guide, table "Technical Specifications per Compute Capability"
+(https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications). Those of a family are of the
+least member.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.target.chips import RUNS_ON, Capability, spelled
 from tilec.target.families import REGISTER_REALLOCATION, TCGEN05, TMA, WGMMA, Family
 
 
@@ -22,7 +25,7 @@ class Target:
     has."""
 
     name: str
-    capability: tuple[int, int]
+    capability: Capability
     ptx_feature: str
     max_shared_bytes: int
     max_warps: int
@@ -35,6 +38,11 @@ class Target:
     def has(self, family: Family) -> bool:
         """Whether it has the instructions of a family."""
         return not family.pattern or family.name in self.families
+
+    @property
+    def capabilities(self) -> tuple[Capability, ...]:
+        """The compute capabilities that its machine code runs on."""
+        return RUNS_ON[self.name]
 
     @property
     def copies_boxes(self) -> bool:
@@ -56,17 +64,29 @@ class Target:
         """Whether registers can move between warpgroups."""
         return REGISTER_REALLOCATION in self.families
 
+    @property
+    def overlaps_launches(self) -> bool:
+        """Whether a kernel may start before the previous one has ended (PTX ISA, `griddepcontrol`)."""
+        return self.capability >= DEPENDENT_LAUNCH_SINCE
+
+    @property
+    def converts_f8(self) -> bool:
+        """Whether `cvt` has floats of 8 bits (PTX ISA, `cvt`)."""
+        return self.capability >= F8_SINCE
+
     @staticmethod
     def parse(text: str) -> Target:
-        """The target for `sm_90`, `sm_90a` or `90`; CompileError E0603 for an unknown architecture."""
-        key = text.strip().lower().removeprefix("sm_").removesuffix("a")
+        """The target for `sm_90`, `sm_90a` or `90`, `sm_100f` or `100f`; CompileError E0603 for an unknown architecture."""
+        key = text.strip().lower().removeprefix("sm_")
         for target in TARGETS:
-            if key == target.name.removeprefix("sm_").removesuffix("a"):
+            if key in (target.name.removeprefix("sm_"), spelled(target.name).removeprefix("sm_")):
                 return target
-        known = ", ".join(f"`{target.name.removesuffix('a')}`" for target in TARGETS)
+        known = ", ".join(f"`{spelled(target.name)}`" for target in TARGETS)
         raise CompileError(Diagnostic("E0603", f"unknown architecture `{text}`", hint=f"choose among {known}"))
 
 
+DEPENDENT_LAUNCH_SINCE: Final = (9, 0)
+F8_SINCE: Final = (8, 9)
 SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, 64, 32, frozenset({WGMMA.name, REGISTER_REALLOCATION}))
 SM_100A: Final = Target(
     "sm_100a", (10, 0), "+ptx88", 232448, 64, 32, frozenset({TCGEN05.name, REGISTER_REALLOCATION, "clusterlaunchcontrol"})
@@ -74,4 +94,17 @@ SM_100A: Final = Target(
 SM_120A: Final = Target(
     "sm_120a", (12, 0), "+ptx88", 101376, 48, 24, frozenset({"block_scale", REGISTER_REALLOCATION, "clusterlaunchcontrol"})
 )
-TARGETS: Final = (SM_90A, SM_100A, SM_120A)
+MAIN_TARGETS: Final = (SM_90A, SM_100A, SM_120A)
+"""What a single kernel file is checked and built for if nothing is named: one chip of each kind."""
+_OLDER: Final[frozenset[str]] = frozenset()
+"""Families of 8.x: `mma.sync` and `cp.async`, which every target has."""
+SM_80: Final = Target("sm_80", (8, 0), "+ptx78", 166912, 64, 32, _OLDER)
+SM_86: Final = Target("sm_86", (8, 6), "+ptx78", 101376, 48, 16, _OLDER)
+SM_89: Final = Target("sm_89", (8, 9), "+ptx81", 101376, 48, 24, _OLDER)
+# A family has what its members share: all families of instructions here exist with the suffix `f` too (PTX ISA, target notes of
+# `tcgen05`, `setmaxnreg` and `mma` with block scaling).
+SM_103A: Final = replace(SM_100A, name="sm_103a", capability=(10, 3))
+SM_100F: Final = replace(SM_100A, name="sm_100f")
+SM_121A: Final = replace(SM_120A, name="sm_121a", capability=(12, 1))
+SM_120F: Final = replace(SM_120A, name="sm_120f")
+TARGETS: Final = (*MAIN_TARGETS, SM_80, SM_86, SM_89, SM_100F, SM_103A, SM_120F, SM_121A)

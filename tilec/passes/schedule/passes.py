@@ -77,6 +77,7 @@ PASSES: Final = (
         "dependency_wait",
         lambda function, settings: dependency_wait.insert(function, settings.schedule),
         "The scalars that may precede the wait are those of the kernel itself, before loops and copies add others.",
+        when=lambda _, target: target.overlaps_launches,
     ),
     Pass(
         "persistent",

@@ -17,7 +17,7 @@ from tilec.frontend import read_kernel
 from tilec.project.read.buildfile import WIDE, BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import MAX_TEXT, Constant, too_wide
-from tilec.target.targets import TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, Target
 
 
 def single(
@@ -54,7 +54,7 @@ def single(
         )
     if problems:
         raise CompileError(problems)
-    return project_of(path, source.name, values, TARGETS if targets is None else targets)
+    return project_of(path, source.name, values, MAIN_TARGETS if targets is None else targets)
 
 
 def project_of(

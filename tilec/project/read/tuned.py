@@ -40,8 +40,12 @@ START: Final = "start"
 TIME_NUMBER: Final = "time"
 MAX_SHAPES: Final = 1000
 NOT_MEASURED: Final = "nothing: by the cost that build.toml declares"
-MULTIPROCESSORS: Final = {card.arch: card.multiprocessors for card in reversed(CARDS.values())}
-"""Multiprocessors of the first card of each architecture, for costs without measurements."""
+MULTIPROCESSORS: Final = {card.arch: card.multiprocessors for card in reversed(CARDS.values())} | {
+    "sm_80": 108, "sm_86": 82, "sm_89": 128, "sm_100f": 148, "sm_103a": 148, "sm_120f": 170, "sm_121a": 48,
+}  # fmt: skip
+"""Multiprocessors of the first card of each architecture, for costs without measurements; without a card, of an A100, an RTX
+3090, an RTX 4090 and a DGX Spark (NVIDIA's data sheets and whitepapers). A family has those of its largest member here. A B300
+counts as a B200: costs compare choices on one chip, and a few multiprocessors more or fewer do not order them otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
