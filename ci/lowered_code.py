@@ -2,11 +2,11 @@
 
     python ci/lowered_code.py AFTER.json [--before BEFORE.json] [--ptx FOLDER] [--arch sm_80,sm_89]
 
-In: build.toml's specialisations and the kernels of `tests/lowering`, for the targets of `--arch` or one chip of each kind. Out: `AFTER.json`, with a digest of the
-MLIR text and one of the launch, by name and target; given `BEFORE.json`, a line for each that differs, and status 1 if any
-does. The prover's results about divisors are reused from BEFORE if the tile IR is the same. `--ptx` writes the PTX of the first
-specialisation of each kernel there, for `ci/compare_ptx.py`. Everything runs in one process; if LLVM aborts it, nothing is
-written.
+In: build.toml's specialisations and the kernels of `tests/lowering`, for the targets of `--arch` or one chip of each kind.
+Out: `AFTER.json`, with a digest of the MLIR text and one of the launch, by name and target; given `BEFORE.json`, a line for
+each that differs, and status 1 if any does. The prover's results about divisors are reused from BEFORE if the tile IR is the
+same. `--ptx` writes the PTX of the first specialisation of each kernel there, for `ci/compare_ptx.py`. Everything runs in one
+process; if LLVM aborts it, nothing is written.
 """
 
 from __future__ import annotations

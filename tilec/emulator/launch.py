@@ -24,6 +24,7 @@ from tilec.emulator.machine.launch_state import LaunchState
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.memory import Allocation, Memory
 from tilec.emulator.matrices.tensor_maps import TensorMap
+from tilec.emulator.ptx import targets
 from tilec.emulator.ptx.parser import parse
 from tilec.emulator.ptx.syntax import Module, Parameter
 from tilec.target.dtypes import DTYPES, numpy_dtype
@@ -68,6 +69,7 @@ def run(
     function = module.functions.get(entry)
     if function is None:
         raise UnsupportedPtx(f"no entry {entry}")
+    targets.check(module.target, function.instructions)
     limits = limits or Limits()
     began = time.perf_counter()
     shape = (_three(grid), _three(block), cluster_shape(function, cluster))

@@ -1,7 +1,7 @@
 """Conversions between f32 and 8-bit floats by arithmetic, for chips whose `cvt` has no such floats (before sm_89).
 
-In: an f32, or an 8-bit float as i8. Out: the other one. Results are those of `cvt.rn.f16x2.e4m3x2`, `cvt.rn.satfinite` and their
-like (PTX ISA, `cvt`) for every value: exact, or rounded once to nearest even, saturated at the largest finite value; a NaN gives
+In: an f32, or an 8-bit float as i8. Out: the other one. Results are those of `cvt.rn.f16x2.e4m3x2`, `cvt.rn.satfinite` and so
+on (PTX ISA, `cvt`) for every value: exact, or rounded once to nearest even, saturated at the largest finite value; a NaN gives
 a NaN. The formats are e4m3 (no infinities; 0x7f and 0xff are NaN) and e5m2 (infinities and NaNs as in IEEE 754), PTX ISA,
 "Alternate Floating-Point Data Formats".
 """

@@ -21,6 +21,7 @@ from tilec.cache.remote.address import Address
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
 from tilec.diagnostics.spelling import ask_first
 from tilec.progress import DEFAULT_LIMITS, Limits
+from tilec.project.read.architectures import Architectures, read_others
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import MAX_TEXT, Constant, Family, Model, read_families, read_models, split_tuning, too_wide
 from tilec.project.read.remotes import read_remotes
@@ -48,7 +49,7 @@ BUDGETS: Final = {
 LIMITS: Final = ("stage_seconds", "stage_memory_mb")
 """Keys of `[build]`, which a kernel can override: the limits of one stage of one specialisation."""
 MOST: Final = 1 << 24
-_BUILD_KEYS: Final = ("kernels", "steps", "arch", "remote", *LIMITS)
+_BUILD_KEYS: Final = ("kernels", "steps", "arch", "also", "like", "remote", *LIMITS)
 _KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", *LIMITS)
 _FORMER: Final = {"num_warps": "warps", "min_blocks": "blocks"}
 """Former keys of a kernel, with the keys of `schedule` that replace them."""
@@ -155,12 +156,15 @@ class _Reader:
         steps = self.folder(table, "steps", root, kernels)
         targets = self.targets(table.get("arch"), "build", 0)
         limits = self.limits(table, "build", 0, DEFAULT_LIMITS)
-        entries = self.entries(data.get("kernel", []), kernels, targets, limits)
+        architectures = read_others(
+            table, targets, lambda key, what, hint: self.refuse("E0802", what, self.span("build", 0, key), hint)
+        )
+        entries = self.entries(data.get("kernel", []), kernels, architectures, limits)
         models = read_models(data.get("model", []), self.refuse, self.span)
         numbers, tables = split_tuning(data.get("tuning", []), self.refuse, self.span)
         notes: list[Diagnostic] = []
         served: list[Served] = []
-        for tuned in read_tuned(tables, targets, self.refuse, self.span):
+        for tuned in read_tuned(tables, architectures, self.refuse, self.span):
             served += serve(tuned, entries, kernels, root, notes)
             if fixed_twice(tuned, entries):
                 hint = "remove the constants of the choices from the `[[kernel]]`, or move their schedules there"
@@ -221,7 +225,7 @@ class _Reader:
                 found[position] = value
         return Limits(float(found[0]), int(found[1]))
 
-    def entries(self, value: Any, kernels: Path, targets: tuple[Target, ...], limits: Limits) -> list[KernelEntry]:
+    def entries(self, value: Any, kernels: Path, architectures: Architectures, limits: Limits) -> list[KernelEntry]:
         if not isinstance(value, list):
             self.refuse("E0802", "`kernel` is not a list of tables", self.span("kernel"), "write `[[kernel]]`")
             return []
@@ -230,7 +234,7 @@ class _Reader:
         total = 0
         items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
         for index, item in enumerate(items):
-            entry = self.entry(item, index, kernels, targets, limits) if isinstance(item, dict) else None  # pyright: ignore[reportUnknownArgumentType]
+            entry = self.entry(item, index, kernels, architectures, limits) if isinstance(item, dict) else None  # pyright: ignore[reportUnknownArgumentType]
             if entry is None:
                 continue
             total += prod(map(len, entry.constants.values()))
@@ -250,7 +254,7 @@ class _Reader:
         return found
 
     def entry(
-        self, table: dict[str, Any], index: int, kernels: Path, targets: tuple[Target, ...], limits: Limits
+        self, table: dict[str, Any], index: int, kernels: Path, architectures: Architectures, limits: Limits
     ) -> KernelEntry | None:
         def span_of(key: str, inner: str = "") -> Span:
             return self.span("kernel", index, key, inner)
@@ -275,11 +279,14 @@ class _Reader:
         constants = self.constants(table.get("constants", {}), span_of)
         spans = {key: span_of("constants", key) for key in constants}
         if "arch" in table:
-            targets = self.targets(table["arch"], "kernel", index)
+            architectures = architectures.of_kernel(self.targets(table["arch"], "kernel", index))
         budget = self.budget(table.get("budget", {}), span_of)
         limits = self.limits(table, "kernel", index, limits)
-        schedule = read_schedule(table.get("schedule", []), constants, targets, self.refuse, span_of)
-        return KernelEntry(name, constants, budget, schedule, targets, span_of("name"), spans, limits, "arch" in table)
+        schedule = read_schedule(table.get("schedule", []), constants, architectures, self.refuse, span_of)
+        return KernelEntry(
+            name, constants, budget, schedule, architectures.built, span_of("name"), spans, limits, "arch" in table,
+            on_request=architectures.others,
+        )  # fmt: skip
 
     def constants(self, value: Any, span_of: Any) -> dict[str, tuple[Constant, ...]]:
         if not isinstance(value, dict):

@@ -16,7 +16,8 @@ from tilec.target.targets import Target
 @dataclass(frozen=True, slots=True)
 class KernelEntry:
     """One `[[kernel]]`: the values of each constant, budgets by name, and schedule rules. `targets` are its own if `has_arch`,
-    else the project's; `only` restricts them further. `span` and `constant_spans` locate the entry and its constants."""
+    else the project's; `on_request`: those that its own `arch` admits if they are requested; `only` restricts them further.
+    `span` and `constant_spans` locate the entry and its constants."""
 
     name: str
     constants: dict[str, tuple[Constant, ...]]
@@ -28,6 +29,7 @@ class KernelEntry:
     limits: Limits = DEFAULT_LIMITS
     has_arch: bool = False
     only: tuple[Target, ...] | None = None
+    on_request: tuple[Target, ...] = ()
 
     def among(self, requested: tuple[Target, ...] | None) -> tuple[Target, ...]:
         """The targets to build out of `requested` (None: those of the build file). An entry with its own `arch` is never built
@@ -35,7 +37,7 @@ class KernelEntry:
         targets = (
             self.targets
             if requested is None
-            else (target for target in requested if target in self.targets or not self.has_arch)
+            else (target for target in requested if target in (*self.targets, *self.on_request) or not self.has_arch)
         )
         return tuple(target for target in targets if self.only is None or target in self.only)
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tilec.diagnostics.diagnostic import CompileError, Span
 from tilec.diagnostics.spelling import ask_first
+from tilec.project.read.architectures import Architectures
 from tilec.project.read.models import Constant
 from tilec.target.families import CP_ASYNC, LOAD, MMA_SYNC, TMA
 from tilec.target.schedule import (
@@ -69,7 +70,7 @@ class Rule:
 
 
 def read_schedule(
-    value: Any, constants: dict[str, tuple[Constant, ...]], targets: tuple[Target, ...], refuse: Refuse, span_of: Locate
+    value: Any, constants: dict[str, tuple[Constant, ...]], architectures: Architectures, refuse: Refuse, span_of: Locate
 ) -> tuple[Rule, ...]:  # fmt: skip
     """The rules of one `[[kernel]]`; `span_of(key, inner)` is the span of a key in its table."""
     tables: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
@@ -83,12 +84,12 @@ def read_schedule(
                 "write `schedule = { warps = 8 }`",
             )
             continue
-        rules += _rules(table, constants, targets, refuse, span_of)  # pyright: ignore[reportUnknownArgumentType]
+        rules += _rules(table, constants, architectures, refuse, span_of)  # pyright: ignore[reportUnknownArgumentType]
     return tuple(rules)
 
 
 def _rules(
-    table: dict[str, Any], constants: dict[str, tuple[Constant, ...]], targets: tuple[Target, ...], refuse: Refuse,
+    table: dict[str, Any], constants: dict[str, tuple[Constant, ...]], architectures: Architectures, refuse: Refuse,
     span_of: Locate,
 ) -> list[Rule]:  # fmt: skip
     for key in table:
@@ -109,7 +110,7 @@ def _rules(
                 "E0802", f"`{key}` is not {expected}", span_of("schedule", key), f"write `{key} = {_EXAMPLES.get(key, '4')}`"
             )
     condition = _condition(table.get("constants", {}), constants, refuse, span_of)
-    wanted = _targets(table["arch"], targets, refuse, span_of) if "arch" in table else targets
+    wanted = _targets(table["arch"], architectures, refuse, span_of) if "arch" in table else architectures.built
     overrides = Overrides(**found, places=tuple((key, span_of("schedule", key)) for key in found))
     for target in wanted:
         for problem in problems(_alone(overrides, target), target):
@@ -170,7 +171,7 @@ def _among(value: Any, values: tuple[Any, ...]) -> bool:
     return any(type(value) is type(one) and value == one for one in values)
 
 
-def _targets(value: Any, targets: tuple[Target, ...], refuse: Refuse, span_of: Locate) -> tuple[Target, ...]:
+def _targets(value: Any, architectures: Architectures, refuse: Refuse, span_of: Locate) -> tuple[Target, ...]:
     items: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
     found: list[Target] = []
     for item in items:
@@ -178,9 +179,9 @@ def _targets(value: Any, targets: tuple[Target, ...], refuse: Refuse, span_of: L
             target = Target.parse(item) if isinstance(item, str) else None
         except CompileError:
             target = None
-        if target is None or target not in targets:
-            hint = f"the kernel is built for {', '.join(one.name for one in targets)}"
+        if target is None or target not in architectures.known:
+            hint = f"the kernel is built for {', '.join(one.name for one in architectures.known)}"
             refuse("E0802", f"this schedule is for `{item}`, which is not built", span_of("schedule", "arch"), hint)
         else:
             found.append(target)
-    return tuple(found)
+    return architectures.meant(tuple(found))

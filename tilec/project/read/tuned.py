@@ -27,6 +27,7 @@ from typing import Any, Final, cast
 
 from tilec.cost_model.cards import CARDS
 from tilec.diagnostics.diagnostic import Span
+from tilec.project.read.architectures import Architectures
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant, Locate, Refuse
 from tilec.project.read.schedules import Rule, read_schedule
@@ -108,7 +109,7 @@ def _for(rule: Rule, target: Target) -> bool:
 
 
 def read_tuned(
-    tables: Sequence[tuple[int, dict[str, Any]]], targets: tuple[Target, ...], refuse: Refuse, span: Locate
+    tables: Sequence[tuple[int, dict[str, Any]]], architectures: Architectures, refuse: Refuse, span: Locate
 ) -> list[Tuned]:
     """Read the tables of kernels, given with their index in the file; a malformed one is a problem."""
     found: list[Tuned] = []
@@ -117,7 +118,7 @@ def read_tuned(
         def span_of(key: str = "", inner: str = "", index: int = index) -> Span:
             return span("tuning", index, key, inner)
 
-        one = _tuned(table, targets, refuse, span_of)
+        one = _tuned(table, architectures, refuse, span_of)
         if one is not None and any(other.kernel == one.kernel for other in found):
             refuse("E0806", f"`{one.kernel}` is tuned twice", span_of("kernel"), "write one table with all of its choices")
         elif one is not None:
@@ -125,7 +126,7 @@ def read_tuned(
     return found
 
 
-def _tuned(table: dict[str, Any], targets: tuple[Target, ...], refuse: Refuse, span_of: Callable[..., Span]) -> Tuned | None:
+def _tuned(table: dict[str, Any], architectures: Architectures, refuse: Refuse, span_of: Callable[..., Span]) -> Tuned | None:
     kernel, cost, rows = table.get("kernel"), table.get("cost"), table.get("choices")
     given: Any = {TIME_NUMBER: cost} if isinstance(cost, str) else cost
     terms: dict[str, str] = cast("dict[str, str]", given) if isinstance(given, dict) else {}
@@ -151,7 +152,7 @@ def _tuned(table: dict[str, Any], targets: tuple[Target, ...], refuse: Refuse, s
         if "schedule" in row:
             own_constants = {name: (value,) for name, value in constants.items()}
             rules = read_schedule(
-                row["schedule"], own_constants, targets, refuse, lambda key, inner: span_of("choices", inner or key)
+                row["schedule"], own_constants, architectures, refuse, lambda key, inner: span_of("choices", inner or key)
             )
         candidates.append(Candidate(constants, numbers, rules))
     measured_by = table.get("measured")

@@ -1,0 +1,93 @@
+"""The architectures of a build file: those that are built, and those that are built if `--arch` asks for them.
+
+    [build]
+    arch = ["sm_90", "sm_100", "sm_120"]
+    also = ["sm_80"]
+    like = { sm_86 = "sm_80", sm_100f = "sm_100" }
+
+`arch` of a kernel or of a schedule may name any of them. One in `like` is taken to be named wherever the other one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.target.targets import Target
+
+Problem = Callable[[str, str, str], None]
+"""Takes the key, what is wrong with it, and a hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architectures:
+    """`built` by default; `others` on request; `like`: those of `others` that take the kernels and schedules of another."""
+
+    built: tuple[Target, ...]
+    others: tuple[Target, ...] = ()
+    like: Mapping[Target, Target] = field(default_factory=dict[Target, Target])
+
+    @property
+    def known(self) -> tuple[Target, ...]:
+        """All of them."""
+        return (*self.built, *(one for one in self.others if one not in self.built))
+
+    def meant(self, named: tuple[Target, ...]) -> tuple[Target, ...]:
+        """What a list of architectures means: those, and all that are like one of them."""
+        return (*named, *(one for one in self.others if one not in named and self.like.get(one) in named))
+
+    def of_kernel(self, named: tuple[Target, ...]) -> Architectures:
+        """Those of a kernel whose `arch` names these: by default it is built for those that are not for requests alone."""
+        meant = self.meant(named)
+        requested = tuple(one for one in meant if one in self.others and one not in self.built)
+        return Architectures(tuple(one for one in meant if one not in requested), requested, self.like)
+
+
+def read_others(table: Mapping[str, Any], built: tuple[Target, ...], problem: Problem) -> Architectures:
+    """The architectures of `[build]`, whose `arch` has been read."""
+    also = table.get("also", [])
+    found: list[Target] = []
+    for name in _texts(also, "also", problem):
+        target = _parsed(name, "also", problem)
+        if target is not None and target in (*built, *found):
+            problem("also", f"architecture `{name}` is named twice", "")
+        elif target is not None:
+            found.append(target)
+    like: dict[Target, Target] = {}
+    pairs: Any = table.get("like", {})
+    if not isinstance(pairs, dict):
+        problem("like", "`like` is not a table of architectures", 'write `like = { sm_103 = "sm_100" }`')
+        pairs = {}
+    named: dict[str, Any] = pairs
+    for name, other in named.items():
+        one, same = _parsed(name, "like", problem), _parsed(other, "like", problem)
+        if one is None or same is None:
+            continue
+        if one in (*built, *found) or same not in (*built, *found):
+            problem(
+                "like",
+                f"`{name}` cannot be like `{other}`",
+                "name one that `arch` and `also` leave out, and one that they list",
+            )
+            continue
+        like[one] = same
+    return Architectures(built, (*found, *like), like)
+
+
+def _texts(value: Any, key: str, problem: Problem) -> list[str]:
+    items: list[Any] = value if isinstance(value, list) else [None]  # pyright: ignore[reportUnknownVariableType]
+    if all(isinstance(item, str) for item in items):
+        return items
+    problem(key, f"`{key}` is not a list of architectures", f'write `{key} = ["sm_80", "sm_89"]`')
+    return []
+
+
+def _parsed(name: Any, key: str, problem: Problem) -> Target | None:
+    try:
+        return Target.parse(name if isinstance(name, str) else "")
+    except CompileError as error:
+        (found,) = error.diagnostics
+        problem(key, found.message, found.hint)
+        return None
