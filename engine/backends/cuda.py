@@ -57,11 +57,10 @@ class CudaBackend(Backend):
             self.device = Device() if device is None else device
         except LaunchError as error:
             raise DeviceError(launch_message(error)) from None
-        if bundle.arch != self.device.architecture:
+        if not self.device.runs(bundle.arch):
             what = f"is for {bundle.arch}, and {self.device.name} is {self.device.architecture}"
-            raise BundleRefused(
-                what, where=bundle.path, fix=f"pack one with `tilec bundle pack --arch {self.device.architecture[:-1]}`"
-            )
+            arch = self.device.architecture.removesuffix("a")
+            raise BundleRefused(what, where=bundle.path, fix=f"pack one with `tilec bundle pack --arch {arch}`")
         self.bundle = bundle
         self.driver = self.device.driver
         self.stream = self.driver.create_stream()

@@ -71,9 +71,10 @@ def _inside(image: bytes | memoryview, section: tuple[int, ...], kind: int) -> b
 
 
 def check_image(image: bytes | memoryview | Image, arch: str, entry: str) -> None:
-    """Raises ValueError if an image is not for `arch` (such as `sm_90a`) or has no code for the kernel `entry`."""
+    """Raises ValueError if an image is not for `arch` (such as `sm_90a`) or has no code for the kernel `entry`. Headers have
+    the number of an architecture and not its suffix, which the manifest states."""
     read = image if isinstance(image, Image) else read_image(image)
-    if f"sm_{read.arch}a" != arch:
+    if f"sm_{read.arch}" != arch.rstrip("af"):
         raise ValueError(f"is for sm_{read.arch}, not for {arch}")
     if entry not in read.entries:
         raise ValueError(f"has no entry `{entry}`")

@@ -20,6 +20,7 @@ from tilec.ir.types import DTYPES
 from tilec.ops.declaration import Value, refuse
 from tilec.runtime import Bundle, BundleError, Device, Kernel, load_artifact, open_bundle
 from tilec.runtime.trust_place import find_trust
+from tilec.target.chips import running_on
 from tilec.toolchain import PACKAGES, is_installed
 
 PREBUILT: Final = "TILEC_PREBUILT"
@@ -59,7 +60,7 @@ class Kernels:
             path = Path(source)
             if os.path.isdir(path):
                 return self._from_folder(path, constants, device)
-            return self._from_bundle(open_bundle(path, arch=device.architecture), constants, device)
+            return self._from_bundle(open_bundle(path, chip=device.architecture), constants, device)
         if all(is_installed(package) for package in PACKAGES):
             # Imported by name, so that importing this module does not import the compiler.
             just_in_time: Any = importlib.import_module("tilec.project.build.just_in_time")
@@ -74,23 +75,24 @@ class Kernels:
 
     def _from_folder(self, folder: Path, constants: dict[str, Value], device: Device) -> Kernel:
         """A folder as `tilec build` writes it: artifacts in a subfolder per architecture, or those of one architecture directly
-        in the folder."""
+        in the folder. Of several that the device runs, one for exactly its own architecture."""
         policy = find_trust()
         if policy is not None:
             message = f"`{folder}` is a folder of unsigned artifacts, but `{policy.source}` requires signatures"
             hint = "name a signed bundle instead (`tilec bundle pack` and `sign`), or leave the policy out: `TILEC_TRUST=none`"
             raise BundleError("E0714", message, hint=hint)
-        architecture_folder = folder / device.architecture
         kernel = self._interface.kernel
-        candidates = (
-            path
-            for path in (architecture_folder if os.path.isdir(architecture_folder) else folder).glob("*.json")
-            if path.stem.partition("-")[0] == kernel
-        )
-        for path in sorted(itertools.islice(candidates, MAX_ARTIFACTS)):
-            manifest, cubin = load_artifact(path)
-            if manifest.kernel == kernel and manifest.arch == device.architecture and manifest.constants == constants:
-                return Kernel(manifest, cubin, device)
+        for arch in running_on(device.architecture):
+            inner = folder / arch
+            candidates = (
+                path
+                for path in (inner if os.path.isdir(inner) else folder).glob("*.json")
+                if path.stem.partition("-")[0] == kernel
+            )
+            for path in sorted(itertools.islice(candidates, MAX_ARTIFACTS)):
+                manifest, cubin = load_artifact(path)
+                if manifest.kernel == kernel and manifest.arch == arch and manifest.constants == constants:
+                    return Kernel(manifest, cubin, device)
         requested = ", ".join([f"`{kernel}`", *(f"{name} = {value}" for name, value in constants.items()), device.architecture])
         raise BundleError("E0707", f"`{folder}` has no kernel for {requested}", hint="build it with `tilec build`")
 

@@ -19,6 +19,7 @@ from tilec.qualify.child import done
 from tilec.qualify.side_file import SideFile
 from tilec.qualify.trial import FAILED, UNTRIED, Trial
 from tilec.runtime import Bundle
+from tilec.target.chips import running_on
 from tilec.tuning.measure import Clock, Hears, NoDevice, process
 
 CHILD: Final = (sys.executable, "-P", "-m", "tilec.qualify.child")
@@ -125,7 +126,7 @@ class Session:
     def _greeted(self, line: Record | None) -> None:
         if line is None or "failed" in line:
             raise NoDevice(line["failed"] if line else GREETING)
-        if line["arch"] != self.bundle.arch:
+        if self.bundle.arch not in running_on(line["arch"]):
             raise NoDevice(f"the bundle is for `{self.bundle.arch}`, and this machine has {line['device']} (`{line['arch']}`)")
         self.device = line
 

@@ -37,6 +37,7 @@ from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
 from tilec.runtime.trust_place import find_trust
+from tilec.target.chips import running_on
 from tilec.untrusted.regular_file import read_regular
 
 if TYPE_CHECKING:
@@ -159,11 +160,12 @@ class Bundle:
 
 
 def open_bundle(
-    path: str | Path, *, arch: str | None = None, digest: str | None = None, trust: TrustSource = None
+    path: str | Path, *, arch: str | None = None, chip: str | None = None, digest: str | None = None, trust: TrustSource = None
 ) -> Bundle:  # fmt: skip
-    """Read and verify a bundle. `arch` is the exact architecture that it must be built for, `digest` the hex sha256 that the
-    whole file must have. `trust` is the policy that names who must have signed it: a `Trust`, a policy file, `none`, or None
-    for the policy of the environment and the user's configuration (`find_trust`).
+    """Read and verify a bundle. `arch` is the exact architecture that it must be built for, `chip` the own architecture of a
+    device that must run its code (`Device.architecture`), `digest` the hex sha256 that the whole file must have. `trust` is the
+    policy that names who must have signed it: a `Trust`, a policy file, `none`, or None for the policy of the environment and
+    the user's configuration (`find_trust`).
 
     BundleError: E0703 cannot be read, E0704 not a bundle or another format, E0705 damaged or wrong digest, E0706 another
     architecture, E0714 not signed as the policy requires, E0715 no valid policy, E0717 no package that verifies signatures.
@@ -191,6 +193,8 @@ def open_bundle(
         raise BundleError("E0705", f"`{path}` is damaged: {error}"[:500]) from None
     if arch is not None and contents.arch != arch:
         raise BundleError("E0706", f"`{path}` is for `{contents.arch}`, not for `{arch:.20}`")
+    if chip is not None and contents.arch not in running_on(chip):
+        raise BundleError("E0706", f"`{path}` is for `{contents.arch}`, which `{chip:.20}` does not run")
     model_parts = (contents.config, contents.declaration.syntax)
     signed = None if vouchers is None else vouchers.admit(contents.model, contents.arch, model_digest(*model_parts))
     return Bundle(file_path, data, contents, header.blobs_offset, file_digest.hexdigest(), signed)

@@ -23,7 +23,7 @@ from tilec.step.reader import Declaration, decode_declaration
 from tilec.step.tuning import Tuning, read_tuning
 from tilec.untrusted.strict_json import parse
 
-_ARCH: Final = re.compile(r"sm_[0-9]{2,3}a?", re.ASCII)
+_ARCH: Final = re.compile(r"sm_[0-9]{2,3}[af]?", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 

@@ -21,13 +21,14 @@ from tilec.runtime.driver import (
 )
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensors import TensorView, contiguous_strides
+from tilec.target.chips import DEPENDENT_LAUNCH_SINCE, architecture_of, runs_on
 
 EXTENSION_NAMES: Final = {dtype.numpy: name for name, dtype in DTYPES.items() if dtype.extension}
 """Dtypes of ml_dtypes, which are accepted with their own meaning; on the host, runtime arrays have `DType.storage` instead."""
 
 
 class Device:
-    """The device of the current context. `architecture` is the exact target, `sm_90a` for compute capability 9.0."""
+    """The device of the current context. `architecture` is its own one: `sm_90a` for capability 9.0, `sm_89` for 8.9."""
 
     def __init__(self, driver: Driver | None = None) -> None:
         self.driver: Driver = CudaDriver() if driver is None else driver
@@ -35,11 +36,21 @@ class Device:
         self.name = self.driver.device_name(self.ordinal)
         major = self.driver.device_attribute(self.ordinal, COMPUTE_CAPABILITY_MAJOR)
         minor = self.driver.device_attribute(self.ordinal, COMPUTE_CAPABILITY_MINOR)
-        self.architecture = f"sm_{major}{minor}a"
+        self.capability = major, minor
+        self.architecture = architecture_of(self.capability)
         self.multiprocessors = self.driver.device_attribute(self.ordinal, MULTIPROCESSORS)
         self.shared_memory_bytes = self.driver.device_attribute(self.ordinal, SHARED_MEMORY_OPTIN)
         # Returns the device that memory belongs to; None if there is only one device, which needs no check.
         self.owner: Callable[[int], int | None] | None = self.driver.pointer_device if self.driver.device_count() > 1 else None
+
+    def runs(self, arch: str) -> bool:
+        """Whether it runs machine code for an architecture, such as `sm_100f`."""
+        return runs_on(arch, self.capability)
+
+    @property
+    def overlaps_launches(self) -> bool:
+        """Whether a kernel may start before the previous one has ended (programmatic dependent launch)."""
+        return self.capability >= DEPENDENT_LAUNCH_SINCE
 
     def empty(self, shape: tuple[int, ...], dtype: str, *, stream: int = 0) -> DeviceArray:
         """An uninitialised array, allocated in stream order; `dtype` is a name such as `bf16`."""

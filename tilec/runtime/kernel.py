@@ -24,6 +24,7 @@ from tilec.runtime.errors import LaunchError
 from tilec.runtime.scalars import pack_scalar
 from tilec.runtime.tensor_maps import TensorMaps
 from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
+from tilec.target.chips import built_with
 from tilec.target.families import TMA
 from tilec.untrusted.regular_file import read_regular
 from tilec.untrusted.strict_json import parse
@@ -77,13 +78,13 @@ class Plan:
         `overlap` uses programmatic dependent launch (CUDA programming guide): blocks of this launch may start while the
         previous kernel on the stream still runs, and wait for its completion before they access memory. They do not wait for
         tensors that the manifest marks `resident`, so no overlapped kernel may write those. The previous kernel must be one of
-        tilec's too, or must not trigger early completion. Raises E0917 if the artifact does not wait by itself.
+        tilec's too, or must not trigger early completion. A device before compute capability 9.0 has no such launches, and
+        this one then starts once the previous kernel has ended. Raises E0917 if the artifact does not wait by itself.
         """
         kernel = self.kernel
         handle = stream if type(stream) is int else stream_handle(stream)
-        if overlap and not kernel.manifest.dependent_launch:
-            raise LaunchError("E0917", "cannot overlap the previous kernel", kernel=kernel.manifest.kernel)
-        self._driver.launch(kernel.function, self.grid, kernel.block, kernel.shared, handle, self.parameters, overlap)
+        overlaps = overlap and kernel.may_overlap()
+        self._driver.launch(kernel.function, self.grid, kernel.block, kernel.shared, handle, self.parameters, overlaps)
 
 
 class Kernel:
@@ -113,6 +114,15 @@ class Kernel:
         percent = preferred_shared(manifest, device.shared_memory_bytes)
         if percent is not None:
             device.driver.prefer_shared(self.function, percent)
+
+    def may_overlap(self) -> bool:
+        """Whether a launch may overlap the previous kernel: False on a device that overlaps none; E0917 if it would have to
+        wait and does not."""
+        if not self.device.overlaps_launches:
+            return False
+        if not self.manifest.dependent_launch:
+            raise LaunchError("E0917", "cannot overlap the previous kernel", kernel=self.manifest.kernel)
+        return True
 
     def launched(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         """The launched grid: for persistent blocks, at most as many blocks as the device runs at once."""
@@ -225,10 +235,10 @@ def preferred_shared(manifest: Manifest, max_shared: int) -> int | None:
 
 
 def _check_architecture(manifest: Manifest, device: Device) -> None:
-    if manifest.arch != device.architecture:
+    if not device.runs(manifest.arch):
         raise LaunchError(
             "E0902", "the CUBIN is for another architecture", kernel=manifest.kernel, given=f"`{manifest.arch}`",
-            required=f"`{device.architecture}` ({device.name}); build it with `tilec build --arch {device.architecture[:-1]}`",
+            required=f"`{device.architecture}` ({device.name}); {built_with(device.architecture)}",
         )  # fmt: skip
     if manifest.cluster != 1:
         raise LaunchError("E0916", "cluster launches are not supported", kernel=manifest.kernel, given=str(manifest.cluster))

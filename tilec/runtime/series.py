@@ -98,10 +98,9 @@ class Series:
     def launch(self, index: int, stream: int, *, overlap: bool = False) -> None:
         """Enqueue one launch; see `Plan.launch`."""
         kernel = self.kernel
-        if overlap and not kernel.manifest.dependent_launch:
-            raise LaunchError("E0917", "cannot overlap the previous kernel", kernel=kernel.manifest.kernel)
+        overlaps = overlap and kernel.may_overlap()
         kernel.device.driver.launch(
-            kernel.function, self.grid, kernel.block, kernel.shared, stream, self.parameters[index], overlap
+            kernel.function, self.grid, kernel.block, kernel.shared, stream, self.parameters[index], overlaps
         )
 
     def _packed(self, launch: Launch) -> Numbers:

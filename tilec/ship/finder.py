@@ -14,9 +14,9 @@ import importlib.metadata
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -27,6 +27,7 @@ from tilec.diagnostics.diagnostic import CompileError
 from tilec.runtime import Bundle, BundleError, open_bundle
 from tilec.runtime.trust_place import NO_POLICY, find_trust
 from tilec.ship.registry.parts import is_for
+from tilec.target.chips import running_on
 from tilec.untrusted.strict_json import parse
 from tilec.untrusted.temporary_files import sweep
 
@@ -67,39 +68,53 @@ def find_bundle(
     digest: str | None = None,
     deciding: Collection[str] = (),
 ) -> Bundle:
-    """The open bundle for a model with these numbers on an architecture. It must state each of the numbers `deciding`, have the
+    """The open bundle for a model with these numbers on a chip, given by its own architecture; of several bundles whose code it
+    runs, one for exactly that architecture. It must state each of the numbers `deciding`, have the
     sha256 `digest` if one is given, and satisfy the policy `trust`. BundleError E0735 if there is none, or several packages
     have one; if all candidates are rejected, the error of the first."""
     search = _Search(arch, find_trust(trust) or NO_POLICY, digest)
-    installed = list(search.opened(path for path in sorted(set(_installed(arch))) if search.is_for(path, numbers, deciding)))
-    if len(installed) > 1:
-        for one in installed:
-            one.close()
-        one, other = (bundle.path for bundle in installed[:2])
-        raise BundleError("E0735", f"two packages have a bundle for this model and {arch}: `{one}`, `{other}`")
-    cached = search.opened(path for path in search.cached() if search.is_for(path, numbers, deciding))
-    found = next(iter(installed), None) or next(cached, None)
+    found = _first(_local(one, numbers, deciding) for one in search.each())
     registry = os.environ.get(REGISTRY)
     if found is None and registry:
         search.report_refused()
-        pulled = _pulled(registry, numbers, search)
-        found = next(search.opened(path for path in pulled if search.is_for(path, numbers, deciding)), None)
+        found = _first(
+            next(one.opened(path for path in _pulled(registry, numbers, one) if one.is_for(path, numbers, deciding)), None)
+            for one in search.each()
+        )
     if found is None:
         raise search.refusal() or search.absence("bundle for this model and", arch)
     search.report_refused()
     return found
 
 
+def _first(found: Iterable[Bundle | None]) -> Bundle | None:
+    return next((one for one in found if one is not None), None)
+
+
+def _local(search: _Search, numbers: Mapping[str, Any], deciding: Collection[str]) -> Bundle | None:
+    """The bundle of a package or in the user's folder; E0735 if several packages have one."""
+    paths = _packaged(search.arch)
+    installed = list(search.opened(path for path in paths if search.is_for(path, numbers, deciding)))
+    if len(installed) > 1:
+        for one in installed:
+            one.close()
+        one, other = (bundle.path for bundle in installed[:2])
+        raise BundleError("E0735", f"two packages have a bundle for this model and {search.arch}: `{one}`, `{other}`")
+    cached = search.opened(path for path in search.cached() if search.is_for(path, numbers, deciding))
+    return next(iter(installed), None) or next(cached, None)
+
+
 def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Bundle:
     """An open bundle that lists this specialisation; installed bundles are searched first, then pulled ones. BundleError E0735
     if there is none, or two have different code for it; if the trust policy rejects all candidates, the error of the first."""
     search = _Search(arch, find_trust() or NO_POLICY)
-    for bundle_paths in (lambda: sorted(set(_installed(arch))), search.cached):
-        codes = {path: code for path in bundle_paths() if (code := _code_of(path, kernel, constants, arch, search.unusable))}
+    for one_arch, bundle_paths in _places(search):
+        paths = bundle_paths()
+        codes = {path: code for path in paths if (code := _code_of(path, kernel, constants, one_arch, search.unusable))}
         with ExitStack() as rest:
             found: dict[str, Bundle] = {}
             for path, code in codes.items():
-                bundle = next(search.opened([path]), None) if code not in found else None
+                bundle = next(replace(search, arch=one_arch).opened([path]), None) if code not in found else None
                 if bundle is not None:
                     found[code] = rest.enter_context(bundle)
             if len(found) > 1:
@@ -115,9 +130,21 @@ def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Bundle:
     raise search.refusal() or search.absence("bundle with a kernel for", wanted, hint)
 
 
+def _places(search: _Search) -> Iterator[tuple[str, Callable[[], list[Path]]]]:
+    """Where bundles lie, each with the architecture that they are for: its own first, and packages before the user's folder."""
+    for one in search.each():
+        yield one.arch, partial(_packaged, one.arch)
+        yield one.arch, one.cached
+
+
+def _packaged(arch: str) -> list[Path]:
+    return sorted(set(_installed(arch)))
+
+
 @dataclass(slots=True)
 class _Search:
-    """Parameters of one search, and its findings: reasons why files could not be read, and rejected bundles."""
+    """Parameters of one search, and its findings: reasons why files could not be read, and rejected bundles. `arch` is a chip's
+    own architecture, or in the searches of `each` one whose code it runs."""
 
     arch: str
     trust: Trust | str
@@ -125,6 +152,11 @@ class _Search:
     unusable: list[str] = field(default_factory=list[str])
     refused: list[BundleError] = field(default_factory=list[BundleError])
     reported: int = 0
+
+    def each(self) -> Iterator[_Search]:
+        """A search for each architecture whose code the chip runs, its own first; all have the findings of this one."""
+        for arch in running_on(self.arch):
+            yield replace(self, arch=arch)
 
     def opened(self, paths: Iterable[Path]) -> Iterator[Bundle]:
         """The accepted bundles among some files, open; each is verified when the iterator reaches it."""

@@ -26,6 +26,8 @@ RUNS_ON: Final[Mapping[str, tuple[Capability, ...]]] = {
     "sm_80": ((8, 0), (8, 6), (8, 9)),
 }
 """Capabilities by architecture. Of several that run on a chip, the first has the most of its instructions."""
+DEPENDENT_LAUNCH_SINCE: Final = (9, 0)
+"""The first capability with programmatic dependent launch (PTX ISA, `griddepcontrol`)."""
 SUFFIX_SINCE: Final = 9
 """The major capability since which chips have an architecture with the suffix `a`."""
 
@@ -50,9 +52,19 @@ def capability_of(arch: str) -> Capability:
 
 
 def running_on(architecture: str) -> tuple[str, ...]:
-    """The architectures whose code runs on a chip, given by its own one: that first, if there is a target for it."""
-    capability = capability_of(architecture)
+    """The architectures whose code runs on a chip, given by its own one: that first, if there is a target for it. None for a
+    chip that no target is for."""
+    try:
+        capability = capability_of(architecture)
+    except ValueError:
+        return ()
     return tuple(arch for arch in RUNS_ON if runs_on(arch, capability))
+
+
+def built_with(architecture: str) -> str:
+    """How to build code for a chip, given by its own architecture: a hint of error messages."""
+    names = running_on(architecture)
+    return f"build it with `tilec build --arch {spelled(names[0])}`" if names else "tilec has no target for this chip"
 
 
 def shown(capabilities: tuple[Capability, ...]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
-from tilec.target.chips import RUNS_ON, Capability, spelled
+from tilec.target.chips import DEPENDENT_LAUNCH_SINCE, RUNS_ON, Capability, spelled
 from tilec.target.families import REGISTER_REALLOCATION, TCGEN05, TMA, WGMMA, Family
 
 
@@ -85,7 +85,6 @@ class Target:
         raise CompileError(Diagnostic("E0603", f"unknown architecture `{text}`", hint=f"choose among {known}"))
 
 
-DEPENDENT_LAUNCH_SINCE: Final = (9, 0)
 F8_SINCE: Final = (8, 9)
 SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, 64, 32, frozenset({WGMMA.name, REGISTER_REALLOCATION}))
 SM_100A: Final = Target(

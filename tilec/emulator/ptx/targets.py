@@ -1,8 +1,8 @@
 """Which instructions a module's `.target` has: raises UnsupportedPtx for one that its chip lacks.
 
-In: the name after `.target` and the instructions of a function. The rows follow the "Target ISA Notes" of each instruction (PTX
-ISA, https://docs.nvidia.com/cuda/parallel-thread-execution/). Only what chips from sm_80 on differ in has a row. A feature of an
-architecture (`a`) exists there alone; one of a family (`f`) also on the architecture-specific targets of its members.
+In: the name after `.target` and the instructions of a function. The rows follow the "Target ISA Notes" of each instruction
+(PTX ISA, https://docs.nvidia.com/cuda/parallel-thread-execution/). Only what chips from sm_80 on differ in has a row. A feature
+of an architecture (`a`) exists there alone; one of a family (`f`) also on the architecture-specific targets of its members.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ ROWS: Final = (
     Row("fence", "proxy async::shared::cta", 90), Row("fence", "proxy async::shared::cluster", 90),
     Row("fence", "proxy tensormap::generic", 90), Row("fence", "mbarrier_init", 90), Row("fence", "acquire", 90),
     Row("fence", "release", 90), Row("", "shared::cluster", 90), Row("", "cluster", 90), Row("multimem tensormap", "", 90),
-    Row("red atom", "bf16", 90), Row("red atom", "bf16x2", 90), Row("red atom", "global v2", 90), Row("red atom", "global v4", 90),
-    Row("red atom", "global v8", 90), Row("st red", "async", 90), Row("clusterlaunchcontrol", "", 100), Row("ld st", "v8", 100),
-    Row("ld st", "v4 b64", 100), Row("ld st", "v4 u64", 100), Row("ld st", "v4 f64", 100),
-    Row("add sub mul", "bf16", 90), Row("add sub mul", "bf16x2", 90), Row("set setp", "bf16", 90), Row("set setp", "bf16x2", 90),
-    Row("ex2 tanh", "bf16", 90), Row("ex2 tanh", "bf16x2", 90), Row("add sub mul fma", "f32x2", 100),
-    Row("cvt", "e4m3x2", 89), Row("cvt", "e5m2x2", 89), Row("mma", "e4m3", 89), Row("mma", "e5m2", 89),
-    Row("cvt", "e2m1x2", only=_NARROW), Row("cvt", "e2m3x2", only=_NARROW), Row("cvt", "e3m2x2", only=_NARROW),
-    Row("cvt", "ue8m0x2", only=_NARROW), Row("redux", "f32", only=_TCGEN05), Row("mma", "block_scale", only=_CONSUMER),
-    Row("mma", "kind::f8f6f4", only=_NARROW), Row("wgmma", "", only=_WGMMA), Row("tcgen05", "", only=_TCGEN05),
-    Row("setmaxnreg", "", only=_REGISTERS),
+    Row("red atom", "bf16", 90), Row("red atom", "bf16x2", 90), Row("red atom", "global v2", 90),
+    Row("red atom", "global v4", 90), Row("red atom", "global v8", 90), Row("st red", "async", 90),
+    Row("clusterlaunchcontrol", "", 100), Row("ld st", "v8", 100), Row("ld st", "v4 b64", 100), Row("ld st", "v4 u64", 100),
+    Row("ld st", "v4 f64", 100), Row("add sub mul", "bf16", 90), Row("add sub mul", "bf16x2", 90),
+    Row("set setp", "bf16", 90), Row("set setp", "bf16x2", 90), Row("ex2 tanh", "bf16", 90), Row("ex2 tanh", "bf16x2", 90),
+    Row("add sub mul fma", "f32x2", 100), Row("cvt", "e4m3x2", 89), Row("cvt", "e5m2x2", 89), Row("mma", "e4m3", 89),
+    Row("mma", "e5m2", 89), Row("cvt", "e2m1x2", only=_NARROW), Row("cvt", "e2m3x2", only=_NARROW),
+    Row("cvt", "e3m2x2", only=_NARROW), Row("cvt", "ue8m0x2", only=_NARROW), Row("redux", "f32", only=_TCGEN05),
+    Row("mma", "block_scale", only=_CONSUMER), Row("mma", "kind::f8f6f4", only=_NARROW), Row("wgmma", "", only=_WGMMA),
+    Row("tcgen05", "", only=_TCGEN05), Row("setmaxnreg", "", only=_REGISTERS),
 )  # fmt: skip
 
 

@@ -56,12 +56,11 @@ def read_others(table: Mapping[str, Any], built: tuple[Target, ...], problem: Pr
         elif target is not None:
             found.append(target)
     like: dict[Target, Target] = {}
-    pairs: Any = table.get("like", {})
+    pairs: dict[str, Any] | None = table.get("like", {})
     if not isinstance(pairs, dict):
         problem("like", "`like` is not a table of architectures", 'write `like = { sm_103 = "sm_100" }`')
-        pairs = {}
-    named: dict[str, Any] = pairs
-    for name, other in named.items():
+        return Architectures(built, tuple(found))
+    for name, other in pairs.items():
         one, same = _parsed(name, "like", problem), _parsed(other, "like", problem)
         if one is None or same is None:
             continue

@@ -14,6 +14,7 @@ from tilec.runtime import Bundle, BundledKernel
 from tilec.ship.launcher_c.function import Function, function_of, unsupported_reason
 from tilec.ship.launcher_c.prelude import HEADER, SOURCE
 from tilec.ship.launcher_c.text import comment, identifier, literal
+from tilec.target.chips import RUNS_ON, capability_of, shown
 
 WORDS_PER_LINE: Final = 6
 
@@ -104,7 +105,10 @@ def _source(bundle: Bundle, stem: str, kernels: list[BundledKernel], functions: 
         shared = f"{used.dynamic_shared_bytes}, {used.static_shared_bytes}"
         yield f"    {{{name}, {entry}, {images.index(kernel.blob)}, {shared}}},"
     yield "    {NULL, NULL, 0, 0, 0},\n};\n"
-    major, minor = _capability(bundle.arch)
+    capabilities = RUNS_ON.get(bundle.arch) or (capability_of(bundle.arch),)
+    numbers = ", ".join(f"{{{major}, {minor}}}" for major, minor in (*capabilities, (0, 0)))
+    yield f"/* The compute capabilities that {bundle.arch} code runs on. */"
+    yield f"static const int tilec_capabilities[][2] = {{{numbers}}};\n"
     yield f"""struct {stem}_kernels {{
     tilec_driver driver;
     int multiprocessors;
@@ -134,7 +138,8 @@ int {stem}_load({stem}_kernels **kernels) {{
         return tilec_refuse(915, NULL, "the host is out of memory");
     int code = tilec_open(&made->driver);
     if (code == 0)
-        code = tilec_check_device(&made->driver, {major}, {minor}, &most, &made->multiprocessors);
+        code = tilec_check_device(&made->driver, tilec_capabilities, {literal(shown(capabilities))}, &most,
+            &made->multiprocessors);
     for (int i = 0; code == 0 && i < {len(kernels)}; i++) {{
         const tilec_kernel *kernel = &tilec_kernels[i];
         void **module = &made->modules[kernel->image];
@@ -161,9 +166,3 @@ def _image(index: int, data: bytes) -> Iterator[str]:
     for offset in range(0, len(words), WORDS_PER_LINE):
         yield "    " + ", ".join(words[offset : offset + WORDS_PER_LINE]) + ","
     yield "};\n"
-
-
-def _capability(arch: str) -> tuple[int, int]:
-    """Major and minor compute capability of a name such as `sm_90a`."""
-    digits = arch.removeprefix("sm_").removesuffix("a")
-    return int(digits[:-1]), int(digits[-1])

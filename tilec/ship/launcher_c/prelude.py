@@ -125,7 +125,8 @@ static int tilec_open(tilec_driver *driver) {
     return code == 0 ? 0 : tilec_failed(driver, NULL, "cuInit", code);
 }
 
-static int tilec_check_device(const tilec_driver *driver, int major, int minor, int *shared, int *multiprocessors) {
+static int tilec_check_device(const tilec_driver *driver, const int (*capabilities)[2], const char *named, int *shared,
+    int *multiprocessors) {
     int device = 0, found_major = 0, found_minor = 0;
     int code = driver->get_device(&device);
     if (code != 0)
@@ -139,10 +140,11 @@ static int tilec_check_device(const tilec_driver *driver, int major, int minor, 
         code = driver->attribute(multiprocessors, TILEC_MULTIPROCESSORS, device);
     if (code != 0)
         return tilec_failed(driver, NULL, "cuDeviceGetAttribute", code);
-    if (found_major != major || found_minor != minor)
-        return tilec_refuse(902, NULL, "the code is for compute capability %d.%d, the device has %d.%d", major, minor,
-            found_major, found_minor);
-    return 0;
+    for (int i = 0; capabilities[i][0] != 0; i++)
+        if (found_major == capabilities[i][0] && found_minor == capabilities[i][1])
+            return 0;
+    return tilec_refuse(902, NULL, "the code is for compute capability %s, the device has %d.%d", named, found_major,
+        found_minor);
 }
 
 static int tilec_load(const tilec_driver *driver, const tilec_kernel *kernel, const void *image, int most,
