@@ -17,5 +17,6 @@ CASES: Final = {
     "extents_gpu": Case("`add` and `rms_norm` at extents that are no powers of two"),
     "torch_ops": Case("`tilec.op` in PyTorch: eager, compiled, captured; the host's time of a call"),
     "qualify": Case("`tilec qualify` on right bundles and on planted faults", "qualify_faults"),
+    "older_targets": Case("the PTX of older targets, compiled by the driver, against float64"),
     "c_launcher": Case("a bundle's kernels launched from C"),
 }
