@@ -17,7 +17,7 @@ from tilec.project.read.buildfile import read_build_file
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
 from tilec.target.schedule import merged
-from tilec.target.targets import TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, Target
 
 ROOT = Path(tilec.__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "kernels"
@@ -105,7 +105,7 @@ def _as_chosen(name: str, target: Target, wanted: tuple[tuple[str, Constant], ..
 
 
 NAMES = tuple(entries())
-CASES = [(name, target) for name in NAMES for target in TARGETS]
+CASES = [(name, target) for name in NAMES for target in MAIN_TARGETS]
 IDS = [f"{name}-{target}" for name, target in CASES]
 LIKE = {
     "matmul_silu_mul": "matmul", "matmul_silu_mul_few": "matmul_few", "matmul_split": "matmul_few",
@@ -136,7 +136,7 @@ TENSOR_CORES = ("matmul", "matmul_split", "flash_attention", "decode_attention")
 AROUND = [
     (name, target)
     for turn, name in enumerate(NAMES)
-    for target in (TARGETS if name in TENSOR_CORES else (TARGETS[turn % len(TARGETS)],))
+    for target in (MAIN_TARGETS if name in TENSOR_CORES else (MAIN_TARGETS[turn % len(MAIN_TARGETS)],))
 ]
 """Every kernel: those with tensor cores on all architectures, the others on one each, round-robin."""
 AROUND_IDS = [f"{name}-{target}" for name, target in AROUND]

@@ -18,14 +18,14 @@ from tilec.codegen import to_ptx
 from tilec.lowering import lower
 from tilec.passes.schedule.prepare import prepare
 from tilec.target.schedule import Overrides
-from tilec.target.targets import SM_90A, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, Target
 
 ACCESS: Final = re.compile(r"\*/\s+(?:@!?U?P\w+ )?((?:LDG|LD\.E|STG|UTMALDG|ATOM|RED)[\w.]*)")
 MARK: Final = ".L1::evict_last"
 """Marks loads after the wait, so that machine code (`.EL`) distinguishes them from those before it."""
 BY_TARGET: Final = {
-    "rotary_decode_attention": TARGETS, "rotary_decode_attention_kv": TARGETS, "decode_merge_kv": TARGETS, 
-    "scaled_matvec": TARGETS, "matvec_add_scaled": TARGETS,
+    "rotary_decode_attention": MAIN_TARGETS, "rotary_decode_attention_kv": MAIN_TARGETS, "decode_merge_kv": MAIN_TARGETS, 
+    "scaled_matvec": MAIN_TARGETS, "matvec_add_scaled": MAIN_TARGETS,
     **dict.fromkeys(
         (
             "scaled_matvec_silu_mul", "embedding_scaled", "rms_norm", "decode_attention", "matvec", "gather_row", "matmul",

@@ -14,7 +14,7 @@ from tilec.diagnostics.diagnostic import CompileError
 from tilec.project.read.buildfile import BuildFile, read_build_file
 from tilec.project.read.closed_world import enumerate_world
 from tilec.step.expressions import StepError, parse
-from tilec.target.targets import TARGETS
+from tilec.target.targets import MAIN_TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = """
@@ -78,8 +78,8 @@ def test_every_artifact_that_a_model_asks_for(root: Path) -> None:
         ("large", "decode_norm", "copy_a-BLOCK=256"),
         ("large", "prefill_project", "copy_b-BLOCK=256"),
     }
-    assert found == {(*one, target.name) for one in wanted for target in TARGETS[:2]}
-    assert set(world.artifacts("large", TARGETS[0])) == {"copy_a-BLOCK=256", "copy_b-BLOCK=256"}
+    assert found == {(*one, target.name) for one in wanted for target in MAIN_TARGETS[:2]}
+    assert set(world.artifacts("large", MAIN_TARGETS[0])) == {"copy_a-BLOCK=256", "copy_b-BLOCK=256"}
 
 
 def test_constants_that_the_step_leaves_open_must_be_the_only_ones(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,10 +154,10 @@ def test_an_entry_of_its_own_architectures_is_for_no_other_whatever_is_asked_for
     path = root / "build.toml"
     path.write_text(path.read_text().replace('name = "copy_b"\n', 'name = "copy_b"\narch = ["sm_90"]\n'))
     build = with_models(root)
-    kernels_by_target = {target.name: {use.kernel for use in enumerate_world(build, (target,)).uses} for target in TARGETS}
+    kernels_by_target = {target.name: {use.kernel for use in enumerate_world(build, (target,)).uses} for target in MAIN_TARGETS}
     assert kernels_by_target == {"sm_90a": {"copy_a", "copy_b"}, "sm_100a": {"copy_a"}, "sm_120a": {"copy_a"}}
     entries = {entry.name: entry for entry in build.entries}
-    assert entries["copy_b"].among(TARGETS) == TARGETS[:1] and entries["copy_a"].among(TARGETS) == TARGETS
+    assert entries["copy_b"].among(MAIN_TARGETS) == MAIN_TARGETS[:1] and entries["copy_a"].among(MAIN_TARGETS) == MAIN_TARGETS
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.project.test_real_products import BUILD, KERNEL
 from tilec.cli import check_command, commands
 from tilec.diagnostics.diagnostic import Diagnostic
 from tilec.project.build.worker import Outcome
-from tilec.target.targets import TARGETS
+from tilec.target.targets import MAIN_TARGETS
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
@@ -183,7 +183,7 @@ def test_check_names_the_architectures_that_refuse(root: Path, capsys: pytest.Ca
     assert commands.run(["check", "--arch", "sm_100,sm_120", "--json"]) == 0
     assert "refused" not in capsys.readouterr().out
     request = SimpleNamespace(kernel="k", constants={})
-    group = cast(Any, [SimpleNamespace(request=request, name="k", target=target) for target in TARGETS])
+    group = cast(Any, [SimpleNamespace(request=request, name="k", target=target) for target in MAIN_TARGETS])
     refused = (Diagnostic("E0507", "too much shared memory"),)
     proofs = {"proofs": b'{"obligations": [], "unsafe": []}'}
     outcomes = [Outcome(0, products=proofs), Outcome(1, products=proofs), Outcome(2, refused)]

@@ -24,7 +24,7 @@ from tilec.ir.text.spans import spans_json
 from tilec.lowering import lower
 from tilec.passes.schedule import prepare
 from tilec.pipeline import STAGES, Request, Work, stage_named
-from tilec.target.targets import SM_90A, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, Target
 
 NAMES = ("add", "rms_norm", "matmul", "flash_attention", "sample_token")
 KERNEL = '''"""A kernel."""
@@ -74,7 +74,7 @@ def test_every_operation_is_on_its_line(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "target"), first(2, [(name, TARGETS[index % len(TARGETS)]) for index, name in enumerate(NAMES)])
+    ("name", "target"), first(2, [(name, MAIN_TARGETS[index % len(MAIN_TARGETS)]) for index, name in enumerate(NAMES)])
 )
 def test_lines_change_no_instruction_and_add_no_section(name: str, target: Target) -> None:
     function = shipped.load(name)

@@ -8,7 +8,7 @@ import pytest
 
 from tilec.codegen import legality, to_llvm_ir, to_ptx
 from tilec.diagnostics.diagnostic import CompileError
-from tilec.target.targets import SM_90A, SM_100A, SM_120A, TARGETS, Target
+from tilec.target.targets import SM_80, SM_86, SM_89, SM_90A, SM_100A, SM_100F, SM_103A, SM_120A, TARGETS, Target
 from tilec.workers.call import call
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
@@ -32,6 +32,10 @@ PLAIN = f"module {{ {BODY} }}"
 
 def kernel(statement: str) -> str:
     return f"module {{ llvm.func @k() attributes {{nvvm.kernel}} {{ {statement} \n llvm.return }} }}"
+
+
+OLDER = {SM_80, SM_86, SM_89}
+TENSOR_MEMORY = {SM_100A, SM_100F, SM_103A}
 
 
 def refusal(mlir: str, target: Target = SM_90A) -> tuple[str, str]:
@@ -67,8 +71,12 @@ def test_undefined_function_is_refused() -> None:
     ("statement", "having"),
     [
         ("nvvm.wgmma.fence.aligned", {SM_90A}),
-        ('llvm.inline_asm has_side_effects "tcgen05.fence::before_thread_sync;", "" : () -> ()', {SM_100A}),
-        ("nvvm.tcgen05.fence <before>", {SM_100A}),
+        ('llvm.inline_asm has_side_effects "tcgen05.fence::before_thread_sync;", "" : () -> ()', TENSOR_MEMORY),
+        ("nvvm.tcgen05.fence <before>", TENSOR_MEMORY),
+        ("nvvm.griddepcontrol wait", set(TARGETS) - OLDER),
+        ('llvm.inline_asm has_side_effects "griddepcontrol.wait;", "" : () -> ()', set(TARGETS) - OLDER),
+        ('llvm.inline_asm has_side_effects "fence.proxy.async.shared::cta;", "" : () -> ()', set(TARGETS) - OLDER),
+        ('llvm.inline_asm has_side_effects "setmaxnreg.dec.sync.aligned.u32 40;", "" : () -> ()', set(TARGETS) - OLDER),
     ],
 )
 def test_an_instruction_that_the_target_lacks_is_refused_before_llvm_runs(statement: str, having: set[Target]) -> None:
@@ -112,5 +120,10 @@ def _abort() -> None:
 def test_target_names() -> None:
     assert Target.parse("sm_100") is Target.parse("sm_100a") is SM_100A
     assert Target.parse("120") is SM_120A
+    assert Target.parse("sm_100f") is Target.parse("100F") is SM_100F
+    assert Target.parse("80") is SM_80 and all(Target.parse(one.name) is one for one in TARGETS)
+    for text in ("80a", "sm_90f", "sm_10", "", "sm_"):
+        with pytest.raises(CompileError, match="E0603"):
+            Target.parse(text)
     with pytest.raises(CompileError, match="E0603"):
         Target.parse("sm_75")

@@ -1,9 +1,10 @@
 """The PTX of every shipped kernel emulates without a fault, in any order of threads, and agrees with the float64 references.
 
-Kernels with tensor cores and asynchronous copies are compiled for all architectures, and so is each kernel for those on which a
-producer copies its operands; the others for one each, round-robin. The default run includes the first size of each kernel; of
-those compiled for all architectures one for sm_90 and one for another, and one for an architecture without `wgmma` on which a
-producer copies; each with one order of threads, round-robin.
+Kernels with tensor cores and asynchronous copies are compiled for all main architectures, and so is each kernel for those on
+which a producer copies its operands; the others for one each, round-robin. The default run includes the first size of each
+kernel; of those compiled for all architectures one for sm_90 and one for another, and one for an architecture without `wgmma` on
+which a producer copies; each with one order of threads, round-robin. Of the other targets there is one for each kernel and size,
+of which the default run has one for each target, and products on tensor cores for a target before sm_90.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import pytest
 
 from tests import campaign, shipped_launches
 from tests.emulator import shipped_run
-from tilec.target.targets import TARGETS
+from tilec.target.targets import MAIN_TARGETS, TARGETS
 
-ARCHS = [target.name for target in TARGETS]
+ARCHS = [target.name for target in MAIN_TARGETS]
 EVERYWHERE = ("matmul", "matmul_split", "flash_attention", "decode_attention", "matvec")
 CASES = [
     (name, number, arch)
@@ -26,8 +27,13 @@ CASES = [
     or ARCHS[(turn + number) % len(ARCHS)] == arch
     or shipped_run.is_fed_by_producer(name, number, arch)
 ]
-
-
+OTHERS = [target.name for target in TARGETS if target not in MAIN_TARGETS]
+OLDER = ("sm_80", "sm_86", "sm_89")
+CASES += [
+    (name, number, OTHERS[(turn + number) % len(OTHERS)])
+    for turn, name in enumerate(sorted(shipped_launches.SIZES))
+    for number in range(len(shipped_launches.SIZES[name]))
+]
 LARGE = {("matmul", 0), ("matmul", 2), ("matmul_split", 1), ("matmul_silu_mul", 0), ("matmul_silu_mul", 2)}
 """The slowest sizes; last, so that the default run uses them only if a kernel has no other."""
 CASES.sort(key=lambda case: case[:2] in LARGE)
@@ -48,10 +54,12 @@ SEEDED = [
 
 
 def kind(case: tuple[str, int, str, int]) -> tuple[str, ...]:
-    """The form of a kernel; for those of `EVERYWHERE` it also separates sm_90 from architectures without `wgmma`, and those of
-    them on which a producer copies from the others."""
+    """The form of a kernel, or the target if it is none of the main ones; for kernels of `EVERYWHERE` it also separates sm_90
+    from architectures without `wgmma`, and those of them on which a producer copies from the others."""
     name, number, arch, _ = case
-    fed = ("fed",) if arch != "sm_90a" and shipped_run.is_fed_by_producer(name, number, arch) else ()
+    if arch in OTHERS:
+        return ("products", *OLDER) if name in EVERYWHERE and arch in OLDER else (arch,)
+    fed = (arch, "fed") if arch != "sm_90a" and shipped_run.is_fed_by_producer(name, number, arch) else ()
     return (name, "wgmma" if arch == "sm_90a" else "mma", *fed) if name in EVERYWHERE else (name, *fed)
 
 

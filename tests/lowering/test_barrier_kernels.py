@@ -21,7 +21,7 @@ from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks import barrier_check
-from tilec.target.targets import SM_90A, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, Target
 
 FOLDER = Path(__file__).parent / "barrier_kernels"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -43,13 +43,13 @@ def small(*shape: int, dtype: type = ml_dtypes.bfloat16) -> Array:
     return RANDOM.integers(-2, 3, shape).astype(dtype)
 
 
-@pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
+@pytest.mark.parametrize("target", first(1, MAIN_TARGETS), ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_kernel_becomes_ptx(name: str, target: Target) -> None:
     assert ".visible .entry" in to_ptx(lower(prepare(proven(name), target), target).mlir, target)
 
 
-@pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
+@pytest.mark.parametrize("target", first(1, MAIN_TARGETS), ids=str)
 def test_a_tile_that_the_previous_iteration_wrote_is_not_prefetched(target: Target) -> None:
     iterations, a, w = 3, small(1, 64, 256), small(256, 64)
     expected, total = a.copy(), np.zeros((64, 64), np.float32)
@@ -61,7 +61,7 @@ def test_a_tile_that_the_previous_iteration_wrote_is_not_prefetched(target: Targ
     assert (a == expected).all() and (out[0] == total).all()
 
 
-@pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
+@pytest.mark.parametrize("target", first(1, MAIN_TARGETS), ids=str)
 def test_a_tile_that_this_iteration_wrote_is_not_prefetched(target: Target) -> None:
     iterations, x, w = 3, small(2, 64, 192), small(192, 64)
     scratch, out = np.full_like(x, 99), np.full((2, 64, 64), 7, np.float32)
@@ -79,14 +79,14 @@ def test_threads_synchronize_between_the_iterations_of_a_loop(turns: int) -> Non
         assert (s[0, 128 * iteration : 128 * iteration + 128] == x[0, :128]).all()
 
 
-@pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
+@pytest.mark.parametrize("target", first(1, MAIN_TARGETS), ids=str)
 def test_a_row_past_four_billion_is_out_of_bounds(target: Target) -> None:
     x, w, out = small(80, 128), small(128, 64), np.full((2, 64, 64), 7, np.float32)
     run("far_offset", target, {"x": x, "w": w, "out": out}, {"M": 80, "KB": 128})
     assert (out[0] == x[:64].astype(np.float32) @ w.astype(np.float32)).all() and (out[1] == 0).all()
 
 
-@pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
+@pytest.mark.parametrize("target", first(1, MAIN_TARGETS), ids=str)
 def test_a_product_may_be_added_to_a_loaded_tile(target: Target) -> None:
     a, w, c = small(64, 192), small(192, 128), small(64, 128, dtype=np.float32)
     out = np.full((64, 128), 7, np.float32)

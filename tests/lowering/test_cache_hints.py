@@ -11,7 +11,7 @@ from tests import shipped
 from tilec.ir.ops import Load
 from tilec.lowering import lower
 from tilec.lowering.block_places import block_dependent_values
-from tilec.target.targets import SM_90A, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, Target
 
 HINT = ".L1::no_allocate.L2::128B"
 VECTOR = re.compile(r"ld\.global((?:\.nc)?)((?:\.L1::no_allocate\.L2::128B)?)\.v4\.b32")
@@ -23,7 +23,7 @@ def vectors(name: str, target: Target = SM_90A) -> list[tuple[bool, bool]]:
     return [(bool(path), bool(hint)) for path, hint in VECTOR.findall(text)]
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 @pytest.mark.parametrize("name", ["scaled_matvec", "matvec_add_scaled_rows"])
 def test_weights_are_streamed_and_activations_are_not(name: str, target: Target) -> None:
     found = vectors(name, target)

@@ -19,7 +19,7 @@ from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
 from tilec.target.schedule import Overrides
-from tilec.target.targets import SM_90A, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, Target
 
 Shape = tuple[int, ...]
 IMPORTS = "In, Out, arange, astype, bf16, bid, f32, grid, i32, load, permute, reshape, store, sum, where"
@@ -115,7 +115,7 @@ def test_a_reduction_over_one_half_of_a_split_axis(tmp_path: Path) -> None:
     assert (out == enumerated((4, 128)).reshape(4, 2, 64).sum(axis=2)).all()
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 def test_reshapes_become_machine_code(target: Target, tmp_path: Path) -> None:
     body = (
         "v = reshape(reshape(v * 2, (6, 2, 64)), (12, 64))\nv = permute(reshape(v, (3, 256)), (1, 0))\nv = reshape(v, (6, 128))"

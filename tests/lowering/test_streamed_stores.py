@@ -18,7 +18,7 @@ from tilec.ir.ops import Store
 from tilec.lowering import lower
 from tilec.passes.schedule import prepare
 from tilec.target.schedule import Overrides
-from tilec.target.targets import SM_90A, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, Target
 
 KERNEL = """import tilec
 from tilec import Dim, In, Out, arange, bid, cdiv, grid, load, requires, store, {dtype}
@@ -87,7 +87,7 @@ def test_all_elements_are_stored(dtype: str, length: int, tmp_path: Path) -> Non
     assert (arrays["out"] == expected["out"]).all()
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 def test_the_instruction_has_the_hint(target: Target, tmp_path: Path) -> None:
     text = ptx.to_ptx(lower(kernel(tmp_path, "f16", 256, "requires(N % 8 == 0)", target=target), target).mlir, target)
     assert "st.global.cs.v4.b32" in text and "st.global.v4" not in text

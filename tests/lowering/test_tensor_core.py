@@ -15,7 +15,7 @@ from tilec.lowering.positions import Position
 from tilec.mlir.builder import Builder
 from tilec.mlir.module import Argument, kernel_module
 from tilec.mlir.types import GLOBAL, SHARED, SsaValue, i64
-from tilec.target.targets import TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, Target
 
 GRIDS = [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(4, 1), WarpGrid(1, 4)]
 
@@ -111,7 +111,7 @@ def test_matrix_loads_give_the_fragments(side: str, transposed: bool, grid: Warp
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 def test_text_becomes_the_instructions_on_each_target(target: Target, dtype: object) -> None:
     assert dtype in (bf16, f16)
     element = bf16 if dtype == bf16 else f16

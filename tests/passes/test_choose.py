@@ -21,7 +21,7 @@ from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import choose, prepare
 from tilec.target.families import TCGEN05, WGMMA
 from tilec.target.schedule import NOTHING_FIXED, Overrides, Pipeline, Role, Schedule, block_roles, problems
-from tilec.target.targets import SM_90A, SM_100A, SM_120A, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, SM_100A, SM_120A, Target
 
 LOCATION = Span("build.toml", 7, 3, 7, 9)
 
@@ -53,7 +53,7 @@ def test_a_schedule_states_what_the_passes_emit(name: str, target: Target) -> No
 
 
 def test_targets_have_schedules_of_their_own() -> None:
-    found = {target: choose(shipped.load("matmul"), target).pipelines for target in TARGETS}
+    found = {target: choose(shipped.load("matmul"), target).pipelines for target in MAIN_TARGETS}
     assert [loop.mma for loops in found.values() for loop in loops] == ["wgmma", "mma_sync", "mma_sync"]
     assert found[SM_100A][0].stages >= found[SM_120A][0].stages
 
@@ -205,9 +205,9 @@ def test_a_schedule_without_lowering_is_refused_and_not_ignored(schedule: Schedu
 
 def test_a_target_decides() -> None:
     grouped = replace(GOOD, pipelines=(replace(LOOP, mma="wgmma"),))
-    assert [bool(problems(grouped, target)) for target in TARGETS] == [False, True, True]
+    assert [bool(problems(grouped, target)) for target in MAIN_TARGETS] == [False, True, True]
     many = replace(GOOD, blocks=16)
-    assert [bool(problems(many, target)) for target in TARGETS] == [False, False, True]
+    assert [bool(problems(many, target)) for target in MAIN_TARGETS] == [False, False, True]
 
 
 @pytest.mark.parametrize("count", [0, 2])

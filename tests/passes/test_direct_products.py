@@ -21,7 +21,7 @@ from tilec.ir.ops.staging_ops import ScratchStore
 from tilec.ir.verifier import verify
 from tilec.passes.schedule import prepare
 from tilec.target.schedule import Role, Schedule
-from tilec.target.targets import SM_90A, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, Target
 
 SHIPPED = Path(__file__).resolve().parents[2] / "kernels_src"
 FORM: dict[str, Any] = {"E": "bf16", "B": 8, "K": 1024, "ROWS": 16, "SPLIT": 4, "BLOCK": 64}
@@ -39,7 +39,7 @@ def operands(function: Function) -> list[Load]:
 
 
 @pytest.mark.parametrize("batch", [2, 4, 8])
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 def test_operands_are_loaded_in_full_vectors_and_not_converted_between_threads(target: Target, batch: int) -> None:
     function = prepared(target, B=batch)
     for load in operands(function):

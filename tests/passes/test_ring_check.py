@@ -18,7 +18,7 @@ from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Drain, ProxyFence, R
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks import ring_check
 from tilec.target.schedule import Overrides
-from tilec.target.targets import SM_90A, SM_120A, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, SM_120A, Target
 
 PIPELINED = ("matmul", "flash_attention", "decode_attention")
 NESTED = '''"""Products in a loop around a loop."""
@@ -52,7 +52,7 @@ def drop(function: Function, op: Op) -> None:
     next(block for block in blocks(function.body) if op in block.ops).ops.remove(op)
 
 
-@pytest.mark.parametrize(("name", "target"), in_turn(PIPELINED, TARGETS, 2))
+@pytest.mark.parametrize(("name", "target"), in_turn(PIPELINED, MAIN_TARGETS, 2))
 def test_shipped_pipelines_are_in_order(name: str, target: Target) -> None:
     for function in (shipped.prepared(name, target), shipped.as_chosen(name, target)):
         assert inside(function, Wait)
@@ -69,7 +69,7 @@ SHARED_BOUNDS = {
 }
 
 
-@pytest.mark.parametrize(("name", "target"), in_turn(SHARED_BOUNDS, TARGETS))
+@pytest.mark.parametrize(("name", "target"), in_turn(SHARED_BOUNDS, MAIN_TARGETS))
 def test_loops_that_share_a_bound_are_in_order(name: str, target: Target, tmp_path: Path) -> None:
     ranges = SHARED_BOUNDS[name]
     product = "acc = mma(load(a, (0, j), shape=(64, 64)), load(w, (j, 0), shape=(64, 64)), acc)"
@@ -104,7 +104,7 @@ def is_missed(function: Function, op: Op) -> bool:
     return False
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 def test_a_pipeline_in_a_loop_is_in_order(target: Target, tmp_path: Path) -> None:
     path = tmp_path / "k.py"
     path.write_text(NESTED)

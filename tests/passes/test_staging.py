@@ -20,7 +20,7 @@ from tilec.ir.types import DType, TileType, bf16, f16, f32
 from tilec.passes.schedule.choose import pipelines_of, product_warps
 from tilec.passes.schedule.pipelining import staging
 from tilec.target.schedule import NOTHING_FIXED, Role, Schedule
-from tilec.target.targets import SM_90A, SM_120A, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, SM_120A, Target
 
 BM, BN, BK = 32, 32, 32
 
@@ -83,7 +83,7 @@ def count(function: Function, kind: type) -> int:
     return sum(isinstance(op, kind) for op in function.body.walk())
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 @pytest.mark.parametrize("options", [{}, {"transposed": True}, {"batched": True}], ids=str)
 @pytest.mark.parametrize("depth", [8, 32, 40, 64, 96, 136, 200])
 def test_pipeline_computes_the_product(target: object, options: dict[str, bool], depth: int) -> None:
@@ -139,7 +139,7 @@ def test_operands_and_accumulator_get_fragment_layouts() -> None:
     assert {op.result.layout.num_registers for op in products if op.result.layout} == {128}
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 @pytest.mark.parametrize("tile", [(128, 128, 64), (64, 64, 64), (128, 256, 64), (16, 64, 128), (256, 128, 32)])
 def test_buffers_do_not_overlap_and_fit_the_chip(target: object, tile: tuple[int, int, int]) -> None:
     function = stage(matmul(tile=tile), target)

@@ -18,7 +18,7 @@ from tilec.ir.ops import Reduce
 from tilec.passes.schedule import prepare
 from tilec.target.families import MMA_SYNC, TMA
 from tilec.target.schedule import Overrides, fed_family
-from tilec.target.targets import TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, TARGETS, Target
 
 PARTS = 8
 """Number of parts into which the programs of a kind are divided."""
@@ -39,7 +39,14 @@ def all_equal(jobs: list[Job]) -> None:
 def test_all_machines_agree(kind: str, part: int) -> None:
     """Architectures alternate; in each part every fifth program is also proven, and every fourth runs on the block machine."""
     jobs = [
-        Job(kind, n, (TARGETS[index % len(TARGETS)].name,), (n,) if "traffic" in kind else (0,), index % 5 == 0, index % 4 == 0)
+        Job(
+            kind,
+            n,
+            (MAIN_TARGETS[index % len(MAIN_TARGETS)].name,),
+            (n,) if "traffic" in kind else (0,),
+            index % 5 == 0,
+            index % 4 == 0,
+        )
         for index, n in enumerate(CHOSEN[kind][part::PARTS])
     ]
     all_equal(jobs)
@@ -82,7 +89,7 @@ def test_odd_programs_have_layouts_that_wrap() -> None:
     wrapping: set[str] = set()
     for number in range(20):
         for generated in (odd_program(number), odd_traffic(number)):
-            for op in prepare(load(generated), TARGETS[0], Overrides(warps=generated.warps)).body.walk():
+            for op in prepare(load(generated), MAIN_TARGETS[0], Overrides(warps=generated.warps)).body.walk():
                 for value in (*op.operands, *op.results):
                     if value.layout is not None and value.layout.wraps(value.tile.shape):
                         wrapping.add(f"{op.opcode} {op.kind}" if isinstance(op, Reduce) else op.opcode)
@@ -103,13 +110,13 @@ def test_odd_programs_have_layouts_that_wrap() -> None:
 def test_past_disagreements_stay_settled() -> None:
     """1183: `shl` of i64 by amounts from 2^32 on, of which LLVM keeps the low bits. The others were bugs of the oracles: bits
     of a NaN on the block machine (390), `min.relu` in the emulator (3276), the bound of an atomic minimum (4621)."""
-    all_equal([Job("program", n, (TARGETS[0].name,), block_machine=True) for n in (390, 1183, 3276, 4621)])
+    all_equal([Job("program", n, (MAIN_TARGETS[0].name,), block_machine=True) for n in (390, 1183, 3276, 4621)])
 
 
 @pytest.mark.campaign
 def test_halves_that_nobody_defined_are_dropped() -> None:
     """LLVM packs a value next to an undefined one and unpacks it again, which the emulator reported as a use of the latter."""
-    all_equal([Job("traffic", n, (TARGETS[n % 3].name,), (0, n + 1)) for n in (203, 1936, 2411, 2847)])
+    all_equal([Job("traffic", n, (MAIN_TARGETS[n % 3].name,), (0, n + 1)) for n in (203, 1936, 2411, 2847)])
 
 
 def test_programs_cover_the_language() -> None:

@@ -22,7 +22,7 @@ from tests.programs.machines import Outcome, load
 from tests.programs.workers import MAKE, Job, examine_all, examined, kept_outcome
 from tests.soundness.features import operations
 from tilec.target.dtypes import DTYPES
-from tilec.target.targets import TARGETS
+from tilec.target.targets import MAIN_TARGETS
 
 KINDS = {
     "equal": "all machines agree, no fault",
@@ -32,7 +32,7 @@ KINDS = {
     "error": "a stage failed",
     "crash": "a worker died",
 }
-ARCHS = tuple(target.name for target in TARGETS)
+ARCHS = tuple(target.name for target in MAIN_TARGETS)
 COMPILER = ("tilec/frontend", "tilec/ir", "tilec/passes", "tilec/target", "tilec/atoms", "tilec/mlir",
             "tilec/lowering", "tilec/codegen", "tilec/toolchain.py")  # fmt: skip
 BASIS = (
