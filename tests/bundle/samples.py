@@ -127,7 +127,7 @@ def parts(arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1)) -> tuple[dict[
     kernels: list[dict[str, Any]] = []
     blobs: dict[str, bytes] = {}
     for number, salt in enumerate(salts):
-        code = cubin("scale", salt, int(arch[3:-1]))
+        code = cubin("scale", salt, int(arch[3:].rstrip("af")))
         digest = hashlib.sha256(code).hexdigest()
         blobs[digest] = code
         constants = {"E": "bf16", "N": number, "F": 0.5, "G": True}

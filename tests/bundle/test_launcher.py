@@ -17,6 +17,8 @@ from tests.bundle import samples
 from tests.ops import prebuilt
 from tilec.cli import commands
 from tilec.ship.launcher_c.text import comment, literal, parameter_names
+from tilec.target.chips import RUNS_ON, shown
+from tilec.target.targets import TARGETS
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -100,6 +102,18 @@ def test_it_launches_what_the_python_launcher_does(
     assert messages["capability"] == "error[E0902]: the code is for compute capability 9.0, the device has 10.0"
     assert "error[E0916]" in messages["shared memory"]
     assert messages["cuModuleLoadData"].endswith("`cuModuleLoadData` failed with CUDA_ERROR_ILLEGAL_ADDRESS")
+
+
+@pytest.mark.parametrize("arch", [target.name for target in TARGETS])
+def test_it_loads_on_the_chips_that_run_its_code(arch: str, stub: Path, tmp_path: Path) -> None:
+    (tmp_path / "b.bundle").write_bytes(prebuilt.bundle(prebuilt.add("bf16"), arch=arch))
+    assert commands.run(["bundle", "launcher", str(tmp_path / "b.bundle"), "-o", str(tmp_path), "--prefix", "t"]) == 0
+    compiled("-shared", "-fPIC", tmp_path / "t.c", "-o", tmp_path / "launcher.so")
+    command = [sys.executable, HERE / "c_launcher_chips.py", stub, tmp_path / "launcher.so", "t"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)})
+    result, capabilities = json.loads(found.stdout), RUNS_ON[arch]
+    assert result["accepted"] == sorted(map(list, capabilities))
+    assert result["messages"] == [f"error[E0902]: the code is for compute capability {shown(capabilities)}"]
 
 
 def test_the_program_that_a_gpu_runs(bundle: Path, stub: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ A builder that computes with NumPy arrays takes the place of the one that writes
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import ml_dtypes
@@ -14,40 +13,72 @@ import pytest
 
 from tilec.ir.types import DTYPES
 from tilec.lowering import bits_of_f8
+from tilec.mlir.types import Type
 
-FORMATS = {"f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
-DTYPE = {"i8": np.uint8, "i16": np.uint16, "i32": np.uint32, "f16": np.float16, "f32": np.float32}
-COMPARE = {"eq": np.equal, "ult": np.less, "ugt": np.greater, "uge": np.greater_equal}
-FLOAT = {"fmul": np.multiply, "fadd": np.add}
+FORMATS: dict[str, Any] = {"f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
+DTYPE: dict[str, Any] = {"i8": np.uint8, "i16": np.uint16, "i32": np.uint32, "f16": np.float16, "f32": np.float32}
+COMPARE: dict[str, Any] = {"eq": np.equal, "ult": np.less, "ugt": np.greater, "uge": np.greater_equal}
+FLOAT: dict[str, Any] = {"fmul": np.multiply, "fadd": np.add}
 
 
-def builder() -> Any:
+def word(value: Any) -> Any:
+    """An integer as an i32."""
+    return np.uint32(value) if isinstance(value, int) else value
+
+
+class Arrays:
     """The methods of a `Builder` that the conversions use, on arrays of unsigned integers and floats."""
 
-    def word(value: Any) -> Any:
-        return np.uint32(value) if isinstance(value, int) else value
-
-    def to(value: Any, type_: Any) -> Any:
+    def zext(self, value: Any, type_: Type) -> Any:
         return value.astype(DTYPE[type_.text])
 
-    return SimpleNamespace(
-        zext=to, trunc=to, fpext=to,
-        bitcast=lambda value, type_: value.view(DTYPE[type_.text]),
-        shl=lambda value, by: value << np.uint32(by), lshr=lambda value, by: value >> np.uint32(by),
-        bit_and=lambda left, right: left & word(right), bit_or=lambda left, right: left | word(right),
-        add=lambda left, right: left + word(right), sub=lambda left, right: left - word(right),
-        constant=lambda value, type_: DTYPE[type_.text](value),
-        float_constant=lambda bits: np.uint32(bits).view(np.float32),
-        float_op=lambda kind, left, right: FLOAT[kind](left, right),
-        compare=lambda kind, left, right: COMPARE[kind](left, right),
-        select=np.where,
-    )  # fmt: skip
+    trunc = fpext = zext
+
+    def bitcast(self, value: Any, type_: Type) -> Any:
+        return value.view(DTYPE[type_.text])
+
+    def shl(self, value: Any, by: int) -> Any:
+        return value << np.uint32(by)
+
+    def lshr(self, value: Any, by: int) -> Any:
+        return value >> np.uint32(by)
+
+    def bit_and(self, left: Any, right: Any) -> Any:
+        return left & word(right)
+
+    def bit_or(self, left: Any, right: Any) -> Any:
+        return left | word(right)
+
+    def add(self, left: Any, right: Any) -> Any:
+        return left + word(right)
+
+    def sub(self, left: Any, right: Any) -> Any:
+        return left - word(right)
+
+    def constant(self, value: int, type_: Type) -> Any:
+        return DTYPE[type_.text](value)
+
+    def float_constant(self, bits: int) -> Any:
+        return np.uint32(bits).view(np.float32)
+
+    def float_op(self, kind: str, left: Any, right: Any) -> Any:
+        return FLOAT[kind](left, right)
+
+    def compare(self, kind: str, left: Any, right: Any) -> Any:
+        return COMPARE[kind](left, right)
+
+    def select(self, condition: Any, on_true: Any, on_false: Any) -> Any:
+        found: Any = np.where(condition, on_true, on_false)
+        return found
+
+
+BUILDER = cast(Any, Arrays())
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_8_bit_float_is_widened_exactly(name: str) -> None:
     bits = np.arange(256, dtype=np.uint8)
-    found = bits_of_f8.widened(builder(), cast(Any, bits), DTYPES[name])
+    found = cast(Any, bits_of_f8.widened(BUILDER, cast(Any, bits), DTYPES[name]))
     np.testing.assert_array_equal(found, bits.view(FORMATS[name]).astype(np.float32))
     assert (np.signbit(found) == (bits >= 128)).all()
 
@@ -58,8 +89,8 @@ def test_a_float_is_rounded_once_and_saturated(name: str) -> None:
     low = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     values = (high | low).ravel().view(np.float32)
     with np.errstate(invalid="ignore"):
-        found = cast(Any, bits_of_f8.narrowed(builder(), cast(Any, values), DTYPES[name]))
-        limit = float(ml_dtypes.finfo(FORMATS[name]).max)
+        found = cast(Any, bits_of_f8.narrowed(BUILDER, cast(Any, values), DTYPES[name]))
+        limit = DTYPES[name].largest
         expected = values.clip(-limit, limit).astype(FORMATS[name])
     is_nan = np.isnan(values)
     assert np.isnan(found[is_nan].view(FORMATS[name]).astype(np.float32)).all()

@@ -81,12 +81,12 @@ def write(folder: Path, *manifests: dict[str, Any]) -> Path:
     return folder
 
 
-def bundle(*manifests: dict[str, Any]) -> bytes:
+def bundle(*manifests: dict[str, Any], arch: str = "sm_90a") -> bytes:
     """The same kernels in a bundle."""
     kernels: list[dict[str, Any]] = []
     blobs: dict[str, bytes] = {}
-    for entry in manifests:
-        code = samples.cubin(entry["kernel"])
+    for entry in ({**one, "arch": arch} for one in manifests):
+        code = samples.cubin(entry["kernel"], sm=int(arch[3:].rstrip("af")))
         digest = hashlib.sha256(code).hexdigest()
         constants = [f"{key}={value}" for key, value in entry["constants"].items() if not isinstance(value, float)]
         name = "-".join([entry["kernel"], *constants])
@@ -94,5 +94,5 @@ def bundle(*manifests: dict[str, Any]) -> bytes:
         kernels.append({"name": name, "blob": digest, "steps": [], "manifest": entry | {"digests": {"cubin": digest} | texts}})
         blobs[digest] = code
     kernels.sort(key=lambda entry: entry["name"])
-    description = {"model": "ops", "arch": "sm_90a", "config": {"n": 1}, "kernels": kernels, **samples.STEP}
+    description = {"model": "ops", "arch": arch, "config": {"n": 1}, "kernels": kernels, **samples.STEP}
     return samples.encode(description, dict(sorted(blobs.items())))

@@ -24,14 +24,13 @@ _NAN: Final = 0x7F
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """`mantissa`: its bits. `bias`: of the exponent. `largest`: the largest finite value."""
+    """`mantissa`: its bits. `bias`: of the exponent."""
 
     mantissa: int
     bias: int
-    largest: float
 
 
-_FORMATS: Final = {"f8e4m3": _Format(3, 7, 448.0), "f8e5m2": _Format(2, 15, 57344.0)}
+_FORMATS: Final = {"f8e4m3": _Format(3, 7), "f8e5m2": _Format(2, 15)}
 
 
 def _bits(value: float) -> int:
@@ -63,7 +62,7 @@ def narrowed(out: Builder, value: SsaValue, dtype: DType) -> SsaValue:
     form = _FORMATS[dtype.name]
     bits = out.bitcast(value, i32)
     magnitude = out.bit_and(bits, 0x7FFFFFFF)
-    limit = out.constant(_bits(form.largest), i32)
+    limit = out.constant(_bits(dtype.largest), i32)
     is_nan = out.compare("ugt", magnitude, out.constant(0x7F800000, i32))
     finite = out.select(out.compare("ult", magnitude, limit), magnitude, limit)  # floats without a sign order as their bits
     dropped = _F32_MANTISSA - form.mantissa
