@@ -1,6 +1,6 @@
 """Conversions of 8-bit floats by arithmetic agree with ml_dtypes on every 8-bit float, and on f32 values around every boundary.
 
-A builder that computes with NumPy arrays takes the place of the one that writes MLIR.
+A builder that computes with NumPy arrays takes the place of MLIR's.
 """
 
 from __future__ import annotations

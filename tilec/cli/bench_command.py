@@ -89,7 +89,10 @@ def _named(gpu: str | None, arch: str | None) -> Rates:
     if gpu is not None:
         return named_gpu(gpu, PUBLISHED)
     targets = chosen_targets(arch) or (Target.parse("sm_90"),)
-    return next(one for one in PUBLISHED.values() if one.arch == targets[0].name)
+    found = next((one for one in PUBLISHED.values() if one.arch == targets[0].name), None)
+    if found is None:
+        raise UsageError(f"no rates of a GPU are known for {targets[0]}; name a GPU with `--gpu`: {', '.join(PUBLISHED)}")
+    return found
 
 
 def _subject(project: str | None, kernel: str, constants: tuple[str, ...], target: Target, folder: Path) -> Subject:

@@ -120,7 +120,7 @@ def _checked(bench: Any, entry: Any) -> dict[str, Any]:
         count += 1
         bad = [result.output for result in results if not result.ok]
         if bad or not guards_intact(tensors):
-            return {"sizes": count, "wrong": f"{dims}: {', '.join(bad) or 'bytes beside the tensor were written'}"}
+            return {"sizes": count, "wrong": f"{dims}: {', '.join(bad) or 'bytes next to the tensor were written'}"}
     return {"sizes": count, "wrong": "" if count else "no size fits"}
 
 
