@@ -18,7 +18,7 @@ from tilec.target.targets import MAIN_TARGETS, TARGETS
 
 ARCHS = [target.name for target in MAIN_TARGETS]
 EVERYWHERE = ("matmul", "matmul_split", "flash_attention", "decode_attention", "matvec")
-CASES = [
+MAIN_CASES = [
     (name, number, arch)
     for turn, name in enumerate(sorted(shipped_launches.SIZES))
     for number in range(len(shipped_launches.SIZES[name]))
@@ -29,11 +29,12 @@ CASES = [
 ]
 OTHERS = [target.name for target in TARGETS if target not in MAIN_TARGETS]
 OLDER = ("sm_80", "sm_86", "sm_89")
-CASES += [
+OTHER_CASES = [
     (name, number, OTHERS[(turn + number) % len(OTHERS)])
     for turn, name in enumerate(sorted(shipped_launches.SIZES))
     for number in range(len(shipped_launches.SIZES[name]))
 ]
+CASES = [*MAIN_CASES, *OTHER_CASES]
 LARGE = {("matmul", 0), ("matmul", 2), ("matmul_split", 1), ("matmul_silu_mul", 0), ("matmul_silu_mul", 2)}
 """The slowest sizes; last, so that the default run uses them only if a kernel has no other."""
 CASES.sort(key=lambda case: case[:2] in LARGE)

@@ -68,8 +68,7 @@ class Arrays:
         return COMPARE[kind](left, right)
 
     def select(self, condition: Any, on_true: Any, on_false: Any) -> Any:
-        found: Any = np.where(condition, on_true, on_false)
-        return found
+        return cast(Any, np.where)(condition, on_true, on_false)
 
 
 BUILDER = cast(Any, Arrays())

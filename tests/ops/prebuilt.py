@@ -85,7 +85,8 @@ def bundle(*manifests: dict[str, Any], arch: str = "sm_90a") -> bytes:
     """The same kernels in a bundle."""
     kernels: list[dict[str, Any]] = []
     blobs: dict[str, bytes] = {}
-    for entry in ({**one, "arch": arch} for one in manifests):
+    entries: list[dict[str, Any]] = [{**one, "arch": arch} for one in manifests]
+    for entry in entries:
         code = samples.cubin(entry["kernel"], sm=int(arch[3:].rstrip("af")))
         digest = hashlib.sha256(code).hexdigest()
         constants = [f"{key}={value}" for key, value in entry["constants"].items() if not isinstance(value, float)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.staging_ops import AsyncCopy
 from tilec.ir.ops.sync_ops import Drain, Ring
 from tilec.ir.verifier import verify
-from tilec.passes.schedule import prepare
-from tilec.target.schedule import Role, Schedule
-from tilec.target.targets import SM_90A
+from tilec.lowering import lower
+from tilec.passes.schedule import choose, prepare
+from tilec.target.schedule import AFTER_WAIT, BEFORE, Overrides, Role, Schedule, merged
+from tilec.target.targets import SM_80, SM_86, SM_89, SM_90A, Target
 
 SHIPPED = Path(__file__).resolve().parents[2] / "kernels_src"
 MATVEC = {"E": "bf16", "B": 1, "K": 2560, "ROWS": 1, "BLOCK": 512}
@@ -195,3 +197,16 @@ def test_copies_at_offsets_from_tensors_that_are_not_resident_stay_after_the_wai
     wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))
     assert not [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
     assert [op for op in function.body.walk() if isinstance(op, AsyncCopy)]
+
+
+@pytest.mark.parametrize("target", [SM_80, SM_86, SM_89], ids=str)
+@pytest.mark.parametrize("name", ["rms_norm", "matvec_add", "decode_attention"])
+def test_a_chip_without_dependent_launches_has_no_wait(name: str, target: Target) -> None:
+    entry, constants = shipped.specialisation(name, {})
+    schedule = choose(shipped.load(name), target, replace(merged(entry.overrides(constants), target), early=3, next=BEFORE))
+    assert schedule.early is None and schedule.next == AFTER_WAIT
+    function = prepare(shipped.load(name), target, schedule)
+    lowered = lower(function, target)
+    assert not any(isinstance(op, WaitPrior) for op in function.body.walk())
+    assert not lowered.dependent_launch and "griddepcontrol" not in lowered.mlir
+    assert lower(prepare(shipped.load(name), SM_90A, Overrides(warps=schedule.warps)), SM_90A).dependent_launch
