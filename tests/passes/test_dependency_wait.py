@@ -17,7 +17,7 @@ from tilec.ir.ops.sync_ops import Drain, Ring
 from tilec.ir.verifier import verify
 from tilec.lowering import lower
 from tilec.passes.schedule import choose, prepare
-from tilec.target.schedule import AFTER_WAIT, BEFORE, Overrides, Role, Schedule, merged
+from tilec.target.schedule import BEFORE, Overrides, Role, Schedule, merged
 from tilec.target.targets import SM_80, SM_86, SM_89, SM_90A, Target
 
 SHIPPED = Path(__file__).resolve().parents[2] / "kernels_src"
@@ -204,7 +204,7 @@ def test_copies_at_offsets_from_tensors_that_are_not_resident_stay_after_the_wai
 def test_a_chip_without_dependent_launches_has_no_wait(name: str, target: Target) -> None:
     entry, constants = shipped.specialisation(name, {})
     schedule = choose(shipped.load(name), target, replace(merged(entry.overrides(constants), target), early=3, next=BEFORE))
-    assert schedule.early is None and schedule.next == AFTER_WAIT
+    assert schedule.early == 3 and schedule.next == BEFORE  # they are kept, and have no effect
     function = prepare(shipped.load(name), target, schedule)
     lowered = lower(function, target)
     assert not any(isinstance(op, WaitPrior) for op in function.body.walk())

@@ -82,8 +82,8 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         bool(wanted.persistent),
         wanted.cluster or 1,
         wanted.order or GRID,
-        wanted.early if target.overlaps_launches else None,
-        (wanted.next if target.overlaps_launches else None) or AFTER_WAIT,
+        wanted.early,
+        wanted.next or AFTER_WAIT,
         wanted.store or THREADS,
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
