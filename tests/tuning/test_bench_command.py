@@ -259,6 +259,12 @@ def test_no_gpu_of_a_name_that_is_not_known(kernel: Path, capsys: pytest.Capture
     assert "known are h200, h100, b200, rtx5090" in capsys.readouterr().err
 
 
+def test_an_architecture_without_published_rates_asks_for_a_gpu(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    says(Path.cwd(), {"failed": "no NVIDIA driver on this machine"})
+    assert commands.run(["bench", str(kernel), "--arch", "sm_80"]) == 2
+    assert "no rates of a GPU are known for sm_80; name a GPU with `--gpu`: h200" in capsys.readouterr().err
+
+
 def test_bytes_and_products_are_those_of_the_launch() -> None:
     function = load("matmul", {"BM": 64, "BN": 128, "E": "bf16"})
     contract = Contract.of_function(function, prove(function))
