@@ -68,7 +68,7 @@ def test_a_target_takes_the_schedules_of_the_one_that_it_is_like(tmp_path: Path)
         ('arch = ["sm_100f"]', 'arch = ["sm_120"]', "this schedule is for `sm_120`, which is not built"),
     ],
 )
-def test_a_mistake_is_an_error_at_its_place(old: str, new: str, message: str, tmp_path: Path) -> None:
+def test_a_mistake_is_an_error_on_its_line(old: str, new: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(CompileError) as caught:
         read(tmp_path, TEXT.replace(old, new))
     found = [one for one in caught.value.diagnostics if message in one.message]

@@ -59,7 +59,11 @@ def _ptx(fields: Fields, products: Mapping[str, bytes], _: Mapping[str, str]) ->
 
 def _cubin(fields: Fields, products: Mapping[str, bytes], _: Mapping[str, str]) -> str:
     found = read_image(products["cubin"]).arch
-    return "" if f"sm_{found}" == str(fields["target"]).rstrip("af") else f"its CUBIN is for sm_{found}, not for {fields['target']}"
+    return (
+        ""
+        if f"sm_{found}" == str(fields["target"]).rstrip("af")
+        else f"its CUBIN is for sm_{found}, not for {fields['target']}"
+    )
 
 
 def _artifact(fields: Fields, products: Mapping[str, bytes], digests: Mapping[str, str]) -> str:
