@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Constant = int | float | bool | str
 VOCABULARY_SOURCE = (
     "untrusted/limits.py", "progress.py", "diagnostics/diagnostic.py", "diagnostics/visible.py",
-    "diagnostics/internal_errors.py", "target/targets.py", "target/families.py", "target/dtypes.py",
+    "diagnostics/internal_errors.py", "target/targets.py", "target/chips.py", "target/families.py", "target/dtypes.py",
     "artifact/records.py", "pipeline.py", "ir", "language",
 )  # fmt: skip
 """Source of tilec that every stage depends on; this file contains the stages themselves."""

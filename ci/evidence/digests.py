@@ -33,7 +33,7 @@ from ci.evidence.products import Record, read_products
 PRODUCTS: Final = "tests/golden/products.json"
 COMPILER: Final = (
     "tilec/frontend", "tilec/diagnostics/spelling.py", "tilec/ir", "tilec/language", "tilec/passes", "tilec/target/schedule.py",
-    "tilec/target/families.py", "tilec/target/dtypes.py",
+    "tilec/target/families.py", "tilec/target/chips.py", "tilec/target/dtypes.py",
     "tilec/atoms", "tilec/mlir", "tilec/lowering", "tilec/codegen", "tilec/assemble", "tilec/toolchain.py",
     "tilec/target/targets.py", "tilec/artifact/records.py", "tilec/pipeline.py", "tilec/untrusted/limits.py",
 )  # fmt: skip

@@ -59,6 +59,7 @@ SOURCES: Final = {
         "audit/tasks.py",
         "diagnostics/diagnostic.py",
         "ir",
+        "target/chips.py",
         "target/dtypes.py",
         "target/families.py",
         "untrusted/limits.py",
