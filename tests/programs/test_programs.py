@@ -58,7 +58,7 @@ MULTIPLYING = [
     408, 426, 435, 439, 448, 451, 472, 475, 480, 488, 489, 508,
 ]  # fmt: skip
 """Numbers of programs with a product that a producer can feed."""
-FED_BY_WARPS = [target.name for target in TARGETS if fed_family(TMA, target) is MMA_SYNC]
+FED_BY_WARPS = [target.name for target in MAIN_TARGETS if fed_family(TMA, target) is MMA_SYNC]
 """Targets on which a producer feeds `mma.sync`."""
 
 

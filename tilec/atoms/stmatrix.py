@@ -22,15 +22,13 @@ WARPS: Final = 4
 
 def fits(layout: Layout, rows: int, columns: int, warps: int) -> bool:
     """Whether `store_rows` can store a (rows, columns) matrix in this layout on so many warps."""
-    return _is_of_groups(layout, rows, columns, warps) or _grid(layout, rows, columns, warps) is not None
+    return _of_groups(layout, rows, columns, warps) is not None or _grid(layout, rows, columns, warps) is not None
 
 
-def _is_of_groups(layout: Layout, rows: int, columns: int, warps: int) -> bool:
-    """Whether groups of four warps have a matrix as an accumulator of `wgmma` or `tcgen05`."""
-    return any(
-        atom.fits(rows, columns, warps) and _plain(layout) == _plain(atom.accumulator(rows, columns, warps))
-        for atom in (wgmma, tcgen05)
-    )
+def _of_groups(layout: Layout, rows: int, columns: int, warps: int) -> Layout | None:
+    """The layout with all digits of an accumulator of `wgmma` or `tcgen05`; None if groups of four warps do not have it so."""
+    known = (atom.accumulator(rows, columns, warps) for atom in (wgmma, tcgen05) if atom.fits(rows, columns, warps))
+    return next((one for one in known if _plain(layout) == _plain(one)), None)
 
 
 def _grid(layout: Layout, rows: int, columns: int, warps: int) -> WarpGrid | None:
@@ -64,8 +62,9 @@ def store_rows(
     """Store columns `first` to `first + rows.width` of a matrix with `columns` columns at shared pointer `base`, which has the
     alignment of the swizzle of `rows`. `registers`: the thread's elements in `layout`, which `fits`. `lane` and `warp` (index
     among the `warps` that have the matrix) are i32."""
-    if _is_of_groups(layout, rows.shape[0], columns, warps):
-        _store_of_groups(out, rows, base, registers, layout, first, lane, warp)
+    of_groups = _of_groups(layout, rows.shape[0], columns, warps)
+    if of_groups is not None:
+        _store_of_groups(out, rows, base, registers, of_groups, first, lane, warp)
         return
     grid = _grid(layout, rows.shape[0], columns, warps)
     assert grid is not None

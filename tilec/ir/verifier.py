@@ -12,6 +12,7 @@ from tilec.ir.expr import Expr
 from tilec.ir.ops import If, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.sync_ops import Roles
+from tilec.ir.ops.tmem_ops import TmemFree
 from tilec.ir.types import TensorType, TileType
 
 
@@ -69,14 +70,14 @@ def _verify_wait(function: Function) -> None:
     waits = [op for op in function.body.walk() if isinstance(op, WaitPrior)]
     if not waits:
         return
-    last = function.body.ops[-1]
+    *before, last = [op for op in function.body.ops if not isinstance(op, TmemFree)]
     blocks = last.regions if isinstance(last, Roles) and waits[0] not in function.body.ops else [function.body]
     wait_indices = [[index for index, op in enumerate(block.ops) if isinstance(op, WaitPrior)] for block in blocks]
     if len(waits) != len(blocks) or any(len(indices) != 1 for indices in wait_indices):
         raise VerifyError(_at(waits[0], "a kernel waits once, outside of loops and branches, or each of its roles does"))
     prologue = Block(ops=[op for block, (index,) in zip(blocks, wait_indices, strict=True) for op in block.ops[:index]])
     if function.body not in blocks:
-        prologue.ops += function.body.ops[:-1]
+        prologue.ops += before
     for op in prologue.walk():
         tensors = [(tensor, effect) for tensor, effect in op.touched() if isinstance(tensor.type, TensorType)]
         accessed = [tensor for tensor, effect in tensors if effect is not Effect.READ or not function.is_resident(tensor)]
