@@ -68,17 +68,19 @@ def launch_of(name: str, seed: int = 0) -> Launch:
         return Launch(arguments, (1, 1, 1), {"c_desc": wide(a).T @ wide(b)})
     if kernel == "matmul_pointers":
         return _pointers(random, 100, 56, 96)
-    return _matmul(random, name, case)
+    return _matmul(random, name, case, seed)
 
 
-def _matmul(random: np.random.Generator, name: str, case: dict[str, Any]) -> Launch:
+def _matmul(random: np.random.Generator, name: str, case: dict[str, Any], seed: int) -> Launch:
     """`C = A @ B.T`; the grid and the numbers of tiles by kernel."""
     kernel, constants, blocks = case["kernel"], case["constants"], case["ctas"]
     if kernel in ("matmul_pair", "matmul_clc"):
         (bm, bk), (bn, _) = (_tile(case["signature"][key]) for key in ("a_desc", "b_desc"))
     else:
         bm, bn, bk = constants["BM"], constants["BN"], constants["BK"]
-    tiles_m, tiles_n, depth = (3, 2, bk) if kernel == "matmul_persistent" else (1, 2, 3 * bk)
+    tiles_m, tiles_n, depth = 1, 2, 3 * bk
+    if kernel == "matmul_persistent":  # with a seed some block has three tiles, more than accumulators
+        tiles_m, depth = 5 if seed else 3, bk
     if kernel == "matmul_pair":
         tiles_m, tiles_n, depth = 2, 1, 5 * bk // 2 * 2
     dtype = E5M2 if "fp8e5" in name else E4M3 if "fp8" in name else BF16

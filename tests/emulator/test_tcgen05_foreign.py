@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.campaign import chosen
-from tests.emulator.tcgen05_cases import CASES, emulate, launch_of
+from tests.emulator.tcgen05_cases import CASES, emulate, launch_of, text
 from tilec.emulator.errors import NOTES
 from tilec.emulator.ordering.proxies import COUNTS
 
@@ -48,3 +48,23 @@ def test_triton_kernels_emulate_without_fault_and_agree_with_numpy(name: str, se
 def test_the_fences_and_waits_that_triton_leaves_out_are_notes() -> None:
     report = emulate("matmul_tma_bf16_m64-sm_100", launch_of("matmul_tma_bf16_m64-sm_100"))
     assert {note.kind for note in report.notes} == {"tensor-fence", "tensor-wait"}
+
+
+REMOVED = [
+    ("matmul_tma_bf16_m64-sm_100", 72, "tcgen05.wait::st", "async"),
+    ("matmul_tma_bf16_m64-sm_100", 473, "tcgen05.wait::ld", "async"),
+    ("matmul_persistent_ws-sm_100", 233, "bar.sync", "race"),
+    ("matmul_pointers-sm_100", 223, "fence.proxy.async", "proxy"),
+    ("matmul_nvfp4-sm_100", 252, "tcgen05.wait::st", "async"),
+    ("pair_bf16_128x128-sm_100", 437, "tcgen05.wait::ld", "async"),
+]
+"""Lines whose removal leaves the results right, with the kind of fault that must find it."""
+
+
+@pytest.mark.parametrize(("name", "line", "instruction", "kind"), REMOVED)
+def test_a_synchronisation_that_triton_needs_is_missed(name: str, line: int, instruction: str, kind: str) -> None:
+    lines = text(name).split("\n")
+    assert instruction in lines[line - 1]
+    lines[line - 1] = ""
+    report = emulate(name, launch_of(name, 1), ptx="\n".join(lines))
+    assert kind in {fault.kind for fault in report.faults if (fault.kind, fault.message) not in DEPARTURES.get(name, set())}
