@@ -10,6 +10,7 @@ from thread_machine import Thread
 from tilec.atoms import cp_async, ldmatrix, mma_sync
 from tilec.atoms.mma_sync import WarpGrid
 from tilec.codegen import to_ptx
+from tilec.ir.layouts.layout import Layout
 from tilec.ir.types import SharedType, bf16, f16
 from tilec.lowering.positions import Position
 from tilec.mlir.builder import Builder
@@ -80,9 +81,27 @@ def test_matrix_loads_give_the_fragments(side: str, transposed: bool, grid: Warp
     layout = mma_sync.operand_a(*tile, grid) if side == "a" else mma_sync.operand_b(*tile, grid)
     matrix_shape = (64, 32) if side == "a" else (32, 64)
     type = SharedType(bf16, (matrix_shape[1], matrix_shape[0]) if transposed else matrix_shape, 1)
-    coordinates_at = {type.offset(r, c): (r, c) for r in range(type.shape[0]) for c in range(type.shape[1])}
     origin = (0, step) if side == "a" else (step, 0)
-    for warp in range(grid.count):
+    check_fragments(type, layout, grid.count, origin, transposed)
+
+
+@pytest.mark.parametrize("grid", [WarpGrid(1, 1), WarpGrid(4, 1), WarpGrid(2, 2), WarpGrid(1, 4), WarpGrid(1, 8)], ids=str)
+@pytest.mark.parametrize("step", [0, 48, 64, 112])
+def test_matrix_loads_find_their_sub_tile(grid: WarpGrid, step: int) -> None:
+    """Rows of operand A, and of B in both orders, that are wider than a swizzle span; each of eight warps has half of one."""
+    rows = 16 * grid.rows
+    along_k = SharedType(bf16, (rows, 128), 1, 2)
+    check_fragments(along_k, mma_sync.operand_a(rows, 16, grid), grid.count, (0, step), transposed=False)
+    along_k = SharedType(bf16, (256, 128), 1, 2)
+    check_fragments(along_k, mma_sync.operand_b(16, 256, grid), grid.count, (step, 0), transposed=True)
+    along_n = SharedType(bf16, (128, 256), 1, 4)
+    check_fragments(along_n, mma_sync.operand_b(16, 256, grid), grid.count, (step, 0), transposed=False)
+
+
+def check_fragments(type: SharedType, layout: Layout, warps: int, origin: tuple[int, int], transposed: bool) -> None:
+    """Each lane of each warp loads the elements of its layout, at `origin` of the matrix, without conflicts of banks."""
+    coordinates_at = {type.offset(r, c): (r, c) for r in range(type.shape[0]) for c in range(type.shape[1])}
+    for warp in range(warps):
         lanes: list[Thread] = []
         for lane in range(32):
             thread = Thread()

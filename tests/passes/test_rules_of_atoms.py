@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tilec.atoms import stmatrix, tma, wgmma
+from tilec.atoms import mma_sync, stmatrix, tma, wgmma
+from tilec.atoms.mma_sync import WarpGrid
 from tilec.ir.expr import sym
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.types import SharedType, TensorType, bf16
@@ -29,6 +30,17 @@ def test_a_matrix_with_its_columns_on_other_threads_is_not_stored() -> None:
     layout = wgmma.accumulator(ROWS, COLUMNS, WARPS)
     swapped = Layout(2, layout.registers, layout.lanes[::-1], layout.warps)
     assert not stmatrix.fits(swapped, ROWS, COLUMNS, WARPS)
+
+
+@pytest.mark.parametrize("grid", [WarpGrid(4, 1), WarpGrid(2, 2), WarpGrid(1, 4), WarpGrid(8, 1)], ids=str)
+@pytest.mark.parametrize("columns", [64, 96, 160])
+def test_accumulators_of_warps_are_stored_whatever_their_grid(grid: WarpGrid, columns: int) -> None:
+    layout = mma_sync.accumulator(ROWS, columns, grid)
+    assert stmatrix.fits(layout, ROWS, columns, grid.count)
+    assert not stmatrix.fits(layout, ROWS, columns, 2 * grid.count)
+    assert not stmatrix.fits(Layout(2, layout.registers, layout.lanes[::-1], layout.warps), ROWS, columns, grid.count)
+    swapped = Layout(2, layout.registers, layout.lanes, layout.warps[::-1])
+    assert stmatrix.fits(swapped, ROWS, columns, grid.count) == (1 in (grid.rows, grid.columns))
 
 
 # Copies
