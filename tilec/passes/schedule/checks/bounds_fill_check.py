@@ -16,8 +16,8 @@ from math import prod
 from typing import Any, Final
 
 from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
-from tilec.ir.ops import Binary, Broadcast, Cast, For, If, Permute, Reduce, Reshape, Select, Store, Unary, Yield
-from tilec.ir.ops.staging_ops import GroupMma, TensorCopy, WaitMma
+from tilec.ir.ops import Binary, Broadcast, Cast, For, If, Mma, Permute, Reduce, Reshape, Select, Store, Unary, Yield
+from tilec.ir.ops.staging_ops import GroupMma, Relayout, SharedLoad, TensorCopy, WaitMma
 from tilec.ir.ops.tmem_ops import TmemLoad, TmemMma
 from tilec.ir.types import SharedType, TileType, TmemType
 
@@ -26,7 +26,9 @@ Bound = tuple[Value, Any]
 Demand = tuple[Bound | None, ...]
 """A bound for each axis of a value; None if all elements are demanded."""
 
-_KNOWN: Final = (Unary, Binary, Select, Cast, Broadcast, Permute, Reshape, Reduce, WaitMma, GroupMma, TmemLoad)
+_KNOWN: Final = (
+    Unary, Binary, Select, Cast, Broadcast, Relayout, Permute, Reshape, Reduce, WaitMma, GroupMma, Mma, SharedLoad, TmemLoad,
+)  # fmt: skip
 
 
 def check(function: Function) -> None:
@@ -105,6 +107,16 @@ def _demanded_of_operands(op: Op, bounds: Demand) -> Iterator[tuple[Value, Deman
         case GroupMma():
             left, _, right, _, acc = op.operands
             yield from ((left, (bounds[0], None)), (right, (bounds[1], None)), (acc, bounds))
+        case Mma() if len(bounds) == 2:
+            left, right, acc = op.operands
+            yield from ((left, (bounds[0], None)), (right, (None, bounds[1])), (acc, bounds))
+        case SharedLoad():
+            # Row i of the buffer is row i of the result, or column i if transposed, only if the result begins at row 0.
+            first, rows = (op.column, bounds[1]) if op.transposed else (op.row, bounds[0])
+            yield op.buffer, (None if first else rows, None)
+            yield _fully_demanded(op.stage)
+        case Mma():
+            yield from map(_fully_demanded, op.operands)
         case WaitMma() | TmemLoad():
             result, *others = op.operands
             yield result, bounds

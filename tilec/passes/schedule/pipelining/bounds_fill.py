@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from math import prod
 
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.ops import Binary, Broadcast, Cast, For, If, Permute, Reduce, Reshape, Select, Store, Unary, Yield
-from tilec.ir.ops.staging_ops import GroupMma, TensorCopy, WaitMma
+from tilec.ir.ops import Binary, Broadcast, Cast, For, If, Mma, Permute, Reduce, Reshape, Select, Store, Unary, Yield
+from tilec.ir.ops.staging_ops import GroupMma, Relayout, SharedLoad, TensorCopy, WaitMma
 from tilec.ir.ops.tmem_ops import TmemLoad, TmemMma
 
-SAME_AXES = (Unary, Binary, Select, Cast, Broadcast)
+SAME_AXES = (Unary, Binary, Select, Cast, Broadcast, Relayout)
+DEPTHS = (1, 0, None)
+"""The axis of each operand of an `mma` along which it sums."""
 
 
 def mark(function: Function) -> Function:
@@ -54,6 +56,11 @@ def _reached(op: Op, buffer: Value, axes: dict[Value, set[int]]) -> Iterator[tup
         yield from ((op.result, axis) for axis in axes.get(op.operands[4], ()))
     elif isinstance(op, TmemMma):  # an accumulator is loaded for the tile that it was computed for
         yield from ((op.accumulator, axis) for axis, read in enumerate(op.operands[:4:2]) if read is buffer)
+    elif isinstance(op, SharedLoad) and op.buffer is buffer:
+        yield op.result, int(op.transposed)
+    elif isinstance(op, Mma):
+        yield from ((op.result, axis) for value, depth in zip(op.operands, DEPTHS, strict=True)
+                    for axis in axes.get(value, ()) if axis != depth)  # fmt: skip
     elif isinstance(op, WaitMma | TmemLoad):
         yield from ((op.result, axis) for axis in axes.get(op.operands[0], ()))
     elif isinstance(op, SAME_AXES):
@@ -82,6 +89,8 @@ def _keeps_rows_independent(op: Op, copy: TensorCopy, axes: dict[Value, set[int]
     """Whether an operation keeps the rows independent of each other, and stores only those in bounds."""
     if isinstance(op, GroupMma | TmemMma):
         return True  # its other operands are buffers of other copies, and an accumulator that the analysis tracks
+    if isinstance(op, SharedLoad) and op.buffer is copy.buffer:
+        return (op.column if op.transposed else op.row) == 0  # its rows are numbered like those of the copy
     if any(read is copy.buffer for read, _ in op.touched()) and op.num_results:
         return False
     offset, extent = copy.offsets[copy.row_axis], copy.source.tensor.dims[copy.row_axis]
@@ -91,6 +100,10 @@ def _keeps_rows_independent(op: Op, copy: TensorCopy, axes: dict[Value, set[int]
     tainted = [value for value in op.operands if axes.get(value)]
     if not tainted or isinstance(op, (WaitMma, TmemLoad, *SAME_AXES, Permute, If, Yield)):
         return True
+    if isinstance(op, Mma):
+        return op.result.tile.rank == 2 and all(
+            depth not in axes.get(value, ()) for value, depth in zip(op.operands, DEPTHS, strict=True)
+        )
     if isinstance(op, Reshape):
         return axes[op.operands[0]] <= _kept_axes(op).keys()
     if isinstance(op, Reduce):
