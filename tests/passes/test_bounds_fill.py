@@ -29,7 +29,7 @@ from tilec.passes.schedule.pipelining.staged_products import Emitter
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import persistent
 from tilec.target.schedule import Overrides
-from tilec.target.targets import SM_90A
+from tilec.target.targets import SM_90A, SM_120A, Target
 
 TEXT = '''"""A product, of which each test stores another thing."""
 import tilec
@@ -96,18 +96,24 @@ def written(folder: Path, case: str) -> Function:
     return load_kernel(path, {}, root=folder)
 
 
-def prepared(folder: Path, case: str) -> Function:
-    return prepare(written(folder, case), SM_90A, Overrides(copy="tma", stages=2, consumers=1))
+def prepared(folder: Path, case: str, target: Target) -> Function:
+    return prepare(written(folder, case), target, Overrides(copy="tma", stages=2, consumers=1))
 
 
+TARGETS = pytest.mark.parametrize("target", [SM_90A, SM_120A], ids=str)
+"""Operands that products read from shared memory, and operands that threads load from there."""
+
+
+@TARGETS
 @pytest.mark.parametrize("case", CASES)
-def test_rows_are_not_filled_if_no_stored_element_depends_on_them(case: str, tmp_path: Path) -> None:
-    assert unfilled(prepared(tmp_path, case)) == CASES[case][3]
+def test_rows_are_not_filled_if_no_stored_element_depends_on_them(case: str, target: Target, tmp_path: Path) -> None:
+    assert unfilled(prepared(tmp_path, case, target)) == CASES[case][3]
 
 
+@TARGETS
 @pytest.mark.parametrize("case", CASES)
 def test_an_independent_checker_works_backwards_from_stored_elements(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The independent checker accepts every copy that the pass marks and refuses all others."""
     refused: set[str] = set()
@@ -122,7 +128,7 @@ def test_an_independent_checker_works_backwards_from_stored_elements(
         return function
 
     monkeypatch.setattr(bounds_fill, "mark", checked)
-    assert unfilled(prepared(tmp_path, case)) == {"a", "b"} - refused
+    assert unfilled(prepared(tmp_path, case, target)) == {"a", "b"} - refused
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -162,6 +168,9 @@ def test_rows_of_the_previous_tile_are_not_those_of_the_current_tile(later: bool
         (lambda: weight_products.made("matmul_split", "bf16", 16, 64, stages=2), {"a", "b"}),
         (lambda: weight_products.made("matmul_silu_mul_few", "bf16", 16, 64, stages=2), {"a"}),
         (lambda: tensor_attention.made("bf16", 64, 64), set[str]()),
+        (lambda: tensor_products.made("bf16", 64, 64, target=SM_120A, stages=2, persistent=True, order="pingpong"), {"a", "b"}),
+        (lambda: weight_products.made("matmul_silu_mul_few", "bf16", 16, 64, target=SM_120A, stages=2), {"a"}),
+        (lambda: tensor_attention.made("bf16", 64, 64, target=SM_120A), set[str]()),
     ],
 )
 def test_shipped_kernels(kernel: Any, names: set[str]) -> None:
@@ -169,28 +178,29 @@ def test_shipped_kernels(kernel: Any, names: set[str]) -> None:
     assert unfilled(kernel().prepared) == names
 
 
+@TARGETS
 @pytest.mark.parametrize("case", ["a sum of columns", "a sum of rows", "rows of another extent"])
-def test_the_emulator_finds_an_observed_row(case: str, tmp_path: Path) -> None:
+def test_the_emulator_finds_an_observed_row(case: str, target: Target, tmp_path: Path) -> None:
     """Emulation of the pass' output reports nothing; if every copy skips its out-of-bounds rows, an uninitialized row reaches a
     store."""
-    right = prepared(tmp_path, case)
+    right = prepared(tmp_path, case, target)
     wrong = parse_function(print_function(right))
     for op in wrong.body.walk():
         if isinstance(op, TensorCopy):
             op.unfilled = True
-    assert emulated(tmp_path, case, right).clean
-    assert "uninitialised" in {fault.kind for fault in emulated(tmp_path, case, wrong).faults}
+    assert emulated(tmp_path, case, right, target).clean
+    assert "uninitialised" in {fault.kind for fault in emulated(tmp_path, case, wrong, target).faults}
 
 
-def emulated(folder: Path, case: str, function: Function) -> Report:
+def emulated(folder: Path, case: str, function: Function, target: Target) -> Report:
     """A launch whose last tiles extend past the tensors, in M = 65 by all rows but one."""
     extents = {"M": 65, "N": 72, "K": 72} | ({"R": 128} if CASES[case][0] == "R" else {})
-    lowered = lower(function, SM_90A)
+    lowered = lower(function, target)
     random = np.random.default_rng(0)
     tensors: dict[str, Any] = {
         name: random.integers(-2, 3, extents[rows] * 72).astype(ml_dtypes.bfloat16).view(np.uint16)
         for name, rows in (("a", "M"), ("b", "N"))
     }
     tensors["out"] = np.zeros(extents[CASES[case][0]] * extents["N"], np.float32)
-    described = manifest(written(folder, case), lowered, SM_90A)
-    return emulate(to_ptx(lowered.mlir, SM_90A), described, tensors, extents, seed=1)
+    described = manifest(written(folder, case), lowered, target)
+    return emulate(to_ptx(lowered.mlir, target), described, tensors, extents, seed=1)

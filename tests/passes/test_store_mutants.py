@@ -17,7 +17,7 @@ from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks.verify import verify
 from tilec.target.schedule import Overrides
-from tilec.target.targets import SM_90A
+from tilec.target.targets import SM_90A, SM_120A, Target
 
 STORED = (
     "scratch_store_rows dropped", "tensor_store dropped", "tensor_store doubled", "wait_stores dropped", "proxy_fence dropped",
@@ -26,26 +26,28 @@ STORED = (
 
 
 @pytest.mark.parametrize(
-    ("tile", "wanted"),
+    ("target", "tile", "wanted"),
     campaign.first(
-        2,
+        3,
         [
-            ((64, 80), {"stages": 2}),
-            ((64, 80), {"stages": 2, "persistent": True}),
-            ((64, 256), {"stages": 5, "persistent": True}),  # fewer scratch buffers than sub-tiles
-            ((64, 80), {"stages": 2, "persistent": True, "order": "pingpong"}),
+            (SM_90A, (64, 80), {"stages": 2}),
+            (SM_90A, (64, 80), {"stages": 2, "persistent": True}),
+            (SM_120A, (64, 80), {"stages": 2, "persistent": True}),
+            (SM_90A, (64, 256), {"stages": 5, "persistent": True}),  # fewer scratch buffers than sub-tiles
+            (SM_90A, (64, 80), {"stages": 2, "persistent": True, "order": "pingpong"}),
+            (SM_120A, (128, 128), {"stages": 2, "persistent": True, "order": "pingpong"}),
         ],
     ),
 )
-def test_what_changes_the_order_of_stores_is_refused(tile: tuple[int, int], wanted: dict[str, Any]) -> None:
+def test_what_changes_the_order_of_stores_is_refused(target: Target, tile: tuple[int, int], wanted: dict[str, Any]) -> None:
     """Tries every location; with ping-pong consumers, which run the same code, one mutant in three."""
-    text = print_function(prepare(source("bf16", *tile), SM_90A, Overrides(copy="tma", store="tma", **wanted)))
-    verify(parse_function(text), SM_90A)
+    text = print_function(prepare(source("bf16", *tile), target, Overrides(copy="tma", store="tma", **wanted)))
+    verify(parse_function(text), target)
     found = list(mutants(text, 3 if "order" in wanted else 1, STORED))
     assert {mutant.kind for mutant in found} == set(STORED)
     for mutant in found:
         with pytest.raises(VerifyError):
-            verify(parse_function(mutant.text), SM_90A)
+            verify(parse_function(mutant.text), target)
             pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
 
 
