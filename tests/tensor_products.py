@@ -36,6 +36,7 @@ class Made(NamedTuple):
     lowered: Lowered
     ptx: str
     manifest: Manifest
+    target: Target = SM_90A
 
 
 def source(element: str, rows: int, columns: int) -> Function:
@@ -53,7 +54,7 @@ def made(element: str, rows: int, columns: int, target: Target = SM_90A, **wante
     prepared = prepare(function, target, schedule, positive=positive)
     lowered = lower(prepared, target, min_blocks=schedule.blocks)
     kernel_manifest = replace(manifest(source(element, rows, columns), lowered, target), schedule=schedule.to_json())
-    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, target), kernel_manifest)
+    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, target), kernel_manifest, target)
 
 
 def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
