@@ -48,15 +48,15 @@ def fits(rows: int, columns: int, warps: int) -> bool:
     whole = rows == LEAST_ROWS or (rows > 0 and rows % TMEM_LANES == 0)
     columns_fit = columns % FAMILY.shape.columns == 0 and columns <= FAMILY.shape.most_columns
     groups = warps // 4
-    divided = warps % 4 == 0 and groups >= 1 and (groups == 1 or _run(columns, groups) > 0)
+    divided = warps % 4 == 0 and groups >= 1 and _run(columns, groups) > 0
     return whole and columns_fit and divided and max(1, rows // TMEM_LANES) * columns <= TMEM_COLUMNS
 
 
 def accumulator(rows: int, columns: int, warps: int) -> Layout:
     """Layout of a loaded (rows, columns) accumulator on `warps` warps: fragments of 16 x 8 as those of `mma_sync`, in the rows
     that each warp accesses. Several groups of four warps share the columns in runs (`_run`)."""
-    groups = warps // 4
-    run, own_rows = (columns if groups == 1 else _run(columns, groups)), min(rows // 4, WARP_LANES)
+    groups, own_rows = warps // 4, min(rows // 4, WARP_LANES)
+    run = _run(columns, groups)
     registers = (
         Digit(2, 1, 1),
         Digit(2, 0, 8),
@@ -69,9 +69,11 @@ def accumulator(rows: int, columns: int, warps: int) -> Layout:
 
 
 def _run(columns: int, groups: int) -> int:
-    """Adjacent columns of one of several groups of warps; 0 if they cannot share the columns. A run is 16-byte chunks of
-    16-bit elements in pairs, as `stmatrix` stores them, and no longer than a register budget for one load."""
-    return next((run for run in (32, 16) if columns % (run * groups) == 0), 0)
+    """Adjacent columns that a group of warps loads at once; 0 if the groups cannot share the columns. Instructions load 8
+    columns times a power of two. A run is 16-byte chunks of 16-bit elements in pairs, as `stmatrix` stores them, and if there
+    are several groups no longer than a register budget for one load."""
+    runs = (256, 128, 64, 32, 16) if groups == 1 else (32, 16)
+    return next((run for run in runs if columns % (run * groups) == 0), 0)
 
 
 def fields(mn_stride: int = 0) -> int:
@@ -163,17 +165,9 @@ def load(out: Builder, buffer: TmemType, source: SsaValue, layout: Layout, warp:
         for half in range(halves.extent):
             for index in range(runs.extent):
                 offset = (half * HALF << _LANE_SHIFT) + tile * columns + index * run * groups.extent
-                for repetitions in _powers(chunk.extent):
-                    registers = ", ".join(f"${number + i}" for i in range(4 * repetitions))
-                    number += 4 * repetitions
-                    shape = f"tcgen05.ld.sync.aligned.16x256b.x{repetitions}.b32"
-                    texts.append(f"{shape} {{{registers}}}, [${count} + {offset}];")
-                    offset += repetitions * LOAD_COLUMNS
+                registers = ", ".join(f"${number + i}" for i in range(4 * chunk.extent))
+                number += 4 * chunk.extent
+                texts.append(f"tcgen05.ld.sync.aligned.16x256b.x{chunk.extent}.b32 {{{registers}}}, [${count} + {offset}];")
     texts.append("tcgen05.wait::ld.sync.aligned; tcgen05.fence::before_thread_sync;")
     constraints = ",".join([*["=f"] * count, "r", "~{memory}"])
     return out.inline_ptx(" ".join(texts), constraints, [first], [f32] * count, side_effects=True)
-
-
-def _powers(count: int) -> list[int]:
-    """Powers of two, the largest first, whose sum is `count`: the repetitions that a load can have."""
-    return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]
