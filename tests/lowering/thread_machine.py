@@ -12,6 +12,7 @@ _BINARY = {
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,
     "shl": lambda a, b: a << b,
     "lshr": lambda a, b: a >> b,
@@ -56,7 +57,7 @@ class Thread(Builder):
             return int(_COMPARE[re.search(r'"(\w+)"', rest)[1]](operands[0], operands[1]))
         if opcode == "select":
             return operands[1] if operands[0] else operands[2]
-        if opcode in ("zext", "sext", "trunc"):
+        if opcode in ("zext", "sext", "trunc", "ptrtoint"):
             return operands[0]
         if opcode == "getelementptr":
             immediate = re.search(r"\[(-?\d+)\]", rest)

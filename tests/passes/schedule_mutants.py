@@ -154,7 +154,11 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
             for offset in (1024, 1032, 4):
                 yield "wrong place", f"ring at {offset}", lambda f, o, n=offset: set_attribute(o, "offset", n)
         case OrderOp():
-            yield "another's turn", f"consumer {1 - op.consumer}", lambda f, o, n=1 - op.consumer: set_attribute(o, "consumer", n)
+            yield (
+                "another's turn",
+                f"consumer {1 - op.consumer}",
+                lambda f, o, n=1 - op.consumer: set_attribute(o, "consumer", n),
+            )
         case Release():
             for iterations in (0, 1, 2):
                 yield (
@@ -221,8 +225,16 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
                     ),
                 )
             yield "loop of other turns", "one more", lambda f, o: set_operand(f, o, 1, lambda f, v: computed(f, o, "add", v, 1))
-            yield "loop of other turns", "one less", lambda f, o: set_operand(f, o, 1, lambda f, v: computed(f, o, "sub", v, -1))
-            yield "loop of other turns", "every other", lambda f, o: set_operand(f, o, 2, lambda f, v: computed(f, o, "add", v, 1))
+            yield (
+                "loop of other turns",
+                "one less",
+                lambda f, o: set_operand(f, o, 1, lambda f, v: computed(f, o, "sub", v, -1)),
+            )
+            yield (
+                "loop of other turns",
+                "every other",
+                lambda f, o: set_operand(f, o, 2, lambda f, v: computed(f, o, "add", v, 1)),
+            )
             for step in (1, 2):
                 yield "loop of other turns", f"by {step}", lambda f, o, n=step: set_constant(f, o, 2, n)
         case If() if any(isinstance(inner, TensorCopy) for inner in op.regions[0].ops):

@@ -75,7 +75,11 @@ def _changes_of_product(op: TmemMma) -> Named:
     yield "another family", "wgmma", lambda f, o: set_attribute(o, "family", "wgmma")
     for kind in COMPARISONS[1:]:
         yield "leaves out products", kind, lambda f, o, k=kind: _only_where(f, o, k)
-    yield "products of one matrix", "the left one", lambda f, o: set_attribute(o, "operands", [*o.operands[:2] * 2, *o.operands[4:]])
+    yield (
+        "products of one matrix",
+        "the left one",
+        lambda f, o: set_attribute(o, "operands", [*o.operands[:2] * 2, *o.operands[4:]]),
+    )
     yield "products of one matrix", "swapped", lambda f, o: _swap(o)
     yield "a product outside of its role", "in the consumers", lambda f, o: _move_to_role(f, o, 0)
     yield "a product outside of its role", "in the producer", lambda f, o: _move_to_role(f, o, 1)
@@ -115,7 +119,9 @@ def _other_layouts(layout: Layout | None) -> Iterator[tuple[str, Layout]]:
     yield "lanes swapped", replace(layout, lanes=layout.lanes[::-1])
     for place in range(2, len(layout.registers) - 1):
         yield f"registers swapped at {place}", replace(layout, registers=_exchanged(layout.registers, place))
-    wide = [place for place, digit in enumerate(layout.registers) if digit.axis == 0 and digit.extent > 1 and digit.stride >= 16]
+    wide = [
+        place for place, digit in enumerate(layout.registers) if digit.axis == 0 and digit.extent > 1 and digit.stride >= 16
+    ]
     for place in wide:
         yield f"a warp takes each {layout.registers[place].stride} rows", _strided(layout, place)
 
@@ -282,4 +288,3 @@ def _warps(function: Function, op: Roles, number: int, warps: int) -> None:
         raise IndexError
     op.warps = (*op.warps[:number], warps, *op.warps[number + 1 :])
     function.num_warps = sum(op.warps)
-

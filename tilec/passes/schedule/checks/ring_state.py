@@ -56,9 +56,7 @@ class Queue:
     arrivals: list[list[Copy]] = field(default_factory=list[list[Copy]])  # copies of each committed stage, mbarrier rings only
     tiles: list[int | None] = field(default_factory=list[int | None])  # the tile that each of these stages was copied for
     computed: set[int] = field(default_factory=set[int])  # uses of accumulators that some product wrote
-    summed: set[tuple[object, ...]] = field(
-        default_factory=set[tuple[object, ...]]
-    )  # each use, with the copies of a product in it
+    summed: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])  # uses, each with the copies of a product
     multiplied: set[Copy] = field(default_factory=set[Copy])  # copies that a product of a thread has read
     loaded: set[tuple[Role, int]] = field(default_factory=set[tuple[Role, int]])  # uses of accumulators, by the role that did
     read_by_products: bool = False  # of a thread, which only its commits follow
