@@ -124,7 +124,9 @@ class TmemMma(GroupProduct, opcode="tmem_mma", effect=Effect.SHARED):
     def verify(self) -> None:
         super().verify()
         left, right = self.operands[0].shared, self.operands[2].shared
-        self.require(left.dtype == right.dtype and left.dtype.bits == 16, "matrices of one 16-bit dtype")
+        self.require(
+            left.dtype == right.dtype and left.dtype.bits == 16 and left.dtype.is_float, "matrices of one 16-bit dtype"
+        )
         self.require(left.shape[1] == right.shape[1], "matrices of one depth")
         self.require(self.accumulator.tmem.shape == (left.shape[0], right.shape[0]), "the accumulator is the product's")
         stages = self.operands[1], self.operands[3], self.operands[5]
