@@ -23,7 +23,7 @@ from tilec.ir.ops.sync_ops import Roles
 from tilec.passes.schedule import choose, prepare
 from tilec.passes.schedule.layouts.tensor_stores import parts_of
 from tilec.target.schedule import Overrides, Schedule
-from tilec.target.targets import SM_90A, SM_100A
+from tilec.target.targets import SM_90A, SM_100A, SM_120A
 
 CASES: list[Any] = [
     (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (0,)),
@@ -165,7 +165,7 @@ REFUSED: list[Any] = [
     ((("Out[bf16", "InOut[bf16"),), {}, "`out` is not declared `Out`"),
     ((("out: Out[bf16, M, 64]", "out: Out[bf16, M, 63]"),), {}, "are known to be multiples of 2 bytes, not 16"),
     (NARROW, {}, "a multiple of 16 columns"),
-    ((("astype(acc, bf16)", "astype(acc.T, bf16)"),), {}, "as a product of `wgmma` or `mma_sync` leaves it"),
+    ((("astype(acc, bf16)", "astype(acc.T, bf16)"),), {}, "as a product of `wgmma` or `tcgen05` or `mma_sync` leaves it"),
     ((("    store(", "    if i > 0:\n        store("),), {}, "its store stands in a loop, or in a branch"),
 ]  # fmt: skip
 

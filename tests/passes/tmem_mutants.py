@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from tests.passes.schedule_edits import Change, block_of, computed, set_attribute
+from tests.passes.schedule_edits import Change, block_of, computed, set_attribute, set_constant
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import Compare, Constant, For, If, Yield
@@ -56,6 +56,9 @@ def changes(op: Op) -> Named:
             yield "freed before the roles", "", _first
         case Roles():
             yield from _changes_of_roles(op)
+        case For() if len(op.operands) == 7 and any(isinstance(inner, CommitMma) for inner in op.regions[0].ops):
+            for number in (0, 1):
+                yield "loop begins elsewhere", f"operand 6 is {number}", lambda f, o, n=number: set_constant(f, o, 6, n)
         case If() if any(isinstance(inner, TmemLoad) for inner in op.regions[0].ops):
             yield "reads what no product computed", "regions swapped", lambda f, o: set_attribute(o, "regions", o.regions[::-1])
             for truth in (False, True):

@@ -28,7 +28,7 @@ from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
 from tilec.lowering import lower
 from tilec.passes.schedule.checks.verify import verify
-from tilec.target.targets import SM_90A
+from tilec.target.targets import SM_100A
 
 KERNELS: Final[tuple[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[int, ...]], ...]] = (
     (tensor_products, ("bf16", 64, 64), {"stages": 2}, (72, 72, 392)),
@@ -36,11 +36,14 @@ KERNELS: Final[tuple[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[int, ...]
     (tensor_products, ("bf16", 64, 64), {"stages": 2, "persistent": True}, (136, 72, 200)),
     (tensor_products, ("bf16", 64, 64), {"stages": 3, "persistent": True, "order": "pingpong"}, (136, 200, 200)),
     (tensor_attention, ("bf16", 64, 64, 64), {"stages": 2}, (65, 170, 256, 1)),
+    (tensor_products, ("bf16", 64, 64, SM_100A), {"stages": 2}, (72, 72, 392)),
+    (tensor_products, ("bf16", 64, 64, SM_100A), {"stages": 2, "persistent": True}, (136, 264, 136)),
+    (tensor_products, ("f16", 128, 64, SM_100A), {"stages": 3, "persistent": True, "store": "tma"}, (264, 200, 200)),
 )
 """The module that compiles and runs a kernel, dtype and tile, the requested schedule, and extents of the launch: two tiles on
 each axis, the second partial, with an odd or even number of iterations that use the ring buffer at least twice; six tiles for
 two or three persistent blocks; two query tiles after cached tokens, of which the first sees all of four key tiles except part
-of the last."""
+of the last. With accumulators in tensor memory, at least twelve tiles, so that a block computes into each again."""
 SEEDS: Final = (0, 1, 2)
 NOTHING: Final = {
     "proxy_fence doubled": "the same twice",
@@ -167,9 +170,9 @@ def detect(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]
     """Which check finds a mistake in a prepared function, and its message."""
     function = parse_function(text)
     try:
-        verify(function, SM_90A)
-        lowered = lower(function, SM_90A)
-        ptx = to_ptx(lowered.mlir, SM_90A)
+        verify(function, kernel.target)
+        lowered = lower(function, kernel.target)
+        ptx = to_ptx(lowered.mlir, kernel.target)
     except VerifyError as error:
         return "verifier", str(error)
     if ptx == kernel.ptx:
