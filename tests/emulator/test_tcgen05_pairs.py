@@ -27,8 +27,10 @@ from tilec.emulator import Report
 
 BF16 = ml_dtypes.bfloat16
 MEET = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
-RANK = ".reg .b32 %rank; .reg .pred %leads; mov.u32 %rank, %cluster_ctarank; setp.eq.u32 %leads, %rank, 0;"
-RANK += "and.pred %leads, %leads, %one;"
+RANK = (
+    ".reg .b32 %rank; .reg .pred %leads; mov.u32 %rank, %cluster_ctarank; setp.eq.u32 %leads, %rank, 0;"
+    "and.pred %leads, %leads, %one;"
+)
 ALLOC = """
 @%first tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%sm], 64;
 @%first tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;
@@ -36,8 +38,10 @@ bar.sync 0; ld.shared.b32 %tm, [%sm];
 and.b32 %own, %warp, 3; shl.b32 %own, %own, 21; add.u32 %own, %own, %tm;
 """
 FREE = MEET + "@%first tcgen05.dealloc.cta_group::2.sync.aligned.b32 %tm, 64;"
-COMMIT = "mov.b16 %mask, 3; @%leads tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
-COMMIT = f".reg .b16 %mask; {COMMIT} [%sm+{BARRIERS}], %mask;"
+COMMIT = (
+    ".reg .b16 %mask; mov.b16 %mask, 3; @%leads tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster"
+    f".multicast::cluster.b64 [%sm+{BARRIERS}], %mask;"
+)
 AFTER = "tcgen05.fence::after_thread_sync;"
 
 
