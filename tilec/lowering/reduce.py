@@ -26,6 +26,11 @@ from tilec.mlir.types import SsaValue, i1, i8, i64
 NO_POSITION: Final = 2**31 - 1
 """A position past every tile."""
 
+MANY: Final = 64
+"""Elements of a thread that are combined in chains: a thread has so many of a row in tensor memory."""
+CHAINS: Final = 4
+"""An instruction takes about as many cycles until another one can use its result."""
+
 Reduction = Reduce | ReduceStore | ReduceCombine
 Parts = tuple[SsaValue, ...]  # the value, and for argmax and argmin its position
 
@@ -163,9 +168,14 @@ def _combine(context: Context, kind: str, left: Parts, right: Parts, dtype: DTyp
 def _reduce_in_thread(
     context: Context, kind: str, group: list[tuple[int, SsaValue]], origin: SsaValue | None, dtype: DType
 ) -> Parts:
-    """Combines one thread's elements of an axis; if `origin` is given, indices count from it, the first element's index."""
-    best = group[0][1]
-    for _, value in group[1:]:
+    """Combines one thread's elements of an axis; if `origin` is given, indices count from it, the first element's index. Many
+    elements are combined in several chains, whose instructions do not wait for each other."""
+    chains = CHAINS if len(group) >= MANY else 1
+    parts = [value for _, value in group[:chains]]
+    for number, (_, value) in enumerate(group[chains:]):
+        (parts[number % chains],) = _combine(context, kind.removeprefix("arg"), (parts[number % chains],), (value,), dtype)
+    best, *others = parts
+    for value in others:
         (best,) = _combine(context, kind.removeprefix("arg"), (best,), (value,), dtype)
     if origin is None:
         return (best,)
