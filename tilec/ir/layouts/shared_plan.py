@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.ops.signal_ops import Signals
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import Ring, SharedFree
 from tilec.ir.ops.tmem_ops import TmemReserve
 
-Allocation = SharedAlloc | Ring | TmemReserve
+Allocation = SharedAlloc | Ring | Signals | TmemReserve
 """An operation that takes bytes of dynamic shared memory."""
 WIDEST_ACCESS: Final = 16
 """Bytes of the widest read or write of one thread (PTX ISA, vectors)."""
