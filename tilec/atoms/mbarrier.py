@@ -40,6 +40,12 @@ def make(out: Builder, ring: SsaValue, stages: int, readers: int, consumers: int
         _make(out, order_barrier(out, ring, consumer, stages), readers)
 
 
+def make_signals(out: Builder, signals: SsaValue, count: int, arrivals: int) -> None:
+    """Initialize `count` barriers that complete their phase after `arrivals` arrivals, in one thread."""
+    for number in range(count):
+        _make(out, out.offset(signals, BYTES * number), arrivals)
+
+
 def _make(out: Builder, barrier: SsaValue, arrivals: int) -> None:
     out.inline_ptx(f"mbarrier.init.shared::cta.b64 [$0], {arrivals};", "l,~{memory}", [barrier], side_effects=True)
 
@@ -64,6 +70,12 @@ def meet_in_warp(out: Builder) -> None:
 def arrive(out: Builder, barrier: SsaValue, predicate: SsaValue) -> None:
     """Arrive, in the threads in which `predicate` (i1) is true."""
     text = "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];"
+    out.inline_ptx(text, "l,b,~{memory}", [barrier, predicate], side_effects=True)
+
+
+def arrive_for_warp(out: Builder, barrier: SsaValue, predicate: SsaValue) -> None:
+    """Arrive, in the thread of a warp in which `predicate` (i1) is true, once all threads of the warp have come here."""
+    text = "bar.warp.sync 0xffffffff; @$1 mbarrier.arrive.shared::cta.b64 _, [$0];"
     out.inline_ptx(text, "l,b,~{memory}", [barrier, predicate], side_effects=True)
 
 

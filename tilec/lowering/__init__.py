@@ -20,7 +20,21 @@ from tilec.ir.layouts import thread_elements
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.ops import launch_ops, staging_ops, sync_ops
 from tilec.ir.text.lines import text_line
-from tilec.lowering import arithmetic, control, convert, launch, memory, products, reduce, rings, staging, stores, tmem, total
+from tilec.lowering import (
+    arithmetic,
+    control,
+    convert,
+    launch,
+    memory,
+    products,
+    reduce,
+    rings,
+    staging,
+    stores,
+    tmem,
+    tmem_chain,
+    total,
+)
 from tilec.lowering.context import Context, argument_of
 from tilec.lowering.launch_terms import symbol
 from tilec.lowering.rules import RULES
@@ -40,6 +54,7 @@ _RULE_MODULES: Final = (
     staging,
     stores,
     tmem,
+    tmem_chain,
 )  # importing them fills `RULES`
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilec.atoms import mbarrier, tcgen05
+from tilec.atoms import mbarrier, tcgen05, tcgen05_rows
 from tilec.atoms.staged_operands import Left, Right
 from tilec.ir.core import Value
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemAlloc, TmemFree, TmemLoad, TmemMma, TmemReserve
@@ -11,6 +11,7 @@ from tilec.lowering.context import Context
 from tilec.lowering.rings import full
 from tilec.lowering.rules import lowers
 from tilec.lowering.staging import stage_pointer
+from tilec.lowering.tmem_chain import own_lanes
 from tilec.mlir.types import SsaValue
 
 
@@ -58,6 +59,10 @@ def lower_release_mma(context: Context, op: ReleaseMma) -> None:
 def lower_tmem_load(context: Context, op: TmemLoad) -> None:
     """Each warp loads the rows of its lanes."""
     assert op.result.layout is not None
+    if len(op.result.layout.registers) == 1:  # a row for each thread
+        source = own_lanes(context, op.buffer, op.stage)
+        context.assign(op.result, tcgen05_rows.load(context, source, op.result.layout.num_registers))
+        return
     source, warp = _stage_address(context, op.buffer, op.stage), context.lshr(context.thread(), 5)
     context.assign(op.result, tcgen05.load(context, op.buffer.tmem, source, op.result.layout, warp))
 

@@ -106,6 +106,14 @@ INLINE: Final = tuple(
         r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::1\.kind::f16 \[to\], a, b, code, (?:more|\$3); \}",
         rf"tcgen05\.fence::after_thread_sync; (?:tcgen05\.ld\.sync\.aligned\.16x256b\.x\d+\.b32 {_LIST}, "
         rf"\[{_REGISTER} \+ \d+\]; )+tcgen05\.wait::ld\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
+        r"bar\.warp\.sync 0xffffffff; @\$1 mbarrier\.arrive\.shared::cta\.b64 _, \[\$0\];",
+        r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::1\.kind::f16 \[\$0\], (?:a|\[from\]), b, code, (?:more|\$3); \}",
+        rf"tcgen05\.fence::after_thread_sync; (?:tcgen05\.ld\.sync\.aligned\.32x32b\.x\d+\.b32 {_LIST}, "
+        rf"\[{_REGISTER} \+ \d+\]; )+tcgen05\.wait::ld\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
+        rf"tcgen05\.fence::after_thread_sync; (?:tcgen05\.st\.sync\.aligned\.32x32b\.x\d+\.b32 \[\$0 \+ \d+\], {_LIST}; )+"
+        r"tcgen05\.wait::st\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
+        r"\{ \.reg \.pred own, some; [^\"]*@!some bra equal; [^\"]*tcgen05\.wait::st\.sync\.aligned; "
+        r"tcgen05\.fence::before_thread_sync; equal: \}",
         r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
     )
 )
