@@ -25,8 +25,10 @@ from typing import Final
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.facts.touches import touches
 from tilec.ir.ops import Binary, Compare, Constant, For, If, Select
+from tilec.ir.ops.signal_ops import OWN, Await, SignalOp
 from tilec.ir.ops.staging_ops import GroupProduct, StageCopy, WaitMma
 from tilec.ir.ops.sync_ops import Acquire, OrderWait, Ring, RingOp, Roles, Wait
+from tilec.ir.ops.tmem_chain_ops import TmemRows, TmemStore
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemLoad
 from tilec.ir.types import i32
 from tilec.passes.analysis.ranges import Range, value_ranges
@@ -34,7 +36,8 @@ from tilec.passes.schedule.checks.ring_state import Role
 from tilec.passes.schedule.checks.ring_steps import Operations, Steps, at
 from tilec.passes.schedule.specialization.equal_scalars import ScalarNumbering
 
-_CONTROL_OPS: Final = (For, If, Roles, Acquire, Wait, OrderWait)
+_CONTROL_OPS: Final = (For, If, Roles, Acquire, Wait, OrderWait, Await)
+_ORDERED: Final = (RingOp, StageCopy, GroupProduct, WaitMma, TmemLoad, SignalOp, TmemStore, TmemRows)
 OUTER_ITERATIONS = 2  # iterations of loops around pipelines: the second one starts from the state that the first one leaves
 FIRST, LAST = i32.integer_range()
 AT_LIMIT: Final = ("steps", "beginning")
@@ -170,6 +173,8 @@ class _Run(Operations):
                 self.roles(op)
             elif isinstance(op, Acquire):
                 yield from self.acquire(op)
+            elif isinstance(op, Await):
+                yield from self.await_signal(op)
             else:
                 yield from self.wait(op) if isinstance(op, Wait) else self.order_wait(op)
 
@@ -178,11 +183,12 @@ class _Run(Operations):
         outer_role, outer_concurrent = self.role, self.concurrent
         if outer_role.copies_in_flight() or outer_role.products:
             raise VerifyError(f"{at(op)}: copies or products are under way")
-        inner_roles = [Role(iteration=outer_role.iteration) for _ in op.regions]
+        parts = [(region, part) for region in op.regions for part in range(parts_of(region))]
+        inner_roles = [Role(iteration=outer_role.iteration, part=part) for _, part in parts]
         for value, ring in self.rings.items():
             readers = [
                 inner_role
-                for inner_role, region in zip(inner_roles, op.regions, strict=True)
+                for inner_role, (region, _) in zip(inner_roles, parts, strict=True)
                 if any(isinstance(inner, Wait) and inner.ring is value for inner in region.walk())
             ]
             ring.readers = readers or [outer_role]
@@ -196,13 +202,17 @@ class _Run(Operations):
             for inner_role in inner_roles:
                 inner_role.waited[value], inner_role.released[value] = outer_role.waited[value], outer_role.released[value]
             self.check_equal_iterations(op, value)
+        for value in self.order.signals():
+            self.check_equal_iterations(op, value)
         self.concurrent = len(inner_roles) > 1
-        active = {inner_role: self.block(region) for inner_role, region in zip(inner_roles, op.regions, strict=True)}
+        active = {inner_role: self.block(region) for inner_role, (region, _) in zip(inner_roles, parts, strict=True)}
+        outer_env = self.env
+        envs = {inner_role: dict(outer_env) for inner_role in inner_roles}  # parts of a role run the same operations
         blocked: dict[Role, Op] = {}
         while active:
             before = self.progress(inner_roles)
             for inner_role, steps in list(active.items()):
-                self.role = inner_role
+                self.role, self.env = inner_role, envs[inner_role]
                 blocked_at = next(steps, None)
                 if blocked_at is None:
                     del active[inner_role]
@@ -215,7 +225,7 @@ class _Run(Operations):
                 raise VerifyError(
                     f"{at(op)}: no role goes on: {', '.join(at(inner) for inner in blocked.values())} waits for ever"
                 )
-        self.role, self.concurrent = outer_role, outer_concurrent
+        self.role, self.concurrent, self.env = outer_role, outer_concurrent, outer_env
         for value, ring in self.rings.items():
             for set_tile_count in (outer_role.waited, outer_role.released):
                 counts = [
@@ -253,14 +263,14 @@ class _Run(Operations):
         """A value that changes whenever some role makes progress."""
         counts = [set_tile_count for ring in self.rings.values() for set_tile_count in (ring.acquired, ring.committed)]
         counters = [(role.waited, role.released, role.taken) for role in role_states]
-        return (*counts, *(sum(set_tile_count.values()) for role in counters for set_tile_count in role))
+        return (self.order.progress(), *counts, *(sum(set_tile_count.values()) for role in counters for set_tile_count in role))
 
     def loop(self, op: For) -> Steps:
         (body,) = op.regions
         pipelined, role = op in self.pipelined, self.role
         first, step = self.env.get(op.lower, 0), self.env.get(op.step, 1)
         carried = [self.env.get(value) for value in op.initial]
-        rings = any(isinstance(inner, Acquire | Wait) for inner in body.walk())
+        rings = any(isinstance(inner, Acquire | Wait | Await) for inner in body.walk())
         exact = pipelined or op in self.counted
         set_tile_count = self.iterations_of(op) if exact else OUTER_ITERATIONS if rings else 1
         outer_iteration, tile = role.iteration, role.tile
@@ -296,13 +306,18 @@ class _Run(Operations):
                 self.bind(op.results, [self.env.get(value) for value in region.ops[-1].operands])
         if known is None:
             self.bind(op.results, [None] * len(op.results))
-            has_pipeline = any(
-                isinstance(inner, RingOp | StageCopy | GroupProduct | WaitMma | TmemLoad) for inner in Block(ops=[op]).walk()
-            )
+            has_pipeline = any(isinstance(inner, _ORDERED) for inner in Block(ops=[op]).walk())
             if not has_pipeline:
                 return
             if self.role.copies_in_flight() or self.role.products:
                 raise VerifyError(f"{at(op)}: a pipeline continues after a branch")
+            if any(isinstance(inner, SignalOp) for inner in Block(ops=[op]).walk()):
+                raise VerifyError(f"{at(op)}: whether a branch sends or awaits signals is unknown")
+
+
+def parts_of(region: Block) -> int:
+    """Parts of a role: groups of warps that await and send signals of their own."""
+    return max((op.signals.parts for op in region.walk() if isinstance(op, SignalOp) and op.part == OWN), default=1)
 
 
 def _tile_dependent_bounds(tiles: For, pipelined: Collection[For]) -> Iterator[tuple[For, set[Value]]]:
@@ -349,8 +364,8 @@ def _constant(value: Value) -> int | None:
 def is_pipelined(op: For) -> bool:
     """Whether each iteration of a loop uses the next stage of a ring from outside of it. A loop around pipelines instead
     creates their rings in its body, or uses outer rings only in nested loops."""
-    first = next((inner for inner in _ops_outside_loops(op.regions[0]) if isinstance(inner, Ring | Acquire | Wait)), None)
-    return isinstance(first, Acquire | Wait)
+    found = (inner for inner in _ops_outside_loops(op.regions[0]) if isinstance(inner, Ring | Acquire | Wait | Await))
+    return not isinstance(next(found, None), Ring | None)
 
 
 def pipelined_loops(function: Function) -> list[For]:

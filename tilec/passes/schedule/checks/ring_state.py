@@ -18,12 +18,13 @@ _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge
 
 @dataclass(eq=False, slots=True)
 class Role:
-    """Warps that run together: the block, or one role. `iteration` is the iteration of the pipelined loop, `tile` that of the
-    loop around it. For rings that consumers read round-robin, `taken` counts the role's `order_wait`, and `has_turn` has the
-    rings between its `order_wait` and `order_arrive`."""
+    """Warps that run together: the block, one role, or one part of it. `iteration` is the iteration of the pipelined loop,
+    `tile` that of the loop around it. For rings that consumers read round-robin, `taken` counts the role's `order_wait`, and
+    `has_turn` has the rings between its `order_wait` and `order_arrive`."""
 
     iteration: int = 0
     tile: int | None = None
+    part: int = 0  # the part of its role that these warps are (`signal_ops`)
     taken: Counter[Value] = field(default_factory=Counter[Value])
     has_turn: set[Value] = field(default_factory=set[Value])
     group: list[Copy] = field(default_factory=list[Copy])  # not yet committed

@@ -13,6 +13,7 @@ that names the operation. A blocking operation yields itself until its condition
   uncommitted stage, accumulates in it after another product and only then, and adds no product twice. An accumulator is loaded
   after its commit was waited for, before its release, if and only if a product was computed. Products are complete once a
   commit after them was waited for; a stage of operands that they give back was read by some.
+- Signals between roles order what they do in tensor memory (`tmem_order`).
 - Consumers that read round-robin wait for stages only between `order_wait` and `order_arrive`, for their tile's copies only.
 - Scratch does not overlap a ring with copies or MMAs in flight; none are in flight when a ring is freed, or at the end.
 """
@@ -26,6 +27,7 @@ from typing import Final
 from tilec.atoms import tma
 from tilec.ir.core import Op, Value, VerifyError
 from tilec.ir.facts.touches import Touches
+from tilec.ir.ops.signal_ops import Await, Signal, SignalMma, Signals
 from tilec.ir.ops.staging_ops import AsyncCopy, GroupProduct, SharedAlloc, SharedLoad, StageCopy, WaitMma
 from tilec.ir.ops.sync_ops import (
     Acquire,
@@ -43,13 +45,16 @@ from tilec.ir.ops.sync_ops import (
     Wait,
     WarpBarrier,
 )
+from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemFill, TmemRows, TmemScale, TmemStore
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemAlloc, TmemLoad, TmemMma
 from tilec.ir.types import SharedType
-from tilec.passes.schedule.checks.ring_state import Queue, Role, Stage, StageContents, evaluate, has_unread_stage
+from tilec.passes.schedule.checks.ring_state import Copy, Queue, Role, Stage, StageContents, evaluate, has_unread_stage
+from tilec.passes.schedule.checks.tmem_order import TmemOrder, is_signalled
 
 _RING_OPS: Final = (
     Ring, SharedAlloc, StageCopy, Commit, Release, OrderArrive, Drain, Barrier, ProxyFence, SharedFree, SharedLoad,
-    GroupProduct, WaitMma, WarpBarrier, CommitMma, ReleaseMma, TmemAlloc, TmemLoad,
+    GroupProduct, WaitMma, WarpBarrier, CommitMma, ReleaseMma, TmemAlloc, TmemLoad, Signals, Signal, SignalMma, TmemStore,
+    TmemRows,
 )  # fmt: skip
 Steps = Generator[Op]
 """A coroutine that yields the operation at which it blocks."""
@@ -69,6 +74,7 @@ class Operations:
     concurrent: bool = False  # several roles run concurrently
     freed: set[Value] = field(default_factory=set[Value])  # buffers
     fixed: set[Value] = field(default_factory=set[Value])  # loop bounds chosen from the iteration count
+    order: TmemOrder = field(default_factory=TmemOrder)
 
     def step(self, op: Op) -> None:
         if not isinstance(op, _RING_OPS):
@@ -96,6 +102,7 @@ class Operations:
             case ProxyFence():
                 for state in (*self.contents.values(), *self.rings.values()):
                     state.fenced |= not state.visible
+                self.order.fence()
             case SharedFree():
                 self.free(op)
             case SharedLoad():
@@ -114,8 +121,22 @@ class Operations:
                 self.release_after_products(op)
             case TmemAlloc():
                 pass
+            case TmemLoad() if is_signalled(op.buffer):
+                self.order.load(op, self.role, self.env)
             case TmemLoad():
                 self.load_accumulator(op)
+            case Signals():
+                self.order.make(op)
+            case Signal() | SignalMma():
+                self.order.send(op, self.role, self.env)
+                self.role.products.clear()  # which the signal or a release covers
+            case TmemStore():
+                self.order.store(op, self.role, self.env)
+            case TmemFill() | TmemScale():
+                self.order.change(op, self.role, self.env)
+            case ThreadMma():
+                self.order.multiply(op, self.role, self.env)
+                self.read_by_thread(op)
             case GroupProduct():
                 self.role.products.append({self.check_read(op, buffer, stage, True) for buffer, stage in op.reads})
             case _:
@@ -239,15 +260,25 @@ class Operations:
         if not accumulate and ring.committed in ring.computed:
             raise VerifyError(f"{at(op)} overwrites what other products computed")
         ring.computed.add(ring.committed)
-        read = [(stage, self.contents[stage].iteration) for stage in (self.check_read(op, *one, True) for one in op.reads)]
+        read = self.read_by_thread(op)
         if (op.accumulator, ring.committed, *read) in ring.summed:
             raise VerifyError(f"{at(op)} adds the same product again")
         ring.summed.add((op.accumulator, ring.committed, *read))
+
+    def read_by_thread(self, op: GroupProduct) -> list[Copy]:
+        """A thread's product reads its operands in shared memory until a commit or release after it; the copies that it
+        reads."""
+        read = [(stage, self.contents[stage].iteration) for stage in (self.check_read(op, *one, True) for one in op.reads)]
         for copy in read:
             operands = self.of_buffer(op, copy[0][0])[1]
             operands.read_by_products = True
             operands.multiplied.add(copy)
         self.role.products.append({stage for stage, _ in read})
+        return read
+
+    def await_signal(self, op: Await) -> Steps:
+        while not self.order.is_sent(op, self.role, self.env):
+            yield op
 
     def commit_products(self, op: CommitMma) -> None:
         """The accumulator acquired last is full, and the products before have read their operands, once they are complete."""
@@ -389,6 +420,7 @@ class Operations:
         if self.concurrent:
             return
         self.read.clear()
+        self.order.meet()
         for value, ring in self.rings.items():
             ring.free = self.role.released[value]
         for state in (*self.contents.values(), *self.rings.values()):
@@ -420,6 +452,7 @@ class Operations:
         unread = any(has_unread_stage(value, ring) for value, ring in self.rings.items())
         if self.role.copies_in_flight() or self.role.products or unread:
             raise VerifyError(message)
+        self.order.end(message.partition(":")[0])
 
     def check_read(self, op: Op, buffer: Value, stage: Value, product: bool) -> Stage:
         location = self.contents_of(op, buffer, stage)

@@ -11,6 +11,7 @@ In: a prepared function. Out: nothing, or a VerifyError that names the operation
   the layout that the instruction has.
 - A product is one that instructions of the family can compute. Its thread is elected, one in each warp, so a role of one thread
   has one warp.
+- `signal_check` has the rules of signals, and of threads that have rows of their own.
 """
 
 from __future__ import annotations
@@ -24,19 +25,23 @@ from tilec.ir.core import Function, Op, VerifyError
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import Barrier, Roles
+from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemRows, TmemStore
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemFree, TmemLoad, TmemMma, TmemReserve
 from tilec.ir.types import TMEM_LANES
+from tilec.passes.schedule.checks import signal_check
+from tilec.passes.schedule.checks.tmem_order import is_signalled
 from tilec.target.families import TCGEN05
 from tilec.target.targets import Target
 
 QUARTERS: Final = 4
 """Warps of a group, each of which accesses a quarter of the lanes."""
-_OPS: Final = (TmemReserve, TmemAlloc, TmemMma, TmemLoad, TmemFree)
+_USES: Final = (TmemMma, ThreadMma, TmemLoad, TmemStore, TmemRows)
+_OPS: Final = (TmemReserve, TmemAlloc, *_USES, TmemFree)
 
 
 def check(function: Function, target: Target) -> None:
     """Raise VerifyError at the first broken rule. Kernels without tensor memory pass."""
-    found = [op for op in function.body.walk() if isinstance(op, _OPS)]
+    found: list[Op] = [op for op in function.body.walk() if isinstance(op, _OPS)]
     if not found:
         return
     if not target.has(TCGEN05):
@@ -52,13 +57,14 @@ def check(function: Function, target: Target) -> None:
         first = 0
         for region, warps in zip(op.regions, op.warps if isinstance(op, Roles) else (), strict=False):
             for inner in region.walk():
-                if isinstance(inner, TmemLoad):
+                if isinstance(inner, TmemLoad) and not is_signalled(inner.buffer):
                     _check_load(inner, first, warps)
             first += warps
     loads = {inner for op in function.body.ops if isinstance(op, Roles) for region in op.regions for inner in region.walk()}
     for op in found:
-        if isinstance(op, TmemLoad | TmemMma) and op not in loads:
+        if isinstance(op, _USES) and op not in loads:
             raise VerifyError(f"{at(op)} belongs to a role")
+    signal_check.check(function)
 
 
 def _check_lifetime(function: Function, found: list[Op]) -> None:
@@ -74,7 +80,7 @@ def _check_lifetime(function: Function, found: list[Op]) -> None:
         between = ops[ops.index(reserved[0]) : ops.index(op)] if op in ops else []
         if not any(isinstance(one, Barrier) and one.scope == "block" for one in between):
             raise VerifyError(f"{at(op)} reads the address of its columns before a barrier of the block")
-    users = [op for op in ops if any(isinstance(inner, TmemMma | TmemLoad) for region in op.regions for inner in region.walk())]
+    users = [op for op in ops if any(isinstance(inner, _USES) for region in op.regions for inner in region.walk())]
     if any(not isinstance(op, Roles) for op in users):
         raise VerifyError(f"{at(users[0])}: roles alone use tensor memory, so that a barrier precedes its end")
 

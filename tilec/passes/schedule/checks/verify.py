@@ -29,6 +29,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
 from tilec.ir.ops import Permute, Reshape, Yield
+from tilec.ir.ops.signal_ops import OWN, Await, Signal, SignalMma
 from tilec.ir.ops.staging_ops import (
     GroupProduct,
     ReduceCombine,
@@ -41,7 +42,8 @@ from tilec.ir.ops.staging_ops import (
 )
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Acquire, Barrier, OrderOp, Release, Ring, RingOp, Roles, Wait
-from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemMma
+from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemRows, TmemStore
+from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemLoad, TmemMma
 from tilec.ir.types import TileType
 from tilec.passes.schedule.checks import barrier_check, persistent_check, ring_check, store_check, tmem_check
 from tilec.passes.schedule.layouts import tensor_stores
@@ -110,8 +112,11 @@ class _Walk:
         """Check that an operation for one thread is executed by one, and an operation for all threads by all. One thread also
         waits for and releases stages if it starts the products that read them."""
         signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy | OrderOp | TmemMma)
-        one = Acquire | TensorCopy | CommitMma | ReleaseMma | TmemMma
+        of_thread = ThreadMma | SignalMma
+        signals |= isinstance(op, of_thread | Await | Signal | TmemLoad | TmemStore | TmemRows)
+        one = Acquire | TensorCopy | CommitMma | ReleaseMma | TmemMma | of_thread
         is_for_one = isinstance(op, one) or (alone and self.issues and isinstance(op, Wait))
+        is_for_one |= isinstance(op, Await) and op.part != OWN
         if signals and alone != is_for_one:
             raise VerifyError(f"{_at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
         if alone and (
@@ -119,7 +124,7 @@ class _Walk:
             or op.is_barrier
             or any(isinstance(v.type, TileType) and v.type.rank and not _is_elsewhere(v) for v in op.results)
             or isinstance(op, Roles)
-            or (isinstance(op, GroupProduct) and not isinstance(op, TmemMma))
+            or (isinstance(op, GroupProduct) and not isinstance(op, TmemMma | ThreadMma))
         ):
             raise VerifyError(f"{_at(op)}: one thread of the role is here alone")
 
@@ -144,7 +149,7 @@ class _Walk:
                 self.stores[op.operands[0]] = op
             case ScratchLoad() | ReduceCombine():
                 self.check_load(op)
-            case GroupProduct() if not isinstance(op, TmemMma):
+            case GroupProduct() if not isinstance(op, TmemMma | ThreadMma):
                 self.check_product(op, warps)
             case TensorCopy():
                 self.check_tensor_copy(op)
