@@ -134,8 +134,9 @@ class Rings:
 def find(
     function: Function, loop: For, warps: int, products: list[Product], invariant: Operand | None
 ) -> tuple[BackToBack, ...]:  # fmt: skip
-    """The loop as a chain of each family that `tma` feeds and that can compute its MMAs. `invariant`: the left operand of the
-    first MMA, if one copy before the loop can load it."""
+    """The loop as a chain of each family that `tma` feeds and that can compute its MMAs; for one with accumulators in tensor
+    memory `tmem_attention.fits` decides. `invariant`: the left operand of the first MMA, if one copy before the loop can load
+    it."""
     if loop not in function.body.ops or len(products) != 2 or invariant is None:
         return ()
     first, second = products
@@ -143,7 +144,8 @@ def find(
         return ()
     streamed = first.right, second.right
     pairs = (BackToBack(family, loop, first, second, invariant, streamed) for family in fed_by(TMA))
-    return tuple(pair for pair in pairs if _fits(pair, warps) and (not pair.family.runs_ahead or _is_back_to_back(pair)))
+    pairs = (pair for pair in pairs if pair.family.in_tensor_memory or _fits(pair, warps))
+    return tuple(pair for pair in pairs if not pair.family.runs_ahead or _is_back_to_back(pair))
 
 
 def _fits(pair: BackToBack, warps: int) -> bool:

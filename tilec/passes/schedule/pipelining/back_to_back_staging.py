@@ -40,8 +40,8 @@ def pipeline(block: Block, pair: BackToBack, stages: int, warps: int, registers:
     start = next((index + 1 for index, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
     block.ops[start:start] = setup.ops
     first = (rings.zero, rings.zero)
-    _fill_stage(before, pair.invariant, rings.rings[0], rings.buffers[0], first, pair.invariant.load.offsets)
-    before.ops.append(_producer_loop(pair, rings))
+    fill_stage(before, pair.invariant, rings.rings[0], rings.buffers[0], first, pair.invariant.load.offsets)
+    before.ops.append(producer_loop(pair, rings))
     before.add(Wait(operands=[rings.rings[0], *first]))
     loop_index = block.ops.index(pair.loop)
     consumer_loop = _reading_loop
@@ -65,7 +65,7 @@ def _rings(out: Emitter, pair: BackToBack, stages: int, warps: int, zero: Value)
     return result
 
 
-def _fill_stage(
+def fill_stage(
     out: Emitter, operand: Operand, ring: Value, buffer: Value, position: RingPosition, offsets: list[Value]
 ) -> None:
     """Fill one stage, in the producer thread."""
@@ -78,21 +78,21 @@ def _fill_stage(
     out.add(Commit(operands=[ring]))
 
 
-def _producer_loop(pair: BackToBack, rings: Rings) -> For:
+def producer_loop(pair: BackToBack, rings: Rings) -> For:
     """The producer's loop, which issues the copies of each iteration."""
     loop, body, producer_body, out = pair.loop, pair.loop.regions[0], Block(), Emitter()
-    producer_loop = For(
+    result = For(
         operands=[*loop.operands[:3], rings.zero, rings.zero], regions=[producer_body], variable=loop.variable, loc=loop.loc
     )
     mapping = {body.arguments[0]: producer_body.add_argument(TileType(i32), body.arguments[0].name)}
     position = producer_body.add_argument(TileType(i32), "stage"), producer_body.add_argument(TileType(i32), "parity")
     tensor_staging.repeat_offsets(out, body, list(pair.streamed), mapping)
     for operand, ring, buffer in zip(pair.streamed, rings.rings[1:], rings.buffers[1:], strict=True):
-        _fill_stage(out, operand, ring, buffer, position, [mapping.get(value, value) for value in operand.load.offsets])
+        fill_stage(out, operand, ring, buffer, position, [mapping.get(value, value) for value in operand.load.offsets])
     out.add(Yield(operands=list(tensor_staging.following(out, *position, rings.stages))))
     producer_body.ops = out.ops
-    producer_loop.define(TileType(i32), TileType(i32), names=("stage", "parity"))
-    return producer_loop
+    result.define(TileType(i32), TileType(i32), names=("stage", "parity"))
+    return result
 
 
 def _consumer_loop(pair: BackToBack, rings: Rings) -> list[Op]:

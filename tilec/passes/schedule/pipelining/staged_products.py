@@ -12,7 +12,7 @@ from tilec.ir.layouts.blocked_layouts import conversion_bytes
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Binary, Cast, Compare, Constant, For, Mma, Select
 from tilec.ir.ops.staging_ops import Part, Relayout, SharedLoad
-from tilec.ir.types import RingType, ScratchType, SharedType, TileType, boolean, i32, i64
+from tilec.ir.types import TileType, Type, boolean, i32, i64
 from tilec.passes.schedule.pipelining.staged_loads import Operand
 
 
@@ -46,7 +46,7 @@ class Emitter:
 
     ops: list[Op] = field(default_factory=lambda: list[Op]())
 
-    def add(self, op: Op, *types: TileType | SharedType | ScratchType | RingType) -> Value:
+    def add(self, op: Op, *types: Type) -> Value:
         """Append an operation; its first result, or an unused value if it has none."""
         op.define(*types)
         self.ops.append(op)

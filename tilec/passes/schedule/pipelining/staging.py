@@ -36,6 +36,7 @@ from tilec.passes.schedule.pipelining import (
     back_to_back_staging,
     direct_products,
     tensor_staging,
+    tmem_attention,
     tmem_staging,
 )
 from tilec.passes.schedule.pipelining.staged_loads import (
@@ -66,8 +67,8 @@ from tilec.target.schedule import Pipeline, Schedule
 class Candidate:
     """A loop that can be pipelined: its MMAs, and their operands that are copied through shared memory. Bytes of shared memory:
     `used_bytes` by the loops inside it, `unstaged_bytes` for the layout conversion of a register operand, `stage_bytes` for one
-    stage. `families`: those that can compute its MMA, the preferred one first. `chain`: the back-to-back GEMM that it is, if
-    any."""
+    stage. `families`: those that can compute its MMA, the preferred one first. `chains`: the back-to-back GEMM that it is,
+    for each family that can compute it."""
 
     loop: For
     products: list[Product]
@@ -131,9 +132,9 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
                 ):  # only `cp.async` may copy a written tensor
                     candidate = dataclasses.replace(candidate, families=(MMA_SYNC,))
                 else:
-                    candidate = dataclasses.replace(
-                        candidate, chains=back_to_back.find(function, loop, warps, products, invariant)
-                    )
+                    chains = back_to_back.find(function, loop, warps, products, invariant)
+                    fitting = (one for one in chains if not one.family.in_tensor_memory or tmem_attention.fits(one, warps))
+                    candidate = dataclasses.replace(candidate, chains=tuple(fitting))
                 _pipeline(function, block, candidate, known, decide, registers)
     for block in _blocks(function.body):
         _assign_other_layouts(block, warps, by_rows)
@@ -251,8 +252,11 @@ def _pipeline(
     if stages < 2:
         return
     loop, products, operands, used_bytes = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
-    chain = candidate.chain(family)
-    if decided.copy == TMA and chain is not None:
+    chain = candidate.chain(family) if decided.copy == TMA else None
+    if chain is not None and family.in_tensor_memory:
+        tmem_attention.pipeline(function, block, chain, stages)
+        return
+    if chain is not None:
         back_to_back_staging.pipeline(block, chain, stages, warps, registers)
         return
     if decided.copy == TMA:
