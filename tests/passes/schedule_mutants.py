@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from tests.passes import tmem_mutants
+from tests.passes import signal_mutants, tmem_mutants
 from tests.passes.schedule_edits import (
     Change,
     computed,
@@ -26,6 +26,7 @@ from tests.passes.schedule_edits import (
 )
 from tilec.ir.core import Op
 from tilec.ir.ops import Binary, Constant, For, If
+from tilec.ir.ops.signal_ops import SignalOp
 from tilec.ir.ops.staging_ops import GroupMma, SharedAlloc, TensorCopy, WaitMma
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import (
@@ -77,6 +78,7 @@ def mutants(text: str, every: int = 1, kinds: Collection[str] | None = None) -> 
         yield from _changes(op)
         if in_tensor_memory:
             yield from tmem_mutants.changes(op)
+            yield from signal_mutants.changes(op)
 
     planted = [(number, *change) for number, op in enumerate(ops) if number >= first for change in changes(op)]
     to_skip: Counter[str] = Counter()
@@ -213,8 +215,8 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
                     "coordinates swapped",
                     lambda f, o: set_attribute(o, "operands", [*o.operands[:2], *o.operands[:1:-1]]),
                 )
-        case For() if any(isinstance(inner, RingOp) for inner in op.regions[0].walk()):
-            for index in (0, 3, 4, 5):
+        case For() if any(isinstance(inner, RingOp | SignalOp) for inner in op.regions[0].walk()):
+            for index in (0, *range(3, len(op.operands))):
                 yield "loop begins elsewhere", f"operand {index} is 0", lambda f, o, p=index: set_constant(f, o, p, 0)
                 yield "loop begins elsewhere", f"operand {index} is 1", lambda f, o, p=index: set_constant(f, o, p, 1)
                 yield (
@@ -241,7 +243,7 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
             for step in (-1, 1):
                 yield "under another condition", f"that {step} away", lambda f, o, n=step: set_condition(f, o, n)
             yield "under another condition", "always", inline_first
-        case If() if any(isinstance(inner, Release) for inner in op.regions[0].walk()):
+        case If() if any(isinstance(inner, Release | SignalOp) for inner in op.regions[0].walk()):
             yield "released too early or late", "where not", lambda f, o: set_attribute(o, "regions", o.regions[::-1])
             yield "released too early or late", "always", inline_first
         case _:
