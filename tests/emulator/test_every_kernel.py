@@ -2,9 +2,9 @@
 
 Kernels with tensor cores and asynchronous copies are compiled for all main architectures, and so is each kernel for those on
 which a producer copies its operands; the others for one each, round-robin. The default run includes the first size of each
-kernel; of those compiled for all architectures one for sm_90 and one for another, and one for an architecture without `wgmma` on
-which a producer copies; each with one order of threads, round-robin. Of the other targets there is one for each kernel and size,
-of which the default run has one for each target, and products on tensor cores for a target before sm_90.
+kernel; of those compiled for all architectures one for sm_90 and one for another, and one for each architecture without `wgmma`
+on which a producer copies; each with one order of threads, round-robin. Of the other targets there is one for each kernel and
+size, of which the default run has one for each target, and products on tensor cores for a target before sm_90.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tilec.ir.ops.sync_ops import Roles
 from tilec.passes.schedule import choose, prepare
 from tilec.passes.schedule.layouts.tensor_stores import parts_of
 from tilec.target.schedule import Overrides, Schedule
-from tilec.target.targets import SM_90A, SM_100A, SM_120A
+from tilec.target.targets import SM_90A, SM_100A
 
 CASES: list[Any] = [
     (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (0,)),

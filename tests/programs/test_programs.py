@@ -18,7 +18,7 @@ from tilec.ir.ops import Reduce
 from tilec.passes.schedule import prepare
 from tilec.target.families import MMA_SYNC, TMA
 from tilec.target.schedule import Overrides, fed_family
-from tilec.target.targets import MAIN_TARGETS, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, Target
 
 PARTS = 8
 """Number of parts into which the programs of a kind are divided."""
