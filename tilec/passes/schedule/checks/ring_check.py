@@ -3,7 +3,8 @@ deadlocks.
 
 In: a prepared function. Out: nothing, or a VerifyError that names the operation. `barrier_check` has the accesses that barriers
 order; this has those that ring operations order (rules: `ring_steps`). It runs every pipelined loop for 0, 1, 2, s (the stages)
-and 2 s + 1 iterations, and for all counts up to s + 1 if iterations are peeled. An iteration's behavior depends only on its
+and 2 s + 1 iterations, for none with an upper bound below the lower one, and for all counts up to s + 1 if iterations are
+peeled. An iteration's behavior depends only on its
 ring position and the copies in flight, so further iterations repeat these states. Scalars not computed from the loop bounds are
 unknown.
 
@@ -54,7 +55,7 @@ def check(function: Function) -> None:
     starts = [first for op in loops if (first := _constant(op.lower)) is not None]
     # Loops with one upper bound and different lower bounds differ in iteration count: one run is longer by the largest
     # difference.
-    iteration_counts = {0, 1, 2, most, 2 * most + 1, 2 * most + 1 + min(64, max(starts, default=0))}
+    iteration_counts = {-1, 0, 1, 2, most, 2 * most + 1, 2 * most + 1 + min(64, max(starts, default=0))}
     if _is_peeled(function):  # each peeled iteration has its own condition
         iteration_counts |= set(range(most + 2))
     runs = [(iterations, 0, "") for iterations in sorted(iteration_counts)]
