@@ -26,6 +26,8 @@ SCHEDULES = {
 SAME = {
     "proxy_fence doubled": ("", "the same twice"),
     "barrier doubled": ("", "the same twice"),
+    "warp_barrier doubled": ("", "the same twice"),
+    "warp_barrier moved": ("", "past arithmetic"),
     "wait_stores doubled": ("", "the same twice"),
     "shared_free doubled": ("", "bytes are free by the plan, and it stays as it was"),
     "shared_free dropped": ("", "nothing takes the bytes behind it"),
