@@ -233,6 +233,10 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
                 Problem("stages", f"`{loop.copy}` with {loop.stages} stages", "one stage is for `load`, more are for copies")
             )
     found += _of_family("order", schedule.order, ORDERS, target)
+    without = [loop for loop in schedule.pipelines if loop.family is not None and loop.family not in ORDERS[PINGPONG]]
+    if schedule.order == PINGPONG and without:
+        text = f"`pingpong` of products by `{without[0].mma}`, which run into tensor memory while a tile is stored"
+        found.append(Problem("order", text, "leave `order` out"))
     if schedule.order == PINGPONG and not schedule.persistent:
         text = "`pingpong` of blocks that take one tile each"
         found.append(Problem("order", text, "write `persistent = true` too"))
