@@ -23,11 +23,12 @@ from tilec.ir.text.printer import print_function
 from tilec.ir.text.tokens import tokenize
 from tilec.ir.verifier import verify
 from tilec.lowering import lower
-from tilec.passes.schedule import choose
+from tilec.passes.schedule import choose, prepare
 from tilec.passes.schedule.pipelining.staging import stage
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.simplify.versioning import version
-from tilec.target.targets import SM_90A, SM_100A, Target
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A, SM_120A, Target
 
 SECONDS = 20.0  # a text of a few thousand characters takes milliseconds; this limit only catches endless loops
 
@@ -73,7 +74,7 @@ def test_equal_texts_give_equal_code(name: str, target: Target) -> None:
 
 
 def test_the_texts_show_staging_layouts_and_buffers() -> None:
-    text = print_function(shipped.prepared("matmul", SM_100A))
+    text = print_function(prepare(shipped.load("matmul"), SM_120A, Overrides(copy="cp_async")))
     for fragment in (
         "ring<",
         "acquire",

@@ -216,7 +216,7 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
                     lambda f, o: set_attribute(o, "operands", [*o.operands[:2], *o.operands[:1:-1]]),
                 )
         case For() if any(isinstance(inner, RingOp | SignalOp) for inner in op.regions[0].walk()):
-            for index in (0, *range(3, len(op.operands))):
+            for index in (0, 3, 4, 5):
                 yield "loop begins elsewhere", f"operand {index} is 0", lambda f, o, p=index: set_constant(f, o, p, 0)
                 yield "loop begins elsewhere", f"operand {index} is 1", lambda f, o, p=index: set_constant(f, o, p, 1)
                 yield (

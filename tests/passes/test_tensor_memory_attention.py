@@ -163,14 +163,14 @@ def tile_like(block: Block, before: Op, tile: Value) -> Value:
 
 
 def chains(element: str, rows: int, columns: int, warps: int) -> list[str]:
-    """Families that compute the chain of the kernel."""
+    """Families with asynchronous products that compute the chain of the kernel."""
     function = source(element, rows, columns)
     canonicalize(function)
     function.num_warps = warps
     found: list[str] = []
 
     def decide(candidate: Candidate) -> Pipeline:
-        found.extend(chain.family.name for chain in candidate.chains)
+        found.extend(chain.family.name for chain in candidate.chains if chain.family.runs_ahead)
         return Pipeline(1, "load", "mma_sync")
 
     stage_by(function, decide, Schedule((Role("all", warps),)))

@@ -114,6 +114,8 @@ def _changes_of_roles(op: Roles) -> Named:
 def _other_layouts(layout: Layout | None) -> Iterator[tuple[str, Layout]]:
     """Layouts of the same elements on the same threads that no load makes, named."""
     assert layout is not None
+    if len(layout.registers) < 3:  # rows of each thread, which `signal_mutants` changes
+        return
     own, groups = layout.warps
     yield "warps of a group last", replace(layout, warps=(groups, own))
     yield "rows of a wgmma", replace(layout, warps=(own, groups), registers=_exchanged(layout.registers, 0))
@@ -155,6 +157,8 @@ def _other_ring(function: Function, op: Op) -> None:
     """Replaces the ring by the other one."""
     place = next(index for index, value in enumerate(op.operands) if isinstance(value.type, RingType))
     rings = [inner.result for inner in function.body.walk() if isinstance(inner, Ring)]
+    if op.operands[place] not in rings:
+        raise IndexError
     op.operands[place] = rings[1 - rings.index(op.operands[place])]
 
 

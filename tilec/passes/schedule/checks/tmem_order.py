@@ -4,7 +4,7 @@ In: what roles do, in an order that `ring_check` simulates. Out: nothing, or a V
 
 - An access is ordered after every conflicting access before it: by a signal that was awaited, or in the same role. A product's
   accesses are complete only once a signal of products was awaited, except for a product that adds to the same accumulators,
-  which runs after it (PTX ISA, "tcgen05" memory consistency: pipelined instructions).
+  which runs after it (PTX ISA, memory consistency of `tcgen05`: pipelined instructions).
 - Sums are loaded, scaled and added to only if a product or a fill made them and nothing was stored over them; operand A is read
   only if it was stored and no product wrote over it.
 - Nothing is overwritten, or left at the end, that was not loaded, read as operand A, scaled or added to.
