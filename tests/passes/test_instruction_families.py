@@ -44,7 +44,7 @@ from tilec.target.families import (
     family_named,
 )  # fmt: skip
 from tilec.target.schedule import COPIES, ORDERS, PINGPONG, PRODUCTS, REGISTERS, STORES, Schedule, block_roles, fed_family
-from tilec.target.targets import SM_90A, SM_120A, MAIN_TARGETS, TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, SM_120A, TARGETS, Target
 
 ATOMS = (mma_sync, wgmma, tcgen05)
 ELSEWHERE = """kernel @k(%a: i32) {

@@ -5,8 +5,8 @@ that names the operation. A blocking operation yields itself until its condition
   No copy into that stage is in flight, no MMA reads it, and for `cp.async` groups no thread has read it since the last barrier.
 - A read (threads or products) is of a stage that was waited for and not released, and of this iteration's copy. For `cp.async`
   groups a barrier follows the wait, with a proxy fence between them for `wgmma` (PTX ISA, "Async proxy").
-- What threads have read (`shared_load`, `tmem_load`), the threads of each warp have all read at a `warp_barrier`; only then may one of them
-  release the stage for its warp.
+- What threads have read (`shared_load`, `tmem_load`), the threads of each warp have all read at a `warp_barrier`; only then may
+  one of them release the stage for its warp.
 - mbarrier operations name the stage and parity of the ring's next use; expected bytes equal copied bytes. A fence and a barrier
   follow the mbarriers' initialization. A freed buffer has no copy that was not waited for.
 - A ring that products fill (`tmem_mma`, `commit_mma`) has accumulators in tensor memory. A product goes into an acquired,
