@@ -68,10 +68,22 @@ NOTHING: Final = {
     "product wait weaker": "of the first turn, before which there is no product",
     "wait asks once": "what is waited for is there by then, in these interleavings",
     "another tile": "of the first row of a group, where the launch has one group",
+    "warp_barrier doubled": "the same twice",
+    "warp_barrier moved": "past arithmetic",
+    "wait_stores doubled": "the same twice",
+    "wait_stores moved": "past arithmetic",
+    "tmem_reserve moved": "still before the barrier",
+    "tmem_alloc moved": "past a constant",
+    "another space": "more columns than are used",
+    "commit_mma moved": "past arithmetic",
+    "release_mma moved": "past arithmetic",
+    "accumulates wrongly: ne": "no iteration is before the first",
+    "leaves out products: le": "no iteration is before the first",
+    "load wait dropped": "the emulator has the values at once, and notes each use before a wait",
     "mbarrier count": "one arrival too few shows where that warp comes last, which it does in none of these interleavings",
     "proxy fence dropped": "the emulator takes mbarriers as known to copies once they are made; the verifier wants the fence",
 }
-"""Why mistakes of a kind may remain undetected: they change nothing that a launch can observe."""
+"""Why mistakes of a kind, or of a kind and a detail, may remain undetected: they change nothing that a launch can observe."""
 CHAINED: Final = {
     "release dropped": "of the last stage, which nobody fills again",
     "arrival dropped": "of the last stage, which nobody fills again",
@@ -93,6 +105,16 @@ IN_TURNS: Final = {
     "loop begins elsewhere": "the first of two consumers begins all of its tiles at stage 0 of two",
 }
 """The same for ping-pong consumers (`tests/passes/test_iterations_unchanged.py` runs the mistakes in places)."""
+IN_TENSOR_MEMORY: Final = {
+    "tensor fence dropped": "the emulator notes a missing fence, and orders without it",
+    "barrier dropped": "before the columns are freed, by a warp that has met the other ones since they loaded",
+}
+"""The same for products in tensor memory."""
+OF_ONE_TILE: Final = {
+    kind: "of an accumulator that nobody computes again"
+    for kind in ("release dropped", "arrival dropped", "arrival of all threads", "wait dropped", "warp barrier dropped")
+}
+"""The same where a block computes one tile there."""
 OTHER_BYTES: Final = r"(@%\w+ mbarrier\.complete_tx\S+ \[%\w+\], )(%\w+);"
 
 
@@ -128,6 +150,18 @@ PTX: Final[tuple[tuple[str, str, Callable[[re.Match[str]], str]], ...]] = (
     ("box of other rows", r"(selp\.b64 \t%rd\d+, )(%rd\d+), (%rd\d+)", lambda m: f"{m[1]}{m[3]}, {m[2]}"),
     ("fewer rows than lie inside", r"(setp\.lt\.s32 \t%p\d+, %r\d+, )\d+(;\s+selp\.b64)", lambda m: f"{m[1]}{1 << 20}{m[2]}"),
     ("product wait dropped", r"wgmma\.wait_group[^;]*;", lambda m: ""),
+    ("product commit dropped", r"tcgen05\.commit[^;]*;", lambda m: ""),
+    ("product commit elsewhere", r"(tcgen05\.commit[^;]*\[%\w+)\];", lambda m: f"{m[1]}+8];"),
+    ("product dropped", r"tcgen05\.mma[^;]*;", lambda m: ""),
+    ("product adds to what was there", r"(tcgen05\.mma[^;]*, )%p\d+;", lambda m: f"{m[1]}more;"),
+    ("product forgets what was there", r"setp\.eq\.u32 more, 0, 0;", lambda m: "setp.ne.u32 more, 0, 0;"),
+    ("product of other columns", r"(add\.s64 [ab], %rd\d+, )(\d+);", lambda m: f"{m[1]}{int(m[2]) + 2};"),
+    ("load wait dropped", r"tcgen05\.wait::ld[^;]*;", lambda m: ""),
+    ("load of other columns", r"(tcgen05\.ld[^;]* \+ )(\d+)\];", lambda m: f"{m[1]}{int(m[2]) + 8}];"),
+    ("warp barrier dropped", r"bar\.warp\.sync[^;]*;", lambda m: ""),
+    ("tensor fence dropped", r"tcgen05\.fence[^;]*;", lambda m: ""),
+    ("fewer columns allocated", r"(tcgen05\.alloc[^;]*, )(\d+);", lambda m: f"{m[1]}{int(m[2]) // 2};"),
+    ("columns not freed", r"tcgen05\.dealloc[^;]*;", lambda m: ""),
     ("product wait weaker", r"(wgmma\.wait_group\.sync\.aligned )(\d);", lambda m: f"{m[1]}{int(m[2]) + 1};"),
 )  # fmt: skip
 """Mistakes of lowering: a kind, the pattern it applies to, and the replacement."""
@@ -196,7 +230,10 @@ def measure(options: argparse.Namespace) -> Iterator[Outcome]:
     def add(level: str, name: str, kind: str, what: str, verdict: tuple[str, str]) -> None:
         by, message = verdict
         known = NOTHING | (CHAINED if name.startswith("flash_attention") else IN_TURNS if "pingpong" in name else {})
-        reason = "the launch does not run the line" if what in idle else known.get(kind, "")
+        if kernel.target is SM_100A:
+            known |= IN_TENSOR_MEMORY | ({} if kernel.schedule.persistent else OF_ONE_TILE)
+        reason = known.get(kind, known.get(f"{kind}: {what.partition(', ')[2]}", ""))
+        reason = "the launch does not run the line" if what in idle else reason
         why = (message or reason) if by == "nobody" else ""
         rows.append({"level": level, "kernel": name, "kind": kind, "what": what, "by": by, "said": message, "why": why})
         if by == "nobody":
