@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Constant, If
 from tilec.ir.types import TileType, i32
 
-Change = Callable[[Function, Op], None]
+Change = Callable[[Function, Any], None]
+"""An edit of an operation, whose class the edit knows."""
 
 
 def block_of(function: Function, op: Op) -> Block:
@@ -46,7 +48,7 @@ def move(function: Function, op: Op, step: int) -> None:
     block.ops.insert(index, op)
 
 
-def set_attribute(op: Op, name: str, value: object) -> None:
+def set_attribute(op: Op | Value, name: str, value: object) -> None:
     setattr(op, name, value)
 
 

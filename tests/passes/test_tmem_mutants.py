@@ -30,7 +30,7 @@ SAME = {
     "warp_barrier moved": ("", "past arithmetic"),
     "wait_stores doubled": ("", "the same twice"),
     "shared_free doubled": ("", "bytes are free by the plan, and it stays as it was"),
-    "shared_free dropped": ("", "nothing takes the bytes behind it"),
+    "shared_free dropped": ("", "nothing takes its bytes later"),
     "shared_free moved": ("", "bytes are free by the plan, and it stays as it was"),
     "tmem_reserve moved": ("", "still before the barrier"),
     "tmem_alloc moved": ("", "past a constant"),

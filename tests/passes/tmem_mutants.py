@@ -215,7 +215,7 @@ def _move_to_role(function: Function, op: TmemMma, number: int) -> None:
     region = _roles(function).regions[number]
     loops = [one for one in region.walk() if isinstance(one, For)]
     target = loops[-1].regions[0].ops if loops else region.ops
-    constants = []
+    constants: list[Constant] = []
     for value in (0, False):
         constant = Constant(value=value)
         constant.define(op.operands[1].type if value == 0 and value is not False else TileType(boolean))

@@ -110,10 +110,10 @@ IN_TENSOR_MEMORY: Final = {
     "barrier dropped": "before the columns are freed, by a warp that has met the other ones since they loaded",
 }
 """The same for products in tensor memory."""
-OF_ONE_TILE: Final = {
-    kind: "of an accumulator that nobody computes again"
-    for kind in ("release dropped", "arrival dropped", "arrival of all threads", "wait dropped", "warp barrier dropped")
-}
+OF_ONE_TILE: Final = dict.fromkeys(
+    ("release dropped", "arrival dropped", "arrival of all threads", "wait dropped", "warp barrier dropped"),
+    "of an accumulator that nobody computes again",
+)
 """The same where a block computes one tile there."""
 OTHER_BYTES: Final = r"(@%\w+ mbarrier\.complete_tx\S+ \[%\w+\], )(%\w+);"
 
