@@ -15,7 +15,7 @@ from tilec.ir.core import Function
 from tilec.lowering import Lowered, lower
 from tilec.target.families import TMA
 from tilec.target.schedule import merged
-from tilec.target.targets import TARGETS, Target
+from tilec.target.targets import MAIN_TARGETS, TARGETS, Target
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,15 @@ def target_named(name: str) -> Target:
     return next(target for target in TARGETS if target.name == name)
 
 
+def _specialisation(name: str, size: Any, target: Target) -> Any:
+    """That of the build for the target; for a target that the build has only on request, the first one."""
+    return shipped.specialisation(name, size, target if target in MAIN_TARGETS else None)
+
+
 def is_fed_by_producer(name: str, number: int, arch: str) -> bool:
     """Whether the schedule of a shipped kernel at size `number` has a producer of its operands on an architecture."""
     target = target_named(arch)
-    entry, constants = shipped.specialisation(name, shipped_launches.SIZES[name][number], target)
+    entry, constants = _specialisation(name, shipped_launches.SIZES[name][number], target)
     return merged(entry.overrides(constants), target).copy == TMA
 
 
@@ -45,7 +50,7 @@ def is_fed_by_producer(name: str, number: int, arch: str) -> bool:
 def compiled(name: str, number: int, arch: str) -> Compiled:
     """A shipped kernel at size `number` of `shipped_launches.SIZES`."""
     size, target = shipped_launches.SIZES[name][number], target_named(arch)
-    entry, constants = shipped.specialisation(name, size, target)
+    entry, constants = _specialisation(name, size, target)
     blocks = merged(entry.overrides(constants), target).blocks
     lowered = lower(shipped.prepared(name, target, constants), target, min_blocks=blocks)
     function = shipped.load(name, constants)
