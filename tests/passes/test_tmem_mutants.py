@@ -1,5 +1,5 @@
 """Schedules with accumulators in tensor memory, with one change each: the independent checks refuse it, or it changes nothing
-that they judge, for a reason given here."""
+that they check, for a reason given here."""
 
 from __future__ import annotations
 
