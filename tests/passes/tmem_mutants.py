@@ -38,7 +38,7 @@ def changes(op: Op) -> Named:
         case CommitMma():
             yield "commits each product", "", _into_loop
         case ReleaseMma():
-            yield "releases after the loop", "", _behind_loop
+            yield "releases after the loop", "", _after_loop
         case TmemReserve():
             yield from _changes_of_space(op)
         case TmemAlloc():
@@ -210,7 +210,7 @@ def _roles(function: Function) -> Roles:
 
 
 def _move_to_role(function: Function, op: TmemMma, number: int) -> None:
-    """Moves a product behind the last wait of another role, with constant stages."""
+    """Moves a product after the last wait of another role, with constant stages."""
     block_of(function, op).ops.remove(op)
     region = _roles(function).regions[number]
     loops = [one for one in region.walk() if isinstance(one, For)]
@@ -240,8 +240,8 @@ def _into_loop(function: Function, op: CommitMma) -> None:
     loop.regions[0].ops.insert(-1, op)
 
 
-def _behind_loop(function: Function, op: ReleaseMma) -> None:
-    """Releases once behind the loop, at its last position."""
+def _after_loop(function: Function, op: ReleaseMma) -> None:
+    """Releases once after the loop, at its last position."""
     loop = next(one for one in function.body.walk() if isinstance(one, For) and op in one.regions[0].ops)
     loop.regions[0].ops.remove(op)
     op.operands[1] = loop.results[0]
