@@ -73,12 +73,6 @@ def arrive(out: Builder, barrier: SsaValue, predicate: SsaValue) -> None:
     out.inline_ptx(text, "l,b,~{memory}", [barrier, predicate], side_effects=True)
 
 
-def arrive_for_warp(out: Builder, barrier: SsaValue, predicate: SsaValue) -> None:
-    """Arrive, in the thread of a warp in which `predicate` (i1) is true, once all threads of the warp have come here."""
-    text = "bar.warp.sync 0xffffffff; @$1 mbarrier.arrive.shared::cta.b64 _, [$0];"
-    out.inline_ptx(text, "l,b,~{memory}", [barrier, predicate], side_effects=True)
-
-
 def wait(out: Builder, barrier: SsaValue, parity: SsaValue) -> None:
     """Wait until the phase of a parity (i32, 0 or 1) is complete."""
     text = "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; @!done bra again; }"

@@ -26,7 +26,8 @@ def lower_signals(context: Context, op: Signals) -> None:
 def lower_signal(context: Context, op: Signal) -> None:
     """The first thread of each warp arrives on behalf of the warp, whose threads synchronize before."""
     lane = context.bit_and(context.thread(), 31)
-    mbarrier.arrive_for_warp(context, _barrier(context, op), context.compare("eq", lane, context.constant(0)))
+    mbarrier.meet_in_warp(context)
+    mbarrier.arrive(context, _barrier(context, op), context.compare("eq", lane, context.constant(0)))
 
 
 @lowers(SignalMma)

@@ -106,7 +106,6 @@ INLINE: Final = tuple(
         r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::1\.kind::f16 \[to\], a, b, code, (?:more|\$3); \}",
         rf"tcgen05\.fence::after_thread_sync; (?:tcgen05\.ld\.sync\.aligned\.16x256b\.x\d+\.b32 {_LIST}, "
         rf"\[{_REGISTER} \+ \d+\]; )+tcgen05\.wait::ld\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
-        r"bar\.warp\.sync 0xffffffff; @\$1 mbarrier\.arrive\.shared::cta\.b64 _, \[\$0\];",
         r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::1\.kind::f16 \[\$0\], (?:a|\[from\]), b, code, (?:more|\$3); \}",
         rf"tcgen05\.fence::after_thread_sync; (?:tcgen05\.ld\.sync\.aligned\.32x32b\.x\d+\.b32 {_LIST}, "
         rf"\[{_REGISTER} \+ \d+\]; )+tcgen05\.wait::ld\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
