@@ -43,8 +43,11 @@ def made(element: str, rows: int, columns: int, width: int = 128, target: Target
     return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, target), kernel_manifest)
 
 
-def emulated(kernel: Made, lengths: tuple[int, int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
-    """A launch with tokens, tokens before them, slots of the cache and heads of a group; its results, and the interpreter's."""
+def emulated(
+    kernel: Made, lengths: tuple[int, int, int, int], seed: int, ptx: str | None = None, scale: float = 1.0
+) -> tuple[Report, Any, Any]:
+    """A launch with tokens, tokens before them, slots of the cache and heads of a group; its results, and the interpreter's.
+    `scale`: of scores, in addition to the usual one."""
     tokens, past, slots, group = lengths
     constants = kernel.prepared.constants
     element, (rows, columns, width) = str(constants["E"]), (int(constants[name]) for name in ("BM", "BN", "D"))
@@ -57,7 +60,7 @@ def emulated(kernel: Made, lengths: tuple[int, int, int, int], seed: int, ptx: s
         "out": np.zeros((tokens, 1, group, width), dtype),
     }
     flat = {name: array.reshape(-1).view(np.uint16) for name, array in arrays.items()}
-    env = {"T": tokens, "S": slots, "HKV": 1, "G": group, "past": past, "scale": float(width) ** -0.5}
+    env = {"T": tokens, "S": slots, "HKV": 1, "G": group, "past": past, "scale": scale * float(width) ** -0.5}
     report = emulate(ptx or kernel.ptx, kernel.manifest, flat, env, seed=seed)
     run(source(element, rows, columns, width), arrays, {"past": past, "scale": env["scale"]})
     return report, report.tensors["out"].view(dtype).reshape(arrays["out"].shape), arrays["out"]

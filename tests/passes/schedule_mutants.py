@@ -26,7 +26,7 @@ from tests.passes.schedule_edits import (
 )
 from tilec.ir.core import Op
 from tilec.ir.ops import Binary, Constant, For, If
-from tilec.ir.ops.signal_ops import SignalOp
+from tilec.ir.ops.signal_ops import SignalOp, Signals
 from tilec.ir.ops.staging_ops import GroupMma, SharedAlloc, TensorCopy, WaitMma
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import (
@@ -73,12 +73,12 @@ def mutants(text: str, every: int = 1, kinds: Collection[str] | None = None) -> 
     first = next(number for number, op in enumerate(ops) if isinstance(op, Ring))
     tiles = [op for op in ops if isinstance(op, For) and op.variable == "turn"]
     in_tensor_memory = any(isinstance(op, TmemReserve) for op in ops)
+    by_signals = any(isinstance(op, Signals) for op in ops)
 
     def changes(op: Op) -> Iterator[tuple[str, str, Change]]:
         yield from _changes(op)
         if in_tensor_memory:
-            yield from tmem_mutants.changes(op)
-            yield from signal_mutants.changes(op)
+            yield from signal_mutants.changes(op) if by_signals else tmem_mutants.changes(op)
 
     planted = [(number, *change) for number, op in enumerate(ops) if number >= first for change in changes(op)]
     to_skip: Counter[str] = Counter()

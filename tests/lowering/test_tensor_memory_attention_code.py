@@ -1,0 +1,67 @@
+"""Attention in tensor memory: PTX in which the emulator finds no fault, and machine code whose products one thread starts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.campaign import first
+from tests.tensor_attention import differs, emulated, made
+from tilec.assemble import assemble
+from tilec.assemble.sass import disassemble
+from tilec.target.targets import SM_100A
+
+CASES: list[Any] = [
+    (("bf16", 256, 128), (129, 60, 256, 1), (0,)),
+    (("f16", 256, 64), (40, 3, 128, 2), (1,)),
+    (("bf16", 128, 64), (130, 0, 192, 1), (2,)),
+    (("bf16", 256, 128), (1, 0, 128, 1), (0, 3)),
+    (("bf16", 256, 128), (513, 127, 640, 1), (0, 5)),
+    (("f16", 256, 128), (257, 500, 1024, 1), (1,)),
+    (("bf16", 256, 64), (300, 77, 512, 2), (0, 4)),
+    (("bf16", 256, 32), (100, 30, 160, 1), (1,)),
+]
+"""Dtype, rows and columns of a tile; tokens, tokens before them, slots and heads of a group; seeds."""
+
+
+@pytest.mark.parametrize(("sizes", "lengths", "seeds"), first(3, CASES), ids=str)
+def test_the_emulator_finds_nothing_and_agrees(sizes: Any, lengths: Any, seeds: tuple[int, ...]) -> None:
+    """Neither faults nor notes, such as products that rely on an order that the PTX ISA does not promise."""
+    consumers = sizes[1] // 128
+    kernel = made(*sizes, target=SM_100A, consumers=consumers)
+    assert "tcgen05.mma" in kernel.ptx
+    for seed in seeds:
+        report, found, expected = emulated(kernel, lengths, seed)
+        assert report.clean, str(report.faults[0])
+        assert not report.notes
+        assert not differs(found, expected)
+
+
+@pytest.mark.parametrize(("scale", "scales"), [(1.0, True), (1e-30, False)])
+def test_warps_scale_sums_only_if_a_factor_is_not_one(scale: float, scales: bool) -> None:
+    """Scores near zero change no maximum by so much that its power of two differs from 1. Then code that never scales has the
+    same results, otherwise it has not."""
+    kernel = made("bf16", 256, 64, target=SM_100A, consumers=2)
+    report, found, expected = emulated(kernel, (40, 100, 192, 1), 0, scale=scale)
+    assert report.clean and not differs(found, expected)
+    never = kernel.ptx.replace("@!some bra equal;", "bra equal;")
+    assert never != kernel.ptx
+    report, found, expected = emulated(kernel, (40, 100, 192, 1), 0, never, scale=scale)
+    assert report.clean and differs(found, expected) == scales
+
+
+@pytest.mark.parametrize(("columns", "products", "exponentials"), [(64, 56, 65), (128, 56, 129)])
+def test_one_thread_starts_products_and_threads_have_rows(columns: int, products: int, exponentials: int) -> None:
+    """Each stage's first products, those of the loop, and no more: no loop over the threads of a warp around an instruction.
+    Rows are reduced without shuffles."""
+    kernel = made("bf16", 256, columns, target=SM_100A, consumers=2)
+    assembled = assemble(kernel.ptx, SM_100A)
+    assert assembled.resources.spill_bytes == 0
+    code = disassemble(assembled.cubin)
+    opcodes = Counter(re.findall(r"\b(UTCHMMA|LDTM|STTM|UTMALDG|ELECT|SHFL|LDL|STL|MUFU\.EX2|FMUL2)\b", code))
+    assert opcodes["UTCHMMA"] == products and opcodes["MUFU.EX2"] == exponentials
+    assert opcodes["LDTM"] and opcodes["STTM"] and opcodes["UTMALDG"] and opcodes["FMUL2"]
+    assert opcodes["ELECT"] <= 3 and not opcodes.keys() & {"SHFL", "LDL", "STL"}
