@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import campaign, tensor_attention
+from tests import campaign, shipped, tensor_attention
 from tests.tensor_products import emulated, made, source
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble, instructions
@@ -18,7 +18,7 @@ from tilec.ir.ops.staging_ops import SharedAlloc, SharedLoad
 from tilec.ir.ops.store_ops import TensorStore
 from tilec.ir.ops.sync_ops import OrderArrive, OrderWait, Release, Ring, Roles, WarpBarrier
 from tilec.passes.schedule import choose
-from tilec.target.schedule import Overrides
+from tilec.target.schedule import Overrides, merged
 from tilec.target.targets import SM_90A, SM_120A
 
 CASES: list[Any] = [
@@ -125,6 +125,15 @@ def test_parts_of_a_tile_are_as_wide_as_the_memory_left(tile: tuple[int, int], o
         widths = [op.columns for op in region.walk() if isinstance(op, TensorStore)]
         assert sum(widths) == tile[1]
     assert kernel.lowered.dynamic_shared_bytes <= SM_120A.max_shared_bytes
+
+
+def test_the_schedule_is_said_like_that_of_warpgroups() -> None:
+    entry, constants = shipped.specialisation("matmul", {"BM": 128, "BN": 128}, SM_120A)
+    schedule = choose(shipped.load("matmul", constants), SM_120A, merged(entry.overrides(constants), SM_120A))
+    assert str(schedule) == (
+        "4 warps consumer0 of 232 registers; 4 warps consumer1 of 232 registers; 4 warps producer of 40 registers; "
+        "mma_sync by tma, 2 stages; persistent; order pingpong; stored by tma"
+    )
 
 
 def test_two_stages_are_the_fewest() -> None:
