@@ -127,7 +127,7 @@ def test_parts_of_a_tile_are_as_wide_as_the_memory_left(tile: tuple[int, int], o
     assert kernel.lowered.dynamic_shared_bytes <= SM_120A.max_shared_bytes
 
 
-def test_the_schedule_is_said_like_that_of_warpgroups() -> None:
+def test_the_text_of_a_schedule_names_consumers_and_producer() -> None:
     entry, constants = shipped.specialisation("matmul", {"BM": 128, "BN": 128}, SM_120A)
     schedule = choose(shipped.load("matmul", constants), SM_120A, merged(entry.overrides(constants), SM_120A))
     assert str(schedule) == (
