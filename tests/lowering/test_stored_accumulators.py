@@ -57,7 +57,9 @@ def pair(out: Builder, low: SsaValue, high: SsaValue, _: object) -> SsaValue:
     return out.bind(out.values[low.name] | out.values[high.name] << 20)
 
 
-def thread_stores(rows: SharedType, layout: Layout, first: int, lane: int, warp: int) -> list[tuple[int, list[int]]]:
+def thread_stores(
+    rows: SharedType, layout: Layout, columns: int, first: int, lane: int, warp: int, warps: int
+) -> list[tuple[int, list[int]]]:
     """The stores of one thread, whose elements are named by row and column."""
     machine = Stores()
     registers: list[SsaValue] = []
@@ -65,7 +67,7 @@ def thread_stores(rows: SharedType, layout: Layout, first: int, lane: int, warp:
         row, column = layout.coordinates(number, lane, warp)
         registers.append(machine.bind(row << 9 | column))
     base = machine.bind(1 << 20, SHARED)
-    stmatrix.store_rows(machine, rows, base, registers, layout, first, machine.bind(lane), machine.bind(warp))
+    stmatrix.store_rows(machine, rows, base, registers, layout, columns, first, machine.bind(lane), machine.bind(warp), warps)
     return machine.stored
 
 
@@ -86,7 +88,7 @@ def test_every_element_is_stored_where_its_row_has_it(
         shared = SharedType(bf16, (rows, width), 1)
         memory: dict[int, int] = {}
         for warp in range(warps):
-            lanes = [thread_stores(shared, layout, first, lane, warp) for lane in range(32)]
+            lanes = [thread_stores(shared, layout, columns, first, lane, warp, warps) for lane in range(32)]
             for number in range(len(lanes[0])):
                 for thread in range(32):
                     for matrix, value in enumerate(lanes[thread][number][1]):

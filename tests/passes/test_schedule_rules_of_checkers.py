@@ -8,9 +8,9 @@ from tests.passes.builder import Access, Kernel
 from tests.tensor_products import source
 from tilec.ir import ops
 from tilec.ir.core import Block, Function, VerifyError
-from tilec.ir.ops.staging_ops import SharedLoad, TensorCopy
+from tilec.ir.ops.staging_ops import ScratchStore, SharedAlloc, SharedLoad, TensorCopy
 from tilec.ir.text.parser import parse_function
-from tilec.ir.types import TileType, bf16, boolean, f32, i8, i32
+from tilec.ir.types import ScratchType, TileType, bf16, boolean, f32, i8, i32
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks import bounds_fill_check, ring_check, width_check
 from tilec.passes.schedule.checks.ring_check import _round_robin_runs  # pyright: ignore[reportPrivateUsage]
@@ -46,12 +46,18 @@ def with_unfilled_copy() -> tuple[Function, TensorCopy]:
 
 
 def test_an_operation_that_reads_a_buffer_asks_for_all_of_its_rows() -> None:
-    """A copy only writes its buffer, and asks for none."""
+    """A copy only writes its buffer, and asks for none; nor does a load that nothing uses."""
     function, copy = with_unfilled_copy()
     bounds_fill_check.check(function)
     load = SharedLoad(operands=[copy.buffer, copy.stage])
     load.define(TileType(bf16, (64, 16)))
-    function.body.ops.insert(function.body.ops.index(copy) + 1, load)
+    scratch = SharedAlloc(offset=1 << 17)
+    scratch.define(ScratchType(2048))
+    store = ScratchStore(operands=[scratch.result, load.result], steps=(16, 1))
+    index = function.body.ops.index(copy) + 1
+    function.body.ops[index:index] = [load]
+    bounds_fill_check.check(function)
+    function.body.ops[index + 1 : index + 1] = [scratch, store]
     with pytest.raises(VerifyError, match="tensor_copy of `a` leaves out rows that are asked for"):
         bounds_fill_check.check(function)
 

@@ -99,7 +99,8 @@ def plan_command(project: str | None, arch: str | None, kernels: tuple[str, ...]
     world = enumerate_world(build, targets)
     uses = tuple(use for use in world.uses if use.kernel in names)
     used = {use.artifact for use in uses}
-    every = [artifact_name(entry.name, values) for entry in entries for values in entry.specialisations()]
+    built = [entry for entry in entries if entry.among(targets or None)]
+    every = [artifact_name(entry.name, values) for entry in built for values in entry.specialisations()]
     unused = [name for name in every if name not in used]
     print_diagnostics(world.problems, build.root)
     if as_json:
