@@ -167,7 +167,7 @@ def test_a_relaxed_signal_inside_a_block_needs_fences_too(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("meet", [SYNC, "@%p0 fence.mbarrier_init.release.cluster; " + RELAXED])
-def test_a_peer_may_use_an_mbarrier_behind_a_barrier_of_the_cluster(meet: str, seed: int) -> None:
+def test_a_peer_may_use_an_mbarrier_after_a_barrier_of_the_cluster(meet: str, seed: int) -> None:
     report = shaken(meet=meet, seed=seed)
     assert report.clean, messages(report)
 

@@ -46,7 +46,7 @@ def test_others_are_built_on_request_alone(tmp_path: Path) -> None:
     assert set(some.among(TARGETS)) == {SM_80, SM_89, SM_100A, SM_100F}
 
 
-def test_a_target_takes_the_schedules_of_the_one_that_it_is_like(tmp_path: Path) -> None:
+def test_a_target_takes_the_schedules_of_the_target_it_is_like(tmp_path: Path) -> None:
     everywhere, some = read(tmp_path).entries
     warps = {target: merged(everywhere.overrides({}), target).warps for target in TARGETS}
     assert {target: number for target, number in warps.items() if number != 2} == {
