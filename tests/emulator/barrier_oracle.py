@@ -90,15 +90,15 @@ def _recording(trace: Trace) -> Iterator[None]:
     table = registry._REGISTRY  # pyright: ignore[reportPrivateUsage]
     entry = table["bar"]
 
-    def read_too(self: Shadow, index: Any, width: int, lanes: Any, atomic: bool = False, narrow: bool = False) -> Any:
+    def read_too(self: Shadow, index: Any, width: int, lanes: Any, atomic: bool = False, *more: Any) -> Any:
         if not atomic:
             trace.access(self, index, width, lanes, False)
-        return read(self, index, width, lanes, atomic, narrow)
+        return read(self, index, width, lanes, atomic, *more)
 
-    def write_too(self: Shadow, index: Any, width: int, lanes: Any, atomic: bool = False, narrow: bool = False) -> Any:
+    def write_too(self: Shadow, index: Any, width: int, lanes: Any, atomic: bool = False, *more: Any) -> Any:
         if not atomic:
             trace.access(self, index, width, lanes, True)
-        return write(self, index, width, lanes, atomic, narrow)
+        return write(self, index, width, lanes, atomic, *more)
 
     def barrier_too(self: Clocks, blocks: Any) -> None:
         trace.barrier(self.wave.block_number[blocks].tolist())

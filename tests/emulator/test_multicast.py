@@ -280,3 +280,71 @@ def test_a_launch_without_clusters_may_multicast_to_itself() -> None:
     report = launch(program(body, list(arrays), shared=2048), arrays, out=("out",), read_only=("x",), shared=2048)
     assert report.clean, messages(report)
     assert (report.tensors["out"] == X[:32]).all()
+
+
+RING = f"""
+{MADE.format(count=1)}
+add.u32 %r24, %r1, 8;
+@%p0 mbarrier.init.shared::cta.b64 [%r24], 2;
+@%p0 fence.mbarrier_init.release.cluster;
+{SYNC}
+mapa.shared::cluster.u32 %r25, %r24, 0;
+mov.b16 %h0, 3;
+mul.wide.u32 %d4, %r9, 128; add.u64 %d4, %d4, %a0;
+mov.u64 %d5, %a1;
+mov.u32 %r20, 0;
+LOOP:
+xor.b32 %r21, %r20, 1;
+{EXPECT.format(bytes=128)}
+@!%p2 bra FULL;
+EMPTY: mbarrier.try_wait.parity{{wait}}.shared::cta.b64 %p5, [%r24], %r21; @!%p5 bra EMPTY;
+{MULTICAST} [%r0], [%d5], 128, [%r1], %h0;
+FULL: mbarrier.try_wait.parity.shared::cta.b64 %p5, [%r1], %r20; @!%p5 bra FULL;
+{{use}}
+@%p0 mbarrier.arrive{{arrive}}.shared::cluster.b64 _, [%r25];
+add.u64 %d5, %d5, 128;
+add.u32 %r20, %r20, 1;
+setp.lt.u32 %p6, %r20, 2;
+@%p6 bra LOOP;
+{SYNC}
+"""
+"""Two rounds of one stage: rank 0 waits until both blocks have used it. `%r20` is the parity of the full barrier."""
+BULK_USE = """
+@%p0 cp.async.bulk.global.shared::cta.bulk_group [%d4], [%r0], 128;
+@%p0 cp.async.bulk.commit_group;
+@%p0 cp.async.bulk.wait_group 0;
+"""
+LOAD_USE = "ld.shared.b32 %r30, [%r7]; st.global.b32 [%d0], %r30; bar.sync 0;"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("use", "arrive", "wait"),
+    [
+        (LOAD_USE, ".release.cluster", ".acquire.cluster"),
+        (BULK_USE, ".release.cluster", ".acquire.cluster"),
+        (BULK_USE, "", ""),
+        (BULK_USE, ".relaxed.cluster", ".relaxed.cluster"),
+    ],
+)
+def test_a_stage_is_reused_after_both_blocks_have_read_it(use: str, arrive: str, wait: str, seed: int) -> None:
+    report = run(RING.format(use=use, arrive=arrive, wait=wait), seed=seed, tensors={"x": X})
+    assert report.clean, messages(report)
+    assert (report.tensors["out"] == np.tile(X[32:64], 2)).all()
+
+
+@pytest.mark.parametrize(
+    ("arrive", "wait"),
+    [("", ".acquire.cluster"), (".release.cluster", ""), (".relaxed.cluster", ".acquire.cluster")],
+)
+def test_a_narrow_signal_orders_operations_of_the_async_proxy_only(arrive: str, wait: str) -> None:
+    for seed in SEEDS:
+        report = run(RING.format(use=LOAD_USE, arrive=arrive, wait=wait), seed=seed, tensors={"x": X})
+        assert kinds(report) == {"race"}, messages(report)
+
+
+def test_a_stage_that_is_reused_too_early_is_found() -> None:
+    for use in (BULK_USE, LOAD_USE):
+        body = RING.format(use=use, arrive=".release.cluster", wait=".acquire.cluster").replace("[%r24], 2;", "[%r24], 1;")
+        for seed in SEEDS:
+            assert not run(body, seed=seed, tensors={"x": X}).clean

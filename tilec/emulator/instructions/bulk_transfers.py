@@ -40,8 +40,7 @@ def by_granule(shadow: Shadow, byte_indices: Index, lane: int) -> Access:
 
 def stamp_reads(shadow: Shadow, byte_indices: Index, lane: int) -> None:
     """Stamps the reads of the source as of now."""
-    found = by_granule(shadow, byte_indices, lane)
-    shadow.read(found.index, found.width, found.lanes)
+    shadow.read_async(np.unique(byte_indices >> shadow.shift), (lane,))
 
 
 def write(accesses: Accesses, transfer: Transfer, lane: int, *, generic: bool = False) -> None:

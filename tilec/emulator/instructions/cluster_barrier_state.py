@@ -58,7 +58,8 @@ class ClusterBarriers(Subsystem):
         for cluster in np.unique(clusters).tolist():
             here = lanes[clusters == cluster]
             phase = self._phases.setdefault(cluster, _Phase())
-            token = self.ordering.synchronise.fenced(here) if relaxed else self.ordering.clocks.release(here)
+            clocks, synchronise = self.ordering.clocks, self.ordering.synchronise
+            token = clocks.signal(here, synchronise.fenced(here)) if relaxed else clocks.release(here)
             if token is not None:
                 phase.token = token if phase.token is None else np.maximum(phase.token, token)
             phase.published = self.ordering.barrier_inits.publish(here, phase.published)

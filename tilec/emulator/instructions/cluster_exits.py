@@ -43,7 +43,9 @@ class ClusterExits(Subsystem):
         clocks = self.ordering.clocks
         known = clocks.rows(lanes).max(axis=0)
         known[lanes] = clocks.now
-        accesses = [*self._stamped(block, lanes, known), *self._strong(block, known)]
+        heard = clocks.heard_rows(lanes).max(axis=0)
+        heard[lanes] = clocks.now
+        accesses = [*self._stamped(block, lanes, known, heard), *self._strong(block, known)]
         if accesses:
             lane, index = accesses[0]
             text = "a block may exit before a peer's access to its shared memory"
@@ -55,13 +57,16 @@ class ClusterExits(Subsystem):
                         text = "a block may exit before a peer's arrival at its mbarrier"
                         self.faults.add("cluster", text, instruction, lane, index=record.index, distinct=text)
 
-    def _stamped(self, block: int, lanes: Index, known: Index) -> list[tuple[int, int]]:
-        """(lane, index) of plain accesses by peers that the block does not know."""
+    def _stamped(self, block: int, lanes: Index, known: Index, heard: Index) -> list[tuple[int, int]]:
+        """(lane, index) of plain accesses by peers that the block does not know, or of the async proxy and not heard of."""
         window, shadow, wave = self.windows.shared[block], self.ordering.shadow, self.wave
         first_lane = self.ordering.clocks.first_lane
         granules = np.arange(window.start >> shadow.shift, (window.end >> shadow.shift) + 1)
         found: list[tuple[int, int]] = []
-        for stamps, readers in ((shadow.writes[granules], shadow.writers), (shadow.reads[granules], shadow.readers)):
+        for stamps, table, readers in (
+            (shadow.writes[granules], shadow.async_writes, shadow.writers),
+            (shadow.reads[granules], shadow.async_reads, shadow.readers),
+        ):
             plain = stamps & ~ATOMIC
             for at in np.flatnonzero(plain != 0):
                 code, time = int(plain[at] & LANE_MASK), int(plain[at] >> LANE_BITS)
@@ -72,14 +77,15 @@ class ClusterExits(Subsystem):
                 else:
                     members = wave.lanes_of_block(code - SEVERAL_IN_BLOCK - int(wave.block_number[0]))
                 peers = members[wave.block[members] != block]
-                if not len(peers) or (known[peers] >= time).all():
-                    continue
                 where = granules[at : at + 1]
+                reached = heard if where[0] < len(table) and table[where[0]] == stamps[at] else known
+                if not len(peers) or (reached[peers] >= time).all():
+                    continue
                 if code >= SEVERAL_IN_BLOCK and code != SEVERAL and readers is not None:
                     number = np.array([code - SEVERAL_IN_BLOCK])
                     if any(readers.known(where, np.array([lane]), number)[0] for lane in lanes):
                         continue
-                found.append((int(peers[known[peers] < time][0]), int(where[0]) << shadow.shift))
+                found.append((int(peers[reached[peers] < time][0]), int(where[0]) << shadow.shift))
         return found
 
     def _strong(self, block: int, known: Index) -> list[tuple[int, int]]:

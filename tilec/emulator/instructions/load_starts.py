@@ -32,14 +32,18 @@ def check_proxy(machine: Machine, byte_indices: Index, lane: int, instruction: I
         ordering.proxies.check(granules, lane, instruction, int(byte_indices[0]), space=space)
 
 
-def check_write(machine: Machine, byte_indices: Index, lane: int, instruction: Instruction) -> None:
+def check_write(
+    machine: Machine, byte_indices: Index, lane: int, instruction: Instruction, *, through_async: bool = True
+) -> None:
     """Checks a write of these bytes by a lane, and records it."""
     found = machine.memory.allocation_at(int(byte_indices[0])) if len(byte_indices) else None
     if found is None:
         return
     if not found.writable:
         machine.faults.add("read-only", f"a write to `{found.name}`", instruction, lane, index=int(byte_indices[0]))
-    machine.accesses.watch_write(by_granule(machine.ordering.shadow, byte_indices, lane), instruction)
+    machine.accesses.watch_write(
+        by_granule(machine.ordering.shadow, byte_indices, lane), instruction, through_async=through_async
+    )
 
 
 def start(
@@ -65,7 +69,7 @@ def start(
         made = machine.ordering.shadow.granules(np.array([record.index]), BYTES)[0]
         machine.ordering.proxies.check(made, lane, instruction, record.index, barrier=True)
         check_proxy(machine, there, lane, instruction, "shared")  # before its stamps are those of this write
-    check_write(machine, there, lane, instruction)
+    check_write(machine, there, lane, instruction, through_async=not generic)
     if not generic:
         machine.ordering.proxies.record_async_write(np.unique(there >> machine.ordering.shadow.shift))
     operation = machine.ordering.in_flight.begin(reads, granules_of(there))

@@ -152,17 +152,18 @@ class Mbarriers(Subsystem):
         relaxed, wide = how[0] == "relaxed", how[1] == "cluster"
         own = self.wave.block[lanes] == record.block
         if own.all():
-            return synchronise.fenced(lanes, own_block=True) if relaxed else clocks.release(lanes), None
+            fenced = synchronise.fenced(lanes, own_block=True) if relaxed else None
+            return clocks.signal(lanes, fenced) if relaxed else clocks.release(lanes), None
         peers, near = lanes[~own], lanes[own]
         for lane in peers.tolist():
             record.remote_arrivals.append((lane, clocks.now, record.state.phase, instruction))
         local: Token | None = None
         if len(near):
-            local = synchronise.fenced(near, own_block=True) if relaxed else clocks.release(near)
-        if not wide:
-            clocks.now += 1
-            return local, None
-        return local, synchronise.fenced(peers) if relaxed else clocks.release(peers)
+            fenced = synchronise.fenced(near, own_block=True) if relaxed else None
+            local = clocks.signal(near, fenced) if relaxed else clocks.release(near)
+        if relaxed or not wide:
+            return local, clocks.signal(peers, synchronise.fenced(peers) if wide else None)
+        return local, clocks.release(peers)
 
     def complete_copies(self, record: Record, *, all_copies: bool = False) -> bool:
         """Completes copies in flight that count on the barrier: all of them, or under a seed a random subset. Returns whether
@@ -190,6 +191,7 @@ class Mbarriers(Subsystem):
             return
         for copy in record.unobserved_copies:
             copy.land()
+        self.ordering.clocks.hear(lanes, _merged(record.released, record.remote_released))
         token = _merged(record.released, record.remote_released if how[1] == "cluster" else None)
         for lane in lanes.tolist():
             self._relaxed_waits.setdefault(lane, []).append((record, record.state.phase, how[1], token))
@@ -220,6 +222,7 @@ class Mbarriers(Subsystem):
         token = _merged(record.released, record.remote_released if scope == "cluster" else None)
         if token is not None:
             clocks.acquire(lanes, token)
+        clocks.hear(lanes, record.remote_released)
 
 
 def _merged(first: Token | None, second: Token | None) -> Token | None:

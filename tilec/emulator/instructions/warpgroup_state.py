@@ -144,6 +144,4 @@ def operand_registers(function: Function) -> tuple[int, ...]:
 def stamp_reads(shadow: Shadow, granules: Index, first: int) -> None:
     """Stamps the reads of these granules of the race shadow, by a product of the warpgroup at lane `first`, as of now: by a
     lane of each of its four warps, because ordering after some of them must not suffice."""
-    shadow_granules = granules << shadow.shift
-    for lane in range(first, first + GROUP, WARP):
-        shadow.read(shadow_granules, 1 << shadow.shift, np.full(len(shadow_granules), lane))
+    shadow.read_async(granules, range(first, first + GROUP, WARP))

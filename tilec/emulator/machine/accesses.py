@@ -177,16 +177,18 @@ class Accesses:
         *,
         atomic: bool = False,
         scope: str | None = None,
+        through_async: bool = False,
     ) -> None:
         """Checks these writes against unordered accesses and records them in the shadow. `data()` returns the bytes to write,
-        one item of `access.width` bytes per lane; with it, equal values written by a store that replicates are no race."""
+        one item of `access.width` bytes per lane; with it, equal values written by a store that replicates are no race.
+        `through_async`: the async proxy writes."""
         found = access.allocation
         if not len(access.index) or (found is not None and not found.tracked):
             return
         if self.ordering.in_flight.busy:
             self.ordering.in_flight.check(access.index, access.width, access.lanes, True, instruction)
         earlier, shared, racing_reads = self.ordering.shadow.write(
-            access.index, access.width, access.lanes, atomic, self._reach(scope)
+            access.index, access.width, access.lanes, atomic, self._reach(scope), through_async
         )
         if racing_reads is not None and racing_reads.any():
             self.report_race(access, racing_reads, instruction, "writes what another thread reads")

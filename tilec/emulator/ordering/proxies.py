@@ -43,18 +43,18 @@ class _Fence:
 
 
 class Proxies:
-    """The fences of a wave, and the granules whose last write was through the async proxy."""
+    """The fences of a wave. The shadow knows the granules whose last write was through the async proxy."""
 
     def __init__(self, wave: Wave, clocks: Clocks, shadow: Shadow, barrier_inits: BarrierInits, faults: Recorder) -> None:
         self.wave, self.clocks, self.shadow, self.faults = wave, clocks, shadow, faults
         self.barrier_inits = barrier_inits
         self.fences: list[_Fence] = []
-        self._written: Index = np.zeros(0, np.int64)
 
     def clear(self) -> None:
         """Starts a new wave."""
         self.fences.clear()
-        self._written[:] = 0
+        self.shadow.async_writes[:] = 0
+        self.shadow.async_reads[:] = 0
 
     def fence(self, lanes: Index, *, is_mbarrier_init: bool = False, space: str | None = None) -> None:
         """Records `fence.proxy.async` by these lanes, for `space` `global` or `shared` or (None) both, or
@@ -67,10 +67,7 @@ class Proxies:
 
     def record_async_write(self, granules: Index) -> None:
         """Records that the last writes of these granules, as stamped in the shadow, were through the async proxy."""
-        writes = self.shadow.writes
-        if len(self._written) < len(writes):
-            self._written = np.concatenate([self._written, np.zeros(len(writes) - len(self._written), np.int64)])
-        self._written[granules] = writes[granules]
+        self.shadow.note_async_write(granules)
 
     def check(
         self, granules: Index, reader: int, instruction: Instruction, index: int, *, barrier: bool = False,
@@ -79,10 +76,11 @@ class Proxies:
         """Reports generic writes to these granules of `space` that may be invisible to an async-proxy access issued by lane
         `reader`; `barrier`: the granules are an mbarrier on which it counts."""
         stamps = self.shadow.writes[granules]
-        if len(self._written):
-            known = granules < len(self._written)
+        written = self.shadow.async_writes
+        if len(written):
+            known = granules < len(written)
             own = np.zeros(len(granules), np.bool_)
-            own[known] = self._written[granules[known]] == stamps[known]
+            own[known] = written[granules[known]] == stamps[known]
             stamps = stamps[~own]
         stamps = np.unique(stamps)
         stamps = stamps[stamps != 0] & ~ATOMIC

@@ -33,13 +33,16 @@ _WIDTHS: Final = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16, "f16x2": 4, "bf1
 
 
 class Shadow:
-    """The last write and reads of every granule of 2**shift bytes; no checked access is narrower."""
+    """The last write and reads of every granule of 2**shift bytes; no checked access is narrower. `async_writes` and
+    `async_reads`: the stamps of those through the async proxy; between two of them the order of `Clocks.heard` suffices."""
 
     def __init__(self, clocks: Clocks, size: int, instructions: Sequence[Instruction]) -> None:
         self.clocks, self.shift = clocks, granule_shift(instructions)
         self.strong = StrongAccesses(clocks)
         self.writes: Stamps = np.zeros(0, np.int64)
         self.reads: Stamps = np.zeros(0, np.int64)
+        self.async_writes: Stamps = np.zeros(0, np.int64)
+        self.async_reads: Stamps = np.zeros(0, np.int64)
         self.readers = self.writers = None
         if needed(instructions):
             self.readers, self.writers = Readers(clocks), Readers(clocks)
@@ -68,11 +71,17 @@ class Shadow:
         return first[:, None] + np.arange(count) if count > 1 else first[:, None]
 
     def unordered(
-        self, stamps: Stamps, lanes: Index, where: Index, known: Readers | None, atomic: bool = False
+        self,
+        stamps: Stamps,
+        lanes: Index,
+        where: Index,
+        known: Readers | None,
+        atomic: bool = False,
+        through_async: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.bool_]:
         """Which stamps [m, k] are not ordered before lane [m] now; atomics do not conflict with atomics. `where`: the
         granules of the stamps; `known`: the individual readers, or writers, of a granule for stamps of several lanes of a
-        block."""
+        block; `through_async`: the stamps and the accesses are of the async proxy."""
         clocks = self.clocks
         blocks = clocks.wave.block[lanes]
         plain = stamps & ~ATOMIC
@@ -99,8 +108,42 @@ class Shadow:
                 ordered[group] = known.known(where[rows[group], columns[group]], lanes[rows[group]], blocks)
             else:
                 ordered[group] = clocks.knows_block(lanes[rows[group]], blocks, times[group])
+        if through_async is not None:
+            ordered |= self._heard(through_async[rows, columns], lanes[rows], who, times, code)
         suspects[rows, columns] = ~ordered
         return suspects
+
+    def _heard(
+        self, through_async: NDArray[np.bool_], lanes: Index, who: Index, times: Index, code: Index
+    ) -> NDArray[np.bool_]:
+        """Which accesses of the async proxy are ordered by signals that order no other memory."""
+        group = (code >= SEVERAL_IN_BLOCK) & (code != SEVERAL)
+        found = self.clocks.has_heard(lanes, who, times)
+        if group.any():
+            found[group] = self.clocks.has_heard_block(lanes[group], code[group] - SEVERAL_IN_BLOCK, times[group])
+        return found & through_async
+
+    def _through_async(self, table: Stamps, where: Index, stamps: Stamps) -> NDArray[np.bool_]:
+        inside = where < len(table)
+        return inside & (table[np.where(inside, where, 0)] == stamps) if len(table) else np.zeros(where.shape, np.bool_)
+
+    def note_async_write(self, granules: Index) -> None:
+        """The last writes of these granules, as stamped, were through the async proxy."""
+        self.async_writes = _grown(self.async_writes, len(self.writes))
+        self.async_writes[granules] = self.writes[granules]
+
+    def read_async(self, granules: Index, lanes: Sequence[int]) -> None:
+        """Records reads of these granules through the async proxy by each of these lanes."""
+        pure: NDArray[np.bool_] | None = None
+        if self.clocks.separate and len(granules):
+            old, first = self.reads[granules], np.full(len(granules), lanes[0])
+            pure = self._through_async(self.async_reads, granules, old)
+            pure |= ~self.unordered(old[:, None], first, granules[:, None], self.readers)[:, 0]
+        for lane in lanes:
+            self.read(granules << self.shift, 1 << self.shift, np.full(len(granules), lane))
+        if pure is not None:
+            self.async_reads = _grown(self.async_reads, len(self.reads))
+            self.async_reads[granules[pure]] = self.reads[granules[pure]]
 
     def read(self, index: Index, width: int, lanes: Index, atomic: bool = False, reach: int = 0) -> NDArray[np.bool_] | None:
         """Records reads; returns which of them [m, granules] conflict with an unordered write, or None. `atomic`: strong
@@ -200,14 +243,19 @@ class Shadow:
         return (clocks.now << LANE_BITS) + np.where(block == mine, SEVERAL_IN_BLOCK + mine, SEVERAL)
 
     def write(
-        self, index: Index, width: int, lanes: Index, atomic: bool = False, reach: int = 0
+        self, index: Index, width: int, lanes: Index, atomic: bool = False, reach: int = 0, through_async: bool = False
     ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
         """Records writes; returns which of them [m, granules] conflict with an unordered earlier write, with one of the same
-        instruction, and with an unordered read."""
+        instruction, and with an unordered read. `through_async`: they are of the async proxy."""
         where = self.granules(index, width)
         written, read = self.writes[where], self.reads[where]
-        racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
-        beside = self.unordered(read, lanes, where, self.readers) if read.any() else None
+        before: list[NDArray[np.bool_] | None] = [None, None]
+        if through_async and self.clocks.separate:
+            before = [
+                self._through_async(self.async_writes, where, written), self._through_async(self.async_reads, where, read),
+            ]  # fmt: skip
+        racing = self.unordered(written, lanes, where, self.writers, atomic, before[0]) if written.any() else None
+        beside = self.unordered(read, lanes, where, self.readers, False, before[1]) if read.any() else None
         plain = np.zeros(where.shape, np.bool_) if racing is None else racing
         if self.strong.table:
             strong = [
@@ -227,6 +275,10 @@ class Shadow:
             self._record_lanes(self.writers, self.writes, where, lanes, written, several & plain, plain & ~several)
         self.reads[where] = 0
         return racing, overwritten, beside
+
+
+def _grown(stamps: Stamps, size: int) -> Stamps:
+    return np.concatenate([stamps, np.zeros(size - len(stamps), np.int64)]) if size > len(stamps) else stamps
 
 
 def _either(first: NDArray[np.bool_] | None, second: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
