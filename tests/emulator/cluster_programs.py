@@ -50,7 +50,7 @@ def run(
     only: Sequence[tuple[int, int, int]] | None = None,
     **more: Any,
 ) -> Report:
-    """Runs `body` behind START; the first tensor, `out`, has a word for each thread of the grid. `only`: its blocks."""
+    """Runs `body` after START; the first tensor, `out`, has a word for each thread of the grid. `only`: its blocks."""
     arrays = {"out": np.zeros(blocks * THREADS, np.uint32), **(tensors or {})}
     text = program(start + body, list(arrays), shared=SHARED, target=target, registers=registers)
     return launch(

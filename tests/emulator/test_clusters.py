@@ -143,7 +143,7 @@ def test_generic_loads_reach_a_peer_and_own_addresses_work_in_both_spaces(seed: 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_atomics_of_both_blocks_meet_in_one(seed: int) -> None:
+def test_atomics_of_both_blocks_add_up_in_one(seed: int) -> None:
     body = f"""
     @%p0 st.shared.b32 [%r0], 5;
     {SYNC}
@@ -287,7 +287,7 @@ def test_asynchronous_reductions_add_up(seed: int) -> None:
     assert (report.tensors["out"] == np.repeat(sums, THREADS)).all()
 
 
-def test_a_read_beside_asynchronous_reductions_is_a_race() -> None:
+def test_a_read_without_a_wait_races_with_asynchronous_reductions() -> None:
     for seed in SEEDS:
         assert "race" in kinds(run(REDUCTION.format(wait=""), seed=seed))
 

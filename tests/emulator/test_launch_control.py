@@ -140,7 +140,7 @@ def test_an_answer_to_the_whole_cluster(seed: int) -> None:
 
 
 def reused(report: Report) -> bool:
-    """Whether some block asked twice; one that is told no at once does not."""
+    """Whether some block asked twice; one whose first answer is false does not."""
     counts = report.statistics["opcodes"]
     asks = sum(count for name, count in counts.items() if "try_cancel" in name)
     return asks > counts["mbarrier.init.shared::cta.b64"]

@@ -6,7 +6,8 @@ shares no code with the passes, the lowering or the interpreter: its sources are
     report.tensors, report.faults, report.notes, report.statistics, report.clean
 
 `errors.KINDS` lists the kinds of fault, `errors.NOTES` those of notes. An unknown construct raises `UnsupportedPtx`; nothing is
-guessed. Seed 0 runs all lanes in lock step. Any other seed interleaves warps and blocks at random, reproducibly.
+guessed. Seed 0 runs all lanes in lock step. Any other seed interleaves warps and blocks at random, reproducibly. The blocks of
+a cluster are always resident together; clusters come from `.reqnctapercluster` or an argument of `run`.
 
 | where | what |
 |---|---|
@@ -15,6 +16,7 @@ guessed. Seed 0 runs all lanes in lock step. Any other seed interleaves warps an
 | `wave`, `registers`, `memory`, `windows`, `faults` | lanes, values and poison, bytes, state spaces, what went wrong |
 | `locator`, `accesses`, `schedule` | checked addresses, checked loads and stores, which lanes run next |
 | `ordering/` | happens-before order, races, proxies, bytes in flight |
+| `cluster_shape`, `pending`, `cluster_windows` | clusters: what a launch has, those not started, shared memory of peers |
 | `matrices/` | operands and products of tensor cores |
 | `instructions/` | instruction families, and what each keeps between its steps: a `Subsystem` in a file of its own |
 | `machine/machine` | the state of a launch: all of these as typed attributes |
@@ -61,10 +63,21 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
   share one barrier are found in every schedule in which both use it.
 - A branch marked `.uni` that only some of the active threads of a warp take, and members of a warp-wide instruction that name
   each other but different masks, are faults where the threads execute it in one step. Other schedules can part them.
+- Clusters: a shared address has the block's rank from bit 24 up (`cluster_windows`), also that of a variable. Order of memory
+  follows the scopes: mbarrier operations without a scope are `.cta`, so they order no plain accesses of two blocks, although
+  chips may. Two operations of the async proxy, such as a copy into a stage and the next, need less: a chain of signals of any
+  order and scope between them suffices (`clocks`).
+- A thread must pass a barrier of the cluster, or know what a peer did, before it accesses the peer's shared memory, and every
+  access by a peer must be ordered before the block exits (`cluster_exits`). Both are found in every schedule. Waits through an
+  address in another block's window, which the ISA does not have, are faults.
+- `clusterlaunchcontrol`: blocks start in small waves, so that some are left to cancel. The 16 bytes of an answer have the
+  emulator's own encoding. Only here is a fence needed between generic reads and the next write through the async proxy.
+- `red.async` takes effect when it is issued; a missing wait is found as a race.
 - `cp.async.mbarrier.arrive` completes the copies of its threads at once, so a read before the wait on its mbarrier is reported
   only as far as it races with the copy's thread.
-- Rejected with `UnsupportedPtx`: im2col, bulk reductions, tensor maps modified on the device, sparse products, `wmma`, and of
-  tcgen05 what the next list says. Timing, occupancy and bank conflicts are not modelled.
+- Rejected with `UnsupportedPtx`: `.blocksareclusters` with several blocks, im2col, gather and scatter, bulk reductions,
+  tensor maps modified on the device, sparse products, `wmma`, and of tcgen05 what the next list says. Timing, occupancy and
+  bank conflicts are not modelled.
 - `setmaxnreg` moves registers between warpgroups (`register_pool`): a shortage is a deadlock. Whether a program needs more
   registers than it owns is not modelled, because registers of PTX are virtual.
 

@@ -2,7 +2,7 @@
 
 PTX ISA, "barrier.cluster": a thread arrives, then waits for all threads of the cluster that have not exited; it may not arrive
 twice without a wait between, nor wait without an arrival. An arrival with `.release` (the default) orders the thread's earlier
-accesses before those behind the wait; a relaxed one orders only what a fence before it published.
+accesses before those after the wait; a relaxed one orders only what a fence before it published.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The answers to `clusterlaunchcontrol.try_cancel`, and the clusters that were told no.
+"""The answers to `clusterlaunchcontrol.try_cancel`, and the clusters that got a false one.
 
 In: requests. Out: answers in the emulator's own encoding, three words with the first block and one with MAGIC and CANCELED. A
-cluster that was told no gets no for every later request. A request is undefined, and a fault, if its thread is ordered after
-a thread that acquired a no for the same cluster.
+cluster with a false answer gets false for every later request. A request is undefined, and a fault, if its thread is ordered
+after a thread that acquired a false answer to the same cluster.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tilec.emulator.ptx.syntax import Instruction
 REPLY_BYTES: Final = 16
 MAGIC: Final = 0x434C4300
 CANCELED: Final = 1
-EARLY_NO: Final = 0.2
+EARLY_REFUSAL: Final = 0.2
 """Probability, under a seed, of a false answer although clusters are left."""
 
 
 class LaunchControl(Subsystem):
-    """`_refused`: the clusters of the wave that were told no; `_acquired`: by cluster, lane and time of each acquired no;
+    """`_refused`: the clusters of the wave with a false answer; `_acquired`: by cluster, lane and time of each that was acquired;
     `_reads`: by the place of an answer, the time of each lane's last read through the generic proxy."""
 
     def __init__(self, pending: Pending, wave: Wave, accesses: Accesses) -> None:
@@ -69,7 +69,7 @@ class LaunchControl(Subsystem):
                 break
         seed, left = pending.launch.seed, len(pending.clusters)
         words = np.array([0, 0, 0, MAGIC], np.uint32)
-        if not left or cluster in self._refused or (seed and pending.random.random() < EARLY_NO):
+        if not left or cluster in self._refused or (seed and pending.random.random() < EARLY_REFUSAL):
             self._refused.add(cluster)
         else:
             words[:3] = pending.cancel(int(pending.random.integers(left)) if seed else 0)
@@ -77,7 +77,7 @@ class LaunchControl(Subsystem):
         return words.view(np.uint8)
 
     def observer(self, lane: int, data: NDArray[np.uint8]) -> Callable[[int], None] | None:
-        """What to call with the first lane that acquires an answer to a request of `lane`; None if the answer is yes."""
+        """What to call with the first lane that acquires an answer to a request of `lane`; None if the answer is true."""
         if data.view(np.uint32)[3] & CANCELED:
             return None
         known = self._acquired.setdefault(self._cluster(lane), [])

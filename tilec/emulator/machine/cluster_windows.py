@@ -57,8 +57,10 @@ class ClusterWindows:
         by lanes of the wave) nothing that a thread of the peer did."""
         block = self.blocks(lanes, address)
         found = (block >= 0) & (block != self.wave.block[lanes]) & ~self.met[lanes]
-        for at in np.flatnonzero(found) if known is not None else ():
-            found[at] = not known[lanes[at], self.wave.lanes_of_block(int(block[at]))].any()
+        if known is not None:
+            for at in np.flatnonzero(found):
+                times: Index = known[lanes[at], self.wave.lanes_of_block(int(block[at]))]
+                found[at] = not int(times.max())
         return found
 
     def refusals(self, lanes: Index, address: Index, peers: bool) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
