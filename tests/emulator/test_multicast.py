@@ -138,11 +138,23 @@ mov.b16 %h0, 3;
 """
 
 
-@pytest.mark.parametrize("copy", [f"{MULTICAST} [%r0], [%a1], 128, [%r1], %h0;"])
-def test_a_block_may_not_exit_while_a_multicast_writes_its_memory(copy: str) -> None:
+@pytest.mark.parametrize(
+    "copy",
+    [
+        f"{MULTICAST} [%r0], [%a1], 128, [%r1], %h0;",
+        f"{LOAD} [%r4], [%a1], 128, [%r5]; @%p0 {LOAD} [%r0], [%a1], 128, [%r1];",
+    ],
+)
+def test_a_block_may_not_exit_while_a_peers_copy_writes_its_memory(copy: str) -> None:
     for seed in SEEDS:
         report = run(EARLY.format(copy=copy), seed=seed, tensors={"x": X})
         assert kinds(report) <= {"async", "cluster"} and not report.clean, messages(report)
+
+
+def test_a_peers_copy_is_open_until_the_block_has_waited() -> None:
+    copy = f"mov.b16 %h0, 3; @%p2 {MULTICAST} [%r0], [%a1], 128, [%r1], %h0; mov.u32 %r30, 0; {STORE} {SYNC} @!%p1 ret;"
+    for seed in SEEDS:
+        assert kinds(copied(copy, end="", seed=seed)) == {"async"}
 
 
 def test_an_mbarrier_made_without_a_fence_is_reported_for_every_destination() -> None:
@@ -243,16 +255,19 @@ def test_only_a_pair_counts_in_the_other_block() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_multicast_of_a_pair_counts_where_its_barrier_lies(seed: int) -> None:
+@pytest.mark.parametrize("owner", [0, 1])
+def test_a_multicast_of_a_pair_counts_where_its_barrier_lies(owner: int, seed: int) -> None:
     body = f"""
     {MADE.format(count=1)}
-    and.b32 %r20, %r1, 0xFEFFFFFF;
-    @%p2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 512;
+    mapa.shared::cluster.u32 %r20, %r1, {owner};
+    setp.eq.u32 %p3, %r2, {owner};
+    and.pred %p4, %p3, %p0;
+    @%p4 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 512;
     mov.b16 %h0, 3;
     mov.u32 %r21, 4;
     @%p2 cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
         [%r0], [%d10, {{0, %r21}}], [%r20], %h0;
-    @!%p1 bra MEET;
+    @!%p3 bra MEET;
     {WAIT}
     MEET: {SYNC}
     ld.shared.b32 %r30, [%r7];

@@ -28,7 +28,7 @@ EARLY_REFUSAL: Final = 0.2
 
 
 class LaunchControl(Subsystem):
-    """`_refused`: the clusters of the wave with a false answer; `_acquired`: by cluster, lane and time of each that was acquired;
+    """`_refused`: the clusters of the wave with a false answer; `_acquired`: by cluster, lane and time of the acquired;
     `_reads`: by the place of an answer, the time of each lane's last read through the generic proxy."""
 
     def __init__(self, pending: Pending, wave: Wave, accesses: Accesses) -> None:
