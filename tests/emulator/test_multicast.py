@@ -157,6 +157,14 @@ def test_a_peers_copy_is_open_until_the_block_has_waited() -> None:
         assert kinds(copied(copy, end="", seed=seed)) == {"async"}
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_block_that_issued_a_copy_to_a_peer_may_exit(seed: int) -> None:
+    copy = f"mov.u32 %r30, 1; {STORE} @%p2 {LOAD} [%r4], [%a1], 128, [%r5]; @%p1 ret;"
+    report = copied(copy, end=f"ld.shared.b32 %r30, [%r7]; {STORE}", seed=seed)
+    assert report.clean, messages(report)
+    assert (report.tensors["out"] == np.concatenate([np.ones(32), X[:32]])).all()
+
+
 def test_an_mbarrier_made_without_a_fence_is_reported_for_every_destination() -> None:
     unfenced = f"@%p0 mbarrier.init.shared::cta.b64 [%r1], 1; {SYNC}"
     copy = f"mov.b16 %h0, 3; @%p2 {MULTICAST} [%r0], [%a1], 128, [%r1], %h0;"
