@@ -121,8 +121,7 @@ class TensorQueue(Subsystem):
             issued.operation.observe(np.array([observer]), now)
             if issued.reads is not None:
                 ordering.in_flight.end(issued.reads.flight)
-                index = issued.reads.granules << shadow.shift
-                shadow.read(index, 1 << shadow.shift, np.full(len(index), observer))
+                shadow.read_async(issued.reads.granules, (observer,))
             issuer.open.remove(issued)
             issuer.observers[observer] = now
 
