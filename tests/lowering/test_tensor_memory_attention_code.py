@@ -43,7 +43,7 @@ def test_the_emulator_finds_nothing_and_agrees(sizes: Any, lengths: Any, seeds: 
 @pytest.mark.parametrize(("scale", "scales"), [(1.0, True), (1e-30, False)])
 def test_warps_scale_sums_only_if_a_factor_is_not_one(scale: float, scales: bool) -> None:
     """Scores near zero change no maximum by so much that its power of two differs from 1. Then code that never scales has the
-    same results, otherwise it has not."""
+    same results, otherwise others."""
     kernel = made("bf16", 256, 64, target=SM_100A, consumers=2)
     report, found, expected = emulated(kernel, (40, 100, 192, 1), 0, scale=scale)
     assert report.clean and not differs(found, expected)

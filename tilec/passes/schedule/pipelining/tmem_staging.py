@@ -96,11 +96,10 @@ def pipeline(
     consumer.add(WarpBarrier())
     consumer.add(Release(operands=[results, positions[6]]))
     if tiles is not None:
-        both = [
-            following(out, *place, buffer_type.stages)
-            for out, place in ((multiplier, positions[4:6]), (consumer, positions[6:]))
-        ]
-        tiles.regions[0].ops[-1].operands += [*filled.results, *products.results, *both[0], *both[1]]
+        (start_stage, start_parity), (take_stage, take_parity) = positions[4:6], positions[6:]
+        started = following(multiplier, start_stage, start_parity, buffer_type.stages)
+        taken = following(consumer, take_stage, take_parity, buffer_type.stages)
+        tiles.regions[0].ops[-1].operands += [*filled.results, *products.results, *started, *taken]
     index = block.ops.index(loop)
     block.ops[index : index + 1] = [*before.ops, filled, *multiplier.ops, *consumer.ops]
     function.body.ops.append(TmemFree(operands=[space]))
@@ -142,7 +141,8 @@ def _taken(
     """The accumulator in registers; zero if the loop has no iteration, and nothing was computed. It takes over the loop's
     result."""
     (result,) = loop.results
-    layout = ATOMS[family.name].accumulator(*result.tile.shape, warps)
+    rows, columns = result.tile.shape
+    layout = ATOMS[family.name].accumulator(rows, columns, warps)
     then = Emitter()
     loaded = then.add(TmemLoad(operands=[accumulators, stage], loc=product.mma.loc), result.tile)
     loaded.layout = layout
