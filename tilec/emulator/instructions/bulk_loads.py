@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from tilec.emulator.instructions.bulk_transfers import Transfer, stamp_reads, write
 from tilec.emulator.machine.accesses import Accesses
 from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.subsystem import Subsystem
-from tilec.emulator.machine.wave import EXITED, Wave
+from tilec.emulator.machine.wave import Wave
 from tilec.emulator.ptx.syntax import Instruction
 
 
@@ -46,11 +44,7 @@ class Loads(Subsystem):
     def leave(self, frame: Frame) -> None:
         if not self._open:
             return
-        wave = self.wave
-        for block in np.unique(wave.block[frame.lanes]).tolist():
-            lanes = wave.lanes_of_block(block)
-            if (wave.status[lanes] == EXITED).sum() + (wave.block[frame.lanes] == block).sum() < len(lanes):
-                continue
+        for block in self.wave.ending_blocks(frame.lanes):
             for number, (lane, instruction, blocks) in list(self._open.items()):
                 if block in blocks:
                     text = "a block ends while a bulk load into its shared memory may be under way"

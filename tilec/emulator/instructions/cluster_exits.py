@@ -14,7 +14,7 @@ from tilec.emulator.instructions.mbarrier_state import BYTES, Mbarriers
 from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.subsystem import Subsystem
-from tilec.emulator.machine.wave import EXITED, Wave
+from tilec.emulator.machine.wave import Wave
 from tilec.emulator.machine.windows import Windows
 from tilec.emulator.ordering.ordering import Ordering
 from tilec.emulator.ordering.races import ATOMIC, LANE_BITS, LANE_MASK, SEVERAL, SEVERAL_IN_BLOCK
@@ -32,12 +32,9 @@ class ClusterExits(Subsystem):
         cluster = self.windows.cluster
         if cluster is None:
             return
-        wave = self.wave
-        for block in np.unique(frame.block).tolist():
-            lanes = wave.lanes_of_block(block)
-            if (wave.status[lanes] == EXITED).sum() + (frame.block == block).sum() == len(lanes):
-                cluster.ended[block] = True
-                self._end(block, lanes)
+        for block in self.wave.ending_blocks(frame.lanes):
+            cluster.ended[block] = True
+            self._end(block, self.wave.lanes_of_block(block))
 
     def _end(self, block: int, lanes: Index) -> None:
         clocks = self.ordering.clocks

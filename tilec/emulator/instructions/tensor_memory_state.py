@@ -19,7 +19,7 @@ from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.launch_state import LaunchState
 from tilec.emulator.machine.subsystem import Subsystem
-from tilec.emulator.machine.wave import EXITED, Wave
+from tilec.emulator.machine.wave import Wave
 from tilec.emulator.matrices.tensor_layouts import COLUMNS, LANES, Rect
 from tilec.emulator.ordering.clocks import Clocks
 from tilec.emulator.ordering.tensor_fences import TensorFences
@@ -129,11 +129,7 @@ class TensorMemory(Subsystem):
         """A block must not end with columns that are allocated."""
         if not self.used:
             return
-        wave = self.wave
-        for block in (int(block) for block in np.unique(wave.block[frame.lanes])):
-            lanes = wave.lanes_of_block(block)
-            if (wave.status[lanes] == EXITED).sum() + (wave.block[frame.lanes] == block).sum() < len(lanes):
-                continue
+        for block in self.wave.ending_blocks(frame.lanes):
             for part in self.allocated[block]:
                 text = f"a block ends without tcgen05.dealloc of {part.count} columns of tensor memory"
                 self.faults.add("tensor-memory", text, part.instruction, part.lane, distinct=text)

@@ -19,7 +19,7 @@ from tilec.emulator.machine.accesses import Accesses
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.launch_state import LaunchState
 from tilec.emulator.machine.subsystem import Subsystem
-from tilec.emulator.machine.wave import EXITED, Wave
+from tilec.emulator.machine.wave import Wave
 from tilec.emulator.ordering.in_flight import Operation as Flight
 from tilec.emulator.ordering.tensor_order import Operation
 from tilec.emulator.ptx.syntax import Instruction
@@ -129,11 +129,7 @@ class TensorQueue(Subsystem):
         """A block must not end while an operation that touches its memory may be under way."""
         if not self.issuers:
             return
-        wave = self.wave
-        for block in np.unique(wave.block[frame.lanes]).tolist():
-            lanes = wave.lanes_of_block(block)
-            if (wave.status[lanes] == EXITED).sum() + (wave.block[frame.lanes] == block).sum() < len(lanes):
-                continue
+        for block in self.wave.ending_blocks(frame.lanes):
             for lane, issuer in self.issuers.items():
                 for issued in [issued for issued in issuer.open if block in issued.blocks]:
                     text = "a block ends while a tcgen05 operation, whose commit no thread has waited for, may be under way"

@@ -60,6 +60,15 @@ class Wave:
         """All lanes of a block."""
         return np.arange(block * self.threads, (block + 1) * self.threads)
 
+    def ending_blocks(self, lanes: Index) -> list[int]:
+        """The blocks whose last threads these lanes are, which exit now."""
+        leaving = self.block[lanes]
+        return [
+            block
+            for block in np.unique(leaving).tolist()
+            if (self.status[self.lanes_of_block(block)] == EXITED).sum() + (leaving == block).sum() == self.threads
+        ]
+
     def lanes_of_cluster(self, cluster: int) -> Index:
         """All lanes of a cluster."""
         count = self.threads * self.cluster_size
