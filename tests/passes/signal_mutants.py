@@ -12,10 +12,10 @@ from tests.passes.schedule_edits import Change, block_of, computed, double, drop
 from tilec.ir.core import Function, Op
 from tilec.ir.ops import Constant
 from tilec.ir.ops.signal_ops import OWN, Await, SignalOp, Signals
-from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemRows, TmemStore
+from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemRows, TmemStore
 from tilec.ir.types import TileType, boolean, i32
 
-ORDERED: Final = (SignalOp, ThreadMma, TmemStore, TmemRows)
+ORDERED: Final = (SignalOp, TileProduct, TmemStore, TmemRows)
 
 
 def changes(op: Op) -> Iterator[tuple[str, str, Change]]:
@@ -39,7 +39,7 @@ def changes(op: Op) -> Iterator[tuple[str, str, Change]]:
         case SignalOp():
             for part in sorted({OWN, 0, 1} - {op.part}):
                 yield "signals of another part", str(part), lambda f, o, n=part: set_attribute(o, "part", n)
-        case ThreadMma():
+        case TileProduct():
             yield "another tile", f"tile {1 - op.tile}", lambda f, o: set_attribute(o, "tile", 1 - op.tile)
             for accumulates in (False, True):
                 yield "adds to other sums", str(accumulates), lambda f, o, a=accumulates: _accumulate(f, o, a)

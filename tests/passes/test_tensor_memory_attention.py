@@ -14,7 +14,7 @@ from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops import Constant, For, If
 from tilec.ir.ops.signal_ops import Await, Signal, SignalOp, Signals
 from tilec.ir.ops.sync_ops import RingOp, Roles
-from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemOperandMma, TmemRows, TmemScale, TmemStore, TmemTileMma
+from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemOperandMma, TmemRows, TmemScale, TmemStore, TmemTileMma
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemLoad
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
@@ -24,7 +24,7 @@ from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.target.schedule import Pipeline, Role, Schedule
 from tilec.target.targets import SM_100A
 
-SHOWN = (RingOp, SignalOp, ThreadMma, TmemLoad, TmemStore, TmemRows)
+SHOWN = (RingOp, SignalOp, TileProduct, TmemLoad, TmemStore, TmemRows)
 REFUSED = (
     "await dropped", "await doubled", "signal dropped", "signal doubled", "signal_mma dropped", "signal_mma doubled",
     "tmem_tile_mma dropped", "tmem_operand_mma dropped", "tmem_store dropped", "release_mma dropped", "wait dropped",

@@ -12,8 +12,7 @@ from tilec.ir.ops import Binary, BinaryInRange, Constant, For, If
 from tilec.ir.ops.launch_ops import LaunchedBlocks
 from tilec.ir.ops.staging_ops import GroupProduct, SharedLoad, StageCopy
 from tilec.ir.ops.sync_ops import Roles, SharedFree
-from tilec.ir.ops.tmem_chain_ops import ThreadMma
-from tilec.ir.ops.tmem_ops import TmemMma
+from tilec.ir.ops.tmem_ops import ThreadProduct
 from tilec.lowering.context import Context
 from tilec.lowering.words import Words
 from tilec.mlir.types import SsaValue
@@ -112,7 +111,7 @@ def lower_roles(context: Context, op: Roles, lower: Lower) -> None:
     """Each thread executes the region of its role. A block barrier follows if any operations other than `shared_free` come
     after."""
     equal_registers = REGISTERS // (32 * sum(op.warps)) // 8 * 8
-    elects = any(isinstance(inner, TmemMma | ThreadMma) for region in op.regions for inner in region.walk())
+    elects = any(isinstance(inner, ThreadProduct) for region in op.regions for inner in region.walk())
 
     def single_thread() -> SsaValue:
         return elected(context) if elects else context.compare("eq", context.thread(), context.constant(0))

@@ -6,7 +6,7 @@ from tilec.atoms import mbarrier, mma_sync, tcgen05, tcgen05_rows
 from tilec.atoms.staged_operands import Left, Right
 from tilec.ir.core import Value
 from tilec.ir.ops.signal_ops import OWN, Await, Signal, SignalMma, SignalOp, Signals
-from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
+from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
 from tilec.lowering.staging import stage_pointer
@@ -61,7 +61,7 @@ def lower_tmem_operand_mma(context: Context, op: TmemOperandMma) -> None:
     _start(context, op, (a, Right(b, right.atom_bytes, mn_major=True)), right.shape[1], right.shape[0])
 
 
-def _start(context: Context, op: ThreadMma, operands: tuple[Left | SsaValue, Right], columns: int, depth: int) -> None:
+def _start(context: Context, op: TileProduct, operands: tuple[Left | SsaValue, Right], columns: int, depth: int) -> None:
     target = _tile_address(context, op.accumulator, op.accumulator_stage, op.tile)
     dtype = op.operands[2].shared.dtype
     accumulate = context.scalar(op.accumulate)

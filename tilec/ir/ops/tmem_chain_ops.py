@@ -14,64 +14,42 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilec.ir.core import Effect, Op, Value
-from tilec.ir.ops.staging_ops import GroupProduct
-from tilec.ir.types import TMEM_LANES, SharedType, TileType, TmemType, boolean, f32, i32
+from tilec.ir.core import Effect, Value
+from tilec.ir.ops.tmem_ops import ThreadProduct, TmemAccess
+from tilec.ir.types import TMEM_LANES, SharedType, TileType, TmemType, f32
 
 
 @dataclass(eq=False, kw_only=True)
-class ThreadMma(GroupProduct):
-    """Base of products that one thread starts for one `tile` of the accumulators. The last three operands are the buffer of
-    acc, its stage (i32), and accumulate (bool)."""
+class TileProduct(ThreadProduct):
+    """Base of products of one `tile` of the accumulators."""
 
-    num_results = 0
     tile: int = 0
-
-    @property
-    def accumulator(self) -> Value:
-        return self.operands[-3]
-
-    @property
-    def accumulator_stage(self) -> Value:
-        return self.operands[-2]
-
-    @property
-    def accumulate(self) -> Value:
-        return self.operands[-1]
 
     def verify(self) -> None:
         super().verify()
-        stages = [value for value, before in zip(self.operands[1:], self.operands, strict=False) if _is_buffer(before)]
-        self.require(all(value.type == TileType(i32) for value in stages), "the stages are i32 scalars")
-        self.require(self.accumulate.type == TileType(boolean), "whether to accumulate is a truth value")
         rows = self.accumulator.tmem.shape[0]
         self.require(rows % TMEM_LANES == 0, f"{rows} rows are no tiles of {TMEM_LANES}")
         self.require(0 <= self.tile < rows // TMEM_LANES, f"there is no tile {self.tile} of {rows} rows")
 
 
 @dataclass(eq=False, kw_only=True)
-class TmemTileMma(ThreadMma, opcode="tmem_tile_mma", effect=Effect.SHARED):
+class TmemTileMma(TileProduct, opcode="tmem_tile_mma", effect=Effect.SHARED):
     """Start `acc + a @ b.T`, or `a @ b.T` unless `accumulate`, in the rows of `tile`; both matrices in shared memory. Operands:
     buffer of a, stage (i32), buffer of b, stage (i32), buffer of acc, stage (i32), accumulate (bool)."""
 
-    num_operands = 7
     leading = (SharedType, TileType, SharedType, TileType, TmemType)
 
     def verify(self) -> None:
         super().verify()
-        left, right = self.operands[0].shared, self.operands[2].shared
-        self.require(left.dtype == right.dtype and left.dtype.bits == 16, "matrices of one 16-bit dtype")
-        self.require(left.shape[1] == right.shape[1], "matrices of one depth")
-        self.require(self.accumulator.tmem.shape == (left.shape[0], right.shape[0]), "the accumulator is the product's")
+        self.verify_shared()
 
 
 @dataclass(eq=False, kw_only=True)
-class TmemOperandMma(ThreadMma, opcode="tmem_operand_mma", effect=Effect.SHARED):
+class TmemOperandMma(TileProduct, opcode="tmem_operand_mma", effect=Effect.SHARED):
     """Start `acc + a @ b`, or `a @ b` unless `accumulate`, in the rows of `tile`. Matrix a was stored by `tmem_store`; its
     depth is the number of rows of b. Operands: buffer of a, stage (i32), buffer of b (shared), stage (i32), buffer of acc,
     stage (i32), accumulate (bool)."""
 
-    num_operands = 7
     leading = (TmemType, TileType, SharedType, TileType, TmemType)
 
     @property
@@ -85,65 +63,48 @@ class TmemOperandMma(ThreadMma, opcode="tmem_operand_mma", effect=Effect.SHARED)
     def verify(self) -> None:
         super().verify()
         left, right, acc = self.left.tmem, self.operands[2].shared, self.accumulator.tmem
-        self.require(right.dtype.bits == 16 and right.shape[0] % 16 == 0, "16-bit elements, and a depth in sixteens")
+        is_float = right.dtype.is_float and right.dtype.bits == 16
+        self.require(is_float and right.shape[0] % 16 == 0, "16-bit elements, and a depth in sixteens")
         self.require(right.shape[0] <= 2 * left.shape[1], f"{right.shape[0]} elements do not fit {left.shape[1]} columns")
         self.require(acc.shape == (left.shape[0], right.shape[1]), "the accumulator is the product's")
         self.require(self.left is not self.accumulator, "a product does not write its own operand")
 
 
 @dataclass(eq=False, kw_only=True)
-class TmemStore(Op, opcode="tmem_store", effect=Effect.SHARED):
+class TmemStore(TmemAccess, opcode="tmem_store", effect=Effect.SHARED):
     """Store a matrix of 16-bit elements over a stage, two neighbors of a row in one column, from the first column of its tile
-    on; complete when the operation is. Each thread stores whole rows of the lanes that its warp can access. Operands: buffer,
+    on. Each thread stores whole rows of the lanes that its warp can access. Operands: buffer,
     stage (i32), matrix."""
 
     num_operands = 3
     num_results = 0
-    leading = (TmemType,)
-
-    @property
-    def buffer(self) -> Value:
-        return self.operands[0]
-
-    @property
-    def stage(self) -> Value:
-        return self.operands[1]
 
     @property
     def matrix(self) -> Value:
         return self.operands[2]
 
     def verify(self) -> None:
+        super().verify()
         type_, tile = self.buffer.tmem, self.matrix.tile
-        self.require(self.stage.type == TileType(i32), "the stage is an i32 scalar")
         self.require(tile.rank == 2 and tile.dtype.is_float and tile.dtype.bits == 16, "a matrix of 16-bit floats")
         self.require(tile.shape[0] == type_.shape[0], "the matrix has the buffer's rows")
         self.require(tile.shape[1] % 2 == 0 and tile.shape[1] <= 2 * type_.shape[1], "its rows fit the columns")
 
 
 @dataclass(eq=False, kw_only=True)
-class TmemRows(Op):
-    """Base of operations by threads on the rows of accumulators, with a value for each row; complete when the operation is.
+class TmemRows(TmemAccess):
+    """Base of operations by threads on the rows of accumulators, with a value for each row.
     Operands: buffer, stage (i32), values (f32, one for each row)."""
 
     num_operands = 3
     num_results = 0
-    leading = (TmemType,)
-
-    @property
-    def buffer(self) -> Value:
-        return self.operands[0]
-
-    @property
-    def stage(self) -> Value:
-        return self.operands[1]
 
     @property
     def values(self) -> Value:
         return self.operands[2]
 
     def verify(self) -> None:
-        self.require(self.stage.type == TileType(i32), "the stage is an i32 scalar")
+        super().verify()
         self.require(self.values.type == TileType(f32, self.buffer.tmem.shape[:1]), "a value of f32 for each row")
 
 
@@ -155,7 +116,3 @@ class TmemFill(TmemRows, opcode="tmem_fill", effect=Effect.SHARED):
 @dataclass(eq=False, kw_only=True)
 class TmemScale(TmemRows, opcode="tmem_scale", effect=Effect.SHARED):
     """Multiply each row by a value. A warp whose values are all 1 leaves its rows as they are, which gives the same numbers."""
-
-
-def _is_buffer(value: Value) -> bool:
-    return isinstance(value.type, SharedType | TmemType)

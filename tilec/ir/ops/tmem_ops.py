@@ -101,37 +101,51 @@ class TmemAlloc(Op, opcode="tmem_alloc", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
-class TmemMma(GroupProduct, opcode="tmem_mma", effect=Effect.SHARED):
-    """Start `acc + a @ b.T`, or `a @ b.T` unless `accumulate`, both matrices whole and in shared memory. One thread executes
-    it. Operands: buffer of a, stage (i32), buffer of b, stage (i32), buffer of acc, stage (i32), accumulate (bool)."""
+class ThreadProduct(GroupProduct):
+    """Base of products that one thread starts into accumulators in tensor memory. Each buffer precedes its stage (i32); the
+    last three operands are the buffer of acc, its stage, and accumulate (bool)."""
 
     num_operands = 7
     num_results = 0
-    leading = (SharedType, TileType, SharedType, TileType, TmemType)
 
     @property
     def accumulator(self) -> Value:
-        return self.operands[4]
+        return self.operands[-3]
 
     @property
     def accumulator_stage(self) -> Value:
-        return self.operands[5]
+        return self.operands[-2]
 
     @property
     def accumulate(self) -> Value:
-        return self.operands[6]
+        return self.operands[-1]
 
     def verify(self) -> None:
         super().verify()
+        stages = [value for value, before in zip(self.operands[1:], self.operands, strict=False) if _is_buffer(before)]
+        self.require(all(value.type == TileType(i32) for value in stages), "the stages are i32 scalars")
+        self.require(self.accumulate.type == TileType(boolean), "whether to accumulate is a truth value")
+
+    def verify_shared(self) -> None:
+        """Rules of `acc + a @ b.T` with both matrices, the first and third operand, in shared memory."""
         left, right = self.operands[0].shared, self.operands[2].shared
         self.require(
             left.dtype == right.dtype and left.dtype.bits == 16 and left.dtype.is_float, "matrices of one 16-bit dtype"
         )
         self.require(left.shape[1] == right.shape[1], "matrices of one depth")
         self.require(self.accumulator.tmem.shape == (left.shape[0], right.shape[0]), "the accumulator is the product's")
-        stages = self.operands[1], self.operands[3], self.operands[5]
-        self.require(all(value.type == TileType(i32) for value in stages), "the stages are i32 scalars")
-        self.require(self.accumulate.type == TileType(boolean), "whether to accumulate is a truth value")
+
+
+@dataclass(eq=False, kw_only=True)
+class TmemMma(ThreadProduct, opcode="tmem_mma", effect=Effect.SHARED):
+    """Start `acc + a @ b.T`, or `a @ b.T` unless `accumulate`, both matrices whole and in shared memory. One thread executes
+    it. Operands: buffer of a, stage (i32), buffer of b, stage (i32), buffer of acc, stage (i32), accumulate (bool)."""
+
+    leading = (SharedType, TileType, SharedType, TileType, TmemType)
+
+    def verify(self) -> None:
+        super().verify()
+        self.verify_shared()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -149,11 +163,10 @@ class ReleaseMma(RingOp, opcode="release_mma", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
-class TmemLoad(Op, opcode="tmem_load", effect=Effect.SHARED):
-    """Load a matrix into registers; complete when the operation is. The layout assigns to each warp rows of the lanes that it
-    can access. Operands: buffer, stage (i32)."""
+class TmemAccess(Op):
+    """Base of accesses by threads to a stage of a buffer, complete when the operation is. The first operands are the buffer and
+    the stage (i32)."""
 
-    num_operands = 2
     leading = (TmemType,)
 
     @property
@@ -165,9 +178,20 @@ class TmemLoad(Op, opcode="tmem_load", effect=Effect.SHARED):
         return self.operands[1]
 
     def verify(self) -> None:
+        self.require(self.stage.type == TileType(i32), "the stage is an i32 scalar")
+
+
+@dataclass(eq=False, kw_only=True)
+class TmemLoad(TmemAccess, opcode="tmem_load", effect=Effect.SHARED):
+    """Load a matrix into registers. The layout assigns to each warp rows of the lanes that it can access. Operands: buffer,
+    stage (i32)."""
+
+    num_operands = 2
+
+    def verify(self) -> None:
+        super().verify()
         type_ = self.buffer.tmem
         self.require(self.result.type == TileType(type_.dtype, type_.shape), "the result is the matrix")
-        self.require(self.stage.type == TileType(i32), "the stage is an i32 scalar")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -177,3 +201,7 @@ class TmemFree(Op, opcode="tmem_free", effect=Effect.SHARED):
     num_operands = 1
     num_results = 0
     leading = (TmemSpaceType,)
+
+
+def _is_buffer(value: Value) -> bool:
+    return isinstance(value.type, SharedType | TmemType)

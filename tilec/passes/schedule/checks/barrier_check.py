@@ -23,6 +23,7 @@ from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import For
 from tilec.ir.ops.staging_ops import AsyncCopy, StageCopy
 from tilec.ir.ops.sync_ops import Barrier, Drain, Roles
+from tilec.passes.schedule.checks.places import at
 
 
 def check(function: Function) -> None:
@@ -50,7 +51,7 @@ def _refuse_early_copies(function: Function) -> None:
         for op in ops:
             if isinstance(op, StageCopy) and (op.source in changed or not isinstance(op, AsyncCopy)):
                 if any(op.source in other for other in written):
-                    raise VerifyError(f"{_at(op)} is started ahead of writes to `{op.source.name}`")
+                    raise VerifyError(f"{at(op)} is started ahead of writes to `{op.source.name}`")
             elif isinstance(op, StageCopy):
                 in_flight[op.source] = False
         if isinstance(ops[0], Drain):
@@ -131,7 +132,7 @@ def _follow(start: Op, touch: Touch, graph: _Graph, accesses: dict[Op, Touches])
         touched = accesses.get(op, Touches())
         for later in touched.made:
             if may_conflict(touch, later) and not _is_ordered(touch, later, back_edges, graph):
-                raise VerifyError(f"no barrier of the block's threads between {_at(start)} and {_at(op)}")
+                raise VerifyError(f"no barrier of the block's threads between {at(start)} and {at(op)}")
         if not (touched.is_barrier and graph.is_barrier_between(op, start)):
             pending += [(following, back_edges) for following in graph.following[op]]
 
@@ -217,7 +218,3 @@ def _steps(digits: tuple[Digit, ...], rank: int) -> NDArray[np.int64]:
             step[digit.axis] = digit.stride
         out = (np.arange(digit.extent)[:, None, None] * step + out).reshape(-1, rank)
     return out
-
-
-def _at(op: Op) -> str:
-    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

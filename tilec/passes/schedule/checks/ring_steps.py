@@ -45,9 +45,10 @@ from tilec.ir.ops.sync_ops import (
     Wait,
     WarpBarrier,
 )
-from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemFill, TmemRows, TmemScale, TmemStore
+from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemRows, TmemScale, TmemStore
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemAlloc, TmemLoad, TmemMma
 from tilec.ir.types import SharedType
+from tilec.passes.schedule.checks.places import at
 from tilec.passes.schedule.checks.ring_state import Copy, Queue, Role, Stage, StageContents, evaluate, has_unread_stage
 from tilec.passes.schedule.checks.tmem_order import TmemOrder, is_signalled
 
@@ -134,7 +135,7 @@ class Operations:
                 self.order.store(op, self.role, self.env)
             case TmemFill() | TmemScale():
                 self.order.change(op, self.role, self.env)
-            case ThreadMma():
+            case TileProduct():
                 self.order.multiply(op, self.role, self.env)
                 self.read_by_thread(op)
             case GroupProduct():
@@ -475,8 +476,3 @@ def ring_of(buffer: Value) -> Value:
     """The ring whose stages a buffer has."""
     assert isinstance(buffer.owner, SharedAlloc | TmemAlloc)
     return buffer.owner.ring if isinstance(buffer.owner, TmemAlloc) else buffer.owner.operands[0]
-
-
-def at(op: Op) -> str:
-    """The operation and its source location."""
-    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

@@ -6,7 +6,7 @@ In: a prepared function. Out: nothing, or a VerifyError that names the operation
 - A role with parts of its own begins at a multiple of four warps, and has four for each part.
 - Threads load, store and scale by rows (`tilec.atoms.tcgen05_rows`): a thread has one row, in a lane that its warp can access,
   of the tile of its group.
-- A product is one that instructions compute, from operands that they can read.
+- Signals order what a product of a tile reads and writes in tensor memory.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import Final
 from tilec.ir.core import Function, Op, Value, VerifyError
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops.signal_ops import OWN, Signal, SignalMma, SignalOp, Signals
-from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import Roles
-from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemOperandMma, TmemRows, TmemStore
+from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemOperandMma, TmemRows, TmemStore
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemLoad
 from tilec.ir.types import TMEM_LANES
+from tilec.passes.schedule.checks.places import at
 from tilec.passes.schedule.checks.tmem_order import is_signalled
-from tilec.target.families import TCGEN05
 
 GROUP: Final = 4
 """Warps that access the lanes of a tile."""
@@ -32,17 +31,18 @@ WARP: Final = 32
 def check(function: Function) -> None:
     """Raise VerifyError at the first broken rule. Kernels without signals pass."""
     sequences = [op for op in function.body.walk() if isinstance(op, Signals)]
-    used = [op for op in function.body.walk() if isinstance(op, SignalOp | ThreadMma | TmemStore | TmemRows)]
     roles = [op for op in function.body.ops if isinstance(op, Roles)]
     inside = {inner for op in roles for region in op.regions for inner in region.walk()}
-    for op in used:
-        if op not in inside:
-            raise VerifyError(f"{_at(op)} belongs to a role")
-        if isinstance(op, ThreadMma):
-            _check_product(op)
+    for op in function.body.walk():
+        if isinstance(op, SignalOp) and op not in inside:
+            raise VerifyError(f"{at(op)} belongs to a role")
+        if isinstance(op, TileProduct):
+            buffers = [op.accumulator, *([op.left] if isinstance(op, TmemOperandMma) else [])]
+            if not all(is_signalled(buffer) for buffer in buffers):
+                raise VerifyError(f"{at(op)}: signals order what it reads and writes in tensor memory")
     for op in sequences:
         if op not in function.body.ops:
-            raise VerifyError(f"{_at(op)} is made once, outside of loops, branches and roles")
+            raise VerifyError(f"{at(op)} is made once, outside of loops, branches and roles")
         _check_senders(op, roles)
     for op in roles:
         first = 0
@@ -60,7 +60,7 @@ def _check_senders(op: Signals, roles: list[Roles]) -> None:
     ]
     senders = [(warps, found) for warps, found in senders if found]
     if len(senders) != 1 or len({type(inner) for inner in senders[0][1]}) != 1:
-        raise VerifyError(f"{_at(op)}: threads of one role send the signals, or products that it starts")
+        raise VerifyError(f"{at(op)}: threads of one role send the signals, or products that it starts")
     ((warps, found),) = senders
     if isinstance(found[0], SignalMma):
         arrivals = 1
@@ -69,14 +69,14 @@ def _check_senders(op: Signals, roles: list[Roles]) -> None:
     else:
         arrivals = warps
     if op.arrivals != arrivals:
-        raise VerifyError(f"{_at(op)}: {op.arrivals} arrivals of a signal, and {arrivals} come")
+        raise VerifyError(f"{at(op)}: {op.arrivals} arrivals of a signal, and {arrivals} come")
 
 
 def _check_threads(op: Op, first: int, warps: int) -> None:
     """Check the threads of a role, whose warps begin with `first`."""
     if isinstance(op, SignalOp) and op.part == OWN:
         if isinstance(op, SignalMma) or first % GROUP or warps != GROUP * op.signals.parts:
-            raise VerifyError(f"{_at(op)}: warps {first} to {first + warps - 1} are not {GROUP} for each part")
+            raise VerifyError(f"{at(op)}: warps {first} to {first + warps - 1} are not {GROUP} for each part")
     elif isinstance(op, TmemLoad) and is_signalled(op.buffer):
         _check_rows(op, op.result.layout, op.buffer, first, warps)
     elif isinstance(op, TmemStore):
@@ -92,30 +92,10 @@ def _check_rows(op: Op, layout: Layout | None, buffer: Value, first: int, warps:
     parts = alloc.ring.owner.parts if isinstance(alloc.ring.owner, Signals) else 0
     rows = buffer.tmem.shape[0]
     if first % GROUP or warps != GROUP * parts or rows != parts * TMEM_LANES:
-        raise VerifyError(f"{_at(op)}: warps {first} to {first + warps - 1} are not {GROUP} for each tile of {rows} rows")
+        raise VerifyError(f"{at(op)}: warps {first} to {first + warps - 1} are not {GROUP} for each tile of {rows} rows")
     for warp in range(warps):
         for lane in range(WARP):
             row = (warp // GROUP) * TMEM_LANES + (warp % GROUP) * WARP + lane
             for register in range(layout.num_registers):
                 if layout.coordinates(register, lane, warp) != (row, register)[: layout.rank]:
-                    raise VerifyError(f"{_at(op)}: {layout} does not give each thread a row of its warp's lanes")
-
-
-def _check_product(op: ThreadMma) -> None:
-    shape, columns = TCGEN05.shape, op.accumulator.tmem.shape[1]
-    depth = op.operands[2].shared.shape[0] if isinstance(op, TmemOperandMma) else op.operands[0].shared.shape[1]
-    if columns % shape.columns or not 0 < columns <= shape.most_columns or depth % shape.depth:
-        raise VerifyError(f"{_at(op)}: no instruction computes {TMEM_LANES} x {columns} x {depth}")
-    buffers = [op.accumulator, *([op.left] if isinstance(op, TmemOperandMma) else [])]
-    if not all(is_signalled(buffer) for buffer in buffers):
-        raise VerifyError(f"{_at(op)}: signals order what it reads and writes in tensor memory")
-    for buffer, _ in op.reads:
-        alloc = buffer.owner
-        if not isinstance(alloc, SharedAlloc) or alloc.alignment % TCGEN05.stage_alignment:
-            raise VerifyError(f"{_at(op)}: its matrices begin at multiples of {TCGEN05.stage_alignment} bytes")
-        if buffer.shared.width * buffer.shared.dtype.bytes != TCGEN05.row_bytes:
-            raise VerifyError(f"{_at(op)}: its matrices lie in rows of {TCGEN05.row_bytes} bytes")
-
-
-def _at(op: Op) -> str:
-    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"
+                    raise VerifyError(f"{at(op)}: {layout} does not give each thread a row of its warp's lanes")

@@ -21,6 +21,7 @@ from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops import For
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Roles, SharedFree
+from tilec.passes.schedule.checks.places import at
 
 WRITTEN: Final = 1
 FENCED: Final = 2
@@ -145,7 +146,3 @@ def _check_parts(function: Function) -> None:
             next_column += columns
         if next_column != tile.tile.shape[1]:
             raise VerifyError(f"columns of {tile.type} are stored twice, or never")
-
-
-def at(op: Op) -> str:
-    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

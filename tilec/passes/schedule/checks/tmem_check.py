@@ -25,17 +25,18 @@ from tilec.ir.core import Function, Op, VerifyError
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import Barrier, Roles
-from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemRows, TmemStore
-from tilec.ir.ops.tmem_ops import TmemAlloc, TmemFree, TmemLoad, TmemMma, TmemReserve
+from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemOperandMma
+from tilec.ir.ops.tmem_ops import ThreadProduct, TmemAccess, TmemAlloc, TmemFree, TmemLoad, TmemReserve
 from tilec.ir.types import TMEM_LANES
 from tilec.passes.schedule.checks import signal_check
+from tilec.passes.schedule.checks.places import at
 from tilec.passes.schedule.checks.tmem_order import is_signalled
 from tilec.target.families import TCGEN05
 from tilec.target.targets import Target
 
 QUARTERS: Final = 4
 """Warps of a group, each of which accesses a quarter of the lanes."""
-_USES: Final = (TmemMma, ThreadMma, TmemLoad, TmemStore, TmemRows)
+_USES: Final = (ThreadProduct, TmemAccess)
 _OPS: Final = (TmemReserve, TmemAlloc, *_USES, TmemFree)
 
 
@@ -49,7 +50,7 @@ def check(function: Function, target: Target) -> None:
     _check_lifetime(function, found)
     _check_columns([op for op in found if isinstance(op, TmemAlloc)])
     for op in found:
-        if isinstance(op, TmemMma):
+        if isinstance(op, ThreadProduct):
             _check_product(op)
     for op in function.body.ops:
         if isinstance(op, Roles) and any(alone and warps > 1 for alone, warps in zip(op.alone, op.warps, strict=True)):
@@ -91,11 +92,12 @@ def _check_columns(allocs: list[TmemAlloc]) -> None:
             raise VerifyError(f"{at(other)} takes columns of another buffer")
 
 
-def _check_product(op: TmemMma) -> None:
+def _check_product(op: ThreadProduct) -> None:
     if op.family != TCGEN05.name:
         raise VerifyError(f"{at(op)}: `{op.family}` has no accumulators in tensor memory")
     shape, (rows, columns) = TCGEN05.shape, op.accumulator.tmem.shape
-    depth = op.operands[0].shared.shape[1]
+    rows = TMEM_LANES if isinstance(op, TileProduct) else rows
+    depth = op.operands[2].shared.shape[0] if isinstance(op, TmemOperandMma) else op.operands[0].shared.shape[1]
     if columns % shape.columns or not 0 < columns <= shape.most_columns or depth % shape.depth or rows % shape.rows:
         raise VerifyError(f"{at(op)}: no instruction computes {rows} x {columns} x {depth}")
     for buffer, _ in op.reads:
@@ -141,7 +143,3 @@ def _warp_row(digits: tuple[Digit, ...], warp: int) -> int:
         step = warp // prod(one.extent for one in digits[:position]) % digit.extent
         row += step * digit.stride if digit.axis == 0 else 0
     return row
-
-
-def at(op: Op) -> str:
-    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 
 from tilec.ir.core import Op, Value, VerifyError
 from tilec.ir.ops.signal_ops import OWN, Await, Signal, SignalMma, SignalOp, Signals
-from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemFill, TmemOperandMma, TmemScale, TmemStore
+from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemOperandMma, TmemScale, TmemStore
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemLoad
+from tilec.passes.schedule.checks.places import at
 from tilec.passes.schedule.checks.ring_state import Role
 
 SUMS, OPERAND = "sums", "operand A"
@@ -94,7 +95,7 @@ class TmemOrder:
         clock = self._clock(role)
         for waiter, times in sequence.awaited.items():
             if len(times) > number - stages >= 0 and waiter is not role and times[number - stages] > clock[waiter, False]:
-                raise VerifyError(f"{_at(op)}: a wait for the signal {stages} before may still be under way")
+                raise VerifyError(f"{at(op)}: a wait for the signal {stages} before may still be under way")
         clock[role, False] += 1
         told = Clock(clock)
         if isinstance(op, SignalMma):  # its arrival orders products alone, and what their start shows of the thread
@@ -108,7 +109,7 @@ class TmemOrder:
         number = len(times)
         self._named(op, (number % stages, number // stages % 2), env)
         if len(sequence.sent) > number + stages:
-            raise VerifyError(f"{_at(op)}: a later signal of the same mbarrier may have been sent")
+            raise VerifyError(f"{at(op)}: a later signal of the same mbarrier may have been sent")
         if len(sequence.sent) <= number:
             return False
         clock = self._clock(role)
@@ -117,12 +118,12 @@ class TmemOrder:
         times.append(clock[role, False])
         return True
 
-    def multiply(self, op: ThreadMma, role: Role, env: dict[Value, int]) -> None:
+    def multiply(self, op: TileProduct, role: Role, env: dict[Value, int]) -> None:
         """A product reads operand A and writes, or adds to, sums."""
         use = _Use((role, True), self._started(role) + 1, op.opcode)
         accumulate = env.get(op.accumulate)
         if accumulate is None:
-            raise VerifyError(f"{_at(op)}: whether it accumulates is unknown")
+            raise VerifyError(f"{at(op)}: whether it accumulates is unknown")
         if isinstance(op, TmemOperandMma):
             cell = self._cell(op, op.left, op.left_stage, op.tile, env)
             self._require(op, cell, OPERAND)
@@ -193,7 +194,7 @@ class TmemOrder:
             own = earlier.who == (role, False)
             if not pipelined and not own and clock[earlier.who] < earlier.time:
                 does = "write" if earlier in cell.writes else "read"
-                raise VerifyError(f"{_at(op)}: {earlier.opcode} may still {does} that tile of tensor memory")
+                raise VerifyError(f"{at(op)}: {earlier.opcode} may still {does} that tile of tensor memory")
         if writes:
             cell.writes, cell.reads = [use], []
         else:
@@ -202,36 +203,32 @@ class TmemOrder:
     def _make(self, op: Op, cell: _Cell, holds: str, *, keeps: bool = False) -> None:
         """A tile has something else, made of what it had if it `keeps` that."""
         if not keeps and not cell.used:
-            raise VerifyError(f"{_at(op)} overwrites {cell.holds} that nothing took")
+            raise VerifyError(f"{at(op)} overwrites {cell.holds} that nothing took")
         cell.holds, cell.used = holds, False
 
     def _require(self, op: Op, cell: _Cell, holds: str) -> None:
         if cell.holds != holds:
-            raise VerifyError(f"{_at(op)} takes {holds} from a tile that has {cell.holds}")
+            raise VerifyError(f"{at(op)} takes {holds} from a tile that has {cell.holds}")
 
     def _cell(self, op: Op, buffer: Value, stage: Value, tile: int, env: dict[Value, int]) -> _Cell:
         index = env.get(stage)
         if index is None or not 0 <= index < buffer.tmem.stages:
-            raise VerifyError(f"{_at(op)}: stage {index} of {buffer.tmem.stages}")
+            raise VerifyError(f"{at(op)}: stage {index} of {buffer.tmem.stages}")
         if not is_signalled(buffer):
-            raise VerifyError(f"{_at(op)}: its buffer belongs to a ring")
+            raise VerifyError(f"{at(op)}: its buffer belongs to a ring")
         return self.cells.setdefault((buffer, index, tile), _Cell())
 
     def _sequence(self, op: SignalOp, role: Role) -> _Sequence:
         if op.ring not in self.known:
-            raise VerifyError(f"{_at(op)} uses mbarriers that others do not know of yet")
+            raise VerifyError(f"{at(op)} uses mbarriers that others do not know of yet")
         return self.sequences[op.ring, role.part if op.part == OWN else op.part]
 
     def _named(self, op: SignalOp, wanted: tuple[int, ...], env: dict[Value, int]) -> None:
         named = tuple(env.get(value) for value in op.operands[1:])
         if named != wanted:
-            raise VerifyError(f"{_at(op)} names stage and parity {named} where {wanted} come next")
+            raise VerifyError(f"{at(op)} names stage and parity {named} where {wanted} come next")
 
 
 def is_signalled(buffer: Value) -> bool:
     """Whether signals, not a ring, order the accesses of a buffer in tensor memory."""
     return isinstance(buffer.owner, TmemAlloc) and isinstance(buffer.owner.ring.owner, Signals)
-
-
-def _at(op: Op) -> str:
-    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

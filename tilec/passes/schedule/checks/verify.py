@@ -29,7 +29,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
 from tilec.ir.ops import Permute, Reshape, Yield
-from tilec.ir.ops.signal_ops import OWN, Await, Signal, SignalMma
+from tilec.ir.ops.signal_ops import OWN, Await, SignalMma, SignalOp
 from tilec.ir.ops.staging_ops import (
     GroupProduct,
     ReduceCombine,
@@ -42,10 +42,10 @@ from tilec.ir.ops.staging_ops import (
 )
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Acquire, Barrier, OrderOp, Release, Ring, RingOp, Roles, Wait
-from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemRows, TmemStore
-from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemLoad, TmemMma
+from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, ThreadProduct, TmemAccess
 from tilec.ir.types import TileType
 from tilec.passes.schedule.checks import barrier_check, persistent_check, ring_check, store_check, tmem_check
+from tilec.passes.schedule.checks.places import at
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.layouts.shared_conversions import kept_layout
 from tilec.target.families import FAMILIES, TMA, MemorySpace
@@ -80,7 +80,7 @@ def _check_shared(function: Function, target: Target) -> None:
             for other in live:
                 begin, end = interval(other)
                 if other is not op and first < end and begin < last:
-                    raise VerifyError(f"{_at(op)} takes bytes of the {other.opcode} before it")
+                    raise VerifyError(f"{at(op)} takes bytes of the {other.opcode} before it")
 
 
 class _Walk:
@@ -98,7 +98,7 @@ class _Walk:
             required = yielded if isinstance(op, Yield) else operand_layouts(op)
             for value, layout in zip(op.operands, required, strict=False):
                 if layout is not None and value.layout is not None and value.layout != layout:
-                    raise VerifyError(f"{_at(op)}: an operand is held as {value.layout} and taken as {layout}")
+                    raise VerifyError(f"{at(op)}: an operand is held as {value.layout} and taken as {layout}")
             self.op(op, warps)
             self.check_executing_threads(op, alone)
             inner_warps = op.warps if isinstance(op, Roles) else (warps,) * len(op.regions)
@@ -110,30 +110,29 @@ class _Walk:
 
     def check_executing_threads(self, op: Op, alone: bool) -> None:
         """Check that an operation for one thread is executed by one, and an operation for all threads by all. One thread also
-        waits for and releases stages if it starts the products that read them."""
-        signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy | OrderOp | TmemMma)
-        of_thread = ThreadMma | SignalMma
-        signals |= isinstance(op, of_thread | Await | Signal | TmemLoad | TmemStore | TmemRows)
-        one = Acquire | TensorCopy | CommitMma | ReleaseMma | TmemMma | of_thread
-        is_for_one = isinstance(op, one) or (alone and self.issues and isinstance(op, Wait))
+        waits for stages if it starts the products that read them."""
+        has_threads = isinstance(op, TensorCopy | OrderOp | ThreadProduct | SignalOp | TmemAccess)
+        has_threads |= isinstance(op, RingOp) and len(op.operands) > 1
+        is_for_one = isinstance(op, Acquire | TensorCopy | CommitMma | ReleaseMma | ThreadProduct | SignalMma)
+        is_for_one |= alone and self.issues and isinstance(op, Wait)
         is_for_one |= isinstance(op, Await) and op.part != OWN
-        if signals and alone != is_for_one:
-            raise VerifyError(f"{_at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
+        if has_threads and alone != is_for_one:
+            raise VerifyError(f"{at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
         if alone and (
             isinstance(op, ScratchStoreRows | TensorStore | WaitStores)
             or op.is_barrier
             or any(isinstance(v.type, TileType) and v.type.rank and not _is_elsewhere(v) for v in op.results)
             or isinstance(op, Roles)
-            or (isinstance(op, GroupProduct) and not isinstance(op, TmemMma | ThreadMma))
+            or (isinstance(op, GroupProduct) and not isinstance(op, ThreadProduct))
         ):
-            raise VerifyError(f"{_at(op)}: one thread of the role is here alone")
+            raise VerifyError(f"{at(op)}: one thread of the role is here alone")
 
     def op(self, op: Op, warps: int) -> None:
         if conversion_bytes(op, warps * 32):
-            raise VerifyError(f"{_at(op)} passes elements between threads by itself")
+            raise VerifyError(f"{at(op)} passes elements between threads by itself")
         for layout in (value.layout for value in op.results if value.layout is not None):
             if layout.space not in self.spaces:
-                raise VerifyError(f"{_at(op)}: no family of {self.target} has accumulators in {layout.space.value} memory")
+                raise VerifyError(f"{at(op)}: no family of {self.target} has accumulators in {layout.space.value} memory")
         match op:
             case Relayout():
                 value, layout = op.operands[0], op.result.layout
@@ -142,14 +141,14 @@ class _Walk:
                     or value.layout is None
                     or not (is_uniform(value) or moves_space(value.layout, layout) or renamed(value.layout, layout))
                 ):
-                    raise VerifyError(f"{_at(op)} renames no registers")
+                    raise VerifyError(f"{at(op)} renames no registers")
             case Reshape() | Permute():
                 self.check_kept(op)
             case ScratchStore() | ReduceStore():
                 self.stores[op.operands[0]] = op
             case ScratchLoad() | ReduceCombine():
                 self.check_load(op)
-            case GroupProduct() if not isinstance(op, TmemMma | ThreadMma):
+            case GroupProduct() if not isinstance(op, ThreadProduct):
                 self.check_product(op, warps)
             case TensorCopy():
                 self.check_tensor_copy(op)
@@ -157,7 +156,7 @@ class _Walk:
                 self.check_tensor_store(op, warps)
             case Barrier():
                 if op.scope == "cluster" or (op.scope == "role") != (warps != self.function.num_warps):
-                    raise VerifyError(f"{_at(op)}: threads of the {op.scope} that are not all here")
+                    raise VerifyError(f"{at(op)}: threads of the {op.scope} that are not all here")
             case Roles():
                 self.roles(op)
             case _:
@@ -168,31 +167,31 @@ class _Walk:
         if source.layout is None or result.layout is None or is_uniform(source):
             return
         if kept_layout(op) != result.layout:
-            raise VerifyError(f"{_at(op)} moves elements to other threads or registers")
+            raise VerifyError(f"{at(op)} moves elements to other threads or registers")
 
     def check_load(self, op: ScratchLoad | ReduceCombine) -> None:
         source = self.stores.get(op.operands[0])
         if source is None or isinstance(op, ScratchLoad) != isinstance(source, ScratchStore):
-            raise VerifyError(f"{_at(op)} loads what was not stored there")
+            raise VerifyError(f"{at(op)} loads what was not stored there")
         if isinstance(op, ReduceCombine):
             if source.operands[1] is not op.operands[1] or source.attributes() != op.attributes():
-                raise VerifyError(f"{_at(op)} takes another reduction than was put there")
+                raise VerifyError(f"{at(op)} takes another reduction than was put there")
         elif source.operands[1].tile.size != op.result.tile.size or source.operands[1].tile.dtype != op.result.tile.dtype:
-            raise VerifyError(f"{_at(op)} takes another tile than was put there")
+            raise VerifyError(f"{at(op)} takes another tile than was put there")
 
     def check_product(self, op: GroupProduct, warps: int) -> None:
         family, atom = atom_of(op.family)
         if not self.target.has(family) or not family.issuers(warps):
-            raise VerifyError(f"{_at(op)}: {self.target} has no products of groups of {warps} warps")
+            raise VerifyError(f"{at(op)}: {self.target} has no products of groups of {warps} warps")
         for buffer, _ in op.reads:
             alloc = buffer.owner
             if not isinstance(alloc, SharedAlloc) or alloc.alignment % family.stage_alignment:
-                raise VerifyError(f"{_at(op)}: its matrices begin at multiples of {family.stage_alignment} bytes")
+                raise VerifyError(f"{at(op)}: its matrices begin at multiples of {family.stage_alignment} bytes")
             if buffer.shared.width * buffer.shared.dtype.bytes != family.row_bytes:
-                raise VerifyError(f"{_at(op)}: its matrices lie in rows of {family.row_bytes} bytes")
+                raise VerifyError(f"{at(op)}: its matrices lie in rows of {family.row_bytes} bytes")
         rows, columns = op.result.tile.shape
         if op.result.layout != atom.accumulator(rows, columns, warps):
-            raise VerifyError(f"{_at(op)}: {op.result.layout} is no accumulator of {warps} warps")
+            raise VerifyError(f"{at(op)}: {op.result.layout} is no accumulator of {warps} warps")
 
     def check_tensor_copy(self, op: TensorCopy) -> None:
         problem = tma.problem(op.source.tensor, op.buffer.shared, op.sub_tiles)
@@ -202,17 +201,17 @@ class _Walk:
         if problem is None and self.function.parameter_of(op.source).access is not Access.IN:
             problem = "its tensor is written"
         if problem is not None:
-            raise VerifyError(f"{_at(op)}: {problem}")
+            raise VerifyError(f"{at(op)}: {problem}")
 
     def check_tensor_store(self, op: ScratchStoreRows | TensorStore, warps: int) -> None:
         alloc = (op.operands[0] if isinstance(op, ScratchStoreRows) else op.scratch).owner
         has_maps = any(self.target.has(family) for family in STORES[TMA])
         if not has_maps or not isinstance(alloc, SharedAlloc) or alloc.alignment % tma.ALIGNMENT:
-            raise VerifyError(f"{_at(op)}: on {self.target}, from scratch that begins at no multiple of {tma.ALIGNMENT} bytes")
+            raise VerifyError(f"{at(op)}: on {self.target}, from scratch that begins at no multiple of {tma.ALIGNMENT} bytes")
         if isinstance(op, ScratchStoreRows) and not tensor_stores.is_accumulated(op.tile, warps):
-            raise VerifyError(f"{_at(op)}: {op.tile.layout} is no accumulator of {warps} warps")
+            raise VerifyError(f"{at(op)}: {op.tile.layout} is no accumulator of {warps} warps")
         if isinstance(op, TensorStore) and self.function.parameter_of(op.target).access is not Access.OUT:
-            raise VerifyError(f"{_at(op)}: its tensor is read too")
+            raise VerifyError(f"{at(op)}: its tensor is read too")
 
     def readers(self, op: Roles) -> None:
         """Check that an mbarrier ring's arrival count equals the warps that read it: of all roles together, or of each consumer
@@ -239,22 +238,22 @@ class _Walk:
             if alloc.consumer_roles > 1 and sorted(map(sorted, filter(None, indices))) != [
                 [index] for index in range(alloc.consumer_roles)
             ]:
-                raise VerifyError(f"{_at(alloc)}: {alloc.consumer_roles} roles take turns, each with its own index")
+                raise VerifyError(f"{at(alloc)}: {alloc.consumer_roles} roles take turns, each with its own index")
             if alloc.consumer_roles > 1 and len(reader_warps) != alloc.consumer_roles:
-                raise VerifyError(f"{_at(alloc)}: {alloc.consumer_roles} roles take turns, and {len(reader_warps)} read it")
+                raise VerifyError(f"{at(alloc)}: {alloc.consumer_roles} roles take turns, and {len(reader_warps)} read it")
             for warps in reader_warps if alloc.consumer_roles > 1 else [sum(reader_warps)]:
                 if alloc.readers != warps:
-                    raise VerifyError(f"{_at(alloc)}: a stage is free after {alloc.readers} warps, and {warps} read it")
+                    raise VerifyError(f"{at(alloc)}: a stage is free after {alloc.readers} warps, and {warps} read it")
 
     def roles(self, op: Roles) -> None:
         if op not in self.function.body.ops:
-            raise VerifyError(f"{_at(op)}: roles stand in no loop and no branch")
+            raise VerifyError(f"{at(op)}: roles stand in no loop and no branch")
         if len(op.regions) > MAX_ROLES:
-            raise VerifyError(f"{_at(op)}: a block has barriers for {MAX_ROLES} roles")
+            raise VerifyError(f"{at(op)}: a block has barriers for {MAX_ROLES} roles")
         self.readers(op)
         registers = sum(32 * warps * registers for warps, registers in zip(op.warps, op.registers, strict=True))
         if any(op.registers) and (not self.target.reallocates_registers or registers > REGISTERS):
-            raise VerifyError(f"{_at(op)}: {registers} registers; a multiprocessor has {REGISTERS}")
+            raise VerifyError(f"{at(op)}: {registers} registers; a multiprocessor has {REGISTERS}")
         touches_of_roles = [
             [touch for inner in region.walk() if inner in self.touches for touch in self.touches[inner].made]
             for region in op.regions
@@ -267,7 +266,7 @@ class _Walk:
                         and self.is_live(touch, other_touch)
                         and self.is_live(other_touch, touch)
                     ):
-                        raise VerifyError(f"{_at(op)}: nothing orders {_at(touch.op)} and {_at(other_touch.op)} of two roles")
+                        raise VerifyError(f"{at(op)}: nothing orders {at(touch.op)} and {at(other_touch.op)} of two roles")
 
     def is_live(self, touch: Touch, other: Touch) -> bool:
         """Whether the allocation that `touch` accesses is live at `other`. After its `shared_free` its bytes may be reused;
@@ -279,7 +278,3 @@ class _Walk:
 def _is_elsewhere(value: Value) -> bool:
     """Whether a tile is in no registers, so that one thread can name it."""
     return value.layout is not None and value.layout.space is not MemorySpace.REGISTERS
-
-
-def _at(op: Op) -> str:
-    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

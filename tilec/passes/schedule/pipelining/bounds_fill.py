@@ -18,7 +18,7 @@ from math import prod
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Broadcast, Cast, For, If, Mma, Permute, Reduce, Reshape, Select, Store, Unary, Yield
 from tilec.ir.ops.staging_ops import GroupMma, Relayout, SharedLoad, TensorCopy, WaitMma
-from tilec.ir.ops.tmem_chain_ops import ThreadMma
+from tilec.ir.ops.tmem_chain_ops import TileProduct
 from tilec.ir.ops.tmem_ops import TmemLoad, TmemMma
 
 SAME_AXES = (Unary, Binary, Select, Cast, Broadcast, Relayout)
@@ -88,7 +88,7 @@ def _reached(op: Op, buffer: Value, axes: dict[Value, set[int]]) -> Iterator[tup
 
 def _keeps_rows_independent(op: Op, copy: TensorCopy, axes: dict[Value, set[int]]) -> bool:
     """Whether an operation keeps the rows independent of each other, and stores only those in bounds."""
-    if isinstance(op, ThreadMma):
+    if isinstance(op, TileProduct):
         return all(read is not copy.buffer for read, _ in op.touched())  # rows are not followed through tensor memory
     if isinstance(op, GroupMma | TmemMma):
         return True  # its other operands are buffers of other copies, and an accumulator that the analysis tracks

@@ -27,7 +27,7 @@ from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.signal_ops import Await, Signal, SignalMma, Signals
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Ring, Wait
-from tilec.ir.ops.tmem_chain_ops import ThreadMma, TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
+from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
 from tilec.ir.ops.tmem_ops import ReleaseMma, TmemAlloc, TmemFree, TmemLoad, TmemReserve, allocated_columns
 from tilec.ir.types import TMEM_COLUMNS, TMEM_LANES, RingType, TileType, TmemSpaceType, TmemType, boolean, f32, i32
 from tilec.passes.schedule.pipelining import back_to_back_staging, tensor_staging
@@ -171,7 +171,7 @@ def _resources(out: Emitter, pair: BackToBack, stages: int, zero: Value) -> tupl
     return _Chain(pair, rings, *buffers, *signals), space
 
 
-def _start(out: Emitter, mma: ThreadMma, done: Value, stage: Value) -> None:
+def _start(out: Emitter, mma: TileProduct, done: Value, stage: Value) -> None:
     """Start a product, and signal its completion."""
     out.add(mma)
     out.add(SignalMma(operands=[done, stage], part=mma.tile))

@@ -25,10 +25,10 @@ from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.signal_ops import SignalMma
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import Acquire, Barrier, ProxyFence, Release, Ring, Wait, WarpBarrier
-from tilec.ir.ops.tmem_chain_ops import ThreadMma
 from tilec.ir.ops.tmem_ops import (
     CommitMma,
     ReleaseMma,
+    ThreadProduct,
     TmemAlloc,
     TmemFree,
     TmemLoad,
@@ -156,4 +156,4 @@ def _taken(
 def multiplies(op: Op) -> bool:
     """Whether an operation is work of the thread that starts the MMAs."""
     is_acquire = isinstance(op, Acquire) and len(op.operands) > 1 and op.expected == 0
-    return is_acquire or isinstance(op, TmemMma | ThreadMma | CommitMma | ReleaseMma | SignalMma)
+    return is_acquire or isinstance(op, ThreadProduct | CommitMma | ReleaseMma | SignalMma)
