@@ -15,6 +15,7 @@ from tests.tensor_attention import differs, emulated, made
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble
 from tilec.atoms import wgmma
+from tilec.atoms.staged_operands import descriptor_offset
 from tilec.emulator.matrices.descriptors import Descriptor, element_addresses
 from tilec.ir.core import Block, VerifyError
 from tilec.ir.ops import For
@@ -42,11 +43,11 @@ def test_descriptors_and_copies_agree_on_the_layout_of_swizzle_atoms(rows: int, 
     """Every element of a K step of 16 is read where a copy stores it, for operands whose rows run along M or N, and along K."""
     type_ = SharedType(bf16, (rows, columns), 1, columns // 64)
     for k in range(0, columns, 16):
-        increment = wgmma.descriptor_offset(k, type_.atom_bytes, False, bf16)
+        increment = descriptor_offset(k, type_.atom_bytes, False, bf16)
         found = element_addresses(Descriptor.read(wgmma.fields() + (BASE >> 4) + increment), rows, 2, False)
         assert (found == [[BASE + type_.offset(row, k + depth) for depth in range(16)] for row in range(rows)]).all()
     for k in range(0, rows, 16):
-        descriptor = wgmma.fields(type_.atom_bytes) + (BASE >> 4) + wgmma.descriptor_offset(k, type_.atom_bytes, True, bf16)
+        descriptor = wgmma.fields(type_.atom_bytes) + (BASE >> 4) + descriptor_offset(k, type_.atom_bytes, True, bf16)
         found = element_addresses(Descriptor.read(descriptor), columns, 2, True)
         assert (found == [[BASE + type_.offset(k + depth, column) for depth in range(16)] for column in range(columns)]).all()
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tilec.atoms.staged_operands import Left, Right
-from tilec.atoms.wgmma import descriptor_offset
+from tilec.atoms.staged_operands import UNIT, Left, Right, descriptor_offset, matrix_descriptor
 from tilec.atoms.wgmma import fields as wgmma_fields
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import TMEM_COLUMNS, TMEM_LANES, DType, TmemType
 from tilec.mlir.builder import Builder
-from tilec.mlir.types import SsaValue, f32, i32, i64
+from tilec.mlir.types import SsaValue, f32, i32
 from tilec.target.families import TCGEN05
 
 FAMILY: Final = TCGEN05
@@ -36,11 +35,14 @@ LOAD_COLUMNS: Final = 8
 """Columns of the smallest load of 256 bits a lane."""
 VERSION: Final = 1 << 46
 """The field that distinguishes a descriptor of shared memory from that of `wgmma` (PTX ISA, "Shared memory descriptor")."""
-_UNIT: Final = 16
 _FORMATS: Final = {"f16": 0, "bf16": 1}
 """Formats of A and B in an instruction descriptor (PTX ISA, "Instruction descriptor")."""
 _RESULT_F32: Final = 1 << 4
-_LANE_SHIFT: Final = 16
+LANE_SHIFT: Final = 16
+"""The lane in an address of tensor memory."""
+AFTER: Final = "tcgen05.fence::after_thread_sync;"
+BEFORE: Final = "tcgen05.fence::before_thread_sync;"
+"""The fences after a wait for other threads, and before a signal to them."""
 
 
 def fits(rows: int, columns: int, warps: int) -> bool:
@@ -83,8 +85,7 @@ def fields(mn_stride: int = 0) -> int:
 
 def descriptor(out: Builder, stage: SsaValue, mn_stride: int = 0) -> SsaValue:
     """The descriptor (i64) of the matrix at a shared pointer; `mn_stride`: bytes between sub-tiles if it is MN-major."""
-    encoded_address = out.lshr(out.bit_and(out.address(stage, i32), 0x3FFFF), 4)
-    return out.bit_or(out.zext(encoded_address, i64), fields(mn_stride))
+    return matrix_descriptor(out, stage, fields(mn_stride))
 
 
 def instruction(rows: int, columns: int, dtype: DType, *, b_is_mn_major: bool = False) -> int:
@@ -129,19 +130,28 @@ def multiply(
     code = instruction(instruction_rows, columns, dtype, b_is_mn_major=right.mn_major)
     statements = [
         ".reg .pred more; .reg .b32 code, to; .reg .b64 a, b;",
-        "tcgen05.fence::after_thread_sync;",
+        AFTER,
         f"mov.b32 code, {code}; setp.eq.u32 more, 0, 0;",
     ]
     for tile in range(max(1, rows // TMEM_LANES)):
         statements.append(f"add.u32 to, $0, {tile * columns};")
         for k in range(0, depth, K):
-            first = tile * TMEM_LANES * FAMILY.row_bytes // _UNIT + descriptor_offset(k, left.atom_bytes, False, dtype)
-            second = descriptor_offset(k, right.atom_bytes, right.mn_major, dtype)
+            first, second = left_offset(left, tile, k, dtype), descriptor_offset(k, right.atom_bytes, right.mn_major, dtype)
             statements.append(f"add.s64 a, $1, {first}; add.s64 b, $2, {second};")
             statements.append(f"tcgen05.mma.cta_group::1.kind::f16 [to], a, b, code, {'more' if k else '$3'};")
     assert left.matrix_descriptor is not None
     operands = [target, left.matrix_descriptor, right.matrix_descriptor, accumulate]
     out.inline_ptx("{ " + " ".join(statements) + " }", "r,l,l,b,~{memory}", operands, side_effects=True)
+
+
+def left_offset(left: Left, tile: int, k: int, dtype: DType) -> int:
+    """The descriptor increment for tile `tile`, 128 rows, and offset `k` along K of operand A."""
+    return tile * TMEM_LANES * FAMILY.row_bytes // UNIT + descriptor_offset(k, left.atom_bytes, False, dtype)
+
+
+def own_lanes(out: Builder, warp: SsaValue) -> SsaValue:
+    """What a warp's first lane adds to an address of tensor memory (i32); `warp` (i32) is its index in its role."""
+    return out.shl(out.mul(out.bit_and(warp, 3), WARP_LANES), LANE_SHIFT)
 
 
 def commit(out: Builder, barrier: SsaValue) -> None:
@@ -155,19 +165,18 @@ def load(out: Builder, buffer: TmemType, source: SsaValue, layout: Layout, warp:
     warp's index in its role. One text with one wait, so that the loads overlap and no register is used before it."""
     (_, _, chunk, runs, halves, tiles), (_, groups) = layout.registers, layout.warps
     run, columns = chunk.extent * LOAD_COLUMNS, buffer.shape[1]
-    lane = out.shl(out.mul(out.bit_and(warp, 3), WARP_LANES), _LANE_SHIFT)
-    first = out.add(source, lane)
+    first = out.add(source, own_lanes(out, warp))
     if groups.extent > 1:
         first = out.add(first, out.mul(out.lshr(warp, 2), run))
     count, number = layout.num_registers, 0
-    texts = ["tcgen05.fence::after_thread_sync;"]
+    texts = [AFTER]
     for tile in range(tiles.extent):
         for half in range(halves.extent):
             for index in range(runs.extent):
-                offset = (half * HALF << _LANE_SHIFT) + tile * columns + index * run * groups.extent
+                offset = (half * HALF << LANE_SHIFT) + tile * columns + index * run * groups.extent
                 registers = ", ".join(f"${number + i}" for i in range(4 * chunk.extent))
                 number += 4 * chunk.extent
                 texts.append(f"tcgen05.ld.sync.aligned.16x256b.x{chunk.extent}.b32 {{{registers}}}, [${count} + {offset}];")
-    texts.append("tcgen05.wait::ld.sync.aligned; tcgen05.fence::before_thread_sync;")
+    texts.append(f"tcgen05.wait::ld.sync.aligned; {BEFORE}")
     constraints = ",".join([*["=f"] * count, "r", "~{memory}"])
     return out.inline_ptx(" ".join(texts), constraints, [first], [f32] * count, side_effects=True)

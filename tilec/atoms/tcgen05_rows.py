@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tilec.atoms.staged_operands import Left, Right
-from tilec.atoms.tcgen05 import FAMILY, WARP_LANES, K, instruction
-from tilec.atoms.wgmma import descriptor_offset
+from tilec.atoms import tcgen05
+from tilec.atoms.staged_operands import Left, Right, descriptor_offset
+from tilec.atoms.tcgen05 import AFTER, BEFORE, FAMILY, WARP_LANES, K, instruction, left_offset
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import TMEM_LANES, DType
 from tilec.mlir.builder import Builder
@@ -22,10 +22,6 @@ GROUP: Final = 4
 """Warps that access the lanes of a tile."""
 STEP: Final = 32
 """Most columns of one load or store."""
-_LANE_SHIFT: Final = 16
-_UNIT: Final = 16
-_BEFORE: Final = "tcgen05.fence::before_thread_sync;"
-_AFTER: Final = "tcgen05.fence::after_thread_sync;"
 
 
 def fits(rows: int, columns: int, warps: int) -> bool:
@@ -49,30 +45,29 @@ def row_layout(warps: int) -> Layout:
 
 def own_lanes(out: Builder, stage: SsaValue, tile_columns: int, warp: SsaValue) -> SsaValue:
     """Address (i32) of the first element of a warp's lanes, in its tile of the stage at address `stage` (i32)."""
-    lane = out.shl(out.mul(out.bit_and(warp, GROUP - 1), WARP_LANES), _LANE_SHIFT)
-    return out.add(out.add(stage, lane), out.mul(out.lshr(warp, 2), tile_columns))
+    return out.add(out.add(stage, tcgen05.own_lanes(out, warp)), out.mul(out.lshr(warp, 2), tile_columns))
 
 
 def load(out: Builder, source: SsaValue, columns: int) -> list[SsaValue]:
     """The first columns (f32) of this thread's lane at address `source` (i32), in one text with one wait."""
-    texts = [_AFTER]
+    texts = [AFTER]
     for first in range(0, columns, STEP):
         registers = ", ".join(f"${number}" for number in range(first, min(first + STEP, columns)))
         count = min(STEP, columns - first)
         texts.append(f"tcgen05.ld.sync.aligned.32x32b.x{count}.b32 {{{registers}}}, [${columns} + {first}];")
-    texts.append(f"tcgen05.wait::ld.sync.aligned; {_BEFORE}")
+    texts.append(f"tcgen05.wait::ld.sync.aligned; {BEFORE}")
     constraints = ",".join([*["=f"] * columns, "r", "~{memory}"])
     return out.inline_ptx(" ".join(texts), constraints, [source], [f32] * columns, side_effects=True)
 
 
 def store(out: Builder, target: SsaValue, words: list[SsaValue]) -> None:
     """Store words (i32) to the first columns of this thread's lane at address `target` (i32), and wait for that."""
-    texts = [_AFTER]
+    texts = [AFTER]
     for first in range(0, len(words), STEP):
         registers = ", ".join(f"${number + 1}" for number in range(first, min(first + STEP, len(words))))
         count = min(STEP, len(words) - first)
         texts.append(f"tcgen05.st.sync.aligned.32x32b.x{count}.b32 [$0 + {first}], {{{registers}}};")
-    texts.append(f"tcgen05.wait::st.sync.aligned; {_BEFORE}")
+    texts.append(f"tcgen05.wait::st.sync.aligned; {BEFORE}")
     constraints = ",".join(["r"] * (1 + len(words)) + ["~{memory}"])
     out.inline_ptx(" ".join(texts), constraints, [target, *words], side_effects=True)
 
@@ -83,7 +78,7 @@ def fill(out: Builder, target: SsaValue, columns: int, value: SsaValue) -> None:
     stores = [
         f"tcgen05.st.sync.aligned.32x32b.x{STEP}.b32 [$0 + {first}], {{{registers}}};" for first in range(0, columns, STEP)
     ]  # fmt: skip
-    text = " ".join([_AFTER, *stores, f"tcgen05.wait::st.sync.aligned; {_BEFORE}"])
+    text = " ".join([AFTER, *stores, f"tcgen05.wait::st.sync.aligned; {BEFORE}"])
     out.inline_ptx(text, "r,f,~{memory}", [target, value], side_effects=True)
 
 
@@ -94,7 +89,7 @@ def scale(out: Builder, target: SsaValue, columns: int, factor: SsaValue) -> Non
     texts = [
         f".reg .pred own, some; .reg .b64 both, pair; .reg .f32 {', '.join(names)};",
         "setp.neu.f32 own, $1, 0f3F800000; vote.sync.any.pred some, own, 0xffffffff; @!some bra equal;",
-        _AFTER,
+        AFTER,
     ]
     registers = ", ".join(names)
     texts.append("mov.b64 both, {$1, $1};")
@@ -104,7 +99,7 @@ def scale(out: Builder, target: SsaValue, columns: int, factor: SsaValue) -> Non
         for pair in (f"{{{low}, {high}}}" for low, high in zip(names[::2], names[1::2], strict=True)):
             texts.append(f"mov.b64 pair, {pair}; mul.rn.f32x2 pair, pair, both; mov.b64 {pair}, pair;")
         texts.append(f"tcgen05.st.sync.aligned.32x32b.x{STEP}.b32 [$0 + {first}], {{{registers}}};")
-    texts.append(f"tcgen05.wait::st.sync.aligned; {_BEFORE} equal:")
+    texts.append(f"tcgen05.wait::st.sync.aligned; {BEFORE} equal:")
     out.inline_ptx("{ " + " ".join(texts) + " }", "r,f,~{memory}", [target, factor], side_effects=True)
 
 
@@ -125,13 +120,12 @@ def multiply(
     code = instruction(TMEM_LANES, columns, dtype, b_is_mn_major=right.mn_major)
     statements = [
         ".reg .pred more; .reg .b32 code, from; .reg .b64 a, b;",
-        f"{_AFTER} mov.b32 code, {code}; setp.eq.u32 more, 0, 0;",
+        f"{AFTER} mov.b32 code, {code}; setp.eq.u32 more, 0, 0;",
     ]
     for k in range(0, depth, K):
         second = descriptor_offset(k, right.atom_bytes, right.mn_major, dtype)
         if isinstance(left, Left):
-            first = tile * TMEM_LANES * FAMILY.row_bytes // _UNIT + descriptor_offset(k, left.atom_bytes, False, dtype)
-            statements.append(f"add.s64 a, $1, {first};")
+            statements.append(f"add.s64 a, $1, {left_offset(left, tile, k, dtype)};")
         else:
             statements.append(f"add.u32 from, $1, {k // 2};")
         matrix = "a" if isinstance(left, Left) else "[from]"

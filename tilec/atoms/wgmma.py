@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from tilec.atoms.mma_sync import K, M, N
-from tilec.atoms.staged_operands import Left, Right
+from tilec.atoms.staged_operands import UNIT, Left, Right, descriptor_offset, matrix_descriptor
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import DType
 from tilec.mlir.builder import Builder
@@ -23,13 +23,9 @@ FAMILY: Final = WGMMA
 GROUP_M: Final = FAMILY.shape.rows
 """M of one instruction."""
 
-_UNIT: Final = 16  # descriptors encode byte counts divided by 16
-
-_ADDRESS_MASK: Final = 0x3FFFF
-
 _SWIZZLE_128: Final = 1 << 62
 
-_STRIDE: Final = (8 * FAMILY.row_bytes // _UNIT) << 32  # distance between groups of eight rows
+_STRIDE: Final = (8 * FAMILY.row_bytes // UNIT) << 32  # distance between groups of eight rows
 
 _LEADING: Final = 1 << 16  # ignored if a row is exactly one swizzle span
 
@@ -53,19 +49,18 @@ def fits(rows: int, columns: int, warps: int) -> bool:
 def fields(mn_stride: int = 0) -> int:
     """The descriptor of a matrix at address 0 (PTX ISA, "Matrix descriptor format"): K-major by default; MN-major if
     `mn_stride` gives the bytes between sub-tiles of 64 columns."""
-    return _SWIZZLE_128 | _STRIDE | (mn_stride // _UNIT << 16 or _LEADING)
+    return _SWIZZLE_128 | _STRIDE | (mn_stride // UNIT << 16 or _LEADING)
 
 
 def descriptor(out: Builder, stage: SsaValue, mn_stride: int = 0) -> SsaValue:
     """The descriptor (i64) of the matrix at a shared pointer."""
-    encoded_address = out.lshr(out.bit_and(out.address(stage, i32), _ADDRESS_MASK), 4)
-    return out.bit_or(out.zext(encoded_address, i64), fields(mn_stride))
+    return matrix_descriptor(out, stage, fields(mn_stride))
 
 
 def own_rows(out: Builder, matrix_descriptor: SsaValue, thread: SsaValue, rows: int) -> SsaValue:
     """The descriptor of operand A advanced to the `rows` rows, a multiple of 64, of this thread's warpgroup."""
     first_row = out.mul(out.lshr(thread, 7), rows)
-    return out.add(matrix_descriptor, out.zext(out.mul(first_row, FAMILY.row_bytes // _UNIT), i64))
+    return out.add(matrix_descriptor, out.zext(out.mul(first_row, FAMILY.row_bytes // UNIT), i64))
 
 
 def pack(out: Builder, low: SsaValue, high: SsaValue, dtype: str) -> SsaValue:
@@ -105,7 +100,7 @@ def start(
     statements += [".reg .pred none; setp.eq.u32 none, t, 0;"] if zero_init else []
     if not num_a_registers:
         statements.append(f"mov.b64 a0, ${first};")
-        statements += [f"add.s64 a{tile}, a{tile - 1}, {GROUP_M * FAMILY.row_bytes // _UNIT};" for tile in range(1, tiles)]
+        statements += [f"add.s64 a{tile}, a{tile - 1}, {GROUP_M * FAMILY.row_bytes // UNIT};" for tile in range(1, tiles)]
     statements.append("wgmma.fence.sync.aligned;")
     for k in range(0, depth, K):
         if k:
@@ -126,14 +121,6 @@ def start(
             )
     statements.append("wgmma.commit_group.sync.aligned;")
     return _through(out, "{ " + " ".join(statements) + " }", [] if zero_init else accumulators, results, other_operands)
-
-
-def descriptor_offset(k: int, atom_bytes: int, mn_major: bool, dtype: DType) -> int:
-    """The descriptor increment for offset `k` along K."""
-    if mn_major:
-        return k * FAMILY.row_bytes // _UNIT
-    atom, byte = divmod(k * dtype.bytes, FAMILY.row_bytes)
-    return (atom * atom_bytes + byte) // _UNIT
 
 
 def wait(out: Builder, accumulators: list[SsaValue], pending: int, before: list[SsaValue]) -> list[SsaValue]:

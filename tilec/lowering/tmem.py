@@ -11,7 +11,7 @@ from tilec.lowering.context import Context
 from tilec.lowering.rings import full
 from tilec.lowering.rules import lowers
 from tilec.lowering.staging import stage_pointer
-from tilec.lowering.tmem_chain import own_lanes
+from tilec.lowering.tmem_addresses import own_lanes, stage_address
 from tilec.mlir.types import SsaValue
 
 
@@ -36,7 +36,7 @@ def lower_tmem_mma(context: Context, op: TmemMma) -> None:
     """The instructions of a stage, one for each 128 rows and 16 of the depth."""
     left, right = op.operands[0].shared, op.operands[2].shared
     a, b = (tcgen05.descriptor(context, stage_pointer(context, buffer, stage)) for buffer, stage in op.reads)
-    target = _stage_address(context, op.accumulator, op.accumulator_stage)
+    target = stage_address(context, op.accumulator, op.accumulator_stage)
     shape = *op.accumulator.tmem.shape, left.shape[1]
     operands = Left(a, left.atom_bytes), Right(b, right.atom_bytes)
     tcgen05.multiply(context, *operands, target, context.scalar(op.accumulate), shape, left.dtype)
@@ -63,7 +63,7 @@ def lower_tmem_load(context: Context, op: TmemLoad) -> None:
         source = own_lanes(context, op.buffer, op.stage)
         context.assign(op.result, tcgen05_rows.load(context, source, op.result.layout.num_registers))
         return
-    source, warp = _stage_address(context, op.buffer, op.stage), context.lshr(context.thread(), 5)
+    source, warp = stage_address(context, op.buffer, op.stage), context.lshr(context.thread(), 5)
     context.assign(op.result, tcgen05.load(context, op.buffer.tmem, source, op.result.layout, warp))
 
 
@@ -73,11 +73,6 @@ def lower_tmem_free(context: Context, op: TmemFree) -> None:
     space = op.operands[0]
     with context.where(_is_first_warp(context)):
         tcgen05.free(context, tcgen05.address(context, context.pointer(space)), _columns(space))
-
-
-def _stage_address(context: Context, buffer: Value, stage: Value) -> SsaValue:
-    """Address of a stage (i32)."""
-    return context.add(context.pointer(buffer), context.mul(context.scalar(stage), buffer.tmem.stage_columns))
 
 
 def _is_first_warp(context: Context) -> SsaValue:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tilec.atoms import mbarrier, mma_sync, tcgen05, tcgen05_rows
 from tilec.atoms.staged_operands import Left, Right
-from tilec.ir.core import Value
 from tilec.ir.ops.signal_ops import OWN, Await, Signal, SignalMma, SignalOp, Signals
 from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
 from tilec.lowering.staging import stage_pointer
+from tilec.lowering.tmem_addresses import own_lanes, tile_address
 from tilec.mlir.types import SsaValue
 
 
@@ -57,12 +57,12 @@ def lower_tmem_operand_mma(context: Context, op: TmemOperandMma) -> None:
     ((buffer, stage),) = op.reads
     right = buffer.shared
     b = tcgen05.descriptor(context, stage_pointer(context, buffer, stage), right.atom_bytes)
-    a = _tile_address(context, op.left, op.left_stage, op.tile)
+    a = tile_address(context, op.left, op.left_stage, op.tile)
     _start(context, op, (a, Right(b, right.atom_bytes, mn_major=True)), right.shape[1], right.shape[0])
 
 
 def _start(context: Context, op: TileProduct, operands: tuple[Left | SsaValue, Right], columns: int, depth: int) -> None:
-    target = _tile_address(context, op.accumulator, op.accumulator_stage, op.tile)
+    target = tile_address(context, op.accumulator, op.accumulator_stage, op.tile)
     dtype = op.operands[2].shared.dtype
     accumulate = context.scalar(op.accumulate)
     tcgen05_rows.multiply(context, *operands, target, accumulate, columns, depth, dtype, op.tile)
@@ -83,21 +83,6 @@ def lower_tmem_rows(context: Context, op: TmemFill | TmemScale) -> None:
     """Each thread has one row."""
     change = tcgen05_rows.fill if isinstance(op, TmemFill) else tcgen05_rows.scale
     change(context, own_lanes(context, op.buffer, op.stage), op.buffer.tmem.shape[1], context.scalar(op.values))
-
-
-def own_lanes(context: Context, buffer: Value, stage: Value) -> SsaValue:
-    """Address (i32) of the lanes of this thread's warp in its tile of a stage."""
-    warp = context.lshr(context.thread(), 5)
-    return tcgen05_rows.own_lanes(context, stage_address(context, buffer, stage), buffer.tmem.shape[1], warp)
-
-
-def stage_address(context: Context, buffer: Value, stage: Value) -> SsaValue:
-    """Address of a stage (i32)."""
-    return context.add(context.pointer(buffer), context.mul(context.scalar(stage), buffer.tmem.stage_columns))
-
-
-def _tile_address(context: Context, buffer: Value, stage: Value, tile: int) -> SsaValue:
-    return context.add(stage_address(context, buffer, stage), tile * buffer.tmem.shape[1])
 
 
 def _barrier(context: Context, op: SignalOp) -> SsaValue:
