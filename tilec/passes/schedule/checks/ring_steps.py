@@ -9,10 +9,7 @@ that names the operation. A blocking operation yields itself until its condition
   one of them release the stage for its warp.
 - mbarrier operations name the stage and parity of the ring's next use; expected bytes equal copied bytes. A fence and a barrier
   follow the mbarriers' initialization. A freed buffer has no copy that was not waited for.
-- A ring that products fill (`tmem_mma`, `commit_mma`) has accumulators in tensor memory. A product goes into an acquired,
-  uncommitted stage, accumulates in it after another product and only then, and adds no product twice. An accumulator is loaded
-  after its commit was waited for, before its release, if and only if a product was computed. Products are complete once a
-  commit after them was waited for; a stage of operands that they give back was read by some.
+- `product_steps` has the rules of products that a thread starts into tensor memory.
 - Signals between roles order what they do in tensor memory (`tmem_order`).
 - Consumers that read round-robin wait for stages only between `order_wait` and `order_arrive`, for their tile's copies only.
 - Scratch does not overlap a ring with copies or MMAs in flight; none are in flight when a ring is freed, or at the end.
@@ -20,14 +17,12 @@ that names the operation. A blocking operation yields itself until its condition
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from tilec.atoms import tma
 from tilec.ir.core import Op, Value, VerifyError
-from tilec.ir.facts.touches import Touches
-from tilec.ir.ops.signal_ops import Await, Signal, SignalMma, Signals
+from tilec.ir.ops.signal_ops import Signal, SignalMma, Signals
 from tilec.ir.ops.staging_ops import AsyncCopy, GroupProduct, SharedAlloc, SharedLoad, StageCopy, WaitMma
 from tilec.ir.ops.sync_ops import (
     Acquire,
@@ -40,7 +35,6 @@ from tilec.ir.ops.sync_ops import (
     ProxyFence,
     Release,
     Ring,
-    RingOp,
     SharedFree,
     Wait,
     WarpBarrier,
@@ -49,33 +43,21 @@ from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemRows, TmemSca
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemAlloc, TmemLoad, TmemMma
 from tilec.ir.types import SharedType
 from tilec.passes.schedule.checks.places import at
-from tilec.passes.schedule.checks.ring_state import Copy, Queue, Role, Stage, StageContents, evaluate, has_unread_stage
-from tilec.passes.schedule.checks.tmem_order import TmemOrder, is_signalled
+from tilec.passes.schedule.checks.product_steps import ProductRules, Steps
+from tilec.passes.schedule.checks.ring_rules import ring_of
+from tilec.passes.schedule.checks.ring_state import Queue, Stage, StageContents, evaluate, has_unread_stage
+from tilec.passes.schedule.checks.tmem_order import is_signalled
 
 _RING_OPS: Final = (
     Ring, SharedAlloc, StageCopy, Commit, Release, OrderArrive, Drain, Barrier, ProxyFence, SharedFree, SharedLoad,
     GroupProduct, WaitMma, WarpBarrier, CommitMma, ReleaseMma, TmemAlloc, TmemLoad, Signals, Signal, SignalMma, TmemStore,
     TmemRows,
 )  # fmt: skip
-Steps = Generator[Op]
-"""A coroutine that yields the operation at which it blocks."""
 
 
 @dataclass(eq=False, slots=True)
-class Operations:
-    """The state of a simulation run."""
-
-    touches: dict[Op, Touches]
-    env: dict[Value, int] = field(default_factory=dict[Value, int])
-    contents: dict[Stage, StageContents] = field(default_factory=dict[Stage, StageContents])
-    started: dict[Value, int] = field(default_factory=dict[Value, int])  # number of copies into each buffer so far
-    rings: dict[Value, Queue] = field(default_factory=dict[Value, Queue])
-    read: set[Stage] = field(default_factory=set[Stage])  # since the last barrier of the block
-    role: Role = field(default_factory=Role)
-    concurrent: bool = False  # several roles run concurrently
-    freed: set[Value] = field(default_factory=set[Value])  # buffers
-    fixed: set[Value] = field(default_factory=set[Value])  # loop bounds chosen from the iteration count
-    order: TmemOrder = field(default_factory=TmemOrder)
+class Operations(ProductRules):
+    """A simulation run."""
 
     def step(self, op: Op) -> None:
         if not isinstance(op, _RING_OPS):
@@ -161,22 +143,6 @@ class Operations:
             else:
                 self.env[op.result] = value
 
-    def contents_of(self, op: Op, buffer: Value, stage: Value) -> Stage:
-        index = self.env.get(stage)
-        if index is None or not 0 <= index < buffer.shared.stages:
-            raise VerifyError(f"{at(op)}: stage {index} of a ring of {buffer.shared.stages}")
-        return buffer, index
-
-    def queue(self, op: Op, ring: Value) -> Queue:
-        if ring not in self.rings:
-            raise VerifyError(f"{at(op)}: its ring was freed")
-        return self.rings[ring]
-
-    def of_buffer(self, op: Op, buffer: Value) -> tuple[Value, Queue]:
-        assert isinstance(buffer.owner, SharedAlloc)
-        (ring,) = buffer.owner.operands
-        return ring, self.queue(op, ring)
-
     def acquire(self, op: Acquire) -> Steps:
         ring = self.queue(op, op.ring)
         if ring.by_groups and ring.acquired != ring.committed:  # a group has all copies since the preceding commit
@@ -195,11 +161,6 @@ class Operations:
         ring.acquired += 1
         ring.bytes_copied.append(0)
         ring.expected.append(op.expected)
-
-    def expect(self, op: RingOp, ring: Queue, iteration: int) -> None:
-        problem = None if ring.by_groups else ring.problem(op, iteration, self.env)
-        if problem is not None:
-            raise VerifyError(f"{at(op)} {problem}")
 
     def copy(self, op: StageCopy) -> None:
         stage = self.contents_of(op, op.buffer, op.stage)
@@ -241,87 +202,6 @@ class Operations:
         self.role.group = [copy for copy in self.role.group if copy not in own_copies]
         ring.arrivals.append(own_copies)
         ring.tiles.append(self.role.tile)
-
-    def accumulator(self, op: TmemMma | TmemLoad, buffer: Value, stage: Value) -> tuple[Value, Queue, int]:
-        """The ring of a buffer in tensor memory, its state, and the stage that is named."""
-        assert isinstance(buffer.owner, TmemAlloc)
-        index = self.env.get(stage)
-        if index is None or not 0 <= index < buffer.tmem.stages:
-            raise VerifyError(f"{at(op)}: stage {index} of a ring of {buffer.tmem.stages}")
-        return buffer.owner.ring, self.queue(op, buffer.owner.ring), index
-
-    def multiply(self, op: TmemMma) -> None:
-        """Start a product: it reads stages of its operands until a commit after it, and writes an accumulator."""
-        value, ring, index = self.accumulator(op, op.accumulator, op.accumulator_stage)
-        if ring.acquired == ring.committed or ring.committed % value.ring.stages != index:
-            raise VerifyError(f"{at(op)} writes an accumulator that was not acquired")
-        accumulate = self.env.get(op.accumulate)
-        if accumulate is None or (accumulate and ring.committed not in ring.computed):
-            raise VerifyError(f"{at(op)} adds to what no product computed")
-        if not accumulate and ring.committed in ring.computed:
-            raise VerifyError(f"{at(op)} overwrites what other products computed")
-        ring.computed.add(ring.committed)
-        read = self.read_by_thread(op)
-        if (op.accumulator, ring.committed, *read) in ring.summed:
-            raise VerifyError(f"{at(op)} adds the same product again")
-        ring.summed.add((op.accumulator, ring.committed, *read))
-
-    def read_by_thread(self, op: GroupProduct) -> list[Copy]:
-        """A thread's product reads its operands in shared memory until a commit or release after it; the copies that it
-        reads."""
-        read = [(stage, self.contents[stage].iteration) for stage in (self.check_read(op, *one, True) for one in op.reads)]
-        for copy in read:
-            operands = self.of_buffer(op, copy[0][0])[1]
-            operands.read_by_products = True
-            operands.multiplied.add(copy)
-        self.role.products.append({stage for stage, _ in read})
-        return read
-
-    def await_signal(self, op: Await) -> Steps:
-        while not self.order.is_sent(op, self.role, self.env):
-            yield op
-
-    def commit_products(self, op: CommitMma) -> None:
-        """The accumulator acquired last is full, and the products before have read their operands, once they are complete."""
-        ring = self.queue(op, op.ring)
-        if ring.acquired == ring.committed:
-            raise VerifyError(f"{at(op)}: no stage was acquired")
-        if ring.expected[ring.committed]:
-            raise VerifyError(f"{at(op)}: copies fill its ring")
-        if ring.problem(op, ring.committed, self.env):
-            raise VerifyError(f"{at(op)} {ring.problem(op, ring.committed, self.env)}")
-        ring.committed += 1
-        ring.arrivals.append([])
-        ring.tiles.append(self.role.tile)
-        self.role.products.clear()
-
-    def release_after_products(self, op: ReleaseMma) -> None:
-        """The oldest stage is free once the products before are complete. They need not be for the simulation to go on: whoever
-        acquires it waits for them."""
-        ring = self.queue(op, op.ring)
-        self.expect(op, ring, self.role.released[op.ring])
-        if self.role.waited[op.ring] <= self.role.released[op.ring]:
-            raise VerifyError(f"{at(op)}: no stage could be given back")
-        if not ring.filled_by_copies:
-            raise VerifyError(f"{at(op)}: threads read its ring")
-        if not ring.multiplied.issuperset(ring.arrivals[self.role.released[op.ring]]):
-            raise VerifyError(f"{at(op)} gives back what no product read")
-        self.role.released[op.ring] += 1
-        free = {(op.ring, self.env[op.stage])}
-        self.role.products = [
-            {stage for stage in stages if (self.of_buffer(op, stage[0])[0], stage[1]) not in free}
-            for stages in self.role.products
-        ]
-
-    def load_accumulator(self, op: TmemLoad) -> None:
-        value, ring, index = self.accumulator(op, op.buffer, op.stage)
-        last = self.role.waited[value] - 1
-        if last < self.role.released[value] or last % value.ring.stages != index:
-            raise VerifyError(f"{at(op)} reads an accumulator that was given back, or not waited for")
-        if last not in ring.computed:
-            raise VerifyError(f"{at(op)} reads an accumulator that no product computed")
-        self.role.unmet.add((op.buffer, index))
-        ring.loaded.add((self.role, last))
 
     def wait(self, op: Wait) -> Steps:
         ring = self.queue(op, op.ring)
@@ -454,25 +334,3 @@ class Operations:
         if self.role.copies_in_flight() or self.role.products or unread:
             raise VerifyError(message)
         self.order.end(message.partition(":")[0])
-
-    def check_read(self, op: Op, buffer: Value, stage: Value, product: bool) -> Stage:
-        location = self.contents_of(op, buffer, stage)
-        value, ring = self.of_buffer(op, buffer)
-        contents = self.contents.get(location)
-        last = self.role.waited[value] - 1
-        if contents is None or contents.iteration != (self.role.iteration if ring.by_groups else last):
-            raise VerifyError(f"{at(op)} reads a stage before its copy is there")
-        sequence = last - (last - location[1]) % value.ring.stages
-        if sequence < self.role.released[value]:
-            raise VerifyError(f"{at(op)} reads a stage that was given back, or not waited for")
-        if not contents.visible:
-            raise VerifyError(f"{at(op)} reads what other threads copied before all have met")
-        if product and not contents.fenced:
-            raise VerifyError(f"{at(op)} reads a stage that its proxy may not see yet")
-        return location
-
-
-def ring_of(buffer: Value) -> Value:
-    """The ring whose stages a buffer has."""
-    assert isinstance(buffer.owner, SharedAlloc | TmemAlloc)
-    return buffer.owner.ring if isinstance(buffer.owner, TmemAlloc) else buffer.owner.operands[0]
