@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
-from thread_machine import Thread
+from thread_machine import PtxThread
 
 from tilec.atoms import tma
 from tilec.atoms.registers import reallocate_registers
 from tilec.ir.expr import sym
 from tilec.ir.types import SharedType, TensorType, bf16
 from tilec.mlir.builder import Builder
-from tilec.mlir.types import SHARED, SsaValue, Type, i64
+from tilec.mlir.types import SHARED, i64
 
 
 def reallocated(count: int, current: int) -> list[tuple[str, str]]:
@@ -28,26 +27,17 @@ def test_a_warpgroup_requests_more_registers_and_releases_unneeded_ones() -> Non
     assert reallocated(168, 168) == []
 
 
-class Copies(Thread):
+class Copies(PtxThread):
     """A thread whose tensor copies are recorded as (shared address, coordinates)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.boxes: list[tuple[int, tuple[int, ...]]] = []
 
-    def inline_ptx(
-        self,
-        text: str,
-        constraints: str,
-        operands: Sequence[SsaValue] = (),
-        results: Sequence[Type] = (),
-        *,
-        side_effects: bool = False,
-    ) -> list[SsaValue]:
-        assert "cp.async.bulk.tensor" in text and side_effects
-        address, _, *coordinates, _ = (self.values[value.name] for value in operands)
+    def ptx(self, text: str, operands: list[int]) -> None:
+        assert "cp.async.bulk.tensor" in text
+        address, _, *coordinates, _ = operands
         self.boxes.append((address, tuple(reversed(coordinates))))
-        return []
 
 
 SHAPES = {"one copy": (64, 64), "two copies of rows": (512, 64), "two sub-tiles": (64, 128), "of both": (512, 256)}

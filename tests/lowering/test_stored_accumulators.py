@@ -4,17 +4,16 @@ the swizzle of its rows has it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
-from thread_machine import Thread
+from thread_machine import PtxThread, Thread
 
 from tests import campaign
 from tilec.atoms import mma_sync, stmatrix, tcgen05, wgmma
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.types import SharedType, bf16
 from tilec.mlir.builder import Builder
-from tilec.mlir.types import SHARED, SsaValue, Type
+from tilec.mlir.types import SHARED, SsaValue
 from tilec.passes.schedule.layouts.tensor_stores import parts_of
 
 ATOMS = {"wgmma": wgmma, "tcgen05": tcgen05}
@@ -29,26 +28,17 @@ CASES = [
 CASES.sort(key=lambda case: case[1] * case[2])  # the default run has small ones
 
 
-class Stores(Thread):
+class Stores(PtxThread):
     """A thread whose stores are recorded as (address, pairs of elements)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stored: list[tuple[int, list[int]]] = []
 
-    def inline_ptx(
-        self,
-        text: str,
-        constraints: str,
-        operands: Sequence[SsaValue] = (),
-        results: Sequence[Type] = (),
-        *,
-        side_effects: bool = False,
-    ) -> list[SsaValue]:
-        assert re.match(r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 ", text) and side_effects
-        address, *pairs = (self.values[value.name] for value in operands)
+    def ptx(self, text: str, operands: list[int]) -> None:
+        assert re.match(r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 ", text)
+        address, *pairs = operands
         self.stored.append((address, pairs))
-        return []
 
 
 def pair(out: Builder, low: SsaValue, high: SsaValue, _: object) -> SsaValue:

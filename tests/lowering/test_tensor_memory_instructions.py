@@ -4,39 +4,28 @@ brings into which registers, descriptors, and where the instructions of a produc
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
-from thread_machine import Thread
+from thread_machine import PtxThread
 
 from tilec.atoms import tcgen05
 from tilec.atoms.staged_operands import Left, Right
 from tilec.ir.types import SharedType, TmemType, bf16, f16, f32
-from tilec.mlir.types import SHARED, SsaValue, Type, i1, i64
+from tilec.mlir.types import SHARED, i1, i64
 
 SHAPES = [(64, 16), (64, 64), (64, 160), (128, 48), (128, 96), (128, 160), (128, 192), (128, 256), (256, 128), (512, 64)]
 TILES = [(*shape, warps) for shape in SHAPES for warps in (4, 8) if tcgen05.fits(*shape, warps)]
 
 
-class Texts(Thread):
+class Texts(PtxThread):
     """A thread that records inline PTX with the values of its operands."""
 
     def __init__(self) -> None:
         super().__init__()
         self.texts: list[tuple[str, list[int]]] = []
 
-    def inline_ptx(
-        self,
-        text: str,
-        constraints: str,
-        operands: Sequence[SsaValue] = (),
-        results: Sequence[Type] = (),
-        *,
-        side_effects: bool = False,
-    ) -> list[SsaValue]:
-        assert side_effects and len(constraints.split(",")) == len(results) + len(operands) + 1
-        self.texts.append((text, [self.values[value.name] for value in operands]))
-        return [self.bind(0, type) for type in results]
+    def ptx(self, text: str, operands: list[int]) -> None:
+        self.texts.append((text, operands))
 
 
 def cell(thread: int, register: int) -> tuple[int, int]:

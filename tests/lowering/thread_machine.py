@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, Type, i32
@@ -83,3 +84,24 @@ class Thread(Builder):
                 self.copies.append((operands[0], operands[1], size))
         else:
             raise AssertionError(text)
+
+
+class PtxThread(Thread):
+    """A thread that passes inline PTX, all of it with side effects, to `ptx`."""
+
+    def inline_ptx(
+        self,
+        text: str,
+        constraints: str,
+        operands: Sequence[SsaValue] = (),
+        results: Sequence[Type] = (),
+        *,
+        side_effects: bool = False,
+    ) -> list[SsaValue]:
+        assert side_effects and len(constraints.split(",")) == len(results) + len(operands) + 1
+        self.ptx(text, [self.values[value.name] for value in operands])
+        return [self.bind(0, type) for type in results]
+
+    def ptx(self, text: str, operands: list[int]) -> None:
+        """Record a text with the values of its operands."""
+        raise NotImplementedError
