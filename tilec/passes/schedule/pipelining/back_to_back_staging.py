@@ -35,7 +35,9 @@ from tilec.passes.schedule.pipelining.staged_products import Emitter, sliced
 def pipeline(block: Block, pair: BackToBack, stages: int, warps: int, registers: int) -> None:
     """Replace the loop in `block`; `warps` consumer warps run the MMAs, with `registers` per thread."""
     setup, before = Emitter(), Emitter()
-    rings = _rings(setup, pair, stages, warps, before.number(0))
+    rings, _ = operand_rings(setup, pair, stages, warps, before.number(0))
+    setup.add(ProxyFence())
+    setup.add(Barrier())
     # Allocated at the start: the producer fills the rings early, so scratch used before the loop must not share their bytes.
     start = next((index + 1 for index, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
     block.ops[start:start] = setup.ops
@@ -51,7 +53,8 @@ def pipeline(block: Block, pair: BackToBack, stages: int, warps: int, registers:
     block.ops = without_dead(block.ops)
 
 
-def _rings(out: Emitter, pair: BackToBack, stages: int, warps: int, zero: Value) -> Rings:
+def operand_rings(out: Emitter, pair: BackToBack, stages: int, warps: int, zero: Value) -> tuple[Rings, int]:
+    """A ring and a buffer for each operand, which `warps` warps read; the byte after their mbarriers."""
     result = Rings(pair.family, [], [], zero, warps)
     offset, end = 0, tensor_staging.HEAD_BYTES
     for operand, count in ((pair.invariant, 1), *((streamed, stages) for streamed in pair.streamed)):
@@ -60,9 +63,7 @@ def _rings(out: Emitter, pair: BackToBack, stages: int, warps: int, zero: Value)
         alloc = SharedAlloc(operands=[result.rings[-1]], offset=end, alignment=tma.ALIGNMENT)
         result.buffers.append(out.add(alloc, type_))
         offset, end = offset + ring.bytes, end + type_.bytes
-    out.add(ProxyFence())
-    out.add(Barrier())
-    return result
+    return result, offset
 
 
 def fill_stage(

@@ -87,12 +87,7 @@ def pipeline(
 ) -> None:  # fmt: skip
     """Replace the loop in `block`; the function's warps are the consumers. `known`: operands that were converted before."""
     setup, after, warps = Emitter(), Emitter(), function.num_warps
-    ring = setup.add(Ring(sync="mbarriers", readers=warps), RingType(stages))
-    offset = HEAD_BYTES
-    for operand in operands:
-        type_ = staged_type(operand, stages)
-        operand.buffer = setup.add(SharedAlloc(operands=[ring], offset=offset, alignment=tma.ALIGNMENT), type_)
-        offset += type_.bytes
+    ring = operand_ring(setup, operands, stages, warps)
     setup.add(ProxyFence())
     setup.add(Barrier())
     # Allocated at the start: the producer fills the ring early, so scratch used before the loop must not share its bytes.
@@ -123,6 +118,16 @@ def pipeline(
     else:
         tiles.regions[0].ops[-1].operands += [*filled.results, *consumer_loop.results[-2:]]
     block.ops[loop_index : loop_index + 1] = [*before.ops, filled, consumer_loop, *after.ops]
+
+
+def operand_ring(out: Emitter, operands: list[Operand], stages: int, readers: int) -> Value:
+    """The ring of all operands, which `readers` warps read, and the buffer of each."""
+    ring, offset = out.add(Ring(sync="mbarriers", readers=readers), RingType(stages)), HEAD_BYTES
+    for operand in operands:
+        type_ = staged_type(operand, stages)
+        operand.buffer = out.add(SharedAlloc(operands=[ring], offset=offset, alignment=tma.ALIGNMENT), type_)
+        offset += type_.bytes
+    return ring
 
 
 def carried_position(tiles: For, initial: Value, name: str) -> Value:

@@ -20,21 +20,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.atoms import tcgen05_rows, tma
+from tilec.atoms import tcgen05_rows
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Broadcast, Constant, For, If, Reshape, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.signal_ops import Await, Signal, SignalMma, Signals
-from tilec.ir.ops.staging_ops import SharedAlloc
-from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Ring, Wait
+from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Wait
 from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
-from tilec.ir.ops.tmem_ops import ReleaseMma, TmemAlloc, TmemFree, TmemLoad, TmemReserve, allocated_columns
+from tilec.ir.ops.tmem_ops import ReleaseMma, TmemAlloc, TmemFree, TmemReserve, allocated_columns
 from tilec.ir.types import TMEM_COLUMNS, TMEM_LANES, RingType, TileType, TmemSpaceType, TmemType, boolean, f32, i32
-from tilec.passes.schedule.pipelining import back_to_back_staging, tensor_staging
+from tilec.passes.schedule.pipelining import back_to_back_staging, tensor_staging, tmem_staging
 from tilec.passes.schedule.pipelining.back_to_back import BackToBack, RingPosition, Rings, becomes
 from tilec.passes.schedule.pipelining.staged_loads import without_dead
 from tilec.passes.schedule.pipelining.staged_products import Emitter, in_ring
-from tilec.passes.schedule.pipelining.tmem_staging import ADDRESS_OFFSET
 
 MOST_SUM_STAGES: Final = 2
 """Stages of the first sums: threads compute on one while the tensor core computes the other."""
@@ -147,21 +145,14 @@ def _resources(out: Emitter, pair: BackToBack, stages: int, zero: Value) -> tupl
     """Rings, signals and buffers, and the space in tensor memory."""
     (rows, columns), width = pair.first.mma.result.tile.shape, pair.second.mma.result.tile.shape[1]
     sums, results = TmemType(f32, (rows, columns), sum_stages(pair)), TmemType(f32, (rows, width), 1)
-    rings = Rings(pair.family, [], [], zero, 1)
-    offset, end, tiles = 0, tensor_staging.HEAD_BYTES, sums.row_tiles
-    for operand, count in ((pair.invariant, 1), *((streamed, stages) for streamed in pair.streamed)):
-        ring, type_ = Ring(sync="mbarriers", readers=1, offset=offset), tensor_staging.staged_type(operand, count)
-        rings.rings.append(out.add(ring, RingType(count)))
-        alloc = SharedAlloc(operands=[rings.rings[-1]], offset=end, alignment=tma.ALIGNMENT)
-        rings.buffers.append(out.add(alloc, type_))
-        offset, end = offset + ring.bytes, end + type_.bytes
+    rings, offset = back_to_back_staging.operand_rings(out, pair, stages, 1, zero)
     signals: list[Value] = []
     for arrivals, count in ((1, sums.stages), (GROUP, sums.stages), (1, 1)):
-        op = Signals(arrivals=arrivals, parts=tiles, offset=offset)
+        op = Signals(arrivals=arrivals, parts=sums.row_tiles, offset=offset)
         signals.append(out.add(op, RingType(count)))
         offset += op.bytes
     space_type = TmemSpaceType(allocated_columns(sums.columns + results.columns))
-    space = out.add(TmemReserve(offset=ADDRESS_OFFSET), space_type)
+    space = out.add(TmemReserve(offset=tmem_staging.ADDRESS_OFFSET), space_type)
     out.add(ProxyFence())
     out.add(Barrier())
     buffers = (
@@ -292,9 +283,7 @@ def _consumers(chain: _Chain, warps: int, has_iteration: Value, one: Value) -> I
 
 
 def _loaded(out: Emitter, buffer: Value, stage: Value, warps: int, product: Op) -> Value:
-    loaded = out.add(TmemLoad(operands=[buffer, stage], loc=product.loc), TileType(f32, buffer.tmem.shape))
-    loaded.layout = tcgen05_rows.layout(buffer.tmem.shape[1], warps)
-    return loaded
+    return tmem_staging.loaded(out, buffer, stage, tcgen05_rows.layout(buffer.tmem.shape[1], warps), product)
 
 
 def _scaled(out: Emitter, chain: _Chain, initial: Value, added: Value, factors: Value) -> If:
@@ -313,12 +302,8 @@ def _scaled(out: Emitter, chain: _Chain, initial: Value, added: Value, factors: 
 
 
 def _taken(chain: _Chain, warps: int, has_iteration: Value, initial: Value, result: Value) -> If:
-    """The second sums in registers; the initial ones if the loop has no iteration. It takes over the loop's result."""
+    """The second sums in registers; the initial ones if the loop has no iteration."""
     then, zero = Emitter(), chain.rings.zero
     then.add(Await(operands=[chain.added, zero, chain.pair.loop.results[-1]]))
     loaded = _loaded(then, chain.results, zero, warps, chain.pair.second.mma)
-    then.add(Yield(operands=[loaded]))
-    branch = If(operands=[has_iteration], regions=[Block(ops=then.ops), Block(ops=[Yield(operands=[initial])])])
-    branch.results = [result]
-    result.owner, result.layout = branch, loaded.layout
-    return branch
+    return tmem_staging.in_place_of(result, has_iteration, then, loaded, initial)

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tilec.atoms import tma
 from tilec.atoms.products import ATOMS
 from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.signal_ops import SignalMma
-from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import Acquire, Barrier, ProxyFence, Release, Ring, Wait, WarpBarrier
 from tilec.ir.ops.tmem_ops import (
     CommitMma,
@@ -44,8 +43,8 @@ from tilec.passes.schedule.pipelining.tensor_staging import (
     POSITION_NAMES,
     carried_position,
     following,
+    operand_ring,
     producer_loop,
-    staged_type,
 )
 from tilec.passes.schedule.specialization.persistent import tile_loop
 from tilec.target.families import Family
@@ -64,12 +63,7 @@ def pipeline(
     """Replace the loop in `block`; the function's warps are the consumers."""
     setup, warps, tiles = Emitter(), function.num_warps, tile_loop(function)
     tile = product.mma.result.tile
-    ring = setup.add(Ring(sync="mbarriers", readers=1), RingType(stages))
-    offset = HEAD_BYTES
-    for operand in operands:
-        type_ = staged_type(operand, stages)
-        operand.buffer = setup.add(SharedAlloc(operands=[ring], offset=offset, alignment=tma.ALIGNMENT), type_)
-        offset += type_.bytes
+    ring = operand_ring(setup, operands, stages, 1)
     buffer_type = _accumulators(tile, 1 if tiles is None else ACCUMULATOR_STAGES)
     results = setup.add(Ring(sync="mbarriers", readers=warps, offset=RING_OFFSET), RingType(buffer_type.stages))
     space_type = TmemSpaceType(allocated_columns(buffer_type.columns))
@@ -138,18 +132,27 @@ def _multiplier_loop(
 def _taken(
     family: Family, loop: For, product: Product, has_iteration: Value, accumulators: Value, stage: Value, warps: int
 ) -> If:  # fmt: skip
-    """The accumulator in registers; zero if the loop has no iteration, and nothing was computed. It takes over the loop's
-    result."""
+    """The accumulator in registers; zero if the loop has no iteration, and nothing was computed."""
     (result,) = loop.results
     rows, columns = result.tile.shape
-    layout = ATOMS[family.name].accumulator(rows, columns, warps)
     then = Emitter()
-    loaded = then.add(TmemLoad(operands=[accumulators, stage], loc=product.mma.loc), result.tile)
-    loaded.layout = layout
-    then.add(Yield(operands=[loaded]))
-    branch = If(operands=[has_iteration], regions=[Block(ops=then.ops), Block(ops=[Yield(operands=[loop.initial[0]])])])
+    value = loaded(then, accumulators, stage, ATOMS[family.name].accumulator(rows, columns, warps), product.mma)
+    return in_place_of(result, has_iteration, then, value, loop.initial[0])
+
+
+def loaded(out: Emitter, buffer: Value, stage: Value, layout: Layout, product: Op) -> Value:
+    """A stage of a buffer, which a product wrote, in registers."""
+    value = out.add(TmemLoad(operands=[buffer, stage], loc=product.loc), TileType(buffer.tmem.dtype, buffer.tmem.shape))
+    value.layout = layout
+    return value
+
+
+def in_place_of(result: Value, condition: Value, then: Emitter, value: Value, otherwise: Value) -> If:
+    """A branch that takes over `result`, that of a loop: `value`, made by `then`, if the loop had an iteration."""
+    then.add(Yield(operands=[value]))
+    branch = If(operands=[condition], regions=[Block(ops=then.ops), Block(ops=[Yield(operands=[otherwise])])])
     branch.results = [result]
-    result.owner, result.layout = branch, layout
+    result.owner, result.layout = branch, value.layout
     return branch
 
 
