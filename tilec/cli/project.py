@@ -144,8 +144,8 @@ def narrowed(entries: tuple[KernelEntry, ...], constants: Iterable[str]) -> tupl
 def open_one(
     project: str | None, kernel: str, constants: Iterable[str], arch: str | None = None
 ) -> tuple[BuildFile, KernelEntry]:  # fmt: skip
-    """The project, and the first specialisation of a kernel with `constants` as a separate entry; see `open_kernels`.
-    UsageError if a constant has several values."""
+    """The project, and the first specialisation of a kernel with `constants` that is built for `arch`, as a separate entry; see
+    `open_kernels`. UsageError if a constant has several values, or if none is built for `arch`."""
     given: dict[str, dict[str, None]] = {}
     for item in _split(constants):
         name, _, value = item.partition("=")
@@ -154,8 +154,14 @@ def open_one(
         if len(values) > 1:
             raise UsageError(f"`{name}` has several values: {' and '.join(values)}; give one")
     build, entries = open_kernels(project, [kernel], constants, arch)
-    first = entries[0].specialisations()[0]
-    return build, replace(entries[0], constants={name: (value,) for name, value in first.items()})
+    targets = chosen_targets(arch)
+    built = [entry for entry in entries if targets is None or entry.among(targets)]
+    if not built:
+        known = ", ".join(dict.fromkeys(one.name for entry in entries for one in (*entry.targets, *entry.on_request)))
+        raise UsageError(f"`{kernel}` with these constants is built for {known} only: choose one of them, or other constants")
+    chosen = built[0]
+    first = chosen.specialisations()[0]
+    return build, replace(chosen, constants={name: (value,) for name, value in first.items()})
 
 
 def _split(names: Iterable[str]) -> list[str]:
