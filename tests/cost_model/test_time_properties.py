@@ -14,9 +14,7 @@ from tests.cost_model.planned_launches import H200, ONE_TILE, PERSISTENT, PINGPO
 from tilec.cost_model.calibration import CALIBRATION, FITTED, Calibration
 from tilec.cost_model.cards import CARDS, Card
 from tilec.cost_model.cycles import scheduled
-from tilec.cost_model.declared import ProductSchedule
-from tilec.cost_model.declared import product as declared_product
-from tilec.cost_model.estimate import Prepared, estimate, prepared
+from tilec.cost_model.estimate import Prepared, estimate
 from tilec.target.schedule import Overrides
 
 EXTENTS = st.integers(1, 40).map(lambda count: 64 * count)
@@ -81,19 +79,6 @@ def test_blocks_go_to_the_slot_that_is_free_first(lengths: list[int], slots: int
     found = scheduled(np.array(lengths, dtype=float), slots)
     assert found == max(ends)
     assert max(max(lengths), sum(lengths) / slots) <= found <= sum(lengths) / slots + max(lengths)
-
-
-@given(EXTENTS, EXTENTS, EXTENTS)
-def test_a_declared_product_has_the_work_of_its_tiles(m: int, n: int, k: int) -> None:
-    schedule = ProductSchedule(128, 192, 64, 4, 16)
-    ready = prepared(declared_product(schedule, product_dims(m, n, k), 148), CARDS["b200"])
-    assert ready.multiply_adds == -(-m // 128) * -(-n // 192) * 128 * 192 * k
-    assert ready.traffic.written == 2 * m * n
-    assert ready.traffic.read >= 2 * (m * k + n * k)
-
-
-def product_dims(m: int, n: int, k: int) -> dict[str, int]:
-    return {"M": m, "N": n, "K": k}
 
 
 def test_more_power_is_needed_for_the_highest_clock() -> None:

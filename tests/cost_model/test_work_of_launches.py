@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -17,11 +19,15 @@ from tests.cost_model.planned_launches import (
     work,
 )
 from tilec.cost_model.cards import CARDS
+from tilec.cost_model.estimate import estimate
 from tilec.cost_model.tiles import NONE
 from tilec.cost_model.work import MOST_BLOCKS, UnknownWork
 from tilec.target.schedule import Overrides
 
 SIZE = 2
+B200 = CARDS["b200"]
+ONE_THREAD = Overrides(copy="tma", persistent=True, store="tma")
+"""Products of one thread into tensor memory, on targets that have it."""
 SHAPES = ((1000, 1000, 1000), (2048, 6144, 2560), (8, 40, 8), (129, 4000, 72))
 
 
@@ -82,9 +88,52 @@ def test_causal_attention_does_what_lies_below_the_diagonal(tokens: int, past: i
 
 def test_other_architectures_multiply_from_registers() -> None:
     made = matmul(128, 128, Overrides(), "sm_100a")
-    found = work(made, product(1024, 1024, 1024), CARDS["b200"])
+    found = work(made, product(1024, 1024, 1024), B200)
     assert found.total("mma") == 1024**3
     assert found.total("tensor") == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_thread_multiplies_whole_tiles_that_warps_store(shape: tuple[int, int, int]) -> None:
+    """Products of one thread read both operands once. The tiles that warps load and store are those of the blocks, not
+    iterations: each is written once."""
+    m, n, k = shape
+    found = launch(matmul(128, 256, ONE_THREAD, "sm_100a"), product(m, n, k), B200)
+    tiles, trips = up(m, 128) * up(n, 256), up(k, 64)
+    assert found.work.total("tensor") == tiles * trips * 128 * 256 * 64
+    assert found.work.total("tmem") == tiles * 128 * 256 * 4
+    moved = {role.name: float(role.inside["shared"].sum()) for role in found.work.roles if "shared" in role.inside}
+    operands = tiles * trips * (128 + 256) * 64 * SIZE
+    assert moved == {"producer": operands, "multiplier": operands}
+    assert found.traffic.written == SIZE * m * n
+    assert found.work.accumulators == 2
+
+
+def test_a_tile_is_stored_while_the_next_is_multiplied() -> None:
+    """With two accumulators in tensor memory a deep product takes its loops and one epilogue, with one an epilogue a turn."""
+    values = product(4096, 4096, 4096)
+    two = launch(matmul(128, 256, ONE_THREAD, "sm_100a"), values, B200)
+    one = dataclasses.replace(two, work=dataclasses.replace(two.work, accumulators=1))
+    card = dataclasses.replace(B200, watts=1e9)  # at one clock
+    found, slower = estimate(two, card), estimate(one, card)
+    turns = int((two.tiles.index != NONE).sum(axis=1).max())
+    saved = (turns - 1) / turns * slower.parts["epilogue"]
+    assert turns > 2 and 0.9 * saved < slower.microseconds - found.microseconds < 1.1 * saved
+
+
+def test_attention_in_tensor_memory_loads_scores_and_stores_weights() -> None:
+    """Each pair of tiles: scores are loaded and half as many bytes of weights stored; sums are read and written once if they
+    are scaled; the second product reads its left operand from tensor memory."""
+    constants = (("E", "bf16"), ("D", 128), ("BM", 256), ("BN", 128))
+    found = work(scheduled("flash_attention", constants, Overrides(copy="tma", consumers=2), "sm_100a"), prompt(256), B200)
+    blocks, trips, tile = 6, 2, 256 * 128
+    assert found.total("tensor") == blocks * trips * 2 * tile * 128
+    scaled = 4 + 2 + 2 * 4
+    around = blocks * tile * 4
+    first = blocks * tile * (4 + 2 + 4)
+    assert found.total("tmem") == pytest.approx(blocks * (trips - 1) * tile * scaled + first + around)
+    read = blocks * trips * SIZE * (2 * 128 * 128 + 128 * 128) * 2
+    assert found.total("shared") >= read
 
 
 def test_tiles_of_one_class_are_counted_once() -> None:

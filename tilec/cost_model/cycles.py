@@ -3,8 +3,10 @@
 A tile's loop is a pipeline. Its resources work at the same time, so an iteration takes about as long as the slowest: the tensor
 cores, shared memory, the copies from L2, the thread that starts copies, the arithmetic units. One more is the *chain* of a
 warpgroup, which does some of them one after the other: products whose result the next operation needs, then the arithmetic.
-Around the loop come the epilogue and the start of the next block. Consumers that alternate (ping-pong) store one tile while
-the other's loop runs. Blocks go to the multiprocessor that is free first.
+Around the loop come the epilogue and the start of the next block. Consumers that alternate (ping-pong), and those of several
+accumulators in tensor memory, store one tile while the loop of another runs. Products that one thread starts into tensor memory
+follow each other without a gap, and their operands are read from shared memory once. Blocks go to the multiprocessor that is
+free first.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ WARPGROUP: Final = 4
 """Warps of a warpgroup; also the schedulers of a multiprocessor, so that one has a warp for each."""
 LINE: Final = 128
 """Bytes that shared memory moves in a cycle without bank conflicts (CUDA programming guide, "Shared memory")."""
+TMEM_LINE: Final = 512
+"""Bytes that tensor memory moves in a cycle: a column of its 128 lanes. Stated; nobody here has measured it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,11 @@ def resources(tiles: Tiles, work: Work, room: Occupancy, card: Card, known: Cali
     serial = sum(units.values(), start=np.zeros_like(tensor)) * known.dependent / room.groups
     exposed = np.where(inside["mma"] > 0, 1.0, known.exposed) * tensor * room.used
     between = exposed + serial + known.reduction * tiles.trips
-    chain = np.where(inside["special"] > 0, between, tensor / room.groups + known.gap * tiles.trips)
+    alone = tensor if work.accumulators else tensor / room.groups + known.gap * tiles.trips
+    chain = np.where(inside["special"] > 0, between, alone)
     return {
         TENSOR: tensor,
-        "shared memory": inside["shared"] / known.shared_rate,
+        "shared memory": inside["shared"] / (LINE if work.accumulators else known.shared_rate),
         "copies": tiles.read / known.copy_rate,
         "copy issue": inside["copies"] * known.copy_issue,
         "arithmetic": np.maximum.reduce([*units.values(), (inside["fma"] + inside["alu"] + inside["special"]) / card.lanes]),
@@ -86,6 +91,7 @@ def arithmetic(part: Mapping[str, Array], card: Card) -> dict[str, Array]:
         "integers and conversions": part["alu"] / card.half_lanes,
         "special functions": part["special"] / card.special,
         "shuffles": part["shuffle"] / (card.lanes / 4),
+        "tensor memory": part["tmem"] / TMEM_LINE,
     }
 
 
@@ -113,6 +119,8 @@ def launch_cycles(
         most, after = float(loop.max(initial=0.0)), float(epilogue.max(initial=0.0))
         if work.schedule.consumer_roles > 1:
             return turns * max(most, (most + after) / 2) + after
+        if work.accumulators > 1:
+            return most + (turns - 1) * max(most, after) + after
         return turns * (most + after)
     tile = (loop + epilogue + known.next_block)[tiles.index[:, 0]]
     return scheduled(tile, card.multiprocessors * room.used) - known.next_block

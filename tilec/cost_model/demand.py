@@ -25,20 +25,27 @@ from tilec.ir.ops.staging_ops import (
     TensorCopy,
 )
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore
+from tilec.ir.ops.tmem_chain_ops import TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
+from tilec.ir.ops.tmem_ops import ThreadProduct, TmemAccess, TmemLoad, TmemMma
+from tilec.ir.types import TMEM_LANES
 
 LANES: Final = 32
 GROUP_ROWS: Final = 64
 """M of one `wgmma` (PTX ISA, "wgmma.mma_async"): each 64 rows read operand B from shared memory anew."""
 GROUP_DEPTH: Final = 16
 """K of one instruction for elements of 16 bits (PTX ISA, `wgmma` and `mma.sync`)."""
+ACCUMULATOR_BYTES: Final = 4
+PACKED: Final = 2
+"""Floats that one packed instruction multiplies (PTX ISA, `mul.f32x2`)."""
 CONVERTED_PAIR: Final = 2
 """Floats that one conversion instruction rounds to 16 bits (PTX ISA, `cvt.rn.bf16x2.f32`)."""
 SPECIAL: Final = frozenset({"exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos"})
 """Functions that the special function unit computes."""
-UNITS: Final = ("tensor", "mma", "shared", "fma", "alu", "special", "shuffle", "copies")
-"""Keys of a `Demand`. `tensor`: multiply-adds of instructions whose operands are in shared memory; `mma`: of those whose
-operands are in registers. `shared`: bytes that shared memory moves. `fma`, `alu`, `special`, `shuffle`: operations of lanes on
-floats, on integers and conversions, of the special function unit, between lanes. `copies`: those that one thread starts."""
+UNITS: Final = ("tensor", "mma", "shared", "tmem", "fma", "alu", "special", "shuffle", "copies")
+"""Keys of a `Demand`. `tensor`: multiply-adds of instructions whose operands are in shared or tensor memory; `mma`: of those
+whose operands are in registers. `shared`, `tmem`: bytes that shared memory and tensor memory move. `fma`, `alu`, `special`,
+`shuffle`: operations of lanes on floats, on integers and conversions, of the special function unit, between lanes. `copies`:
+those that one thread starts."""
 Demand = dict[str, float]
 
 
@@ -55,6 +62,10 @@ def demand(op: Op, warps: int, fused: frozenset[Op] = frozenset()) -> Demand:
             depth, columns = op.operands[1].shared.shape
             size = op.operands[1].shared.dtype.bytes
             return _group_product(op.operands[0].tile.shape[0], columns, depth, size, reads_left=False)
+        case TmemMma() | TmemTileMma() | TmemOperandMma():
+            return _thread_product(op)
+        case TmemLoad() | TmemStore() | TmemFill() | TmemScale():
+            return _tensor_memory(op)
         case Mma():
             (rows, depth), columns = op.operands[0].tile.shape[-2:], op.operands[1].tile.shape[-1]
             batch = op.result.tile.size // (rows * columns)
@@ -89,6 +100,30 @@ def _group_product(rows: int, columns: int, depth: int, size: int, *, reads_left
     groups = -(-rows // GROUP_ROWS)
     read = groups * columns * depth + (groups * GROUP_ROWS * depth if reads_left else 0)
     return {"tensor": float(groups * GROUP_ROWS * columns * depth), "shared": float(read * size)}
+
+
+def _thread_product(op: ThreadProduct) -> Demand:
+    """A product of one thread. Each 128 rows read operand B anew, and operand A once unless it is in tensor memory; fewer rows
+    take as long as 128."""
+    right = op.operands[2].shared
+    depth = right.shape[0 if isinstance(op, TmemOperandMma) else 1]
+    rows, columns = op.accumulator.tmem.shape
+    rows = rows if isinstance(op, TmemMma) else TMEM_LANES
+    groups = -(-rows // TMEM_LANES)
+    read = groups * right.shape[0] * right.shape[1] + (0 if isinstance(op, TmemOperandMma) else rows * depth)
+    return {"tensor": float(groups * TMEM_LANES * columns * depth), "shared": float(read * right.dtype.bytes)}
+
+
+def _tensor_memory(op: TmemAccess) -> Demand:
+    """Accesses of threads. Rows are scaled as if no warp left its own as they are."""
+    rows, columns = op.buffer.tmem.shape
+    match op:
+        case TmemStore():
+            return {"tmem": float(op.matrix.tile.size * op.matrix.tile.dtype.bytes)}
+        case TmemScale():
+            return {"tmem": 2.0 * ACCUMULATOR_BYTES * rows * columns, "fma": rows * columns / PACKED}
+        case _:
+            return {"tmem": float(ACCUMULATOR_BYTES * rows * columns)}
 
 
 def _stored_to_scratch(op: ScratchStore | ScratchStoreRows, warps: int) -> float:

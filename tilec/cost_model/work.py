@@ -3,9 +3,9 @@
 In: a function after all scheduling passes, its schedule, and the values of a launch. Out: `Work`: for every role and every tile
 that a block processes, what is asked of each unit inside loops and around them, and the boxes of tensors that are moved.
 
-Of persistent blocks, the outer loop is that over tiles; the innermost loops are the pipelines. A condition inside an innermost
-loop counts by the share of iterations in which it holds. Bounds of a loop that vary with a loop around it, other than that over
-tiles, are taken in its first iteration.
+Of persistent blocks, the outermost loop is that over tiles; the innermost loops are the pipelines. A condition inside an
+innermost loop counts by the share of iterations in which it holds. Bounds of a loop that vary with a loop around it, other than
+that over tiles, are taken in its first iteration.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tilec.ir.ops import For, If, Load, Store
 from tilec.ir.ops.staging_ops import StageCopy
 from tilec.ir.ops.store_ops import TensorStore
 from tilec.ir.ops.sync_ops import Roles
+from tilec.ir.ops.tmem_ops import TmemAlloc
 from tilec.target.schedule import Schedule
 
 ONCE: Final = np.ones((1, 1))
@@ -76,7 +77,8 @@ class RoleWork:
 @dataclass(frozen=True, slots=True)
 class Work:
     """The work of a launch: `roles`, each with arrays of (blocks, turns), where `tiles` has which turns a block runs.
-    `shared_bytes` and `warps` are those of a block."""
+    `shared_bytes` and `warps` are those of a block. `accumulators`: stages of accumulators in tensor memory, 0 if they are in
+    registers."""
 
     kernel: str
     roles: tuple[RoleWork, ...]
@@ -86,6 +88,7 @@ class Work:
     warps: int
     shared_bytes: int
     schedule: Schedule
+    accumulators: int = 0
 
     @property
     def reserved_bytes(self) -> int:
@@ -117,7 +120,9 @@ def work_of(function: Function, schedule: Schedule, values: Mapping[str, int | f
     walker.walk(function.body.ops, scalars, ONCE, inside=False)
     shape = np.broadcast_shapes((launched, 1), *(role.trips.shape for role in walker.roles))
     tiles = np.broadcast_to(walker.tiles, shape) if walker.tiles is not None else np.ones(shape, dtype=bool)
-    return Work(function.name, tuple(walker.roles), tiles, blocks, launched, schedule.warps, shared_bytes(function), schedule)
+    held = shared_bytes(function)
+    stages = max((op.result.tmem.stages for op in function.body.ops if isinstance(op, TmemAlloc)), default=0)
+    return Work(function.name, tuple(walker.roles), tiles, blocks, launched, schedule.warps, held, schedule, stages)
 
 
 def _arguments(function: Function, values: Mapping[str, int | float]) -> dict[Value, Array | None]:
@@ -138,6 +143,7 @@ class _Walker:
         self.roles = [RoleWork("block", function.num_warps)]
         self.role = self.roles[0]
         self.tiles: Array | None = None
+        self.in_tile = False
 
     def walk(self, ops: Sequence[Op], scalars: Scalars, count: Array, *, inside: bool) -> None:
         """Count operations that run `count` times in each tile."""
@@ -145,6 +151,8 @@ class _Walker:
             match op:
                 case Roles():
                     self._roles(op, scalars, count)
+                case For() if self.persistent and not self.in_tile:
+                    self._tile_loop(op, scalars, count)
                 case For():
                     self._loop(op, scalars, count)
                 case If():
@@ -163,16 +171,11 @@ class _Walker:
         self.role = self.roles[0]
 
     def _loop(self, op: For, scalars: Scalars, count: Array) -> None:
-        lower, upper, step = (scalars.get(one) for one in (op.lower, op.upper, op.step))
-        if lower is None or upper is None or step is None:
-            raise UnknownWork(f"the range of the loop over `{op.variable}` depends on data")
+        lower, upper, step = self._range(op, scalars)
         trips = np.maximum(0, -((lower - upper) // step))
         if (most := int(trips.max(initial=0))) > MOST_TRIPS:
             raise UnknownWork(f"the loop over `{op.variable}` has {most} iterations; the most is {MOST_TRIPS}")
         (body,) = op.regions
-        if self.persistent and _has_pipeline(body):
-            self._tile_loop(body, scalars, count, lower, upper, step)
-            return
         known = self._carried(body) | {body.arguments[0]: lower}
         within = scalars.inside(known)
         is_pipeline = not _has_pipeline(body)
@@ -186,14 +189,24 @@ class _Walker:
             else:
                 self.walk([one], within, count * trips, inside=True)
 
-    def _tile_loop(
-        self, body: Block, scalars: Scalars, count: Array, lower: Array, upper: Array, step: Array
-    ) -> None:  # fmt: skip
-        """A persistent block's loop over its tiles: the columns of all arrays are the values of its variable."""
+    @staticmethod
+    def _range(op: For, scalars: Scalars) -> tuple[Array, Array, Array]:
+        lower, upper, step = (scalars.get(one) for one in (op.lower, op.upper, op.step))
+        if lower is None or upper is None or step is None:
+            raise UnknownWork(f"the range of the loop over `{op.variable}` depends on data")
+        return lower, upper, step
+
+    def _tile_loop(self, op: For, scalars: Scalars, count: Array) -> None:
+        """A persistent block's loop over its tiles, the outermost one: the columns of all arrays are the values of its
+        variable."""
+        lower, upper, step = self._range(op, scalars)
+        (body,) = op.regions
         turns = np.arange(int(upper.max(initial=1)))[None, :]
         runs = (turns >= lower) & (turns < upper) & ((turns - lower) % step == 0)
         within = scalars.inside(self._carried(body) | {body.arguments[0]: turns})
+        self.in_tile = True
         self.walk(body.ops, within, count * runs, inside=False)
+        self.in_tile = False
         self.tiles = np.broadcast_to(turns < upper, (self.launched, turns.size))
 
     @staticmethod
