@@ -5,8 +5,8 @@
 
 Measured rows are those of `products.json`, `attention.json` and the records of `tilec tune` (`time_model_rows`); no row is left
 out. Half of the shapes, by a checksum of their text, are held out: no constant was fitted to them. Errors are (predicted -
-measured) / measured. Needs no GPU. Predictions for cards that nobody has measured are predictions; of tcgen05 they are of a
-schedule that no pass makes yet.
+measured) / measured. Needs no GPU. Predictions for cards that nobody here has measured are predictions; what others measured on
+them with kernels of their own stands beside them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ci.bench.front import Outcome
+from ci.bench.judges.time_model_decode import decode_data
 from ci.bench.judges.time_model_fit import fitted, rounded
 from ci.bench.judges.time_model_page import page_of
-from ci.bench.judges.time_model_predictions import predictions
+from ci.bench.judges.time_model_predictions import elsewhere, predictions
 from ci.bench.judges.time_model_rows import EARLIER, Row, all_rows, kernels
 from tilec.cost_model.calibration import CALIBRATION, FITTED
 from tilec.cost_model.cards import CARDS
@@ -39,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Outcome | int:
     """Predict every row."""
     with kernels() as made:
-        rows = all_rows(made)
+        predicted, rows = predictions(made), all_rows(made)
         if options.fit:
             found = rounded(fitted([row for row in rows if not row.held_out]))
             print("\n".join(f"{name} = {getattr(found, name):.3g}" for name in FITTED))
@@ -49,7 +50,7 @@ def measure(options: argparse.Namespace) -> Outcome | int:
             "constants": dataclasses.asdict(CALIBRATION), "fitted": list(FITTED), "goal": GOAL,
             "rows": [row for row in compared if row["source"] != EARLIER],
             "summary": _summaries(compared), "groups": _groups(compared), "bounds": _bounds(compared),
-            "choices": _choices(compared), "predicted": predictions(made),
+            "choices": _choices(compared), "predicted": predicted, "elsewhere": elsewhere(predicted), "decode": decode_data(),
         }  # fmt: skip
     return Outcome(data, {f"{options.name}.md": page_of(data)})
 

@@ -31,10 +31,22 @@ def page_of(data: Mapping[str, Any]) -> str:
         "## What bounds the measured launches", "",
         *grid(("rows", "bound", "launches"), ((source, bound, count) for source, bounds in data["bounds"].items()
               for bound, count in bounds.items()), left=2), "",
-        "## Predictions for cards that nobody has measured", "",
-        "*Predicted*, never compared with a measurement. Of the choices, the fastest is shown.", "",
-        *grid(("card", "schedule", "what", "shape", "choice", "us", "TFLOP/s", "bound"), map(_prediction, data["predicted"]),
-              left=5), "",
+        "## Predictions for cards that nobody here has measured", "",
+        "*Predicted*, from the shipped schedules; the fastest specialisation is shown. *Of peak* is the share of the dense",
+        "rate of the datasheet, *of clock* that of the tensor cores at the clock that the power limit is predicted to allow.",
+        "",
+        *grid(("card", "what", "shape", "tile", "bound", "us", "TFLOP/s", "GHz", "of peak", "of clock"),
+              map(_prediction, data["predicted"]), left=5), "",
+        "What others measured there, with other kernels:", "",
+        *grid(("card", "what", "shape", "source", "TFLOP/s, measured", "TFLOP/s of ours, predicted"),
+              map(_elsewhere, data["elsewhere"]), left=4), "",
+        "## Decode of one sequence", "",
+        f"Bytes over {data['decode']['bandwidth_share']:.1%} of the nominal bandwidth, and {data['decode']['gap_us']:.2f} us",
+        "for each launch: both fitted to the rows of the H100; those of the H200 are held out. The floor is all bytes at the",
+        "nominal bandwidth. Errors are (predicted - measured) / measured.", "",
+        *grid((*_DECODE, "measured, tok/s", "error"), map(_decoded, data["decode"]["rows"]), left=2), "",
+        "*Predicted*:", "",
+        *grid(_DECODE, map(_decode, data["decode"]["predicted"]), left=2), "",
         "## Constants", "",
         *grid(("constant", "value", "fitted"), ((name, f"{value:.4g}", "yes" if name in data["fitted"] else "")
               for name, value in data["constants"].items())), "",
@@ -61,6 +73,23 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _prediction(one: Mapping[str, Any]) -> Sequence[str]:
     return [
-        f"{one['card']} ({one['arch']})", one["schedule"], one["what"], one["shape"], one["choice"],
-        f"{one['predicted_us']:.1f}", f"{one['tflops']:.0f}", one["bound"],
+        f"{one['card']} ({one['arch']})", one["what"], one["shape"], one["choice"], one["bound"], f"{one['predicted_us']:.1f}",
+        f"{one['tflops']:.0f}", f"{one['clock_ghz']:.2f}", f"{one['of_peak']:.2f}", f"{one['of_clock']:.2f}",
     ]  # fmt: skip
+
+
+def _elsewhere(one: Mapping[str, Any]) -> Sequence[str]:
+    rates = (f"{one[name]:.0f}" for name in ("measured_tflops", "predicted_tflops"))
+    return [one["card"], one["what"], one["shape"], one["source"], *rates]
+
+
+_DECODE: Final = ("card", "model", "filled slots", "MB", "launches", "floor, tok/s", "predicted, tok/s")
+
+
+def _decode(one: Mapping[str, Any]) -> Sequence[str]:
+    counts = (str(one["filled"]), f"{one['megabytes']:.0f}", str(one["launches"]))
+    return [one["card"], one["model"], *counts, f"{one['floor_tok_s']:.0f}", f"{one['predicted_tok_s']:.1f}"]
+
+
+def _decoded(one: Mapping[str, Any]) -> Sequence[str]:
+    return [*_decode(one), f"{one['measured_tok_s']:.1f}", f"{one['error']:+.1%}"]

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ci.bench.kernels import attention, products
 from ci.bench.kernels.attention import LIBRARIES
-from ci.bench.kernels.candidates import Candidate
+from ci.bench.kernels.candidates import ELEMENT, Candidate
 from ci.bench.kernels.products import CUBLAS, OVERLAPPED, TRITON, UNMERGED
 from ci.bench.kernels.projects import Part, write
 from ci.evidence import RESULTS, ROOT
@@ -62,17 +62,25 @@ class Kernels:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._made: dict[tuple[Part, str], Scheduled] = {}
+        self._shipped: dict[tuple[str, str], dict[str, Scheduled]] = {}
 
     def scheduled(self, part: Part, arch: str = "sm_90") -> Scheduled:
         """A kernel at its constants, with its schedule for an architecture."""
         if (part, arch) not in self._made:
             project = self.folder / str(len(self._made))
             write([part], project)
-            self._made[part, arch] = _scheduled(project, part.kernel, arch)
+            (self._made[part, arch],) = _scheduled(project, part.kernel, arch).values()
         return self._made[part, arch]
 
+    def shipped(self, kernel: str, arch: str) -> dict[str, Scheduled]:
+        """The specialisations of a shipped kernel in bf16 for an architecture, by the constants in which they differ."""
+        if (kernel, arch) not in self._shipped:
+            self._shipped[kernel, arch] = _scheduled(ROOT, kernel, arch)
+        return self._shipped[kernel, arch]
 
-def _scheduled(project: Path, kernel: str, arch: str) -> Scheduled:
+
+def _scheduled(project: Path, kernel: str, arch: str) -> dict[str, Scheduled]:
+    """The specialisations of a project's kernel with elements of `ELEMENT`, by their tiles."""
     from tilec.cache import FileDigests, Store, store_root
     from tilec.project.read.buildfile import read_build_file
     from tilec.project.read.plan import plan
@@ -84,7 +92,12 @@ def _scheduled(project: Path, kernel: str, arch: str) -> Scheduled:
         entries = tuple(entry for entry in build.entries if entry.name == kernel)
         planned, refused = plan(build, entries, (Target.parse(arch),), store, FileDigests(), fingerprint(store, None))
         assert not refused, refused
-        return scheduled(planned[0].request, planned[0].target, str(store.root))
+        ours = [one for one in planned if one.request.constants.get("E") == ELEMENT]
+        return {_tile(one.request.constants): scheduled(one.request, one.target, str(store.root)) for one in ours}
+
+
+def _tile(constants: Mapping[str, Any]) -> str:
+    return " x ".join(str(constants[name]) for name in ("BM", "BN") if name in constants)
 
 
 @contextlib.contextmanager
