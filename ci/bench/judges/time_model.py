@@ -6,7 +6,7 @@
 Measured rows are those of `products.json`, `attention.json` and the records of `tilec tune` (`time_model_rows`); no row is left
 out. Half of the shapes, by a checksum of their text, are held out: no constant was fitted to them. Errors are (predicted -
 measured) / measured. Needs no GPU. Predictions for cards that nobody here has measured are predictions; what others measured on
-them with kernels of their own stands beside them.
+them with kernels of their own is in the same page.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tilec.tuning.prediction import predict
 
 PREDICTED: Final = ("b200", "rtx5090")
 DEEP: Final = tuple((8192, 8192, depth) for depth in (1024, 2048, 4096))
-"""Products that others measured on a B200 (`ELSEWHERE`), beside the cubes."""
+"""Products that others measured on a B200 (`ELSEWHERE`), in addition to the cubes."""
 SHAPES: Final = (
     *((size, size, size) for size in (1024, 2048, 4096, 8192, 16384)),
     *DEEP,
