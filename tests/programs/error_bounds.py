@@ -148,8 +148,12 @@ class BoundedRun(_BlockRun):
         exact = False
         if isinstance(op, ops.Unary):
             exact, bound = op.kind in ("neg", "abs", "floor", "ceil"), UNARY[op.kind](operands[0], bounds[0], v)
+            if op.kind in ("exp", "exp2"):
+                bound = np.where(np.isneginf(operands[0]) & (bounds[0] == 0), 0.0, bound)
         elif isinstance(op, ops.Binary):
             exact, bound = op.kind in ("min", "max"), BINARY[op.kind](*operands, *bounds, v)
+            if op.kind in ("add", "sub"):
+                return np.where(_infinite(v, operands, bounds), 0.0, widened(v, bound, op.result.tile.dtype, exact))
         elif isinstance(op, ops.Reduce):
             exact = op.kind != "sum"
             size = operands[0].shape[op.axis]
@@ -162,6 +166,12 @@ class BoundedRun(_BlockRun):
         else:
             exact, bound = isinstance(op, ops.Constant), bounds[0] if bounds else np.zeros(v.shape)
         return widened(v, bound, op.result.tile.dtype, exact)
+
+
+def _infinite(v: Array, operands: list[Array], bounds: list[Array]) -> Array:
+    """Where a sum is infinite whatever its finite operand is: an operand is, without an error, and the other's is bounded."""
+    certain = [np.isinf(operand) & (bound == 0) for operand, bound in zip(operands, bounds, strict=True)]
+    return np.isinf(v) & (certain[0] | certain[1]) & np.isfinite(bounds[0]) & np.isfinite(bounds[1])
 
 
 def widened(v: Array, bound: Array, dtype: DType, exact: bool) -> Array:

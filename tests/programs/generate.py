@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.programs.typed_tiles import INTEGERS, NARROW_FLOATS, Shape, Tiles, Variable, tuple_text
 from tests.soundness.sketch import imports
+from tilec.target.schedule import Overrides
 
 SHAPES: tuple[Shape, ...] = (
     (16, 8), (8, 16), (32, 4), (1, 64), (64,), (128,), (3, 40), (5,), (7, 3), (4, 4, 8), (2, 128), (16, 32), (256,), (1, 1),
@@ -39,6 +40,7 @@ class Program:
     parts: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
     provable: bool = True  # False: arithmetic that may wrap decides an index or a branch
+    schedules: tuple[Overrides, ...] = ()  # to try, the first possible one is taken; none: chosen by the passes
 
 
 @dataclass(slots=True)

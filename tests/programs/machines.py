@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -27,10 +28,10 @@ from tilec.frontend import load_kernel
 from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Access, Function
 from tilec.lowering import Lowered, lower
-from tilec.passes.prover import prove
-from tilec.passes.schedule import prepare
+from tilec.passes.prover import positive_divisions, prove
+from tilec.passes.schedule import choose, prepare
 from tilec.target.families import TMA
-from tilec.target.schedule import Overrides
+from tilec.target.schedule import Overrides, Schedule
 from tilec.target.targets import Target
 
 LOWERING_TESTS = str(Path(__file__).resolve().parents[1] / "lowering")
@@ -93,25 +94,56 @@ def difference(
     return ""
 
 
+REFUSED_SCHEDULES: Final = ("E0506", "E0507", "E0530", "E0809")
+"""Codes of refusals of a schedule: a shape without an instruction, too little shared memory, too few registers, an override
+that cannot be satisfied."""
+INSTRUCTIONS: Final = ("tcgen05.mma", "wgmma.mma_async", "mma.sync", "cp.async.bulk.tensor", "setmaxnreg")
+"""What is told of a program that has its own schedules."""
+FED: Final = (Overrides(copy=TMA, consumers=2), Overrides(copy=TMA, consumers=1))
+"""Schedules with a producer, for two consumers or one."""
+
+
 def lowered(program: Program, target: Target, *, fed: bool = False) -> Lowered:
-    """The program as MLIR. `fed`: with a producer, for two consumers or one, if it can have such a schedule."""
-    for wanted in (Overrides(copy=TMA, consumers=2), Overrides(copy=TMA, consumers=1)) if fed else ():
+    """The program as MLIR, with the first of its own schedules that it can have. `fed`: with a producer, if it can."""
+    return _scheduled(program, target, fed)[0]
+
+
+def _scheduled(program: Program, target: Target, fed: bool) -> tuple[Lowered, Schedule]:
+    """The program as MLIR and its schedule; at last with one that the passes choose."""
+    for wanted in program.schedules or (FED if fed else ()):
         try:
-            return lower(prepare(load(program), target, wanted), target)
+            return _built(load(program), target, wanted)
         except CompileError as error:
-            if error.diagnostics[0].code not in ("E0506", "E0809"):
+            if error.diagnostics[0].code not in REFUSED_SCHEDULES:
                 raise
-    return lower(prepare(load(program), target, Overrides(warps=program.warps)), target)
+    return _built(load(program), target, Overrides(warps=program.warps), proven_divisors=False)
 
 
-def manifest(function: Function, code: Lowered, target: Target) -> Manifest:
-    """The launch information besides the PTX. Proofs and the CUBIN's resources are omitted, because nothing runs on a GPU."""
+def _built(
+    function: Function, target: Target, wanted: Overrides, *, proven_divisors: bool = True
+) -> tuple[Lowered, Schedule]:  # fmt: skip
+    """A function as MLIR, as a build makes it; without `proven_divisors`, every division is guarded."""
+    schedule = choose(function, target, wanted)
+    divisions = positive_divisions(function) if proven_divisors else []
+    prepared = prepare(function, target, schedule, positive=frozenset(op.operands[1] for op in divisions))
+    return lower(prepared, target, min_blocks=schedule.blocks), schedule
+
+
+def _instructions(text: str, schedule: Schedule) -> str:
+    """Which instructions of products and of their copies a PTX text has, and its schedule."""
+    return "; ".join([*(name for name in INSTRUCTIONS if name in text), str(schedule)])
+
+
+def manifest(function: Function, code: Lowered, target: Target, schedule: Schedule | None = None) -> Manifest:
+    """The launch information besides the PTX. Proofs and the CUBIN's resources are omitted, because nothing runs on a GPU.
+    Without the `schedule` of a persistent kernel, a launch has a block for each tile."""
     tensors, scalars = parameter_specs(function)
     return Manifest(
         kernel=function.name, entry=code.entry, arch=target.name, constants={}, tensors=tensors, scalars=scalars,
         abi=code.abi, grid=function.grid, block=code.num_threads, cluster=1, dependent_launch=code.dependent_launch,
         launch_checks=(), value_checks=(), no_alias=(), resources=Resources(0, 0, 0, 0, code.dynamic_shared_bytes),
         obligations=(), unsafe=(), digests={}, toolchain={}, tensor_maps=code.tensor_maps,
+        schedule={} if schedule is None else schedule.to_json(),
     )  # fmt: skip
 
 
@@ -140,7 +172,8 @@ def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, 
 
     try:
         function = load(program)
-        codes = [lowered(program, target, fed=fed) for target in targets]
+        scheduled = [_scheduled(program, target, fed) for target in targets]
+        codes = [code for code, _ in scheduled]
         watch.lap("lower")
         texts = [ptx.to_ptx(code.mlir, target) for code, target in zip(codes, targets, strict=True)]
         digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
@@ -159,10 +192,11 @@ def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, 
             if wrong:
                 return outcome("different", f"block machine, {targets[0]}: {wrong}")
         seen: set[str] = set()
-        for target, code, text in zip(targets, codes, texts, strict=True):
+        for target, (code, schedule), text in zip(targets, scheduled, texts, strict=True):
             body = "\n".join(line for line in text.splitlines() if not line.startswith((".target", ".version", "//")))
             for seed in () if body in seen else seeds:
-                found = _emulated(function, program, target, code, text, expected, bounds, seed)
+                described = manifest(function, code, target, schedule)
+                found = _emulated(function, program, described, text, expected, bounds, seed)
                 watch.lap("emulate")
                 if found is not None:
                     return outcome(found[0], f"{target}, schedule {seed}: {found[1]}")
@@ -170,7 +204,7 @@ def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, 
     except (CompileError, InterpreterError) as error:
         kind = "refused" if isinstance(error, CompileError) and error.diagnostics[0].code[:3] in ("E03", "E04") else "error"
         return outcome(kind, f"{type(error).__name__}: {str(error)[:300]}")
-    return outcome("equal")
+    return outcome("equal", _instructions(texts[0], scheduled[0][1]) if program.schedules else "")
 
 
 def _on_block_machine(function: Function, program: Program, code: Lowered, expected: Mapping[str, Array],
@@ -184,13 +218,13 @@ def _on_block_machine(function: Function, program: Program, code: Lowered, expec
     return difference(function, tensors, expected, bounds)
 
 
-def _emulated(function: Function, program: Program, target: Target, code: Lowered, text: str, expected: Mapping[str, Array],
+def _emulated(function: Function, program: Program, described: Manifest, text: str, expected: Mapping[str, Array],
               bounds: Mapping[str, Array] | None, seed: int) -> tuple[str, str] | None:  # fmt: skip
     from tilec.emulator import emulate  # pyright: ignore
 
     tensors = arrays(function, program)
-    report = emulate(text, manifest(function, code, target), tensors, {**program.dims, **program.scalars}, seed=seed)
-    if not report.clean:
-        return "fault", str(report.faults[0])
+    report = emulate(text, described, tensors, {**program.dims, **program.scalars}, seed=seed)
+    if not report.clean or report.notes:
+        return "fault", str((report.faults or report.notes)[0])
     wrong = difference(function, report.tensors, expected, bounds)
     return ("different", wrong) if wrong else None

@@ -12,12 +12,16 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from ci.evidence.verdicts import Line, Verdict, key
+from tests.programs.fed_products import fed_program
 from tests.programs.generate import Program, odd_program, program
 from tests.programs.machines import Outcome, examine
 from tests.programs.traffic import odd_traffic, traffic
 from tilec.target.targets import Target
 
-MAKE = {"program": program, "traffic": traffic, "odd program": odd_program, "odd traffic": odd_traffic}
+MAKE = {
+    "program": program, "traffic": traffic, "odd program": odd_program, "odd traffic": odd_traffic,
+    "fed product": fed_program,
+}  # fmt: skip
 SECONDS = 1200.0
 
 
@@ -38,8 +42,10 @@ class Job:
 
     def key(self, ptx: str) -> str:
         """The cache key of an outcome, with the digest of its PTX: the program and how it runs, and the basis."""
-        text, fed = self.make().text, ("fed",) if self.fed else ()
-        return key(self.kind, text, self.archs, self.seeds, self.proven, self.block_machine, *fed, self.basis, ptx)
+        program, fed = self.make(), ("fed",) if self.fed else ()
+        wanted = [str(sorted(one.given().items())) for one in program.schedules]
+        how = (self.archs, self.seeds, self.proven, self.block_machine, *fed, *wanted)
+        return key(self.kind, program.text, *how, self.basis, ptx)
 
     def known(self, ptx: str) -> Outcome | None:
         """The recorded outcome, if it was determined by this PTX."""

@@ -13,6 +13,7 @@ CASES: Final = {
     "audit": Case("`tilec audit` on the bundles of every model, on an idle and on a busy machine"),
     "schedule_mutants": Case("mistakes in warp-specialized schedules"),
     "programs": Case("random tile programs on three machines"),
+    "fed_products": Case("random products in tensor memory, and by warps, that a producer feeds"),
     "edge_programs": Case("masked boxes at the edges of dtypes", "random_cases", {"family": "edge_programs"}),
     "product_loops": Case("products in loops under every schedule", "random_cases", {"family": "product_loops"}),
     "waits": Case("reads that the assembler moved before the grid dependency wait"),

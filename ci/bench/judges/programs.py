@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ci.bench import front
 from ci.evidence import ROOT, Digests
@@ -66,9 +66,11 @@ def case(kind: str, number: int) -> str:
     return f"{kind.replace(' ', '_')}:{number}"
 
 
-def check_all(arguments: argparse.Namespace, verdicts: Verdicts) -> tuple[list[tuple[Job, Outcome]], int, bool]:
-    """Outcomes in order, the number of programs run now, and whether the budget sufficed; outcomes are stored as they
-    arrive."""
+def check_all(
+    arguments: argparse.Namespace, verdicts: Verdicts, jobs: Callable[..., Iterator[Job]] = jobs
+) -> tuple[list[tuple[Job, Outcome]], int, bool]:
+    """Outcomes of the jobs in order, the number of programs run now, and whether the budget sufficed; outcomes are stored as
+    they arrive."""
     digests = Digests(ROOT)
     compiler, budget = digests.sources(COMPILER), Budget(arguments.budget)
     every = list(jobs(arguments, digests.sources(BASIS), verdicts))
