@@ -48,6 +48,19 @@ def plant(monkeypatch: pytest.MonkeyPatch, pattern: str) -> list[int]:
     return lines
 
 
+def leave_out(monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
+    """Removes all instructions that match from the PTX; no line number changes."""
+    real: Any = emulate_command._built  # pyright: ignore[reportPrivateUsage]
+
+    def built(*arguments: Any) -> Any:
+        ptx, *others = real(*arguments)
+        changed, count = re.subn(pattern + "[^;\n]*;", "", ptx)
+        assert count
+        return changed, *others
+
+    monkeypatch.setattr(emulate_command, "_built", built)
+
+
 def test_a_right_kernel_is_status_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["emulate", "add", "--arch", "sm_90", "--dims", "N=1000", "--schedule-seed", "2"]) == 0
     out, _ = capsys.readouterr()
@@ -91,6 +104,40 @@ def test_the_text_names_what_the_json_names(monkeypatch: pytest.MonkeyPatch, cap
     race = next(text for text in out.split("\n") if text.startswith("  race:"))
     assert re.search(r"PTX line \d+: ld\.shared.* block \(0, 0, 0\), thread \d+, address 0x[0-9a-f]+", race)
     assert re.search(r"kernels_src/rms_norm\.py:\d+:\d+: \S", out) and out.rstrip().endswith("FAULTS")
+
+
+NOTED = ["emulate", "matmul", "--arch", "sm_100", "-c", "E=bf16", "-c", "BM=64", "-c", "BN=64", "--dims", "M=70,N=72,K=136"]
+
+
+def test_a_note_is_told_with_its_source_line_and_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_out(monkeypatch, r"tcgen05\.fence::after_thread_sync")
+    assert commands.run(NOTED) == 0
+    out, _ = capsys.readouterr()
+    note = next(text for text in out.split("\n") if text.startswith("  note, tensor-fence: "))
+    assert re.search(r"PTX line \d+: .* block \(0, 0, 0\), thread \d+", note)
+    assert re.search(r"    kernels_src/matmul\.py:\d+:\d+: \S", out) and out.rstrip().endswith("notes, but no fault")
+
+
+def test_a_launch_with_faults_tells_its_notes_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    leave_out(monkeypatch, r"tcgen05\.wait::ld")
+    assert commands.run(NOTED) == 1
+    out, _ = capsys.readouterr()
+    assert "  async: " in out and "  note, tensor-wait: " in out and out.rstrip().endswith("FAULTS")
+
+
+def test_denied_notes_are_status_1_and_the_json_lists_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.run([*NOTED, "--deny", "notes", "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result["faults"] == result["notes"] == []
+    leave_out(monkeypatch, r"tcgen05\.fence::after_thread_sync")
+    assert commands.run([*NOTED, "--deny", "notes", "--json"]) == 1
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result["faults"] == [] and {note["kind"] for note in result["notes"]} == {"tensor-fence"}
+    assert all(Path(note["source"].split(":")[0]).name == "matmul.py" for note in result["notes"])
 
 
 @pytest.mark.parametrize(

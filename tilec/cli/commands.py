@@ -213,8 +213,8 @@ def graph(kernel: str, project: str | None, constants: tuple[str, ...], output: 
 
 
 @tilec.command(
-    epilog="Exit status: 0 nothing found, 1 faults found or the kernel was refused, 2 wrong usage, PTX that the emulator "
-    f"does not know, or the environment, {ENDED}."
+    epilog="Exit status: 0 no fault, 1 faults found (with --deny notes, notes too) or the kernel was refused, 2 wrong usage, "
+    f"PTX that the emulator does not know, or the environment, {ENDED}."
 )
 @click.argument("kernel")
 @_PROJECT
@@ -225,12 +225,15 @@ def graph(kernel: str, project: str | None, constants: tuple[str, ...], output: 
     "--schedule-seed", type=click.IntRange(0), default=0, show_default=True,
     help="0: in lock step; others: a random order of warps.",
 )  # fmt: skip
+@click.option("--deny", type=click.Choice(["notes"]), help="Exit with status 1 if there is a note.")
 @_JSON
 def emulate(
     kernel: str, project: str | None, arch: str | None, constants: tuple[str, ...], dims: str | None, schedule_seed: int,
-    as_json: bool,
+    deny: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a kernel's PTX on the emulator with random inputs, and report what it does wrong.
+
+    A note is a departure from the text of the PTX ISA that programs in use make, and that changes no result here.
 
     \b
     Examples:
@@ -239,7 +242,7 @@ def emulate(
     """
     from tilec.cli.emulate_command import emulate_command
 
-    return emulate_command(project, kernel, arch, constants, dims, schedule_seed, as_json=as_json)
+    return emulate_command(project, kernel, arch, constants, dims, schedule_seed, as_json=as_json, deny=deny)
 
 
 tilec.add_command(bundle)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tilec.artifact.records import Manifest
-    from tilec.emulator import Report
+    from tilec.emulator import Fault, Report
     from tilec.project.read.buildfile import BuildFile
     from tilec.project.read.kernel_entry import KernelEntry
     from tilec.target.targets import Target
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 def emulate_command(
     project: str | None, kernel: str, arch: str | None, constants: tuple[str, ...], dims: str | None, seed: int, *,
-    as_json: bool,
+    as_json: bool, deny: str | None = None,
 ) -> int:  # fmt: skip
-    """Print the reports of the launches on each target. Returns 1 if a fault was found or the kernel is refused."""
+    """Print the reports of the launches on each target. Returns 1 if a fault was found or the kernel is refused; with `deny`,
+    also if the emulator made a note."""
     from tilec.workers.call import call
 
     build, entry = open_one(project, kernel, constants, arch)
@@ -67,7 +68,7 @@ def emulate_command(
         for launch_report in launch_reports:
             if launch_report.usage:
                 raise UsageError(launch_report.usage)
-            found += not launch_report.clean
+            found += not launch_report.clean or bool(deny and launch_report.data["notes"])
             results.append(launch_report.data)
             if not as_json:
                 print("\n".join(launch_report.lines))
@@ -183,18 +184,22 @@ def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Re
 
     from tilec.ir.text.lines import source_of
 
+    def located(found: list[Fault]) -> list[dict[str, Any]]:
+        sources = [source_of(spans, one.tir_line) for one in found]
+        return [
+            {**asdict(one), "source": None if source is None else str(source)}
+            for one, source in zip(found, sources, strict=True)
+        ]
+
     statistics = {key: report.statistics[key] for key in ("steps", "instruction_lanes", "seconds", "coverage")}
-    source_spans = [source_of(spans, fault.tir_line) for fault in report.faults]
     return {
         "kernel": manifest.kernel,
         "arch": manifest.arch,
         "constants": manifest.constants,
         "values": values,
         "seed": seed,
-        "faults": [
-            {**asdict(fault), "source": None if source_span is None else str(source_span)}
-            for fault, source_span in zip(report.faults, source_spans, strict=True)
-        ],
+        "faults": located(report.faults),
+        "notes": located(report.notes),
         "statistics": statistics,
     }
 
@@ -207,9 +212,10 @@ def _lines(manifest: Manifest, values: dict[str, float], seed: int, report: Repo
         f"  {counts['instruction_lanes']} instructions of threads in {counts['seconds']:.2f} s, "
         f"{counts['coverage']:.0%} of the PTX executed"
     )
-    for fault in report.faults:
-        yield f"  {fault}, {fault.count} times"
-        location = sources.location_of(fault.tir_line)
-        if location:
-            yield f"    {location}"
-    yield "  nothing found" if report.clean else "  FAULTS"
+    for label, found in (("", report.faults), ("note, ", report.notes)):
+        for one in found:
+            yield f"  {label}{one}, {one.count} times"
+            location = sources.location_of(one.tir_line)
+            if location:
+                yield f"    {location}"
+    yield "  FAULTS" if not report.clean else "  notes, but no fault" if report.notes else "  nothing found"
