@@ -13,17 +13,19 @@ from tilec.emulator import launch
 from tilec.emulator.errors import Report
 from tilec.ir.core import Function
 from tilec.lowering import Lowered, lower
+from tilec.passes.schedule import choose
 from tilec.target.families import TMA
-from tilec.target.schedule import merged
+from tilec.target.schedule import Schedule, merged
 from tilec.target.targets import MAIN_TARGETS, TARGETS, Target
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel at one size: the function as written, its launch information from lowering, and its PTX."""
+    """A kernel at one size: the function as written, its launch information from lowering, its schedule, and its PTX."""
 
     function: Function
     lowered: Lowered
+    schedule: Schedule
     ptx: str
     env: dict[str, float]
     target: Target
@@ -51,16 +53,16 @@ def compiled(name: str, number: int, arch: str) -> Compiled:
     """A shipped kernel at size `number` of `shipped_launches.SIZES`."""
     size, target = shipped_launches.SIZES[name][number], target_named(arch)
     entry, constants = _specialisation(name, size, target)
-    blocks = merged(entry.overrides(constants), target).blocks
-    lowered = lower(shipped.prepared(name, target, constants), target, min_blocks=blocks)
+    schedule = choose(shipped.load(name, constants), target, merged(entry.overrides(constants), target))
+    lowered = lower(shipped.prepared(name, target, constants), target, min_blocks=schedule.blocks)
     function = shipped.load(name, constants)
     env = shipped_launches.launch_values(function, size)
-    return Compiled(function, lowered, to_ptx(lowered.mlir, target), env, target)
+    return Compiled(function, lowered, schedule, to_ptx(lowered.mlir, target), env, target)
 
 
 def emulate(kernel: Compiled, arrays: dict[str, Any], *, seed: int = 0, text: str | None = None, **more: Any) -> Report:
     """A launch; `text` replaces the PTX."""
-    described = manifest(kernel.function, kernel.lowered, kernel.target)
+    described = manifest(kernel.function, kernel.lowered, kernel.target, kernel.schedule)
     return launch.emulate(kernel.ptx if text is None else text, described, arrays, kernel.env, seed=seed, **more)
 
 

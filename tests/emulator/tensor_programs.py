@@ -134,9 +134,3 @@ def go(
 def whole(report: Report, columns: int, dtype: Any = np.float32) -> Array:
     """`out` as [threads, columns]."""
     return report.tensors["out"].view(dtype).reshape(-1, columns)
-
-
-def check_clean(report: Report, *, notes: bool = False) -> None:
-    """No faults and, unless `notes`, no notes."""
-    assert report.clean, "\n".join(map(str, report.faults))
-    assert notes or not report.notes, "\n".join(map(str, report.notes))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.clean import check_clean
 from tests.emulator.tensor_programs import (
     BARRIERS,
     IMAGE,
     alloc,
     barriers,
-    check_clean,
     commit,
     copy_image,
     descriptor,

@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.clean import check_clean
 from tests.emulator.tensor_programs import (
     IMAGE,
     Array,
     alloc,
     barriers,
-    check_clean,
     commit,
     copy_image,
     descriptor,

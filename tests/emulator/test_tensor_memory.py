@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.clean import check_clean
 from tests.emulator.tensor_programs import (
     alloc,
-    check_clean,
     free,
     go,
     names,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests import campaign, shipped, tensor_attention
+from tests.clean import check_clean
 from tests.tensor_products import emulated, made, source
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble, instructions
@@ -50,7 +51,7 @@ def test_the_emulator_finds_nothing_and_products_agree(sizes: Any, wanted: Any, 
     assert kernel.schedule.pipelines[0].mma == "mma_sync" and "wgmma" not in kernel.ptx
     for seed in seeds:
         report, found, expected = emulated(kernel, extents, seed)
-        assert report.clean, str(report.faults[0])
+        check_clean(report)
         assert (found == expected).all()
 
 
@@ -60,7 +61,7 @@ def test_the_emulator_finds_nothing_and_attention_agrees(sizes: Any, wanted: Any
     kernel = tensor_attention.made(*sizes, target=SM_120A, **wanted)
     for seed in seeds:
         report, found, expected = tensor_attention.emulated(kernel, lengths, seed)
-        assert report.clean, str(report.faults[0])
+        check_clean(report)
         assert not tensor_attention.differs(found, expected)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests import campaign
+from tests.clean import check_clean
 from tests.programs.machines import manifest
 from tests.tensor_products import emulated, made
 from tilec.artifact.records import TensorMapSpec
@@ -55,7 +56,7 @@ def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, extents:
     kernel = made(*sizes, **wanted)
     for seed in seeds:
         report, found, expected = emulated(kernel, extents, seed)
-        assert report.clean, str(report.faults[0])
+        check_clean(report)
         assert (found == expected).all()
 
 
@@ -98,8 +99,8 @@ def test_a_box_of_one_row_too_few_is_found(rows: int) -> None:
     ptx, count = re.subn(rf"(setp\.lt\.s32 \t%p\d+, %r\d+, ){rows}(;\s+selp\.b64)", rf"\g<1>{rows + 1}\2", kernel.ptx)
     assert count == 2
     for rows_in_bounds in (rows - 1, rows):
-        assert emulated(kernel, (rows_in_bounds, 64, 200), 0)[0].clean
-    assert emulated(kernel, (rows - 1, 64, 200), 0, ptx)[0].clean
+        check_clean(emulated(kernel, (rows_in_bounds, 64, 200), 0)[0])
+    check_clean(emulated(kernel, (rows - 1, 64, 200), 0, ptx)[0])
     report = emulated(kernel, (rows, 64, 200), 0, ptx)[0]
     assert {fault.kind for fault in report.faults} == {"uninitialised"}
 
@@ -158,7 +159,7 @@ def test_replicated_stores_are_no_race_after_a_barrier_of_the_role(tmp_path: Pat
         name: array.reshape(-1).view(np.uint16) if name in "ab" else array.reshape(-1).copy() for name, array in arrays.items()
     }
     report = emulate(ptx, kernel_manifest, flat, {"M": m, "K": k}, seed=1)
-    assert report.clean, str(report.faults[0])
+    check_clean(report)
     run(load_kernel(path, {}, root=tmp_path), arrays, {})
     assert (report.tensors["out"].reshape(m, 64) == arrays["out"]).all()
     without_barrier, count = re.subn(r"^\s*bar(rier)?\.sync(\.aligned)?\s+1, 128;", "", ptx, flags=re.MULTILINE)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests import campaign, shipped
+from tests.clean import check_clean
 from tests.programs.machines import manifest
 from tests.tensor_products import emulated, made, source
 from tilec.codegen import to_ptx
@@ -55,7 +56,7 @@ def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, extents:
     kernel = made(*sizes, SM_100A, **wanted)
     assert any(isinstance(op, TmemMma) for op in kernel.prepared.body.walk())
     report, found, expected = emulated(kernel, extents, seed)
-    assert report.clean, str(report.faults[0])
+    check_clean(report)
     assert (found == expected).all()
 
 
@@ -80,7 +81,7 @@ def test_a_loop_without_iterations_stores_zeros(persistent: bool, depth: int, tm
     arrays: dict[str, Any] = {"a": a, "b": b, "out": np.ones((m, n), ml_dtypes.bfloat16)}
     flat = {name: array.reshape(-1).view(np.uint16) for name, array in arrays.items()}
     report = emulate(to_ptx(lowered.mlir, SM_100A), manifest(function, lowered, SM_100A), flat, {"M": m, "N": n, "K": depth})
-    assert report.clean, str(report.faults[0])
+    check_clean(report)
     run(function, arrays, {})
     assert (report.tensors["out"].view(ml_dtypes.bfloat16).reshape(m, n) == arrays["out"]).all()
     assert bool(arrays["out"].any()) == (depth > 64)
