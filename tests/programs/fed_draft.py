@@ -14,7 +14,7 @@ from tilec.target.schedule import Overrides
 class Draft:
     """`tensor`: for products into tensor memory, else by warps. `element`: dtype of the operands. `rows`, `columns` and
     `depth`: of a tile of the result, and of a step of the loop. `exact`: results so far are the same in any order of sums.
-    `stores_once`: its one store is of a kind that a tensor map can have."""
+    `stores_once`: its one store is of a kind that a tensor map can have. `infinite`: results may be infinite or huge."""
 
     r: random.Random
     tensor: bool
@@ -31,6 +31,7 @@ class Draft:
     parts: set[str] = field(default_factory=set[str])
     exact: bool = True
     stores_once: bool = False
+    infinite: bool = False
 
     def name(self, stem: str) -> str:
         """A new name of a parameter."""

@@ -132,11 +132,12 @@ def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, M
     from tilec.workers.call import call
 
     task_name = f"compiling `{entry.name}` for {target}"
-    return call(_stages, build, entry, target, what=task_name, span=entry.span, preload=BUILD_PRELOAD, notify=notify)
+    return call(built_here, build, entry, target, what=task_name, span=entry.span, preload=BUILD_PRELOAD, notify=notify)
 
 
-def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
-    """Run the stages in a worker, through the store, each under its budget."""
+def built_here(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
+    """PTX, manifest, line table and tile IR of a specialisation, built in this process through the store, each stage under its
+    budget. CompileError if it is refused."""
     from tilec import pipeline
     from tilec.artifact.manifest_reader import manifest_from_json
     from tilec.cache import FileDigests

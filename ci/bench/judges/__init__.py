@@ -18,6 +18,7 @@ CASES: Final = {
     "product_loops": Case("products in loops under every schedule", "random_cases", {"family": "product_loops"}),
     "waits": Case("reads that the assembler moved before the grid dependency wait"),
     "emulator_gpu": Case("the emulator against a GPU, artifact by artifact"),
+    "emulator_products": Case("every artifact with a product, of sm_100a and sm_120a, in three orders of threads"),
     "ptx_semantics_gpu": Case("the emulator against a GPU, instruction by instruction"),
     "emulator_faults": Case("mistakes in PTX that the emulator finds"),
     "source_mutants": Case("mistakes in tilec's own source that tests find"),
