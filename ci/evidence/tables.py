@@ -100,6 +100,24 @@ def summary(results: Results) -> list[str]:
     return [*lines, f"| {build} | | {seconds} s | {jobs} CPU cores | {_cited('build_speed')} |"]
 
 
+def predicted(results: Results) -> list[str]:
+    """What the model of time predicts of shipped kernels for cards that nobody here has, for a page in `docs/`."""
+    data = results.data("time_model")
+    products = ("8192 x 8192 x 8192", "2048 x 6144 x 2560", "8192 tokens")
+    lines = ["| *predicted* | tile | bound by | TFLOP/s | of the datasheet's rate |", "|---|---|---|--:|--:|"]
+    for row in data["predicted"]:
+        if row["shape"] in products:
+            what = f"{row['what']}, {row['shape']}, {row['card']}"
+            rate, share = formatted(row["tflops"], ".0f"), formatted(row["of_peak"], ".2f")
+            lines.append(f"| {what} | {row['choice']} | {row['bound']} | {rate} | {share} |")
+    lines += ["", "| *predicted* decode of one sequence, 18 filled slots | tokens per second | floor |", "|---|--:|--:|"]
+    for row in data["decode"]["predicted"]:
+        if row["filled"] == PROMPTS[0]:
+            rate, floor = formatted(row["predicted_tok_s"], ".0f"), formatted(row["floor_tok_s"], ".0f")
+            lines.append(f"| {row['model']}, {row['card']} | {rate} | {floor} |")
+    return lines
+
+
 def _gpu(results: Results, name: str) -> str:
     return results.text(name, "device").removeprefix("NVIDIA ").partition(" ")[0]
 
@@ -109,5 +127,5 @@ def _cited(name: str) -> str:
 
 
 TABLES: Final[dict[str, Callable[[Results], list[str]]]] = {
-    "kernels": kernels, "engine": engine, "builds": builds, "summary": summary,
+    "kernels": kernels, "engine": engine, "builds": builds, "summary": summary, "predicted": predicted,
 }  # fmt: skip
