@@ -8,7 +8,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.audit import samples
@@ -90,6 +90,8 @@ def test_a_large_tensor_repeats_a_block() -> None:
     st.integers(-200, 200), st.integers(1, 300), st.integers(1, 200), st.booleans(), st.booleans(), st.booleans(),
     st.sampled_from(["i32", "i64", "i16", "u8", "i8"]),
 )  # fmt: skip
+@example(0, 3, 3, True, False, True, "i32")
+@example(-100, 200, 200, True, False, True, "i16")
 def test_integers_satisfy_their_check(
     low: int, span: int, count: int, distinct: bool, ordered: bool, ends: bool, dtype: str
 ) -> None:  # fmt: skip
