@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -109,18 +108,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that reports also records."""
-    if config.getoption("--record-times") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(times.Recorder())
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Generator[None]:
-    """Times a fixture that tests share, with those that it uses; the report of the first of these tests carries it."""
-    start = time.perf_counter()
-    yield
-    if fixturedef.scope != "function" and isinstance(item := request._pyfuncitem, pytest.Function):  # pyright: ignore
-        item.user_properties.append(("fixture", (times.fixture_name(fixturedef), time.perf_counter() - start)))
+    """The process that reports records what those that run tests measure."""
+    if config.getoption("--record-times"):
+        config.pluginmanager.register(times.Meter())
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(times.Recorder())
 
 
 def pytest_collection_finish() -> None:

@@ -2,11 +2,11 @@
 
 In: this process and its descendants. Out: `spent()`, seconds that never decrease: the processor time of all of them, those that
 have ended included, plus the time for which every thread of theirs slept. A thread that waits for a processor is in state R and
-does not sleep (proc(5)), so a busy machine adds nothing, and a test that sleeps, or waits for a peer, costs what it waits. Parallel
-processes of a test add up, as they would if all processors were busy with other tests.
+does not sleep (proc(5)), so a busy machine adds nothing, and a test that sleeps, or waits for a peer, costs what it waits.
+Parallel processes of a test add up, as they would if all processors were busy with other tests.
 
-`Watch` counts sleep, in a thread that looks once per `TICK`; without one, sleep costs nothing. Waits shorter than a tick are not
-seen. Processor time of a process that leaves the family (its parent ended first) is lost.
+`Watch` counts sleep in a thread that looks once per `TICK`, so shorter waits are not seen. Processor time of a process that
+leaves the family (its parent ended first) is lost.
 """
 
 from __future__ import annotations

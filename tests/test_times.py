@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Final, Literal
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from tests.files import ROOT
 from tests.times import (
     CORE_SECONDS,
+    COVER_SECONDS,
     FAMILY_SECONDS,
     SHARD_SECONDS,
     SPARSEST,
@@ -25,6 +28,9 @@ from tests.times import (
     write_times,
 )
 
+Phase = Literal["setup", "call", "teardown"]
+Outcome = Literal["passed", "failed", "skipped"]
+PHASES: Final[tuple[Phase, ...]] = ("setup", "call", "teardown")
 NAMES = st.from_regex(r"\Aroom/test_[a-d]\.py::test_[a-f]\Z")
 SECONDS = st.floats(0, 40, allow_nan=False).map(lambda value: round(value, 2))
 CASES = st.builds(Cases, SECONDS, st.integers(1, 9))
@@ -60,13 +66,43 @@ def test_default_run_and_campaigns_are_all(times: Times) -> None:
     assert sum(sum(seconds.values()) for seconds in both) == pytest.approx(whole)
 
 
-@given(RECORDS)
-def test_core_is_as_much_as_fits(times: Times) -> None:
-    limit = times.core_limit(times.functions)
-    each = sorted(plain.each for plain, _ in times.functions.values())
-    inside = [seconds for seconds in each if seconds <= limit]
-    assert sum(inside) <= CORE_SECONDS + each.count(limit) * limit
-    assert len(inside) == len(each) or sum(inside) + each[len(inside)] > CORE_SECONDS
+@st.composite
+def _shared(draw: st.DrawFn) -> tuple[Times, dict[str, list[str]]]:
+    """A record with fixtures, and functions with those that they use, of which some are not recorded."""
+    times, fixtures = draw(RECORDS), draw(st.dictionaries(st.sampled_from("uvw"), st.floats(0, 20)))
+    some = st.lists(st.sampled_from("uvwx"), max_size=3, unique=True)
+    names = st.dictionaries(NAMES | st.sampled_from([*times.functions, "room/test_z.py::test_z"]), some)
+    return Times(times.functions, fixtures), draw(names)
+
+
+def cost(times: Times, functions: Mapping[str, Collection[str]], chosen: Collection[str]) -> float:
+    """What functions take together with the fixtures that they share."""
+    fixtures = {fixture for name in chosen for fixture in functions[name]}
+    return sum(times.functions[name].plain.each for name in chosen) + sum(times.fixtures.get(one, 0) for one in fixtures)
+
+
+@given(_shared())
+def test_core_takes_no_more_than_its_budget_and_all_that_fits(made: tuple[Times, dict[str, list[str]]]) -> None:
+    times, functions = made
+    chosen = times.core(functions)
+    assert len(set(chosen)) == len(chosen) and set(chosen) <= set(functions)
+    assert cost(times, functions, chosen) <= CORE_SECONDS + 1e-6
+    for name in functions.keys() - set(chosen):
+        assert name not in times.functions or cost(times, functions, [*chosen, name]) > CORE_SECONDS - 1e-6
+
+
+def test_core_has_a_test_of_each_file_before_a_second_of_any() -> None:
+    quick = {f"a/test_a.py::test_{number}": Function(Cases(0.4, 1)) for number in range(200)}
+    slower = {f"a/test_{number}.py::test_b": Function(Cases(0.45, 1)) for number in range(80)}
+    slow = {f"a/test_slow_{number}.py::test_c": Function(Cases(COVER_SECONDS + 0.1, 1)) for number in range(9)}
+    times = Times(quick | slower | slow)
+    chosen = times.core(dict.fromkeys([*slow, *quick, *slower], ()))
+    assert set(slower) < set(chosen)
+    assert set(chosen) - set(slower) == set(sorted(quick)[: int((CORE_SECONDS - 80 * 0.45) / 0.4 + 1e-6)])
+
+
+def test_core_grows_by_recorded_tests_only() -> None:
+    assert Times().core({"a/test_a.py::test_a": []}) == []
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -76,32 +112,51 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
     write_times(times, tmp_path / "times.json")
     assert read_times(tmp_path / "times.json") == times
-    write_times(
-        Times({"a/test_a.py::test_a": plain, "a/test_a.py::test_quick": Function(Cases(0.01, 2))}), tmp_path / "times.json"
-    )
-    assert read_times(tmp_path / "times.json") == Times({"a/test_a.py::test_a": plain})
+    quick = Times({"a/test_a.py::test_quick": Function(Cases(0.0002, 2))})
+    write_times(quick, tmp_path / "times.json")
+    assert read_times(tmp_path / "times.json") == Times({"a/test_a.py::test_quick": Function(Cases(0.0, 2))})
     assert read_times(tmp_path / "nothing.json") == Times()
 
 
-def report(name: str, when: str, seconds: float, *properties: tuple[str, object]) -> pytest.TestReport:
+def report(name: str, when: Phase, outcome: Outcome = "passed", **properties: object) -> pytest.TestReport:
     """The report of a phase of a test."""
-    return pytest.TestReport(f"tests/{name}", ("", 0, ""), {}, "passed", None, when, (), seconds, user_properties=properties)  # type: ignore[arg-type]
+    return pytest.TestReport(
+        f"tests/{name}", ("", 0, ""), {}, outcome, None, when, user_properties=[*properties.items()]
+    )  # fmt: skip
 
 
-def test_a_run_adds_up_the_phases_of_cases_without_the_fixtures_that_they_share(tmp_path: Path) -> None:
+def test_a_run_adds_up_cases_without_the_fixtures_that_they_share(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "times.json")
-    for name, marked, times, shared in (
-        ("a/test_a.py::test_a[1]", False, (3.5, 1.0, 0.5), [("fixture", ("a/test_a.py::made", 3.0))]),
-        ("a/test_a.py::test_a[2]", False, (0.0, 1.0, 0.0), []),
-        ("a/test_a.py::test_a[3]", True, (0.0, 4.0, 0.0), []),
+    for name, marked, seconds, shared in (
+        ("test_a[1]", False, 5.0, {"fixture": ("a/test_a.py::made", 3.0)}),
+        ("test_a[2]", False, 1.0, {}),
+        ("test_a[3]", True, 4.0, {}),
     ):
-        for when, seconds in zip(("setup", "call", "teardown"), times, strict=True):
-            recorder.pytest_runtest_logreport(report(name, when, seconds, ("campaign", marked), *shared))
-    recorder.pytest_sessionfinish(1)
+        properties: dict[str, object] = {"campaign": marked, "cases": 1 if marked else 2, **shared, "spent": seconds}
+        for when in PHASES:
+            recorder.pytest_runtest_logreport(report(f"a/test_a.py::{name}", when, **properties))
+    recorder.pytest_sessionfinish(pytest.ExitCode.INTERRUPTED)
     assert not recorder.path.exists()
-    recorder.pytest_sessionfinish(0)
+    recorder.pytest_sessionfinish(pytest.ExitCode.OK)
     expected = Times({"a/test_a.py::test_a": Function(Cases(3.0, 2), Cases(4.0, 1))}, {"a/test_a.py::made": 3.0})
     assert read_times(recorder.path) == expected
+
+
+def test_a_run_of_some_tests_keeps_the_record_of_others(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("def test_a(number): ...\ndef test_b(): ...\ndef test_c(): ...\n")
+    both = Function(Cases(8.0, 4), Cases(9.0, 1))
+    write_times(
+        Times({"test_a.py::test_a": both, "test_a.py::test_b": both, "test_a.py::test_gone": both, "test_z.py::test_a": both}),
+        tmp_path / "times.json",
+    )
+    recorder = Recorder(tmp_path / "times.json")
+    for name, cases, outcome in (("test_a[3]", 6, "passed"), ("test_c", 1, "failed")):
+        for when in PHASES:
+            one: Outcome = "failed" if outcome == "failed" and when == "call" else "passed"
+            recorder.pytest_runtest_logreport(report(f"test_a.py::{name}", when, one, campaign=False, cases=cases, spent=0.5))
+    recorder.pytest_sessionfinish(pytest.ExitCode.TESTS_FAILED)
+    expected = {"test_a.py::test_a": Function(Cases(3.0, 6), Cases(9.0, 1)), "test_a.py::test_b": both}
+    assert read_times(recorder.path) == Times(expected)
 
 
 PROJECT = """
@@ -118,11 +173,14 @@ def test_slow(number): ...
 
 def test_that_shares(shared): ...
 
+def test_new(): ...
+
 @pytest.mark.campaign
 def test_of_a_campaign(): ...
 """
 RECORD = """{"functions": {"test_b.py": {"test_slow": [1e9, 1]}, "test_a.py": {
- "test_slow": [4.5, 4, 170.0, 1], "test_quick": [0.4, 4], "test_of_a_campaign": [0.0, 0, 178.0, 1]}},
+ "test_slow": [4.5, 4, 170.0, 1], "test_quick": [0.4, 4], "test_that_shares": [0.1, 1],
+ "test_of_a_campaign": [0.0, 0, 178.0, 1]}},
  "fixtures": {"test_a.py": {"shared": 9.0}}}"""
 RUN = """
 import sys
@@ -131,13 +189,14 @@ import pytest
 from tests import times
 
 times.TESTS = Path(sys.argv[1])
+MARKS = ("core", "campaign", "untimed")
 
 class Plugin:
     def pytest_collection_modifyitems(self, items):
         record = times.read_times(times.TESTS / "times.json")
         times.mark(items, record)
         for item in items:
-            print("item", item.name, *sorted(mark.name for mark in item.iter_markers() if mark.name in ("core", "campaign")))
+            print("item", item.name, *sorted(mark.name for mark in item.iter_markers() if mark.name in MARKS))
         for number in range(5):
             print("shard", *(item.name for item in times.in_shard(items, record, number)))
 
@@ -153,8 +212,47 @@ def test_marks_of_a_run(tmp_path: Path) -> None:
     assert [line.removeprefix("item ") for line in lines if line.startswith("item ")] == [
         "test_quick[0] core", "test_quick[1]", "test_quick[2]", "test_quick[3]",
         "test_slow[0] core", "test_slow[1] campaign", "test_slow[2] campaign", "test_slow[3]",
-        "test_that_shares", "test_of_a_campaign campaign",
+        "test_that_shares", "test_new untimed", "test_of_a_campaign campaign",
     ]  # fmt: skip
     shards = [line.split()[1:] for line in lines if line.startswith("shard")]
     assert shards[:2] == [["test_slow[1]", "test_slow[2]"], ["test_of_a_campaign"]]
     assert shards[2:] == [shards[0], shards[1], shards[0]]
+
+
+SPENDING = """
+import time
+import pytest
+
+@pytest.fixture(scope="module")
+def shared():
+    time.sleep(1)
+
+@pytest.mark.parametrize("number", range(4))
+def test_working(shared, number):
+    end = time.process_time() + 0.2
+    while time.process_time() < end: pass
+"""
+RECORDING = """
+import sys
+from pathlib import Path
+import pytest
+from tests import times
+
+times.TESTS = Path(sys.argv[1])
+
+class Plugin:
+    def pytest_collection_modifyitems(self, items):
+        times.mark(items, times.Times())
+
+plugins = [Plugin(), times.Meter(), times.Recorder(times.TESTS / "times.json")]
+sys.exit(pytest.main([sys.argv[1], "-q", "-k", "0 or 1", "-p", "no:cacheprovider", "-c", "/dev/null"], plugins))
+"""
+
+
+def test_a_run_measures_work_and_fixtures(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(SPENDING)
+    subprocess.run([sys.executable, "-c", RECORDING, str(tmp_path)], capture_output=True, cwd=ROOT, check=True)
+    found = read_times(tmp_path / "times.json")
+    ((plain, marked),), (shared,) = found.functions.values(), found.fixtures.values()
+    assert 0.7 < plain.seconds < 2 and plain.count == 4 and marked == Cases()
+    assert 0.4 < shared < 1.5

@@ -1,52 +1,67 @@
 """What runs where, by recorded times: the order of files, what the default run leaves to the campaigns, `core`, and shards.
 
-`pytest -m 'not gpu' --record-times` writes `times.json`, whose times are wall clock of two idle cores:
+`pytest -m 'not gpu' --record-times` writes `times.json`, whose times are processor time and sleep (`spent_time`), so that it
+does not matter what else the machine does:
 
     functions     by file and function: seconds and number of its cases, first those that the source leaves to the default
                   run, then those that the source marks as campaign
     fixtures      by file and name: seconds of a fixture that several tests share
 
-A test without a record counts as one that takes no time. So a new test is in the default run, and in `core`, until it is
-recorded.
+A run of some tests, by any options, records those and keeps the others that still exist. Of a function of which only some cases
+ran, the record has as much for all of them.
+
+A test without a record is in the default run, and not in `core`. It is marked `untimed`, and `pytest -m untimed --record-times`
+records what is new; `ci/check_tests.py` fails if many tests are.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tests.spent_time import Watch
+
 TESTS: Final = Path(__file__).resolve().parent
 RECORD: Final = TESTS / "times.json"
+SPENT: Final = "spent"
+"""The property of a test that has its seconds so far."""
 FAMILY_SECONDS: Final = 1.5
 """What the cases of one function may take in the default run; the campaigns have the others."""
 SPARSEST: Final = 20
 """The default run has at least one case in this many of each function."""
 SHARD_SECONDS: Final = 180.0
 """What the tests of one shard of the campaigns take together on one core, without collection."""
-CORE_SECONDS: Final = 6.0
-"""What the tests of `core` take together on one core, without collection."""
+CORE_SECONDS: Final = 50.0
+"""What the tests of `core` take together, with the fixtures that they share and without collection: with the collection in two
+processes, less than 40 seconds on two cores."""
+COVER_SECONDS: Final = 0.5
+"""`core` has the quickest test of each file first, if it takes no longer than this."""
 SHARED_SECONDS: Final = 0.3
 """A test that uses a fixture slower than this is not in `core`."""
-SMALLEST: Final = 0.02
-"""Times below this are not recorded, so that the record changes little."""
 
 
 class Cases(NamedTuple):
-    """Cases of one function: their seconds together, and how many there are."""
+    """Cases of one function: their seconds together, how many there are, and while a run records, how many ran."""
 
     seconds: float = 0.0
     count: int = 0
 
-    def plus(self, seconds: float) -> Cases:
-        """With one more case."""
-        return Cases(self.seconds + seconds, self.count + 1)
+    ran: int = 0
+
+    def plus(self, seconds: float, count: int) -> Cases:
+        """With one more case that ran, of `count` that there are."""
+        return Cases(self.seconds + seconds, count, self.ran + 1)
+
+    def whole(self) -> Cases:
+        """As if all cases had run, each as long as those that did."""
+        return Cases(self.seconds / self.ran * self.count, self.count)
 
     @property
     def each(self) -> float:
@@ -88,15 +103,26 @@ class Times:
         record = self.functions.get(function, Function())
         return (record.campaign if marked else record.plain).each
 
-    def core_limit(self, functions: Iterable[str]) -> float:
-        """The longest time of a case in `core`, such that one case of each of these functions takes CORE_SECONDS at most."""
-        total, limit = 0.0, 0.0
-        for seconds in sorted(self.functions.get(name, Function()).plain.each for name in functions):
-            total += seconds
-            if total > CORE_SECONDS:
-                break
-            limit = seconds
-        return limit
+    def core(self, functions: Mapping[str, Collection[str]]) -> list[str]:
+        """The functions of `core`, of these, each with the fixtures that it shares with others: the quickest of each file,
+        then the quickest of all, until they would take more than CORE_SECONDS with their fixtures. None without a record."""
+
+        def of(name: str) -> float:
+            return self.functions[name].plain.each
+
+        known = sorted((name for name in functions if name in self.functions), key=lambda name: (of(name), name))
+        quickest: dict[str, str] = {}
+        for name in known:
+            if of(name) <= COVER_SECONDS:
+                quickest.setdefault(name.partition("::")[0], name)
+        chosen, ready, total = list[str](), set[str](), 0.0
+        for name in dict.fromkeys((*quickest.values(), *known)):
+            more = set(functions[name]) - ready
+            seconds = of(name) + sum(self.fixtures.get(fixture, 0.0) for fixture in more)
+            if total + seconds <= CORE_SECONDS:
+                chosen.append(name)
+                ready, total = ready | more, total + seconds
+        return chosen
 
 
 def read_times(path: Path = RECORD) -> Times:
@@ -118,14 +144,12 @@ def write_times(times: Times, path: Path = RECORD) -> None:
     """Write a record, with a line for each file."""
     functions, fixtures = defaultdict[str, dict[str, Any]](dict), defaultdict[str, dict[str, Any]](dict)
     for name, (plain, marked) in sorted(times.functions.items()):
-        if plain.seconds + marked.seconds >= SMALLEST:
-            numbers = [round(plain.seconds, 2), plain.count, round(marked.seconds, 2), marked.count]
-            file, _, function = name.partition("::")
-            functions[file][function] = numbers if marked.count else numbers[:2]
+        numbers = [round(plain.seconds, 3), plain.count, round(marked.seconds, 3), marked.count]
+        file, _, function = name.partition("::")
+        functions[file][function] = numbers if marked.count else numbers[:2]
     for name, seconds in sorted(times.fixtures.items()):
-        if seconds >= SMALLEST:
-            file, _, fixture = name.partition("::")
-            fixtures[file][fixture] = round(seconds, 2)
+        file, _, fixture = name.partition("::")
+        fixtures[file][fixture] = round(seconds, 3)
     parts = [f' "{kind}": {{\n' + _lines(data) + "\n }" for kind, data in (("functions", functions), ("fixtures", fixtures))]
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
@@ -149,29 +173,28 @@ def _marked_by_source(item: pytest.Item) -> bool:
 
 
 def mark(items: Sequence[pytest.Item], times: Times) -> None:
-    """Mark the cases that the default run leaves to the campaigns, and those of `core`. Each test learns whether it was marked
-    in the source, which a record needs."""
-    seen: dict[str, int] = {}
+    """Mark the cases that the default run leaves to the campaigns, those of `core`, and those without a record. A record needs
+    to know of each test whether the source marks it, and how many such cases its function has."""
+    seen = Counter[str]()
+    counts = Counter((function_of(item), is_campaign(item)) for item in items)
     for item in items:
         name = function_of(item)
-        item.user_properties.append(("campaign", is_campaign(item)))
+        item.user_properties += [("campaign", is_campaign(item)), ("cases", counts[name, is_campaign(item)])]
         if not is_campaign(item):
-            index = seen[name] = seen.get(name, -1) + 1
-            if index % times.every(name):
+            if seen[name] % times.every(name):
                 item.add_marker(pytest.mark.campaign)
+            seen[name] += 1
     plain = [item for item in items if not is_campaign(item) and item.get_closest_marker("gpu") is None]
+    for item in plain:
+        if not times.functions.get(function_of(item), Function()).plain.count:
+            item.add_marker(pytest.mark.untimed)
     slow = {name for name, seconds in times.fixtures.items() if seconds > SHARED_SECONDS}
-    _mark_core([item for item in plain if slow.isdisjoint(_fixtures(item))], times)
-
-
-def _mark_core(items: Sequence[pytest.Item], times: Times) -> None:
     first: dict[str, pytest.Item] = {}
-    for item in items:
-        first.setdefault(function_of(item), item)
-    limit = times.core_limit(first)
-    for name, item in first.items():
-        if times.functions.get(name, Function()).plain.each <= limit:
-            item.add_marker(pytest.mark.core)
+    for item in plain:
+        if slow.isdisjoint(_fixtures(item)):
+            first.setdefault(function_of(item), item)
+    for name in times.core({name: _fixtures(item) for name, item in first.items()}):
+        first[name].add_marker(pytest.mark.core)
 
 
 def _fixtures(item: pytest.Item) -> list[str]:
@@ -207,33 +230,84 @@ def consecutive(seconds: Sequence[float]) -> list[int]:
 
 
 class Recorder:
-    """A plugin of the process that reports: adds up what each test took and writes the record."""
+    """A plugin of the process that reports: adds up what each test took that did not fail, and writes the record, with what is
+    known of the others."""
 
     def __init__(self, path: Path = RECORD) -> None:
         self.path = path
         self.functions: dict[str, Function] = {}
         self.fixtures: dict[str, float] = {}
-        self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Sum setup, call and teardown of a case, without fixtures that tests share."""
-        shared = [value for name, value in report.user_properties if name == "fixture"] if report.when == "setup" else []
-        for name, seconds in shared:
-            self.fixtures[name] = max(self.fixtures.get(name, 0.0), seconds)
-        took = report.duration - sum(seconds for _, seconds in shared)
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + max(took, 0.0)
-        if report.when == "teardown":
-            self._add(report, self.seconds.pop(report.nodeid))
-
-    def _add(self, report: pytest.TestReport, seconds: float) -> None:
+        """Add a case at its teardown: all its phases, without fixtures that tests share."""
+        if report.failed:
+            self.failed.add(report.nodeid)
+        if report.when != "teardown" or report.nodeid in self.failed:
+            return
+        properties = dict(report.user_properties)
+        seconds = float(properties[SPENT])
+        for name, value in (value for name, value in report.user_properties if name == "fixture"):
+            self.fixtures[name] = max(self.fixtures.get(name, 0.0), value)
+            seconds -= value
         name = report.nodeid.partition("[")[0].removeprefix("tests/")
         plain, marked = self.functions.get(name, Function())
-        if dict(report.user_properties).get("campaign"):
-            self.functions[name] = Function(plain, marked.plus(seconds))
-        else:
-            self.functions[name] = Function(plain.plus(seconds), marked)
+        cases = (marked if properties["campaign"] else plain).plus(max(seconds, 0.0), properties["cases"])
+        self.functions[name] = Function(plain, cases) if properties["campaign"] else Function(cases, marked)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write the record if all tests passed."""
-        if exitstatus == pytest.ExitCode.OK:
-            write_times(Times(self.functions, self.fixtures), self.path)
+        """Write the record if the run came to its end."""
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            earlier = read_times(self.path)
+            functions = {name: each for name, each in earlier.functions.items() if _exists(self.path.parent, name)}
+            for name, (plain, marked) in self.functions.items():
+                old = functions.get(name, Function())
+                functions[name] = Function(
+                    plain.whole() if plain.ran else old.plain, marked.whole() if marked.ran else old.campaign
+                )
+            write_times(Times(functions, {**earlier.fixtures, **self.fixtures}), self.path)
+
+
+def _exists(tests: Path, function: str) -> bool:
+    file, _, name = function.partition("::")
+    return (tests / file).is_file() and f"def {name}(" in (tests / file).read_text(encoding="utf-8")
+
+
+class Meter:
+    """A plugin of each process that runs tests: adds to every report what its test has taken so far."""
+
+    def __init__(self) -> None:
+        self._watch = Watch()
+        self._before = 0.0
+
+    def pytest_sessionstart(self) -> None:
+        """Watch for sleep from here on."""
+        self._watch.start()
+
+    def pytest_sessionfinish(self) -> None:
+        """The watch is a thread of this process."""
+        self._watch.stop()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        """A test begins."""
+        self._before = self._watch.spent()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, object, object]:
+        """A phase has ended. A later report has the values of the earlier ones as well."""
+        item.user_properties.append((SPENT, self._watch.spent() - self._before))
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        """Times a fixture that tests share, with those that it uses; the reports of the first of these tests carry it."""
+        start = self._watch.spent()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function" and isinstance(item := request._pyfuncitem, pytest.Function):  # pyright: ignore
+                item.user_properties.append(("fixture", (fixture_name(fixturedef), self._watch.spent() - start)))
