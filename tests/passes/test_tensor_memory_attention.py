@@ -11,7 +11,7 @@ from tests.campaign import first
 from tests.passes.schedule_mutants import mutants
 from tests.tensor_attention import made, source
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
-from tilec.ir.ops import Constant, For, If
+from tilec.ir.ops import Constant, Exp2InParts, For, If, Unary
 from tilec.ir.ops.signal_ops import Await, Signal, SignalOp, Signals
 from tilec.ir.ops.sync_ops import RingOp, Roles
 from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemOperandMma, TmemRows, TmemScale, TmemStore, TmemTileMma
@@ -22,7 +22,7 @@ from tilec.passes.schedule.checks.verify import verify
 from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.target.schedule import Pipeline, Role, Schedule
-from tilec.target.targets import SM_100A
+from tilec.target.targets import SM_90A, SM_100A, SM_100F, SM_103A, SM_120A, Target
 
 SHOWN = (RingOp, SignalOp, TileProduct, TmemLoad, TmemStore, TmemRows)
 REFUSED = (
@@ -100,6 +100,20 @@ def test_a_thread_has_a_row() -> None:
     text = print_function(function)
     assert "<128@1*1 | 32@0*1 | 4@0*32 2@0*128>" in text
     assert not re.search(r"scratch|reduce_store|reduce_combine", text)
+
+
+@pytest.mark.parametrize(("target", "divided"), [(SM_100A, True), (SM_100F, True), (SM_103A, False)], ids=str)
+def test_a_fourth_of_the_exponentials_of_a_matrix_has_a_polynomial(target: Target, divided: bool) -> None:
+    """Those next to `tmem_store`, where the special-function unit is slow; a row's factor never."""
+    function = made("bf16", 256, 64, target=target).prepared
+    unary = [op for op in function.body.walk() if isinstance(op, Unary) and op.kind == "exp2"]
+    shapes = [(op.result.tile.shape, getattr(op, "polynomial", 0)) for op in unary]
+    assert shapes == [((256, 64), 4 if divided else 0), ((256,), 0)]
+
+
+def test_only_exponentials_of_attention_in_tensor_memory_are_divided() -> None:
+    for kernel in (made("bf16", 128, 64, target=SM_90A), made("bf16", 128, 64, target=SM_120A)):
+        assert not any(isinstance(op, Exp2InParts) for op in kernel.prepared.body.walk())
 
 
 def test_the_text_is_read_as_it_is_printed() -> None:

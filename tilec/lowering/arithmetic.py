@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tilec.atoms import exponentials
 from tilec.ir.core import Op, VerifyError
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped
 from tilec.ir.layouts.layout import register_map
 from tilec.ir.ops import (
+    EXP2_GROUP,
     Binary,
     BinaryInRange,
     BlockId,
@@ -17,6 +19,7 @@ from tilec.ir.ops import (
     Compare,
     Constant,
     DimValue,
+    Exp2InParts,
     Iota,
     NumBlocks,
     Permute,
@@ -135,6 +138,20 @@ def lower_permute(context: Context, op: Permute) -> None:
 def lower_unary(context: Context, op: Unary) -> None:
     dtype = op.result.tile.dtype
     context.assign(op.result, [_unary(context, op.kind, name, dtype) for name in operands_of(context, op)[0]])
+
+
+@lowers(Exp2InParts)
+def lower_exp2_in_parts(context: Context, op: Exp2InParts) -> None:
+    """The last `polynomial` elements of each `EXP2_GROUP` in pairs; the special-function unit computes the others meanwhile."""
+    (registers,) = operands_of(context, op)
+    results: list[SsaValue] = []
+    for first in range(0, len(registers), 2):
+        pair = registers[first : first + 2]
+        if len(pair) == 2 and first % EXP2_GROUP >= EXP2_GROUP - op.polynomial:
+            results += exponentials.exp2_of_pair(context, *pair)
+        else:
+            results += [_approximate(context, "ex2", value) for value in pair]
+    context.assign(op.result, results)
 
 
 @lowers(Binary, BinaryInRange)

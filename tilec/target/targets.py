@@ -60,6 +60,17 @@ class Target:
         return self.has(family) and copy in family.copies and (copy != TMA or self.copies_boxes)
 
     @property
+    def computes_pairs(self) -> bool:
+        """Whether threads add and multiply pairs of f32 at once (PTX ISA, `add`, `mul`, `fma` of `.f32x2`)."""
+        return self.capability >= PAIRS_SINCE
+
+    @property
+    def waits_for_exponentials(self) -> bool:
+        """Whether a multiprocessor computes the products of an attention in the time of its exponentials, 16 a clock. Compute
+        capability 10.3 makes 32 a clock."""
+        return self.has(TCGEN05) and self.capability == (10, 0)
+
+    @property
     def reallocates_registers(self) -> bool:
         """Whether registers can move between warpgroups."""
         return REGISTER_REALLOCATION in self.families
@@ -86,6 +97,7 @@ class Target:
 
 
 F8_SINCE: Final = (8, 9)
+PAIRS_SINCE: Final = (10, 0)
 SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, 64, 32, frozenset({WGMMA.name, REGISTER_REALLOCATION}))
 SM_100A: Final = Target(
     "sm_100a", (10, 0), "+ptx88", 232448, 64, 32, frozenset({TCGEN05.name, REGISTER_REALLOCATION, "clusterlaunchcontrol"})

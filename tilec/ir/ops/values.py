@@ -20,6 +20,8 @@ FLOAT_UNARY: Final = frozenset(UNARY_KINDS) - {"neg", "not", "abs"}
 BINARY_KINDS: Final = (
     "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "and", "or", "xor", "shl", "shr", "pow",
 )  # fmt: skip
+EXP2_GROUP: Final = 16
+"""Elements of a thread of which some have a polynomial (`Exp2InParts`)."""
 COMPARE_KINDS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 REDUCE_KINDS: Final = ("sum", "max", "min", "argmax", "argmin")
 
@@ -112,6 +114,24 @@ class Unary(Op, opcode="unary"):
     def result_range(self, operands: Sequence[Range]) -> Range | None:
         dtype = self.result.tile.dtype
         return unary(self.kind, operands[0], dtype) if dtype.is_integer else None
+
+
+@dataclass(eq=False, kw_only=True)
+class Exp2InParts(Unary, opcode="exp2_in_parts"):
+    """`exp2` that threads compute by a polynomial, without the special-function unit, for the last `polynomial` of each
+    `EXP2_GROUP` elements that they have. Same value as `Unary` within its bound; a result above 2^127.5 may be infinite.
+    Operand: f32. Made by a pass, never by an author."""
+
+    kind: str = "exp2"
+    polynomial: int
+    result_range = Op.result_range
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(self.kind == "exp2", f"{self.kind} is not computed in parts")
+        self.require(self.result.tile.dtype == f32, f"{self.result.tile.dtype} is not computed in parts")
+        pairs = self.polynomial % 2 == 0 and 0 < self.polynomial <= EXP2_GROUP
+        self.require(pairs, f"{self.polynomial} of {EXP2_GROUP} elements are no pairs")
 
 
 @dataclass(eq=False, kw_only=True)

@@ -16,7 +16,7 @@ from tilec.passes.schedule.checks import bounds_fill_check
 from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_rings, prologue_stages
 from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, streamed_stores, tensor_stores
 from tilec.passes.schedule.pipelining import bounds_fill, staging
-from tilec.passes.schedule.simplify import in_range, versioning
+from tilec.passes.schedule.simplify import exponentials, in_range, versioning
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import persistent, pingpong, roles
 from tilec.passes.schedule.sync import barrier_insertion
@@ -109,6 +109,12 @@ PASSES: Final = (
         "in_range",
         lambda function, settings: in_range.mark(function, settings.positive),
         "Versions have tighter ranges; operations that are in range fit one instruction, in whatever layout.",
+    ),
+    Pass(
+        "exponentials",
+        lambda function, _: exponentials.divide(function),
+        "It rewrites the version of each loop that runs, whose elements have no order yet that a later pass would keep.",
+        when=lambda _, target: target.waits_for_exponentials,
     ),
     LAYOUT,
     Pass(

@@ -28,7 +28,7 @@ from tilec.ir.layouts.exchange import conversion_bytes, is_uniform, moves_space,
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
-from tilec.ir.ops import Permute, Reshape, Yield
+from tilec.ir.ops import Exp2InParts, Permute, Reshape, Yield
 from tilec.ir.ops.signal_ops import OWN, Await, SignalMma, SignalOp
 from tilec.ir.ops.staging_ops import (
     GroupProduct,
@@ -144,6 +144,8 @@ class _Walk:
                     raise VerifyError(f"{at(op)} renames no registers")
             case Reshape() | Permute():
                 self.check_kept(op)
+            case Exp2InParts() if not self.target.computes_pairs:
+                raise VerifyError(f"{at(op)}: {self.target} does not compute on pairs of floats")
             case ScratchStore() | ReduceStore():
                 self.stores[op.operands[0]] = op
             case ScratchLoad() | ReduceCombine():
