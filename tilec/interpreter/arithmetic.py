@@ -194,6 +194,7 @@ def _in_f32(dtype: DType, function: Callable[..., Array], *operands: Array) -> A
 
 PURE: Final[dict[type[Op], Callable[..., Array]]] = {
     Constant: constant, Iota: iota, Unary: unary, Exp2InParts: unary, Binary: binary, BinaryInRange: binary,
-    Compare: compare, Select: select, Cast: cast, Broadcast: broadcast, Reshape: reshape, Permute: permute, Reduce: reduce, Mma: mma,
+    Compare: compare, Select: select, Cast: cast, Broadcast: broadcast, Reshape: reshape, Permute: permute,
+    Reduce: reduce, Mma: mma,
 }  # fmt: skip
 """Rules of operations that depend on their operands alone."""
