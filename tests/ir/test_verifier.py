@@ -7,7 +7,7 @@ import pytest
 from tests import shipped
 from tilec.ir import ops
 from tilec.ir.core import OPS, Function, Parameter, Value, VerifyError
-from tilec.ir.ops import signal_ops, tmem_chain_ops
+from tilec.ir.ops import pair_ops, signal_ops, tmem_chain_ops
 from tilec.ir.ops.launch_ops import LaunchedBlocks
 from tilec.ir.ops.staging_ops import Part, Relayout
 from tilec.ir.text.parser import parse_function
@@ -334,10 +334,10 @@ BROKEN = [
 
 
 def test_the_text_is_fine_unbroken() -> None:
-    """`test_tensor_memory_operations` has a text of signals and of rows in tensor memory."""
+    """`test_tensor_memory_operations` has a text of signals and of rows in tensor memory, `test_pair_ops` one of pairs."""
     function = parse_function(GOOD)
     verify(function)
-    others = {op for op in OPS.values() if op.__module__ in (signal_ops.__name__, tmem_chain_ops.__name__)}
+    others = {op for op in OPS.values() if op.__module__ in (signal_ops.__name__, tmem_chain_ops.__name__, pair_ops.__name__)}
     assert {type(op) for op in function.body.walk()} == set(OPS.values()) - others - {Relayout, Part, LaunchedBlocks}
 
 

@@ -302,6 +302,7 @@ class Function:
     residents: tuple[Resident, ...] = ()
     unsafe: tuple[UnsafeBlock, ...] = ()
     num_warps: int = 0  # of a block; 0 until it has a schedule
+    cluster: int = 1  # blocks that compute one tile together; 2: a pair
     loc: Span | None = None
 
     def parameter(self, name: str) -> Parameter:

@@ -31,6 +31,8 @@ def _verify_signature(function: Function) -> None:
         raise violation(f"a grid has 1 to 3 extents, not {len(function.grid)}")
     if function.num_warps < 0:
         raise violation(f"{function.num_warps} warps")
+    if function.cluster not in (1, 2):
+        raise violation(f"clusters of {function.cluster} blocks; a pair has 2")
     names = [p.name for p in function.parameters]
     scalars = [p.name for p in function.parameters if p.access is None]
     symbols = [*function.dims, *scalars]

@@ -35,6 +35,8 @@ class _Printer:
         yield f"  grid [{', '.join(map(str, function.grid))}]"
         if function.num_warps:
             yield f"  warps {function.num_warps}"
+        if function.cluster > 1:
+            yield f"  cluster {function.cluster}"
         yield from (f"  requires {precondition.condition}" for precondition in function.requires)
         for fact in function.values:
             yield f"  values %{fact.tensor} {fact.low} .. {fact.high}{''.join(f' {name}' for name in fact.flags)}"
