@@ -53,7 +53,9 @@ def made(element: str, rows: int, columns: int, target: Target = SM_90A, **wante
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
     prepared = prepare(function, target, schedule, positive=positive)
     lowered = lower(prepared, target, min_blocks=schedule.blocks)
-    kernel_manifest = replace(manifest(source(element, rows, columns), lowered, target), schedule=schedule.to_json())
+    kernel_manifest = replace(
+        manifest(source(element, rows, columns), lowered, target), schedule=schedule.to_json(), cluster=schedule.cluster
+    )
     return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, target), kernel_manifest, target)
 
 

@@ -183,6 +183,8 @@ def test_tiles_that_no_product_in_tensor_memory_computes_are_refused() -> None:
         (replace(GOOD, blocks=0), "blocks"),
         (replace(GOOD, persistent=True), "persistent"),
         (replace(GOOD, cluster=2), "cluster"),
+        (replace(GOOD, cluster=4), "cluster"),
+        (replace(GOOD, roles=block_roles(WGMMA, 2), pipelines=(BY_TMA,), cluster=2), "cluster"),
         (replace(GOOD, order="snake"), "order"),
         (replace(GOOD, order="up"), "order"),
         (replace(GOOD, roles=block_roles(WGMMA, 2, order="pingpong"), pipelines=(BY_TMA,), order="pingpong"), "order"),

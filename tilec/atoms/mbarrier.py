@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from tilec.mlir.builder import Builder
-from tilec.mlir.types import SsaValue
+from tilec.mlir.types import SsaValue, i64
 
 BYTES: Final = 8
 
@@ -30,11 +30,12 @@ def order_barrier(out: Builder, ring: SsaValue, consumer: int, stages: int) -> S
     return out.offset(ring, BYTES * (2 * stages + consumer))
 
 
-def make(out: Builder, ring: SsaValue, stages: int, readers: int, consumers: int = 0) -> None:
+def make(out: Builder, ring: SsaValue, stages: int, readers: int, consumers: int = 0, producers: int = 1) -> None:
     """Initialize the barriers of a ring, in one thread. `readers`: arrival count, in warps, of empty and order barriers.
-    `consumers`: consumers that read the ring round-robin, each with an order barrier."""
+    `consumers`: consumers that read the ring round-robin, each with an order barrier. `producers`: arrival count of full
+    barriers."""
     for stage in range(stages):
-        _make(out, out.offset(ring, BYTES * stage), 1)
+        _make(out, out.offset(ring, BYTES * stage), producers)
         _make(out, out.offset(ring, BYTES * (stages + stage)), readers)
     for consumer in range(consumers):
         _make(out, order_barrier(out, ring, consumer, stages), readers)
@@ -48,6 +49,42 @@ def make_signals(out: Builder, signals: SsaValue, count: int, arrivals: int) -> 
 
 def _make(out: Builder, barrier: SsaValue, arrivals: int) -> None:
     out.inline_ptx(f"mbarrier.init.shared::cta.b64 [$0], {arrivals};", "l,~{memory}", [barrier], side_effects=True)
+
+
+def publish(out: Builder) -> None:
+    """Make this thread's initializations visible to the other blocks of the cluster, after a barrier of the cluster."""
+    out.inline_ptx("fence.mbarrier_init.release.cluster;", "~{memory}", side_effects=True)
+
+
+def meet_in_cluster(out: Builder) -> None:
+    """Synchronize all threads of the cluster (PTX ISA, `barrier.cluster`)."""
+    text = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
+    out.inline_ptx(text, "~{memory}", side_effects=True)
+
+
+def of_leader(out: Builder, barrier: SsaValue) -> SsaValue:
+    """The address (i64) of a barrier in the cluster's block of rank 0, given this block's pointer (PTX ISA, `mapa`)."""
+    return out.inline_ptx("mapa.shared::cluster.u64 $0, $1, 0;", "=l,l", [barrier], [i64])[0]
+
+
+def expect_at_leader(out: Builder, barrier: SsaValue, bytes_: int) -> None:
+    """Add to the expected bytes, and arrive, at a barrier of the cluster (i64). It is relaxed: copies publish their bytes."""
+    text = f"mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [$0], {bytes_};"
+    out.inline_ptx(text, "l,~{memory}", [barrier], side_effects=True)
+
+
+def arrive_at_leader(out: Builder, barrier: SsaValue, predicate: SsaValue) -> None:
+    """Arrive at a barrier of the cluster (i64), in the threads in which `predicate` (i1) is true."""
+    text = "@$1 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];"
+    out.inline_ptx(text, "l,b,~{memory}", [barrier, predicate], side_effects=True)
+
+
+def wait_in_cluster(out: Builder, barrier: SsaValue, parity: SsaValue) -> None:
+    """As `wait`, for what threads of another block of the cluster did before they arrived."""
+    text = (
+        "{ .reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$0], $1; @!done bra again; }"
+    )
+    out.inline_ptx(text, "l,r,~{memory}", [barrier, parity], side_effects=True)
 
 
 def expect(out: Builder, barrier: SsaValue, bytes_: int) -> None:

@@ -94,11 +94,12 @@ def instruction(rows: int, columns: int, dtype: DType, *, b_is_mn_major: bool = 
     return _RESULT_F32 | format_ << 7 | format_ << 10 | int(b_is_mn_major) << 16 | columns >> 3 << 17 | rows >> 4 << 24
 
 
-def reserve(out: Builder, target: SsaValue, columns: int) -> None:
-    """Allocate columns in one warp, store their address at a shared pointer, and give up the right to allocate more."""
+def reserve(out: Builder, target: SsaValue, columns: int, blocks: int = 1) -> None:
+    """Allocate columns in one warp, store their address at a shared pointer, and give up the right to allocate more; one warp
+    of each block of a pair if `blocks` is 2."""
     text = (
-        f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [$0], {columns}; "
-        "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"
+        f"tcgen05.alloc.cta_group::{blocks}.sync.aligned.shared::cta.b32 [$0], {columns}; "
+        f"tcgen05.relinquish_alloc_permit.cta_group::{blocks}.sync.aligned;"
     )
     out.inline_ptx(text, "l,~{memory}", [target], side_effects=True)
 
@@ -108,9 +109,9 @@ def address(out: Builder, source: SsaValue) -> SsaValue:
     return out.inline_ptx("ld.shared.b32 $0, [$1];", "=r,l,~{memory}", [source], [i32], side_effects=True)[0]
 
 
-def free(out: Builder, space: SsaValue, columns: int) -> None:
-    """Free columns, in the warp that allocated them."""
-    text = f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 $0, {columns};"
+def free(out: Builder, space: SsaValue, columns: int, blocks: int = 1) -> None:
+    """Free columns, in the warp that allocated them; in those of each block of a pair if `blocks` is 2."""
+    text = f"tcgen05.dealloc.cta_group::{blocks}.sync.aligned.b32 $0, {columns};"
     out.inline_ptx(text, "r,~{memory}", [space], side_effects=True)
 
 
@@ -122,11 +123,13 @@ def multiply(
     accumulate: SsaValue,
     shape: tuple[int, int, int],
     dtype: DType,
+    blocks: int = 1,
 ) -> None:
     """Start the product of a stage, of `shape` M, N and K, into the accumulator at address `target` (i32); it is added to that
-    accumulator if `accumulate` (i1). One text, so that nothing comes between its instructions."""
+    accumulator if `accumulate` (i1). If `blocks` is 2, of a pair: M is that of each block, and each has half of B's rows. One
+    text, so that nothing comes between its instructions."""
     rows, columns, depth = shape
-    instruction_rows = min(rows, TMEM_LANES)
+    instruction_rows = blocks * min(rows, TMEM_LANES)
     code = instruction(instruction_rows, columns, dtype, b_is_mn_major=right.mn_major)
     statements = [
         ".reg .pred more; .reg .b32 code, to; .reg .b64 a, b;",
@@ -138,7 +141,7 @@ def multiply(
         for k in range(0, depth, K):
             first, second = left_offset(left, tile, k, dtype), descriptor_offset(k, right.atom_bytes, right.mn_major, dtype)
             statements.append(f"add.s64 a, $1, {first}; add.s64 b, $2, {second};")
-            statements.append(f"tcgen05.mma.cta_group::1.kind::f16 [to], a, b, code, {'more' if k else '$3'};")
+            statements.append(f"tcgen05.mma.cta_group::{blocks}.kind::f16 [to], a, b, code, {'more' if k else '$3'};")
     assert left.matrix_descriptor is not None
     operands = [target, left.matrix_descriptor, right.matrix_descriptor, accumulate]
     out.inline_ptx("{ " + " ".join(statements) + " }", "r,l,l,b,~{memory}", operands, side_effects=True)
@@ -157,6 +160,16 @@ def own_lanes(out: Builder, warp: SsaValue) -> SsaValue:
 def commit(out: Builder, barrier: SsaValue) -> None:
     """Arrive at an mbarrier, given by a shared pointer, once all products that this thread has started are complete."""
     text = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [$0];"
+    out.inline_ptx(text, "l,~{memory}", [barrier], side_effects=True)
+
+
+def commit_in_pair(out: Builder, barrier: SsaValue) -> None:
+    """Arrive at an mbarrier, given by this block's shared pointer, in both blocks of a pair, once all products of the pair that
+    this thread has started are complete."""
+    text = (
+        "{ .reg .b16 both; mov.b16 both, 3; "
+        "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [$0], both; }"
+    )
     out.inline_ptx(text, "l,~{memory}", [barrier], side_effects=True)
 
 

@@ -9,6 +9,7 @@ several copies, and so is one with longer rows: one copy for each sub-tile of 12
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from tilec.ir.facts.tensor_maps import MAP_ELEMENTS, MAP_SWIZZLES, MAX_BOX, MAX_MAP_RANK
@@ -25,10 +26,16 @@ ALIGNMENT: Final = ROWS_REPEAT * MAP_SWIZZLES[-1]
 MOST_BYTES: Final = (1 << 20) - 1
 """Maximum bytes per stage: the limit of an mbarrier's transaction count."""
 
-_COPY: Final = "cp.async.bulk.tensor.{rank}d.{space}.global.tile.mbarrier::complete_tx::bytes"
-_OF_CLUSTER: Final = "shared::cluster"
-_OF_BLOCK: Final = "shared::cta"
-"""How a copy names its destination, which is this block's shared memory either way."""
+_COPY: Final = "cp.async.bulk.tensor.{rank}d.{space}.global.tile.mbarrier::complete_tx::bytes{pair}"
+
+
+class Names(Enum):
+    """How a copy names its destination, which is this block's shared memory in every case: as that of a cluster, or of the
+    block (PTX 8.6); or in a pair, of which the mbarrier may be the leader's (PTX ISA, `.cta_group::2`)."""
+
+    CLUSTER = ("shared::cluster", "")
+    BLOCK = ("shared::cta", "")
+    PAIR = ("shared::cluster", ".cta_group::2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +103,10 @@ def copy_stage(
     target: SsaValue,
     origin: list[SsaValue],
     full: SsaValue,
-    own_block: bool = False,
+    names: Names = Names.CLUSTER,
 ) -> None:
     """Issue the copies of the box at coordinates `origin` (i32, outermost axis first) into the stage at shared pointer
-    `target`; they complete on the mbarrier `full`. `map_` is the address of the tensor map (i64). `own_block`: the text names
-    the block's own shared memory (PTX 8.6), not a cluster's, as on targets that copy nowhere else."""
+    `target`; they complete on the mbarrier `full`. `map_` is the address of the tensor map (i64)."""
     rows, sub_tile_rows = box.extents[row_axis], stage.shape[0] // sub_tiles
     for atom in range(stage.swizzle_atoms):
         for first in range(0, stage.shape[0], rows):
@@ -110,7 +116,7 @@ def copy_stage(
                 coordinates[row_axis - 1] = out.add(coordinates[row_axis - 1], sub_tile)
             coordinates[row_axis] = out.add(coordinates[row_axis], row) if row else coordinates[row_axis]
             coordinates[-1] = out.add(coordinates[-1], atom * stage.width) if atom else coordinates[-1]
-            _copy(out, map_, out.offset(target, atom * stage.atom_bytes + first * box.swizzle), coordinates, full, own_block)
+            _copy(out, map_, out.offset(target, atom * stage.atom_bytes + first * box.swizzle), coordinates, full, names)
 
 
 def store_box(out: Builder, map_: SsaValue, origin: list[SsaValue], source: SsaValue) -> None:
@@ -134,12 +140,13 @@ def wait_stores(out: Builder, pending: int, *, complete: bool) -> None:
 
 
 def _copy(
-    out: Builder, map_: SsaValue, target: SsaValue, origin: list[SsaValue], full: SsaValue, own_block: bool
+    out: Builder, map_: SsaValue, target: SsaValue, origin: list[SsaValue], full: SsaValue, names: Names
 ) -> None:  # fmt: skip
     assert map_.type is i64 and all(value.type is i32 for value in origin)
     rank = len(origin)
     coordinates = ", ".join(f"${2 + axis}" for axis in range(rank))
-    copy = _COPY.format(rank=rank, space=_OF_BLOCK if own_block else _OF_CLUSTER)
+    space, pair = names.value
+    copy = _COPY.format(rank=rank, space=space, pair=pair)
     text = f"{copy} [$0], [$1, {{{coordinates}}}], [${2 + rank}];"
     constraints = f"l,l,{','.join('r' * rank)},l,~{{memory}}"
     out.inline_ptx(text, constraints, [target, map_, *reversed(origin), full], side_effects=True)

@@ -199,6 +199,7 @@ def emulate(
         next(maps) if slot.kind == "tensor_map" else _argument(slot, pointers, values, dtypes) for slot in manifest.abi
     ]
     grid = [axis.evaluate(env) for axis in manifest.grid]
+    grid[0] *= manifest.cluster
     if manifest.schedule.get("persistent"):  # the kernel is correct for any grid size
         width = cluster_shape(module.functions[manifest.entry], None)[0] if manifest.entry in module.functions else 1
         grid[0] = min(grid[0], width * PERSISTENT_BLOCKS[seed % len(PERSISTENT_BLOCKS)])

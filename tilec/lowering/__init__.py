@@ -26,6 +26,7 @@ from tilec.lowering import (
     convert,
     launch,
     memory,
+    pairs,
     products,
     reduce,
     rings,
@@ -48,6 +49,7 @@ _RULE_MODULES: Final = (
     convert,
     launch,
     memory,
+    pairs,
     products,
     reduce,
     rings,
@@ -126,4 +128,5 @@ def _module(function: Function, context: Context, min_blocks: int | None) -> str
         threads=context.threads,
         min_blocks=min_blocks,
         alignment=alignment,
+        cluster=function.cluster,
     )

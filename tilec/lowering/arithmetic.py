@@ -33,6 +33,7 @@ from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.integers import absolute, floor_division, shift
 from tilec.lowering.narrow_floats import narrowed, widened
+from tilec.lowering.pairs import tile_blocks
 from tilec.lowering.rules import lowers
 from tilec.mlir import types as mlir
 from tilec.mlir.builder import FloatOp, FloatTest, IntegerOp, IntegerTest
@@ -70,12 +71,12 @@ def lower_iota(context: Context, op: Iota) -> None:
 
 @lowers(BlockId)
 def lower_block_id(context: Context, op: BlockId) -> None:
-    context.assign(op.result, [context.special_register(f"ctaid.{'xyz'[op.axis]}")])
+    context.assign(op.result, [tile_blocks(context, "ctaid", op.axis)])
 
 
 @lowers(NumBlocks)
 def lower_num_blocks(context: Context, op: NumBlocks) -> None:
-    context.assign(op.result, [context.special_register(f"nctaid.{'xyz'[op.axis]}")])
+    context.assign(op.result, [tile_blocks(context, "nctaid", op.axis)])
 
 
 @lowers(DimValue)

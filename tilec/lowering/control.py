@@ -10,10 +10,12 @@ from tilec.atoms.registers import reallocate_registers
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops import Binary, BinaryInRange, Constant, For, If
 from tilec.ir.ops.launch_ops import LaunchedBlocks
+from tilec.ir.ops.pair_ops import PairMma
 from tilec.ir.ops.staging_ops import GroupProduct, SharedLoad, StageCopy
 from tilec.ir.ops.sync_ops import Roles, SharedFree
 from tilec.ir.ops.tmem_ops import ThreadProduct
 from tilec.lowering.context import Context
+from tilec.lowering.pairs import cluster_rank
 from tilec.lowering.words import Words
 from tilec.mlir.types import SsaValue
 from tilec.target.schedule import REGISTERS
@@ -116,11 +118,16 @@ def lower_roles(context: Context, op: Roles, lower: Lower) -> None:
     def single_thread() -> SsaValue:
         return elected(context) if elects else context.compare("eq", context.thread(), context.constant(0))
 
+    def leads(region: Block) -> SsaValue | None:
+        """Whether this block runs a role that starts products of a pair; None of other roles, which every block runs."""
+        starts = any(isinstance(inner, PairMma) for inner in region.walk())
+        return context.compare("eq", cluster_rank(context), context.constant(0)) if starts else None
+
     def lower_role(number: int, first: int) -> None:
         def lower_region() -> None:
             with context.role(number + 1, first, op.warps[number]):
                 reallocate_registers(context, op.registers[number] or equal_registers, equal_registers)
-                with context.where(single_thread() if op.alone[number] else None):
+                with context.where(leads(op.regions[number])), context.where(single_thread() if op.alone[number] else None):
                     lower(op.regions[number].ops)
 
         if number == len(op.regions) - 1:

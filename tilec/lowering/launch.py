@@ -7,6 +7,7 @@ from typing import Final
 from tilec.ir.core import Access
 from tilec.ir.ops.launch_ops import GridExtent, LaunchedBlocks, WaitPrior
 from tilec.lowering.context import Context
+from tilec.lowering.pairs import tile_blocks
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import GLOBAL, i32, i64
 
@@ -17,8 +18,8 @@ LAST_BLOCKS: Final = 2048
 
 @lowers(LaunchedBlocks)
 def lower_launched_blocks(context: Context, op: LaunchedBlocks) -> None:
-    """`%nctaid.x`."""
-    context.assign(op.result, [context.special_register("nctaid.x")])
+    """`%nctaid.x`; the pairs in it, if blocks form pairs."""
+    context.assign(op.result, [tile_blocks(context, "nctaid", 0)])
 
 
 @lowers(GridExtent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tilec.atoms import cp_async, mbarrier
 from tilec.ir.core import Op, Value
+from tilec.ir.ops.pair_ops import PairRing
 from tilec.ir.ops.sync_ops import (
     Acquire,
     Barrier,
@@ -36,6 +37,16 @@ def lower_ring(context: Context, op: Ring) -> None:
         mbarrier.make(context, base, op.result.ring.stages, op.readers, op.consumer_roles if op.consumer_roles > 1 else 0)
 
 
+@lowers(PairRing)
+def lower_pair_ring(context: Context, op: PairRing) -> None:
+    """The first thread of each block initializes its mbarriers; the other block may use them after a barrier of the pair."""
+    base = context.offset(context.shared_base(), op.offset)
+    context.assign(op.result, [base])
+    with context.where(context.compare("eq", context.thread(), context.constant(0))):
+        mbarrier.make(context, base, op.result.ring.stages, op.readers, producers=op.producers)
+        mbarrier.publish(context)
+
+
 @lowers(SharedFree)
 def lower_nothing(context: Context, op: Op) -> None:
     """No code: the shared memory plan has already reused the bytes."""
@@ -43,8 +54,10 @@ def lower_nothing(context: Context, op: Op) -> None:
 
 @lowers(Barrier)
 def lower_barrier(context: Context, op: Barrier) -> None:
-    """A barrier for all threads of the block, or a named barrier for those of the role."""
-    if op.scope == "role" and context.role_number:
+    """A barrier for all threads of the block or of both blocks of a pair, or a named barrier for those of the role."""
+    if op.scope == "cluster":
+        mbarrier.meet_in_cluster(context)
+    elif op.scope == "role" and context.role_number:
         context.named_barrier(context.role_number, context.threads)
     else:
         op.require(op.scope == "block", f"nothing lowers the scope {op.scope} here")
@@ -59,8 +72,12 @@ def lower_acquire(context: Context, op: Acquire) -> None:
         return
     stage, stages = context.scalar(op.stage), op.ring.ring.stages
     previous_parity = context.bit_xor(context.scalar(op.parity), 1)
-    mbarrier.wait(context, mbarrier.empty(context, context.pointer(op.ring), stage, stages), previous_parity)
-    if op.expected:
+    # Threads of both blocks release accumulators; a stage of operands is released by the leader's products, for each block.
+    wait = mbarrier.wait_in_cluster if is_of_pair(op.ring) and not op.expected else mbarrier.wait
+    wait(context, mbarrier.empty(context, context.pointer(op.ring), stage, stages), previous_parity)
+    if op.expected and is_of_pair(op.ring):
+        mbarrier.expect_at_leader(context, leaders_full(context, op.ring, op.stage), op.expected)
+    elif op.expected:
         mbarrier.expect(context, full(context, op.ring, op.stage), op.expected)
 
 
@@ -88,7 +105,11 @@ def lower_release(context: Context, op: Release) -> None:
         return
     barrier = mbarrier.empty(context, context.pointer(op.ring), context.scalar(op.stage), op.ring.ring.stages)
     lane = context.bit_and(context.thread(), 31)
-    mbarrier.arrive(context, barrier, context.compare("eq", lane, context.constant(0)))
+    first = context.compare("eq", lane, context.constant(0))
+    if is_of_pair(op.ring):
+        mbarrier.arrive_at_leader(context, mbarrier.of_leader(context, barrier), first)
+    else:
+        mbarrier.arrive(context, barrier, first)
 
 
 @lowers(OrderWait)
@@ -135,6 +156,11 @@ def by_groups(ring: Value) -> bool:
     return ring_op.sync == "groups"
 
 
+def is_of_pair(ring: Value) -> bool:
+    """Whether the stages of a ring lie in both blocks of a pair."""
+    return isinstance(ring.owner, PairRing)
+
+
 def order_barrier(context: Context, op: OrderOp, consumer: int) -> SsaValue:
     """The mbarrier on which a consumer waits before its phase."""
     return mbarrier.order_barrier(context, context.pointer(op.ring), consumer, op.ring.ring.stages)
@@ -143,3 +169,8 @@ def order_barrier(context: Context, op: OrderOp, consumer: int) -> SsaValue:
 def full(context: Context, ring: Value, stage: Value) -> SsaValue:
     """The mbarrier whose phase the bytes of a stage complete."""
     return mbarrier.full(context, context.pointer(ring), context.scalar(stage))
+
+
+def leaders_full(context: Context, ring: Value, stage: Value) -> SsaValue:
+    """The address (i64) of the full barrier of a stage in the leader of the pair."""
+    return mbarrier.of_leader(context, full(context, ring, stage))

@@ -11,7 +11,7 @@ from tilec.ir.ops.staging_ops import AsyncCopy, SharedAlloc, SharedLoad, TensorC
 from tilec.ir.types import ScratchType
 from tilec.lowering.context import Context
 from tilec.lowering.positions import position
-from tilec.lowering.rings import full
+from tilec.lowering.rings import full, is_of_pair, leaders_full
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import SsaValue, i64
 
@@ -69,7 +69,9 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
     rows = buffer.shape[0]
     stage = stage_pointer(context, op.buffer, op.stage)
     coordinates = [context.scalar(value) for value in op.offsets]
-    barrier = full(context, allocation.operands[0], op.stage)
+    ring = allocation.operands[0]
+    pair = is_of_pair(ring)
+    barrier = leaders_full(context, ring, op.stage) if pair else full(context, ring, op.stage)
     box = tma.box_of(op.source.tensor, buffer, op.row_axis, op.sub_tiles)
     map_ = context.tensor_map(op.source, box)
     smaller_boxes = tma.smaller_box_rows(rows) if op.unfilled else ()
@@ -87,7 +89,8 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
         mbarrier.complete(
             context, barrier, omitted_bytes, context.compare("sle", rows_in_bounds, context.constant(smaller_boxes[0]))
         )
-    tma.copy_stage(context, map_, box, op.row_axis, op.sub_tiles, buffer, stage, coordinates, barrier, context.own_block)
+    names = tma.Names.PAIR if pair else tma.Names.BLOCK if context.own_block else tma.Names.CLUSTER
+    tma.copy_stage(context, map_, box, op.row_axis, op.sub_tiles, buffer, stage, coordinates, barrier, names)
 
 
 def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilec.atoms import mbarrier, tcgen05, tcgen05_rows
 from tilec.atoms.staged_operands import Left, Right
 from tilec.ir.core import Value
+from tilec.ir.ops.pair_ops import PairMma
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemAlloc, TmemFree, TmemLoad, TmemMma, TmemReserve
 from tilec.ir.types import TmemSpaceType
 from tilec.lowering.context import Context
-from tilec.lowering.rings import full
+from tilec.lowering.rings import full, is_of_pair
 from tilec.lowering.rules import lowers
 from tilec.lowering.staging import stage_pointer
 from tilec.lowering.tmem_addresses import own_lanes, stage_address
+from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue
 
 
@@ -21,7 +25,7 @@ def lower_tmem_reserve(context: Context, op: TmemReserve) -> None:
     slot = context.offset(context.shared_base(), op.offset)
     context.assign(op.result, [slot])
     with context.where(_is_first_warp(context)):
-        tcgen05.reserve(context, slot, _columns(op.result))
+        tcgen05.reserve(context, slot, _columns(op.result), context.function.cluster)
 
 
 @lowers(TmemAlloc)
@@ -39,20 +43,27 @@ def lower_tmem_mma(context: Context, op: TmemMma) -> None:
     target = stage_address(context, op.accumulator, op.accumulator_stage)
     shape = *op.accumulator.tmem.shape, left.shape[1]
     operands = Left(a, left.atom_bytes), Right(b, right.atom_bytes)
-    tcgen05.multiply(context, *operands, target, context.scalar(op.accumulate), shape, left.dtype)
+    accumulate, blocks = context.scalar(op.accumulate), context.function.cluster
+    tcgen05.multiply(context, *operands, target, accumulate, shape, left.dtype, blocks)
+
+
+@lowers(PairMma)
+def lower_pair_mma(context: Context, op: PairMma) -> None:
+    """The same instructions; each has 128 rows in each block."""
+    lower_tmem_mma(context, op)
 
 
 @lowers(CommitMma)
 def lower_commit_mma(context: Context, op: CommitMma) -> None:
     """The products arrive at the stage's full barrier."""
-    tcgen05.commit(context, full(context, op.ring, op.stage))
+    _commit(op.ring)(context, full(context, op.ring, op.stage))
 
 
 @lowers(ReleaseMma)
 def lower_release_mma(context: Context, op: ReleaseMma) -> None:
     """The products arrive at the stage's empty barrier."""
     stage = context.scalar(op.stage)
-    tcgen05.commit(context, mbarrier.empty(context, context.pointer(op.ring), stage, op.ring.ring.stages))
+    _commit(op.ring)(context, mbarrier.empty(context, context.pointer(op.ring), stage, op.ring.ring.stages))
 
 
 @lowers(TmemLoad)
@@ -72,7 +83,11 @@ def lower_tmem_free(context: Context, op: TmemFree) -> None:
     """The warp that allocated the columns frees them."""
     space = op.operands[0]
     with context.where(_is_first_warp(context)):
-        tcgen05.free(context, tcgen05.address(context, context.pointer(space)), _columns(space))
+        tcgen05.free(context, tcgen05.address(context, context.pointer(space)), _columns(space), context.function.cluster)
+
+
+def _commit(ring: Value) -> Callable[[Builder, SsaValue], None]:
+    return tcgen05.commit_in_pair if is_of_pair(ring) else tcgen05.commit
 
 
 def _is_first_warp(context: Context) -> SsaValue:

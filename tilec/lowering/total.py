@@ -49,6 +49,7 @@ KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     "nvvm.barrier": ("id", "number_of_threads"),
     "nvvm.cp.async.commit.group": (),
     "nvvm.cp.async.wait.group": (),
+    "nvvm.read.ptx.sreg.cluster.ctarank": (),
     **{f"nvvm.read.ptx.sreg.{name}": () for name in ("tid.x", *(f"{n}ctaid.{axis}" for n in ("", "n") for axis in "xyz"))},
 }
 """Permitted operations, each with the keywords that may appear among its operands and types."""
@@ -91,8 +92,18 @@ INLINE: Final = tuple(
         r"@\$2 mbarrier\.complete_tx\.shared::cta\.b64 \[\$0\], \$1;",
         r"@\$1 mbarrier\.arrive\.shared::cta\.b64 _, \[\$0\];",
         r"\{ \.reg \.pred done; again: mbarrier\.try_wait\.parity\.shared::cta\.b64 done, \[\$0\], \$1; @!done bra again; \}",
+        r"fence\.mbarrier_init\.release\.cluster;",
+        r"barrier\.cluster\.arrive\.release; barrier\.cluster\.wait\.acquire;",
+        r"mapa\.shared::cluster\.u64 \$0, \$1, 0;",
+        r"mbarrier\.arrive\.expect_tx\.relaxed\.cluster\.shared::cluster\.b64 _, \[\$0\], \d+;",
+        r"@\$1 mbarrier\.arrive\.release\.cluster\.shared::cluster\.b64 _, \[\$0\];",
+        r"\{ \.reg \.pred done; again: mbarrier\.try_wait\.parity\.acquire\.cluster\.shared::cta\.b64 done, \[\$0\], \$1; "
+        r"@!done bra again; \}",
+        r"\{ \.reg \.b16 both; mov\.b16 both, 3; tcgen05\.commit\.cta_group::2\.mbarrier::arrive::one\.shared::cluster"
+        r"\.multicast::cluster\.b64 \[\$0\], both; \}",
         r"bar\.warp\.sync -1;",
-        rf"cp\.async\.bulk\.tensor\.[2-5]d\.shared::(?:cluster|cta)\.global\.tile\.mbarrier::complete_tx::bytes "
+        rf"cp\.async\.bulk\.tensor\.[2-5]d\.shared::(?:cluster|cta)\.global\.tile\.mbarrier::complete_tx::bytes"
+        rf"(?:\.cta_group::2)? "
         rf"\[\$0\], \[\$1, {_LIST}\], \[{_REGISTER}\];",
         r"stmatrix\.sync\.aligned\.m8n8\.x2\.shared\.b16 \[\$0\], \{\$1, \$2\};",
         r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 \[\$0\], \{\$1, \$2, \$3, \$4\};",
@@ -100,12 +111,12 @@ INLINE: Final = tuple(
         r"cp\.async\.bulk\.commit_group;",
         r"cp\.async\.bulk\.wait_group(?:\.read)? \d+;",
         r"elect\.sync _\|\$0, 0xffffffff;",
-        r"tcgen05\.alloc\.cta_group::1\.sync\.aligned\.shared::cta\.b32 \[\$0\], \d+; "
-        r"tcgen05\.relinquish_alloc_permit\.cta_group::1\.sync\.aligned;",
+        r"tcgen05\.alloc\.cta_group::[12]\.sync\.aligned\.shared::cta\.b32 \[\$0\], \d+; "
+        r"tcgen05\.relinquish_alloc_permit\.cta_group::[12]\.sync\.aligned;",
         r"ld\.shared\.b32 \$0, \[\$1\];",
-        r"tcgen05\.dealloc\.cta_group::1\.sync\.aligned\.b32 \$0, \d+;",
+        r"tcgen05\.dealloc\.cta_group::[12]\.sync\.aligned\.b32 \$0, \d+;",
         r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one\.shared::cluster\.b64 \[\$0\];",
-        r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::1\.kind::f16 \[to\], a, b, code, (?:more|\$3); \}",
+        r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::[12]\.kind::f16 \[to\], a, b, code, (?:more|\$3); \}",
         rf"tcgen05\.fence::after_thread_sync; (?:tcgen05\.ld\.sync\.aligned\.16x256b\.x\d+\.b32 {_LIST}, "
         rf"\[{_REGISTER} \+ \d+\]; )+tcgen05\.wait::ld\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
         r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::1\.kind::f16 \[\$0\], (?:a|\[from\]), b, code, (?:more|\$3); \}",
@@ -128,7 +139,8 @@ _COMPARISONS: Final = frozenset(
     ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge", "oeq", "une", "olt", "ole", "ogt", "oge", "uno")
 )
 _SIGNATURE: Final = re.compile(r"llvm\.func @[\w$]+\((?P<arguments>.*)\) attributes \{nvvm\.kernel, nvvm\.reqntid = "
-                               r"array<i32: \d+>(?:, nvvm\.minctasm = \d+ : i32)?\} \{")  # fmt: skip
+                               r"array<i32: \d+>(?:, nvvm\.minctasm = \d+ : i32)?"
+                               r"(?:, nvvm\.cluster_dim = array<i32: 2, 1, 1>)?\} \{")  # fmt: skip
 _BYTES: Final = r"!llvm\.ptr \{llvm\.byval = !llvm\.array<128 x i8>, llvm\.align = 64 : i64, nvvm\.grid_constant\}"
 """A tensor map: it is never written, and the launcher aligns it (`MAP_ALIGNMENT`)."""
 _ARGUMENT: Final = re.compile(rf"%[\w$]+: (?:!llvm\.ptr<1> \{{(?P<promise>[^}}]*)\}}|{_BYTES}|i\d+|f16|bf16|f32)")

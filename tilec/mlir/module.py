@@ -25,11 +25,21 @@ class Argument:
 
 
 def kernel_module(
-    symbol: str, arguments: Sequence[Argument], lines: Sequence[str], *, threads: int, min_blocks: int | None, alignment: int
+    symbol: str,
+    arguments: Sequence[Argument],
+    lines: Sequence[str],
+    *,
+    threads: int,
+    min_blocks: int | None,
+    alignment: int,
+    cluster: int = 1,
 ) -> str:
     """`threads` per block. Registers are limited so that `min_blocks` blocks fit a multiprocessor (PTX ISA, `.minnctapersm`).
-    `alignment` of the dynamic shared memory is in bytes."""
+    `alignment` of the dynamic shared memory is in bytes. `cluster`: blocks of a cluster, consecutive on the first axis of the
+    grid (PTX ISA, `.reqnctapercluster`)."""
     occupancy = f", nvvm.minctasm = {min_blocks} : i32" if min_blocks else ""
+    if cluster > 1:
+        occupancy += f", nvvm.cluster_dim = array<i32: {cluster}, 1, 1>"
     text_lines = [
         "module {",
         f"llvm.mlir.global external @{DYNAMIC_SHARED}() "

@@ -45,6 +45,8 @@ REGISTERS: Final = 65536
 MOST_REGISTERS: Final = 255
 """Maximum registers per thread."""
 MOST_STAGES: Final = 16
+PAIR: Final = 2
+"""Blocks of a cluster whose products read the shared memory of both."""
 CONSUMER: Final = "consumer"
 """The role of a block with a producer that has the kernel's tiles; the others are `tilec.target.families.Helper`s."""
 
@@ -248,9 +250,27 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
         found.append(Problem("store", text, 'write `copy = "tma"` too, or leave `store` out'))
     if schedule.persistent and all(loop.copy != TMA for loop in schedule.pipelines):
         found.append(_not_yet("persistent", "persistent blocks whose operands do not come by `tma`", "false"))
-    if schedule.cluster != 1:
-        found.append(_not_yet("cluster", f"clusters of {schedule.cluster} blocks", "1"))
+    found += _of_cluster(schedule)
     return list(dict.fromkeys(found))
+
+
+NO_PAIR: Final = Problem(
+    "cluster",
+    "pairs of blocks whose products are not those in tensor memory, of operands copied by `tma`",
+    'write `copy = "tma"` too, for sm_100 alone, or leave `cluster` out',
+)
+"""Why blocks form no pairs, whatever the kernel."""
+
+
+def _of_cluster(schedule: Schedule) -> list[Problem]:
+    """Blocks form pairs where products read the shared memory of both."""
+    if schedule.cluster == 1:
+        return []
+    if schedule.cluster != PAIR:
+        return [Problem("cluster", f"clusters of {schedule.cluster} blocks", f"write 1, or {PAIR} for pairs of blocks")]
+    if all(loop.copy == TMA and loop.family is not None and loop.family.in_tensor_memory for loop in schedule.pipelines):
+        return [] if schedule.pipelines else [Problem("cluster", "pairs of blocks without products", "leave it out")]
+    return [NO_PAIR]
 
 
 def fed_family(copy: str, target: Target, wanted: str | None = None) -> Family:

@@ -33,14 +33,16 @@ from tilec.passes.schedule.pipelining import back_to_back, direct_products, tens
 from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
-from tilec.passes.schedule.specialization import persistent, pingpong
+from tilec.passes.schedule.specialization import pairs, persistent, pingpong
 from tilec.target.families import CP_ASYNC, MMA_SYNC, TMA, Family, Issuer, family_named
 from tilec.target.schedule import (
     AFTER_WAIT,
     GRID,
     MOST_WARPS,
+    NO_PAIR,
     NOT_AHEAD,
     NOTHING_FIXED,
+    PAIR,
     PINGPONG,
     REGISTERS,
     THREADS,
@@ -74,6 +76,11 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     note_proofs(function)
     draft = _copy(function)
     canonicalize(draft)
+    if wanted.cluster == PAIR:
+        problem = _pair_problem(draft, target, wanted)
+        if problem is not None:
+            raise refusal(function, problem, wanted, target)
+        pairs.halve(draft)
     warps = function.num_warps or wanted.warps or product_warps(draft) or tile_warps(draft)
     schedule = Schedule(
         _tma_roles(draft, target, wanted) if wanted.copy == TMA else (Role("all", warps),),
@@ -99,6 +106,15 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     if found:
         raise refusal(function, found[0], wanted, target)
     return schedule
+
+
+def _pair_problem(draft: Function, target: Target, wanted: Overrides) -> Problem | None:
+    """Why blocks cannot form pairs; None if they can."""
+    family = fed_family(TMA, target, wanted.mma)
+    if wanted.copy != TMA or not target.feeds(family, TMA) or not family.in_tensor_memory:
+        return NO_PAIR
+    text = pairs.problem(draft)
+    return Problem("cluster", f"no pairs of blocks: {text}", "leave `cluster` out") if text else None
 
 
 def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role, ...]:
@@ -281,6 +297,8 @@ def _tma_problem(function: Function, candidate: Candidate, family: Family, targe
     chain = candidate.chain(family)
     if not target.feeds(family, TMA):
         text = f"`tma` feeds `{family.name}`, which {target} lacks"
+    elif chain is not None and function.cluster > 1:
+        text = "back-to-back products are not those of a pair of blocks"
     elif chain is not None:
         text = back_to_back.problem(function, chain) or ""
     elif family not in candidate.families:

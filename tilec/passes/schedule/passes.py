@@ -18,7 +18,7 @@ from tilec.passes.schedule.layouts import conversions, layout, shared_conversion
 from tilec.passes.schedule.pipelining import bounds_fill, staging
 from tilec.passes.schedule.simplify import exponentials, in_range, versioning
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
-from tilec.passes.schedule.specialization import persistent, pingpong, roles
+from tilec.passes.schedule.specialization import pairs, persistent, pingpong, roles
 from tilec.passes.schedule.sync import barrier_insertion
 from tilec.target.families import TMA
 from tilec.target.schedule import STREAMED, Schedule
@@ -55,6 +55,10 @@ class Pass:
         return self.name.replace("_", "-")
 
 
+def _of_one_block(schedule: Schedule, _: Target) -> bool:
+    return schedule.cluster == 1
+
+
 STAGING: Final = Pass(
     "staging",
     lambda function, settings: staging.stage(function, settings.schedule),
@@ -74,6 +78,12 @@ SHARED_CONVERSIONS: Final = Pass(
 PASSES: Final = (
     Pass("canonicalize", lambda function, _: canonicalize(function), "Later passes need not know equal forms."),
     Pass(
+        "pairs",
+        lambda function, _: pairs.halve(function),
+        "Every later pass sees the tiles of one block of a pair.",
+        when=lambda schedule, _: schedule.cluster > 1,
+    ),
+    Pass(
         "dependency_wait",
         lambda function, settings: dependency_wait.insert(function, settings.schedule),
         "The scalars that may precede the wait are those of the kernel itself, before loops and copies add others.",
@@ -91,11 +101,13 @@ PASSES: Final = (
         "prologue_stages",
         lambda function, settings: prologue_stages.hoist(function, settings.schedule),
         "It peels the producer's loop that staging made.",
+        when=_of_one_block,
     ),
     Pass(
         "bounds_fill",
         lambda function, _: bounds_fill.mark(function),
         "All copies are made, and an iteration still has one copy of its code.",
+        when=_of_one_block,
         check=bounds_fill_check.check,
     ),
     Pass(

@@ -79,7 +79,7 @@ def _check_lifetime(function: Function, found: list[Op]) -> None:
         if not isinstance(op, TmemAlloc):
             continue
         between = ops[ops.index(reserved[0]) : ops.index(op)] if op in ops else []
-        if not any(isinstance(one, Barrier) and one.scope == "block" for one in between):
+        if not any(isinstance(one, Barrier) and one.scope in ("block", "cluster") for one in between):
             raise VerifyError(f"{at(op)} reads the address of its columns before a barrier of the block")
     users = [op for op in ops if any(isinstance(inner, _USES) for region in op.regions for inner in region.walk())]
     if any(not isinstance(op, Roles) for op in users):

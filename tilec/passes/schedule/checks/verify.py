@@ -29,6 +29,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
 from tilec.ir.ops import Exp2InParts, Permute, Reshape, Yield
+from tilec.ir.ops.pair_ops import BLOCKS, PairRing
 from tilec.ir.ops.signal_ops import OWN, Await, SignalMma, SignalOp
 from tilec.ir.ops.staging_ops import (
     GroupProduct,
@@ -44,7 +45,7 @@ from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Acquire, Barrier, OrderOp, Release, Ring, RingOp, Roles, Wait
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, ThreadProduct, TmemAccess
 from tilec.ir.types import TileType
-from tilec.passes.schedule.checks import barrier_check, persistent_check, ring_check, store_check, tmem_check
+from tilec.passes.schedule.checks import barrier_check, pair_check, persistent_check, ring_check, store_check, tmem_check
 from tilec.passes.schedule.checks.places import at
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.layouts.shared_conversions import kept_layout
@@ -64,6 +65,7 @@ def verify(function: Function, target: Target) -> None:
     _check_shared(function, target)
     _Walk(function, target).block(function.body, function.num_warps, False, ())
     tmem_check.check(function, target)
+    pair_check.check(function)
     persistent_check.check(function)
     barrier_check.check(function)
     ring_check.check(function)
@@ -157,7 +159,10 @@ class _Walk:
             case ScratchStoreRows() | TensorStore():
                 self.check_tensor_store(op, warps)
             case Barrier():
-                if op.scope == "cluster" or (op.scope == "role") != (warps != self.function.num_warps):
+                all_here = warps == self.function.num_warps
+                if op.scope == "cluster":
+                    all_here = all_here and self.function.cluster > 1 and op in self.function.body.ops
+                if (op.scope == "role") == all_here:
                     raise VerifyError(f"{at(op)}: threads of the {op.scope} that are not all here")
             case Roles():
                 self.roles(op)
@@ -243,7 +248,8 @@ class _Walk:
                 raise VerifyError(f"{at(alloc)}: {alloc.consumer_roles} roles take turns, each with its own index")
             if alloc.consumer_roles > 1 and len(reader_warps) != alloc.consumer_roles:
                 raise VerifyError(f"{at(alloc)}: {alloc.consumer_roles} roles take turns, and {len(reader_warps)} read it")
-            for warps in reader_warps if alloc.consumer_roles > 1 else [sum(reader_warps)]:
+            blocks = BLOCKS if isinstance(alloc, PairRing) and alloc.producers == 1 else 1  # the leader alone reads operands
+            for warps in reader_warps if alloc.consumer_roles > 1 else [blocks * sum(reader_warps)]:
                 if alloc.readers != warps:
                     raise VerifyError(f"{at(alloc)}: a stage is free after {alloc.readers} warps, and {warps} read it")
 

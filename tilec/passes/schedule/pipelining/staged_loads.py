@@ -8,6 +8,7 @@ from math import prod
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, Load, Mma, Permute, Reshape
+from tilec.ir.ops.pair_ops import BLOCKS
 from tilec.ir.ops.staging_ops import SUB_TILE_ROWS
 from tilec.passes.analysis.divisibility import divisor, expr_divisor, promised_symbols
 from tilec.passes.analysis.ranges import Range
@@ -15,7 +16,8 @@ from tilec.passes.analysis.ranges import Range
 
 @dataclass(eq=False, slots=True)
 class Operand:
-    """An operand of an `mma` that is copied through shared memory. `vector`: bytes per copy."""
+    """An operand of an `mma` that is copied through shared memory. `vector`: bytes per copy. `halved`: each block of a pair
+    copies half of the rows."""
 
     load: Load
     transposed: bool
@@ -23,11 +25,13 @@ class Operand:
     whole: bool  # a row of the tensor is a multiple of `vector` bytes
     chain: list[Op]  # operations that compute the load's offsets from the loop variable, in program order
     buffer: Value | None = None
+    halved: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the box in shared memory."""
-        return _matrix(self.load)
+        rows, columns = _matrix(self.load)
+        return (rows // BLOCKS if self.halved else rows), columns
 
     @property
     def row_axis(self) -> int:
@@ -37,7 +41,7 @@ class Operand:
     @property
     def sub_tiles(self) -> int:
         """Extent on the axis before `row_axis`: the box's rows are `sub_tiles` runs of consecutive tensor rows."""
-        return self.shape[0] // self.load.result.tile.shape[self.row_axis]
+        return _matrix(self.load)[0] // self.load.result.tile.shape[self.row_axis]
 
 
 def _row_axis(load: Load) -> int:

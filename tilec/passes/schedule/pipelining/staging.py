@@ -123,6 +123,9 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
         known: Converted = {}
         for loop in [op for op in block.ops if isinstance(op, For)]:
             products = _find_products(function, loop, facts, warps, by_rows)
+            for product in products:
+                if product.right is not None:
+                    product.right.halved = function.cluster > 1
             if products:
                 candidate = _candidate(loop, products, warps, max_accumulators)
                 invariant = invariant_operand(function, products[0].mma.operands[0], users_of(function.body), facts)

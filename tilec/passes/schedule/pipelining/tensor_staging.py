@@ -27,6 +27,7 @@ from tilec.ir.clone import clone
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.ops import For, If, Mma, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.pair_ops import BLOCKS, PairRing
 from tilec.ir.ops.staging_ops import SharedAlloc, SharedLoad, TensorCopy
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, ProxyFence, Release, Ring, SharedFree, Wait, WarpBarrier
 from tilec.ir.types import RingType, SharedType, TileType, i32
@@ -120,9 +121,10 @@ def pipeline(
     block.ops[loop_index : loop_index + 1] = [*before.ops, filled, consumer_loop, *after.ops]
 
 
-def operand_ring(out: Emitter, operands: list[Operand], stages: int, readers: int) -> Value:
-    """The ring of all operands, which `readers` warps read, and the buffer of each."""
-    ring, offset = out.add(Ring(sync="mbarriers", readers=readers), RingType(stages)), HEAD_BYTES
+def operand_ring(out: Emitter, operands: list[Operand], stages: int, readers: int, *, pair: bool = False) -> Value:
+    """The ring of all operands, which `readers` warps read, and the buffer of each. With `pair`, both blocks of one fill it."""
+    made = PairRing(sync="mbarriers", readers=readers, producers=BLOCKS) if pair else Ring(sync="mbarriers", readers=readers)
+    ring, offset = out.add(made, RingType(stages)), HEAD_BYTES
     for operand in operands:
         type_ = staged_type(operand, stages)
         operand.buffer = out.add(SharedAlloc(operands=[ring], offset=offset, alignment=tma.ALIGNMENT), type_)
@@ -137,8 +139,9 @@ def carried_position(tiles: For, initial: Value, name: str) -> Value:
     return tiles.regions[0].add_argument(initial.tile, name)
 
 
-def producer_loop(loop: For, operands: list[Operand], ring: Value, position: list[Value]) -> For:
-    """The producer's loop, which issues the copies of each iteration; `position` is its initial stage and parity."""
+def producer_loop(loop: For, operands: list[Operand], ring: Value, position: list[Value], rank: Value | None = None) -> For:
+    """The producer's loop, which issues the copies of each iteration; `position` is its initial stage and parity. `rank`: of
+    the block in its pair, if operands are halved."""
     body, producer_body = loop.regions[0], Block()
     result = For(operands=[*loop.operands[:3], *position], regions=[producer_body], variable=loop.variable, loc=loop.loc)
     mapping = {body.arguments[0]: producer_body.add_argument(TileType(i32), body.arguments[0].name)}
@@ -151,6 +154,9 @@ def producer_loop(loop: For, operands: list[Operand], ring: Value, position: lis
         assert operand.buffer is not None
         load = operand.load
         offsets = [mapping.get(value, value) for value in load.offsets]
+        if operand.halved:
+            assert rank is not None
+            offsets[operand.row_axis] = _own_rows(out, offsets[operand.row_axis], rank, operand.shape[0])
         copied = [load.source, operand.buffer, stage, *offsets]
         out.add(
             TensorCopy(
@@ -162,6 +168,14 @@ def producer_loop(loop: For, operands: list[Operand], ring: Value, position: lis
     producer_body.ops = out.ops
     result.define(TileType(i32), TileType(i32), names=POSITION_NAMES)
     return result
+
+
+def _own_rows(out: Emitter, offset: Value, rank: Value, rows: int) -> Value:
+    """The first row that a block of a pair copies. If the sum wraps, all rows lie outside of the tensor, as they would if it
+    did not: no tensor reaches to less than `rows` below 2^31."""
+    moved = out.binary("add", offset, out.binary("mul", rank, out.number(rows)))
+    moved.fits = True
+    return moved
 
 
 def repeat_offsets(out: Emitter, body: Block, operands: list[Operand], mapping: dict[Value, Value]) -> None:

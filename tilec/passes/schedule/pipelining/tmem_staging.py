@@ -22,6 +22,7 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.pair_ops import BLOCKS, PairMma, PairRing
 from tilec.ir.ops.signal_ops import SignalMma
 from tilec.ir.ops.sync_ops import Acquire, Barrier, ProxyFence, Release, Ring, Wait, WarpBarrier
 from tilec.ir.ops.tmem_ops import (
@@ -46,6 +47,7 @@ from tilec.passes.schedule.pipelining.tensor_staging import (
     operand_ring,
     producer_loop,
 )
+from tilec.passes.schedule.specialization.pairs import rank_of
 from tilec.passes.schedule.specialization.persistent import tile_loop
 from tilec.target.families import Family
 
@@ -63,13 +65,14 @@ def pipeline(
     """Replace the loop in `block`; the function's warps are the consumers."""
     setup, warps, tiles = Emitter(), function.num_warps, tile_loop(function)
     tile = product.mma.result.tile
-    ring = operand_ring(setup, operands, stages, 1)
+    pair = function.cluster > 1
+    ring = operand_ring(setup, operands, stages, 1, pair=pair)
     buffer_type = _accumulators(tile, 1 if tiles is None else ACCUMULATOR_STAGES)
-    results = setup.add(Ring(sync="mbarriers", readers=warps, offset=RING_OFFSET), RingType(buffer_type.stages))
+    results = setup.add(_ring_of_results(warps, pair), RingType(buffer_type.stages))
     space_type = TmemSpaceType(allocated_columns(buffer_type.columns))
     space = setup.add(TmemReserve(offset=ADDRESS_OFFSET), space_type)
     setup.add(ProxyFence())
-    setup.add(Barrier())
+    setup.add(Barrier(scope="cluster" if pair else "block"))
     accumulators = setup.add(TmemAlloc(operands=[space, results]), buffer_type)
     ops, before = function.body.ops, Emitter()
     zero = (before if tiles is None else setup).number(0)
@@ -77,7 +80,7 @@ def pipeline(
     positions = [zero] * 8 if tiles is None else [carried_position(tiles, zero, name) for name in names]
     start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
     ops[start:start] = setup.ops
-    filled = producer_loop(loop, operands, ring, positions[:2])
+    filled = producer_loop(loop, operands, ring, positions[:2], rank_of(function) if pair else None)
     multiplier = Emitter()
     multiplier.add(Acquire(operands=[results, *positions[4:6]]))
     products = _multiplier_loop(family, loop, product, ring, positions[2:4], accumulators, positions[4])
@@ -96,7 +99,16 @@ def pipeline(
         tiles.regions[0].ops[-1].operands += [*filled.results, *products.results, *started, *taken]
     index = block.ops.index(loop)
     block.ops[index : index + 1] = [*before.ops, filled, *multiplier.ops, *consumer.ops]
+    if pair:  # a block's shared and tensor memory is used until the other one has ended its roles too
+        function.body.ops.append(Barrier(scope="cluster"))
     function.body.ops.append(TmemFree(operands=[space]))
+
+
+def _ring_of_results(warps: int, pair: bool) -> Ring:
+    """The ring of accumulators, which `warps` warps of each block load."""
+    if pair:
+        return PairRing(sync="mbarriers", readers=BLOCKS * warps, producers=1, offset=RING_OFFSET)
+    return Ring(sync="mbarriers", readers=warps, offset=RING_OFFSET)
 
 
 def _accumulators(tile: TileType, stages: int) -> TmemType:
@@ -121,7 +133,8 @@ def _multiplier_loop(
     out.add(Wait(operands=[ring, stage, parity]))
     accumulate = out.compare("lt", loop.lower, variable)
     operands = [left.buffer, stage, right.buffer, stage, accumulators, target, accumulate]
-    out.add(TmemMma(operands=operands, family=family.name, loc=product.mma.loc))
+    kind = PairMma if isinstance(ring.owner, PairRing) else TmemMma
+    out.add(kind(operands=operands, family=family.name, loc=product.mma.loc))
     out.add(ReleaseMma(operands=[ring, stage]))
     out.add(Yield(operands=list(following(out, stage, parity, ring.ring.stages))))
     body.ops = out.ops

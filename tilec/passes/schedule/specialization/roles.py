@@ -52,7 +52,7 @@ def split(function: Function, schedule: Schedule) -> Function:
         return (op is wait and not waits_per_role) or is_setup or bool(op.results and set(op.results) <= launch_scalars)
 
     shared_ops = [op for op in body.ops if is_shared(op)]
-    last_ops = [op for op in body.ops if isinstance(op, TmemFree)]
+    last_ops = [op for op in body.ops if isinstance(op, TmemFree) or (_is_of_cluster(op) and op not in setup)]
     consumer_block = Block(ops=[op for op in body.ops if op not in helped and op not in last_ops and not is_shared(op)])
     helper_blocks = [_helper_block(body, tiles, ops, wait if waits_per_role else None) for ops in helper_ops]
     for op in consumer_block.walk():
@@ -70,6 +70,10 @@ def split(function: Function, schedule: Schedule) -> Function:
     body.ops = [*shared_ops, roles_op, *last_ops]
     function.num_warps = schedule.warps
     return function
+
+
+def _is_of_cluster(op: Op) -> bool:
+    return isinstance(op, Barrier) and op.scope == "cluster"
 
 
 def _does(op: Op, work: Work) -> bool:
