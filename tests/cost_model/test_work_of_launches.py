@@ -109,6 +109,22 @@ def test_a_thread_multiplies_whole_tiles_that_warps_store(shape: tuple[int, int,
     assert found.work.accumulators == 2
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_blocks_of_a_pair_share_a_tile(shape: tuple[int, int, int]) -> None:
+    """Each block copies its rows of a and half of the rows of b, multiplies its rows with all of b, and stores its rows."""
+    m, n, k = shape
+    found = launch(matmul(256, 256, dataclasses.replace(ONE_THREAD, cluster=2), "sm_100a"), product(m, n, k), B200)
+    tiles, trips = up(m, 256) * up(n, 256), up(k, 64)
+    assert found.work.launched == 2 * min(tiles, 74)
+    assert found.work.total("tensor") == tiles * trips * 256 * 256 * 64
+    moved = {role.name: float(role.inside["shared"].sum()) for role in found.work.roles if "shared" in role.inside}
+    operands = tiles * trips * (256 + 256) * 64 * SIZE
+    assert moved == {"producer": operands, "multiplier": operands}
+    whole = up(k, 64) * min(k, 64)
+    assert found.traffic.copied == SIZE * whole * (m * up(n, 256) + n * up(m, 256))
+    assert found.traffic.written == SIZE * m * n
+
+
 def test_a_tile_is_stored_while_the_next_is_multiplied() -> None:
     """With two accumulators in tensor memory a deep product takes its loops and one epilogue, with one an epilogue a turn."""
     values = product(4096, 4096, 4096)

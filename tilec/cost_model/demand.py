@@ -62,7 +62,7 @@ def demand(op: Op, warps: int, fused: frozenset[Op] = frozenset()) -> Demand:
             depth, columns = op.operands[1].shared.shape
             size = op.operands[1].shared.dtype.bytes
             return _group_product(op.operands[0].tile.shape[0], columns, depth, size, reads_left=False)
-        case TmemMma() | TmemTileMma() | TmemOperandMma():
+        case TmemMma() | TmemTileMma() | TmemOperandMma():  # of a pair, what each of its blocks does
             return _thread_product(op)
         case TmemLoad() | TmemStore() | TmemFill() | TmemScale():
             return _tensor_memory(op)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import Binary, BlockId, Cast, Compare, Constant, DimValue, NumBlocks, Select
 from tilec.ir.ops.launch_ops import GridExtent, LaunchedBlocks
+from tilec.ir.ops.pair_ops import ClusterRank
 
 Array = NDArray[Any]
 
@@ -29,18 +30,24 @@ COMPARE: Final[Mapping[str, Callable[[Array, Array], Array]]] = {
 
 
 class Launch:
-    """What a launch fixes: dims and scalar arguments by name, the grid, and how many blocks are launched (fewer than the grid
-    has if they are persistent)."""
+    """What a launch fixes: dims and scalar arguments by name, the grid, how many blocks are launched (fewer than the grid has if
+    they are persistent), and how many neighbours of them are one place of the grid (`cluster`)."""
 
-    def __init__(self, values: Mapping[str, int | float], grid: tuple[int, ...], launched: int) -> None:
-        self.values, self.grid, self.launched = values, grid, launched
+    def __init__(
+        self, values: Mapping[str, int | float], grid: tuple[int, ...], launched: int, cluster: int = 1
+    ) -> None:  # fmt: skip
+        self.values, self.grid, self.launched, self.cluster = values, grid, launched, cluster
 
     def block_ids(self, axis: int) -> Array:
         """The index of every launched block on an axis of the grid, in launch order (the first axis runs fastest)."""
-        inner = 1
+        inner = self.cluster
         for extent in self.grid[:axis]:
             inner *= extent
         return (np.arange(self.launched) // inner % self.grid[axis])[:, None]
+
+    def ranks(self) -> Array:
+        """The rank of every launched block in its cluster."""
+        return (np.arange(self.launched) % self.cluster)[:, None]
 
 
 class Scalars:
@@ -73,7 +80,9 @@ class Scalars:
             case NumBlocks() | GridExtent():
                 return np.array([[self.launch.grid[op.axis]]])
             case LaunchedBlocks():
-                return np.array([[self.launch.launched]])
+                return np.array([[self.launch.launched // self.launch.cluster]])
+            case ClusterRank():
+                return self.launch.ranks()
             case Binary() | Compare() | Select() | Cast():
                 if op.result.tile.rank:
                     return None

@@ -114,15 +114,16 @@ def work_of(function: Function, schedule: Schedule, values: Mapping[str, int | f
     blocks = math.prod(grid)
     if not 0 < blocks <= MOST_BLOCKS:
         raise UnknownWork(f"a launch of {blocks} blocks is not counted; the most is {MOST_BLOCKS}")
-    launched = min(blocks, at_once) if schedule.persistent else blocks
-    scalars = Scalars(Launch(values, grid, launched), _arguments(function, values))
+    cluster = function.cluster
+    launched = cluster * (min(blocks, at_once // cluster) if schedule.persistent else blocks)
+    scalars = Scalars(Launch(values, grid, launched, cluster), _arguments(function, values))
     walker = _Walker(function, env, launched, persistent=schedule.persistent)
     walker.walk(function.body.ops, scalars, ONCE, inside=False)
     shape = np.broadcast_shapes((launched, 1), *(role.trips.shape for role in walker.roles))
     tiles = np.broadcast_to(walker.tiles, shape) if walker.tiles is not None else np.ones(shape, dtype=bool)
     held = shared_bytes(function)
     stages = max((op.result.tmem.stages for op in function.body.ops if isinstance(op, TmemAlloc)), default=0)
-    return Work(function.name, tuple(walker.roles), tiles, blocks, launched, schedule.warps, held, schedule, stages)
+    return Work(function.name, tuple(walker.roles), tiles, cluster * blocks, launched, schedule.warps, held, schedule, stages)
 
 
 def _arguments(function: Function, values: Mapping[str, int | float]) -> dict[Value, Array | None]:
