@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests import shipped
 from tests.campaign import first
+from tests.programs.machines import manifest
 from tests.tensor_products import differs, emulated, made
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble
+from tilec.codegen import to_ptx
+from tilec.emulator import emulate
+from tilec.frontend import load_kernel
+from tilec.interpreter import run
+from tilec.lowering import lower
+from tilec.passes.prover import positive_divisions
+from tilec.passes.schedule import choose, prepare
+from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_100A
 
 ONE_TILE: dict[str, Any] = {}
@@ -110,3 +122,30 @@ def test_one_thread_of_the_leader_starts_products_of_both_blocks() -> None:
     assert not used["BRA.U.ANY"]
     assert all(".2CTA" in name for name in used if name.startswith(("UTMALDG", "UTCBAR")))
     assert used["MEMBAR.ALL.GPU"] == 3  # two barriers of the cluster, and the release of accumulators
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_each_block_copies_whole_runs_of_rows(seed: int) -> None:
+    """The right operand of `matmul_silu_mul` has two runs of rows, gate and up: one for each block. Results are those of the
+    interpreter but for the order of sums and the approximation of `sigmoid`."""
+    constants = {"E": "f16", "BM": 256, "BN": 64, "BK": 64, "GROUP": 8}
+    path = shipped.ROOT / "kernels_src" / "matmul_silu_mul.py"
+    function, written = (load_kernel(path, constants, root=shipped.ROOT) for _ in range(2))
+    schedule = choose(function, SM_100A, Overrides(copy="tma", persistent=True, cluster=2))
+    positive = frozenset(op.operands[1] for op in positive_divisions(function))
+    lowered = lower(prepare(function, SM_100A, schedule, positive=positive), SM_100A)
+    described = replace(manifest(written, lowered, SM_100A), schedule=schedule.to_json(), cluster=2)
+    m, i, k = 300, 72, 136
+    random = np.random.default_rng(seed)
+    arrays: dict[str, Any] = {
+        "a": random.integers(-1, 2, (m, k)).astype(np.float16),
+        "b": (random.integers(-2, 3, (2, i, k)) / 8).astype(np.float16),
+        "out": np.zeros((m, i), np.float16),
+    }
+    flat = {name: array.reshape(-1).view(np.uint16) for name, array in arrays.items()}
+    report = emulate(to_ptx(lowered.mlir, SM_100A), described, flat, {"M": m, "I": i, "K": k}, seed=seed)
+    assert report.clean, str(report.faults[0])
+    assert not report.notes
+    run(written, arrays, {})
+    found = report.tensors["out"].view(np.float16).reshape(m, i).astype(np.float64)
+    np.testing.assert_allclose(found, arrays["out"].astype(np.float64), rtol=2**-9, atol=2**-12)

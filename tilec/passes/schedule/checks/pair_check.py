@@ -131,18 +131,17 @@ def _check_rank(op: Op, ranked: set[Value]) -> None:
     if not isinstance(op, Load) and len(axes) != 1:
         raise VerifyError(f"{at(op)}: each block has its own rows, on one axis")
     for axis in axes:
-        if isinstance(op, TensorCopy) and axis != len(op.offsets) + op.row_axis:
-            raise VerifyError(f"{at(op)}: each block copies its own rows")
         if not _is_own_half(op.offsets[axis], _extent(op, axis), ranked):
             raise VerifyError(f"{at(op)}: the two blocks do not access adjacent halves")
 
 
 def _extent(op: Op, axis: int) -> int:
     """Extent of an access on an axis on which blocks have their own rows."""
-    if isinstance(op, TensorCopy):
-        return op.buffer.shared.shape[0]
+    if isinstance(op, TensorCopy):  # rows of a single run, or whole runs of them
+        whole = {op.row_axis: op.buffer.shared.shape[0] if op.sub_tiles == 1 else 0, op.row_axis - 1: op.sub_tiles}
+        return whole.get(axis - len(op.offsets), 0)
     if isinstance(op, TensorStore):
-        return op.rows if axis == 0 else -1
+        return op.rows if axis == 0 else 0
     assert isinstance(op, Load | Store)
     return op.tile.tile.shape[axis]
 
@@ -159,7 +158,7 @@ def _is_own_half(offset: Value, extent: int, ranked: set[Value]) -> bool:
     if not isinstance(part.owner, Binary) or part.owner.kind != "mul":
         return False
     rank, size = part.owner.operands
-    return isinstance(rank.owner, ClusterRank) and isinstance(size.owner, Constant) and size.owner.value == extent
+    return isinstance(rank.owner, ClusterRank) and isinstance(size.owner, Constant) and size.owner.value == extent > 0
 
 
 def _is_shared(op: Op) -> bool:

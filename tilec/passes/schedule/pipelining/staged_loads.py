@@ -41,6 +41,21 @@ class Operand:
     @property
     def sub_tiles(self) -> int:
         """Extent on the axis before `row_axis`: the box's rows are `sub_tiles` runs of consecutive tensor rows."""
+        return self._all_sub_tiles // BLOCKS if self.halved and self._all_sub_tiles > 1 else self._all_sub_tiles
+
+    @property
+    def own_part(self) -> tuple[int, int]:
+        """How far apart the halves of the blocks of a pair begin, on which axis, counted from the end: whole sub-tiles, or rows
+        of a single one."""
+        return (self.row_axis, self.shape[0]) if self._all_sub_tiles == 1 else (self.row_axis - 1, self.sub_tiles)
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether both blocks of a pair can copy equal parts of it."""
+        return self._all_sub_tiles == 1 or self._all_sub_tiles % BLOCKS == 0
+
+    @property
+    def _all_sub_tiles(self) -> int:
         return _matrix(self.load)[0] // self.load.result.tile.shape[self.row_axis]
 
 

@@ -64,6 +64,8 @@ def problem(function: Function, loop: For, operands: list[Operand]) -> str | Non
         found = tma.problem(type_, staged_type(operand, 1), operand.sub_tiles)
         if function.parameter_of(operand.load.source).access is not Access.IN:
             found = "only a tensor that is declared `In` has a map"
+        if found is None and operand.halved and not operand.has_halves:
+            found = "the blocks of a pair cannot copy equal parts of its rows"
         if found is None and operand.vector < VECTOR:
             found = f"rows or the base are known to be multiples of {operand.vector} bytes, not {VECTOR}"
         if found is not None:
@@ -156,7 +158,8 @@ def producer_loop(loop: For, operands: list[Operand], ring: Value, position: lis
         offsets = [mapping.get(value, value) for value in load.offsets]
         if operand.halved:
             assert rank is not None
-            offsets[operand.row_axis] = _own_rows(out, offsets[operand.row_axis], rank, operand.shape[0])
+            axis, distance = operand.own_part
+            offsets[axis] = _own_part(out, offsets[axis], rank, distance)
         copied = [load.source, operand.buffer, stage, *offsets]
         out.add(
             TensorCopy(
@@ -170,10 +173,10 @@ def producer_loop(loop: For, operands: list[Operand], ring: Value, position: lis
     return result
 
 
-def _own_rows(out: Emitter, offset: Value, rank: Value, rows: int) -> Value:
-    """The first row that a block of a pair copies. If the sum wraps, all rows lie outside of the tensor, as they would if it
-    did not: no tensor reaches to less than `rows` below 2^31."""
-    moved = out.binary("add", offset, out.binary("mul", rank, out.number(rows)))
+def _own_part(out: Emitter, offset: Value, rank: Value, distance: int) -> Value:
+    """Where the rows or sub-tiles begin that a block of a pair copies. If the sum wraps, all of them lie outside of the tensor,
+    as they would if it did not: no tensor reaches to less than `distance` below 2^31."""
+    moved = out.binary("add", offset, out.binary("mul", rank, out.number(distance)))
     moved.fits = True
     return moved
 
