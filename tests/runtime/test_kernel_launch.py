@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from fake_driver import FakeDriver, argument_bytes
+from launch_contracts import SCHEDULE, embedding_like, loaded, manifest, tensor, view
 from launch_contracts import T as rows
-from launch_contracts import embedding_like, loaded, manifest, tensor, view
 
 from tests.bundle import samples
 from tilec.artifact.records import Manifest, Resources, ScalarSpec, to_json
@@ -104,6 +104,34 @@ def test_shared_memory_limit_and_opt_in() -> None:
     with pytest.raises(LaunchError) as caught:
         loaded(replace(small(), resources=Resources(32, 0, 0, 40_000, 200_000)))
     assert caught.value.code == "E0916"
+
+
+@pytest.mark.parametrize(
+    ("persistent", "blocks", "multiprocessors", "tokens", "launched"),
+    [
+        (False, None, 148, 12, 6),
+        (False, None, 1, 4 * 3000, 6000),
+        (True, None, 148, 12, 6),
+        (True, None, 148, 4 * 3000, 148),
+        (True, None, 7, 4 * 3000, 6),
+        (True, 3, 7, 4 * 3000, 20),
+        (True, None, 1, 12, 2),
+    ],
+)
+def test_a_grid_of_pairs(persistent: bool, blocks: int | None, multiprocessors: int, tokens: int, launched: int) -> None:
+    """Two blocks for each of the kernel's; persistent ones in whole pairs, and no fewer than one pair."""
+    driver = FakeDriver(multiprocessors=multiprocessors)
+    schedule = SCHEDULE | {"cluster": 2, "persistent": persistent, "blocks": blocks}
+    plan = loaded(replace(small(), cluster=2, schedule=schedule), driver).plan({"x": view(4096, "f32", (tokens,))})
+    plan.launch()
+    assert [record.grid for record in driver.launches] == [plan.grid] == [(launched, 1, 1)]
+
+
+@pytest.mark.parametrize("cluster", [3, 4, 8])
+def test_larger_clusters_are_refused(cluster: int) -> None:
+    with pytest.raises(LaunchError) as caught:
+        loaded(replace(small(), cluster=cluster, schedule=SCHEDULE | {"cluster": cluster}))
+    assert (caught.value.code, caught.value.given, caught.value.required) == ("E0916", f"{cluster} blocks", "1 or 2")
 
 
 @pytest.mark.parametrize(

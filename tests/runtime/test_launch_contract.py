@@ -14,7 +14,7 @@ import pytest
 from fake_driver import FakeDriver, argument_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launch_contracts import H, T, embedding_like, loaded, manifest, tensor, view
+from launch_contracts import SCHEDULE, H, T, embedding_like, loaded, manifest, tensor, view
 
 from tilec.artifact.records import LaunchCheck, ScalarSpec
 from tilec.ir.expr import binary, cdiv, const, sym
@@ -158,6 +158,15 @@ def test_grid_limit(axis: int) -> None:
     error = refused(kernel_manifest, arguments(t=65536))
     assert (error.code, error.required) == ("E0911", "1 to 65535 blocks")
     assert f"axis {axis}" in error.message
+
+
+@pytest.mark.parametrize(("cluster", "persistent", "most"), [(1, False, 2047), (2, False, 1023), (2, True, 2047)])
+def test_grid_limit_of_clusters(cluster: int, persistent: bool, most: int) -> None:
+    """An axis has at most 2^31 - 1 blocks; persistent blocks are fewer than the grid has."""
+    schedule = SCHEDULE | {"cluster": cluster, "persistent": persistent}
+    kernel_manifest = embedding_like(grid=(binary("*", T, const(1 << 20)),), cluster=cluster, schedule=schedule)
+    loaded(kernel_manifest).plan(arguments(t=most), values={"ids": TRUSTED})
+    assert refused(kernel_manifest, arguments(t=most + 1)).code == "E0911"
 
 
 def test_empty_grid_is_refused() -> None:

@@ -224,7 +224,9 @@ def _check_aliasing(manifest: Manifest, views: Mapping[str, TensorView], spans: 
 
 def _grid(manifest: Manifest, env: Mapping[str, int]) -> tuple[int, int, int]:
     sizes = [1, 1, 1]
-    for axis, (expr, limit) in enumerate(zip(manifest.grid, GRID_LIMITS, strict=False)):
+    # Of persistent blocks no more are launched than the device runs at once.
+    limits = (GRID_LIMITS[0] // (1 if manifest.schedule.get("persistent") else manifest.cluster), *GRID_LIMITS[1:])
+    for axis, (expr, limit) in enumerate(zip(manifest.grid, limits, strict=False)):
         sizes[axis] = evaluate(expr, env, manifest.kernel, "grid")
         if not 1 <= sizes[axis] <= limit:
             raise LaunchError(

@@ -26,6 +26,7 @@ from tilec.runtime.tensor_maps import TensorMaps
 from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
 from tilec.target.chips import built_with
 from tilec.target.families import TMA
+from tilec.target.schedule import PAIR
 from tilec.untrusted.regular_file import read_regular
 from tilec.untrusted.strict_json import parse
 
@@ -102,8 +103,9 @@ class Kernel:
                 "E0916", "needs more shared memory than the device has", kernel=manifest.kernel,
                 given=f"{total} bytes per block", required=f"at most {device.shared_memory_bytes} on {device.name}",
             )  # fmt: skip
-        schedule = manifest.schedule
-        self.at_once = device.multiprocessors * (schedule["blocks"] or 1) if schedule.get("persistent") else None
+        schedule, cluster = manifest.schedule, manifest.cluster
+        at_once = max(cluster, device.multiprocessors * (schedule["blocks"] or 1) // cluster * cluster)
+        self.at_once = at_once if schedule.get("persistent") else None
         self.checked = Checked()
         self.maps = TensorMaps(manifest, device.driver)
         self.argument_format = "<" + "".join(ARGUMENT_FORMATS.get(slot.kind, "8s") for slot in manifest.abi)
@@ -125,8 +127,11 @@ class Kernel:
         return True
 
     def launched(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The launched grid: for persistent blocks, at most as many blocks as the device runs at once."""
-        return grid if self.at_once is None else (min(grid[0], self.at_once), *grid[1:])
+        """The launched grid: `cluster` blocks on the first axis for each of the kernel's; of persistent blocks, at most as many
+        as the device runs at once. The code itself states the size of its clusters (PTX ISA, `.reqnctapercluster`), so that
+        the driver needs no launch attribute."""
+        first = grid[0] * self.manifest.cluster
+        return (first if self.at_once is None else min(first, self.at_once)), *grid[1:]
 
     def plan(
         self,
@@ -240,8 +245,11 @@ def _check_architecture(manifest: Manifest, device: Device) -> None:
             "E0902", "the CUBIN is for another architecture", kernel=manifest.kernel, given=f"`{manifest.arch}`",
             required=f"`{device.architecture}` ({device.name}); {built_with(device.architecture)}",
         )  # fmt: skip
-    if manifest.cluster != 1:
-        raise LaunchError("E0916", "cluster launches are not supported", kernel=manifest.kernel, given=str(manifest.cluster))
+    if manifest.cluster not in (1, PAIR):
+        raise LaunchError(
+            "E0916", "clusters of that size are not supported", kernel=manifest.kernel, given=f"{manifest.cluster} blocks",
+            required=f"1 or {PAIR}",
+        )  # fmt: skip
 
 
 def packed_arguments(manifest: Manifest, launch: Launch) -> list[int | bytes]:
