@@ -93,13 +93,13 @@ def _check_roles(function: Function) -> None:
 
 def _check_life(function: Function) -> None:
     ops = function.body.ops
-    meetings = [index for index, op in enumerate(ops) if isinstance(op, Barrier) and op.scope == "cluster"]
+    barriers = [index for index, op in enumerate(ops) if isinstance(op, Barrier) and op.scope == "cluster"]
     made = [index for index, op in enumerate(ops) if isinstance(op, Ring | TmemReserve)]
     (roles,) = [index for index, op in enumerate(ops) if isinstance(op, Roles)]
     freed = [index for index, op in enumerate(ops) if isinstance(op, TmemFree)]
-    if not any(max(made) < index < roles for index in meetings):
+    if not any(max(made) < index < roles for index in barriers):
         raise VerifyError(f"{at(ops[roles])}: the other block may not have made its mbarriers yet")
-    if not all(any(roles < index < end for index in meetings) for end in (freed or [len(ops)])):
+    if not all(any(roles < index < end for index in barriers) for end in (freed or [len(ops)])):
         raise VerifyError(f"{function.name}: a block frees or ends what the other one may still use")
 
 
