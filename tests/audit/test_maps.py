@@ -11,7 +11,8 @@ import pytest
 from tests import shipped
 from tests.audit import samples
 from tests.audit.test_emulation import SM_90
-from tests.campaign import first
+from tests.campaign import one_of_each
+from tests.emulator.shipped_run import target_named
 from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.artifact.records import Manifest, to_json
 from tilec.audit.maps import checked
@@ -19,23 +20,35 @@ from tilec.codegen import to_ptx
 from tilec.ir.core import Function
 from tilec.ir.text.parser import parse_function
 from tilec.lowering import lower
+from tilec.project.read.models import Constant
+from tilec.target.targets import SM_100A, SM_120A, Target
 
 pytest.importorskip("tilec.emulator")
-CASES = {
-    "edges": ("matmul_few", {"BM": 32}),
-    "sub-tiles and stores": ("matmul_silu_mul", {"BM": 128, "BN": 80}),
-    "swizzle atoms": ("flash_attention", {"BM": 128}),
+CASES: dict[str, tuple[str, dict[str, Constant], Target]] = {
+    "edges": ("matmul_few", {"BM": 32}, SM_90),
+    "sub-tiles and stores": ("matmul_silu_mul", {"BM": 128, "BN": 80}, SM_90),
+    "swizzle atoms": ("flash_attention", {"BM": 128, "BN": 128}, SM_90),
+    "edges, in tensor memory": ("matmul_few", {"BM": 32}, SM_100A),
+    "stores, in tensor memory": ("matmul", {"BM": 128, "BN": 160}, SM_100A),
+    "gate and up, in tensor memory": ("matmul_silu_mul", {"BM": 128, "BN": 64}, SM_100A),
+    "attention, in tensor memory": ("flash_attention", {"BM": 256}, SM_100A),
+    "edges, by warps": ("matmul_few", {"BM": 32}, SM_120A),
+    "stores, by warps": ("matmul", {"BM": 128, "BN": 160}, SM_120A),
+    "gate and up, by warps": ("matmul_silu_mul", {"BM": 128, "BN": 80}, SM_120A),
+    "attention, by warps": ("flash_attention", {"BM": 128, "BN": 64}, SM_120A),
+    "a family, in tensor memory": ("matmul_split", {"BM": 64, "S": 3}, target_named("sm_100f")),
+    "a family, by warps": ("matmul_split", {"BM": 64, "S": 3}, target_named("sm_120f")),
 }
 
 
 @cache
 def compiled(case: str) -> tuple[Manifest, Function, str]:
-    name, wanted = CASES[case]
+    name, wanted, target = CASES[case]
     text = samples.text(name, **wanted)
-    lowered = lower(shipped.prepared(name, SM_90, wanted), SM_90)
+    lowered = lower(shipped.prepared(name, target, wanted), target)
     data = to_json(samples.manifest(name, **wanted))
     data |= {"abi": to_json(lowered.abi), "tensor_maps": to_json(lowered.tensor_maps), "entry": lowered.entry}
-    return manifest_from_json(data), parse_function(text), to_ptx(lowered.mlir, SM_90)
+    return manifest_from_json(data), parse_function(text), to_ptx(lowered.mlir, target)
 
 
 def with_box(manifest: Manifest, number: int, box: tuple[int, ...]) -> Manifest:
@@ -44,7 +57,7 @@ def with_box(manifest: Manifest, number: int, box: tuple[int, ...]) -> Manifest:
     return dataclasses.replace(manifest, tensor_maps=tuple(maps))
 
 
-@pytest.mark.parametrize("case", first(1, list(CASES)))
+@pytest.mark.parametrize("case", one_of_each(list(CASES), lambda case: CASES[case][2].name))
 def test_maps_of_the_compiler_are_confirmed_and_no_other_box_is(case: str) -> None:
     manifest, function, ptx = compiled(case)
     assert len(manifest.tensor_maps) > 2
@@ -75,6 +88,39 @@ def edited(ptx: str, pattern: str, replacement: str) -> str:
     found = re.sub(pattern, replacement, ptx, count=1)
     assert found != ptx
     return found
+
+
+@pytest.mark.parametrize(
+    ("case", "pattern", "replacement", "reason"),
+    [
+        ("edges, in tensor memory", r"(expect_tx\S+ _, \[%rd\d+\], )12288", r"\g<1>12304", "12288 bytes are copied where"),
+        ("edges, by warps", r"(expect_tx\S+ _, \[%rd\d+\], )12288", r"\g<1>12304", "12288 bytes are copied where"),
+        ("edges, in tensor memory", r"(selp\.b32 \t%r\d+, )2048, 0", r"\g<1>2064, 0", "bytes are counted for what is left out"),
+        ("edges, by warps", r"(selp\.b32 \t%r\d+, )2048, 0", r"\g<1>2064, 0", "bytes are counted for what is left out"),
+        ("edges, in tensor memory", r"(setp\.lt\.s32 \t%p\d+, %r\d+, )49;", r"\g<1>51;", "where 50 rows may be left"),
+        ("edges, by warps", r"(setp\.lt\.s32 \t%p\d+, %r\d+, )49;", r"\g<1>51;", "where 50 rows may be left"),
+        ("attention, in tensor memory", r"(mov\.b32 \t%r\d+, )64;", r"\g<1>32;", "by the tile IR"),
+        ("attention, in tensor memory", r"\{(%r\d+, %r\d+, %r\d+)\}", r"{\1, %r1}", "a copy of rank 4"),
+    ],
+)
+def test_ptx_of_other_targets_that_uses_them_otherwise_is_refuted(
+    case: str, pattern: str, replacement: str, reason: str
+) -> None:
+    manifest, function, ptx = compiled(case)
+    found = checked(manifest, function, edited(ptx, pattern, replacement))
+    assert found["status"] == "refuted"
+    assert reason in found["reason"]
+
+
+@pytest.mark.parametrize("field", [0, 1, 3, 4, 6], ids=lambda field: f"layout {field}")
+def test_products_in_tensor_memory_that_read_another_swizzle_are_refuted(field: int) -> None:
+    """The three bits of a descriptor's layout: none, 128 bytes in atoms of 32, a value that is reserved, 64 and 32 bytes."""
+    manifest, function, ptx = compiled("edges, in tensor memory")
+    (constant,) = {int(number) for number in re.findall(r"or\.b64 \t%rd\d+, %rd\d+, (\d{19});", ptx)}
+    assert constant >> 61 & 7 == 2
+    other = ptx.replace(str(constant), str(constant & ~(7 << 61) | field << 61))
+    found = checked(manifest, function, other)
+    assert found["status"] == "refuted" and "products read rows of" in found["reason"]
 
 
 @pytest.mark.parametrize(

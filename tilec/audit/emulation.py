@@ -1,7 +1,8 @@
 """Runs the PTX of an artifact in the emulator on edge launches, in several schedules, and compares results with the
 interpreter.
 
-A fault in the emulator is a fault of the artifact. The comparison with the tile interpreter is only indicative: sums round
+A fault in the emulator is a fault of the artifact. A note of it, a departure from the text of the PTX ISA, leaves the artifact
+unconfirmed. The comparison with the tile interpreter is only indicative: sums round
 differently, and a kernel may read values that it does not need. A difference is reported but is not a fault.
 """
 
@@ -57,6 +58,9 @@ def emulated(
         return {"status": "faulty", "reason": "a launch has a fault", **result}
     if stopped:
         return {"status": "unknown", "reason": f"{stopped[0]['case']}: {stopped[0]['stopped']}", **result}
+    noted = [row for row in completed if row.get("notes")]
+    if noted:
+        return {"status": "unknown", "reason": f"{noted[0]['case']}: {noted[0]['notes'][0]}", **result}
     if not completed:
         reasons = refusals or [f"{row['case']}: {row['skipped']}" for row in rows if "skipped" in row]
         return {"status": "unknown", "reason": "no launch was emulated: " + "; ".join(dict.fromkeys(reasons)), **result}
@@ -83,6 +87,8 @@ def _launch(
     no_faults = ("limit", *(("unwritten",) if stopped else ()))  # a stopped launch may not have reached those writes
     faults = [str(fault) for fault in report.faults if fault.kind not in no_faults]
     row |= {"faults": faults, "instructions": report.statistics["instruction_lanes"]}
+    if report.notes:
+        row["notes"] = [str(note) for note in report.notes]
     if stopped:
         return row | {"stopped": f"it takes more than {INSTRUCTIONS} steps of the emulator"}
     if compare:

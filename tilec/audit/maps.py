@@ -28,7 +28,11 @@ from tilec.ir.types import DTYPES
 
 Result = dict[str, Any]
 LAYOUTS: Final = {1: 128, 2: 64, 3: 32}
-"""Bytes of a swizzle by the layout field of a matrix descriptor (PTX ISA, "Matrix Descriptor Format", bits 62 and 63)."""
+"""Bytes of a swizzle by bits 62 and 63 of a matrix descriptor: the layout field of `wgmma` (PTX ISA, "Matrix Descriptor
+Format"), and of `tcgen05.mma` without its lowest bit, which is set only for a swizzle of other atoms ("Shared memory
+descriptor", bits 61 to 63)."""
+READERS: Final = (("wgmma", "mma_async"), ("tcgen05", "mma"))
+"""Instructions, by opcode and modifier, that read operands in shared memory through descriptors."""
 
 
 class Differs(Exception):
@@ -244,19 +248,22 @@ class _Maps:
         return limit - 1 if "lt" in instruction.modifiers else limit if "le" in instruction.modifiers else None
 
     def _swizzles(self, loaded: Iterable[TensorMapSpec]) -> None:
-        """Products must read the copied operands with the swizzles of the maps."""
-        read_sizes = {
-            LAYOUTS.get(operand.value >> 62 & 3, 0)
-            for instruction in self.flow.instructions
+        """Products must read the copied operands with the swizzles of the maps. A kernel whose products read no descriptors
+        finds swizzled elements by arithmetic, which is left to the emulator."""
+        instructions = self.flow.instructions
+        descriptors = [
+            operand.value
+            for instruction in instructions
             if instruction.opcode == "or" and "b64" in instruction.modifiers
             for operand in instruction.operands[1:]
-            if hasattr(operand, "value") and operand.value >> 62 & 3
-        }
+            if hasattr(operand, "value") and operand.value >> 61 & 7
+        ]
+        reads = any(one.opcode == opcode and modifier in one.modifiers for one in instructions for opcode, modifier in READERS)
+        read_sizes = {0 if value >> 61 & 1 else LAYOUTS[value >> 62 & 3] for value in descriptors}
         written_sizes = {spec.swizzle for spec in loaded}
-        if read_sizes and read_sizes != written_sizes:
-            raise Differs(
-                f"products read rows of {_bytes(read_sizes)} bytes, and the maps write rows of {_bytes(written_sizes)}"
-            )
+        if (reads or read_sizes) and read_sizes != written_sizes:
+            read = _bytes(read_sizes - {0}) or "no such swizzle"
+            raise Differs(f"products read rows of {read} bytes, and the maps write rows of {_bytes(written_sizes)}")
 
     def _dtype(self, tensor: str) -> str:
         return self.function.parameter(tensor).value.tensor.dtype.name

@@ -144,7 +144,7 @@ def table(data: dict[str, Any]) -> str:
     lines = [
         "# Products of sm_100a and sm_120a in the emulator", "",
         f"Every artifact of build.toml with a product, {data['artifacts']} in all, in {data['launches']} launches: each size "
-        f"in {len(SEEDS)} orders of threads. *fed*: a producer copies operands by TMA. An artifact agrees if the emulator finds "
+        f"in {len(SEEDS)} orders of threads. *fed*: a producer copies by TMA. An artifact agrees if the emulator finds "
         "no fault, makes no note, and every output is as near to float64 as rounding allows.", "",
         *grid(["kernel", "target", *columns], (
             (f"`{row['kernel']}`", row["arch"], *(row.get(name, 0) for name in columns)) for row in data["rows"]
