@@ -233,9 +233,12 @@ def weight_names(terms: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def at_once(candidate: Candidate, fixed: Mapping[str, int | str | bool], multiprocessors: int) -> int:
-    """Concurrent blocks of a candidate: its own number, or the schedule's blocks per multiprocessor on all of them."""
+    """Concurrent tiles of a candidate: its own number, or the schedule's blocks per multiprocessor on all of them, of which a
+    cluster has one tile."""
     own_number = candidate.numbers.get(AT_ONCE)
-    return int(own_number) if own_number is not None else multiprocessors * int(fixed.get("blocks", 1))
+    if own_number is not None:
+        return int(own_number)
+    return multiprocessors * int(fixed.get("blocks", 1)) // int(fixed.get("cluster", 1))
 
 
 def as_declared(
