@@ -72,8 +72,8 @@ def test_a_right_artifact_is_clean_and_confirmed(target: Target) -> None:
         (SM_100A, r"(add\.u32 to, %r\d+, )0;", r"\g<1>64;", "bounds"),
         (SM_100A, r"(add\.s64 b, %rd\d+, )6;", r"\g<1>4096;", "bounds"),
     ],
-    ids=["no mask", "no mask, by warps", "store outside", "store outside, by warps", "load of other columns", "load of other lanes",
-         "product into other columns", "operand elsewhere"],
+    ids=["no mask", "no mask, by warps", "store outside", "store outside, by warps", "load of other columns",
+         "load of other lanes", "product into other columns", "operand elsewhere"],
 )  # fmt: skip
 def test_code_that_reaches_outside_is_faulty(target: Target, pattern: str, replacement: str, kind: str) -> None:
     found = emulate_task(task(target, pattern, replacement))
