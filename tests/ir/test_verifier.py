@@ -52,6 +52,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %19 = mma %14, %14, %5 : f32[16, 16]
   %20 = unary %19 {kind = "exp"} : f32[16, 16]
   %102 = exp2_in_parts %19 {kind = "exp2", polynomial = 4} : f32[16, 16]
+  %103 = kept_maximum %20, %5 {threshold = 0x1.0000000000000p+3} : f32[16, 16]
   %21 = compare %20, %5 {kind = "gt"} : bool[16, 16]
   %22 = select %21, %20, %18 : f32[16, 16]
   %23 = gather %x, %11, %11 {pad = none, unsafe = none} : f32[16]
@@ -180,6 +181,8 @@ BROKEN = [
     ('unary %19 {kind = "exp"}', 'unary %17 {kind = "exp"}', "operand and result types differ"),
     ("%11 = iota : i32[16]\n", '%11 = iota : i32[16]\n  %99 = unary %11 {kind = "exp"} : i32[16]\n', "exp takes floats"),
     ('{kind = "exp2", polynomial = 4}', '{kind = "exp", polynomial = 4}', "exp is not computed in parts"),
+    ("threshold = 0x1.0000000000000p+3", "threshold = 0x1.0000000000000p+4", "a maximum may grow by 8.0"),
+    ("kept_maximum %20, %5", "kept_maximum %20, %17", "operand and result types differ"),
     ("polynomial = 4", "polynomial = 3", "3 of 16 elements are no pairs"),
     ("polynomial = 4", "polynomial = 0", "0 of 16 elements are no pairs"),
     ("polynomial = 4", "polynomial = 18", "18 of 16 elements are no pairs"),

@@ -18,6 +18,7 @@ from tilec.ir.ops import (
     Constant,
     Exp2InParts,
     Iota,
+    KeptMaximum,
     Mma,
     Permute,
     Reduce,
@@ -182,6 +183,11 @@ def _extreme(kind: str, x: Array, axis: int) -> Array:
     return np.where((extreme == 0) & preferred_zero.any(axis), zero, extreme)
 
 
+def kept_maximum(op: KeptMaximum, old: Array, new: Array) -> Array:
+    """`new` where it exceeds `old` by more than the threshold; a NaN never does."""
+    return np.where(new > old + np.float32(op.threshold), new, old)
+
+
 def mma(_: Mma, a: Array, b: Array, acc: Array) -> Array:
     """`a @ b + acc` in f32."""
     return a.astype(np.float32, copy=False) @ b.astype(np.float32, copy=False) + acc
@@ -194,7 +200,7 @@ def _in_f32(dtype: DType, function: Callable[..., Array], *operands: Array) -> A
 
 PURE: Final[dict[type[Op], Callable[..., Array]]] = {
     Constant: constant, Iota: iota, Unary: unary, Exp2InParts: unary, Binary: binary, BinaryInRange: binary,
-    Compare: compare, Select: select, Cast: cast, Broadcast: broadcast, Reshape: reshape, Permute: permute,
-    Reduce: reduce, Mma: mma,
+    KeptMaximum: kept_maximum, Compare: compare, Select: select, Cast: cast, Broadcast: broadcast, Reshape: reshape,
+    Permute: permute, Reduce: reduce, Mma: mma,
 }  # fmt: skip
 """Rules of operations that depend on their operands alone."""

@@ -21,6 +21,7 @@ from tilec.ir.ops import (
     DimValue,
     Exp2InParts,
     Iota,
+    KeptMaximum,
     NumBlocks,
     Permute,
     Reshape,
@@ -160,6 +161,16 @@ def lower_binary(context: Context, op: Binary) -> None:
     left, right = operands_of(context, op)
     dtype, safe = op.result.tile.dtype, isinstance(op, BinaryInRange)
     context.assign(op.result, [binary(context, op.kind, a, b, dtype, safe) for a, b in zip(left, right, strict=True)])
+
+
+@lowers(KeptMaximum)
+def lower_kept_maximum(context: Context, op: KeptMaximum) -> None:
+    limit = literal(context, op.threshold, f32)
+    results: list[SsaValue] = []
+    for old, new in zip(*operands_of(context, op), strict=True):
+        exceeds = context.float_compare("ogt", new, context.float_op("fadd", old, limit))
+        results.append(context.select(exceeds, new, old))
+    context.assign(op.result, results)
 
 
 @lowers(Compare)

@@ -22,6 +22,8 @@ BINARY_KINDS: Final = (
 )  # fmt: skip
 EXP2_GROUP: Final = 16
 """Elements of a thread of which some have a polynomial (`Exp2InParts`)."""
+MOST_KEPT: Final = 8.0
+"""Largest threshold of a `KeptMaximum`: all 16-bit floats, and f32 with its sums, have room for powers 2^8 times larger."""
 COMPARE_KINDS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 REDUCE_KINDS: Final = ("sum", "max", "min", "argmax", "argmin")
 
@@ -166,6 +168,24 @@ class BinaryInRange(Binary, opcode="binary_in_range"):
     def verify(self) -> None:
         super().verify()
         self.require(self.kind in ("floordiv", "mod", "shl", "shr"), f"{self.kind} has a value for all operands")
+
+
+@dataclass(eq=False, kw_only=True)
+class KeptMaximum(Op, opcode="kept_maximum"):
+    """The second operand where it exceeds the first by more than `threshold`, else the first: a reference for exponentials that
+    changes less often than the maximum, from which it differs by at most `threshold`. Operands: f32. Made by a pass, where
+    results do not depend on the reference, never by an author."""
+
+    num_operands = 2
+    elementwise = True
+
+    threshold: float
+
+    def verify(self) -> None:
+        old, new = self.operands
+        self.require(old.type == new.type == self.result.type, "operand and result types differ")
+        self.require(self.result.tile.dtype == f32, "a maximum is f32")
+        self.require(0 < self.threshold <= MOST_KEPT, f"a maximum may grow by {MOST_KEPT} before it is replaced")
 
 
 @dataclass(eq=False, kw_only=True)

@@ -11,7 +11,8 @@ names the operation. It first runs the structural verifier (`tilec.ir.verifier`)
 - all threads that a barrier counts reach it; roles share memory only through rings, whose release count equals the number of
   reading warps; TMA copies are issued by one thread, from tensors that a tensor map can describe;
 - persistent blocks process every tile once (`persistent_check`), barriers prevent races (`barrier_check`), rings are correct
-  (`ring_check`), and so are TMA stores (`store_check`) and the use of tensor memory (`tmem_check`).
+  (`ring_check`), and so are TMA stores (`store_check`), the use of tensor memory (`tmem_check`), and that of a
+  maximum which is not replaced each time it grows (`kept_maximum_check`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,15 @@ from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Acquire, Barrier, OrderOp, Release, Ring, RingOp, Roles, Wait
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, ThreadProduct, TmemAccess
 from tilec.ir.types import TileType
-from tilec.passes.schedule.checks import barrier_check, pair_check, persistent_check, ring_check, store_check, tmem_check
+from tilec.passes.schedule.checks import (
+    barrier_check,
+    kept_maximum_check,
+    pair_check,
+    persistent_check,
+    ring_check,
+    store_check,
+    tmem_check,
+)
 from tilec.passes.schedule.checks.places import at
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.layouts.shared_conversions import kept_layout
@@ -70,6 +79,7 @@ def verify(function: Function, target: Target) -> None:
     barrier_check.check(function)
     ring_check.check(function)
     store_check.check(function)
+    kept_maximum_check.check(function)
 
 
 def _check_shared(function: Function, target: Target) -> None:

@@ -29,7 +29,7 @@ from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Wait
 from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
 from tilec.ir.ops.tmem_ops import ReleaseMma, TmemAlloc, TmemFree, TmemReserve, allocated_columns
 from tilec.ir.types import TMEM_COLUMNS, TMEM_LANES, RingType, TileType, TmemSpaceType, TmemType, boolean, f32, i32
-from tilec.passes.schedule.pipelining import back_to_back_staging, tensor_staging, tmem_staging
+from tilec.passes.schedule.pipelining import back_to_back_staging, kept_maximum, tensor_staging, tmem_staging
 from tilec.passes.schedule.pipelining.back_to_back import BackToBack, RingPosition, Rings, becomes
 from tilec.passes.schedule.pipelining.staged_loads import without_dead
 from tilec.passes.schedule.pipelining.staged_products import Emitter, in_ring
@@ -119,6 +119,9 @@ class _Chain:
 def pipeline(function: Function, block: Block, pair: BackToBack, stages: int) -> None:
     """Replace the loop in `block`; the function's warps are the consumers, a row for each of their threads."""
     setup, before, loop = Emitter(), Emitter(), pair.loop
+    factors = factor_of(pair)
+    assert factors is not None
+    kept_maximum.keep(function, pair, factors)
     chain, space = _resources(setup, pair, stages, before.number(0))
     start = next((index + 1 for index, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
     block.ops[start:start] = setup.ops

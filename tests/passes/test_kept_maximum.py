@@ -1,0 +1,121 @@
+"""A running maximum that is kept until it has grown by 8: where it is, and where anything else depends on it."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.tensor_attention import differs, emulated, made, source
+from tilec.interpreter.arithmetic import PURE
+from tilec.ir.core import Function, VerifyError
+from tilec.ir.ops import KeptMaximum
+from tilec.ir.ops.tmem_chain_ops import TmemScale
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
+from tilec.passes.schedule import choose, prepare
+from tilec.passes.schedule.checks.verify import verify
+from tilec.passes.schedule.simplify.canonicalize import canonicalize
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_100A
+
+OTHERS = {
+    "the reference is used after the loop": ("binary %79, %76 {kind = \"div\"}", "binary %78, %76 {kind = \"div\"}"),
+    "the reference begins elsewhere": ("%18 = constant {value = -inf}", "%18 = constant {value = 0x0.0p+0}"),
+    "the sum is not scaled": ("binary %68, %69 {kind = \"add\"}", "binary %31, %69 {kind = \"add\"}"),
+    "the factor is added to the sum": ("binary %31, %67 {kind = \"mul\"}", "binary %31, %67 {kind = \"add\"}"),
+    "another reduction": ("reduce %65 {kind = \"sum\", axis = 1}", "reduce %65 {kind = \"max\", axis = 1}"),
+    "the sum has other elements": ("reduce %65 {kind = \"sum\"", "reduce %61 {kind = \"sum\""),
+    "no ratio": ("binary %77, %82 {kind = \"mul\"}", "binary %77, %82 {kind = \"add\"}"),
+    "the sum's own reference": ("binary %79, %76 {kind = \"div\"}", "binary %76, %76 {kind = \"div\"}"),
+    "the sum as a minuend": ("binary %79, %76 {kind = \"div\"}", "binary %79, %76 {kind = \"sub\"}"),
+    "scores that depend on the sum": ("binary %56, %57 {kind = \"mul\"}", "binary %56, %31 {kind = \"mul\"}"),
+    "scores that depend on the reference": ("binary %56, %57 {kind = \"mul\"}", "binary %56, %33 {kind = \"mul\"}"),
+    "a minimum": ("binary %33, %58 {kind = \"max\"}", "binary %33, %58 {kind = \"min\"}"),
+    "exp instead of exp2": ("unary %64 {kind = \"exp2\"}", "unary %64 {kind = \"exp\"}"),
+    "a difference the other way": ("binary %61, %63 {kind = \"sub\"}", "binary %63, %61 {kind = \"sub\"}"),
+}  # fmt: skip
+"""Changes of the kernel's canonical text."""
+
+
+@cache
+def text() -> str:
+    function = source("bf16", 256, 128)
+    canonicalize(function)
+    return print_function(function)
+
+
+def prepared(changed: str) -> Function:
+    function = parse_function(changed)
+    return prepare(function, SM_100A, choose(function, SM_100A, Overrides(copy="tma", consumers=2)))
+
+
+def kept(function: Function) -> list[float]:
+    return [op.threshold for op in function.body.walk() if isinstance(op, KeptMaximum)]
+
+
+def test_the_maximum_of_attention_is_kept() -> None:
+    assert kept(prepared(text())) == [8.0]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_maximum_that_anything_else_depends_on_is_replaced(name: str) -> None:
+    """In a loop that is an attention in tensor memory otherwise."""
+    found, instead = OTHERS[name]
+    assert text().count(found) == 1
+    function = prepared(text().replace(found, instead))
+    assert any(isinstance(op, TmemScale) for op in function.body.walk()) and not kept(function)
+
+
+KEPT = r"(kept_maximum %(\d+), %(\d+) .*\n(?:.*\n)*?"
+MISTAKES = {
+    "another reference of the matrix": (KEPT + r".*reshape )%\d+", r"\1%\3", "it is subtracted"),
+    "another reference of the factor": (KEPT + r".*binary %\2, )%\d+", r"\1%\3", "it is subtracted"),
+    "the difference is multiplied": (KEPT + r".*binary %\2, %\d+ {kind = )\"sub\"", r'\1"mul"', "it is subtracted"),
+    "the matrix is added": (KEPT + r".*f32\[256, 128\].*\n.*{kind = )\"sub\"", r'\1"add"', "it is subtracted"),
+    "another function": (KEPT + r'.*unary %\d+ {kind = )"exp2"', r'\1"exp"', "has exp2"),
+    "not the carried one": (r"kept_maximum %(\d+), %(\d+)", r"kept_maximum %\2, %\1", "is not carried by its loop"),
+    "the candidate is carried": (
+        r"(%\d+) = kept_maximum %(\d+), (%\d+)((?:.*\n)*?      yield .*)\1\b", r"\1 = kept_maximum %\2, \3\4\3", "no further"
+    ),
+    "too large a threshold": (r"threshold = 0x1.0000000000000p\+3", "threshold = 0x1.2000000000000p+3", "may grow by 8.0"),
+    "no threshold": (r"threshold = 0x1.0000000000000p\+3", "threshold = 0x0.0p+0", "may grow by 8.0"),
+}  # fmt: skip
+"""Changes of the prepared text: pattern, replacement, and the rule that they break."""
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_planted_mistakes_are_refused(name: str) -> None:
+    pattern, instead, rule = MISTAKES[name]
+    changed, count = re.subn(pattern, instead, print_function(prepared(text())))
+    assert count == 1
+    with pytest.raises(VerifyError, match=rule):
+        verify(parse_function(changed), SM_100A)
+
+
+def test_its_meaning() -> None:
+    """The second operand where it is more than 8 above the first; -infinity is below all, and a NaN above none."""
+    old = np.array([0, 0, 0, -np.inf, -np.inf, -np.inf, 5, 5], np.float32)
+    new = np.array([8, 8.5, -3, -100, -np.inf, np.nan, np.inf, np.nan], np.float32)
+    found = PURE[KeptMaximum](KeptMaximum(threshold=8.0), old, new)
+    assert np.array_equal(found, np.array([0, 8.5, 0, -100, -np.inf, -np.inf, np.inf, 5], np.float32))
+
+
+@pytest.mark.parametrize(("element", "lengths", "scale", "seed"), [
+    ("bf16", (40, 100, 192, 1), 5.0, 0), ("f16", (257, 100, 384, 1), 20.0, 1), ("f16", (33, 222, 256, 1), 3.0, 2),
+])  # fmt: skip
+def test_growing_maxima_keep_the_bound(element: str, lengths: tuple[int, int, int, int], scale: float, seed: int) -> None:
+    """Scores of which some grow by less than 8 from tile to tile, and others by more. The interpreter replaces each maximum."""
+    report, found, expected = emulated(made(element, 256, 64, target=SM_100A, consumers=2), lengths, seed, scale=scale)
+    assert report.clean and not differs(found, expected)
+
+
+def test_a_threshold_that_f16_has_no_room_for_changes_results() -> None:
+    kernel = made("f16", 256, 64, target=SM_100A, consumers=2)
+    found = re.findall(r"add(?:\.rn)?\.f32 \t?%r\d+, %r\d+, 0f41000000;", kernel.ptx)
+    assert len(found) == 1
+    changed = kernel.ptx.replace(found[0], found[0].replace("0f41000000", "0f42480000"))
+    report, result, expected = emulated(kernel, (40, 200, 256, 1), 0, changed, scale=20.0)
+    assert report.clean and differs(result, expected)
