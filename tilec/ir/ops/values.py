@@ -121,8 +121,8 @@ class Unary(Op, opcode="unary"):
 @dataclass(eq=False, kw_only=True)
 class Exp2InParts(Unary, opcode="exp2_in_parts"):
     """`exp2` that threads compute by a polynomial, without the special-function unit, for the last `polynomial` of each
-    `EXP2_GROUP` elements that they have. Same value as `Unary` within its bound; a result above 2^127.5 may be infinite.
-    Operand: f32. Made by a pass, never by an author."""
+    `EXP2_GROUP` elements that they have. Same value as `Unary` within its bound. Operand: f32. Made by a
+    pass, never by an author."""
 
     kind: str = "exp2"
     polynomial: int
