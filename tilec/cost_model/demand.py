@@ -10,7 +10,22 @@ from collections.abc import Iterable
 from typing import Final
 
 from tilec.ir.core import Op, Value
-from tilec.ir.ops import Binary, Cast, Compare, Gather, Iota, Load, Mma, Reduce, Scatter, Select, Store, Unary
+from tilec.ir.ops import (
+    Binary,
+    Cast,
+    Compare,
+    Exp2InParts,
+    Gather,
+    Iota,
+    KeptMaximum,
+    Load,
+    Mma,
+    Reduce,
+    Scatter,
+    Select,
+    Store,
+    Unary,
+)
 from tilec.ir.ops.memory import AtomicUpdate
 from tilec.ir.ops.staging_ops import (
     AsyncCopy,
@@ -27,6 +42,7 @@ from tilec.ir.ops.staging_ops import (
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore
 from tilec.ir.ops.tmem_chain_ops import TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
 from tilec.ir.ops.tmem_ops import ThreadProduct, TmemAccess, TmemLoad, TmemMma
+from tilec.ir.ops.values import EXP2_GROUP
 from tilec.ir.types import TMEM_LANES
 
 LANES: Final = 32
@@ -35,8 +51,8 @@ GROUP_ROWS: Final = 64
 GROUP_DEPTH: Final = 16
 """K of one instruction for elements of 16 bits (PTX ISA, `wgmma` and `mma.sync`)."""
 ACCUMULATOR_BYTES: Final = 4
-PACKED: Final = 2
-"""Floats that one packed instruction multiplies (PTX ISA, `mul.f32x2`)."""
+POLYNOMIAL: Final = {"fma": 9.0, "alu": 3.0}
+"""Operations on an element whose exp2 is a polynomial (`tilec/atoms/exponentials.py`). A packed instruction counts as two."""
 CONVERTED_PAIR: Final = 2
 """Floats that one conversion instruction rounds to 16 bits (PTX ISA, `cvt.rn.bf16x2.f32`)."""
 SPECIAL: Final = frozenset({"exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos"})
@@ -49,10 +65,10 @@ those that one thread starts."""
 Demand = dict[str, float]
 
 
-def demand(op: Op, warps: int, fused: frozenset[Op] = frozenset()) -> Demand:
-    """What one execution of `op` by a role of `warps` warps asks for; empty if it costs next to nothing. `fused`: products
-    that are parts of their sums."""
-    if op in fused:
+def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
+    """What one execution of `op` by a role of `warps` warps asks for; empty if it costs next to nothing, as those `without`
+    cost (`free`)."""
+    if op in without:
         return {}
     match op:
         case GroupMma():
@@ -115,13 +131,13 @@ def _thread_product(op: ThreadProduct) -> Demand:
 
 
 def _tensor_memory(op: TmemAccess) -> Demand:
-    """Accesses of threads. Rows are scaled as if no warp left its own as they are."""
+    """Accesses of threads. Rows are scaled as if no warp left its own as they are (but see `free`)."""
     rows, columns = op.buffer.tmem.shape
     match op:
         case TmemStore():
             return {"tmem": float(op.matrix.tile.size * op.matrix.tile.dtype.bytes)}
         case TmemScale():
-            return {"tmem": 2.0 * ACCUMULATOR_BYTES * rows * columns, "fma": rows * columns / PACKED}
+            return {"tmem": 2.0 * ACCUMULATOR_BYTES * rows * columns, "fma": float(rows * columns)}
         case _:
             return {"tmem": float(ACCUMULATOR_BYTES * rows * columns)}
 
@@ -138,6 +154,9 @@ def _computed(op: Op, warps: int) -> Demand:
         return {}
     lanes = _lanes(op.results[0], warps)
     match op:
+        case Exp2InParts():
+            share = op.polynomial / EXP2_GROUP
+            return {"special": lanes * (1 - share)} | {unit: lanes * share * one for unit, one in POLYNOMIAL.items()}
         case Unary():
             if op.kind in SPECIAL:
                 return {"special": lanes}
@@ -163,17 +182,22 @@ def _computed(op: Op, warps: int) -> Demand:
             return {}
 
 
-def fused_products(ops: Iterable[Op]) -> frozenset[Op]:
-    """The products among `ops` whose only uses are sums: each becomes a part of its sum (`fma`, which
-    `tilec.lowering.arithmetic` allows)."""
+def free(ops: Iterable[Op]) -> frozenset[Op]:
+    """Operations among `ops` that cost next to nothing. A product whose only uses are sums becomes a part of each sum (`fma`,
+    which `tilec.lowering.arithmetic` allows). Where a maximum is kept until it has grown, hardly any iteration scales rows."""
     users: dict[Value, list[Op]] = {}
     products: list[Binary] = []
+    scales: list[Op] = []
+    keeps = False
     for op in ops:
         for value in op.operands:
             users.setdefault(value, []).append(op)
         if isinstance(op, Binary) and op.kind == "mul":
             products.append(op)
-    return frozenset(op for op in products if (used := users.get(op.result)) and all(map(_is_sum, used)))
+        keeps |= isinstance(op, KeptMaximum)
+        scales += [op] if isinstance(op, TmemScale) else []
+    fused = [op for op in products if (used := users.get(op.result)) and all(map(_is_sum, used))]
+    return frozenset([*fused, *(scales if keeps else ())])
 
 
 def _is_sum(op: Op) -> bool:

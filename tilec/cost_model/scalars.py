@@ -30,8 +30,8 @@ COMPARE: Final[Mapping[str, Callable[[Array, Array], Array]]] = {
 
 
 class Launch:
-    """What a launch fixes: dims and scalar arguments by name, the grid, how many blocks are launched (fewer than the grid has if
-    they are persistent), and how many neighbours of them are one place of the grid (`cluster`)."""
+    """What a launch fixes: dims and scalar arguments by name, the grid, how many blocks are launched (fewer than the grid has
+    if they are persistent), and how many neighbours of them are one place of the grid (`cluster`)."""
 
     def __init__(
         self, values: Mapping[str, int | float], grid: tuple[int, ...], launched: int, cluster: int = 1

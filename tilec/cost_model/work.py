@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from tilec.cost_model.demand import Demand, demand, fused_products
+from tilec.cost_model.demand import Demand, demand, free
 from tilec.cost_model.scalars import Array, Launch, Scalars
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.shared_plan import shared_bytes
@@ -140,7 +140,7 @@ class _Walker:
     def __init__(self, function: Function, env: Mapping[str, int], launched: int, *, persistent: bool) -> None:
         self.env, self.launched, self.persistent = env, launched, persistent
         self.names = {parameter.value: parameter.name for parameter in function.parameters}
-        self.fused = fused_products(function.body.walk())
+        self.free = free(function.body.walk())
         self.roles = [RoleWork("block", function.num_warps)]
         self.role = self.roles[0]
         self.tiles: Array | None = None
@@ -159,7 +159,7 @@ class _Walker:
                 case If():
                     self._branch(op, scalars, count, inside=inside)
                 case _:
-                    self.role.add(demand(op, self.role.warps, self.fused), count, inside=inside)
+                    self.role.add(demand(op, self.role.warps, self.free), count, inside=inside)
                     self._box(op, scalars, count)
 
     def _roles(self, op: Roles, scalars: Scalars, count: Array) -> None:
