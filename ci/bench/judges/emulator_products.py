@@ -31,6 +31,7 @@ from tilec.emulator import parse
 from tilec.project.read.buildfile import read_build_file
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
+from tilec.target.dtypes import DTYPES
 from tilec.target.targets import SM_100A, SM_120A, Target
 
 TARGETS: Final = (SM_100A, SM_120A)
@@ -43,8 +44,8 @@ BASIS: Final = (
     "ci/bench/judges/emulator_products.py",
 )  # fmt: skip
 """Sources that a verdict depends on, in addition to the PTX."""
-ALLOWED: Final = {"f32": 2.0**-18, "f16": 2.0**-9, "bf16": 2.0**-6}
-"""Largest error of an output relative to its largest value, by the dtype of the kernel's elements: a few roundings."""
+ROUNDINGS: Final = 4
+"""Largest error of an output relative to its largest value, in roundings of the kernel's elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def differences(case: Case, arrays: dict[str, Any], found: dict[str, Any]) -> li
         largest = emulator_run.error(value, exact).largest
         if dtypes[name][0] == "i" and (value != exact).any():
             wrong.append(f"`{name}` has other integers")
-        elif largest > ALLOWED[element]:
+        elif largest > ROUNDINGS * 2.0 ** -DTYPES[element].significand:
             wrong.append(f"`{name}` is {largest:.1e} of its largest value off")
     return wrong
 
