@@ -3,10 +3,11 @@
 pytest skips folders named `build`, `dist` or `venv`, folders outside `testpaths`, and files that a `conftest.py` ignores. Test
 files there are silently never run, nor are tests whose marks no run selects. So this script asks pytest for all tests, and for
 those selected by each of `RUNS`, and asks git for every file named like a test. A function whose cases are all in a campaign,
-and a file whose tests are, must also have a case in the default run, so that breakage is found there.
+and a file whose tests are, must also have a case in the default run, so that breakage is found there. Few functions may lack a
+recorded time (`tests/times.py`), since `core` leaves them out.
 
-Status: 0 every test file has a collected test and every test has a run, 1 some have none (each is named), or pytest cannot
-collect.
+Status: 0 every test file has a collected test and every test has a run, 1 some have none (each is named), too many have no
+recorded time, or pytest cannot collect.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ RUNS: Final = (DEFAULT, CAMPAIGNS, ("-m", "gpu"))
 """Options of the existing runs: two of the gate, and the one on a GPU."""
 
 
+UNTIMED: Final = ("-m", "untimed")
+MOST_UNTIMED: Final = 100
+"""How many test functions may lack a recorded time."""
 ALONE: Final = ("--collect-only", "-n", "0", "-p", "no:cacheprovider")
 """Options of a collection in a single process, without side effects."""
 
@@ -91,15 +95,23 @@ def faults(files: set[str], every: set[str], runs: dict[tuple[str, ...], set[str
     return found + [f"{name}: the default run has no case of it" for name in sorted(alone)]
 
 
+def without_time(untimed: set[str]) -> list[str]:
+    """A line for each function without a recorded time, if they are more than MOST_UNTIMED."""
+    names = sorted({function(test) for test in untimed})
+    if len(names) <= MOST_UNTIMED:
+        return []
+    return [f"{name}: no recorded time; `pytest -m untimed --record-times` records it" for name in names]
+
+
 def main(root: Path) -> int:
     """Print what is never run; returns the exit status."""
     wanted = test_files(root)
     try:
-        every, *selected = collected(root, (("-m", ""), *RUNS))
+        every, untimed, *selected = collected(root, (("-m", ""), UNTIMED, *RUNS))
     except CannotCollect as error:
         print(f"pytest cannot collect the tests:\n{error}")
         return 1
-    found = faults(wanted, every, dict(zip(RUNS, selected, strict=True)))
+    found = faults(wanted, every, dict(zip(RUNS, selected, strict=True))) + without_time(untimed)
     for line in found:
         print(line)
     if not found:

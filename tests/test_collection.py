@@ -96,3 +96,11 @@ def test_tests_that_no_run_selects(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check_tests.main(project(tmp_path, "tests/test_a.py", content="import no_such_package\n")) == 1
     assert "no_such_package" in capsys.readouterr().out
+
+
+def test_many_functions_without_a_time_are_named() -> None:
+    few = {f"tests/test_it.py::test_{number}[{case}]" for number in range(check_tests.MOST_UNTIMED) for case in (1, 2)}
+    assert check_tests.without_time(few) == []
+    found = check_tests.without_time({*few, "tests/test_it.py::test_new"})
+    assert len(found) == check_tests.MOST_UNTIMED + 1
+    assert found[-1].startswith("tests/test_it.py::test_new: no recorded time")

@@ -245,10 +245,11 @@ class Recorder:
             self.failed.add(report.nodeid)
         if report.when != "teardown" or report.nodeid in self.failed:
             return
-        properties = dict(report.user_properties)
+        properties: dict[str, Any] = dict(report.user_properties)
         seconds = float(properties[SPENT])
-        for name, value in (value for name, value in report.user_properties if name == "fixture"):
-            self.fixtures[name] = max(self.fixtures.get(name, 0.0), value)
+        shared: list[tuple[str, float]] = [value for name, value in report.user_properties if name == "fixture"]  # pyright: ignore
+        for fixture, value in shared:
+            self.fixtures[fixture] = max(self.fixtures.get(fixture, 0.0), value)
             seconds -= value
         name = report.nodeid.partition("[")[0].removeprefix("tests/")
         plain, marked = self.functions.get(name, Function())

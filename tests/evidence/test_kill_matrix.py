@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.bench.judges.kill_matrix import contained, killers, table
+from ci.bench.judges.kill_matrix import contained, cover, killers, table
 
 OUTPUT = """
 .F.FE
@@ -38,6 +38,15 @@ def test_without_the_contained_all_is_still_noticed(rows: list[dict[str, list[st
         assert not included or name in found or other in found
 
 
+@given(MATRICES)
+def test_a_cover_notices_all_and_each_of_it_adds_something(rows: list[dict[str, list[str]]]) -> None:
+    found = cover(rows)
+    killed = [set(row["killers"]) for row in rows if row["killers"]]
+    assert all(killers_of & found.keys() for killers_of in killed)
+    assert sum(found.values()) == len(killed) and all(found.values())
+    assert {row.copy().pop() for row in killed if len(row) == 1} <= found.keys()
+
+
 def test_a_page_counts_by_room() -> None:
     row = {"line": 3, "function": "f", "operator": "and or", "old": "and", "new": "or"}
     text = table(
@@ -47,4 +56,5 @@ def test_a_page_counts_by_room() -> None:
         ]
     )  # fmt: skip
     assert "| tilec/ir | 2 | 1 | 0.5 | 1 |" in text and "| tilec/link | 1 | 1 | 2 | 0 |" in text
+    assert "| a | 2 |" in text and "| b | 1 |" in text
     assert "- `tilec/ir/core.py:3` `f`, and or" in text

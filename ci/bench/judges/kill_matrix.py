@@ -98,6 +98,19 @@ def contained(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
+def cover(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Functions that together notice all that is noticed, with what each adds: greedily the one that adds most, the first by
+    name of equals. All others are redundant in this matrix."""
+    left = [set(row["killers"]) for row in rows if row["killers"]]
+    found: dict[str, int] = {}
+    while left:
+        adds = Counter(name for killers_of in left for name in killers_of)
+        best = min(adds, key=lambda name: (-adds[name], name))
+        found[best] = adds[best]
+        left = [killers_of for killers_of in left if best not in killers_of]
+    return found
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """The page: by room, then what each function alone notices."""
     by_room: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -114,11 +127,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     alone = Counter(row["killers"][0] for row in killed if len(row["killers"]) == 1)
     functions = {name for row in killed for name in row["killers"]}
     few = contained(rows)
+    needed = cover(rows)
+    redundant = Counter(name for row in killed for name in row["killers"] if name not in needed)
     lines = [
         f"{len(rows)} mistakes, {len(killed)} noticed by tests of `core`; {len(functions)} test functions notice at least one,",
         f"{len(alone)} of them one that no other notices, and the kills of {len(few)} are among those of another function.",
         "", *grid(("room", "mistakes", "noticed", "killers (median)", "one killer"), cells),
         "", "## The only killer", "", *grid(("test function", "mistakes"), alone.most_common()),
+        "", "## Enough to notice all of them", "", *grid(("test function", "mistakes it adds"), needed.items()),
+        "", "## Not needed beside these: candidates to merge or drop", "",
+        *grid(("test function", "mistakes"), redundant.most_common()),
         "", "## Mistakes that `core` does not notice", "",
         *(f"- `{row['path']}:{row['line']}` `{row['function']}`, {row['operator']}" for row in rows if not row["killers"]),
     ]  # fmt: skip
@@ -135,6 +153,12 @@ def measure(options: argparse.Namespace) -> front.Outcome | int:
         return 0
     reach, verdicts = read_map(reach_file), Verdicts(options.name, options.out / "verdicts")
     digests = Digests(ROOT)
+    if unknown := [mutant for mutant in wanted if mutant.identity not in reach]:
+        # Identities contain text that `ast.unparse` writes differently in each version of Python.
+        print(*(f"left out, not in {REACH}: {one.path}:{one.line} {one.operator}" for one in unknown), sep="\n", flush=True)
+        if 20 * len(unknown) > len(wanted):
+            raise SystemExit(f"{len(unknown)} of {len(wanted)} mistakes are not in {REACH}: run with --reach first")
+        wanted = [mutant for mutant in wanted if mutant.identity in reach]
     keys = {
         mutant.identity: key(
             function_tree((ROOT / mutant.path).read_text(encoding="utf-8"), mutant.function),
