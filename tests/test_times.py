@@ -118,7 +118,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_times(tmp_path / "nothing.json") == Times()
 
 
-def report(name: str, when: Phase, outcome: Outcome = "passed", **properties: object) -> pytest.TestReport:
+def report(name: str, when: Phase, outcome: Outcome = "passed", /, **properties: object) -> pytest.TestReport:
     """The report of a phase of a test."""
     return pytest.TestReport(
         f"tests/{name}", ("", 0, ""), {}, outcome, None, when, user_properties=[*properties.items()]

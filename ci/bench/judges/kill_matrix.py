@@ -101,7 +101,7 @@ def contained(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 def cover(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Functions that together notice all that is noticed, with what each adds: greedily the one that adds most, the first by
     name of equals. All others are redundant in this matrix."""
-    left = [set(row["killers"]) for row in rows if row["killers"]]
+    left: list[set[str]] = [set(row["killers"]) for row in rows if row["killers"]]
     found: dict[str, int] = {}
     while left:
         adds = Counter(name for killers_of in left for name in killers_of)
