@@ -38,7 +38,7 @@ SPARSEST: Final = 20
 """The default run has at least one case in this many of each function."""
 SHARD_SECONDS: Final = 180.0
 """What the tests of one shard of the campaigns take together on one core, without collection."""
-CORE_SECONDS: Final = 50.0
+CORE_SECONDS: Final = 45.0
 """What the tests of `core` take together, with the fixtures that they share and without collection: with the collection in two
 processes, less than 40 seconds on two cores."""
 COVER_SECONDS: Final = 0.5

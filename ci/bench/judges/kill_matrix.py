@@ -135,7 +135,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "", *grid(("room", "mistakes", "noticed", "killers (median)", "one killer"), cells),
         "", "## The only killer", "", *grid(("test function", "mistakes"), alone.most_common()),
         "", "## Enough to notice all of them", "", *grid(("test function", "mistakes it adds"), needed.items()),
-        "", "## Not needed beside these: candidates to merge or drop", "",
+        "", "## Not needed in addition to these: candidates to merge or drop", "",
         *grid(("test function", "mistakes"), redundant.most_common()),
         "", "## Mistakes that `core` does not notice", "",
         *(f"- `{row['path']}:{row['line']}` `{row['function']}`, {row['operator']}" for row in rows if not row["killers"]),
