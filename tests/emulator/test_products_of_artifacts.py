@@ -1,4 +1,4 @@
-"""The judge of all artifacts with a product says what is wrong with one: a fault, a note, or another result.
+"""The check of all artifacts with a product says what is wrong with one: a fault, a note, or another result.
 
 `ci/bench/judges.py emulator_products` runs every artifact.
 """
@@ -61,16 +61,16 @@ def test_a_mistake_has_its_word(pattern: str, replacement: str, word: str) -> No
     assert verdict.word == word and verdict.detail["noted"]
 
 
-def test_every_kernel_with_a_product_is_judged(tmp_path: Path) -> None:
+def test_every_kernel_with_a_product_is_checked(tmp_path: Path) -> None:
     """All specialisations for both targets of each kernel whose tile IR has a product."""
     options = argparse.Namespace(only="", arch="")
     tasks = list(judge.tasks(options, "", Verdicts("emulator_products", tmp_path)))
-    judged = {(task.entry.name, task.target) for task in tasks}
+    found = {(task.entry.name, task.target) for task in tasks}
     assert len({task.name for task in tasks}) == len(tasks)
     for name, entry in shipped.entries().items():
         for constants in list(entry.specialisations())[:1]:
             if any(isinstance(op, Mma) for op in shipped.load(name, constants).body.walk()):
-                assert {(name, SM_100A), (name, SM_120A)} <= judged
+                assert {(name, SM_100A), (name, SM_120A)} <= found
     assert {(task.target, task.constants) for task in tasks if task.entry.name == "flash_attention"} == {
         (target, tuple(constants.items()))
         for entry in shipped.all_entries()

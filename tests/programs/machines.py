@@ -98,7 +98,7 @@ REFUSED_SCHEDULES: Final = ("E0506", "E0507", "E0530", "E0809")
 """Codes of refusals of a schedule: a shape without an instruction, too little shared memory, too few registers, an override
 that cannot be satisfied."""
 INSTRUCTIONS: Final = ("tcgen05.mma", "wgmma.mma_async", "mma.sync", "cp.async.bulk.tensor", "setmaxnreg")
-"""What is told of a program that has its own schedules."""
+"""What is reported of a program that has its own schedules."""
 FED: Final = (Overrides(copy=TMA, consumers=2), Overrides(copy=TMA, consumers=1))
 """Schedules with a producer, for two consumers or one."""
 

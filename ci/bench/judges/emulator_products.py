@@ -50,7 +50,7 @@ ROUNDINGS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An artifact to judge: its kernel's entry with one value of each constant, and its line of an earlier run."""
+    """An artifact to check: its kernel's entry with one value of each constant, and its line of an earlier run."""
 
     entry: KernelEntry
     constants: tuple[tuple[str, Constant], ...]
@@ -76,7 +76,7 @@ def tasks(arguments: argparse.Namespace, basis: str, verdicts: Verdicts) -> Iter
                     yield replace(task, kept=verdicts.known(task.name))
 
 
-def judged(task: Task) -> tuple[str, Line]:
+def checked(task: Task) -> tuple[str, Line]:
     """The name of an artifact and the verdict on it: the kept one, if its PTX and the emulator are those of then."""
     one = replace(task.entry, constants={name: (value,) for name, value in task.constants})
     ptx, manifest, _, _ = built_here(read_build_file(ROOT / "build.toml"), one, task.target)
@@ -161,13 +161,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Judge all artifacts; status 1 if one does not agree."""
+    """Check all artifacts; status 1 if one does not agree."""
     verdicts, budget = Verdicts("emulator_products", options.out / "verdicts"), Budget(options.budget)
     basis = Digests(ROOT).sources(BASIS)
     every = list(tasks(options, basis, verdicts))
     lines: dict[str, Line] = {}
     with multiprocessing.get_context("forkserver").Pool(options.jobs, maxtasksperchild=50) as pool:
-        for name, line in pool.imap_unordered(judged, (task for task in every if not budget.is_spent()), chunksize=1):
+        for name, line in pool.imap_unordered(checked, (task for task in every if not budget.is_spent()), chunksize=1):
             lines[name] = line
             if line != verdicts.known(name):
                 verdicts.add(name, *line)
@@ -175,6 +175,6 @@ def measure(options: argparse.Namespace) -> Outcome:
     whole = not options.only and not options.arch
     verdicts.close(lines if whole and len(lines) == len(every) else None)
     if len(lines) < len(every):
-        raise Unfinished(f"{len(lines)} of {len(every)} artifacts judged")
+        raise Unfinished(f"{len(lines)} of {len(every)} artifacts checked")
     data = summary(lines)
     return Outcome(data, {"emulator_products.md": table(data)}, int(set(data["words"]) != {"agrees"}), whole=whole)

@@ -43,8 +43,8 @@ def job(number: int, basis: str = "", verdicts: Verdicts | None = None) -> Job:
 
 def is_fed(job: Job, outcome: Outcome) -> bool:
     """Whether a program that ran has the products of its target, fed by copies of boxes."""
-    told = outcome.detail.split("; ")
-    return outcome.kind == "equal" and PRODUCTS[job.archs[0]] in told and COPY in told
+    reported = outcome.detail.split("; ")
+    return outcome.kind == "equal" and PRODUCTS[job.archs[0]] in reported and COPY in reported
 
 
 def schedule_parts(outcome: Outcome) -> set[str]:
@@ -114,6 +114,6 @@ def measure(options: argparse.Namespace) -> front.Outcome | int:
         return 0
     found, ran, done = check_all(options, Verdicts("fed_products", options.out / "verdicts"), jobs)
     if not done:
-        raise front.Unfinished(f"{len(found)} programs judged, {ran} of them now")
+        raise front.Unfinished(f"{len(found)} programs checked, {ran} of them now")
     data = summary(found)
     return front.Outcome(data, {"fed_products.md": table(data)}, int(bool(data["noted"])))
