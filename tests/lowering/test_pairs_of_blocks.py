@@ -124,6 +124,14 @@ def test_one_thread_of_the_leader_starts_products_of_both_blocks() -> None:
     assert used["MEMBAR.ALL.GPU"] == 3  # two barriers of the cluster, and the release of accumulators
 
 
+@pytest.mark.parametrize("stages", [2, 5])
+def test_two_blocks_do_not_fit_a_multiprocessor(stages: int) -> None:
+    """It has 228 KB, 1 KB of which the system takes for each block."""
+    single, pair = (made("bf16", 256, 32, SM_100A, cluster=cluster, stages=stages).lowered for cluster in (1, 2))
+    assert 2 * (pair.dynamic_shared_bytes + 1024) > 228 * 1024 >= pair.dynamic_shared_bytes + 1024
+    assert stages > 2 or 2 * (single.dynamic_shared_bytes + 1024) < 228 * 1024
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_each_block_copies_whole_runs_of_rows(seed: int) -> None:
     """The right operand of `matmul_silu_mul` has two runs of rows, gate and up: one for each block. Results are those of the

@@ -112,6 +112,11 @@ def test_pairs_are_of_products_in_tensor_memory(target: Target, wanted: Override
         choose(source("bf16", 256, 128), target, wanted)
 
 
+def test_a_multiprocessor_has_one_block_of_a_pair() -> None:
+    with pytest.raises(CompileError, match="2 blocks of pairs on a multiprocessor"):
+        choose(source("bf16", 256, 64), SM_100A, Overrides(copy="tma", cluster=2, blocks=2))
+
+
 def test_threads_do_not_copy_operands_of_pairs() -> None:
     with pytest.raises(CompileError, match="pairs of blocks whose products are not those in tensor memory"):
         choose(source("bf16", 256, 128), SM_100A, Overrides(cluster=2, copy="cp_async"))

@@ -105,7 +105,14 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
     reallocates_registers = any(isinstance(op, sync_ops.Roles) and any(op.registers) for op in function.body.ops)
     mlir = _module(function, context, min_blocks or (1 if reallocates_registers else None))
     total.check(mlir)
-    return Lowered(mlir, symbol(function.name), abi, context.threads, shared_bytes(function), waits, maps)
+    return Lowered(mlir, symbol(function.name), abi, context.threads, _dynamic_shared_bytes(function, target), waits, maps)
+
+
+def _dynamic_shared_bytes(function: Function, target: Target) -> int:
+    """Dynamic shared memory of a block; of a pair's, more than half of a multiprocessor's. With two blocks on a multiprocessor,
+    two pairs might each hold the columns of tensor memory that the other one waits for."""
+    needed = shared_bytes(function)
+    return max(needed, target.max_shared_bytes // 2 + 1) if function.cluster > 1 else needed
 
 
 def _abi_slots(function: Function) -> tuple[AbiSlot, ...]:

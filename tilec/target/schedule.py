@@ -263,14 +263,18 @@ NO_PAIR: Final = Problem(
 
 
 def _of_cluster(schedule: Schedule) -> list[Problem]:
-    """Blocks form pairs where products read the shared memory of both."""
+    """Blocks form pairs where products read the shared memory of both, and a multiprocessor has one of them."""
     if schedule.cluster == 1:
         return []
     if schedule.cluster != PAIR:
         return [Problem("cluster", f"clusters of {schedule.cluster} blocks", f"write 1, or {PAIR} for pairs of blocks")]
-    if all(loop.copy == TMA and loop.family is not None and loop.family.in_tensor_memory for loop in schedule.pipelines):
-        return [] if schedule.pipelines else [Problem("cluster", "pairs of blocks without products", "leave it out")]
-    return [NO_PAIR]
+    if not schedule.pipelines:
+        return [Problem("cluster", "pairs of blocks without products", "leave it out")]
+    if any(loop.copy != TMA or loop.family is None or not loop.family.in_tensor_memory for loop in schedule.pipelines):
+        return [NO_PAIR]
+    if schedule.blocks not in (None, 1):
+        return [Problem("blocks", f"{schedule.blocks} blocks of pairs on a multiprocessor", "leave `blocks` out")]
+    return []
 
 
 def fed_family(copy: str, target: Target, wanted: str | None = None) -> Family:
