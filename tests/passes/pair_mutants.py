@@ -55,6 +55,9 @@ def _changes(op: Op) -> Iterator[tuple[str, str, Change]]:
             for name, factor in (("twice as far", 2), ("half as far", 0.5), ("both the first", 0), ("backwards", -1)):
                 yield "other rows", name, lambda f, o, n=factor: _scaled(f, o, n)
             yield "halves exchanged", "", _exchanged
+        case TensorCopy():
+            yield "rank on another axis", "", _other_axis
+            yield "rank in an offset twice", "", lambda f, o: _add_rank(f, o, len(o.operands) + o.row_axis)
         case For():
             for place in (0, 1):
                 yield "rank in control", f"operand {place}", lambda f, o, n=place: _add_rank(f, o, n)
@@ -104,6 +107,10 @@ def _scaled(function: Function, op: Binary, factor: float) -> None:
 
 def _exchanged(function: Function, op: Binary) -> None:
     op.operands[0] = computed(function, op, "sub", op.operands[0], 1)
+
+
+def _other_axis(function: Function, op: TensorCopy) -> None:
+    op.operands[3:] = op.operands[:2:-1]
 
 
 def _rank(function: Function) -> Value:

@@ -26,7 +26,7 @@ SCHEDULES = {
 KINDS = {
     "counts one block", "ring of one block", "product of one block", "barrier of one block", "barrier dropped",
     "barrier elsewhere", "all threads of the role", "other rows", "halves exchanged", "rank in control", "rank in an operand",
-    "in the leader alone",
+    "in the leader alone", "rank on another axis", "rank in an offset twice",
 }  # fmt: skip
 
 
