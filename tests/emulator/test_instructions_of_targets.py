@@ -113,6 +113,26 @@ def test_a_launch_of_such_a_module_is_refused_before_it_runs() -> None:
         launch.run(module, "k", (1, 1, 1), (32, 1, 1), [], Memory())
 
 
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        ("fma.rn.f32x2 %d1, %d2, %d3, %d3;", True),
+        ("fma.rn.f32x2 %d1, %d2, 0x3F8000003F800000, %d3;", False),
+        ("add.rm.f32x2 %d1, 0x3F8000003F800000, %d3;", False),
+        ("sub.rn.f32x2 %d1, %d2, 0;", False),
+        ("mul.rn.ftz.f32x2 %d1, %d2, 0d3F80000000000000;", False),
+    ],
+)
+def test_a_pair_of_floats_is_no_constant(line: str, taken: bool) -> None:
+    text = TEXT.format(target="sm_100a", line=f"mov.b64 %d2, 0; mov.b64 %d3, 0; {line}")
+    assert (ptxas.run(text.encode(), "sm_100a")[0] is not None) == taken
+    if taken:
+        assert launch.run(parse(text), "k", (1, 1, 1), (128, 1, 1), [], Memory()).clean
+    else:
+        with pytest.raises(UnsupportedPtx, match="a constant as a pair of floats"):
+            launch.run(parse(text), "k", (1, 1, 1), (128, 1, 1), [], Memory())
+
+
 def test_a_feature_of_a_family_exists_on_its_members_alone() -> None:
     (instruction, _) = (
         parse(TEXT.format(target="sm_90a", line="setmaxnreg.dec.sync.aligned.u32 40;")).functions["k"].instructions

@@ -29,6 +29,7 @@ from tilec.emulator.machine.rounding import (
     widen,
 )
 from tilec.emulator.machine.sources import Source, Step
+from tilec.emulator.ptx.syntax import Immediate
 
 _MODES: Final = ("rn", "rz", "rm", "rp")
 _HALVES: Final = ("f16", "bf16", "f16x2", "bf16x2")
@@ -149,7 +150,10 @@ def _mixed(d: Decoder, name: str, narrow: str, count: int) -> list[Source]:
 
 
 def _pairs(d: Decoder, function: Function, ftz: bool, count: int) -> Step:
+    """Operands are registers: ptxas (13.5) takes no constant."""
     d.finish(count + 1)
+    if any(isinstance(operand, Immediate) for operand in d.operands):
+        raise d.unsupported("a constant as a pair of floats")
 
     def apply(*values: Lanes) -> Lanes:
         parts = [np.ascontiguousarray(v).view(np.float32) for v in np.broadcast_arrays(*map(np.atleast_1d, values))]
