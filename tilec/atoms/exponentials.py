@@ -6,10 +6,10 @@ lowest nine bits are n + 127, the exponent of 2^n. Before, x is held between -12
 `max.NaN` and `min.NaN` keep a NaN, and a product keeps it too. The nearest integer instead of the floor would be 128 for x from
 127.5 on, and 2^128 is infinite.
 
-`COEFFICIENTS` minimize the largest relative error of p(f) = 1 + c1 f + ... + c5 f^5 for 0 <= f <= 1 by the exchange algorithm
-of Remez in f64. That error is 2^-23.5. Random changes of a few units in the last place then lowered the error with each step
-rounded to f32, and with that of f for x from -0.5 to 0, where x + 1 is rounded, from 2^-22.52 to 2^-22.61 over all f32. The
-PTX ISA allows `ex2.approx` 2^-22.5. One coefficient less leaves 2^-18.4.
+`COEFFICIENTS` minimize the largest relative error of p(f) = 1 + c1 f + ... + c5 f^5 for 0 <= f <= 1 by the algorithm of Remez
+in f64. That error is 2^-23.5. Random changes of a few units in the last place then lowered the error with each step rounded to
+f32, and with that of f for x from -0.5 to 0, where x + 1 is rounded, from 2^-22.52 to 2^-22.61 over all f32. The PTX ISA allows
+`ex2.approx` 2^-22.5. One coefficient less leaves 2^-18.4.
 """
 
 from __future__ import annotations
