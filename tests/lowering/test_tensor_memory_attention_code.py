@@ -68,3 +68,19 @@ def test_one_thread_starts_products_and_threads_have_rows(columns: int, products
     assert opcodes["FFMA2"] == 5 * columns // 8  # five steps for each two of a fourth of the elements
     assert opcodes["LDTM"] and opcodes["STTM"] and opcodes["UTMALDG"] and opcodes["FMUL2"]
     assert opcodes["ELECT"] <= 3 and not opcodes.keys() & {"SHFL", "LDL", "STL"}
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+def test_a_score_has_fewer_than_six_instructions(columns: int) -> None:
+    """From loaded first sums, without masks, to stored operand A. The products take 8 clocks for each score of a scheduler's
+    two warps, so that what else an iteration does has time too."""
+    code = disassemble(assemble(made("bf16", 256, columns, target=SM_100A, consumers=2).ptx, SM_100A).cubin).splitlines()
+    loads = [place for place, line in enumerate(code) if "LDTM" in line]
+    loaded = loads[columns // 32 - 1]
+    (label,) = re.findall(r"BRA `\((\.L_x_\d+)\)", next(line for line in code[loaded:] if "BRA" in line))
+    unmasked = code.index(f"{label}:")
+    stored = [place for place, line in enumerate(code) if "STTM" in line and place > unmasked][-(-columns // 64) - 1]
+    count = sum("/*" in line for line in code[unmasked:stored])
+    exponentials = sum("MUFU.EX2" in line for line in code[unmasked:stored])
+    assert exponentials == columns * 3 // 4 + 1
+    assert 5 * columns < count < 6 * columns
