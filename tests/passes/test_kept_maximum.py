@@ -107,7 +107,7 @@ def test_its_meaning() -> None:
     ("bf16", (40, 100, 192, 1), 5.0, 0), ("f16", (257, 100, 384, 1), 20.0, 1), ("f16", (33, 222, 256, 1), 3.0, 2),
 ])  # fmt: skip
 def test_growing_maxima_keep_the_bound(element: str, lengths: tuple[int, int, int, int], scale: float, seed: int) -> None:
-    """Scores of which some grow by less than 8 from tile to tile, and others by more. The interpreter replaces each maximum."""
+    """Scores whose maximum grows by less than 8 in some iterations, and by more in others. The interpreter replaces each."""
     report, found, expected = emulated(made(element, 256, 64, target=SM_100A, consumers=2), lengths, seed, scale=scale)
     assert report.clean and not differs(found, expected)
 
@@ -119,3 +119,20 @@ def test_a_threshold_that_f16_has_no_room_for_changes_results() -> None:
     changed = kernel.ptx.replace(found[0], found[0].replace("0f41000000", "0f42480000"))
     report, result, expected = emulated(kernel, (40, 200, 256, 1), 0, changed, scale=20.0)
     assert report.clean and differs(result, expected)
+
+
+@pytest.mark.parametrize(("deviation", "each", "large"), [(1.0, 0.67, 0.0), (3.0, 0.67, 0.05), (10.0, 0.67, 0.37)])
+def test_how_often_warps_scale(deviation: float, each: float, large: float) -> None:
+    """The share of warps and iterations in which some maximum of 32 rows grows at all, and in which a kept one is replaced: for
+    normal scores of 8192 keys in tiles of 128 (docs/decisions.md)."""
+    random, rows, tiles = np.random.default_rng(0), 4096, 64
+    scores = (random.standard_normal((rows, 128)).max(1) * deviation * np.log2(np.e) for _ in range(tiles))
+    plain = kept_one = next(scores).astype(np.float32)
+    changes = np.zeros(2)
+    for new in scores:
+        higher = np.maximum(plain, new.astype(np.float32))
+        following = PURE[KeptMaximum](KeptMaximum(threshold=8.0), kept_one, higher)
+        pairs = (higher != plain, following != kept_one)
+        changes += [changed.reshape(-1, 32).any(1).mean() / (tiles - 1) for changed in pairs]
+        plain, kept_one = higher, following
+    assert np.round(changes, 2).tolist() == [each, large]
