@@ -59,6 +59,40 @@ def test_a_build_notes_which_choices_are_predicted(root: Path, capsys: pytest.Ca
     assert "; without such a GPU, `tilec tune --kernel double --predict h200`" in err
 
 
+def test_predictions_that_the_build_file_accepts_are_told_and_fail_no_build(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = root / "build.toml"
+    unaccepted = file.read_text()
+    file.write_text(unaccepted + 'predicted = ["sm_90", "sm_100"]\n')
+    assert commands.run(["tune", "--predict", "h200"]) == 0
+    capsys.readouterr()
+    note = "note[N0104]: the choices of `double` for sm_90a are predicted, not measured"
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(root / "another store"))
+    assert commands.run(["build"]) == 0
+    assert capsys.readouterr().err.count(note) == 1
+    assert commands.run(["build"]) == 0
+    assert "N0104" not in capsys.readouterr().err, "it is told of what was built"
+    assert commands.run(["build", "--deny", "notes"]) == 0
+    assert note in capsys.readouterr().err
+    assert commands.run(["check", "--schedule"]) == 0
+    assert "predicted: 3 candidates at 4 shapes on H200 SXM" in capsys.readouterr().out
+
+    table = json.loads((root / TABLE).read_text())
+    table["kept"][0]["cubins"] = dict.fromkeys(table["kept"][0]["cubins"], "0" * 64)
+    (root / TABLE).write_text(json.dumps(table))
+    assert commands.run(["build", "--deny", "notes"]) == 0
+    assert "other machine code than the predicted one" in capsys.readouterr().err
+    (root / TABLE).write_text(json.dumps(table | {"driver": "580"}))
+    assert commands.run(["build", "--deny", "notes"]) == 1, "measurements are not accepted as predictions"
+    (root / TABLE).write_text(json.dumps(table | {"cost": "1"}))
+    assert commands.run(["build", "--deny", "notes"]) == 1, "stale predictions are not used"
+    assert "the predictions of `double` for sm_90a are not used: `cost` changed" in capsys.readouterr().err
+    (root / TABLE).write_text(json.dumps(table))
+    file.write_text(unaccepted + 'predicted = ["sm_100"]\n')
+    assert commands.run(["build", "--deny", "notes"]) == 1, "those of another architecture are"
+
+
 @pytest.mark.parametrize("malformed", [False, True])
 def test_a_stale_prediction_is_reported_as_one(root: Path, malformed: bool) -> None:
     assert commands.run(["tune", "--predict", "h200"]) == 0

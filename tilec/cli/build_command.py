@@ -33,7 +33,8 @@ def build_command(
     whole: bool, dump: tuple[str, str] | None, deny: str | None = None, remotes: tuple[str, ...] = (), farm: str | None = None,
 ) -> int:  # fmt: skip
     """Build and print. Returns the exit status. Notes are printed for new artifacts and predicted tables; for all
-    artifacts if `deny` makes notes fail the build."""
+    artifacts if `deny` makes notes fail the build. Notes on predictions that build.toml accepts are printed like those on
+    artifacts, and fail no build."""
     start = time.perf_counter()
     targets = chosen_targets(arch)
     build = open_project(project)
@@ -76,9 +77,12 @@ def build_command(
             if result.status != "hit":
                 print(f"{result.planned.name} {result.planned.target}: {'; '.join(result.reasons)}", file=sys.stderr)
     note_diagnostics = notes(named_notes(result for result in built.results if deny or result.status == "built"))
-    note_diagnostics += predicted_choices(build.served, targets or build.targets)
+    accepted, others = [[one for one in build.served if one.accepted == kind] for kind in (True, False)]
+    note_diagnostics += predicted_choices(others, targets or build.targets)
     if deny or any(result.status == "built" for result in built.results):
-        note_diagnostics += other_code(build.served, output_folder(build.root))
+        note_diagnostics += other_code(others, output_folder(build.root))
+        told = predicted_choices(accepted, targets or build.targets) + other_code(accepted, output_folder(build.root))
+        print_diagnostics(told, build.root)
     print_diagnostics(note_diagnostics, build.root)
     if as_json:
         print(json.dumps(to_json(built, seconds, build.root), indent=1))

@@ -35,7 +35,7 @@ MAX_TEXT: Final = 200
 Refuse = Callable[..., None]
 Locate = Callable[..., Span]
 
-_TUNING_KEYS: Final = (*KEYS, "family", "constants", "shapes", "keep")
+_TUNING_KEYS: Final = (*KEYS, "family", "constants", "shapes", "keep", "predicted")
 _MODEL_KEYS: Final = ("name", "config", "family")
 _MODEL_NAME: Final = re.compile(r"[a-z0-9_\-]{1,64}", re.ASCII)
 

@@ -36,6 +36,11 @@ class Served:
     cubins: Mapping[str, str]
     predicted: bool = False
 
+    @property
+    def accepted(self) -> bool:
+        """Whether it is predicted, and build.toml accepts that: notes on it are no reason to refuse a build."""
+        return self.predicted and self.target in self.tuned.predicted
+
 
 def serve(
     tuned: Tuned, entries: Sequence[KernelEntry], kernels: Path, root: Path, notes: list[Diagnostic]

@@ -14,7 +14,7 @@
 added. `at_once` is the number of concurrent blocks. The choices for a target and their weights come from the measurements of
 `tilec tune` (`tilec.tuning`) if these are valid for the sources, else from `cost` as declared. A `[[kernel]]` that omits
 constants is built with those of the selected choices. A choice is skipped for targets that its `schedule` or `[[kernel]]`
-excludes.
+excludes. `predicted = ["sm_100"]` names targets for which a table of predictions is accepted (`tilec tune --predict`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from math import prod
 from typing import Any, Final, cast
 
 from tilec.cost_model.cards import CARDS
-from tilec.diagnostics.diagnostic import Span
+from tilec.diagnostics.diagnostic import CompileError, Span
 from tilec.project.read.architectures import Architectures
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant, Locate, Refuse
@@ -66,7 +66,7 @@ class Candidate:
 class Tuned:
     """One table. `terms` are the parts of the cost by name. `family` restricts it to the models of one family. Candidates are
     measured with `constants` at `shapes` (launch values). At most `keep` candidates are selected. `measured_by` is the author's
-    text on the origin of the numbers."""
+    text on the origin of the numbers. `predicted`: the targets for which predictions are accepted."""
 
     kernel: str
     family: str | None
@@ -76,6 +76,7 @@ class Tuned:
     shapes: tuple[Mapping[str, int], ...]
     keep: int
     measured_by: str
+    predicted: tuple[Target, ...]
     span: Span
 
     def entry(self, candidate: Candidate, entries: Iterable[KernelEntry]) -> KernelEntry | None:
@@ -175,7 +176,7 @@ def _tuned(table: dict[str, Any], architectures: Architectures, refuse: Refuse, 
     tuned = Tuned(
         kernel if isinstance(kernel, str) else "", table.get("family"), terms, tuple(candidates),
         cast("dict[str, Constant]", constants), _shapes(table.get("shapes", []), refuse, span_of), keep, measured_by,
-        span_of("kernel"),
+        _targets(table.get("predicted", []), refuse, span_of), span_of("kernel"),
     )  # fmt: skip
     try:
         _check(tuned)
@@ -219,6 +220,25 @@ def _shapes(value: Any, refuse: Refuse, span_of: Callable[..., Span]) -> tuple[M
             shape = dict(zip(lists, values, strict=True))
             found[repr(sorted(shape.items()))] = shape
     return tuple(found.values())
+
+
+def _targets(value: Any, refuse: Refuse, span_of: Callable[..., Span]) -> tuple[Target, ...]:
+    """The targets that `predicted` names."""
+    items: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(item, str) for item in items):
+        hint = 'write `predicted = ["sm_100"]`, or leave it out'
+        refuse("E0802", "`predicted` is not a list of architectures", span_of("predicted"), hint)
+        return ()
+    found: list[Target] = []
+    for item in items:
+        try:
+            found.append(Target.parse(item))
+        except CompileError as error:
+            (problem,) = error.diagnostics
+            refuse("E0802", problem.message, span_of("predicted"), problem.hint)
+    if len(set(found)) < len(found):
+        refuse("E0806", "`predicted` names an architecture twice", span_of("predicted"), "remove one of them")
+    return tuple(found)
 
 
 def cost_text(terms: Mapping[str, str]) -> str:
