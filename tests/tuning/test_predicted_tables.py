@@ -12,6 +12,7 @@ from tilec.cli import commands
 from tilec.project.read.buildfile import read_build_file
 from tilec.tuning.table import read_table
 
+ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path("kernels_src/tuning/double-sm_90a.json")
 
 
@@ -91,6 +92,15 @@ def test_predictions_that_the_build_file_accepts_are_told_and_fail_no_build(
     (root / TABLE).write_text(json.dumps(table))
     file.write_text(unaccepted + 'predicted = ["sm_100"]\n')
     assert commands.run(["build", "--deny", "notes"]) == 1, "those of another architecture are"
+
+
+def test_the_shipped_predictions_are_accepted_and_valid() -> None:
+    build = read_build_file(ROOT / "build.toml")
+    predicted = [one for one in build.served if one.predicted]
+    assert {one.target.name for one in predicted} == {"sm_100a", "sm_120a"} and all(one.accepted for one in predicted)
+    assert {one.tuned.kernel for one in predicted} == {"matmul", "matmul_silu_mul"} and len(predicted) == 4
+    (gate_up,) = [one for one in predicted if (one.target.name, one.tuned.kernel) == ("sm_100a", "matmul_silu_mul")]
+    assert {one.constants["BN"] for one in gate_up.candidates} == {64}, "tiles of 80 columns do not use tensor memory"
 
 
 @pytest.mark.parametrize("malformed", [False, True])
