@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.cost_model.planned_launches import H200, ONE_TILE, PERSISTENT, PINGPONG, launch, matmul, product
 from tilec.cost_model.calibration import CALIBRATION, FITTED, Calibration
 from tilec.cost_model.cards import CARDS, Card
-from tilec.cost_model.cycles import scheduled
+from tilec.cost_model.cycles import LOOP_RESOURCES, scheduled
 from tilec.cost_model.estimate import Prepared, estimate
 from tilec.target.schedule import Overrides
 
@@ -69,6 +69,15 @@ def test_no_launch_is_faster_than_its_roofline(ready: Prepared) -> None:
 @given(launches())
 def test_an_overlapped_launch_is_not_slower(ready: Prepared) -> None:
     assert estimate(ready, H200, overlapped=True).microseconds <= time(ready)
+
+
+@given(launches(), st.sampled_from(sorted(LOOP_RESOURCES)), st.floats(0, 1))
+def test_loops_that_take_less_of_a_resource_are_not_slower(ready: Prepared, resource: str, factor: float) -> None:
+    card = dataclasses.replace(H200, watts=1e9)  # at one clock
+    whole, less = estimate(ready, card), estimate(ready, card, scale={resource: factor})
+    assert less.microseconds <= whole.microseconds
+    assert less.parts[resource] == pytest.approx(factor * whole.parts[resource])
+    assert {**less.parts, resource: 0} == {**whole.parts, resource: 0}
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 9))

@@ -80,6 +80,8 @@ def resources(tiles: Tiles, work: Work, room: Occupancy, card: Card, known: Cali
     }
 
 
+LOOP_RESOURCES: Final = frozenset({TENSOR, "shared memory", "copies", "copy issue", "arithmetic", CHAIN})
+"""The keys of `resources`."""
 PER_BLOCK: Final = frozenset({"copy issue", CHAIN})
 """Resources that every block has for itself."""
 

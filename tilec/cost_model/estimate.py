@@ -41,6 +41,7 @@ LAUNCH: Final = "launch"
 MOSTLY: Final = 0.9
 """Share of a chain from which its products decide."""
 EPILOGUE: Final = "epilogue"
+UNSCALED: Final[Mapping[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,14 @@ def prepared(work: Work, card: Card, known: Calibration = CALIBRATION) -> Prepar
 
 
 def estimate(
-    ready: Prepared, card: Card, known: Calibration = CALIBRATION, *, overlapped: bool = False, left: int | None = None
+    ready: Prepared, card: Card, known: Calibration = CALIBRATION, *, overlapped: bool = False, left: int | None = None,
+    scale: Mapping[str, float] = UNSCALED,
 ) -> Estimate:  # fmt: skip
     """The time of a launch in a CUDA graph, after another. `overlapped`: it may begin while that one still runs, which leaves
-    `left` bytes of shared memory of a multiprocessor (None: a launch like this one)."""
+    `left` bytes of shared memory of a multiprocessor (None: a launch like this one). `scale`: factors on what
+    resources of the loops take, to see what another schedule would win."""
     work, tiles, room = ready.work, ready.tiles, ready.room
-    parts = resources(tiles, work, room, card, known)
+    parts = {name: one * scale.get(name, 1.0) for name, one in resources(tiles, work, room, card, known).items()}
     loop, epilogue = loop_cycles(parts, room), epilogue_cycles(tiles, room, card, known)
     cycles = launch_cycles(work, tiles, room, loop, epilogue, card, known)
     first = known.node + known.start

@@ -21,6 +21,7 @@ from typing import Any, Final
 from ci.bench.front import Outcome
 from ci.bench.judges.time_model_decode import decode_data
 from ci.bench.judges.time_model_fit import fitted, rounded
+from ci.bench.judges.time_model_goals import goals
 from ci.bench.judges.time_model_page import page_of
 from ci.bench.judges.time_model_predictions import elsewhere, predictions
 from ci.bench.judges.time_model_rows import EARLIER, Row, all_rows, kernels
@@ -45,12 +46,13 @@ def measure(options: argparse.Namespace) -> Outcome | int:
             found = rounded(fitted([row for row in rows if not row.held_out]))
             print("\n".join(f"{name} = {getattr(found, name):.3g}" for name in FITTED))
             return 0
-        compared = [_compared(row) for row in rows]
+        compared, decode = [_compared(row) for row in rows], decode_data()
         data = {
             "constants": dataclasses.asdict(CALIBRATION), "fitted": list(FITTED), "goal": GOAL,
             "rows": [row for row in compared if row["source"] != EARLIER],
             "summary": _summaries(compared), "groups": _groups(compared), "bounds": _bounds(compared),
-            "choices": _choices(compared), "predicted": predicted, "elsewhere": elsewhere(predicted), "decode": decode_data(),
+            "choices": _choices(compared), "predicted": predicted, "elsewhere": elsewhere(predicted),
+            "goals": goals(made, predicted, decode["predicted"]), "decode": decode,
         }  # fmt: skip
     return Outcome(data, {f"{options.name}.md": page_of(data)})
 

@@ -40,6 +40,13 @@ def page_of(data: Mapping[str, Any]) -> str:
         "What others measured there, with other kernels:", "",
         *grid(("card", "what", "shape", "source", "TFLOP/s, measured", "TFLOP/s of ours, predicted"),
               map(_elsewhere, data["elsewhere"]), left=4), "",
+        "## Goals", "",
+        "*Predicted*, against what these chips should reach. Of a kernel that misses its goal: the microseconds that each",
+        "resource alone would take, and the share that other loops would reach: those of another schedule, those with the",
+        "tensor cores as the only resource, which no schedule exceeds in this model, and the same without a power limit.",
+        "`tensor_share`, fitted to Hopper, keeps the last below 0.90.", "",
+        *grid(("card", "what", "shape", "goal", "predicted", "met", "GHz", "us by resource", "another schedule",
+               "tensor cores only", "no power limit"), map(_goal, data["goals"]), left=3), "",
         "## Decode of one sequence", "",
         f"Bytes over {data['decode']['bandwidth_share']:.1%} of the nominal bandwidth, and {data['decode']['gap_us']:.2f} us",
         "for each launch: both fitted to the rows of the H100; those of the H200 are held out. The floor is all bytes at the",
@@ -81,6 +88,23 @@ def _prediction(one: Mapping[str, Any]) -> Sequence[str]:
 def _elsewhere(one: Mapping[str, Any]) -> Sequence[str]:
     rates = (f"{one[name]:.0f}" for name in ("measured_tflops", "predicted_tflops"))
     return [one["card"], one["what"], one["shape"], one["source"], *rates]
+
+
+def _goal(one: Mapping[str, Any]) -> Sequence[str]:
+    digits = 2 if one["goal"] < 1 else 0
+    front = [one["card"], one["what"], one["shape"], *(f"{one[name]:.{digits}f}" for name in ("goal", "predicted"))]
+    if one["met"] or "parts_us" not in one:
+        return [*front, "yes" if one["met"] else "no", *[""] * 5]
+    parts = sorted(one["parts_us"].items(), key=lambda part: -part[1])
+    other = f"{one['instead']}: {_share(one['with_it'])}" if one["instead"] else ""
+    return [
+        *front, "no", f"{one['clock_ghz']:.2f}", ", ".join(f"{name} {time:.0f}" for name, time in parts), other,
+        *(_share(one[name]) for name in ("only_tensor_cores", "without_power_limit")),
+    ]  # fmt: skip
+
+
+def _share(limit: Mapping[str, Any]) -> str:
+    return f"{limit['of_peak']:.2f} at {limit['clock_ghz']:.2f} GHz, by {limit['bound']}"
 
 
 _DECODE: Final = ("card", "model", "filled slots", "MB", "launches", "floor, tok/s", "predicted, tok/s")

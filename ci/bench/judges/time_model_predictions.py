@@ -3,7 +3,7 @@ others measured on such cards with kernels of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from tilec.cost_model.estimate import Estimate
 from tilec.tuning.prediction import predict
 
 PREDICTED: Final = ("b200", "rtx5090")
+PRODUCT, ATTENTION = "product", "causal attention"
 DEEP: Final = tuple((8192, 8192, depth) for depth in (1024, 2048, 4096))
 """Products that others measured on a B200 (`ELSEWHERE`), in addition to the cubes."""
 SHAPES: Final = (
@@ -68,16 +69,21 @@ def elsewhere(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _of_card(made: Kernels, name: str) -> Iterator[dict[str, Any]]:
     card = CARDS[name]
     for m, n, k in SHAPES:
-        found = _all(made, "matmul", card, {"M": m, "N": n, "K": k})
-        yield _row(card, "product", f"{m} x {n} x {k}", 2.0 * m * n * k, found)
+        yield _row(made, card, PRODUCT, f"{m} x {n} x {k}", 2.0 * m * n * k)
     for tokens in LENGTHS:
-        flops = 4 * WIDTH * HEADS * tokens * (tokens + 1) / 2
-        yield _row(
-            card, "causal attention", f"{tokens} tokens", flops, _all(made, "flash_attention", card, attention_values(tokens))
-        )
+        yield _row(made, card, ATTENTION, f"{tokens} tokens", 4 * WIDTH * HEADS * tokens * (tokens + 1) / 2)
 
 
-def _row(card: Card, what: str, shape: str, flops: float, found: Mapping[str, Estimate]) -> dict[str, Any]:
+def values_of(what: str, shape: str) -> tuple[str, Values]:
+    """The kernel of a predicted row, and the values of its launch."""
+    numbers = [int(part) for part in shape.split() if part.isdecimal()]
+    if what == PRODUCT:
+        return "matmul", dict(zip("MNK", numbers, strict=True))
+    return "flash_attention", attention_values(*numbers)
+
+
+def _row(made: Kernels, card: Card, what: str, shape: str, flops: float) -> dict[str, Any]:
+    found = _all(made, card, *values_of(what, shape))
     best = min(found, key=lambda name: found[name].microseconds)
     one = found[best]
     rate = flops / one.microseconds * 1e6
@@ -90,6 +96,6 @@ def _row(card: Card, what: str, shape: str, flops: float, found: Mapping[str, Es
     }  # fmt: skip
 
 
-def _all(made: Kernels, kernel: str, card: Card, values: Values) -> dict[str, Estimate]:
+def _all(made: Kernels, card: Card, kernel: str, values: Values) -> dict[str, Estimate]:
     """The time of each specialisation that build.toml has for the card's architecture."""
     return {name: predict((one.on(card, values),), card)[0] for name, one in made.shipped(kernel, card.arch).items()}

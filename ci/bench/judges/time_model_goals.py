@@ -1,0 +1,89 @@
+"""Goals for cards that nobody here has measured, against predictions: whether each is met, and what bounds it if it is not.
+
+Of a kernel that misses its goal the time that each resource alone would take is shown, and what the model predicts of other
+loops: of a named schedule, whose shares of today's resources follow from its tile; with the tensor cores as the only resource;
+and the same without a power limit, at the highest clock. All keep epilogue and memory. The last two are limits of the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ci.bench.judges.time_model_predictions import values_of
+from ci.bench.judges.time_model_rows import Kernels
+from tilec.cost_model.cards import CARDS, Card
+from tilec.cost_model.cycles import LOOP_RESOURCES, TENSOR
+from tilec.cost_model.estimate import Prepared, estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is to reach `least` on a card: of a product or attention the share of the card's dense rate, at a shape; of the
+    decode of a model tokens per second, at every number of filled slots that is predicted. `instead` names another schedule,
+    and `scale` what it takes of each resource of today's."""
+
+    card: str
+    what: str
+    shape: str
+    least: float
+    instead: str = ""
+    scale: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+PAIRED: Final = {"shared memory": 2 / 3, "copies": 2 / 3}
+"""Of a block with 128 x 256 results: operand A of 128 rows and half of B, 128 of 256 columns, where alone it copies and reads
+all of B (PTX ISA, "tcgen05.mma" with `.cta_group::2`)."""
+GOALS: Final = (
+    Goal("b200", "product", "8192 x 8192 x 8192", 0.90, "pairs of blocks, each with half of B", PAIRED),
+    Goal("b200", "causal attention", "8192 tokens", 0.70),
+)
+DECODE_GOALS: Final = (Goal("b200", "decode", "qwen3-32b", 82), Goal("rtx5090", "decode", "qwen3-4b", 171))
+
+
+def goals(made: Kernels, rows: Sequence[Mapping[str, Any]], decode: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each goal; `rows` are the predictions of kernels, `decode` those of steps."""
+    found = [_kernel(made, goal, _row(rows, goal)) for goal in GOALS]
+    for goal in DECODE_GOALS:
+        speeds = [
+            row["predicted_tok_s"] for row in decode if (row["card"], row["model"]) == (CARDS[goal.card].name, goal.shape)
+        ]
+        found.append(_reached(goal, min(speeds), "tokens per second"))
+    return found
+
+
+def _row(rows: Sequence[Mapping[str, Any]], goal: Goal) -> Mapping[str, Any]:
+    wanted = (CARDS[goal.card].name, goal.what, goal.shape)
+    return next(row for row in rows if (row["card"], row["what"], row["shape"]) == wanted)
+
+
+def _reached(goal: Goal, predicted: float, unit: str) -> dict[str, Any]:
+    return {
+        "card": CARDS[goal.card].name, "what": goal.what, "shape": goal.shape, "unit": unit, "goal": goal.least,
+        "predicted": predicted, "met": predicted >= goal.least,
+    }  # fmt: skip
+
+
+def _kernel(made: Kernels, goal: Goal, row: Mapping[str, Any]) -> dict[str, Any]:
+    card = CARDS[goal.card]
+    kernel, values = values_of(goal.what, goal.shape)
+    ready = made.shipped(kernel, card.arch)[row["choice"]].on(card, values)
+    whole = estimate(ready, card)
+    share = row["of_peak"] * whole.microseconds
+    only = dict.fromkeys(LOOP_RESOURCES - {TENSOR}, 0.0)
+    return _reached(goal, row["of_peak"], "of the dense rate") | {
+        "choice": row["choice"], "parts_us": {name: round(time, 1) for name, time in whole.parts.items()},
+        "bound": whole.bound, "clock_ghz": round(whole.clock / 1e9, 2), "instead": goal.instead,
+        "with_it": _limit(ready, card, goal.scale, share) if goal.instead else None,
+        "only_tensor_cores": _limit(ready, card, only, share),
+        "without_power_limit": _limit(ready, replace(card, watts=math.inf), only, share),
+    }  # fmt: skip
+
+
+def _limit(ready: Prepared, card: Card, scale: Mapping[str, float], share: float) -> dict[str, Any]:
+    found = estimate(ready, card, scale=scale)
+    return {
+        "of_peak": round(share / found.microseconds, 3), "bound": found.bound, "clock_ghz": round(found.clock / 1e9, 2),
+    }  # fmt: skip
