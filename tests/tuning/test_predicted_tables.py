@@ -60,7 +60,7 @@ def test_a_build_notes_which_choices_are_predicted(root: Path, capsys: pytest.Ca
     assert "; without such a GPU, `tilec tune --kernel double --predict h200`" in err
 
 
-def test_predictions_that_the_build_file_accepts_are_told_and_fail_no_build(
+def test_accepted_predictions_are_reported_and_fail_no_build(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = root / "build.toml"
@@ -73,7 +73,7 @@ def test_predictions_that_the_build_file_accepts_are_told_and_fail_no_build(
     assert commands.run(["build"]) == 0
     assert capsys.readouterr().err.count(note) == 1
     assert commands.run(["build"]) == 0
-    assert "N0104" not in capsys.readouterr().err, "it is told of what was built"
+    assert "N0104" not in capsys.readouterr().err, "it is reported for what was built"
     assert commands.run(["build", "--deny", "notes"]) == 0
     assert note in capsys.readouterr().err
     assert commands.run(["check", "--schedule"]) == 0
