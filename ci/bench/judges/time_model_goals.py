@@ -1,8 +1,8 @@
 """Goals for cards that nobody here has measured, against predictions: whether each is met, and what bounds it if it is not.
 
 Of a kernel that misses its goal the time that each resource alone would take is shown, and what the model predicts of other
-loops: those of a schedule that is not shipped; with the tensor cores as the only resource; and the same without a power limit,
-at the highest clock. All keep epilogue and memory. The last two are limits of the model.
+loops: without the resource that bounds them; with the tensor cores as the only one; and the same without a power limit, at the
+highest clock. All keep epilogue and memory. They are limits of the model, not schedules.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ci.bench.judges.time_model_predictions import values_of
-from ci.bench.judges.time_model_rows import Kernels, Values
-from ci.bench.kernels.projects import Part
+from ci.bench.judges.time_model_rows import Kernels
 from tilec.cost_model.cards import CARDS, Card
 from tilec.cost_model.cycles import LOOP_RESOURCES, TENSOR
 from tilec.cost_model.estimate import Prepared, estimate
@@ -23,22 +22,16 @@ from tilec.cost_model.estimate import Prepared, estimate
 @dataclass(frozen=True, slots=True)
 class Goal:
     """What is to reach `least` on a card: of a product or attention the share of the card's dense rate, at a shape; of the
-    decode of a model tokens per second, at every number of filled slots that is predicted. `instead`: the kernel with another
-    schedule, and what that is."""
+    decode of a model tokens per second, at every number of filled slots that is predicted."""
 
     card: str
     what: str
     shape: str
     least: float
-    instead: tuple[Part, str] | None = None
 
 
-_PAIRS: Final = Part(
-    "matmul", 'E = ["bf16"], BM = 256, BN = 256, BK = 64, GROUP = 8',
-    'schedule = { copy = "tma", cluster = 2, persistent = true, store = "tma" }',
-)  # fmt: skip
 GOALS: Final = (
-    Goal("b200", "product", "8192 x 8192 x 8192", 0.90, (_PAIRS, "pairs of blocks, tile 256 x 256")),
+    Goal("b200", "product", "8192 x 8192 x 8192", 0.90),
     Goal("b200", "causal attention", "8192 tokens", 0.70),
 )
 DECODE_GOALS: Final = (Goal("b200", "decode", "qwen3-32b", 82), Goal("rtx5090", "decode", "qwen3-4b", 171))
@@ -76,15 +69,11 @@ def _kernel(made: Kernels, goal: Goal, row: Mapping[str, Any]) -> dict[str, Any]
     only = dict.fromkeys(LOOP_RESOURCES - {TENSOR}, 0.0)
     return _reached(goal, row["of_peak"], "of the dense rate") | {
         "choice": row["choice"], "parts_us": {name: round(time, 1) for name, time in whole.parts.items()},
-        "bound": whole.bound, "clock_ghz": round(whole.clock / 1e9, 2), "instead": goal.instead[1] if goal.instead else "",
-        "with_it": _limit(_other(made, goal.instead[0], card, values), card, {}, share) if goal.instead else None,
+        "bound": whole.bound, "clock_ghz": round(whole.clock / 1e9, 2),
+        "without_bound": _limit(ready, card, {whole.bound: 0.0}, share),
         "only_tensor_cores": _limit(ready, card, only, share),
         "without_power_limit": _limit(ready, replace(card, watts=math.inf), only, share),
     }  # fmt: skip
-
-
-def _other(made: Kernels, part: Part, card: Card, values: Values) -> Prepared:
-    return made.scheduled(part, card.arch.removesuffix("a")).on(card, values)
 
 
 def _limit(ready: Prepared, card: Card, scale: Mapping[str, float], share: float) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Kernels:
         """A kernel at its constants, with its schedule for an architecture."""
         if (part, arch) not in self._made:
             project = self.folder / str(len(self._made))
-            write([part], project, arch=arch)
+            write([part], project)
             (self._made[part, arch],) = _scheduled(project, part.kernel, arch).values()
         return self._made[part, arch]
 

@@ -29,12 +29,11 @@ class Part:
         return f'[[kernel]]\nname = "{self.kernel}"\nconstants = {{ {self.constants} }}\n{self.more}\n'
 
 
-def write(parts: Sequence[Part], folder: Path, more: str = "", arch: str = ARCH) -> None:
-    """Write a project with these kernels of `kernels_src` or of the examples for an architecture; `more` is of its build
-    file."""
+def write(parts: Sequence[Part], folder: Path, more: str = "") -> None:
+    """Write a project with these kernels of `kernels_src` or of the examples; `more` is of its build file."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
     for name in (*SHARED, *(part.kernel for part in parts)):
         shipped = ROOT / "kernels_src" / f"{name}.py"
         shutil.copy(shipped if shipped.is_file() else ROOT / "examples" / "kernels" / f"{name}.py", folder / "kernels")
-    tables = [f'[build]\nkernels = "kernels"\narch = ["{arch}"]', more, *(part.table for part in parts)]
+    tables = [f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]', more, *(part.table for part in parts)]
     (folder / "build.toml").write_text("\n".join(tables), encoding="utf-8")
