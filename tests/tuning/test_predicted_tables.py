@@ -100,7 +100,7 @@ def test_the_shipped_predictions_are_accepted_and_valid() -> None:
     assert {one.target.name for one in predicted} == {"sm_100a", "sm_120a"} and all(one.accepted for one in predicted)
     assert {one.tuned.kernel for one in predicted} == {"matmul", "matmul_silu_mul"} and len(predicted) == 4
     (gate_up,) = [one for one in predicted if (one.target.name, one.tuned.kernel) == ("sm_100a", "matmul_silu_mul")]
-    assert {one.constants["BN"] for one in gate_up.candidates} == {64}, "tiles of 80 columns do not use tensor memory"
+    assert 80 not in {one.constants["BN"] for one in gate_up.candidates}, "tiles of 80 columns do not use tensor memory"
 
 
 @pytest.mark.parametrize("malformed", [False, True])

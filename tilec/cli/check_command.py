@@ -11,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-from tilec.cache import FileDigests
+from tilec.cache import FileDigests, Store
 from tilec.cli.project import (
     chosen_targets,
     notify,
@@ -38,13 +38,16 @@ from tilec.workers.verdict import diagnose
 
 def check_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], constants: tuple[str, ...], jobs: int, *, proofs: bool,
-    schedule: bool, as_json: bool, deny: str | None = None,
+    schedule: bool, as_json: bool, machine_code: bool = False, deny: str | None = None,
 ) -> int:  # fmt: skip
-    """Check and print. Returns the exit status. With `deny`, notes count as refusals."""
+    """Check and print. Returns the exit status. With `deny`, notes count as refusals. `machine_code`: read that of artifacts in
+    the store, too."""
     build, entries = open_kernels(project, kernels, constants, arch)
     store = open_store()
     files = FileDigests(store, digests_note(build.root))
-    planned, refusals = plan(build, entries, chosen_targets(arch), store, files, toolchain(store, PROVERS))
+    targets = chosen_targets(arch)
+    planned, refusals = plan(build, entries, targets, store, files, toolchain(store, PROVERS))
+    built, _ = plan(build, entries, targets, store, files, toolchain(store)) if machine_code else ([], [])
     files.save()
     groups = by_specialisation(planned)
     found: dict[tuple[int, int], Outcome] = {}
@@ -56,6 +59,7 @@ def check_command(
                 todo.append(number)
                 break
             found[number, position] = Outcome(position, products={name: work.products[name] for name in CHECK_PRODUCTS})
+    codes = {(item.name, item.target): code for item in built if (code := _code(item, store))}
     problems = store.problems
     store.close()
     if todo:
@@ -73,6 +77,9 @@ def check_command(
                 seen.add(key)
                 diagnostics.append(diagnostic)
         results.append(record_of(group, outcomes, proofs=proofs, schedule=schedule))
+        if machine_code:
+            of_group = {item.target.name: codes[item.name, item.target] for item in group if (item.name, item.target) in codes}
+            results[-1]["machine_code"] = of_group
     note_diagnostics = notes(_named_notes(groups, found))
     print_diagnostics([*diagnostics, *note_diagnostics], build.root)
     if as_json:
@@ -85,7 +92,23 @@ def check_command(
         for line in _decided(build, {entry.name for entry in entries}) if schedule else ():
             print(line)
     sys.stdout.flush()
-    return status_of(diagnostics) or int(bool(deny and note_diagnostics))
+    broken = any(code["missing"] for code in codes.values())
+    return status_of(diagnostics) or int(broken or bool(deny and note_diagnostics))
+
+
+def _code(item: Planned, store: Store) -> dict[str, Any] | None:
+    """What the machine code of an artifact has of its schedule (`tilec.cli.machine_code`); None if it is not in the store.
+    CompileError if no disassembler is installed."""
+    from tilec.assemble.sass import disassemble
+    from tilec.cli.machine_code import counted, missing
+
+    entry = item.products(store)
+    if entry is None:
+        return None
+    manifest = json.loads(entry.outputs["json"])
+    found = counted(disassemble(entry.outputs["cubin"]))
+    problems = missing(found, Schedule.from_json(manifest["schedule"]), manifest["resources"]["spill_bytes"])
+    return {"instructions": found, "missing": problems}
 
 
 def _decided(build: BuildFile, kernels: set[str]) -> list[str]:
@@ -165,9 +188,18 @@ def _print(results: list[dict[str, Any]], *, proofs: bool) -> None:
         print(f"{record['name']:<{width}}  {status}  {rung_counts}".rstrip())
         for arch, schedule in record.get("schedule", {}).items():
             print(f"  {arch}: {Schedule.from_json(schedule)}")
+            if "machine_code" in record:
+                print(f"    machine code: {_code_text(record['machine_code'].get(arch))}")
         if proofs:
             for one in record.get("obligations", []):
                 facts = f" by {'; '.join(one['facts'])}" if one["facts"] else ""
                 print(f"  {one['location']}: {one['property']} of {one['subject']}: {one['rung']}{facts}")
             for text in record.get("launch_checks", []):
                 print(f"  launch check: {text}")
+
+
+def _code_text(code: dict[str, Any] | None) -> str:
+    if code is None:
+        return "not built here"
+    counts = ", ".join(f"{count} {name}" for name, count in code["instructions"].items())
+    return "; ".join([counts or "no products, no copies by one thread", *(f"MISSING: {one}" for one in code["missing"])])

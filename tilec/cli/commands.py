@@ -129,12 +129,16 @@ def build(
 @click.option("--proofs", is_flag=True, help="Per access, the rung of the ladder that discharged it.")
 @_DENY
 @click.option("--schedule", is_flag=True, help="Per architecture, how threads run it: warps, stages, instructions.")
+@click.option(
+    "--machine-code", is_flag=True,
+    help="The same, and of what is built, what its machine code has of it. Status 1 if anything is missing.",
+)  # fmt: skip
 @_JOBS
 @_JSON
 @_WATCH
 def check(
     kernels: tuple[str, ...], project: str | None, arch: str | None, constants: tuple[str, ...], proofs: bool, deny: str | None,
-    schedule: bool, jobs: int | None, as_json: bool, watch: bool,
+    schedule: bool, machine_code: bool, jobs: int | None, as_json: bool, watch: bool,
 ) -> int:  # fmt: skip
     """Prove kernels safe and lower them for each architecture, without building them; this needs no compiler.
 
@@ -142,6 +146,7 @@ def check(
     Examples:
       tilec check
       tilec check matmul --proofs --schedule
+      tilec check matmul --machine-code --arch sm_100    after `tilec build`
       tilec check softmax.py -c E=bf16 -c N=1024    a file, without a project
     """
     from tilec.cli.check_command import check_command
@@ -149,7 +154,8 @@ def check(
 
     return run_or_watch(
         lambda: check_command(
-            project, arch, kernels, constants, jobs or _cores(), proofs=proofs, schedule=schedule, as_json=as_json, deny=deny
+            project, arch, kernels, constants, jobs or _cores(), proofs=proofs, schedule=schedule or machine_code,
+            machine_code=machine_code, as_json=as_json, deny=deny,
         ),
         Reads(project, kernels), as_json=as_json, watch=watch,
     )  # fmt: skip
