@@ -26,6 +26,8 @@ from tilec.ir.core import Block, Function
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
+from tilec.ir.ops.tmem_ops import TmemReserve
+from tilec.ir.types import TMEM_COLUMNS, TmemSpaceType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, Pass, Settings, before, run, through
@@ -94,6 +96,9 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.store or THREADS,
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
+        unshared = _consumer_problems(draft, schedule, target, wanted)
+        if unshared:
+            raise refusal(function, unshared[0], wanted, target)
         schedule = _reallocate_registers(draft, schedule, target, wanted) if schedule.consumer_roles == 1 else schedule
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
         least = LEAST_BY_TMA if wanted.copy == TMA else 1
@@ -103,6 +108,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     found += _too_few_registers(draft, schedule)
     found = found or _store_problems(draft, schedule, target)
     found = found or _too_large(draft, schedule, target, wanted)
+    found = found or _too_many_columns(draft, schedule, target)
     if found:
         raise refusal(function, found[0], wanted, target)
     return schedule
@@ -153,6 +159,22 @@ def _override_problems(schedule: Schedule, wanted: Overrides) -> list[Problem]:
     return []
 
 
+def _consumer_problems(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> list[Problem]:
+    """Why the consumers from the build file cannot share a product: no instruction divides it among their warps. With pingpong
+    each has a whole product."""
+    if wanted.consumers is None or wanted.copy != TMA or schedule.consumer_roles > 1:
+        return []
+    atom, warps = ATOMS.get(fed_family(TMA, target, wanted.mma).name), schedule.tile_warps
+    for op in draft.body.walk():
+        if not isinstance(op, Mma):
+            continue
+        rows, columns = op.result.tile.shape[-2:]
+        if mma_sync.choose_warps(rows, columns, warps) is None and not (atom and atom.fits(rows, columns, warps)):
+            text = f"{wanted.consumers} consumers of {warps} warps cannot share a product of {rows} x {columns}"
+            return [Problem("consumers", text, "choose another number of `consumers`, or leave it out")]
+    return []
+
+
 def _grid_problems(draft: Function, schedule: Schedule) -> list[Problem]:
     """Why blocks cannot be persistent."""
     text = persistent.problem(draft) if schedule.persistent else None
@@ -195,6 +217,19 @@ def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Over
         return []
     text = f"{_most_stages(schedule)} stages take {size} bytes of shared memory; {target} has {target.max_shared_bytes}"
     return [Problem("stages", text, "choose fewer stages, or smaller tiles")]
+
+
+def _too_many_columns(draft: Function, schedule: Schedule, target: Target) -> list[Problem]:
+    """`blocks` that need more tensor memory together than an SM has: the last of them would wait for another's columns."""
+    if schedule.blocks is None or not any(loop.family and loop.family.in_tensor_memory for loop in schedule.pipelines):
+        return []
+    staged = _after(through(STAGING), draft, schedule, target)
+    types = [op.result.type for op in staged.body.walk() if isinstance(op, TmemReserve)]
+    columns = sum(type_.columns for type_ in types if isinstance(type_, TmemSpaceType))
+    if schedule.blocks * columns <= TMEM_COLUMNS:
+        return []
+    text = f"{schedule.blocks} blocks of {columns} columns of tensor memory, where an SM has {TMEM_COLUMNS}"
+    return [Problem("blocks", text, f"choose at most {TMEM_COLUMNS // columns}, or tiles of fewer columns")]
 
 
 def refusal(function: Function, problem: Problem, wanted: Overrides, target: Target) -> CompileError:
