@@ -30,7 +30,7 @@ def refusal(rows: int, columns: int, target: Target, **wanted: Any) -> str:
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("columns", [64, 128])
 def test_blocks_of_an_sm_have_tensor_memory_for_all_of_them(columns: int, persistent: bool, blocks: int) -> None:
-    wanted = {"copy": "tma", "stages": 2, "persistent": persistent}
+    wanted: dict[str, Any] = {"copy": "tma", "stages": 2, "persistent": persistent}
     alone = prepare(source("bf16", 128, columns), SM_100A, Overrides(**wanted))
     (type_,) = [op.result.type for op in alone.body.walk() if isinstance(op, TmemReserve)]
     assert isinstance(type_, TmemSpaceType)
