@@ -117,8 +117,20 @@ def _extract_loop(tiles: For, ops: list[Op]) -> For:
             removed.update(op.results)  # the next value of what is no longer carried
         else:
             kept.append(op)
-    body.ops = kept
+    body.ops = _without_unused(kept, needed)
     return helping
+
+
+def _without_unused(ops: list[Op], copied: set[Op]) -> list[Op]:
+    """The operations without those of `copied`, which the helper has too, whose results no operation is left to use."""
+    kept: list[Op] = []
+    used: set[Value] = set()
+    for op in reversed(ops):
+        if op in copied and used.isdisjoint(op.results):
+            continue
+        kept.append(op)
+        used.update(value for inner in Block(ops=[op]).walk() for value in inner.operands)
+    return kept[::-1]
 
 
 def _needed(body: Block, ops: list[Op], values: list[Value]) -> set[Op]:
