@@ -13,10 +13,10 @@ from tests.campaign import chosen
 from tests.tensor_products import source
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Span
 from tilec.frontend import load_kernel
-from tilec.ir.core import VerifyError
+from tilec.ir.core import Effect, VerifyError
 from tilec.ir.ops import For
 from tilec.ir.ops.staging_ops import GroupMma
-from tilec.ir.ops.sync_ops import Ring
+from tilec.ir.ops.sync_ops import Ring, Roles
 from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import choose, prepare
 from tilec.target.families import TCGEN05, WGMMA
@@ -166,6 +166,19 @@ def test_tiles_that_no_product_in_tensor_memory_computes_are_refused() -> None:
     for rows, columns in ((192, 64), (32, 64), (128, 24), (256, 256)):
         with pytest.raises(CompileError, match="`tcgen05` does not make its product"):
             choose(source("bf16", rows, columns), SM_100A, Overrides(copy="tma"))
+
+
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
+def test_a_role_keeps_nothing_that_only_a_helper_uses(target: Target) -> None:
+    """No operation without effects in a role of a persistent block makes values that nothing uses."""
+    function = source("bf16", 128, 128)
+    prepared = prepare(function, target, Overrides(copy="tma", consumers=1, persistent=True))
+    (roles,) = [op for op in prepared.body.ops if isinstance(op, Roles)]
+    used = {value for op in prepared.body.walk() for value in op.operands}
+    made = [op for region in roles.regions for op in region.walk() if op.results and not op.regions]
+    assert len(made) > 20
+    unused = [op for op in made if op.effect is Effect.NONE and used.isdisjoint(op.results)]
+    assert unused == []
 
 
 @pytest.mark.parametrize(
