@@ -19,17 +19,17 @@ from tests.soundness.arithmetic import evaluate, wrapped
 from tilec.ir import ops
 from tilec.ir.core import OPS, Op, Value
 from tilec.ir.facts.range_facts import Range, between, join, of_dtype, within
-from tilec.ir.ops import launch_ops, staging_ops, store_ops, sync_ops
+from tilec.ir.ops import launch_ops, pair_ops, staging_ops, store_ops, sync_ops
 from tilec.ir.types import DType, TileType, boolean, f32, i8, i32, u8
 from tilec.passes.analysis.divisibility import _ProvenRanges  # pyright: ignore[reportPrivateUsage]
 from tilec.passes.analysis.obligations import may_wrap
 from tilec.passes.analysis.ranges import RangeAnalysis, unwrapped
 
-MODULES = (ops, launch_ops, staging_ops, store_ops, sync_ops)
+MODULES = (ops, launch_ops, pair_ops, staging_ops, store_ops, sync_ops)
 EXTENT = 3
 INTEGER_UNARY = [kind for kind in ops.UNARY_KINDS if kind not in ops.FLOAT_UNARY]
 INTEGER_BINARY = [kind for kind in ops.BINARY_KINDS if kind not in ("div", "pow")]
-BY_OTHERS = {"block_id", "num_blocks", "dim", "launched_blocks", "grid_extent", "for", "if", "select"}
+BY_OTHERS = {"block_id", "num_blocks", "dim", "launched_blocks", "grid_extent", "cluster_rank", "for", "if", "select"}
 """Operations whose values come from a launch or control flow; see `tests/passes/test_ranges_of_control.py`."""
 
 

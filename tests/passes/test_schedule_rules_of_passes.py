@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 
+from tests.tensor_attention import source as attention
 from tests.tensor_products import source
 from tests.weight_products import source as weights
 from tilec.ir.core import Function, VerifyError
@@ -24,7 +25,7 @@ from tilec.passes.schedule.pipelining import staging
 from tilec.passes.schedule.prepare import check_after
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.target.schedule import NOT_AHEAD, STREAMED, Overrides, Pipeline, Role, Schedule
-from tilec.target.targets import SM_90A
+from tilec.target.targets import SM_90A, SM_100A, Target
 
 # Verification between passes
 
@@ -36,11 +37,22 @@ def with_every_pass() -> Schedule:
     return choose(source("bf16", 64, 64), SM_90A, EVERY_PASS)
 
 
+def subject(broken: Pass) -> tuple[Function, Schedule, Target]:
+    """A kernel that a pass changes: on sm_90a, or where that has no use for it, on sm_100a."""
+    schedule = with_every_pass()
+    for one in (schedule, replace(schedule, store=STREAMED)):
+        if broken.when(one, SM_90A):
+            return source("bf16", 64, 64), one, SM_90A
+    function, wanted = attention("bf16", 256, 128), Overrides(copy="tma", consumers=2)
+    if broken.name == "pairs":
+        function, wanted = source("bf16", 256, 128), Overrides(copy="tma", cluster=2)
+    return function, choose(function, SM_100A, wanted), SM_100A
+
+
 @pytest.mark.parametrize("broken", PASSES, ids=[one.name for one in PASSES])
 def test_a_pass_that_breaks_an_invariant_is_named(broken: Pass) -> None:
-    schedule = with_every_pass()
-    if not broken.when(schedule, SM_90A):
-        schedule = replace(schedule, store=STREAMED)
+    kernel, schedule, target = subject(broken)
+    assert broken.when(schedule, target)
 
     def spoil(function: Function, settings: Settings) -> None:
         broken.run(function, settings)
@@ -48,7 +60,7 @@ def test_a_pass_that_breaks_an_invariant_is_named(broken: Pass) -> None:
 
     passes = [replace(one, run=spoil) if one is broken else one for one in PASSES]
     with pytest.raises(VerifyError, match=f"^after {broken.name}: "):
-        run(source("bf16", 64, 64), Settings(schedule, SM_90A), passes, check_after)
+        run(kernel, Settings(schedule, target), passes, check_after)
 
 
 # Early copies

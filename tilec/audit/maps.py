@@ -80,6 +80,8 @@ def checked(manifest: Manifest, function: Function, ptx: str) -> Result:
         code = emulator.parse(ptx).functions.get(manifest.entry)
         if code is None:
             raise Differs(f"the PTX has no entry `{manifest.entry}`")
+        if manifest.cluster > 1:
+            raise Unclear(f"each of the {manifest.cluster} blocks of a cluster copies a part of what the tile IR names")
         _Maps(manifest, function, code).check()
     except Differs as error:
         return {"status": REFUTED, "reason": str(error)}
