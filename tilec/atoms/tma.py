@@ -26,6 +26,12 @@ ALIGNMENT: Final = ROWS_REPEAT * MAP_SWIZZLES[-1]
 MOST_BYTES: Final = (1 << 20) - 1
 """Maximum bytes per stage: the limit of an mbarrier's transaction count."""
 
+
+def aligned(offset: int) -> int:
+    """The first aligned offset from this one on."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
 _COPY: Final = "cp.async.bulk.tensor.{rank}d.{space}.global.tile.mbarrier::complete_tx::bytes{pair}"
 
 

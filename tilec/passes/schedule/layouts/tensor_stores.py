@@ -70,7 +70,7 @@ def _divided(rows: int, columns: int, available: int) -> tuple[tuple[tuple[int, 
     found: tuple[tuple[tuple[int, int], ...], list[int]] = (), []
     for widest in reversed(MAP_SWIZZLES):
         parts = parts_of(columns, widest)
-        found = parts, _buffer_sizes([_aligned(rows * width * ELEMENT_BYTES) for _, width in parts], available)
+        found = parts, _buffer_sizes([tma.aligned(rows * width * ELEMENT_BYTES) for _, width in parts], available)
         if sum(found[1]) <= available:
             break
     return found
@@ -102,7 +102,7 @@ def insert(function: Function, target: Target, consumers: int) -> Function:
     rows, columns = store.tile.tile.shape
     # Before the tile loop, since TMA reads a tile's scratch while the next tile is computed.
     before, after = Emitter(), Emitter()
-    offset = _aligned(taken_bytes(function)[store if tiles is None else tiles])
+    offset = tma.aligned(taken_bytes(function)[store if tiles is None else tiles])
     available = (target.max_shared_bytes - offset) // consumers
     parts, sizes = _divided(rows, columns, available)
     for size in sizes:
@@ -169,7 +169,3 @@ def _tile_block(function: Function) -> Block:
     """The block that has the operations on one tile: the tile loop's body, or the function's."""
     tiles: For | None = tile_loop(function)
     return function.body if tiles is None else tiles.regions[0]
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // tma.ALIGNMENT) * tma.ALIGNMENT

@@ -130,7 +130,7 @@ def operand_ring(out: Emitter, operands: list[Operand], stages: int, readers: in
     for operand in operands:
         type_ = staged_type(operand, stages)
         operand.buffer = out.add(SharedAlloc(operands=[ring], offset=offset, alignment=tma.ALIGNMENT), type_)
-        offset += type_.bytes
+        offset = tma.aligned(offset + type_.bytes)
     return ring
 
 
