@@ -257,7 +257,7 @@ class Recorder:
         self.functions[name] = Function(plain, cases) if properties["campaign"] else Function(cases, marked)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write the record if the run came to its end."""
+        """Write the record if the run reached its end."""
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             earlier = read_times(self.path)
             functions = {name: each for name, each in earlier.functions.items() if _exists(self.path.parent, name)}

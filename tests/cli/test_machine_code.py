@@ -63,7 +63,9 @@ def checked(capsys: pytest.CaptureFixture[str], *arguments: str, project: Path =
     return kernels
 
 
-def test_what_is_not_built_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_built_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     arguments = ["matmul", "-c", "E=bf16", "-c", "BM=256", "-c", "BN=256", "--arch", "sm_100"]
     (record,) = checked(capsys, *arguments)

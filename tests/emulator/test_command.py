@@ -109,7 +109,7 @@ def test_the_text_names_what_the_json_names(monkeypatch: pytest.MonkeyPatch, cap
 NOTED = ["emulate", "matmul", "--arch", "sm_100", "-c", "E=bf16", "-c", "BM=64", "-c", "BN=64", "--dims", "M=70,N=72,K=136"]
 
 
-def test_a_note_is_told_with_its_source_line_and_is_no_fault(
+def test_a_note_has_its_source_line_and_is_no_fault(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave_out(monkeypatch, r"tcgen05\.fence::after_thread_sync")

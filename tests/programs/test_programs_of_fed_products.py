@@ -35,7 +35,7 @@ def test_fed_products_are_those_of_the_interpreter(part: int) -> None:
 
 @pytest.mark.parametrize("number", [173, 1325])
 def test_an_operand_may_have_rows_that_fill_no_alignment(number: int) -> None:
-    """24 rows of 64 bytes in three stages: what lies behind them begins at the next multiple of the alignment."""
+    """24 rows of 64 bytes in three stages: what follows them begins at the next multiple of the alignment."""
     job = judge.job(number)
     outcome = examined(job)
     assert judge.is_fed(job, outcome), f"{outcome.kind}, {outcome.detail}"

@@ -99,8 +99,8 @@ def contained(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def cover(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Functions that together notice all that is noticed, with what each adds: greedily the one that adds most, the first by
-    name of equals. All others are redundant in this matrix."""
+    """Functions that together notice all that is noticed, with what each adds: in each step the function that adds most, of
+    equals the first by name. All others are redundant in this matrix."""
     left: list[set[str]] = [set(row["killers"]) for row in rows if row["killers"]]
     found: dict[str, int] = {}
     while left:
