@@ -36,7 +36,7 @@ FIELDS: Final = {
     EMULATION: (
         *_CONTRACT, "abi", "tensor_maps", "entry", "block", "cluster", "dependent_launch", "resources", "schedule",
     ),
-    ARGUMENTS: ("tensors", "abi", "tensor_maps", "entry"),
+    ARGUMENTS: ("tensors", "abi", "tensor_maps", "entry", "cluster"),
     ASSEMBLY: ("arch",),
 }  # fmt: skip
 """Fields of a manifest that a verdict of a kind depends on; its task cannot read any other (`Reduced`)."""
