@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilec.ir.core import VerifyError
+from tests.ir.broken_texts import check_refused
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemMma, TmemReserve, allocated_columns
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
@@ -91,10 +91,7 @@ def test_the_text_form_keeps_every_operation() -> None:
 
 @pytest.mark.parametrize(("good", "bad", "rule"), BROKEN, ids=[f"{case[2]}, {case[1]}" for case in BROKEN])
 def test_a_broken_rule_is_named(good: str, bad: str, rule: str) -> None:
-    assert good in GOOD
-    with pytest.raises(VerifyError) as caught:
-        verify(parse_function(GOOD.replace(good, bad, 1)))
-    assert rule in str(caught.value)
+    check_refused(GOOD, good, bad, rule)
 
 
 @pytest.mark.parametrize("text", ["tmem_space<>", "tmem_space<256", "tmem_spaces<256>"])
