@@ -13,27 +13,23 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
+
+from tests.process_stat import every_stat
 
 TICK: Final = 0.5
 """Seconds between two looks."""
 STILL: Final = 300.0
 """Seconds for which a session may sleep without running. No test waits this long for anything."""
 ENDED, OVER, STOOD, STOPPED = "ended", "over its processor time", "standing still", "stopped"
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _ASLEEP: Final = "S"
 
 
 def family(session: int) -> dict[int, tuple[str, float]]:
     """State and processor seconds of every living process of a session, with those of its children that have ended."""
-    found: dict[int, tuple[str, float]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            words = path.read_text().rpartition(")")[2].split()
-            if int(words[3]) == session and words[0] != "Z":
-                found[int(path.parent.name)] = words[0], sum(map(int, words[11:15])) / _TICKS
-    return found
+    return {
+        pid: (stat.state, stat.seconds) for pid, stat in every_stat().items() if stat.session == session and stat.state != "Z"
+    }
 
 
 @dataclass

@@ -18,37 +18,22 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+from tests.process_stat import Stat, every_stat, read_stat
 
 TICK: Final = 0.05
 """Seconds between two looks."""
 IDLE: Final = 0.1
 """A family that used more than this share of a tick did not sleep."""
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _AWAKE: Final = frozenset("RD")
-
-
-class Stat(NamedTuple):
-    """Of a process or thread: state, parent, and processor seconds with those of its children that have ended."""
-
-    state: str
-    parent: int
-    seconds: float
-
-
-def read_stat(path: Path) -> Stat | None:
-    """A `stat` of /proc; None if the process is gone."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        words = path.read_text().rpartition(")")[2].split()
-        return Stat(words[0], int(words[1]), sum(map(int, words[11:15])) / _TICKS)
-    return None
 
 
 def descendants() -> dict[int, Stat]:
     """Living processes that this one started, directly or not."""
     if not _has_children():
         return {}
-    every = {int(path.parent.name): stat for path in Path("/proc").glob("[0-9]*/stat") if (stat := read_stat(path))}
+    every = every_stat()
     found: dict[int, Stat] = {}
     last = {os.getpid()}
     while last:
