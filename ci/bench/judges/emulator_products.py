@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 from ci.bench.front import Outcome, Unfinished
@@ -28,7 +29,7 @@ from ci.evidence.verdicts import Budget, Line, Verdict, Verdicts, key
 from tilec.artifact.records import Manifest
 from tilec.cli.emulate_command import built_here
 from tilec.emulator import parse
-from tilec.project.read.buildfile import read_build_file
+from tilec.project.read.buildfile import BuildFile, read_build_file
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
 from tilec.target.dtypes import DTYPES
@@ -64,9 +65,15 @@ class Task:
         return "-".join([self.entry.name, self.target.name, *(f"{name}={value}" for name, value in self.constants)])
 
 
+@cache
+def project() -> BuildFile:
+    """The build file, read once in each process."""
+    return read_build_file(ROOT / "build.toml")
+
+
 def tasks(arguments: argparse.Namespace, basis: str, verdicts: Verdicts) -> Iterator[Task]:
     """All artifacts; their PTX says which have a product."""
-    for entry in read_build_file(ROOT / "build.toml").entries:
+    for entry in project().entries:
         if arguments.only not in entry.name:
             continue
         for target in TARGETS:
@@ -79,7 +86,7 @@ def tasks(arguments: argparse.Namespace, basis: str, verdicts: Verdicts) -> Iter
 def checked(task: Task) -> tuple[str, Line]:
     """The name of an artifact and the verdict on it: the kept one, if its PTX and the emulator are those of then."""
     one = replace(task.entry, constants={name: (value,) for name, value in task.constants})
-    ptx, manifest, _, _ = built_here(read_build_file(ROOT / "build.toml"), one, task.target)
+    ptx, manifest, _, _ = built_here(project(), one, task.target)
     now = key(task.basis, short(ptx.encode()), SEEDS)
     if task.kept is not None and now in task.kept.keys:
         return task.name, task.kept

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from ci.bench import front
 from ci.bench.judges.programs import KINDS, check_all
+from ci.bench.markdown import grid
 from ci.evidence.verdicts import Verdicts
 from tests.programs.fed_products import target_of
 from tests.programs.machines import Outcome
@@ -93,10 +94,11 @@ def table(data: dict[str, Any]) -> str:
 def _rows(title: str, counts: dict[str, dict[str, int]], labels: dict[str, str] | None = None) -> list[str]:
     """A table with a column for each target; without `labels`, a row for each name that is counted."""
     every = sorted({name for of_target in counts.values() for name in of_target})
-    lines = [f"| {title} | {' | '.join(counts)} |", f"|---|{'--:|' * len(counts)}"]
-    for name, label in (labels or dict(zip(every, every, strict=True))).items():
-        lines.append(f"| {label} | {' | '.join(str(of_target.get(name, 0)) for of_target in counts.values())} |")
-    return [*lines, ""]
+    rows = (
+        (label, *(of_target.get(name, 0) for of_target in counts.values()))
+        for name, label in (labels or dict(zip(every, every, strict=True))).items()
+    )
+    return [*grid((title, *counts), rows), ""]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,15 +7,14 @@ all models that an H100 ran; those of the H200 are held out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from ci.bench.judges.time_model_rows import card_called
-from ci.evidence import RESULTS, ROOT
+from ci.bench.judges.time_model_rows import card_called, recorded
+from ci.evidence import ROOT
 from tilec.cost_model.cards import CARDS
 from tilec.project.read.buildfile import BuildFile, read_build_file
 from tilec.project.read.models import Model
@@ -79,12 +78,12 @@ def decode_data() -> dict[str, Any]:
 
 def _measured(build: BuildFile, models: Mapping[str, Model]) -> Iterator[Decode]:
     for name in MEASURED:
-        data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        data = recorded(name)
         card = card_called(data["device"])
         for speed in data["speed"]:
             for filled in FILLED:
                 yield _step(build, models[speed["model"]], card, filled, speed[f"decode_at_{filled}_tok_s"])
-    data = json.loads((RESULTS / "bench_4b.json").read_text(encoding="utf-8"))
+    data = recorded("bench_4b")
     for cell in data["cells"]:
         filled = cell["pp"] + cell["tg"] // 2
         speed = cell["decode_tokens_per_second"]["median"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ci.bench.judges.time_model_predictions import values_of
+from ci.bench.judges.time_model_predictions import ATTENTION, PRODUCT, values_of
 from ci.bench.judges.time_model_rows import Kernels
 from tilec.cost_model.cards import CARDS, Card
 from tilec.cost_model.cycles import LOOP_RESOURCES, TENSOR
@@ -31,8 +31,8 @@ class Goal:
 
 
 GOALS: Final = (
-    Goal("b200", "product", "8192 x 8192 x 8192", 0.90),
-    Goal("b200", "causal attention", "8192 tokens", 0.70),
+    Goal("b200", PRODUCT, "8192 x 8192 x 8192", 0.90),
+    Goal("b200", ATTENTION, "8192 tokens", 0.70),
 )
 DECODE_GOALS: Final = (Goal("b200", "decode", "qwen3-32b", 82), Goal("rtx5090", "decode", "qwen3-4b", 171))
 

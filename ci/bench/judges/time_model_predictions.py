@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
-from ci.bench.judges.time_model_rows import Kernels, Values, attention_values
+from ci.bench.judges.time_model_rows import HEADS, Kernels, Values, attention_values
 from tilec.cost_model.cards import CARDS, Card
 from tilec.cost_model.estimate import Estimate
 from tilec.tuning.prediction import predict
@@ -22,7 +23,6 @@ SHAPES: Final = (
     *((rows, *layer) for rows in (512, 2048) for layer in ((6144, 2560), (2560, 4096), (19456, 2560), (2560, 9728))),
 )
 LENGTHS: Final = (512, 2048, 8192, 32768)
-HEADS: Final = 32
 WIDTH: Final = 128
 
 
@@ -40,12 +40,12 @@ class Elsewhere:
 _GLUON: Final = "Triton, tutorial gluon 14-multicta"
 ELSEWHERE: Final = (
     *(
-        Elsewhere("b200", "product", f"8192 x 8192 x {depth}", tflops, f"{_GLUON}: {whose}")
+        Elsewhere("b200", PRODUCT, f"8192 x 8192 x {depth}", tflops, f"{_GLUON}: {whose}")
         for depth, own, cublas in ((1024, 1306, 1344), (2048, 1380, 1374), (4096, 1444, 1432), (8192, 1302, 1348))
         for whose, tflops in (("its kernel", own), ("cuBLAS", cublas))
     ),
-    Elsewhere("b200", "product", "4096 x 4096 x 4096", 1540, "ThunderKittens, README of educational_b200"),
-    Elsewhere("b200", "causal attention", "32768 tokens", 1613, "arXiv 2603.05451, its best shape, not said to be this one"),
+    Elsewhere("b200", PRODUCT, "4096 x 4096 x 4096", 1540, "ThunderKittens, README of educational_b200"),
+    Elsewhere("b200", ATTENTION, "32768 tokens", 1613, "arXiv 2603.05451, its best shape, not said to be this one"),
 )
 
 
@@ -71,7 +71,7 @@ def _of_card(made: Kernels, name: str) -> Iterator[dict[str, Any]]:
     for m, n, k in SHAPES:
         yield _row(made, card, PRODUCT, f"{m} x {n} x {k}", 2.0 * m * n * k)
     for tokens in LENGTHS:
-        yield _row(made, card, ATTENTION, f"{tokens} tokens", 4 * WIDTH * HEADS * tokens * (tokens + 1) / 2)
+        yield _row(made, card, ATTENTION, f"{tokens} tokens", 4 * WIDTH * prod(HEADS.values()) * tokens * (tokens + 1) / 2)
 
 
 def values_of(what: str, shape: str) -> tuple[str, Values]:

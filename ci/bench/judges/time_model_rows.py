@@ -117,13 +117,14 @@ def card_called(device: str) -> str:
     return next(name for name in CARDS if name.upper() in device)
 
 
-def _result(name: str) -> dict[str, Any]:
+def recorded(name: str) -> dict[str, Any]:
+    """The JSON of a result."""
     data: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return data
 
 
 def _products(made: Kernels) -> Iterator[Row]:
-    data = _result("products")
+    data = recorded("products")
     candidates = {one.name: one for one in products.CANDIDATES}
     card = card_called(data["device"])
     for measured in data["rows"]:
@@ -137,7 +138,7 @@ def _products(made: Kernels) -> Iterator[Row]:
 
 
 def _attention(made: Kernels) -> Iterator[Row]:
-    data = _result("attention")
+    data = recorded("attention")
     candidates: dict[str, Candidate] = {one.name: one for one in attention.CANDIDATES}
     card = card_called(data["device"])
     for measured in data["rows"]:
