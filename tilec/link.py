@@ -45,7 +45,7 @@ def _link(work: Work) -> None:
         "entry": launch["entry"],
         "arch": work.target.name,
         "constants": interface["constants"],
-        "tensors": interface["tensors"],
+        "tensors": [tensor | {"align": launch["alignments"][tensor["name"]]} for tensor in interface["tensors"]],
         "scalars": interface["scalars"],
         "abi": launch["abi"],
         "tensor_maps": launch["tensor_maps"],

@@ -189,6 +189,7 @@ def _mlir(work: Work) -> dict[str, bytes]:
         "entry": lowered.entry,
         "abi": to_json(lowered.abi),
         "tensor_maps": to_json(lowered.tensor_maps),
+        "alignments": {one.name: one.value.tensor.align for one in prepared.parameters if one.access is not None},
         "block": lowered.num_threads,
         "dynamic_shared_bytes": lowered.dynamic_shared_bytes,
         "dependent_launch": lowered.dependent_launch,

@@ -65,6 +65,11 @@ def test_a_manifest_of_another_interface_is_refuted_and_has_another_key(manifest
         assert prove_task(Task(ADVANCE, "", to_json(manifest)))[0]["verdict"] == REFUTED
 
 
+def test_a_stricter_alignment_is_the_launchers() -> None:
+    stricter = tuple(dataclasses.replace(spec, align=2 * spec.align) for spec in MANIFEST.tensors)
+    assert not list(disagreements(with_records(tensors=stricter), FUNCTION))
+
+
 def test_every_field_of_these_records_was_changed() -> None:
     for kind in (TensorSpec, ValuePromise):
         assert {field.name for field in dataclasses.fields(kind)} <= OTHERS.keys()

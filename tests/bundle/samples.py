@@ -43,7 +43,7 @@ def cubin(entry: str, salt: int = 0, sm: int = SM, padding: int = 0) -> bytes:
 def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "sm_90a") -> dict[str, Any]:
     """A manifest with every kind of field."""
     return {
-        "format": 6,
+        "format": 7,
         "kernel": kernel,
         "entry": kernel,
         "arch": arch,
@@ -93,6 +93,7 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
             "early": None,
             "next": "after",
             "store": "threads",
+            "vector": 16,
         },
         "dependent_launch": True,
         "launch_checks": [{"condition": [">=", "T", 1], "text": "T is at least 1"}],

@@ -117,6 +117,7 @@ def _mlir(work: pipeline.Work) -> dict[str, bytes]:
         "entry": work.request.kernel,
         "abi": [{"kind": kind, "name": name} for kind, name in (("pointer", "x"), ("pointer", "out"), ("dim", "N"))],
         "tensor_maps": list[object](),
+        "alignments": {"x": 16, "out": 16},
         "block": 128,
         "dynamic_shared_bytes": 64,
         "dependent_launch": True,

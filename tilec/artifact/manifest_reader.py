@@ -164,7 +164,7 @@ def _text_map(data: Any, location: str) -> dict[str, str]:
 
 def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
     """The schedule; it must match the block and cluster that are launched."""
-    names = ("roles", "pipelines", "blocks", "persistent", "cluster", "order", "early", "next", "store")
+    names = ("roles", "pipelines", "blocks", "persistent", "cluster", "order", "early", "next", "store", "vector")
     record = _object(data, "schedule", names)
     warps = 0
     for item in _list(record["roles"], "schedule.roles", MAX_SCHEDULED):
@@ -186,6 +186,7 @@ def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
         _integer(record["early"], "schedule.early", 0, 1 << 16)
     _name(record["next"], "schedule.next")
     _name(record["store"], "schedule.store")
+    _integer(record["vector"], "schedule.vector", 1, 1 << 10)
     if 32 * warps != block or _integer(record["cluster"], "schedule.cluster", 1, 16) != cluster:
         raise ValueError(f"schedule: {warps} warps in clusters of {record['cluster']} are not the block of {block} threads")
     return record

@@ -15,7 +15,7 @@ from tilec.ir.expr import Expr
 if TYPE_CHECKING:
     from tilec.ir.core import Function, Promise, ValueFact
 
-MANIFEST_FORMAT: Final = 6
+MANIFEST_FORMAT: Final = 7
 ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
 PROOF_FIELDS: Final = ("obligations", "launch_checks", "value_checks", "no_alias", "promises", "unsafe")
 """Fields of a manifest that make up the product `proofs`; those of `OPTIONAL` are left out if they are empty."""

@@ -7,8 +7,8 @@ The tile IR's own `requires` is not used: what the launcher does not check is no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tilec.artifact.records import Manifest, TensorSpec, ValueCheck, value_check, value_promise
@@ -91,7 +91,7 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         for p in function.parameters
         if isinstance(t := p.value.type, TensorType)
     ]  # fmt: skip
-    if tensors != list(manifest.tensors):
+    if tensors != _with_own_alignments(manifest.tensors, tensors):
         yield "the tensors differ from the tile IR's"
     scalars = [(p.name, p.value.tile.dtype.name) for p in function.parameters if p.access is None]
     if scalars != [(scalar.name, scalar.dtype) for scalar in manifest.scalars]:
@@ -107,6 +107,15 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         for right in tensors[position + 1 :]:
             if (left.access != "in" or right.access != "in") and frozenset((left.name, right.name)) not in disjoint:
                 yield f"`{left.name}` and `{right.name}` may overlap in memory, and one of them is written"
+
+
+def _with_own_alignments(stated: Sequence[TensorSpec], own: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """The manifest's tensors, with the alignment of the tile IR where theirs is stricter: a launcher then only refuses more."""
+    alignments = {spec.name: spec.align for spec in own}
+    return [
+        replace(spec, align=alignments.get(spec.name, spec.align)) if spec.align > alignments.get(spec.name, 0) else spec
+        for spec in stated
+    ]
 
 
 def row_of(function: Function, tensor: Value) -> int | None:

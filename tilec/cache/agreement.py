@@ -123,7 +123,7 @@ def _constants(found: dict[str, Any], fields: Fields) -> bool:
     return {name: typed(value) for name, value in found.items()} == _named("constant", fields)
 
 
-PLAIN_PARTS: Final = ("blocks", "persistent", "cluster", "order", "early", "next", "store")
+PLAIN_PARTS: Final = ("blocks", "persistent", "cluster", "order", "early", "next", "store", "vector")
 """Fields of a schedule that have a single value and the same name as in the build file."""
 
 

@@ -70,7 +70,7 @@ INLINE: Final = tuple(
         r"cvt\.rzi\.(?:s32|u32|s64)\.f32 \$0, \$1;",
         r"cvt\.rn\.f16x2\.e(?:4m3|5m2)x2 \$0, \$1;",
         r"cvt\.rn\.satfinite\.e(?:4m3|5m2)x2\.f32 \$0, \$1, \$2;",
-        rf"ld\.global(?:\.nc)?(?:\.L1::no_allocate\.L2::128B)?(?:\.v[24])?\.b32 {_LIST}, \[{_REGISTER}\];",
+        rf"ld\.global(?:\.nc)?(?:\.L1::no_allocate\.L2::128B)?(?:\.v[248])?\.b32 {_LIST}, \[{_REGISTER}\];",
         r"@\$2 ld\.global(?:\.nc)?\.b32 \$0, \[\$1\];",
         rf"st\.global\.cs(?:\.v[24])?\.b32 \[\$0\], {_LIST};",
         r"mov\.b64 \$0, \$1;",

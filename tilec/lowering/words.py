@@ -28,7 +28,7 @@ class Words:
         """The words of one access."""
         context, count = self.context, self.width // self.per_word
         if path is not Path.WRITTEN and self.raw in (i32, f32):
-            return _load_text(context, pointer, self.raw, count, path, STREAMED if self.once and count == 4 else "")
+            return _load_text(context, pointer, self.raw, count, path, STREAMED if self.once and count >= 4 else "")
         type_ = self.raw if count == 1 else vector(count, self.raw)
         alignment = self.width * self.dtype.bytes
         loaded = context.load(pointer, type_, alignment=alignment, invariant=path is Path.CONSTANT)
@@ -59,13 +59,13 @@ class Words:
 
 
 STREAMED: Final = ".L1::no_allocate.L2::128B"
-"""Cache hint for 16-byte vectors that are read once: they are not allocated in L1, and prefetch 128 bytes into L2."""
+"""Cache hint for vectors of 16 bytes and more that are read once: not allocated in L1, with a prefetch of 128 bytes into L2."""
 
 
 def _load_text(
     context: Context, pointer: SsaValue, type_: Type, count: int, path: Path, hint: str
 ) -> list[SsaValue]:  # fmt: skip
-    """1, 2 or 4 words in one access to data that this kernel does not write. Inline PTX, because LLVM splits a vector load
+    """1, 2, 4 or 8 words in one access to data that this kernel does not write. Inline PTX, because LLVM splits a vector load
     whose elements are all used separately. `hint` is the cache hint."""
     names = ", ".join(f"${i}" for i in range(count))
     target, vector_suffix = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")

@@ -45,6 +45,10 @@ REGISTERS: Final = 65536
 MOST_REGISTERS: Final = 255
 """Maximum registers per thread."""
 MOST_STAGES: Final = 16
+VECTOR: Final = 16
+"""Maximum bytes of a load on every target."""
+VECTORS: Final = (VECTOR, 32)
+"""Maximum bytes of a load of one thread, of which the target decides which it has (`Target.widest_load`)."""
 PAIR: Final = 2
 """Blocks of a cluster whose products read the shared memory of both."""
 CONSUMER: Final = "consumer"
@@ -94,7 +98,8 @@ class Schedule:
     bounds registers and shared memory; None: no bound. `persistent`: a block processes several tiles, in an order of `ORDERS`.
     `cluster`: blocks per cluster. `early`: prologue iterations or stages whose loads of resident tensors precede the grid
     dependency wait; None: as many iterations as registers allow, or a few stages. `next`: whether `launch_dependents` is issued
-    `before` or after (`after`) this kernel's own wait. `store`: one of `STORES`."""
+    `before` or after (`after`) this kernel's own wait. `store`: one of `STORES`. `vector`: maximum bytes of a thread's load
+    from global memory, one of `VECTORS`."""
 
     roles: tuple[Role, ...]
     pipelines: tuple[Pipeline, ...] = ()
@@ -105,6 +110,7 @@ class Schedule:
     early: int | None = None
     next: str = AFTER_WAIT
     store: str = THREADS
+    vector: int = VECTOR
 
     @property
     def warps(self) -> int:
@@ -151,6 +157,7 @@ class Schedule:
         words += [f"{self.early} turns early"] if self.early is not None else []
         words += ["the next kernel at once"] if self.next == BEFORE else []
         words += {TMA: ["stored by tma"], STREAMED: ["stores streamed"]}.get(self.store, [])
+        words += [f"loads of {self.vector} bytes"] if self.vector != VECTOR else []
         return "; ".join(words)
 
 
@@ -161,7 +168,7 @@ def _registers(role: Role) -> str:
 OVERRIDES: Final[dict[str, type]] = {
     "warps": int, "blocks": int, "stages": int, "copy": str, "mma": str,
     "persistent": bool, "cluster": int, "order": str, "consumers": int, "early": int, "next": str,
-    "store": str,
+    "store": str, "vector": int,
 }  # fmt: skip
 """Parts of a schedule that the build file may override. `stages`, `copy` and `mma` apply to every pipeline of the kernel;
 `consumers` is the number of consumer warpgroups with `tma` copies."""
@@ -184,6 +191,7 @@ class Overrides:
     early: int | None = None
     next: str | None = None
     store: str | None = None
+    vector: int | None = None
     target: str | None = None
     places: tuple[tuple[str, Span], ...] = field(default=(), compare=False)
 
@@ -251,6 +259,7 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
     if schedule.persistent and all(loop.copy != TMA for loop in schedule.pipelines):
         found.append(_not_yet("persistent", "persistent blocks whose operands do not come by `tma`", "false"))
     found += _of_cluster(schedule)
+    found += _of_vector(schedule, target)
     return list(dict.fromkeys(found))
 
 
@@ -274,6 +283,21 @@ def _of_cluster(schedule: Schedule) -> list[Problem]:
         return [NO_PAIR]
     if schedule.blocks not in (None, 1):
         return [Problem("blocks", f"{schedule.blocks} blocks of pairs on a multiprocessor", "leave `blocks` out")]
+    return []
+
+
+def _of_vector(schedule: Schedule, target: Target) -> list[Problem]:
+    """Loads of 32 bytes are for weights that threads multiply themselves; operands of products are copied otherwise."""
+    if schedule.vector == VECTOR:
+        return []
+    choices = [str(size) for size in VECTORS if size <= target.widest_load]
+    if schedule.vector not in VECTORS:
+        return [Problem("vector", f"loads of {schedule.vector} bytes", f"choose {' or '.join(choices)}")]
+    if schedule.vector > target.widest_load:
+        hint = f"write {VECTOR}, or name the `arch` that it is for"
+        return [Problem("vector", f"{target} has no loads of {schedule.vector} bytes", hint)]
+    if schedule.pipelines:
+        return [Problem("vector", f"loads of {schedule.vector} bytes in a kernel that feeds products", "leave `vector` out")]
     return []
 
 

@@ -60,6 +60,11 @@ class Target:
         return self.has(family) and copy in family.copies and (copy != TMA or self.copies_boxes)
 
     @property
+    def widest_load(self) -> int:
+        """Maximum bytes that one thread loads from global memory at once (PTX ISA, `ld`: `.v8` of 32-bit types)."""
+        return 32 if self.capability >= LOADS_32_BYTES_SINCE else 16
+
+    @property
     def computes_pairs(self) -> bool:
         """Whether threads add and multiply pairs of f32 at once (PTX ISA, `add`, `mul`, `fma` of `.f32x2`)."""
         return self.capability >= PAIRS_SINCE
@@ -97,6 +102,7 @@ class Target:
 
 
 F8_SINCE: Final = (8, 9)
+LOADS_32_BYTES_SINCE: Final = (10, 0)
 PAIRS_SINCE: Final = (10, 0)
 SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, 64, 32, frozenset({WGMMA.name, REGISTER_REALLOCATION}))
 SM_100A: Final = Target(

@@ -17,8 +17,12 @@ FEW_INNER_REGISTERS: Final = 32
 """The same for other axes: a reshape that joins or splits an axis that wraps moves elements through shared memory."""
 
 
+FIRST_DIGIT: Final = 8
+"""Consecutive elements of a thread on the last axis: 16 bytes of a 16-bit type."""
+
+
 @cache
-def natural(shape: tuple[int, ...], warps: int, vector: int = 8) -> Layout:
+def natural(shape: tuple[int, ...], warps: int, vector: int = FIRST_DIGIT) -> Layout:
     """The natural layout of a tile: a vector per thread and lanes on the last axis, warps on the axis before it.
 
     `vector` elements per thread stay together on the last axis; axes of extent 1 do not count. The rest goes to registers.

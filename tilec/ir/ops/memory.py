@@ -16,7 +16,7 @@ from tilec.ir.types import TensorType
 ATOMIC_KINDS: Final = ("add", "max", "min")
 ATOMIC_DTYPES: Final = ("f32", "i32", "u32", "i64")
 """Dtypes of atomics, all of 4 bytes or more: an atomic on part of a word would be a compare-and-swap of its neighbors too."""
-_VECTORS: Final = (0, 1, 2, 4, 8, 16)
+_VECTORS: Final = (0, 1, 2, 4, 8, 16, 32)
 
 
 class MemoryOp(Op):

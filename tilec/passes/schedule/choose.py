@@ -48,6 +48,7 @@ from tilec.target.schedule import (
     PINGPONG,
     REGISTERS,
     THREADS,
+    VECTOR,
     Overrides,
     Pipeline,
     Problem,
@@ -94,6 +95,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.early,
         wanted.next or AFTER_WAIT,
         wanted.store or THREADS,
+        wanted.vector or VECTOR,
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
         unshared = _consumer_problems(draft, schedule, target, wanted)

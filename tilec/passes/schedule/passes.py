@@ -66,7 +66,7 @@ STAGING: Final = Pass(
 )
 LAYOUT: Final = Pass(
     "layout",
-    lambda function, _: layout.assign(function),
+    lambda function, settings: layout.assign(function, settings.schedule.vector),
     "Every operation that has elements is there, in the version of the loop that runs it.",
     check=thread_elements.check,
 )

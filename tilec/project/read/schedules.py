@@ -25,6 +25,7 @@ from tilec.target.schedule import (
     OVERRIDES,
     PINGPONG,
     THREADS,
+    VECTOR,
     Overrides,
     Pipeline,
     Role,
@@ -129,14 +130,15 @@ def _alone(overrides: Overrides, target: Target) -> Schedule:
     )
     by_tma = copy == TMA
     family = fed_family(TMA, target, overrides.mma) if by_tma else MMA_SYNC
-    loops = (Pipeline(stages, copy, overrides.mma or family.name),)
+    feeds = overrides.vector in (None, VECTOR) or any((overrides.stages, overrides.copy, overrides.mma, overrides.consumers))
+    loops = (Pipeline(stages, copy, overrides.mma or family.name),) if feeds else ()
     roles = (Role("all", overrides.warps or 1),)
     if by_tma:
         roles = block_roles(family, overrides.consumers or 1 + pingpong, order=order)
     persistent = pingpong if overrides.persistent is None else overrides.persistent
     return Schedule(
         roles, loops, overrides.blocks, persistent, overrides.cluster or 1, order, overrides.early,
-        overrides.next or AFTER_WAIT, overrides.store or THREADS,
+        overrides.next or AFTER_WAIT, overrides.store or THREADS, overrides.vector or VECTOR,
     )  # fmt: skip
 
 

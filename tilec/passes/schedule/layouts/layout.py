@@ -1,10 +1,12 @@
 """Assigns the layout of every tile and the vector width of every access.
 
-In: a proven function with `num_warps` set, its pipelined loops already staged. Out: the same function with a `Layout` on every
-tile value, `vector` and `whole` on every access. Five rules determine layouts:
+In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes of its widest load. Out: the same
+function with a `Layout` on every tile value, `vector` and `whole` on every access. A tensor whose loads may be wider than its
+alignment gets that alignment, which the launcher then requires. Five rules determine layouts:
 
-1. A tile's natural layout depends only on its shape without axes of extent 1: 16 bytes per thread on the last axis, lanes along
-   it, warps along the axis before it, the rest in registers. Tiles of equal shape therefore need no conversion.
+1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
+   axis, lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape therefore need no
+   conversion.
 2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast.
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
 4. A reshape or permutation keeps every element in its thread if the digits of the layout divide the new axes.
@@ -15,58 +17,86 @@ Operand layouts need not match here: `conversions` inserts the conversions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from math import gcd
 
-from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.expr import const
-from tilec.ir.layouts.blocked_layouts import hidden, natural, reshaped, with_axes, without_axis
+from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, natural, reshaped, with_axes, without_axis
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
-from tilec.ir.types import TileType
+from tilec.ir.types import TensorType, TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
 from tilec.passes.schedule.layouts.propagation import propagate
 from tilec.target.families import MemorySpace
+from tilec.target.schedule import VECTOR
 
-VECTOR_BYTES = 16
+NaturalLayout = Callable[[tuple[int, ...]], Layout]
+"""The natural layout of a tile's shape, for the warps and the widest load of a function."""
 
 
-def assign(function: Function) -> Function:
-    """Set layouts and vectors, in place."""
-    _set_vectors(function)
+def assign(function: Function, widest: int = VECTOR) -> Function:
+    """Set layouts and vectors, in place. `widest`: maximum bytes of a load."""
+    natural_of = partial(natural, warps=function.num_warps, vector=FIRST_DIGIT * widest // VECTOR)
+    _set_vectors(function, widest)
     propagate(function)
-    _load_as_broadcast(function, function.num_warps)
-    _block(function.body, function.num_warps)
+    _load_as_broadcast(function, natural_of)
+    _block(function.body, natural_of)
     return function
 
 
-def _set_vectors(function: Function) -> None:
-    facts = aligned_ranges(function)
-    symbols = promised_symbols(function)
+def _set_vectors(function: Function, widest: int) -> None:
+    alignments = _Alignments(function)
+    if widest > VECTOR:
+        alignments.raise_for_loads(widest)
     for op in function.body.walk():
-        if not isinstance(op, Load | Store):
-            continue
+        if isinstance(op, Load | Store):
+            tensor = op.operands[0].tensor
+            limit = widest if isinstance(op, Load) else VECTOR
+            op.vector = max(tensor.dtype.bytes, gcd(alignments.of(op, tensor.align), limit))
+            op.whole = alignments.divisor_of_rows(tensor) % op.vector == 0
+
+
+class _Alignments:
+    """Powers of two that divide the addresses of accesses, from the alignment of tensors, their dims, strides and offsets."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.facts = aligned_ranges(function)
+        self.symbols = promised_symbols(function)
+
+    def of(self, op: Load | Store, base: int) -> int:
+        """A divisor of the address of every row of an access, in bytes, if `base` divides that of the tensor."""
         tensor = op.operands[0].tensor
-        size = tensor.dtype.bytes
-        strides = tensor.strides
-        if strides is None:
-            running = 1
-            aligned = tensor.align
-            for axis in range(tensor.rank - 1, -1, -1):
-                extent = op.tile.tile.shape[axis]
-                step = gcd(divisor(facts[op.offsets[axis]]), 0 if extent == 1 else (1 if axis < tensor.rank - 1 else 0))
-                aligned = gcd(aligned, running * step * size)
-                running = running * (expr_divisor(tensor.dims[axis], symbols) or 1)
-        else:
-            aligned = tensor.align if strides[-1] == const(1) else size
-            for axis in range(tensor.rank):
-                extent = op.tile.tile.shape[axis]
-                step = gcd(divisor(facts[op.offsets[axis]]), 0 if extent == 1 else (1 if axis < tensor.rank - 1 else 0))
-                aligned = gcd(aligned, expr_divisor(strides[axis], symbols) * step * size)
-        op.vector = max(size, gcd(aligned, VECTOR_BYTES))
-        op.whole = expr_divisor(tensor.dims[-1], symbols) * size % op.vector == 0
+        size, last = tensor.dtype.bytes, tensor.rank - 1
+        aligned = base if tensor.strides is None or tensor.strides[-1] == const(1) else gcd(base, size)
+        running = 1
+        for axis in range(last, -1, -1):
+            extent = op.tile.tile.shape[axis]
+            step = gcd(divisor(self.facts[op.offsets[axis]]), 0 if extent == 1 else (1 if axis < last else 0))
+            stride = running if tensor.strides is None else expr_divisor(tensor.strides[axis], self.symbols)
+            aligned = gcd(aligned, stride * step * size)
+            running *= expr_divisor(tensor.dims[axis], self.symbols) or 1
+        return aligned
+
+    def divisor_of_rows(self, tensor: TensorType) -> int:
+        """A divisor of the bytes of a row."""
+        return expr_divisor(tensor.dims[-1], self.symbols) * tensor.dtype.bytes
+
+    def raise_for_loads(self, bytes_: int) -> None:
+        """Align the tensors that are only read, where nothing but the base keeps a load of whole vectors from `bytes_`."""
+        for op in list(self.function.body.walk()):
+            if not isinstance(op, Load):
+                continue
+            parameter = self.function.parameter_of(op.source)
+            row = op.tile.tile.shape[-1] * op.tile.tile.dtype.bytes if op.tile.tile.shape else 0
+            if parameter.access is Access.IN and row and row % bytes_ == 0 and self.of(op, bytes_) % bytes_ == 0:
+                parameter.value.type = replace(parameter.value.tensor, align=max(bytes_, parameter.value.tensor.align))
 
 
-def _load_as_broadcast(function: Function, warps: int) -> None:
+def _load_as_broadcast(function: Function, natural_of: NaturalLayout) -> None:
     """Give a load whose only use is a broadcast the broadcast's layout, so that several threads load the same elements: reading
     a cached line again costs less than a conversion through shared memory."""
     uses: dict[Value, int] = {}
@@ -90,43 +120,43 @@ def _load_as_broadcast(function: Function, warps: int) -> None:
                     axes[axis] = outer
             value = source
         if uses[value] == 1 and isinstance(value.owner, Load) and value.layout is None:
-            layout = hidden(natural(op.result.tile.shape, warps), repeated)
+            layout = hidden(natural_of(op.result.tile.shape), repeated)
             numbers = {outer: axis for axis, outer in enumerate(axes) if outer >= 0}
             value.layout = with_axes(layout, numbers, value.tile.rank)
 
 
-def _block(block: Block, warps: int) -> None:
+def _block(block: Block, natural_of: NaturalLayout) -> None:
     for op in block.ops:
-        _op(op, warps)
+        _op(op, natural_of)
 
 
-def _op(op: Op, warps: int) -> None:
+def _op(op: Op, natural_of: NaturalLayout) -> None:
     if isinstance(op, For):
-        _loop(op, warps)
+        _loop(op, natural_of)
         return
     for region in op.regions:
-        _block(region, warps)
+        _block(region, natural_of)
     if isinstance(op, If):
         for position, result in enumerate(op.results):
             result.layout = result.layout or op.regions[0].ops[-1].operands[position].layout
         return
     for result in op.results:
         if isinstance(result.type, TileType) and result.type.rank and result.layout is None:
-            result.layout = _layout(op, result, warps).in_space(MemorySpace.REGISTERS)
+            result.layout = _layout(op, result, natural_of).in_space(MemorySpace.REGISTERS)
 
 
-def _loop(op: For, warps: int) -> None:
+def _loop(op: For, natural_of: NaturalLayout) -> None:
     body = op.regions[0]
     carried = body.arguments[1:]
     for argument, initial in zip(carried, op.initial, strict=True):
         if argument.tile.rank and argument.layout is None:
-            argument.layout = initial.layout or natural(argument.tile.shape, warps)
-    _block(body, warps)
+            argument.layout = initial.layout or natural_of(argument.tile.shape)
+    _block(body, natural_of)
     for result, argument in zip(op.results, carried, strict=True):
         result.layout = argument.layout
 
 
-def _layout(op: Op, result: Value, warps: int) -> Layout:
+def _layout(op: Op, result: Value, natural_of: NaturalLayout) -> Layout:
     shape = result.tile.shape
     match op:
         case Reduce():
@@ -140,12 +170,12 @@ def _layout(op: Op, result: Value, warps: int) -> Layout:
         case Reshape():
             source = op.operands[0]
             same = reshaped(source.layout, source.tile.shape, shape) if source.layout is not None else None
-            return same or natural(shape, warps)
+            return same or natural_of(shape)
         case Constant() | Iota() | Load() | Broadcast():
-            return natural(shape, warps)
+            return natural_of(shape)
         case _:
             for operand in op.operands:
                 owner = operand.owner
                 if operand.layout is not None and operand.tile.shape == shape and not isinstance(owner, Constant | Broadcast):
                     return operand.layout
-            return next((v.layout for v in op.operands if v.layout and v.tile.shape == shape), natural(shape, warps))
+            return next((v.layout for v in op.operands if v.layout and v.tile.shape == shape), natural_of(shape))
