@@ -13,40 +13,40 @@ that cannot be satisfied is refused (E0809) at its location in the build file. R
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from tilec.atoms import mma_sync
 from tilec.atoms.products import ATOMS
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
-from tilec.ir.clone import clone
-from tilec.ir.core import Block, Function
+from tilec.ir.core import Function
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
-from tilec.ir.ops.tmem_ops import TmemReserve
-from tilec.ir.types import TMEM_COLUMNS, TmemSpaceType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule.layouts import tensor_stores
-from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, Pass, Settings, before, run, through
-from tilec.passes.schedule.pipelining import back_to_back, direct_products, tensor_staging
+from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, before, copy_of, run_on_copy, through
+from tilec.passes.schedule.pipelining import direct_products, tensor_staging
 from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
+from tilec.passes.schedule.product_limits import (
+    consumer_problem,
+    pair_problem,
+    pingpong_problem,
+    tma_problem,
+    too_few_registers,
+    too_many_columns,
+)
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import pairs, persistent, pingpong
 from tilec.target.families import CP_ASYNC, MMA_SYNC, TMA, Family, Issuer, family_named
 from tilec.target.schedule import (
     AFTER_WAIT,
     GRID,
-    MOST_WARPS,
-    NO_PAIR,
     NOT_AHEAD,
     NOTHING_FIXED,
     PAIR,
     PINGPONG,
-    REGISTERS,
     THREADS,
     VECTOR,
     Overrides,
@@ -77,10 +77,10 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     """The schedule of a kernel. CompileError E0809 if an override cannot be satisfied, E0506 if no MMA instruction fits a
     shape."""
     note_proofs(function)
-    draft = _copy(function)
+    draft = copy_of(function)
     canonicalize(draft)
     if wanted.cluster == PAIR:
-        problem = _pair_problem(draft, target, wanted)
+        problem = pair_problem(draft, target, wanted)
         if problem is not None:
             raise refusal(function, problem, wanted, target)
         pairs.halve(draft)
@@ -98,31 +98,26 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.vector or VECTOR,
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
-        unshared = _consumer_problems(draft, schedule, target, wanted)
-        if unshared:
-            raise refusal(function, unshared[0], wanted, target)
+        problem = consumer_problem(draft, schedule, target, wanted)
+        if problem is not None:
+            raise refusal(function, problem, wanted, target)
         schedule = _reallocate_registers(draft, schedule, target, wanted) if schedule.consumer_roles == 1 else schedule
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
         least = LEAST_BY_TMA if wanted.copy == TMA else 1
         while wanted.stages is None and _most_stages(schedule) > least and _exceeds_shared_memory(draft, schedule, target):
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _most_stages(schedule) - 1))
-    found = [*_override_problems(schedule, wanted), *problems(schedule, target), *_grid_problems(draft, schedule)]
-    found += _too_few_registers(draft, schedule)
-    found = found or _store_problems(draft, schedule, target)
-    found = found or _too_large(draft, schedule, target, wanted)
-    found = found or _too_many_columns(draft, schedule, target)
-    if found:
-        raise refusal(function, found[0], wanted, target)
+    problem = (
+        _override_problem(schedule, wanted)
+        or next(iter(problems(schedule, target)), None)
+        or _grid_problem(draft, schedule)
+        or too_few_registers(draft, schedule)
+        or _store_problem(draft, schedule, target)
+        or _too_large(draft, schedule, target, wanted)
+        or too_many_columns(draft, schedule, target)
+    )
+    if problem is not None:
+        raise refusal(function, problem, wanted, target)
     return schedule
-
-
-def _pair_problem(draft: Function, target: Target, wanted: Overrides) -> Problem | None:
-    """Why blocks cannot form pairs; None if they can."""
-    family = fed_family(TMA, target, wanted.mma)
-    if wanted.copy != TMA or not target.feeds(family, TMA) or not family.in_tensor_memory:
-        return NO_PAIR
-    text = pairs.problem(draft)
-    return Problem("cluster", f"no pairs of blocks: {text}", "leave `cluster` out") if text else None
 
 
 def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role, ...]:
@@ -148,90 +143,43 @@ def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, w
     return replace(schedule, roles=block_roles(family, consumers, reallocates=True))
 
 
-def _override_problems(schedule: Schedule, wanted: Overrides) -> list[Problem]:
+def _override_problem(schedule: Schedule, wanted: Overrides) -> Problem | None:
     """Overrides that apply to nothing in this schedule, or contradict each other."""
     parts = [part for part in ("stages", "copy", "mma", "consumers") if part in wanted.given()]
     if parts and not schedule.pipelines:
-        return [Problem(parts[0], f"no loop of it feeds a product, so that `{parts[0]}` says nothing", "leave it out")]
+        return Problem(parts[0], f"no loop of it feeds a product, so that `{parts[0]}` says nothing", "leave it out")
     if wanted.consumers is not None and wanted.copy != TMA:
-        return [Problem("consumers", "`consumers` are of copies by `tma`", 'write `copy = "tma"` too, or `warps` instead')]
+        return Problem("consumers", "`consumers` are of copies by `tma`", 'write `copy = "tma"` too, or `warps` instead')
     if wanted.warps is not None and wanted.warps != schedule.warps:
         text = f"{wanted.warps} warps where consumers and producer have {schedule.warps}"
-        return [Problem("warps", text, "leave `warps` out, or choose another number of `consumers`")]
-    return []
+        return Problem("warps", text, "leave `warps` out, or choose another number of `consumers`")
+    return None
 
 
-def _consumer_problems(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> list[Problem]:
-    """Why the consumers from the build file cannot share a product: no instruction divides it among their warps. With pingpong
-    each has a whole product."""
-    if wanted.consumers is None or wanted.copy != TMA or schedule.consumer_roles > 1:
-        return []
-    atom, warps = ATOMS.get(fed_family(TMA, target, wanted.mma).name), schedule.tile_warps
-    for op in draft.body.walk():
-        if not isinstance(op, Mma):
-            continue
-        rows, columns = op.result.tile.shape[-2:]
-        if mma_sync.choose_warps(rows, columns, warps) is None and not (atom and atom.fits(rows, columns, warps)):
-            text = f"{wanted.consumers} consumers of {warps} warps cannot share a product of {rows} x {columns}"
-            return [Problem("consumers", text, "choose another number of `consumers`, or leave it out")]
-    return []
-
-
-def _grid_problems(draft: Function, schedule: Schedule) -> list[Problem]:
+def _grid_problem(draft: Function, schedule: Schedule) -> Problem | None:
     """Why blocks cannot be persistent."""
     text = persistent.problem(draft) if schedule.persistent else None
-    return [Problem("persistent", text, "leave `persistent` out")] if text else []
+    return Problem("persistent", text, "leave `persistent` out") if text else None
 
 
-def _store_problems(draft: Function, schedule: Schedule, target: Target) -> list[Problem]:
+def _store_problem(draft: Function, schedule: Schedule, target: Target) -> Problem | None:
     """Why the result cannot be stored by TMA."""
     if schedule.store != TMA:
-        return []
-    text = tensor_stores.problem(_after(through(LAYOUT), draft, schedule, target))
-    return [Problem("store", f'no `store = "tma"`: {text}', "leave `store` out")] if text else []
+        return None
+    text = tensor_stores.problem(run_on_copy(through(LAYOUT), draft, schedule, target))
+    return Problem("store", f'no `store = "tma"`: {text}', "leave `store` out") if text else None
 
 
-def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
-    """Too many warps per SM: the registers left per thread are fewer than an MMA needs."""
-    families = [loop.family for loop in schedule.pipelines if loop.family is not None]
-    if not families or not 1 <= schedule.warps <= MOST_WARPS:
-        return []
-    blocks = schedule.blocks or 1
-    available = REGISTERS // (blocks * 32 * schedule.warps) // 8 * 8
-    columns = max(op.result.tile.shape[-1] for op in draft.body.walk() if isinstance(op, Mma))
-    least = max(family.least_registers(columns) for family in families)
-    if available >= least:
-        return []
-    text = (
-        f"{blocks} blocks of {schedule.warps} warps leave {available} registers a thread; a product of {columns} columns takes"
-    )
-    part = "blocks" if schedule.blocks else "consumers" if len(schedule.roles) > 1 else "warps"
-    return [Problem(part, f"{text} {least}", "choose fewer, or tiles of fewer columns")]
-
-
-def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> list[Problem]:
+def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Problem | None:
     """Stages from the build file, or the fewest that copies by TMA need, that exceed shared memory; other stages always
     fit."""
     if (wanted.stages is None and wanted.copy != TMA) or _most_stages(schedule) < 2:
-        return []
+        return None
     size = _shared_memory_bytes(draft, schedule, target)
     if size <= target.max_shared_bytes:
-        return []
+        return None
     text = f"{_most_stages(schedule)} stages take {size} bytes of shared memory; {target} has {target.max_shared_bytes}"
-    return [Problem("stages", text, "choose fewer stages, or smaller tiles")]
-
-
-def _too_many_columns(draft: Function, schedule: Schedule, target: Target) -> list[Problem]:
-    """`blocks` that need more tensor memory together than an SM has: the last of them would wait for another's columns."""
-    if schedule.blocks is None or not any(loop.family and loop.family.in_tensor_memory for loop in schedule.pipelines):
-        return []
-    staged = _after(through(STAGING), draft, schedule, target)
-    types = [op.result.type for op in staged.body.walk() if isinstance(op, TmemReserve)]
-    columns = sum(type_.columns for type_ in types if isinstance(type_, TmemSpaceType))
-    if schedule.blocks * columns <= TMEM_COLUMNS:
-        return []
-    text = f"{schedule.blocks} blocks of {columns} columns of tensor memory, where an SM has {TMEM_COLUMNS}"
-    return [Problem("blocks", text, f"choose at most {TMEM_COLUMNS // columns}, or tiles of fewer columns")]
+    return Problem("stages", text, "choose fewer stages, or smaller tiles")
 
 
 def refusal(function: Function, problem: Problem, wanted: Overrides, target: Target) -> CompileError:
@@ -295,11 +243,6 @@ def _warps_to_load(size: int) -> int:
     return min(range(wanted, wanted // 2, -1), key=lambda count: -(-units // count) * count)
 
 
-def _copy(function: Function) -> Function:
-    body = Block(arguments=function.body.arguments, ops=clone(function.body.ops, {}))
-    return dataclasses.replace(function, body=body)
-
-
 def pipelines_of(
     draft: Function, schedule: Schedule, target: Target, wanted: Overrides, limit: int | None = None
 ) -> tuple[Pipeline, ...]:
@@ -307,14 +250,14 @@ def pipelines_of(
     staging pass on a copy to find these loops."""
     found: list[Pipeline] = []
     persists = schedule.persistent and persistent.problem(draft) is None
-    draft_copy = _after(before(STAGING), draft, replace(schedule, persistent=persists), target)
+    draft_copy = run_on_copy(before(STAGING), draft, replace(schedule, persistent=persists), target)
 
     def decide(candidate: Candidate) -> Pipeline:
         found.append(_pipeline(candidate, schedule.blocks, target, wanted, limit))
         if found[-1].copy == TMA:
             fed = fed_family(TMA, target, wanted.mma)
-            problem = _tma_problem(draft_copy, candidate, fed, target)
-            problem = problem or _pingpong_problem(draft_copy, candidate, fed, schedule)
+            problem = tma_problem(draft_copy, candidate, fed, target)
+            problem = problem or pingpong_problem(draft_copy, candidate, fed, schedule)
             if problem is not None:
                 raise refusal(draft, problem, wanted, target)
             return found[-1]
@@ -327,32 +270,6 @@ def pipelines_of(
 
     stage_by(draft_copy, decide, schedule)
     return tuple(found)
-
-
-def _tma_problem(function: Function, candidate: Candidate, family: Family, target: Target) -> Problem | None:
-    """Why TMA copies cannot load a loop's operands."""
-    chain = candidate.chain(family)
-    if not target.feeds(family, TMA):
-        text = f"`tma` feeds `{family.name}`, which {target} lacks"
-    elif chain is not None and function.cluster > 1:
-        text = "back-to-back products are not those of a pair of blocks"
-    elif chain is not None:
-        text = back_to_back.problem(function, chain) or ""
-    elif family not in candidate.families:
-        product = f"product of two copied operands on {function.num_warps} warps"
-        text = f"`{family.name}` does not make its {product} (`tilec explain E0809`)"
-    else:
-        text = tensor_staging.problem(function, candidate.loop, candidate.operands) or ""
-    return Problem("copy", text, 'choose `copy = "cp_async"`, or other `consumers`') if text else None
-
-
-def _pingpong_problem(function: Function, candidate: Candidate, family: Family, schedule: Schedule) -> Problem | None:
-    """Why consumers cannot process tiles round-robin (pingpong)."""
-    if schedule.consumer_roles == 1 or not schedule.persistent or persistent.problem(function) is not None:
-        return None
-    reason = "it is a back-to-back GEMM" if candidate.chain(family) is not None else None
-    text = reason or pingpong.problem(function, candidate.loop)
-    return Problem("order", f"no `pingpong`: {text}", "leave `order` out") if text else None
 
 
 def _pipeline(
@@ -394,22 +311,17 @@ def _stages(candidate: Candidate, blocks: int | None, target: Target, max_stages
 
 def _exceeds_shared_memory(draft: Function, schedule: Schedule, target: Target) -> bool:
     """Whether rings and scratch together exceed shared memory; the size of scratch is known only once layouts are assigned."""
-    if _most_stages(schedule) < 2 or problems(schedule, target) or _grid_problems(draft, schedule):
+    if _most_stages(schedule) < 2 or problems(schedule, target) or _grid_problem(draft, schedule):
         return False
-    if _store_problems(draft, schedule, target):
+    if _store_problem(draft, schedule, target):
         return False
     return _shared_memory_bytes(draft, schedule, target) > target.max_shared_bytes
 
 
 def _shared_memory_bytes(draft: Function, schedule: Schedule, target: Target) -> int:
     """Bytes of shared memory that a block uses; with pingpong each consumer has its own scratch."""
-    scheduled = _after(through(SHARED_CONVERSIONS), draft, schedule, target)
+    scheduled = run_on_copy(through(SHARED_CONVERSIONS), draft, schedule, target)
     return shared_bytes(scheduled) + (schedule.consumer_roles - 1) * pingpong.scratch_bytes(scheduled.body)
-
-
-def _after(passes: Sequence[Pass], draft: Function, schedule: Schedule, target: Target) -> Function:
-    """A copy on which `passes` have run."""
-    return run(_copy(draft), Settings(schedule, target), passes)
 
 
 def _most_stages(schedule: Schedule) -> int:
