@@ -22,19 +22,18 @@ from typing import Final, TypeVar
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Broadcast, Cast, Constant, KeptMaximum, Reduce, Reshape, Unary
 from tilec.passes.schedule.pipelining.back_to_back import BackToBack
+from tilec.passes.schedule.pipelining.staged_loads import users_of
 
 THRESHOLD: Final = 8.0
 """Growth of the maximum, in units of the argument of exp2, up to which it is kept."""
 Uses = dict[Value, list[Op]]
+"""The operations that use each value, as `users_of` has them."""
 _Kind = TypeVar("_Kind", bound=Op)
 
 
 def keep(function: Function, pair: BackToBack, factors: Value) -> None:
     """Replace the maximum, in place, keeping its value. `factors`: by which an iteration multiplies the second sums."""
-    uses: Uses = defaultdict(list)
-    for op in function.body.walk():
-        for value in dict.fromkeys(op.operands):
-            uses[value].append(op)
+    uses: Uses = defaultdict(list, users_of(function.body))
     maximum = _maximum(pair, factors)
     if maximum is not None and _is_relative(pair, factors, maximum, uses):
         block, old = pair.loop.regions[0], maximum.operands
@@ -101,7 +100,7 @@ def _spread(value: Value, uses: Uses) -> tuple[Op, Value] | None:
 def _only(value: Value, kind: type[_Kind], uses: Uses) -> _Kind | None:
     """The only operation that uses a value, if it is of that kind and does so once."""
     (op, *others) = uses[value] or [None]
-    return op if isinstance(op, kind) and not others and op.operands.count(value) == 1 else None
+    return op if isinstance(op, kind) and not others else None
 
 
 def _total(pair: BackToBack, powers: Value, factors: Value, uses: Uses) -> int | None:
@@ -112,9 +111,9 @@ def _total(pair: BackToBack, powers: Value, factors: Value, uses: Uses) -> int |
     if len(sums) != 1 or len(casts) != 1 or len(uses[powers]) != 2 or uses[casts[0].result] != [pair.second.mma]:
         return None
     added = _only(sums[0].result, Binary, uses)
-    if pair.second.mma.operands.count(casts[0].result) != 1 or pair.second.mma.operands[0] is not casts[0].result:
+    if pair.second.mma.operands[0] is not casts[0].result:
         return None
-    if added is None or added.kind != "add" or uses[added.result] != [last] or last.operands.count(added.result) != 1:
+    if added is None or added.kind != "add" or uses[added.result] != [last]:
         return None
     index = last.operands.index(added.result)
     scaled = next(value for value in added.operands if value is not sums[0].result)

@@ -72,7 +72,7 @@ def _matrix(load: Load) -> tuple[int, int]:
 
 
 def users_of(block: Block) -> dict[Value, list[Op]]:
-    """The operations that use each value, nested regions included."""
+    """The operations that use each value, nested regions included; one that uses it twice stands there twice."""
     users: dict[Value, list[Op]] = {}
     for op in block.walk():
         for operand in op.operands:
