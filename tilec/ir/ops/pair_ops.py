@@ -69,13 +69,7 @@ class PairMma(TmemMma, opcode="pair_mma", effect=Effect.SHARED):
     of b this block's half of the rows of b, and that of acc the rows of a, with columns for all rows of b. The other block's
     buffers lie at the same offsets."""
 
-    def verify_shared(self) -> None:
-        left, right = self.operands[0].shared, self.operands[2].shared
-        matrices = left.dtype == right.dtype and left.dtype.bits == 16 and left.dtype.is_float
-        self.require(matrices, "matrices of one 16-bit dtype")
-        self.require(left.shape[1] == right.shape[1], "matrices of one depth")
-        whole = (left.shape[0], BLOCKS * right.shape[0])
-        self.require(self.accumulator.tmem.shape == whole, "the accumulator is the product's")
+    blocks = BLOCKS
 
     def verify_in(self, function: Function) -> None:
         self.require(function.cluster == BLOCKS, "the blocks form no pairs")

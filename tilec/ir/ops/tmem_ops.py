@@ -16,7 +16,7 @@ Products run asynchronously and in order. Only `commit_mma` and `release_mma` sa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from tilec.ir.core import Effect, Op, Value
 from tilec.ir.ops.staging_ops import GroupProduct
@@ -105,6 +105,8 @@ class ThreadProduct(GroupProduct):
     """Base of products that one thread starts into accumulators in tensor memory. Each buffer precedes its stage (i32); the
     last three operands are the buffer of acc, its stage, and accumulate (bool)."""
 
+    blocks: ClassVar[int] = 1
+    """Blocks whose shared memory it reads; each has an equal part of the rows of b."""
     num_operands = 7
     num_results = 0
 
@@ -133,7 +135,8 @@ class ThreadProduct(GroupProduct):
             left.dtype == right.dtype and left.dtype.bits == 16 and left.dtype.is_float, "matrices of one 16-bit dtype"
         )
         self.require(left.shape[1] == right.shape[1], "matrices of one depth")
-        self.require(self.accumulator.tmem.shape == (left.shape[0], right.shape[0]), "the accumulator is the product's")
+        whole = (left.shape[0], self.blocks * right.shape[0])
+        self.require(self.accumulator.tmem.shape == whole, "the accumulator is the product's")
 
 
 @dataclass(eq=False, kw_only=True)
