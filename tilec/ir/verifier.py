@@ -14,6 +14,7 @@ from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.sync_ops import Roles
 from tilec.ir.ops.tmem_ops import TmemFree
 from tilec.ir.types import TensorType, TileType
+from tilec.target.schedule import PAIR
 
 
 def verify(function: Function) -> None:
@@ -31,8 +32,8 @@ def _verify_signature(function: Function) -> None:
         raise violation(f"a grid has 1 to 3 extents, not {len(function.grid)}")
     if function.num_warps < 0:
         raise violation(f"{function.num_warps} warps")
-    if function.cluster not in (1, 2):
-        raise violation(f"clusters of {function.cluster} blocks; a pair has 2")
+    if function.cluster not in (1, PAIR):
+        raise violation(f"clusters of {function.cluster} blocks; a pair has {PAIR}")
     names = [p.name for p in function.parameters]
     scalars = [p.name for p in function.parameters if p.access is None]
     symbols = [*function.dims, *scalars]

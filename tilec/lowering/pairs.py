@@ -5,10 +5,11 @@ A cluster has consecutive blocks of the first axis of the grid, which is launche
 
 from __future__ import annotations
 
-from tilec.ir.ops.pair_ops import BLOCKS, ClusterRank
+from tilec.ir.ops.pair_ops import ClusterRank
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import SsaValue
+from tilec.target.schedule import PAIR
 
 
 @lowers(ClusterRank)
@@ -25,4 +26,4 @@ def cluster_rank(context: Context) -> SsaValue:
 def tile_blocks(context: Context, register: str, axis: int) -> SsaValue:
     """The special register `ctaid` or `nctaid` of an axis (i32), counted in pairs on the first axis if blocks form pairs."""
     value = context.special_register(f"{register}.{'xyz'[axis]}")
-    return context.lshr(value, BLOCKS.bit_length() - 1) if context.function.cluster > 1 and axis == 0 else value
+    return context.lshr(value, PAIR.bit_length() - 1) if context.function.cluster > 1 and axis == 0 else value

@@ -50,7 +50,7 @@ VECTOR: Final = 16
 VECTORS: Final = (VECTOR, 32)
 """Maximum bytes of a load of one thread, of which the target decides which it has (`Target.widest_load`)."""
 PAIR: Final = 2
-"""Blocks of a cluster whose products read the shared memory of both."""
+"""Blocks of a pair: a cluster whose products read the shared memory of both."""
 CONSUMER: Final = "consumer"
 """The role of a block with a producer that has the kernel's tiles; the others are `tilec.target.families.Helper`s."""
 

@@ -17,16 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from tilec.ir.core import Effect, Function, Op
 from tilec.ir.facts.range_facts import Range
 from tilec.ir.ops.sync_ops import Ring
 from tilec.ir.ops.tmem_ops import TmemMma
 from tilec.ir.types import TileType, i32
-
-BLOCKS: Final = 2
-"""Blocks of a pair."""
+from tilec.target.schedule import PAIR
 
 
 @dataclass(eq=False, kw_only=True)
@@ -37,10 +34,10 @@ class ClusterRank(Op, opcode="cluster_rank"):
 
     def verify_in(self, function: Function) -> None:
         self.require(self.result.type == TileType(i32), "the result is an i32 scalar")
-        self.require(function.cluster == BLOCKS, "the blocks form no pairs")
+        self.require(function.cluster == PAIR, "the blocks form no pairs")
 
     def result_range(self, operands: Sequence[Range]) -> Range | None:
-        return Range(0, BLOCKS - 1)
+        return Range(0, PAIR - 1)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -57,10 +54,10 @@ class PairRing(Ring, opcode="pair_ring", effect=Effect.SHARED):
     def verify(self) -> None:
         super().verify()
         self.require(self.sync == "mbarriers" and self.consumer_roles == 1, "blocks of a pair signal each other by mbarriers")
-        self.require(self.producers in (1, BLOCKS), f"a stage is filled by one block, or by both, not by {self.producers}")
+        self.require(self.producers in (1, PAIR), f"a stage is filled by one block, or by both, not by {self.producers}")
 
     def verify_in(self, function: Function) -> None:
-        self.require(function.cluster == BLOCKS, "the blocks form no pairs")
+        self.require(function.cluster == PAIR, "the blocks form no pairs")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -69,7 +66,7 @@ class PairMma(TmemMma, opcode="pair_mma", effect=Effect.SHARED):
     of b this block's half of the rows of b, and that of acc the rows of a, with columns for all rows of b. The other block's
     buffers lie at the same offsets."""
 
-    blocks = BLOCKS
+    blocks = PAIR
 
     def verify_in(self, function: Function) -> None:
-        self.require(function.cluster == BLOCKS, "the blocks form no pairs")
+        self.require(function.cluster == PAIR, "the blocks form no pairs")

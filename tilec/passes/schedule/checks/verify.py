@@ -30,7 +30,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
 from tilec.ir.ops import Exp2InParts, Permute, Reshape, Yield
-from tilec.ir.ops.pair_ops import BLOCKS, PairRing
+from tilec.ir.ops.pair_ops import PairRing
 from tilec.ir.ops.signal_ops import OWN, Await, SignalMma, SignalOp
 from tilec.ir.ops.staging_ops import (
     GroupProduct,
@@ -59,7 +59,7 @@ from tilec.passes.schedule.checks.places import at
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.layouts.shared_conversions import kept_layout
 from tilec.target.families import FAMILIES, TMA, MemorySpace
-from tilec.target.schedule import MOST_WARPS, REGISTERS, STORES
+from tilec.target.schedule import MOST_WARPS, PAIR, REGISTERS, STORES
 from tilec.target.targets import Target
 
 MAX_ROLES: Final = 15
@@ -258,7 +258,7 @@ class _Walk:
                 raise VerifyError(f"{at(alloc)}: {alloc.consumer_roles} roles take turns, each with its own index")
             if alloc.consumer_roles > 1 and len(reader_warps) != alloc.consumer_roles:
                 raise VerifyError(f"{at(alloc)}: {alloc.consumer_roles} roles take turns, and {len(reader_warps)} read it")
-            blocks = BLOCKS if isinstance(alloc, PairRing) and alloc.producers == 1 else 1  # the leader alone reads operands
+            blocks = PAIR if isinstance(alloc, PairRing) and alloc.producers == 1 else 1  # the leader alone reads operands
             for warps in reader_warps if alloc.consumer_roles > 1 else [blocks * sum(reader_warps)]:
                 if alloc.readers != warps:
                     raise VerifyError(f"{at(alloc)}: a stage is free after {alloc.readers} warps, and {warps} read it")

@@ -8,10 +8,10 @@ from math import prod
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, Load, Mma, Permute, Reshape
-from tilec.ir.ops.pair_ops import BLOCKS
 from tilec.ir.ops.staging_ops import SUB_TILE_ROWS
 from tilec.passes.analysis.divisibility import divisor, expr_divisor, promised_symbols
 from tilec.passes.analysis.ranges import Range
+from tilec.target.schedule import PAIR
 
 
 @dataclass(eq=False, slots=True)
@@ -31,7 +31,7 @@ class Operand:
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the box in shared memory."""
         rows, columns = _matrix(self.load)
-        return (rows // BLOCKS if self.halved else rows), columns
+        return (rows // PAIR if self.halved else rows), columns
 
     @property
     def row_axis(self) -> int:
@@ -41,7 +41,7 @@ class Operand:
     @property
     def sub_tiles(self) -> int:
         """Extent on the axis before `row_axis`: the box's rows are `sub_tiles` runs of consecutive tensor rows."""
-        return self._all_sub_tiles // BLOCKS if self.halved and self._all_sub_tiles > 1 else self._all_sub_tiles
+        return self._all_sub_tiles // PAIR if self.halved and self._all_sub_tiles > 1 else self._all_sub_tiles
 
     @property
     def own_part(self) -> tuple[int, int]:
@@ -52,7 +52,7 @@ class Operand:
     @property
     def has_halves(self) -> bool:
         """Whether both blocks of a pair can copy equal parts of it."""
-        return self._all_sub_tiles == 1 or self._all_sub_tiles % BLOCKS == 0
+        return self._all_sub_tiles == 1 or self._all_sub_tiles % PAIR == 0
 
     @property
     def _all_sub_tiles(self) -> int:

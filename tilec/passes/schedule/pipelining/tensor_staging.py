@@ -27,7 +27,7 @@ from tilec.ir.clone import clone
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.ops import For, If, Mma, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
-from tilec.ir.ops.pair_ops import BLOCKS, PairRing
+from tilec.ir.ops.pair_ops import PairRing
 from tilec.ir.ops.staging_ops import SharedAlloc, SharedLoad, TensorCopy
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, ProxyFence, Release, Ring, SharedFree, Wait, WarpBarrier
 from tilec.ir.types import RingType, SharedType, TileType, i32
@@ -43,6 +43,7 @@ from tilec.passes.schedule.pipelining.staged_products import (
 from tilec.passes.schedule.pipelining.warpgroups import guarded, multiply
 from tilec.passes.schedule.specialization.persistent import tile_loop, tile_values
 from tilec.target.families import Family
+from tilec.target.schedule import PAIR
 
 VECTOR: Final = 16
 """Alignment in bytes of a tensor's base and strides that its tensor map requires."""
@@ -125,7 +126,7 @@ def pipeline(
 
 def operand_ring(out: Emitter, operands: list[Operand], stages: int, readers: int, *, pair: bool = False) -> Value:
     """The ring of all operands, which `readers` warps read, and the buffer of each. With `pair`, both blocks of one fill it."""
-    made = PairRing(sync="mbarriers", readers=readers, producers=BLOCKS) if pair else Ring(sync="mbarriers", readers=readers)
+    made = PairRing(sync="mbarriers", readers=readers, producers=PAIR) if pair else Ring(sync="mbarriers", readers=readers)
     ring, offset = out.add(made, RingType(stages)), HEAD_BYTES
     for operand in operands:
         type_ = staged_type(operand, stages)

@@ -22,7 +22,7 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
-from tilec.ir.ops.pair_ops import BLOCKS, PairMma, PairRing
+from tilec.ir.ops.pair_ops import PairMma, PairRing
 from tilec.ir.ops.signal_ops import SignalMma
 from tilec.ir.ops.sync_ops import Acquire, Barrier, ProxyFence, Release, Ring, Wait, WarpBarrier
 from tilec.ir.ops.tmem_ops import (
@@ -50,6 +50,7 @@ from tilec.passes.schedule.pipelining.tensor_staging import (
 from tilec.passes.schedule.specialization.pairs import rank_of
 from tilec.passes.schedule.specialization.persistent import tile_loop
 from tilec.target.families import Family
+from tilec.target.schedule import PAIR
 
 ACCUMULATOR_STAGES: Final = 2
 """Accumulators of a persistent block: one is loaded and stored while the other one is computed."""
@@ -107,7 +108,7 @@ def pipeline(
 def _ring_of_results(warps: int, pair: bool) -> Ring:
     """The ring of accumulators, which `warps` warps of each block load."""
     if pair:
-        return PairRing(sync="mbarriers", readers=BLOCKS * warps, producers=1, offset=RING_OFFSET)
+        return PairRing(sync="mbarriers", readers=PAIR * warps, producers=1, offset=RING_OFFSET)
     return Ring(sync="mbarriers", readers=warps, offset=RING_OFFSET)
 
 

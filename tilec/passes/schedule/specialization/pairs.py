@@ -20,9 +20,10 @@ from math import prod
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Load, Mma, Permute, Reduce, Reshape, Store, Yield
-from tilec.ir.ops.pair_ops import BLOCKS, ClusterRank
+from tilec.ir.ops.pair_ops import ClusterRank
 from tilec.ir.types import TMEM_LANES, TileType, i32
 from tilec.passes.schedule.pipelining.staged_products import Emitter
+from tilec.target.schedule import PAIR
 
 Place = tuple[Value, int]
 """An axis of a value."""
@@ -37,8 +38,8 @@ def problem(function: Function) -> str | None:
     if reason is not None:
         return reason
     rows = sorted({value.tile.shape[axis] for value, axis in axes.items()})
-    if len(rows) > 1 or rows[0] % (BLOCKS * TMEM_LANES):
-        return f"its products have {' and '.join(map(str, rows))} rows; a pair has a multiple of {BLOCKS * TMEM_LANES}"
+    if len(rows) > 1 or rows[0] % (PAIR * TMEM_LANES):
+        return f"its products have {' and '.join(map(str, rows))} rows; a pair has a multiple of {PAIR * TMEM_LANES}"
     for op in function.body.walk():
         if op.effect is Effect.ATOMIC or (op.effect is Effect.WRITE and not (isinstance(op, Store) and op.tile in axes)):
             return f"`{op.opcode}`: both blocks of a pair would write what has no rows of the product"
@@ -51,8 +52,8 @@ def halve(function: Function) -> Function:
         return function
     axes, reason = _followed(function)
     assert reason is None, reason
-    half = next(value.tile.shape[axis] for value, axis in axes.items()) // BLOCKS
-    function.cluster = BLOCKS
+    half = next(value.tile.shape[axis] for value, axis in axes.items()) // PAIR
+    function.cluster = PAIR
     head = Emitter()
     rank = head.add(ClusterRank(), TileType(i32))
     first = head.binary("mul", rank, head.number(half))
