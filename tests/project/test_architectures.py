@@ -58,7 +58,11 @@ def test_a_target_takes_the_schedules_of_the_target_it_is_like(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ('arch = ["sm_90", "sm_100"]', "arch = []", "`arch` is not a list of architectures"),
+        ('arch = ["sm_90", "sm_100"]', "arch = [90]", "`arch` is not a list of architectures"),
+        ('arch = ["sm_90", "sm_100"]', 'arch = ["sm_100", "sm_75"]', "unknown architecture `sm_75`"),
         ('also = ["sm_80"]', 'also = "sm_80"', "`also` is not a list of architectures"),
+        ('also = ["sm_80"]', "also = [80]", "`also` is not a list of architectures"),
         ('also = ["sm_80"]', 'also = ["sm_75"]', "unknown architecture `sm_75`"),
         ('also = ["sm_80"]', 'also = ["sm_80", "sm_90"]', "architecture `sm_90` is named twice"),
         ('sm_89 = "sm_80"', 'sm_89 = "sm_86"', "`sm_89` cannot be like `sm_86`"),

@@ -47,13 +47,11 @@ class Architectures:
 
 def read_others(table: Mapping[str, Any], built: tuple[Target, ...], problem: Problem) -> Architectures:
     """The architectures of `[build]`, whose `arch` has been read."""
-    also = table.get("also", [])
     found: list[Target] = []
-    for name in _texts(also, "also", problem):
-        target = _parsed(name, "also", problem)
-        if target is not None and target in (*built, *found):
+    for name, target in named_targets(table.get("also", []), "also", problem, 'write `also = ["sm_80", "sm_89"]`'):
+        if target in (*built, *found):
             problem("also", f"architecture `{name}` is named twice", "")
-        elif target is not None:
+        else:
             found.append(target)
     like: dict[Target, Target] = {}
     pairs: dict[str, Any] | None = table.get("like", {})
@@ -75,12 +73,15 @@ def read_others(table: Mapping[str, Any], built: tuple[Target, ...], problem: Pr
     return Architectures(built, (*found, *like), like)
 
 
-def _texts(value: Any, key: str, problem: Problem) -> list[str]:
+def named_targets(value: Any, key: str, problem: Problem, hint: str) -> list[tuple[str, Target]]:
+    """Each architecture of a list in a build file as (name as written, target); one may be there twice. Whatever is none is a
+    problem of `key` and left out; `hint` is for a value that is no list of names."""
     items: list[Any] = value if isinstance(value, list) else [None]  # pyright: ignore[reportUnknownVariableType]
-    if all(isinstance(item, str) for item in items):
-        return items
-    problem(key, f"`{key}` is not a list of architectures", f'write `{key} = ["sm_80", "sm_89"]`')
-    return []
+    if not all(isinstance(item, str) for item in items):
+        problem(key, f"`{key}` is not a list of architectures", hint)
+        return []
+    parsed = ((name, _parsed(name, key, problem)) for name in items)
+    return [(name, target) for name, target in parsed if target is not None]
 
 
 def _parsed(name: Any, key: str, problem: Problem) -> Target | None:

@@ -21,7 +21,7 @@ from tilec.cache.remote.address import Address
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
 from tilec.diagnostics.spelling import ask_first
 from tilec.progress import DEFAULT_LIMITS, Limits
-from tilec.project.read.architectures import Architectures, read_others
+from tilec.project.read.architectures import Architectures, Problem, named_targets, read_others
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import MAX_TEXT, Constant, Family, Model, read_families, read_models, split_tuning, too_wide
 from tilec.project.read.remotes import read_remotes
@@ -156,9 +156,7 @@ class _Reader:
         steps = self.folder(table, "steps", root, kernels)
         targets = self.targets(table.get("arch"), "build", 0)
         limits = self.limits(table, "build", 0, DEFAULT_LIMITS)
-        architectures = read_others(
-            table, targets, lambda key, what, hint: self.refuse("E0802", what, self.span("build", 0, key), hint)
-        )
+        architectures = read_others(table, targets, self.problem_in("build", 0))
         entries = self.entries(data.get("kernel", []), kernels, architectures, limits)
         models = read_models(data.get("model", []), self.refuse, self.span)
         numbers, tables = split_tuning(data.get("tuning", []), self.refuse, self.span)
@@ -195,23 +193,18 @@ class _Reader:
                 self.refuse("E0802", f"unknown key `{key}`", self.span(name, index, key), hint)
 
     def targets(self, value: Any, table: str, index: int) -> tuple[Target, ...]:
-        span = self.span(table, index, "arch")
-        items: list[Any] = value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]
-        if not items or not all(isinstance(item, str) for item in items):
-            self.refuse("E0802", "`arch` is not a list of architectures", span, 'write `arch = ["sm_90", "sm_100"]`')
-            return ()
+        """The architectures of the key `arch` of a table; an empty list is refused too."""
         found: list[Target] = []
-        for item in items:
-            try:
-                target = Target.parse(item)
-            except CompileError as error:
-                (problem,) = error.diagnostics
-                self.refuse("E0802", problem.message, span, problem.hint)
-                continue
+        hint = 'write `arch = ["sm_90", "sm_100"]`'
+        for name, target in named_targets(value or None, "arch", self.problem_in(table, index), hint):
             if target in found:
-                self.refuse("E0806", f"architecture `{item}` is named twice", span)
+                self.refuse("E0806", f"architecture `{name}` is named twice", self.span(table, index, "arch"))
             found.append(target)
         return tuple(found)
+
+    def problem_in(self, table: str, index: int) -> Problem:
+        """What refuses the value of a key in a table."""
+        return lambda key, what, hint: self.refuse("E0802", what, self.span(table, index, key), hint)
 
     def limits(self, table: dict[str, Any], name: str, index: int, default: Limits) -> Limits:
         found = [default.seconds, default.memory_mb]

@@ -26,8 +26,8 @@ from math import prod
 from typing import Any, Final, cast
 
 from tilec.cost_model.cards import CARDS
-from tilec.diagnostics.diagnostic import CompileError, Span
-from tilec.project.read.architectures import Architectures
+from tilec.diagnostics.diagnostic import Span
+from tilec.project.read.architectures import Architectures, named_targets
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant, Locate, Refuse
 from tilec.project.read.schedules import Rule, read_schedule
@@ -224,21 +224,15 @@ def _shapes(value: Any, refuse: Refuse, span_of: Callable[..., Span]) -> tuple[M
 
 def _targets(value: Any, refuse: Refuse, span_of: Callable[..., Span]) -> tuple[Target, ...]:
     """The targets that `predicted` names."""
-    items: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [None]
-    if not all(isinstance(item, str) for item in items):
-        hint = 'write `predicted = ["sm_100"]`, or leave it out'
-        refuse("E0802", "`predicted` is not a list of architectures", span_of("predicted"), hint)
-        return ()
-    found: list[Target] = []
-    for item in items:
-        try:
-            found.append(Target.parse(item))
-        except CompileError as error:
-            (problem,) = error.diagnostics
-            refuse("E0802", problem.message, span_of("predicted"), problem.hint)
+
+    def problem(key: str, what: str, hint: str) -> None:
+        refuse("E0802", what, span_of(key), hint)
+
+    hint = 'write `predicted = ["sm_100"]`, or leave it out'
+    found = tuple(target for _, target in named_targets(value, "predicted", problem, hint))
     if len(set(found)) < len(found):
         refuse("E0806", "`predicted` names an architecture twice", span_of("predicted"), "remove one of them")
-    return tuple(found)
+    return found
 
 
 def cost_text(terms: Mapping[str, str]) -> str:
