@@ -15,8 +15,9 @@ from typing import Final
 from tilec.ir.types import DType
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, f16, f32, i8, i16, i32
+from tilec.target import dtypes
 
-_F32_MANTISSA: Final = 23
+_F32_MANTISSA: Final = dtypes.f32.significand - 1
 _F32_BIAS: Final = 127
 _NAN: Final = 0x7F
 """The NaN that `cvt` makes, in both formats."""
@@ -24,13 +25,15 @@ _NAN: Final = 0x7F
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """`mantissa`: its bits. `bias`: of the exponent."""
+    """`mantissa`: its bits, those of the significand but the leading one. `bias`: of the exponent."""
 
     mantissa: int
     bias: int
 
 
-_FORMATS: Final = {"f8e4m3": _Format(3, 7), "f8e5m2": _Format(2, 15)}
+_FORMATS: Final = {
+    dtype.name: _Format(dtype.significand - 1, bias) for dtype, bias in ((dtypes.f8e4m3, 7), (dtypes.f8e5m2, 15))
+}
 
 
 def _bits(value: float) -> int:
