@@ -10,14 +10,16 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from tilec.cost_model.cards import CARDS
+
 SMALL_M: Final = 128
 """Small-M products have fewer rows than this."""
 SHIPPED_ATTENTION: Final = "128x128_copytma_consumers2_stages2"
 OVERLAPPED: Final = ", overlapped"
 STEP_BYTES: Final = {"qwen3-4b": 8_050_415_616, "qwen3-32b": 63_978_164_224}
 """Bytes of a decode step after 18 tokens: weights and cache. Computed (`engine/graph/traffic.py`), not measured."""
-NOMINAL: Final = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
-"""Nominal memory bandwidth in bytes per second by GPU, from NVIDIA's data sheets of the SXM versions."""
+NOMINAL: Final = {"NVIDIA H100 80GB HBM3": CARDS["h100"].memory, "NVIDIA H200": CARDS["h200"].memory}
+"""Nominal memory bandwidth in bytes per second by the name that a driver gives a GPU."""
 Tree = dict[str, Any]
 
 
