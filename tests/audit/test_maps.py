@@ -146,10 +146,3 @@ def test_what_the_text_does_not_say_is_unknown() -> None:
     assert checked(manifest, function, hidden)["status"] == "unknown"
     assert checked(manifest, function, ptx.replace("cp.async.bulk.tensor", "cp.async.bulk.frob"))["status"] != "confirmed"
     assert checked(manifest, function, ptx.replace(manifest.entry, "other"))["status"] == "refuted"
-
-
-def test_blocks_of_a_pair_are_left_open() -> None:
-    """Each copies a part of what the tile IR names, which the audit does not put together."""
-    manifest, function, ptx = compiled("stores, in tensor memory")
-    found = checked(dataclasses.replace(manifest, cluster=2), function, ptx)
-    assert found["status"] == "unknown" and "blocks of a cluster" in found["reason"]

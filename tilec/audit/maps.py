@@ -12,13 +12,14 @@ is derived and the status is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
 from math import prod
 from typing import Any, Final
 
 from tilec.artifact.records import Manifest, TensorMapSpec
+from tilec.audit import clusters
 from tilec.audit.contract import arguments_agree
+from tilec.audit.copies import Barrier, Copy, Differs, Unclear, cut, named
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN
 from tilec.audit.flow import Choice, Flow, Sum, SymbolicValue, summed
 from tilec.audit.values import tile_shape
@@ -35,59 +36,33 @@ READERS: Final = (("wgmma", "mma_async"), ("tcgen05", "mma"))
 """Instructions, by opcode and modifier, that read operands in shared memory through descriptors."""
 
 
-class Differs(Exception):
-    """The manifest contradicts the kernel."""
-
-
-class Unclear(Exception):
-    """The PTX does not determine the property."""
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A copy by a tensor map: `maps` with the predicates that select each, `offsets` of its coordinates from their `bases`,
-    outermost axis first; `barrier` is the mbarrier that counts its bytes, None for a store."""
-
-    line: int
-    maps: tuple[tuple[dict[int, bool], TensorMapSpec], ...]
-    bases: tuple[Any, ...]
-    offsets: tuple[int, ...]
-    barrier: Any
-
-
-@dataclass(slots=True)
-class Barrier:
-    """The bytes that a phase expects, the bytes counted in place of those that a smaller box omits (`compensation`), and the
-    bytes of each full box."""
-
-    expected: set[int] = field(default_factory=set[int])
-    compensation: list[SymbolicValue] = field(default_factory=list[SymbolicValue])
-    copied: dict[Any, int] = field(default_factory=dict[Any, int])
-
-
 def checked(manifest: Manifest, function: Function, ptx: str) -> Result:
-    """`status` of the arguments is confirmed, refuted or unknown, with a `reason`. The PTX is parsed only if there are
-    maps."""
+    """`status` of the arguments is confirmed, refuted or unknown, with a `reason`."""
     if not arguments_agree(manifest, function):
         return {"status": REFUTED, "reason": "the order of the arguments differs from the tile IR's"}
-    if not manifest.tensor_maps:
-        return {"status": CONFIRMED, "reason": ""}
     try:
         emulator: Any = import_module("tilec.emulator")
     except ModuleNotFoundError as error:
         return {"status": UNKNOWN, "reason": f"no reader of PTX: {error.name} is not installed"}
     try:
         code = emulator.parse(ptx).functions.get(manifest.entry)
-        if code is None:
-            raise Differs(f"the PTX has no entry `{manifest.entry}`")
-        if manifest.cluster > 1:
-            raise Unclear(f"each of the {manifest.cluster} blocks of a cluster copies a part of what the tile IR names")
-        _Maps(manifest, function, code).check()
+        clusters.agree(manifest, code)
+        if manifest.tensor_maps:
+            _check(manifest, function, code)
     except Differs as error:
         return {"status": REFUTED, "reason": str(error)}
     except (Unclear, emulator.UnsupportedPtx) as error:
         return {"status": UNKNOWN, "reason": f"not derived: {error}"}
     return {"status": CONFIRMED, "reason": ""}
+
+
+def _check(manifest: Manifest, function: Function, code: Any | None) -> None:
+    """Raises Differs or Unclear unless the tensor maps are confirmed."""
+    if code is None:
+        raise Differs(f"the PTX has no entry `{manifest.entry}`")
+    if manifest.cluster > 1:
+        raise Unclear(f"each of the {manifest.cluster} blocks of a cluster copies a part of what the tile IR names")
+    _Maps(manifest, function, code).check()
 
 
 class _Maps:
@@ -122,7 +97,7 @@ class _Maps:
             if barrier.copied and barrier.expected != {sum(barrier.copied.values())}:
                 expected = ", ".join(map(str, sorted(barrier.expected))) or "no"
                 raise Differs(
-                    f"{sum(barrier.copied.values())} bytes are copied where {expected} are waited for ({_named(address)})"
+                    f"{sum(barrier.copied.values())} bytes are copied where {expected} are waited for ({named(address)})"
                 )
         self._swizzles([spec for copy in copies if copy.barrier is not None for _, spec in copy.maps])
 
@@ -202,7 +177,7 @@ class _Maps:
         shapes = {tile_shape(op) for op in self._accesses(full.tensor) if op.opcode == opcode}
         wrong: list[str] = []
         for shape in sorted(shapes):
-            boxes = _cut({copy.offsets for copy in copies}, shape)
+            boxes = cut({copy.offsets for copy in copies}, shape)
             bad = [copy for copy in copies if boxes.get(copy.offsets) != copy.maps[-1][1].box]
             if not bad:
                 break
@@ -271,22 +246,6 @@ class _Maps:
         return self.function.parameter(tensor).value.tensor.dtype.name
 
 
-def _cut(offsets: set[tuple[int, ...]], shape: tuple[int, ...]) -> Mapping[tuple[int, ...], tuple[int, ...]]:
-    """The boxes that begin at these offsets and partition a tile of this shape, by offset; empty if there is no such
-    partition."""
-    lowest = tuple(map(min, zip(*offsets, strict=True)))
-    if len(lowest) != len(shape):
-        return {}
-    starts = [sorted({offset[axis] - lowest[axis] for offset in offsets}) for axis in range(len(shape))]
-    if prod(map(len, starts)) != len(offsets):
-        return {}
-    ends = [dict(zip(axis, [*axis[1:], extent], strict=True)) for axis, extent in zip(starts, shape, strict=True)]
-    return {
-        offset: tuple(ends[axis][at - lowest[axis]] - (at - lowest[axis]) for axis, at in enumerate(offset))
-        for offset in offsets
-    }
-
-
 def _under(symbolic: SymbolicValue, chosen: Mapping[int, bool]) -> int | None:
     """The constant value under these predicate values, or None."""
     while isinstance(symbolic, Choice):
@@ -304,8 +263,3 @@ def _fewer_rows(full: tuple[int, ...], part: tuple[int, ...]) -> int | None:
 
 def _bytes(sizes: set[int]) -> str:
     return ", ".join(map(str, sorted(sizes)))
-
-
-def _named(position: Any) -> str:
-    base, constant = position
-    return f"the mbarrier at {base if isinstance(base, str) else 'a register'} + {constant}"

@@ -51,7 +51,15 @@ SOURCES: Final = {
         "audit/witness.py",
     ),
     EMULATION: (*_READERS, "audit/emulation.py", "audit/launches.py", "emulator", "interpreter"),
-    ARGUMENTS: (*_READERS, "audit/findings.py", "audit/flow.py", "audit/maps.py", "emulator"),
+    ARGUMENTS: (
+        *_READERS,
+        "audit/clusters.py",
+        "audit/copies.py",
+        "audit/findings.py",
+        "audit/flow.py",
+        "audit/maps.py",
+        "emulator",
+    ),
     ASSEMBLY: (
         "artifact/records.py",
         "assemble",

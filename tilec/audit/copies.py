@@ -1,0 +1,63 @@
+"""Copies by tensor maps, as the audit reads them from PTX, and the tiles that they make up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tilec.artifact.records import TensorMapSpec
+from tilec.audit.flow import SymbolicValue
+
+
+class Differs(Exception):
+    """The manifest contradicts the kernel."""
+
+
+class Unclear(Exception):
+    """The PTX does not determine the property."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy by a tensor map: `maps` with the predicates that select each, `offsets` of its coordinates from their `bases`,
+    outermost axis first; `barrier` is the mbarrier that counts its bytes, None for a store."""
+
+    line: int
+    maps: tuple[tuple[dict[int, bool], TensorMapSpec], ...]
+    bases: tuple[Any, ...]
+    offsets: tuple[int, ...]
+    barrier: Any
+
+
+@dataclass(slots=True)
+class Barrier:
+    """The bytes that a phase expects, the bytes counted in place of those that a smaller box omits (`compensation`), and the
+    bytes of each full box."""
+
+    expected: set[int] = field(default_factory=set[int])
+    compensation: list[SymbolicValue] = field(default_factory=list[SymbolicValue])
+    copied: dict[Any, int] = field(default_factory=dict[Any, int])
+
+
+def cut(offsets: set[tuple[int, ...]], shape: tuple[int, ...]) -> Mapping[tuple[int, ...], tuple[int, ...]]:
+    """The boxes that begin at these offsets and partition a tile of this shape, by offset; empty if there is no such
+    partition."""
+    lowest = tuple(map(min, zip(*offsets, strict=True)))
+    if len(lowest) != len(shape):
+        return {}
+    starts = [sorted({offset[axis] - lowest[axis] for offset in offsets}) for axis in range(len(shape))]
+    if prod(map(len, starts)) != len(offsets):
+        return {}
+    ends = [dict(zip(axis, [*axis[1:], extent], strict=True)) for axis, extent in zip(starts, shape, strict=True)]
+    return {
+        offset: tuple(ends[axis][at - lowest[axis]] - (at - lowest[axis]) for axis, at in enumerate(offset))
+        for offset in offsets
+    }
+
+
+def named(position: Any) -> str:
+    """An mbarrier in words, by base and constant of its address."""
+    base, constant = position
+    return f"the mbarrier at {base if isinstance(base, str) else 'a register'} + {constant}"
