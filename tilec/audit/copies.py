@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from tilec.artifact.records import TensorMapSpec
-from tilec.audit.flow import SymbolicValue
+from tilec.audit.flow import Peer, SymbolicValue
 
 
 class Differs(Exception):
@@ -41,6 +41,14 @@ class Barrier:
     copied: dict[Any, int] = field(default_factory=dict[Any, int])
 
 
+@dataclass(frozen=True, slots=True)
+class BlockCopies:
+    """The copies that a block executes, in the order of the text, and its mbarriers by base and constant of their address."""
+
+    copies: list[Copy]
+    barriers: dict[Any, Barrier]
+
+
 def cut(offsets: set[tuple[int, ...]], shape: tuple[int, ...]) -> Mapping[tuple[int, ...], tuple[int, ...]]:
     """The boxes that begin at these offsets and partition a tile of this shape, by offset; empty if there is no such
     partition."""
@@ -60,4 +68,6 @@ def cut(offsets: set[tuple[int, ...]], shape: tuple[int, ...]) -> Mapping[tuple[
 def named(position: Any) -> str:
     """An mbarrier in words, by base and constant of its address."""
     base, constant = position
-    return f"the mbarrier at {base if isinstance(base, str) else 'a register'} + {constant}"
+    leader = f" in the block of rank {base.rank}" if isinstance(base, Peer) else ""
+    base = base.base if isinstance(base, Peer) else base
+    return f"the mbarrier at {base if isinstance(base, str) else 'a register'} + {constant}{leader}"

@@ -1,15 +1,15 @@
 """Symbolic values of the registers of a PTX function: a function goes in, values as expressions come out.
 
 A value is a base plus a constant, or a choice between two values by a predicate. A base is a symbol, a register with an
-unresolved definition, or a choice. A register with several definitions is identified with the last definition in the basic
-block that uses it, so equal bases have equal values. A register with a single definition has that value at every use; the
-emulator finds uses before the definition.
+unresolved definition, a product, an address in another block, or a choice. Special registers of known value are numbers. A
+register with several definitions is identified with the last definition in the basic block that uses it, so equal bases have
+equal values. A register with a single definition has that value at every use; the emulator finds uses before the definition.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,10 +20,9 @@ DEPTH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """`base` plus `constant`; without a base it is a number. A base is the name of a symbol, a register with the index of its
-    definition, or a choice."""
+    """`base` plus `constant`; without a base it is a number."""
 
-    base: str | tuple[str, int] | Choice | None
+    base: Base | None
     constant: int
 
 
@@ -36,20 +35,44 @@ class Choice:
     on_false: SymbolicValue
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The product of the two factors of the `mad` at index `position`."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The address in the block of this rank that has the place of `base` in this block (PTX ISA, `mapa`)."""
+
+    rank: int
+    base: Base | None
+
+
 SymbolicValue = Sum | Choice
+Base = str | tuple[str, int] | Product | Peer | Choice
+"""The name of a symbol, a register with the index of its definition, or what stands above."""
+_NUMBERS: Final = {
+    "and": int.__and__, "or": int.__or__, "xor": int.__xor__, "shl": int.__lshift__, "mul": int.__mul__,
+}  # fmt: skip
+_WHOLE: Final = frozenset({"b32", "s32", "u32", "b64", "s64", "u64"})
+_LIMIT: Final = 2**31
+"""Numbers from 0 up to this one are the same in each of these types."""
 
 
 class Flow:
-    """The definitions in one function of the emulator's parser."""
+    """The definitions in one function of the emulator's parser; `special` has the numbers of special registers."""
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, special: Mapping[str, int] | None = None) -> None:
         self.instructions: list[Any] = function.instructions
+        self._special = special or {}
         self._definitions: dict[int, list[int]] = {}
         starts = {0, *function.labels.values()}
         for position, instruction in enumerate(self.instructions):
             if instruction.opcode in ("bra", "ret", "exit", "brx"):
                 starts.add(position + 1)
-            for register in _registers(instruction.operands[:1]):
+            for register in registers(instruction.operands[:1]):
                 self._definitions.setdefault(register.index, []).append(position)
         self._starts = sorted(starts)
 
@@ -59,14 +82,20 @@ class Flow:
             return Sum(None, int(operand.value))
         if not hasattr(operand, "type"):
             name = getattr(operand, "name", "")
+            if name in self._special:
+                return Sum(None, self._special[name])
             return Sum(name, operand.offset) if hasattr(operand, "offset") and name else Sum((str(operand), position), 0)
         known = self._definitions.get(operand.index, [])
         last = self._last(known, position)
         at = known[0] if len(known) == 1 else last
         return self._defined_value(operand, at, depth + 1) if at >= 0 and depth < DEPTH else Sum((operand.name, last), 0)
 
-    def predicate(self, index: int) -> Any | None:
-        """The instruction that defines a predicate, if it has exactly one definition."""
+    def is_defined(self, index: int) -> bool:
+        """Whether an instruction defines a register."""
+        return index in self._definitions
+
+    def definition(self, index: int) -> Any | None:
+        """The instruction that defines a register, if it has exactly one definition."""
         known = self._definitions.get(index, [])
         return self.instructions[known[0]] if len(known) == 1 else None
 
@@ -86,15 +115,31 @@ class Flow:
             return self.symbolic(sources[0], at, depth)
         if instruction.opcode == "selp":
             return Choice(sources[2].index, self.symbolic(sources[0], at, depth), self.symbolic(sources[1], at, depth))
-        if instruction.opcode in ("add", "sub", "or") and len(sources) == 2:
+        if instruction.opcode == "mapa" and len(sources) == 2:
+            address, rank = (summed(self.symbolic(source, at, depth)) for source in sources)
+            return Sum(Peer(rank.constant, address.base), address.constant) if rank.base is None else itself
+        if instruction.opcode == "mad" and "lo" in instruction.modifiers and _WHOLE & set(instruction.modifiers):
+            return self._product(sources, at, depth) or itself
+        if instruction.opcode in ("add", "sub", *_NUMBERS) and len(sources) == 2:
             left, right = (summed(self.symbolic(source, at, depth)) for source in sources)
-            if instruction.opcode == "add" and left.base is None:
-                left, right = right, left
+            if (number := _number(instruction, left, right)) is not None:
+                return Sum(None, number)
+            if instruction.opcode not in ("add", "sub", "or"):
+                return itself
+            if instruction.opcode != "sub" and left.base is None:
+                left, right, sources = right, left, sources[::-1]
             if right.base is None:
                 if instruction.opcode == "or" and not self._low_zeros(sources[0], right.constant, at):
                     return itself
                 return Sum(left.base, left.constant + (-right.constant if instruction.opcode == "sub" else right.constant))
         return itself
+
+    def _product(self, sources: tuple[Any, ...], at: int, depth: int) -> Sum | None:
+        """The value of a `mad` whose product or addend is a number."""
+        left, right, addend = (summed(self.symbolic(source, at, depth)) for source in sources)
+        if left.base is right.base is None and 0 <= left.constant * right.constant < _LIMIT:
+            return Sum(addend.base, addend.constant + left.constant * right.constant)
+        return Sum(Product(at), addend.constant) if addend.base is None else None
 
     def _low_zeros(self, operand: Any, constant: int, position: int) -> bool:
         """Whether a register's low bits are zero at every bit of `constant`, because of a left shift or a multiplication."""
@@ -110,15 +155,25 @@ class Flow:
         return instruction.opcode == "mul" and constant < (factor.constant & -factor.constant)
 
 
-def _registers(operands: Iterable[Any]) -> Iterator[Any]:
+def _number(instruction: Any, left: Sum, right: Sum) -> int | None:
+    """The result for two numbers, if no type of 32 or 64 bits wraps it; None for `add` and `sub`."""
+    compute = _NUMBERS.get(instruction.opcode)
+    if compute is None or left.base is not None or right.base is not None or "hi" in instruction.modifiers:
+        return None
+    small = 0 <= left.constant < _LIMIT and 0 <= right.constant < (32 if instruction.opcode == "shl" else _LIMIT)
+    number = compute(left.constant, right.constant) if small and _WHOLE & set(instruction.modifiers) else -1
+    return number if 0 <= number < _LIMIT else None
+
+
+def registers(operands: Iterable[Any]) -> Iterator[Any]:
     """The registers in operands, including those in vectors and pairs."""
     for operand in operands:
         if hasattr(operand, "index") and hasattr(operand, "type"):
             yield operand
         elif hasattr(operand, "first"):
-            yield from _registers((operand.first, operand.second))
+            yield from registers((operand.first, operand.second))
         elif hasattr(operand, "items"):
-            yield from _registers(operand.items)
+            yield from registers(operand.items)
 
 
 def summed(symbolic: SymbolicValue) -> Sum:

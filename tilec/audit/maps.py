@@ -17,9 +17,9 @@ from math import prod
 from typing import Any, Final
 
 from tilec.artifact.records import Manifest, TensorMapSpec
-from tilec.audit import clusters
+from tilec.audit import clusters, pairs
 from tilec.audit.contract import arguments_agree
-from tilec.audit.copies import Barrier, Copy, Differs, Unclear, cut, named
+from tilec.audit.copies import Barrier, BlockCopies, Copy, Differs, Unclear, cut, named
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN
 from tilec.audit.flow import Choice, Flow, Sum, SymbolicValue, summed
 from tilec.audit.values import tile_shape
@@ -60,14 +60,22 @@ def _check(manifest: Manifest, function: Function, code: Any | None) -> None:
     """Raises Differs or Unclear unless the tensor maps are confirmed."""
     if code is None:
         raise Differs(f"the PTX has no entry `{manifest.entry}`")
-    if manifest.cluster > 1:
-        raise Unclear(f"each of the {manifest.cluster} blocks of a cluster copies a part of what the tile IR names")
-    _Maps(manifest, function, code).check()
+    if manifest.cluster == 1:
+        _Maps(manifest, function, code).check()
+        return
+    ranks = [_Maps(manifest, function, code, rank) for rank in range(manifest.cluster)]
+    blocks = [maps.checked_apart() for maps in ranks]
+    if manifest.cluster != pairs.BLOCKS:
+        raise Unclear(f"which part of what the tile IR names each of the {manifest.cluster} blocks of a cluster copies")
+    pairs.check(function, ranks[0].flow, code, blocks)
 
 
 class _Maps:
-    def __init__(self, manifest: Manifest, function: Function, code: Any) -> None:
-        self.function, self.flow = function, Flow(code)
+    """The checks of one block; `rank` is its rank in its cluster, which has one axis."""
+
+    def __init__(self, manifest: Manifest, function: Function, code: Any, rank: int | None = None) -> None:
+        special = {} if rank is None else {"%cluster_ctarank": rank, "%cluster_ctaid.x": rank}
+        self.function, self.flow = function, Flow(code, special)
         self.barriers: dict[Any, Barrier] = {}
         if len(code.parameters) != len(manifest.abi):
             raise Differs(f"the PTX has {len(code.parameters)} arguments, the manifest has {len(manifest.abi)}")
@@ -81,10 +89,7 @@ class _Maps:
     def check(self) -> None:
         """Raises Differs or Unclear unless every check succeeds."""
         copies = list(self._copies())
-        used = {id(spec) for copy in copies for _, spec in copy.maps}
-        for spec in self.of_parameter.values():
-            if id(spec) not in used:
-                raise Differs(f"no copy of the PTX is by the map of `{spec.tensor}` with the box {list(spec.box)}")
+        self._used(copies)
         tiles: dict[Any, list[Copy]] = {}
         for copy in copies:
             tiles.setdefault((copy.barrier, copy.maps[-1][1].tensor, copy.bases), []).append(copy)
@@ -99,7 +104,29 @@ class _Maps:
                 raise Differs(
                     f"{sum(barrier.copied.values())} bytes are copied where {expected} are waited for ({named(address)})"
                 )
-        self._swizzles([spec for copy in copies if copy.barrier is not None for _, spec in copy.maps])
+        self._swizzles(copies)
+
+    def checked_apart(self) -> BlockCopies:
+        """The copies of this block of a cluster, after each check that needs no other block: raises Differs if one fails."""
+        copies = list(self._copies())
+        self._used(copies)
+        self._swizzles(copies)
+        for copy in copies:
+            opcode = "store" if copy.barrier is None else "load"
+            for _, spec in copy.maps:
+                shapes = sorted({tile_shape(op) for op in self._accesses(spec.tensor) if op.opcode == opcode})
+                if not any(all(a <= b for a, b in zip(spec.box, shape, strict=True)) for shape in shapes):
+                    tiles = " or ".join(str(list(shape)) for shape in shapes)
+                    raise Differs(
+                        f"PTX line {copy.line}: a box {list(spec.box)} of `{spec.tensor}` is larger than its tile of {tiles}"
+                    )
+        return BlockCopies(copies, self.barriers)
+
+    def _used(self, copies: list[Copy]) -> None:
+        used = {id(spec) for copy in copies for _, spec in copy.maps}
+        for spec in self.of_parameter.values():
+            if id(spec) not in used:
+                raise Differs(f"no copy of the PTX is by the map of `{spec.tensor}` with the box {list(spec.box)}")
 
     def _copies(self) -> Iterator[Copy]:
         for position, instruction in enumerate(self.flow.instructions):
@@ -218,13 +245,13 @@ class _Maps:
 
     def _most(self, predicate: int) -> int | None:
         """The largest number that satisfies the comparison of a predicate with a constant, `lt` or `le`."""
-        instruction = self.flow.predicate(predicate)
+        instruction = self.flow.definition(predicate)
         if instruction is None or instruction.opcode != "setp" or not hasattr(instruction.operands[-1], "value"):
             return None
         limit = int(instruction.operands[-1].value)
         return limit - 1 if "lt" in instruction.modifiers else limit if "le" in instruction.modifiers else None
 
-    def _swizzles(self, loaded: Iterable[TensorMapSpec]) -> None:
+    def _swizzles(self, copies: Iterable[Copy]) -> None:
         """Products must read the copied operands with the swizzles of the maps. A kernel whose products read no descriptors
         finds swizzled elements by arithmetic, which is left to the emulator."""
         instructions = self.flow.instructions
@@ -237,7 +264,7 @@ class _Maps:
         ]
         reads = any(one.opcode == opcode and modifier in one.modifiers for one in instructions for opcode, modifier in READERS)
         read_sizes = {0 if value >> 61 & 1 else LAYOUTS[value >> 62 & 3] for value in descriptors}
-        written_sizes = {spec.swizzle for spec in loaded}
+        written_sizes = {spec.swizzle for copy in copies if copy.barrier is not None for _, spec in copy.maps}
         if (reads or read_sizes) and read_sizes != written_sizes:
             read = _bytes(read_sizes - {0}) or "no such swizzle"
             raise Differs(f"products read rows of {read} bytes, and the maps write rows of {_bytes(written_sizes)}")

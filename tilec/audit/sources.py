@@ -53,11 +53,14 @@ SOURCES: Final = {
     EMULATION: (*_READERS, "audit/emulation.py", "audit/launches.py", "emulator", "interpreter"),
     ARGUMENTS: (
         *_READERS,
+        "audit/alike.py",
         "audit/clusters.py",
         "audit/copies.py",
         "audit/findings.py",
         "audit/flow.py",
+        "audit/halves.py",
         "audit/maps.py",
+        "audit/pairs.py",
         "emulator",
     ),
     ASSEMBLY: (
