@@ -5,7 +5,8 @@ Compared are the runs of a thread and of the thread of the same number in the ot
 give it equal values, one after the other; an instruction is alike if both execute it, equally often and in the same order.
 Other registers are found from their sources: the rank, the number of the block, whatever is read from memory, and any
 instruction that is not known here. What such a register decides, by a branch or a guard, is not alike either: every definition
-between the branch and the place where its paths have met again. Nothing is claimed of how far a run gets.
+between the branch and the place where its paths have met again. Nothing is claimed of how far a run gets. As for `flow`, the
+emulator finds uses before the definition.
 
 Alike are thread numbers, arguments, the number of the pair (`%ctaid.x` shifted right, because a pair has two consecutive blocks
 of the first axis) and the thread that a warp elects: it depends only on the mask (PTX ISA, `elect.sync`).

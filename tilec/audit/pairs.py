@@ -8,7 +8,7 @@ expects. A pair whose blocks all have the other's rows of the left operand, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -29,45 +29,59 @@ descriptor")."""
 
 
 def check(function: Function, flow: Flow, code: Any, blocks: Sequence[BlockCopies]) -> None:
-    """Raises Differs or Unclear unless the copies of both blocks, by rank, are confirmed; `flow` is that of either. What is not
-    derived is raised last."""
-    _executed_by_both(flow, Alike(flow, code), blocks)
+    """Raises Differs or Unclear unless the copies of both blocks, by rank, are confirmed; `flow` is that of either. What
+    depends on fewer properties of the PTX comes first."""
+    alike = Alike(flow, code)
+    _executed_by_both(flow, alike)
+    both = list(zip(*(block.copies for block in blocks), strict=True))
+    _counted_by_leader(both, alike)
     _bytes(function, blocks)
+    _at_one_place(both, alike)
     pair = _Pair(function, set(_columns(flow)))
-    for tile in _tiles(blocks):
+    for tile in _tiles(both):
         pair.add(tile)
     pair.compare()
     if pair.doubts:
         raise Unclear(pair.doubts[0])
 
 
-Tile = tuple[list[Copy], list[Copy]]
-"""The copies of one tile, by rank."""
+Both = tuple[Copy, Copy]
+"""One copy of the PTX in both blocks, by rank."""
 
 
-def _executed_by_both(flow: Flow, alike: Alike, blocks: Sequence[BlockCopies]) -> None:
-    """Raises Unclear unless both blocks execute each copy and count of bytes, at equal bases and mbarriers of the leader."""
+def _executed_by_both(flow: Flow, alike: Alike) -> None:
+    """Raises Unclear unless both blocks execute each copy and count of bytes, and each copy is one of a pair."""
     for position, one in enumerate(flow.instructions):
+        where = f"PTX line {one.line}: "
         tensor = one.opcode == "cp" and "tensor" in one.modifiers and "bulk" in one.modifiers
         counts = one.opcode == "mbarrier" and ("expect_tx" in one.modifiers or "complete_tx" in one.modifiers)
         if (tensor or counts) and not alike.executed(position):
-            raise Unclear(f"PTX line {one.line}: which block of a pair executes it")
-        if "complete_tx" in one.modifiers and counts:
-            raise Unclear(f"PTX line {one.line}: bytes that a block of a pair counts in place of a copy's")
+            raise Unclear(where + "which block of a pair executes it")
+        if counts and "complete_tx" in one.modifiers:
+            raise Unclear(where + "bytes that a block of a pair counts in place of a copy's")
         if tensor and "multicast::cluster" in one.modifiers:
-            raise Unclear(f"PTX line {one.line}: a copy to several blocks")
+            raise Unclear(where + "a copy to several blocks")
         if tensor and any(word.startswith("mbarrier") for word in one.modifiers) and "cta_group::2" not in one.modifiers:
-            raise Unclear(f"PTX line {one.line}: a copy of a pair without `.cta_group::2`")
-    for first, second in zip(*(block.copies for block in blocks), strict=True):
+            raise Unclear(where + "a copy of a pair without `.cta_group::2`")
+
+
+def _counted_by_leader(both: Sequence[Both], alike: Alike) -> None:
+    """Raises Unclear unless both blocks copy by the same map and count bytes at one mbarrier, in the block of rank 0."""
+    for first, second in both:
         where = f"PTX line {first.line}: "
-        if first.bases != second.bases or not all(map(alike.base, first.bases)):
-            raise Unclear(where + "whether both blocks of a pair copy at one place")
         if [spec for _, spec in first.maps] != [spec for _, spec in second.maps] or len(first.maps) != 1:
             raise Unclear(where + "which boxes both blocks of a pair copy")
         if first.barrier is not None:
             base, _ = first.barrier
             if first.barrier != second.barrier or not isinstance(base, Peer) or base.rank != 0 or not alike.base(base):
                 raise Unclear(where + "whether the leader's mbarrier counts the bytes of both blocks of a pair")
+
+
+def _at_one_place(both: Sequence[Both], alike: Alike) -> None:
+    """Raises Unclear unless coordinates of both blocks differ by constants."""
+    for first, second in both:
+        if first.bases != second.bases or not all(map(alike.base, first.bases)):
+            raise Unclear(f"PTX line {first.line}: whether both blocks of a pair copy at one place")
 
 
 def _bytes(function: Function, blocks: Sequence[BlockCopies]) -> None:
@@ -109,14 +123,13 @@ def _columns(flow: Flow) -> Iterator[int]:
         raise Unclear("the blocks of a pair compute no product together")
 
 
-def _tiles(blocks: Sequence[BlockCopies]) -> Iterator[Tile]:
+def _tiles(both: Sequence[Both]) -> Iterable[list[Both]]:
     """The copies that have bases and an mbarrier in common."""
-    found: dict[Any, Tile] = {}
-    for rank, block in enumerate(blocks):
-        for copy in block.copies:
-            ((_, spec),) = copy.maps
-            found.setdefault((copy.barrier, spec.tensor, copy.bases), ([], []))[rank].append(copy)
-    yield from found.values()
+    found: dict[Any, list[Both]] = {}
+    for copies in both:
+        ((_, spec),) = copies[0].maps
+        found.setdefault((copies[0].barrier, spec.tensor, copies[0].bases), []).append(copies)
+    return found.values()
 
 
 class _Pair:
@@ -128,25 +141,23 @@ class _Pair:
         self.doubts: list[str] = []
         self.exchanged: dict[str, dict[bool, str]] = {LEFT: {}, RIGHT: {}}
 
-    def add(self, tile: Tile) -> None:
+    def add(self, tile: list[Both]) -> None:
         """Raises Differs if the copies do not partition a tile of the tile IR."""
-        first = tile[0][0]
-        ((_, full),) = first.maps
-        where = f"PTX line {first.line}: "
-        ops = list(self._accesses(first, full.tensor))
+        copies = [copy for both in tile for copy in both]
+        ((_, full),) = copies[0].maps
+        where = f"PTX line {copies[0].line}: "
+        ops = list(self._accesses(copies[0], full.tensor))
         wrong: list[str] = []
         for shape in sorted({tile_shape(op) for op in ops}):
-            boxes = cut({copy.offsets for copies in tile for copy in copies}, shape)
-            bad = [copy for copies in tile for copy in copies if boxes.get(copy.offsets) != copy.maps[0][1].box]
+            boxes = cut({copy.offsets for copy in copies}, shape)
+            bad = [copy for copy in copies if boxes.get(copy.offsets) != copy.maps[0][1].box]
             if not bad:
                 rows = {rows_of(self.function, op) for op in ops if tile_shape(op) == shape}
                 self._halves(tile, shape, rows.pop() if len(rows) == 1 else None, where, full.tensor)
                 return
             wrong.append(f"{list(boxes.get(bad[0].offsets, ()))} of a tile of {list(shape)}")
         known = " or ".join(wrong) or "none"
-        raise Differs(
-            f"{where}the box of `{full.tensor}` is {list(full.box)} in each block of a pair, and by the tile IR {known}"
-        )
+        raise Differs(f"{where}each block of a pair copies {list(full.box)} of `{full.tensor}`, and by the tile IR {known}")
 
     def _accesses(self, copy: Copy, tensor: str) -> Iterator[MemoryOp]:
         opcode = "store" if copy.barrier is None else "load"
@@ -154,7 +165,7 @@ class _Pair:
             if isinstance(op, MemoryOp) and op.opcode == opcode and op.tensor is self.function.parameter(tensor).value:
                 yield op
 
-    def _halves(self, tile: Tile, shape: tuple[int, ...], rows: Rows | None, where: str, tensor: str) -> None:
+    def _halves(self, tile: list[Both], shape: tuple[int, ...], rows: Rows | None, where: str, tensor: str) -> None:
         divided = halves(rows, shape) if rows is not None else None
         if rows is None or divided is None:
             self.doubts.append(f"{where}which half of `{tensor}` a block of a pair needs")
@@ -162,8 +173,8 @@ class _Pair:
         if rows.side == RIGHT and self.columns != {prod(shape[: rows.axes])}:
             self.doubts.append(f"{where}which columns of a product the halves of `{tensor}` belong to")
         axis, half = divided
-        lowest = min(copy.offsets[axis] for copies in tile for copy in copies)
-        found = [{_half(copy, axis, lowest, half) for copy in copies} for copies in tile]
+        lowest = min(copy.offsets[axis] for both in tile for copy in both)
+        found = [{_half(both[rank], axis, lowest, half) for both in tile} for rank in range(BLOCKS)]
         if found not in ([{0}, {1}], [{1}, {0}]):
             self.doubts.append(f"{where}the blocks of a pair do not copy a half of the rows of `{tensor}` each")
             return
