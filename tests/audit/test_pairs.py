@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from functools import cache
 from typing import Any
@@ -16,10 +17,13 @@ from tests.tensor_products import made, source
 from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.artifact.records import Manifest, to_json
 from tilec.audit.maps import checked
+from tilec.audit.tasks import Task, arguments_task
 from tilec.codegen import to_ptx
 from tilec.ir.core import Function
 from tilec.ir.text.parser import parse_function
 from tilec.lowering import lower
+from tilec.passes.schedule import choose
+from tilec.target.schedule import merged
 from tilec.target.targets import SM_100A
 
 pytest.importorskip("tilec.emulator")
@@ -44,14 +48,23 @@ def compiled(case: str) -> tuple[Manifest, Function, str]:
         tile, wanted = PRODUCTS[case]
         kernel = made(*tile, SM_100A, cluster=2, **wanted)
         return kernel.manifest, source(*tile), kernel.ptx
-    name, constants = SHIPPED[case]
-    lowered = lower(shipped.prepared(name, SM_100A, constants), SM_100A)
-    manifest = manifest_from_json(
-        to_json(samples.manifest(name, **constants))
-        | {"abi": to_json(lowered.abi), "tensor_maps": to_json(lowered.tensor_maps), "entry": lowered.entry}
-    )
-    function = parse_function(samples.text(name, **constants))
-    return dataclasses.replace(manifest, cluster=2), function, to_ptx(lowered.mlir, SM_100A)
+    task = artifact(*SHIPPED[case])
+    return manifest_from_json(task.manifest), parse_function(task.tir), task.ptx
+
+
+def artifact(name: str, wanted: dict[str, Any]) -> Task:
+    """A shipped kernel by its schedule for the target, as the task of an audit."""
+    entry, constants = shipped.specialisation(name, wanted, SM_100A)
+    schedule = choose(shipped.load(name, constants), SM_100A, merged(entry.overrides(constants), SM_100A))
+    lowered = lower(shipped.prepared(name, SM_100A, constants), SM_100A, min_blocks=schedule.blocks)
+    data: dict[str, Any] = to_json(samples.manifest(name, **constants))
+    data |= {
+        "arch": SM_100A.name, "abi": to_json(lowered.abi), "tensor_maps": to_json(lowered.tensor_maps),
+        "entry": lowered.entry, "block": lowered.num_threads, "cluster": schedule.cluster,
+        "schedule": json.loads(json.dumps(schedule.to_json())),
+    }  # fmt: skip
+    data["resources"]["dynamic_shared_bytes"] = lowered.dynamic_shared_bytes
+    return Task(samples.text(name, **constants), to_ptx(lowered.mlir, SM_100A), data, launches=2, seeds=1)
 
 
 def with_map(manifest: Manifest, number: int, **changed: Any) -> Manifest:
@@ -79,6 +92,15 @@ def test_a_box_that_is_larger_than_the_tile_says_so() -> None:
     manifest, function, ptx = compiled("stores by copies")
     found = checked(with_map(manifest, 2, box=(224, 64)), function, ptx)
     assert found["reason"].endswith("a box [224, 64] of `b` is larger than its tile of [192, 64]")
+
+
+def test_an_artifact_that_is_built_is_judged() -> None:
+    """Its manifest as JSON, and one whose schedule and cluster are those of a single block."""
+    task = artifact(*SHIPPED["shipped"])
+    assert arguments_task(task) == {"status": "confirmed", "reason": ""}
+    alone = task.manifest | {"cluster": 1, "schedule": task.manifest["schedule"] | {"cluster": 1}}
+    found = arguments_task(dataclasses.replace(task, manifest=alone))
+    assert found["status"] == "refuted" and "the manifest launches those of 1" in found["reason"]
 
 
 @pytest.mark.parametrize("cluster", [1, 4])
