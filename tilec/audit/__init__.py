@@ -4,8 +4,9 @@ out.
 `prove` derives every obligation of a kernel from its tile IR text and proves it with z3 (`smt`); `matching` compares the
 result with the record in the manifest. `emulation` runs the PTX of every CUBIN in the emulator, on the launches that
 `launches` finds at the edges of the contract. `maps` checks arguments and tensor maps against the tile IR and the PTX
-(`flow`). `cubins` compares each CUBIN with the assembler's output for its PTX, if an assembler is installed. `report`
-combines the results in one document with a digest of all inputs.
+(`flow`), `clusters` the blocks that are launched together, and `pairs` which half of a tile each of two blocks copies.
+`cubins` compares each CUBIN with the assembler's output for its PTX, if an assembler is installed. `report` combines the
+results in one document with a digest of all inputs.
 
 A verdict does not depend on the load of the machine. Budgets are counted in z3's resource units per obligation (`smt.STEPS`,
 `smt.OBLIGATION_STEPS`) and in emulator steps per launch (`emulation.INSTRUCTIONS`); no verdict depends on time. A task that
@@ -23,5 +24,6 @@ computes reference values for the emulator's results and is not part of a proof.
 
 Not checked: whether the tile IR matches the intent of the kernel's author; differences between a GPU and the emulator; the
 CUBIN itself, if no assembler of the version that made it is installed (status 3, or 0 with `--no-rebuild`); which of two
-tensor maps is meant if tensors have tiles of one shape; launches that were not run.
+tensor maps is meant if tensors have tiles of one shape; launches that were not run. Only the emulator sees which tile a block
+computes, where in shared memory a copy or a product has it, and which block of a pair starts products.
 """

@@ -33,6 +33,8 @@ COMPUTED: Final = frozenset((
     "or", "prmt", "rem", "selp", "setp", "shf", "shl", "shr", "slct", "sub", "xor",
 ))  # fmt: skip
 """Instructions whose results depend on their operands alone. `.cc` leaves a carry, but nothing here reads it."""
+SHIFTED: Final = frozenset({"u32", "s32", "b32"})
+"""Types of a number of a block, which is not negative."""
 ENDS: Final = ("ret", "exit", "trap")
 ELSEWHERE: Final = ("call", "brx")
 """Instructions after which the function does not say what is executed next."""
@@ -45,7 +47,8 @@ class Alike:
     def __init__(self, flow: Flow, code: Any) -> None:
         self.flow, self.instructions = flow, flow.instructions
         for instruction in self.instructions:
-            if instruction.opcode in ELSEWHERE:
+            elsewhere = instruction.opcode == "bra" and getattr(instruction.operands[0], "name", "") not in code.labels
+            if elsewhere or instruction.opcode in ELSEWHERE:
                 raise Unclear(f"PTX line {instruction.line}: where `{instruction.opcode}` leads")
         self._graph = _Graph(self.instructions, code.labels)
         everywhere = {register.index for one in self.instructions for register in _all(one.operands)}
@@ -78,11 +81,11 @@ class Alike:
 
     def _is_number_of_pair(self, instruction: Any) -> bool:
         """Whether an instruction divides the number of the block on the first axis by a power of 2."""
-        if instruction.opcode != "shr" or not {"u32", "s32", "b32"} & set(instruction.modifiers):
+        if instruction.opcode != "shr" or len(instruction.operands) != 3 or not SHIFTED & set(instruction.modifiers):
             return False
         shifted, amount = instruction.operands[1:]
         defined = self.flow.definition(shifted.index) if hasattr(shifted, "index") else None
-        if defined is not None and defined.opcode == "mov" and defined.guard is None:
+        if defined is not None and defined.opcode == "mov" and defined.guard is None and len(defined.operands) == 2:
             shifted = defined.operands[1]
         return getattr(shifted, "name", "") == "%ctaid.x" and 1 <= getattr(amount, "value", 0) < 32
 

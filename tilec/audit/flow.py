@@ -118,7 +118,8 @@ class Flow:
         if instruction.opcode == "mapa" and len(sources) == 2:
             address, rank = (summed(self.symbolic(source, at, depth)) for source in sources)
             return Sum(Peer(rank.constant, address.base), address.constant) if rank.base is None else itself
-        if instruction.opcode == "mad" and "lo" in instruction.modifiers and _WHOLE & set(instruction.modifiers):
+        whole = len(sources) == 3 and "lo" in instruction.modifiers and _WHOLE & set(instruction.modifiers)
+        if instruction.opcode == "mad" and whole:
             return self._product(sources, at, depth) or itself
         if instruction.opcode in ("add", "sub", *_NUMBERS) and len(sources) == 2:
             left, right = (summed(self.symbolic(source, at, depth)) for source in sources)

@@ -6,7 +6,7 @@ the tensor that a map describes, and its box. The PTX gives the maps that an ins
 coordinate differences between the copies that fill one tile, and the bytes that the mbarrier expects; if a smaller box replaces
 the full one at an edge, also the bytes counted instead and the number of remaining rows. The tile IR gives the tile's shape.
 The copies partition the tile at their coordinates, which determines each box on every axis. For PTX of any other form nothing
-is derived and the status is unknown.
+is derived and the status is unknown. Two blocks of a pair copy a tile together (`pairs`); each is checked alone first.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Maps:
             opcode = "store" if copy.barrier is None else "load"
             for _, spec in copy.maps:
                 shapes = sorted({tile_shape(op) for op in self._accesses(spec.tensor) if op.opcode == opcode})
-                if not any(all(a <= b for a, b in zip(spec.box, shape, strict=True)) for shape in shapes):
+                if not any(_within(spec.box, shape) for shape in shapes):
                     tiles = " or ".join(str(list(shape)) for shape in shapes)
                     raise Differs(
                         f"PTX line {copy.line}: a box {list(spec.box)} of `{spec.tensor}` is larger than its tile of {tiles}"
@@ -271,6 +271,11 @@ class _Maps:
 
     def _dtype(self, tensor: str) -> str:
         return self.function.parameter(tensor).value.tensor.dtype.name
+
+
+def _within(box: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a box has the axes of a tile, none of which it exceeds."""
+    return len(box) == len(shape) and all(a <= b for a, b in zip(box, shape, strict=True))
 
 
 def _under(symbolic: SymbolicValue, chosen: Mapping[int, bool]) -> int | None:
