@@ -1,9 +1,9 @@
-"""What both blocks of a pair compute alike, in random programs that an interpreter runs in both. Registers begin with equal
-values: the emulator finds uses before a definition."""
+"""What both blocks of a pair compute alike, in random programs that an interpreter runs in both."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tilec.audit.alike import Alike
 from tilec.audit.copies import Unclear
-from tilec.audit.flow import Flow, Peer, Sum, registers
+from tilec.audit.flow import Flow, Peer, Product, Sum, registers
 
 emulator: Any = pytest.importorskip("tilec.emulator")
 REGISTERS = 5
@@ -30,65 +30,72 @@ def alike(function: Any, rank: int = 0) -> Alike:
     return Alike(Flow(function, {"%cluster_ctarank": rank}), function)
 
 
-Trace = list[tuple[int, str | None, int]]
-"""Executed instructions by index, with the register that each writes and its value."""
+class Step(NamedTuple):
+    """An executed instruction by index, the register that it writes with its value, and the registers before."""
+
+    at: int
+    name: str | None
+    value: int
+    before: dict[str, int]
 
 
-def traced(function: Any, special: dict[str, int], start: dict[str, int]) -> Trace:
-    """A run of one thread, of at most `STEPS` instructions. A shared load reads the rank, to stand for what differs."""
-    values, found, at = dict(start), list[tuple[int, str | None, int]](), 0
+class Undefined(Exception):
+    """A register is read before its definition."""
+
+
+BINARY: dict[str, Callable[[int, int], int]] = {
+    "add": int.__add__, "sub": int.__sub__, "and": int.__and__, "or": int.__or__, "xor": int.__xor__, "mul": int.__mul__,
+    "shl": int.__lshift__, "shr": int.__rshift__, "setp": int.__eq__,
+}  # fmt: skip
+
+
+def traced(function: Any, special: dict[str, int]) -> tuple[list[Step], bool]:
+    """A run of one thread, of at most `STEPS` instructions, up to a use before the definition; and whether it ended. A shared
+    load reads the rank, to stand for what differs."""
+    values: dict[str, int] = {}
+    found: list[Step] = []
+    at = 0
 
     def value(operand: Any) -> int:
         if hasattr(operand, "value"):
             return int(operand.value) & MASK
-        return values.get(operand.name, special.get(operand.name, 0))
+        if operand.name not in values and operand.name not in special:
+            raise Undefined
+        return values[operand.name] if operand.name in values else special[operand.name]
 
-    for _ in range(STEPS):
-        if at >= len(function.instructions):
-            break
-        one = function.instructions[at]
-        if one.guard is not None and (values[one.guard.name] == 0) != one.guard_negated:
-            at += 1
-            continue
-        if one.opcode in ("bra", "ret"):
-            found.append((at, None, 0))
-            at = function.labels[one.operands[0].name] if one.opcode == "bra" else len(function.instructions)
-            continue
-        target, *sources = one.operands
-        if one.opcode == "ld":
-            number = special["%cluster_ctarank"] if "shared" in one.modifiers else 7
-        else:
-            given_values = [value(source) for source in sources]
-            match one.opcode:
-                case "mov":
-                    (number,) = given_values
-                case "add":
-                    number = sum(given_values)
-                case "sub":
-                    number = given_values[0] - given_values[1]
-                case "and":
-                    number = given_values[0] & given_values[1]
-                case "or":
-                    number = given_values[0] | given_values[1]
-                case "xor":
-                    number = given_values[0] ^ given_values[1]
-                case "mul":
-                    number = given_values[0] * given_values[1]
-                case "mad":
-                    number = given_values[0] * given_values[1] + given_values[2]
-                case "shl":
-                    number = given_values[0] << given_values[1] if given_values[1] < 32 else 0
-                case "shr":
-                    number = given_values[0] >> given_values[1]
-                case "selp":
-                    number = given_values[0] if given_values[2] else given_values[1]
-                case _:
-                    assert one.opcode == "setp"
-                    number = int(given_values[0] == given_values[1])
-        values[target.name] = number & MASK
-        found.append((at, target.name, number & MASK))
-        at += 1
-    return found
+    try:
+        while at < len(function.instructions):
+            one = function.instructions[at]
+            if len(found) == STEPS:
+                return found, False
+            if one.guard is not None and (value(one.guard) == 0) != one.guard_negated:
+                at += 1
+            elif one.opcode in ("bra", "ret"):
+                found.append(Step(at, None, 0, dict(values)))
+                at = function.labels[one.operands[0].name] if one.opcode == "bra" else len(function.instructions)
+            else:
+                number = result(one, value, special) & MASK
+                found.append(Step(at, one.operands[0].name, number, dict(values)))
+                values[one.operands[0].name] = number
+                at += 1
+    except Undefined:
+        return found, False
+    return found, True
+
+
+def result(one: Any, value: Callable[[Any], int], special: dict[str, int]) -> int:
+    if one.opcode == "ld":
+        return special["%cluster_ctarank"] if "shared" in one.modifiers else 7
+    sources = [value(source) for source in one.operands[1:]]
+    match one.opcode:
+        case "mov":
+            return sources[0]
+        case "mad":
+            return sources[0] * sources[1] + sources[2]
+        case "selp":
+            return sources[0] if sources[2] else sources[1]
+        case _:
+            return int(BINARY[one.opcode](*sources))
 
 
 names = st.integers(0, REGISTERS - 1).map(lambda number: f"%r{number}")
@@ -151,40 +158,56 @@ def lines(draw: st.DrawFn, branches: bool) -> list[str]:
     return found
 
 
-def both(function: Any, pair: int, tid: int) -> tuple[Trace, Trace]:
-    runs: list[Trace] = []
-    for rank in (0, 1):
-        special = {
+def both(function: Any, pair: int, tid: int) -> list[tuple[list[Step], bool]]:
+    return [
+        traced(function, {
             "%cluster_ctarank": rank, "%ctaid.x": 2 * pair + rank, "%tid.x": tid, "%nctaid.x": 8, "%ctaid.y": 3,
-        }  # fmt: skip
-        runs.append(traced(function, special, {f"%r{number}": number for number in range(REGISTERS)}))
-    return runs[0], runs[1]
+        })
+        for rank in (0, 1)
+    ]  # fmt: skip
 
 
 @given(lines(branches=True), st.integers(0, 3), st.integers(0, 2))
 def test_what_is_alike_is_equal_in_both_runs(text: list[str], pair: int, tid: int) -> None:
     function = program(text)
     found = alike(function)
+    runs = both(function, pair, tid)
     seen: list[list[Any]] = []
-    for run in both(function, pair, tid):
-        common = [(at, name, value) for at, name, value in run if found.executed(at)]
-        seen.append([(at, value if name and found.base((name, at)) else None) for at, name, value in common])
-        for at, name, _ in run:
+    for run, _ in runs:
+        common = [step for step in run if found.executed(step.at)]
+        seen.append([(at, value if name and found.base((name, at)) else None) for at, name, value, _ in common])
+        for at, name, *_ in run:
             assert name is None or found.executed(at) or not found.base((name, at))
     shorter = min(map(len, seen))
     assert seen[0][:shorter] == seen[1][:shorter]
-    finished = all(len(run) < STEPS and run[-1][0] == len(function.instructions) - 1 for run in both(function, pair, tid))
-    assert not finished or seen[0] == seen[1]
+    assert not all(ended for _, ended in runs) or seen[0] == seen[1]
+
+
+@given(lines(branches=True), st.integers(0, 3), st.integers(0, 2))
+def test_values_at_one_base_differ_by_their_constants(text: list[str], pair: int, tid: int) -> None:
+    """Whatever both blocks read, by the flows of both ranks."""
+    function = program(text)
+    found = alike(function)
+    flows = [Flow(function, {"%cluster_ctarank": rank}, found.apart) for rank in (0, 1)]
+    runs = ([step for step in run if found.executed(step.at)] for run, _ in both(function, pair, tid))
+    for first, second in zip(*runs, strict=False):
+        for operand in function.instructions[first.at].operands[1:]:
+            name = getattr(operand, "name", "")
+            if name in first.before and name.startswith("%r"):
+                here, there = (flow.symbolic(operand, first.at) for flow in flows)
+                if isinstance(here, Sum) and isinstance(there, Sum) and here.base == there.base and found.base(here.base):
+                    difference = second.before[name] - first.before[name]
+                    assert difference & MASK == there.constant - here.constant & MASK
 
 
 @given(lines(branches=False), st.integers(0, 3), st.integers(0, 2))
 def test_numbers_of_a_rank_are_those_of_its_run(text: list[str], pair: int, tid: int) -> None:
     """What `flow` calls a number, or a register and a number, is that in the block of the rank."""
     function = program(text)
-    for rank, run in enumerate(both(function, pair, tid)):
+    for rank, (run, _) in enumerate(both(function, pair, tid)):
         flow = Flow(function, {"%cluster_ctarank": rank})
         written: dict[int, int] = {}
-        for at, name, value in run:
+        for at, name, value, _ in run:
             written[at] = value
             if name is None or not name.startswith("%r"):
                 continue
@@ -222,6 +245,47 @@ def test_registers_that_depend_on_the_rank(text: list[str], other: set[str]) -> 
     defined = {register.name for one in function.instructions for register in registers(one.operands[:1])}
     found = alike(function)
     assert {name for name in defined if name.startswith("%r") and not found.base((name, 0))} == other
+
+
+def test_a_definition_in_one_block_alone_is_not_followed() -> None:
+    """In the second iteration the block of rank 1 still has the product of the first."""
+    function = program([
+        RANKED, "mov.u32 %r1, 0;",
+        "setp.eq.u32 %p0, %r0, %r1;", "@%p0 bra L5;", "mad.lo.u32 %r2, %r1, 3, 4;",
+        "mov.u32 %r3, %r2;", "add.u32 %r1, %r1, 1;", "setp.eq.u32 %p1, %r1, 2;", "@!%p1 bra L2;",
+    ])  # fmt: skip
+    found = alike(function)
+    plain, careful = Flow(function), Flow(function, {}, found.apart)
+    copied = function.instructions[5]
+    followed = plain.symbolic(copied.operands[1], 5)
+    assert isinstance(followed, Sum) and found.base(followed.base)
+    kept = careful.symbolic(copied.operands[1], 5)
+    assert isinstance(kept, Sum) and not found.base(kept.base)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (["mul.lo.u32 %r1, %r0, 8;", "or.b32 %r2, %r1, 3;"], Sum(("%r1", 0), 3)),
+        (["mul.hi.u32 %r1, %r0, 8;", "or.b32 %r2, %r1, 3;"], Sum(("%r2", 1), 0)),
+        (["shl.b32 %r1, %r0, 3;", "or.b32 %r2, 3, %r1;"], Sum(("%r1", 0), 3)),
+        (["mov.u32 %r1, 5;", "shl.b32 %r2, %r1, 30;"], Sum(("%r2", 1), 0)),
+        (["mov.u32 %r1, 5;", "mul.hi.u32 %r2, %r1, 7;"], Sum(("%r2", 1), 0)),
+        (["mov.u32 %r1, 5;", "mad.lo.u32 %r2, %r1, 7, %r0;"], Sum(("%r0", -2), 35)),
+        (["mov.u32 %r1, 5;", "mad.lo.u32 %r2, %r0, %r0, %r1;"], Sum(Product(1), 5)),
+        (["mov.u32 %r1, 5;", "mad.hi.u32 %r2, %r1, 7, 1;"], Sum(("%r2", 1), 0)),
+    ],
+)
+def test_sums_and_numbers(text: list[str], expected: Sum) -> None:
+    function = program(text)
+    flow = Flow(function)
+    assert flow.symbolic(function.instructions[1].operands[0], 2) == expected
+
+
+def test_a_float_is_no_number() -> None:
+    function = program(["mov.b32 %r1, 0f3F800000;", "mov.b32 %r2, %r1;"])
+    found = Flow(function).symbolic(function.instructions[1].operands[1], 1)
+    assert isinstance(found, Sum) and found.base is not None
 
 
 def test_a_place_in_the_other_block_is_alike_if_its_address_is() -> None:

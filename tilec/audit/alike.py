@@ -41,8 +41,9 @@ ELSEWHERE: Final = ("call", "brx")
 
 
 class Alike:
-    """The registers and instructions of a function that are alike in both blocks of a pair. Raises Unclear if it calls another
-    function, or branches through a table."""
+    """The registers and instructions of a function that are alike in both blocks of a pair; `apart` are the instructions that
+    one of them may execute without the other, by index. Raises Unclear if it calls another function, or branches through a
+    table."""
 
     def __init__(self, flow: Flow, code: Any) -> None:
         self.flow, self.instructions = flow, flow.instructions
@@ -53,7 +54,7 @@ class Alike:
         self._graph = _Graph(self.instructions, code.labels)
         everywhere = {register.index for one in self.instructions for register in _all(one.operands)}
         self._other = {index for index in everywhere if not self.flow.is_defined(index)}
-        self._apart: set[int] = set()
+        self.apart: set[int] = set()
         self._halved = {position for position, one in enumerate(self.instructions) if self._is_number_of_pair(one)}
         self._spread()
         self._names = {
@@ -63,10 +64,11 @@ class Alike:
     def executed(self, position: int) -> bool:
         """Whether both blocks execute the instruction at an index."""
         guard = self.instructions[position].guard
-        return position not in self._apart and (guard is None or guard.index not in self._other)
+        return position not in self.apart and (guard is None or guard.index not in self._other)
 
     def base(self, base: Base | None) -> bool:
-        """Whether a base of `flow` has the same value in both blocks."""
+        """Whether a base has the same value in both blocks. A flow that leads to it must leave `apart` unfollowed: what one
+        block defines alone is an older value in the other."""
         match base:
             case None | str():
                 return True
@@ -93,8 +95,8 @@ class Alike:
         """Follows what is not alike until nothing is added."""
         branches: set[int] = set()
         before = -1
-        while before != len(self._other) + len(self._apart) + len(branches):
-            before = len(self._other) + len(self._apart) + len(branches)
+        while before != len(self._other) + len(self.apart) + len(branches):
+            before = len(self._other) + len(self.apart) + len(branches)
             for position, instruction in enumerate(self.instructions):
                 if self._differs(position, instruction):
                     self._other |= {register.index for register in registers(instruction.operands[:1])}
@@ -102,7 +104,7 @@ class Alike:
                 decides = instruction.opcode == "bra" or instruction.opcode in ENDS
                 if decides and guard is not None and guard.index in self._other and position not in branches:
                     branches.add(position)
-                    self._apart |= self._graph.until_paths_meet(position)
+                    self.apart |= self._graph.until_paths_meet(position)
 
     def _differs(self, position: int, instruction: Any) -> bool:
         if not self.executed(position):

@@ -9,7 +9,7 @@ equal values. A register with a single definition has that value at every use; t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -62,11 +62,14 @@ _LIMIT: Final = 2**31
 
 
 class Flow:
-    """The definitions in one function of the emulator's parser; `special` has the numbers of special registers."""
+    """The definitions in one function of the emulator's parser; `special` has the numbers of special registers, `unfollowed`
+    the indices of definitions that are not resolved."""
 
-    def __init__(self, function: Any, special: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, function: Any, special: Mapping[str, int] | None = None, unfollowed: Set[int] = frozenset()
+    ) -> None:  # fmt: skip
         self.instructions: list[Any] = function.instructions
-        self._special = special or {}
+        self._special, self._unfollowed = special or {}, unfollowed
         self._definitions: dict[int, list[int]] = {}
         starts = {0, *function.labels.values()}
         for position, instruction in enumerate(self.instructions):
@@ -78,7 +81,7 @@ class Flow:
 
     def symbolic(self, operand: Any, position: int, depth: int = 0) -> SymbolicValue:
         """The value of an operand of the instruction at index `position`."""
-        if hasattr(operand, "value"):
+        if hasattr(operand, "value") and not operand.is_float:
             return Sum(None, int(operand.value))
         if not hasattr(operand, "type"):
             name = getattr(operand, "name", "")
@@ -108,7 +111,7 @@ class Flow:
     def _defined_value(self, register: Any, at: int, depth: int) -> SymbolicValue:
         instruction = self.instructions[at]
         itself = Sum((register.name, at), 0)
-        if instruction.guard is not None:
+        if instruction.guard is not None or at in self._unfollowed:
             return itself
         sources = instruction.operands[1:]
         if instruction.opcode in MOVES and len(sources) == 1 and not hasattr(sources[0], "items"):
@@ -153,7 +156,11 @@ class Flow:
             return False
         if instruction.opcode == "shl":
             return constant < 1 << factor.constant
-        return instruction.opcode == "mul" and constant < (factor.constant & -factor.constant)
+        return (
+            instruction.opcode == "mul"
+            and "hi" not in instruction.modifiers
+            and constant < (factor.constant & -factor.constant)
+        )
 
 
 def _number(instruction: Any, left: Sum, right: Sum) -> int | None:

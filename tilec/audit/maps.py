@@ -11,13 +11,14 @@ is derived and the status is unknown. Two blocks of a pair copy a tile together 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from importlib import import_module
 from math import prod
 from typing import Any, Final
 
 from tilec.artifact.records import Manifest, TensorMapSpec
 from tilec.audit import clusters, pairs
+from tilec.audit.alike import Alike
 from tilec.audit.contract import arguments_agree
 from tilec.audit.copies import Barrier, BlockCopies, Copy, Differs, Unclear, cut, named
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN
@@ -63,19 +64,23 @@ def _check(manifest: Manifest, function: Function, code: Any | None) -> None:
     if manifest.cluster == 1:
         _Maps(manifest, function, code).check()
         return
-    ranks = [_Maps(manifest, function, code, rank) for rank in range(manifest.cluster)]
-    blocks = [maps.checked_apart() for maps in ranks]
+    for rank in range(manifest.cluster):
+        _Maps(manifest, function, code, rank).checked_apart()
     if manifest.cluster != pairs.BLOCKS:
         raise Unclear(f"which part of what the tile IR names each of the {manifest.cluster} blocks of a cluster copies")
-    pairs.check(function, ranks[0].flow, code, blocks)
+    alike = Alike(Flow(code), code)
+    pairs.check(function, alike, lambda rank: _Maps(manifest, function, code, rank, alike.apart).checked_apart())
 
 
 class _Maps:
-    """The checks of one block; `rank` is its rank in its cluster, which has one axis."""
+    """The checks of one block; `rank` is its rank in its cluster, which has one axis, and `apart` are instructions that other
+    blocks may execute at other times, or never."""
 
-    def __init__(self, manifest: Manifest, function: Function, code: Any, rank: int | None = None) -> None:
+    def __init__(
+        self, manifest: Manifest, function: Function, code: Any, rank: int | None = None, apart: Set[int] = frozenset()
+    ) -> None:  # fmt: skip
         special = {} if rank is None else {"%cluster_ctarank": rank, "%cluster_ctaid.x": rank}
-        self.function, self.flow = function, Flow(code, special)
+        self.function, self.flow = function, Flow(code, special, apart)
         self.barriers: dict[Any, Barrier] = {}
         if len(code.parameters) != len(manifest.abi):
             raise Differs(f"the PTX has {len(code.parameters)} arguments, the manifest has {len(manifest.abi)}")

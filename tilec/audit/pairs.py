@@ -8,7 +8,7 @@ expects. A pair whose blocks all have the other's rows of the left operand, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -28,16 +28,16 @@ KINDS: Final = frozenset({"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"}
 descriptor")."""
 
 
-def check(function: Function, flow: Flow, code: Any, blocks: Sequence[BlockCopies]) -> None:
-    """Raises Differs or Unclear unless the copies of both blocks, by rank, are confirmed; `flow` is that of either. What
-    depends on fewer properties of the PTX comes first."""
-    alike = Alike(flow, code)
-    _executed_by_both(flow, alike)
+def check(function: Function, alike: Alike, copies_of: Callable[[int], BlockCopies]) -> None:
+    """Raises Differs or Unclear unless the copies of both blocks, given by rank, are confirmed. What depends on fewer
+    properties of the PTX comes first."""
+    _executed_by_both(alike)
+    blocks = [copies_of(rank) for rank in range(BLOCKS)]
     both = list(zip(*(block.copies for block in blocks), strict=True))
     _counted_by_leader(both, alike)
     _bytes(function, blocks)
     _at_one_place(both, alike)
-    pair = _Pair(function, set(_columns(flow)))
+    pair = _Pair(function, set(_columns(alike.flow)))
     for tile in _tiles(both):
         pair.add(tile)
     pair.compare()
@@ -49,9 +49,9 @@ Both = tuple[Copy, Copy]
 """One copy of the PTX in both blocks, by rank."""
 
 
-def _executed_by_both(flow: Flow, alike: Alike) -> None:
+def _executed_by_both(alike: Alike) -> None:
     """Raises Unclear unless both blocks execute each copy and count of bytes, and each copy is one of a pair."""
-    for position, one in enumerate(flow.instructions):
+    for position, one in enumerate(alike.flow.instructions):
         where = f"PTX line {one.line}: "
         tensor = one.opcode == "cp" and "tensor" in one.modifiers and "bulk" in one.modifiers
         counts = one.opcode == "mbarrier" and ("expect_tx" in one.modifiers or "complete_tx" in one.modifiers)
