@@ -3,7 +3,7 @@
 Tensors are generated from the manifest alone: floats are normal, integers are in
 the range of the kernel's value checks, written tensors are poisoned with 0xFF bytes (NaN as a float, -1 as an integer). Each
 kernel is defined by one torch expression, evaluated once in the kernel's dtype (torch's own error) and once on float64 copies
-(the reference).
+(the reference). What a kernel computes from a row that it stored is judged against that row (`stored_rows`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ci.bench.kernels import attention_cases, decode_cases, plain_cases
+from ci.bench.kernels import attention_cases, decode_cases, plain_cases, stored_rows
 from ci.bench.kernels.launch import Bench, Entry, Tensors, scalar_value
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.target.dtypes import DTYPES
@@ -203,19 +203,40 @@ def launched(bench: Bench, entry: Entry, tensors: Tensors) -> list[Comparison]:
 
 
 def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float = 1.5) -> list[Comparison]:
-    """Check every written tensor: the error is at most `factor` times torch's in the same dtype plus `_slack`; NaN never
-    passes."""
+    """Check every written tensor: the error is at most `factor` times torch's in the same dtype plus `_slack`, or, if it is
+    computed from a stored row, at most the bound of its roundings; NaN never passes."""
     meaning = MEANING[manifest.kernel]
     library = meaning(manifest, before)
     # Floats are converted to float64; integers are kept, because they are indices.
     truth = meaning(manifest, {k: v.double() if v.is_floating_point() else v for k, v in before.items()})
+    computed, by_torch = (_from_stored_row(manifest, before, written) for written in (after, library))
     results: list[Comparison] = []
     for name, exact in truth.items():
-        ours = _errors(after[name], exact)
-        theirs = _errors(library[name].to(after[name].dtype), exact)
-        ok = all(mine <= factor * other + slack for mine, other, slack in zip(ours, theirs, _slack(after[name]), strict=True))
+        stored, reference = after[name], library[name].to(after[name].dtype)
+        if name in computed:
+            ours = _errors(stored, torch.as_tensor(computed[name].exact, device=stored.device))
+            theirs = _errors(reference, torch.as_tensor(by_torch[name].exact, device=stored.device))
+            ok = computed[name].allows(_host(stored))
+        else:
+            ours, theirs = _errors(stored, exact), _errors(reference, exact)
+            ok = all(mine <= factor * other + slack for mine, other, slack in zip(ours, theirs, _slack(stored), strict=True))
         results.append(Comparison(name, ours, theirs, ok))
     return results
+
+
+def _from_stored_row(manifest: Manifest, before: Tensors, written: Tensors) -> dict[str, stored_rows.Output]:
+    """The outputs that are computed from a stored row, for the row among `written`; none if the kernel has none."""
+    if manifest.kernel not in stored_rows.KERNELS:
+        return {}
+    row, runs = written[stored_rows.row_name(manifest)], before["squares"].shape[1]
+    dtype = before[stored_rows.row_name(manifest)].dtype
+    found = stored_rows.computed(manifest, _host(row.to(dtype)), _host(before["weight"]), runs)
+    return {output.name: output for output in found}
+
+
+def _host(tensor: Any) -> Any:
+    """A float tensor as a float64 array."""
+    return tensor.double().cpu().numpy()
 
 
 def _slack(stored: Any) -> tuple[float, float]:
