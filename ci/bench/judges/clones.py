@@ -27,18 +27,20 @@ def clone(folder: Path) -> Path:
     return folder
 
 
-def command(project: Path, options: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The command line of a build and its environment, without the caller's remotes."""
+def command(project: Path, options: list[str], module: str = "tilec") -> tuple[list[str], dict[str, str]]:
+    """The command line of a build by `module` and its environment, without the caller's remotes."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"TILEC_CACHE_DIR": f"{project}-store", "PYTHONPATH": path}
     for name in ("TILEC_REMOTE_CACHE", "TILEC_REMOTE_ALLOW", "TILEC_REMOTE_KEY_FILE"):
         environment.pop(name, None)
-    return [sys.executable, "-P", "-m", "tilec", "build", "--project", str(project), "--json", *options], environment
+    return [sys.executable, "-P", "-m", module, "build", "--project", str(project), "--json", *options], environment
 
 
-def build(project: Path, options: list[str], more: dict[str, str] | None = None) -> tuple[float, dict[str, Any]]:
+def build(
+    project: Path, options: list[str], more: dict[str, str] | None = None, module: str = "tilec"
+) -> tuple[float, dict[str, Any]]:
     """Seconds and report of one build, which must succeed."""
-    line, environment = command(project, options)
+    line, environment = command(project, options, module)
     start = time.perf_counter()
     done = subprocess.run(line, capture_output=True, text=True, env=environment | (more or {}), cwd=project)
     if done.returncode != 0:
