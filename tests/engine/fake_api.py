@@ -31,8 +31,8 @@ class Names:
 
 
 class FakeApi:
-    """`others` is the memory that other processes hold, which `others_take` changes at each question; `fail` makes calls of that
-    name fail."""
+    """`others` is the memory that other processes hold, which `others_take` changes at each question; calls whose names are in
+    `fail` fail."""
 
     def __init__(self) -> None:
         self.memory: dict[int, Any] = {}
@@ -40,19 +40,13 @@ class FakeApi:
         self.limit, self.others = 1 << 33, 0
         self.others_take: Callable[[], int] = lambda: 0
         self.fail: set[str] = set()
-        self.ignored: set[str] = set()
-        """Names of ends that the caller forgets, as a leak would."""
         self._last = 0
 
     def __getattr__(self, name: str) -> Any:
-        if (
-            name.startswith("CU")
-            and not name.startswith(("CUlaunchAttribute", "CUlaunchConfig"))
-            or name == "CUlaunchAttributeID"
-        ):
-            return Names()
-        if name.startswith("CUlaunch"):
+        if name in ("CUlaunchAttribute", "CUlaunchConfig"):
             return lambda: SimpleNamespace(value=SimpleNamespace())
+        if name.startswith("CU"):
+            return Names()
         if name.startswith("cuuint"):
             return int
         if name in CREATE:

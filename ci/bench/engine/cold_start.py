@@ -4,8 +4,8 @@
 
 FOLDER has config, tokenizer and chat template; random weights, sharded like published models, are written next to copies of
 them in a temporary folder. Every run is a new process in which no compiler can be imported. Exit status 1 if a process fails
-or if two of them write different texts or tokens; 3, without a judgement, if other processes hold the card's memory. Seconds are
-figures: other processes on the machine or on the card lengthen them, so a goal can only be shown to be met.
+or if two of them write different texts or tokens; 3, without a judgement, if other processes hold the card's memory. Seconds
+are figures: other processes on the machine or on the card lengthen them, so a goal can only be shown to be met.
 """
 
 from __future__ import annotations
