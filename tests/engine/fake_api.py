@@ -21,6 +21,15 @@ CREATE = ("cuModuleLoadData", "cuStreamCreate", "cuEventCreate", "cuStreamEndCap
 DESTROY = ("cuModuleUnload", "cuStreamDestroy", "cuEventDestroy", "cuGraphDestroy", "cuGraphExecDestroy")
 
 
+def answering(answer: Callable[[], Any]) -> Callable[..., Any]:
+    """A function of any arguments, which are ignored."""
+
+    def call(*_: Any) -> Any:
+        return answer()
+
+    return call
+
+
 class Names:
     """An enumeration, whose members are their names."""
 
@@ -50,11 +59,11 @@ class FakeApi:
         if name.startswith("cuuint"):
             return int
         if name in CREATE:
-            return lambda *_: self._created(name)
+            return answering(lambda: self._created(name))
         if name in DESTROY:
             return self._destroyed
         if name.startswith("cu"):
-            return lambda *_: (0,)
+            return answering(lambda: (0,))
         raise AttributeError(name)
 
     def _created(self, name: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_api import answering
 
 from ci.bench.engine import cold_start
 from ci.bench.front import Outcome, Unfinished
@@ -33,7 +34,7 @@ class Judge:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.monkeypatch = folder, monkeypatch
         (folder / "model").mkdir()
-        monkeypatch.setattr(cold_start, "write_weights", lambda *_: 10**9)  # pyright: ignore[reportUnknownLambdaType]
+        monkeypatch.setattr(cold_start, "write_weights", answering(lambda: 10**9))
 
     def __call__(self, special: str = "", seconds: float = 0.01) -> Outcome:
         text = ENGINE.format(count=str(self.folder / "count"), special=special, seconds=seconds)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_api import FakeApi
+from fake_api import FakeApi, answering
 from test_cuda_backend import SMALLEST
 
 from ci.bench.engine import engine_soak
@@ -74,7 +74,7 @@ def test_memory_that_others_take_changes_no_verdict(api: FakeApi, ledger: Ledger
 def test_what_is_not_ended_is_found_after_the_first_cycle(
     end: str, ledger: Ledger, shipped_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CudaDriver, end, lambda *_: None)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(CudaDriver, end, answering(lambda: None))
     found = cycled(shipped_bundle, ledger)
     created = {"destroy_graph": "cuGraphInstantiate", "destroy_event": "cuEventCreate"}[end]
     assert not found["ok"] and found["cycles"] == 1 and {*found["held_more"]} == {created}
@@ -82,7 +82,12 @@ def test_what_is_not_ended_is_found_after_the_first_cycle(
 
 def test_memory_that_is_not_freed_is_found(ledger: Ledger, shipped_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, kept = CudaDriver.free, itertools.chain([True], itertools.repeat(False))
-    monkeypatch.setattr(CudaDriver, "free", lambda self, *given: None if next(kept) else real(self, *given))  # pyright: ignore
+
+    def free(driver: CudaDriver, pointer: int, stream: int) -> None:
+        if not next(kept):
+            real(driver, pointer, stream)
+
+    monkeypatch.setattr(CudaDriver, "free", free)
     found = cycled(shipped_bundle, ledger)
     assert not found["ok"] and {*found["held_more"]} == {"cuMemAllocAsync"} and found["held_more"]["cuMemAllocAsync"] > 0
 
@@ -90,7 +95,7 @@ def test_memory_that_is_not_freed_is_found(ledger: Ledger, shipped_bundle: Path,
 def test_a_graph_that_stays_after_a_capture_is_found(
     api: FakeApi, ledger: Ledger, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CudaDriver, "destroy_graph", lambda *_: None)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(CudaDriver, "destroy_graph", answering(lambda: None))
     found = drifted(bundle, ledger)
     assert not found["ok"] and found["held_more"]["cuGraphInstantiate"] > 0
 
@@ -173,8 +178,8 @@ def test_the_case_counts_the_calls_of_its_own_backend(
     api: FakeApi, shipped_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole case, with a model whose device writes nothing: all but the relative error of its zeros is right."""
-    monkeypatch.setattr(engine_soak, "config_of", lambda _: SMALLEST)  # pyright: ignore[reportUnknownLambdaType]
-    monkeypatch.setattr(engine_soak, "BlockWeights", lambda *_: WEIGHTS)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(engine_soak, "config_of", answering(lambda: SMALLEST))
+    monkeypatch.setattr(engine_soak, "BlockWeights", answering(lambda: WEIGHTS))
     busy(api)
     options = Namespace(bundles=shipped_bundle.parent, model="qwen3-0.6b", steps=12, cycles=3, long=128)
     with pytest.warns(RuntimeWarning):

@@ -48,7 +48,8 @@ def inputs(seed: int, rows: int, outputs: int, depth: int, dtype: str) -> Arrays
 def chopped(value: Any) -> Any:
     """float64 cut to f32 towards zero, as tensor cores keep a sum."""
     near: Any = value.astype(np.float32)
-    return np.where(np.abs(near.astype(np.float64)) > np.abs(value), np.nextafter(near, np.float32(0)), near)
+    inner: Any = np.nextafter(near, np.float32(0))
+    return np.where(np.abs(near.astype(np.float64)) > np.abs(value), inner, near)
 
 
 def row_of(before: Arrays) -> Any:

@@ -19,7 +19,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -186,8 +186,8 @@ def report(record: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> Any:
-    """Counts by name as text."""
-    if not isinstance(value, Mapping):
+    """Counts by name as text, another value as it is."""
+    if not isinstance(value, dict):
         return value
-    counts: Mapping[str, int] = value
+    counts = cast(dict[str, int], value)
     return ", ".join(f"{name} {count:+}" for name, count in counts.items()) or "nothing"
