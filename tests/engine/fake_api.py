@@ -21,11 +21,11 @@ CREATE = ("cuModuleLoadData", "cuStreamCreate", "cuEventCreate", "cuStreamEndCap
 DESTROY = ("cuModuleUnload", "cuStreamDestroy", "cuEventDestroy", "cuGraphDestroy", "cuGraphExecDestroy")
 
 
-def answering(answer: Callable[[], Any]) -> Callable[..., Any]:
+def constant_call(value: Callable[[], Any]) -> Callable[..., Any]:
     """A function of any arguments, which are ignored."""
 
     def call(*_: Any) -> Any:
-        return answer()
+        return value()
 
     return call
 
@@ -59,11 +59,11 @@ class FakeApi:
         if name.startswith("cuuint"):
             return int
         if name in CREATE:
-            return answering(lambda: self._created(name))
+            return constant_call(lambda: self._created(name))
         if name in DESTROY:
             return self._destroyed
         if name.startswith("cu"):
-            return answering(lambda: (0,))
+            return constant_call(lambda: (0,))
         raise AttributeError(name)
 
     def _created(self, name: str) -> tuple[int, ...]:

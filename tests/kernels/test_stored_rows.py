@@ -155,7 +155,7 @@ def cut(before: Arrays) -> Arrays:
 
 
 def neighbour(before: Arrays) -> Arrays:
-    """Weights are those of the elements beside."""
+    """Weights are those of the next elements."""
     return {"scaled": (right(before)["residual"].astype(np.float32) * np.roll(before["weight"], 1)).astype(before["x"].dtype)}
 
 

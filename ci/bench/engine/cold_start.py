@@ -4,7 +4,7 @@
 
 FOLDER has config, tokenizer and chat template; random weights, sharded like published models, are written next to copies of
 them in a temporary folder. Every run is a new process in which no compiler can be imported. Exit status 1 if a process fails
-or if two of them write different texts or tokens; 3, without a judgement, if other processes hold the card's memory. Seconds
+or if two of them write different texts or tokens; 3, without a verdict, if other processes hold the card's memory. Seconds
 are figures: other processes on the machine or on the card lengthen them, so a goal can only be shown to be met.
 """
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ci.bench.engine.held import refuse_shared_card
+from ci.bench.engine.ledger import refuse_shared_card
 from ci.bench.engine.weights import BlockWeights, config_of
 from ci.bench.front import Outcome
 from ci.bench.markdown import grid, page
@@ -96,7 +96,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
 
 
 def report(runs: Sequence[Run], faults: Sequence[str]) -> list[str]:
-    """The table of seconds, and what was judged."""
+    """The table of seconds, and what was checked."""
     whole = [run.seconds for run in runs if not run.failure]
     rows: list[tuple[object, ...]] = []
     for key in whole[0] if whole else ():
@@ -107,7 +107,7 @@ def report(runs: Sequence[Run], faults: Sequence[str]) -> list[str]:
     lines = grid(("seconds", "best", "median", "worst", "goal", "met"), rows)
     lines += [
         "",
-        "Seconds are figures: what else runs on the machine and on the card lengthens them. Judged is that every process",
+        "Seconds are figures: what else runs on the machine and on the card lengthens them. Checked is that every process",
     ]
     lines += [f"ends well and that all write the same tokens: {'; '.join(faults) or 'they do'}."]
     return [*lines, "", f"Not importable in these processes: {', '.join(FORBIDDEN)}."]

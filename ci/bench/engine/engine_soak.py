@@ -6,10 +6,10 @@ Three checks with random weights. (1) `--steps` sampled decode steps as a CUDA g
 and the same steps launched from the host without a graph: all tokens must be equal, and the final logits bitwise. (2) A cache
 of `--long` tokens: a prompt that fills all but 64 slots, decode to the last slot, one more step refused; the logits after the
 prompt are compared with those of the prompt without its last token plus one decode step. (3) `--cycles` times load, one prompt,
-four tokens, close. Nothing may be held that was not held before: memory, modules, graphs, streams and events are counted where
-the driver gives them (`ci.bench.engine.held`), so other processes change no verdict. The card's free memory, which they change,
-is a figure, as are seconds. Exit status 1 if a check fails; 3, without a judgement, if others hold the memory that the model
-needs.
+four tokens, close. Nothing may be kept that was not there before: memory, modules, graphs, streams and events are counted
+where the driver gives them (`ci.bench.engine.ledger`), so other processes change no verdict. The card's free memory, which they
+change, is a figure, as are seconds. Exit status 1 if a check fails; 3, without a verdict, if others hold the memory that the
+model needs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from ci.bench.engine.held import Ledger, refuse_shared_card
+from ci.bench.engine.ledger import Ledger, refuse_shared_card
 from ci.bench.engine.weights import BlockWeights, config_of
 from ci.bench.front import Outcome
 from ci.bench.markdown import grid, page
@@ -36,7 +36,7 @@ from tilec.runtime import Bundle, Device, open_bundle
 
 CHECKS: Final = ("drift", "long", "cycles")
 RECAPTURE: Final = 1000
-Held = Callable[[], Mapping[str, int]]
+Kept = Callable[[], Mapping[str, int]]
 """Counts of what this process holds of the card; equal ones are equal."""
 
 
@@ -57,10 +57,10 @@ def measure(options: argparse.Namespace) -> Outcome:
     record: dict[str, Any] = {"model": options.model}
     ledger = Ledger()
     backend = loaded(open_bundle(path), ledger.device(), config, weights, options.long)
-    record["drift"] = drift(backend, config, options.steps, ledger.held)
-    record["long"] = long_context(backend, config, options.long, ledger.held)
+    record["drift"] = drift(backend, config, options.steps, ledger.kept)
+    record["long"] = long_context(backend, config, options.long, ledger.kept)
     backend.close()
-    record["cycles"] = cycles(path, config, weights, options.cycles, ledger.device, ledger.held)
+    record["cycles"] = cycles(path, config, weights, options.cycles, ledger.device, ledger.kept)
     failed = not all(record[name]["ok"] for name in CHECKS)
     return Outcome(record, {"engine_soak.md": page(report(record))}, int(failed))
 
@@ -76,7 +76,7 @@ def loaded(bundle: Bundle, device: Device, config: ModelConfig, weights: WeightS
     return backend
 
 
-def drift(backend: CudaBackend, config: ModelConfig, steps: int, held: Held, recapture: int = RECAPTURE) -> dict[str, Any]:
+def drift(backend: CudaBackend, config: ModelConfig, steps: int, kept: Kept, recapture: int = RECAPTURE) -> dict[str, Any]:
     """The same steps with and without a graph; tokens are sampled, so that they do not settle into a loop."""
     ids = [int(i) for i in np.random.default_rng(1).integers(0, config.vocab_size, 100)]
     sampling = SamplingParams(temperature=1.0, top_k=64)
@@ -84,13 +84,13 @@ def drift(backend: CudaBackend, config: ModelConfig, steps: int, held: Held, rec
     backend.prefill(sequence, ids, sampling)
     first = backend.token()
     backend.forget_steps()
-    captured, free, kept = [first], list[int](), list[Mapping[str, int]]()
+    captured, free, looks = [first], list[int](), list[Mapping[str, int]]()
     began = time.perf_counter()
     while len(captured) <= steps:
         captured += backend.stream_tokens(sequence, captured[-1], min(recapture, steps + 1 - len(captured)))
         backend.forget_steps()
         free.append(backend.driver.memory()[0])
-        kept.append(held())
+        looks.append(kept())
     took = time.perf_counter() - began
     ends = backend.decode_logits(sequence, captured[-1])
     sequence = backend.begin()
@@ -102,8 +102,8 @@ def drift(backend: CudaBackend, config: ModelConfig, steps: int, held: Held, rec
     same = bool((backend.decode_logits(sequence, eager[-1]) == ends).all())
     return {
         "steps": steps, "captures": len(free), "tokens_per_second": steps / took, "differing_tokens": differing,
-        "logits_equal": same, "distinct_tokens": len(set(captured)), "held_more": more(kept[0], kept[-1]),
-        "free_bytes_spread": max(free) - min(free), "ok": differing == 0 and same and all(one == kept[0] for one in kept),
+        "logits_equal": same, "distinct_tokens": len(set(captured)), "kept_more": more(looks[0], looks[-1]),
+        "free_bytes_spread": max(free) - min(free), "ok": differing == 0 and same and all(one == looks[0] for one in looks),
     }  # fmt: skip
 
 
@@ -112,12 +112,12 @@ def more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name in {**before, **after} if (count := after.get(name, 0) - before.get(name, 0))}
 
 
-def long_context(backend: CudaBackend, config: ModelConfig, slots: int, held: Held) -> dict[str, Any]:
+def long_context(backend: CudaBackend, config: ModelConfig, slots: int, kept: Kept) -> dict[str, Any]:
     """A prompt that nearly fills the cache, then decode to the last slot."""
     ids = [int(i) for i in np.random.default_rng(2).integers(0, config.vocab_size, slots - 64)]
     sequence = backend.begin()
     backend.forget_steps()  # graphs are captured when they are first needed, and kept
-    before, free_before = held(), backend.driver.memory()[0]
+    before, free_before = kept(), backend.driver.memory()[0]
     began = time.perf_counter()
     full = backend.prompt_logits(sequence, ids)
     took = time.perf_counter() - began
@@ -137,21 +137,21 @@ def long_context(backend: CudaBackend, config: ModelConfig, slots: int, held: He
     except UsageError:
         refused = True
     backend.forget_steps()
-    after = held()
+    after = kept()
     return {
         "prompt": len(ids), "prefill_seconds": took, "prefill_against_decode": error, "decode_tokens_per_second": rate,
-        "one_more_refused": refused, "held_more": more(before, after),
+        "one_more_refused": refused, "kept_more": more(before, after),
         "free_bytes_lost": free_before - backend.driver.memory()[0],
         "ok": given == 64 and refused and error < 0.05 and after == before,
     }  # fmt: skip
 
 
 def cycles(
-    path: Path, config: ModelConfig, weights: WeightSource, count: int, device: Callable[[], Device], held: Held
+    path: Path, config: ModelConfig, weights: WeightSource, count: int, device: Callable[[], Device], kept: Kept
 ) -> dict[str, Any]:  # fmt: skip
     """Load, generate and close repeatedly, until something is held that was not held before."""
     free, resident, tokens, seconds = list[int](), list[int](), set[tuple[int, ...]](), list[float]()
-    before = after = held()
+    before = after = kept()
     while len(seconds) < count and after == before:
         began = time.perf_counter()
         bundle = open_bundle(path)
@@ -164,13 +164,13 @@ def cycles(
         backend.close()
         bundle.close()
         seconds.append(time.perf_counter() - began)
-        after = held()
+        after = kept()
         free.append(driver.memory()[0])
         resident.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     settled = free[2:] or free
     return {
         "cycles": len(seconds), "median_seconds": sorted(seconds)[len(seconds) // 2], "distinct_answers": len(tokens),
-        "held_more": more(before, after), "free_bytes_lost": settled[0] - settled[-1],
+        "kept_more": more(before, after), "free_bytes_lost": settled[0] - settled[-1],
         "host_kb_grown": resident[-1] - resident[len(resident) // 2], "ok": len(tokens) == 1 and after == before,
     }  # fmt: skip
 
@@ -181,7 +181,10 @@ def report(record: Mapping[str, Any]) -> list[str]:
     for name in CHECKS:
         rows = [(key, f"{value:.4g}" if isinstance(value, float) else _shown(value)) for key, value in record[name].items()]
         lines += ["", *grid((name, ""), rows)]
-    lines += ["", "`held_more` is judged: what this process holds of the card and did not hold before. Seconds, rates and free"]
+    lines += [
+        "",
+        "`kept_more` is checked: what this process holds of the card and did not hold before. Seconds, rates and free",
+    ]
     return [*lines, "bytes of the card are figures, which other processes change."]
 
 

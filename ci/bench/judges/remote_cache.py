@@ -43,7 +43,7 @@ from tilec.cache.remote.signer import Secret, Unsigned
 
 PARTS = ("second", "kills", "together", "poison")
 GAVE_UP = ("late", "failures")
-"""Counts of a remote that a build gave up for an entry: sharing cannot be judged by such a build."""
+"""Counts of a remote that a build gave up for an entry: such a build says nothing about sharing."""
 
 
 def counts(project: Path) -> dict[str, dict[str, int]]:

@@ -3,7 +3,7 @@
 Tensors are generated from the manifest alone: floats are normal, integers are in
 the range of the kernel's value checks, written tensors are poisoned with 0xFF bytes (NaN as a float, -1 as an integer). Each
 kernel is defined by one torch expression, evaluated once in the kernel's dtype (torch's own error) and once on float64 copies
-(the reference). What a kernel computes from a row that it stored is judged against that row (`stored_rows`).
+(the reference). What a kernel computes from a row that it stored is compared with that row (`stored_rows`).
 """
 
 from __future__ import annotations

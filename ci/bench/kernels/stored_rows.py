@@ -1,7 +1,7 @@
 """Outputs that a kernel computes from a row it stored, and the most by which rounding moves them.
 
 Part of `cases`. A kernel that begins the next norm stores a row in 16 bits, then the row's product with a weight and sums of
-squares of its runs. The row's own error is judged against float64. What is computed from it is judged here, against the exact
+squares of its runs. The row's own error is compared with float64. What is computed from it is compared here with the exact
 result of the row *as stored*: float64 has another row where a sum lies next to the middle of two numbers of 16 bits, and one
 such element moves a sum of 16 squares more than every other rounding. Whether that happens to the kernel or to torch is chance,
 so a ratio of their errors says nothing about either. NumPy only.

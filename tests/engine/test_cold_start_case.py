@@ -1,4 +1,4 @@
-"""The judge of cold starts: seconds, however long, are figures; what processes write and how they end is judged."""
+"""The case of cold starts: seconds, however long, are figures; what processes write and how they end is checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_api import answering
+from fake_api import constant_call
 
 from ci.bench.engine import cold_start
 from ci.bench.front import Outcome, Unfinished
@@ -28,13 +28,13 @@ print(json.dumps({{"ids": [5, 6], **seconds}}) if "--json" in sys.argv else "Hel
 """A stand-in for the engine: `number` counts its processes, two for each run."""
 
 
-class Judge:
+class Case:
     """Runs the case with a stand-in."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.monkeypatch = folder, monkeypatch
         (folder / "model").mkdir()
-        monkeypatch.setattr(cold_start, "write_weights", answering(lambda: 10**9))
+        monkeypatch.setattr(cold_start, "write_weights", constant_call(lambda: 10**9))
 
     def __call__(self, special: str = "", seconds: float = 0.01) -> Outcome:
         text = ENGINE.format(count=str(self.folder / "count"), special=special, seconds=seconds)
@@ -47,23 +47,23 @@ class Judge:
 
 
 @pytest.fixture
-def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
-    return Judge(tmp_path, monkeypatch)
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    return Case(tmp_path, monkeypatch)
 
 
 def page_of(outcome: Outcome) -> str:
     return outcome.pages["cold_start.md"]
 
 
-def test_a_loaded_machine_changes_figures_alone(judge: Judge) -> None:
-    outcome = judge(seconds=100.0)
+def test_a_loaded_machine_changes_figures_alone(case: Case) -> None:
+    outcome = case(seconds=100.0)
     assert outcome.status == 0 and outcome.data["faults"] == []
     assert [run["kernel_load_seconds"] for run in outcome.data["runs"]] == [100.0, 100.0]
     assert "not shown" in page_of(outcome) and "Seconds are figures" in page_of(outcome)
 
 
-def test_goals_that_every_run_meets_are_told(judge: Judge) -> None:
-    outcome = judge()
+def test_goals_that_every_run_meets_are_reported(case: Case) -> None:
+    outcome = case()
     (kernels,) = (line for line in page_of(outcome).splitlines() if line.startswith("| kernel_load_seconds"))
     assert outcome.status == 0 and kernels.split("|")[-2].strip() == "yes"
 
@@ -79,8 +79,8 @@ def test_goals_that_every_run_meets_are_told(judge: Judge) -> None:
         ("if number == 4: sys.exit(0)", "no token"),
     ],
 )  # fmt: skip
-def test_what_a_process_writes_and_how_it_ends_is_judged(judge: Judge, special: str, fault: str) -> None:
-    outcome = judge(special)
+def test_what_a_process_writes_and_how_it_ends_is_checked(case: Case, special: str, fault: str) -> None:
+    outcome = case(special)
     assert outcome.status == 1 and any(fault in line for line in outcome.data["faults"])
     assert fault in page_of(outcome)
 
@@ -99,6 +99,6 @@ def messages_without_memory() -> list[str]:
 
 
 @pytest.mark.parametrize("message", messages_without_memory())
-def test_a_card_whose_memory_others_hold_gives_no_judgement(judge: Judge, message: str) -> None:
+def test_a_card_whose_memory_others_hold_gives_no_verdict(case: Case, message: str) -> None:
     with pytest.raises(Unfinished, match="other processes hold the card"):
-        judge(f"if number == 3: print({json.dumps('error: ' + message)}, file=sys.stderr); sys.exit(5)")
+        case(f"if number == 3: print({json.dumps('error: ' + message)}, file=sys.stderr); sys.exit(5)")

@@ -27,7 +27,7 @@ ENDS: Final = {
 process."""
 SIZED: Final = ("cuMemAllocAsync", "cuMemAllocHost")
 """Calls whose first argument is a number of bytes."""
-STRAY: Final = "ended, not held"
+STRAY: Final = "ended, not created"
 _SHORT: Final = re.compile(r"GB of device memory and [\d.]+ of [\d.]+ GB are free|cannot give \d+ bytes")
 """What the engine says if the card has too little free memory (`engine.backends.device_memory`)."""
 
@@ -64,7 +64,7 @@ class Ledger:
             self._strays += 1
         return (code, *results)
 
-    def held(self) -> dict[str, int]:
+    def kept(self) -> dict[str, int]:
         """Bytes, or objects, that each call created and that were not ended; and how often something else was ended. What is 0
         is left out."""
         found = {name: sum(sizes.values()) for name, sizes in self._sizes.items()} | {STRAY: self._strays}
@@ -81,4 +81,4 @@ def refuse_shared_card(message: str) -> None:
     """Unfinished if the engine says in `message` that too little device memory is free: when it is asked, this process holds
     none, so the others must go first."""
     if _SHORT.search(message):
-        raise Unfinished(f"no judgement, because other processes hold the card ({message})")
+        raise Unfinished(f"no verdict, because other processes hold the card ({message})")

@@ -1,4 +1,4 @@
-"""The judge of a team's cache: no time decides a verdict, and builds wait for the remote as long as it takes."""
+"""The case of a team's cache: no time decides a verdict, and builds wait for the remote as long as it takes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_server_without_leases_lets_work_be_done_twice() -> None:
 
 
 class Slow:
-    """A layer whose server answers a write when it is told to."""
+    """A layer whose server answers a write when an event is set."""
 
     def __init__(self) -> None:
         self.told = threading.Event()
