@@ -1,8 +1,9 @@
 """`tilec` with time limits of a team's cache that no load of the machine reaches.
 
-`python -P -m ci.bench.judges.patient_tilec build ...` takes the arguments of `tilec`. A build gives up a remote that is slow, waits a while for its last writes, and makes what another builder does not finish. So a
-loaded machine shares less, and rightly; a check of what is shared must see neither its own load nor that of others. The timeout
-of an operation is an option of a remote (`PATIENT`), the other limits are set here. A remote that never answers still ends.
+`python -P -m ci.bench.judges.patient_tilec build ...` takes the arguments of `tilec`. A build gives up a remote that is slow,
+waits a while for its last writes, and makes what another builder does not finish. So a loaded machine shares less, and rightly;
+a check of what is shared must see neither its own load nor that of others. The timeout of an operation is an option of a remote
+(`PATIENT`), the other limits are set here. A remote that never answers still ends.
 """
 
 from __future__ import annotations
