@@ -70,7 +70,8 @@ def measure(options: argparse.Namespace) -> Outcome:
         runs = [one(model, options.bundle.resolve(), blocker) for _ in range(options.runs + 1)][1:]
     faults = differences(runs)
     title = f"# From process start to the first token: {options.model}, {size / 1e9:.2f} GB of weights"
-    record = {"model": options.model, "weight_bytes": size, "runs": [run.seconds for run in runs if not run.failure], "faults": faults}
+    seconds = [run.seconds for run in runs if not run.failure]
+    record = {"model": options.model, "weight_bytes": size, "runs": seconds, "faults": faults}
     return Outcome(record, {"cold_start.md": page([title, "", *report(runs, faults)])}, int(bool(faults)))
 
 

@@ -18,7 +18,8 @@ LIMIT: Final = 3600.0
 """Seconds of each limit."""
 PATIENT: Final = "|timeout=600"
 """The option of a remote: the longest timeout it can have."""
-MODULE: Final = "ci.bench.judges.patient_tilec"
+MODULE: Final = __name__
+"""The module to run, for those who import it."""
 
 
 def lengthen(seconds: float) -> None:
