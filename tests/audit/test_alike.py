@@ -107,30 +107,13 @@ guards = st.sampled_from(["", "", "", "@%p0 ", "@!%p0 ", "@%p1 "])
 
 @st.composite
 def lines(draw: st.DrawFn, branches: bool) -> list[str]:
-    count = draw(st.integers(3, 14))
-    kinds = [
-        "mov",
-        "add",
-        "add",
-        "sub",
-        "and",
-        "or",
-        "xor",
-        "mul.lo",
-        "mad.lo",
-        "shl",
-        "shr",
-        "special",
-        "setp",
-        "setp",
-        "selp",
-        "ld",
-    ]
-    found = [f"mov.b32 %r{number}, {number};" for number in range(draw(st.integers(3, REGISTERS)))]
-    found += ["setp.eq.u32 %p0, %r0, 0;", "setp.eq.u32 %p1, %r1, 0;"]
+    count = draw(st.integers(4, 10))
+    kinds = ["mov", "add", "add", "sub", "and", "or", "xor", "mul.lo", "mad.lo", "shl", "shr", "special", "setp", "selp", "ld"]
+    found = [f"mov.u32 %r{number}, {draw(st.one_of(specials, numbers))};" for number in range(REGISTERS - 1)]
+    found += ["setp.eq.u32 %p0, %r0, 0;", "setp.eq.u32 %p1, %r1, 1;"]
     length = len(found) + count
     for _ in range(count):
-        kind = draw(st.sampled_from([*kinds, *(["bra", "bra", "bra"] if branches else [])]))
+        kind = draw(st.sampled_from([*kinds, *(["bra"] * 8 if branches else [])]))
         guard, target = draw(guards), draw(names)
         left, right = draw(operands), draw(operands)
         match kind:
