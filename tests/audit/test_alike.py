@@ -271,7 +271,7 @@ def test_a_float_is_no_number() -> None:
     assert isinstance(found, Sum) and found.base is not None
 
 
-def test_a_place_in_the_other_block_is_alike_if_its_address_is() -> None:
+def test_an_address_in_the_other_block_is_alike_if_its_offset_is() -> None:
     found = alike(program([RANKED, "mov.u32 %r1, 1;"]))
     assert found.base(Peer(0, ("%r1", 1))) and found.base(Peer(0, None)) and not found.base(Peer(0, ("%r0", 0)))
 

@@ -137,7 +137,7 @@ REFUTED = {
     "the bytes of a block alone are expected": ([(EXPECTED, r"\g<1>14336;", 0)], "both blocks copy 57344 bytes"),
     "rows of a quarter": ([(OWN_A, r"shl.b32 \t\1, RANK, 6;", 0)], "each block of a pair copies [128, 64] of"),
     "rows of B that overlap": ([(OWN_B, r"mul.lo.s32 \t\1, RANK, 95;", 0)], "each block of a pair copies [96, 64] of `b`"),
-    "rows of B behind the tile": ([(OWN_B, r"mul.lo.s32 \t\1, RANK, 192;", 0)], "each block of a pair copies [96, 64] of `b`"),
+    "rows of B after the tile": ([(OWN_B, r"mul.lo.s32 \t\1, RANK, 192;", 0)], "each block of a pair copies [96, 64] of `b`"),
     "the first half twice": ([(RANK, r"mov.u32 \t\1, 0;", 0)], "each block of a pair copies [128, 64] of"),
     "the second half twice": ([(RANK, r"mov.u32 \t\1, 1;", 0)], "each block of a pair copies [128, 64] of"),
     "halves of B exchanged": ([(OWN_B, EXCHANGED_B, 0)], "`b`: each block of a pair copies the other's half"),
@@ -160,8 +160,8 @@ REFUTED = {
 RANK and FIRST are the registers of the rank, and of the first row of a block."""
 OPEN = {
     "halves of A and of the result exchanged": ([(OWN_A, EXCHANGED_A, 0)], "whether a block of a pair stores the other's rows"),
-    "rows of the next tile, where a sum is an `or`": ([(OWN_A, r"shl.b32 \t\1, RANK, 8;", 0)], "copy at one place"),
-    "the rank is changed later": ([(RANK, r"mov.u32 \t\1, %cluster_ctarank; xor.b32 \1, \1, 1;", 0)], "copy at one place"),
+    "rows of the next tile, where a sum is an `or`": ([(OWN_A, r"shl.b32 \t\1, RANK, 8;", 0)], "differ by a constant"),
+    "the rank is changed later": ([(RANK, r"mov.u32 \t\1, %cluster_ctarank; xor.b32 \1, \1, 1;", 0)], "differ by a constant"),
     "bytes at the own mbarrier": ([(MAPA, r"mov.b64 \1, \2;", 0)], "the leader's mbarrier"),
     "bytes at the other block": ([(MAPA, r"mapa.shared::cluster.u64 \1, \2, 1;", 0)], "the leader's mbarrier"),
     "bytes at each other's mbarrier": ([(MAPA, r"mapa.shared::cluster.u64 \1, \2, RANK;", 0)], "the leader's mbarrier"),
@@ -230,7 +230,7 @@ def test_what_the_text_does_not_say_is_unknown_and_what_it_says_is_still_refuted
 
 
 @pytest.mark.parametrize("name", ["the rank is changed later", "products of other columns", "products of a single block"])
-def test_bytes_are_compared_where_the_places_are_unknown(name: str) -> None:
+def test_bytes_are_compared_where_coordinates_are_unknown(name: str) -> None:
     manifest, function, ptx = compiled("stores by copies")
     found = checked(manifest, function, edited(ptx, [*OPEN[name][0], (EXPECTED, r"\g<1>28688;", 0)]))
     assert found["status"] == "refuted" and "both blocks copy 57344 bytes" in found["reason"]

@@ -154,15 +154,15 @@ class _Graph:
         """The instructions on the paths from a branch up to the block that all its paths to the end pass first."""
         branch = self.block_of(position)
         later = self.met[branch] - {branch}
-        # The first of them is the one that all others are passed after.
-        meeting = next((block for block in later if self.met[block] == later), None)
+        # The first of them: all others are passed after it.
+        joined = next((block for block in later if self.met[block] == later), None)
         reached: set[int] = set()
-        left = [block for block in self.next[branch] if block != meeting]
+        left = [block for block in self.next[branch] if block != joined]
         while left:
             block = left.pop()
             if block not in reached:
                 reached.add(block)
-                left += [following for following in self.next[block] if following != meeting]
+                left += [following for following in self.next[block] if following != joined]
         return {at for block in reached - {self.end} for at in range(self.starts[block], self.starts[block + 1])}
 
     def _passed_by_all(self) -> list[set[int]]:

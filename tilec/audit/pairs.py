@@ -36,7 +36,7 @@ def check(function: Function, alike: Alike, copies_of: Callable[[int], BlockCopi
     both = list(zip(*(block.copies for block in blocks), strict=True))
     _counted_by_leader(both, alike)
     _bytes(function, blocks)
-    _at_one_place(both, alike)
+    _at_equal_coordinates(both, alike)
     pair = _Pair(function, set(_columns(alike.flow)))
     for tile in _tiles(both):
         pair.add(tile)
@@ -77,11 +77,11 @@ def _counted_by_leader(both: Sequence[Both], alike: Alike) -> None:
                 raise Unclear(where + "whether the leader's mbarrier counts the bytes of both blocks of a pair")
 
 
-def _at_one_place(both: Sequence[Both], alike: Alike) -> None:
+def _at_equal_coordinates(both: Sequence[Both], alike: Alike) -> None:
     """Raises Unclear unless coordinates of both blocks differ by constants."""
     for first, second in both:
         if first.bases != second.bases or not all(map(alike.base, first.bases)):
-            raise Unclear(f"PTX line {first.line}: whether both blocks of a pair copy at one place")
+            raise Unclear(f"PTX line {first.line}: whether coordinates of both blocks of a pair differ by a constant")
 
 
 def _bytes(function: Function, blocks: Sequence[BlockCopies]) -> None:
@@ -134,7 +134,7 @@ def _tiles(both: Sequence[Both]) -> Iterable[list[Both]]:
 
 class _Pair:
     """Which halves the blocks copy. `doubts` are the properties that are not derived, `exchanged` says of each side's tiles
-    whether the block of rank 0 has the second half, with a place in the PTX."""
+    whether the block of rank 0 has the second half, with a line of the PTX."""
 
     def __init__(self, function: Function, columns: set[int]) -> None:
         self.function, self.columns = function, columns
