@@ -42,6 +42,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
     yield %3
   }
   %14 = cast %4 : bf16[16, 16]
+  %bits = bitcast %14 : i16[16, 16]
   %15 = reshape %5 : f32[256]
   %16 = permute %5 {axes = [1, 0]} : f32[16, 16]
   %17 = reduce %5 {axis = 1, kind = "sum"} : f32[16]
@@ -200,6 +201,9 @@ BROKEN = [
     ("select %21, %20, %18", "select %21, %20, %17", "select: operand and result types differ"),
     ("select %21, %20, %18", "select %12, %20, %18", "select: the condition is a bool tile"),
     ("%14 = cast %4 : bf16[16, 16]", "%14 = cast %4 : bf16[256]", "a cast keeps the shape"),
+    ("bitcast %14 : i16[16, 16]", "bitcast %14 : i16[256]", "a bitcast keeps the shape"),
+    ("bitcast %14 : i16[16, 16]", "bitcast %14 : i32[16, 16]", "a bitcast keeps the width"),
+    ("bitcast %14 : i16[16, 16]", "bitcast %12 : bool", "a bool is not bitcast"),
     ("%18 = broadcast %e : f32[16, 16]", "%18 = broadcast %n : f32[16, 16]", "a broadcast keeps the dtype"),
     ("%18 = broadcast %e : f32[16, 16]", "%18 = broadcast %17 : f32[16, 16]", "cannot broadcast f32[16] to f32[16, 16]"),
     ("%15 = reshape %5 : f32[256]", "%15 = reshape %5 : f32[255]", "a reshape keeps dtype and size"),

@@ -20,7 +20,7 @@ from tilec.ir import ops
 from tilec.ir.core import OPS, Op, Value
 from tilec.ir.facts.range_facts import Range, between, join, of_dtype, within
 from tilec.ir.ops import launch_ops, pair_ops, staging_ops, store_ops, sync_ops
-from tilec.ir.types import DType, TileType, boolean, f32, i8, i32, u8
+from tilec.ir.types import DType, TileType, bf16, boolean, f16, f32, i8, i32, u8
 from tilec.passes.analysis.divisibility import _ProvenRanges  # pyright: ignore[reportPrivateUsage]
 from tilec.passes.analysis.obligations import may_wrap
 from tilec.passes.analysis.ranges import RangeAnalysis, unwrapped
@@ -57,6 +57,9 @@ def cases(opcode: str) -> Iterator[Op]:
                 yield from (with_operands(ops.Unary(kind=kind), tile, tile) for kind in signs)
             case "cast":
                 yield from (with_operands(ops.Cast(), tile, TileType(source, (EXTENT,))) for source in (*WHOLE, f32))
+            case "bitcast" if dtype != boolean:
+                alike = [source for source in (*INTEGERS, f32, f16, bf16) if source.bits == dtype.bits]
+                yield from (with_operands(ops.Bitcast(), tile, TileType(source, (EXTENT,))) for source in alike)
             case "compare":
                 truth = TileType(boolean, (EXTENT,))
                 yield from (with_operands(ops.Compare(kind=kind), truth, tile, tile) for kind in ops.COMPARE_KINDS)
@@ -123,7 +126,9 @@ def check_contained(op: Op, ranges: list[Range], tiles: Sequence[Sequence[float]
 
 
 def check_random_facts(op: Op, r: random.Random, count: int) -> None:
-    ranges = [facts(v.tile.dtype, r, count) if not v.tile.dtype.is_float else [of_dtype(f32)] * count for v in op.operands]
+    ranges = [
+        facts(v.tile.dtype, r, count) if not v.tile.dtype.is_float else [of_dtype(v.tile.dtype)] * count for v in op.operands
+    ]
     for index in range(count if op.operands else 1):
         these = [each[index] for each in ranges]
         numbers = [members(fact, r) for fact in these]
@@ -132,7 +137,7 @@ def check_random_facts(op: Op, r: random.Random, count: int) -> None:
                 [r.choice(some) for _ in range(v.tile.size)] for v, some in zip(op.operands, numbers, strict=True)
             ]
             if any(v.tile.dtype.is_float for v in op.operands):
-                tiles = [[r.choice((0.5, -3.0, 1e30, float("nan"), float("-inf")))] * EXTENT]
+                tiles = [[r.choice((0.5, -3.0, 2.0**15, float("nan"), float("-inf")))] * EXTENT]
             check_contained(op, these, tiles)
 
 

@@ -66,6 +66,8 @@ def evaluate(op: Op, operands: list[Tile]) -> Tile:
             return [_unary(op.kind, dtype, a) for a in operands[0]]
         case ops.Cast():
             return _cast(op, operands[0])
+        case ops.Bitcast():
+            return [_bits_as(op, value) for value in operands[0]]
         case ops.Reshape():
             return operands[0]
         case ops.Broadcast():
@@ -110,6 +112,13 @@ def _cast(op: Op, tile: Tile) -> Tile:
     if target.is_float:
         return [floats.rounded(a, target) if source.is_float else floats.from_int(int(a), target) for a in tile]
     return [floats.to_int(a, target) for a in tile] if source.is_float else tile
+
+
+def _bits_as(op: Op, value: Number) -> Number:
+    """The bits of one element, of an integer within its dtype, as the result's dtype."""
+    source, target = op.operands[0].tile.dtype, op.result.tile.dtype
+    bits = floats.bits_of(float(value), source) if source.is_float else int(value) & ((1 << source.bits) - 1)
+    return floats.from_bits(bits, target) if target.is_float else wrapped(bits, target)
 
 
 def _at(shape: tuple[int, ...], position: tuple[int, ...]) -> int:

@@ -61,6 +61,29 @@ def rounded(value: float, dtype: DType) -> float:
             return float(np.float32(clamped).astype(_F8[name]))
 
 
+_PACKED = {"f32": ("<f", "<I"), "f16": ("<e", "<H")}
+
+
+def bits_of(value: float, dtype: DType) -> int:
+    """The bits of a float of the dtype; of a NaN, those of a quiet one."""
+    if dtype.name in _PACKED:
+        number, integer = _PACKED[dtype.name]
+        return struct.unpack(integer, struct.pack(number, value))[0]
+    if dtype.name == "bf16":
+        return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
+    return int(np.float32(value).astype(_F8[dtype.name]).view(np.uint8))
+
+
+def from_bits(bits: int, dtype: DType) -> float:
+    """The float of the dtype with these bits."""
+    if dtype.name in _PACKED:
+        number, integer = _PACKED[dtype.name]
+        return struct.unpack(number, struct.pack(integer, bits))[0]
+    if dtype.name == "bf16":
+        return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
+    return float(np.uint8(bits).view(_F8[dtype.name]))
+
+
 def from_int(value: int, dtype: DType) -> float:
     """An integer of any size to the nearest f32, ties to even, then to the dtype."""
     magnitude = abs(value)

@@ -11,7 +11,7 @@ from tilec.frontend.expressions import matmul, permute
 from tilec.frontend.vocabulary import word
 from tilec.ir import ops
 from tilec.ir.core import Value
-from tilec.ir.types import TileType, boolean, i32
+from tilec.ir.types import DTYPES, TileType, boolean, i32
 
 
 @word("bid", "num_blocks")
@@ -189,6 +189,26 @@ def astype(call: Call) -> Term:
     """Convert the dtype."""
     term, dtype = call.bind("x dtype")
     return call.emitter.cast(term, call.dtype(dtype), call.at)
+
+
+@word("bitcast")
+def bitcast(call: Call) -> Term:
+    """The same bits as another dtype of the same width."""
+    term, wanted = call.bind("x dtype")
+    value, dtype = call.emitter.value(term, call.place(0)), call.dtype(wanted)
+    source = value.tile.dtype
+    if "b" in (source.kind, dtype.kind):
+        hint = "convert it with `.astype(i32)` first" if source.kind == "b" else "compare the bits: `x != 0`"
+        raise call.at.error("E0201", f"`bitcast` takes numbers: {source} as {dtype}", hint=hint)
+    if source.bits != dtype.bits:
+        same = ", ".join(other.name for other in DTYPES.values() if other.bits == source.bits and other != source)
+        widths = f"{source} has {source.bits} bits, {dtype} has {dtype.bits}"
+        others = f"take a dtype of {source.bits} bits ({same})" if same else f"no other dtype has {source.bits} bits"
+        hint = f"{others}, or convert the value with `.astype({dtype})`"
+        raise call.at.error("E0201", f"`bitcast` keeps the width: {widths}", hint=hint)
+    if source == dtype:
+        return value
+    return call.emitter.emit(ops.Bitcast(operands=[value]), call.at, TileType(dtype, value.tile.shape))[0]
 
 
 @word("reshape")

@@ -12,6 +12,7 @@ from tilec.ir.core import Op
 from tilec.ir.ops import (
     Binary,
     BinaryInRange,
+    Bitcast,
     Broadcast,
     Cast,
     Compare,
@@ -138,6 +139,11 @@ def cast(op: Cast, x: Array) -> Array:
     return convert(x, op.operands[0].tile.dtype, op.result.tile.dtype)
 
 
+def bitcast(op: Bitcast, x: Array) -> Array:
+    """The same bits, of a NaN too."""
+    return x.view(numpy_dtype(op.result.tile.dtype))
+
+
 def broadcast(op: Broadcast, x: Array) -> Array:
     """Broadcasts by NumPy's rule, which is also the tile IR's."""
     result = np.empty(op.result.tile.shape, x.dtype)  # faster than `np.broadcast_to`
@@ -200,7 +206,8 @@ def _in_f32(dtype: DType, function: Callable[..., Array], *operands: Array) -> A
 
 PURE: Final[dict[type[Op], Callable[..., Array]]] = {
     Constant: constant, Iota: iota, Unary: unary, Exp2InParts: unary, Binary: binary, BinaryInRange: binary,
-    KeptMaximum: kept_maximum, Compare: compare, Select: select, Cast: cast, Broadcast: broadcast, Reshape: reshape,
+    KeptMaximum: kept_maximum, Compare: compare, Select: select, Cast: cast, Bitcast: bitcast,
+    Broadcast: broadcast, Reshape: reshape,
     Permute: permute, Reduce: reduce, Mma: mma,
 }  # fmt: skip
 """Rules of operations that depend on their operands alone."""

@@ -23,6 +23,7 @@ __all__: list[str] = [
     "atomic_max",
     "atomic_min",
     "bid",
+    "bitcast",
     "broadcast_to",
     "cdiv",
     "ceil",
@@ -323,6 +324,13 @@ def mma(a: Tile, b: Tile, acc: Tile, /) -> Tile:
 
 def astype(x: Operand, dtype: DTypeLike, /) -> Tile:
     """`x.astype(dtype)`."""
+    not_compiled()
+
+
+def bitcast(x: Operand, dtype: DTypeLike, /) -> Tile:
+    """The bits of each element as another dtype of the same width and shape: f32 with i32 and u32, f16 and bf16 with i16 and
+    u16, f8 with i8 and u8, integers with each other. Refused for another width and for booleans (E0201). A NaN that was loaded
+    keeps its bits; those of a NaN that arithmetic made are the chip's. PTX ISA, `mov`."""
     not_compiled()
 
 

@@ -13,6 +13,7 @@ from tilec.ir.ops import (
     EXP2_GROUP,
     Binary,
     BinaryInRange,
+    Bitcast,
     BlockId,
     Broadcast,
     Cast,
@@ -190,6 +191,14 @@ def lower_select(context: Context, op: Select) -> None:
 def lower_cast(context: Context, op: Cast) -> None:
     source, target = op.operands[0].tile.dtype, op.result.tile.dtype
     context.assign(op.result, [cast(context, name, source, target) for name in operands_of(context, op)[0]])
+
+
+@lowers(Bitcast)
+def lower_bitcast(context: Context, op: Bitcast) -> None:
+    """A register move (PTX ISA, `mov`), or nothing: integers of either sign and 8-bit floats are stored alike."""
+    type_ = storage(op.result.tile.dtype)
+    (registers,) = operands_of(context, op)
+    context.assign(op.result, [value if value.type is type_ else context.bitcast(value, type_) for value in registers])
 
 
 def in_f32(context: Context, values: list[SsaValue], dtype: DType, run: Callable[[list[SsaValue]], SsaValue]) -> SsaValue:

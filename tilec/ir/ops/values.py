@@ -237,6 +237,24 @@ class Cast(Op, opcode="cast"):
 
 
 @dataclass(eq=False, kw_only=True)
+class Bitcast(Op, opcode="bitcast"):
+    """The bits of each element as another dtype of the same width; no bool, which has no bits of its own."""
+
+    num_operands = 1
+    elementwise = True
+
+    def verify(self) -> None:
+        source, target = self.operands[0].tile, self.result.tile
+        self.require(source.shape == target.shape, "a bitcast keeps the shape")
+        self.require(source.dtype.bits == target.dtype.bits, "a bitcast keeps the width")
+        self.require("b" not in (source.dtype.kind, target.dtype.kind), "a bool is not bitcast")
+
+    def result_range(self, operands: Sequence[Range]) -> Range | None:
+        """Of an integer: its range, which the analysis wraps to the result's dtype. A float may have any bits."""
+        return operands[0] if self.operands[0].tile.dtype.is_integer else None
+
+
+@dataclass(eq=False, kw_only=True)
 class Broadcast(Op, opcode="broadcast"):
     """Repeat along axes of extent 1; the rank stays. A scalar broadcasts to any shape."""
 
