@@ -26,6 +26,7 @@ from mlir_steps import (
     Step,
     convert_8_bit_floats,
     is_undefined,
+    multiply_high,
     numpy_type,
     parse,
     to_integer,
@@ -214,6 +215,8 @@ class BlockMachine(BlockMemory):
                 return [inputs[0]]
             case "ptrtoint" | "inttoptr":
                 return [inputs[0]]
+            case "inline_asm" if "mul.hi" in step.text:
+                return [multiply_high(step.text, *inputs)]
             case "inline_asm" if "cvt.rzi" in step.text:
                 return [to_integer(step.text, inputs[0])]
             case "inline_asm":

@@ -143,6 +143,17 @@ def minimum_number(a: Array, b: Array) -> Array:
 NUMBERS = {"llvm.minimumnum.f32": minimum_number, "llvm.maximumnum.f32": lambda a, b: -minimum_number(-a, -b)}
 
 
+def multiply_high(text: str, left: Array, right: Array) -> Array:
+    """`mul.hi` of the PTX ISA, in Python's integers."""
+    kind = re.search(r"mul\.hi\.([su])(32|64)", text)
+    assert kind, text
+    sides = [(unsigned(side) if kind[1] == "u" else side).astype(object) for side in (left, right)]
+    width = int(kind[2])
+    return np.array([(a * b >> width) & ((1 << width) - 1) for a, b in zip(*sides, strict=True)], f"u{width // 8}").view(
+        left.dtype
+    )
+
+
 def to_integer(text: str, value: Array) -> Array:
     """`cvt.rzi` of the PTX ISA: saturates; NaN gives 0, or the minimum for 64-bit results."""
     kind = re.search(r"cvt\.rzi\.([su])(32|64)\.f32", text)

@@ -72,6 +72,8 @@ def integer_binary(kind: str, a: int, b: int, dtype: str) -> int:
         if b < 0 or b >= bits:
             return -1 if kind == "shr" and a < 0 else 0
         return low_bits(a * 2**b, dtype) if kind == "shl" else math.floor(Fraction(a, 2**b))
+    if kind == "mulhi":
+        return math.floor(Fraction(a * b, 2**bits))
     mask = (1 << bits) - 1
     match kind:
         case "add":

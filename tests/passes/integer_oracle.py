@@ -58,6 +58,8 @@ def exact(kind: str, a: int, b: int, dtype: DType) -> int:
             return a ^ b
         case "shl":
             return a << b
+        case "mulhi":
+            return a * b >> dtype.bits
         case _:
             return a >> b
 

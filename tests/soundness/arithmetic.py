@@ -90,6 +90,8 @@ def _binary(kind: str, dtype: DType) -> Callable[..., Number]:
         return lambda a, b: a << b if 0 <= b < dtype.bits else 0
     if kind == "shr":
         return lambda a, b: a >> b if 0 <= b < dtype.bits else -1 if a < 0 else 0
+    if kind == "mulhi":
+        return lambda a, b: a * b // (1 << dtype.bits)
     return BINARY[kind]
 
 

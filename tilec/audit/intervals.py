@@ -12,6 +12,7 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.expr import Expr
 from tilec.ir.ops import (
     Binary,
+    Bitcast,
     BlockId,
     Broadcast,
     Cast,
@@ -126,10 +127,12 @@ def _operation(op: Op, found: dict[Value, Bounds], contract: Contract) -> Bounds
             return known[0]
         case Cast():
             return known[0] if op.operands[0].tile.dtype.kind != "f" and op.result.tile.dtype.kind != "b" else None
+        case Bitcast():
+            return known[0] if op.operands[0].tile.dtype.kind != "f" else None
         case Select():
             return _join(known[1], known[2]) if known[1] and known[2] else None
         case Binary() if known[0] and known[1] and op.result.tile.dtype.is_integer:
-            return _arithmetic(op.kind, known[0], known[1])
+            return _arithmetic(op.kind, known[0], known[1], op.result.tile.dtype.bits)
         case Unary() if known[0] and op.kind == "neg":
             return -known[0][1], -known[0][0]
         case Unary() if known[0] and op.kind == "abs":
@@ -152,7 +155,7 @@ def _extent(axis: int, contract: Contract) -> Bounds:
     return expression_bounds(contract.grid[axis], contract) if axis < len(contract.grid) else (1, 1)
 
 
-def _arithmetic(kind: str, a: Bounds, b: Bounds) -> Bounds | None:
+def _arithmetic(kind: str, a: Bounds, b: Bounds, bits: int = 0) -> Bounds | None:
     match kind:
         case "add":
             return a[0] + b[0], a[1] + b[1]
@@ -160,6 +163,9 @@ def _arithmetic(kind: str, a: Bounds, b: Bounds) -> Bounds | None:
             return a[0] - b[1], a[1] - b[0]
         case "mul":
             corners = [x * y for x in a for y in b]
+            return min(corners), max(corners)
+        case "mulhi" if bits:
+            corners = [(x * y) >> bits for x in a for y in b]
             return min(corners), max(corners)
         case "floordiv" if b[0] >= 1:
             corners = [x // y for x in a for y in b]

@@ -92,6 +92,18 @@ def extremum(call: Call) -> Term:
     return arithmetic.binary(call.emitter, call.word[:3], a, b, call.at)
 
 
+@word("mulhi")
+def mulhi(call: Call) -> Term:
+    """Upper half of the product of two integers."""
+    left, right = call.bind("a b")
+    a, b = arithmetic.unify(call.emitter, left, right, call.at)
+    dtype = a.tile.dtype
+    if not dtype.is_integer:
+        hint = "multiply floats with `*`" if dtype.is_float else "use `&` for both"
+        raise call.at.error("E0204", f"`mulhi` takes integers, not {dtype}", hint=hint)
+    return call.emitter.binary_op("mulhi", a, b, call.at)
+
+
 @word("builtins.min", "builtins.max")
 def builtin_extremum(call: Call) -> Term:
     """Python's `min` and `max` of scalars."""

@@ -62,6 +62,13 @@ def _remainder(a: Array, b: Array) -> Array:
     return np.where(edge, 0, np.remainder(a, np.where(edge, 1, b).astype(b.dtype)))
 
 
+def _multiply_high(a: Array, b: Array) -> Array:
+    """The upper half of the product, whose width is double; Python's integers hold that of two of 64 bits."""
+    width = 8 * a.dtype.itemsize
+    wide = object if width == 64 else np.dtype(f"{a.dtype.kind}8")
+    return np.asarray((a.astype(wide) * b.astype(wide)) >> width).astype(a.dtype)
+
+
 def _shift_left(a: Array, b: Array) -> Array:
     """A shift amount below 0 or of at least the width gives 0."""
     inside = (b >= 0) & (b < 8 * a.dtype.itemsize)
@@ -86,7 +93,7 @@ FLOAT_BINARY: Final[dict[str, Callable[[Array, Array], Array]]] = {
 INTEGER_BINARY: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": _floor_divide, "mod": _remainder,
     "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    "shl": _shift_left, "shr": _shift_right,
+    "shl": _shift_left, "shr": _shift_right, "mulhi": _multiply_high,
 }  # fmt: skip
 COMPARE: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,

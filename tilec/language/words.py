@@ -46,6 +46,7 @@ __all__: list[str] = [
     "min",
     "minimum",
     "mma",
+    "mulhi",
     "num_blocks",
     "permute",
     "requires",
@@ -223,6 +224,12 @@ def maximum(a: Operand, b: Operand, /) -> Tile:
 
 def minimum(a: Operand, b: Operand, /) -> Tile:
     """Element-wise smaller of two."""
+    not_compiled()
+
+
+def mulhi(a: Operand, b: Operand, /) -> Tile:
+    """Upper half of the product of two integers of one dtype, by its sign: `a * b >> bits` of the exact product, whose width is
+    twice that of the dtype. Shapes broadcast; floats and booleans are refused (E0204). PTX ISA, `mul.hi`."""
     not_compiled()
 
 

@@ -33,7 +33,7 @@ from tilec.ir.ops.staging_ops import Part
 from tilec.ir.types import DType, f32, i32, u32
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.coordinates import TileCoordinates
-from tilec.lowering.integers import absolute, floor_division, shift
+from tilec.lowering.integers import absolute, floor_division, multiply_high, shift
 from tilec.lowering.narrow_floats import narrowed, widened
 from tilec.lowering.pairs import tile_blocks
 from tilec.lowering.rules import lowers
@@ -218,6 +218,8 @@ def binary(context: Context, kind: str, left: SsaValue, right: SsaValue, dtype: 
         return floor_division(context, kind, left, right, unsigned, safe)
     if kind in ("shl", "shr"):
         return shift(context, kind, left, right, unsigned, safe)
+    if kind == "mulhi":
+        return multiply_high(context, left, right, unsigned)
     return context.integer(INTEGER_KINDS[kind], left, right)
 
 

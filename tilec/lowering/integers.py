@@ -9,7 +9,7 @@ guard and its text carries a `PROVEN` mark.
 from __future__ import annotations
 
 from tilec.mlir.builder import Builder, IntegerOp
-from tilec.mlir.types import SsaValue
+from tilec.mlir.types import SsaValue, i32
 
 
 def floor_division(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: bool, safe: bool) -> SsaValue:
@@ -60,6 +60,17 @@ def shift(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: bo
     zero = out.constant(0, type_)
     shifted = out.integer(operation, left, out.select(in_range, right, zero))
     return out.select(in_range, shifted, zero)
+
+
+def multiply_high(out: Builder, left: SsaValue, right: SsaValue, unsigned: bool) -> SsaValue:
+    """The upper half of a product: `mul.hi` of 32 and 64 bits (PTX ISA, `mul`); of narrower integers, a product of 32 bits."""
+    type_, width = left.type, left.type.bits
+    if width >= 32:
+        instruction = f"mul.hi.{'u' if unsigned else 's'}{width} $0, $1, $2;"
+        (high,) = out.inline_ptx(instruction, "=r,r,r" if width == 32 else "=l,l,l", [left, right], [type_])
+        return high
+    product = out.mul(out.extended(left, i32, signed=not unsigned), out.extended(right, i32, signed=not unsigned))
+    return out.trunc(out.lshr(product, width), type_)
 
 
 def _shift_of_64(out: Builder, operation: str, left: SsaValue, right: SsaValue) -> SsaValue:

@@ -24,7 +24,7 @@ _TOTAL: Final[dict[str, Callable[[int, int], int]]] = {
     "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,
 }
-INTEGER_KINDS: Final = frozenset({*_TOTAL, "shl", "shr"})
+INTEGER_KINDS: Final = frozenset({*_TOTAL, "shl", "shr", "mulhi"})
 """Binary operations that `integer_binary` computes."""
 
 
@@ -36,10 +36,12 @@ def wrapped(value: int, dtype: DType) -> int:
 
 def integer_binary(kind: str, left: int, right: int, dtype: DType) -> int:
     """`left kind right`; division rounds toward minus infinity and gives 0 for a zero divisor; a shift amount that is negative
-    or at least the width shifts everything out."""
+    or at least the width shifts everything out; `mulhi` is the upper half of the product."""
     if kind in ("shl", "shr"):
         amount = right if 0 <= right < dtype.bits else dtype.bits
         return wrapped(left << amount, dtype) if kind == "shl" else left >> amount
+    if kind == "mulhi":
+        return left * right >> dtype.bits
     return wrapped(_TOTAL[kind](left, right), dtype)
 
 

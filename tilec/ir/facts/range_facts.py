@@ -62,7 +62,8 @@ def join(left: Range, right: Range) -> Range:
 
 
 def arithmetic(kind: str, a: Range, b: Range, bits: int = 0) -> Range | None:
-    """Range of `a kind b` over the integers; `bits` is the width of the dtype, for shifts; None for unknown kinds."""
+    """Range of `a kind b` over the integers; `bits` is the width of the dtype, for shifts and `mulhi`; None for unknown
+    kinds."""
     match kind:
         case "add":
             return between(a.low + b.low, a.high + b.high, gcd(a.modulus, b.modulus), a.rest + b.rest)
@@ -82,6 +83,9 @@ def arithmetic(kind: str, a: Range, b: Range, bits: int = 0) -> Range | None:
             return between(max(a.low, b.low), max(a.high, b.high), *_common(a, b))
         case "and" | "or" | "xor":
             return bitwise(kind, a, b)
+        case "mulhi" if bits:
+            corners = [x * y >> bits for x in (a.low, a.high) for y in (b.low, b.high)]  # a shift keeps the order of products
+            return between(min(corners), max(corners))
         case "shl" | "shr" if bits:
             return _shift(kind, a, b, bits)
         case _:

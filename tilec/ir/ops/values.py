@@ -18,7 +18,7 @@ UNARY_KINDS: Final = (
 )  # fmt: skip
 FLOAT_UNARY: Final = frozenset(UNARY_KINDS) - {"neg", "not", "abs"}
 BINARY_KINDS: Final = (
-    "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "and", "or", "xor", "shl", "shr", "pow",
+    "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "and", "or", "xor", "shl", "shr", "pow", "mulhi",
 )  # fmt: skip
 EXP2_GROUP: Final = 16
 """Elements of a thread of which some have a polynomial (`Exp2InParts`)."""
@@ -138,7 +138,8 @@ class Exp2InParts(Unary, opcode="exp2_in_parts"):
 
 @dataclass(eq=False, kw_only=True)
 class Binary(Op, opcode="binary"):
-    """Element-wise `lhs kind rhs` of two tiles of one type; `div` and `pow` take floats, `floordiv`, `mod`, shifts integers."""
+    """Element-wise `lhs kind rhs` of two tiles of one type; `div` and `pow` take floats, `floordiv`, `mod`, `mulhi`,
+    shifts integers."""
 
     num_operands = 2
     elementwise = True
@@ -152,7 +153,7 @@ class Binary(Op, opcode="binary"):
         dtype = lhs.tile.dtype
         if self.kind in ("div", "pow"):
             self.require(dtype.is_float, f"{self.kind} takes floats")
-        if self.kind in ("floordiv", "mod", "shl", "shr"):
+        if self.kind in ("floordiv", "mod", "shl", "shr", "mulhi"):
             self.require(dtype.is_integer, f"{self.kind} takes integers")
 
     def result_range(self, operands: Sequence[Range]) -> Range | None:
