@@ -25,7 +25,7 @@ SECTIONS: Final = {
     "Shapes and dtypes": ("astype", "bitcast", "reshape", "permute", "broadcast_to"),
     "Element by element": (
         "where", "maximum", "minimum", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "tanh", "sin", "cos",
-        "floor", "ceil", "mulhi",
+        "floor", "ceil", "erf", "mulhi",
     ),
     "Reductions": ("sum", "max", "min", "argmax", "argmin"),
     "Matrix products": ("mma",),

@@ -238,6 +238,9 @@ class BlockMachine(BlockMemory):
             case "nvvm.cp.async.wait.group":
                 self.wait(int(step.text.split()[-1]))
                 return []
+            case "call_intrinsic" if "llvm.fma.f32" in step.text:
+                a, b, c = (value.astype(np.float64) for value in inputs)  # the product is exact, the sum nearly so
+                return [(a * b + c).astype(np.float32)]
             case "call_intrinsic" if "mumnum" in step.text:
                 return [NUMBERS[step.text.split('"')[1]](inputs[0], inputs[1]).astype(np.float32)]
             case "call_intrinsic":

@@ -176,7 +176,7 @@ def test_casts_to_8_bit_floats_stay_finite(source: str, target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "floor", "ceil", "abs", "neg"]
+    "kind", ["exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "floor", "ceil", "erf", "abs", "neg"]
 )
 def test_functions_are_total(kind: str) -> None:
     values = edges("f32")

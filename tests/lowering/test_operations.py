@@ -26,7 +26,7 @@ from tilec.passes.schedule import prepare
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A, TARGETS, Target
 
-IMPORTS = """Atomic, In, Out, abs, arange, argmax, argmin, astype, atomic_add, atomic_max, atomic_min, bf16, ceil, cos,
+IMPORTS = """Atomic, In, Out, abs, arange, argmax, argmin, astype, atomic_add, atomic_max, atomic_min, bf16, ceil, cos, erf,
     exp, exp2, f8e4m3, f8e5m2, f16, f32, floor, full, gather, grid, i8, i16, i32, i64, load, log, log2, max,
     maximum, min, minimum, rsqrt, scatter, sigmoid, sin, sqrt, store, sum, tanh, u8, u16, u32, unsafe, values,
     where"""
@@ -97,6 +97,7 @@ UNARY: dict[str, tuple[Callable[[Any], Any], float, float]] = {
     "cos(a)": (np.cos, -3, 3),
     "floor(a)": (np.floor, -3, 3),
     "ceil(a)": (np.ceil, -3, 3),
+    "erf(a)": (np.vectorize(math.erf), -3, 3),
 }
 
 
@@ -112,7 +113,7 @@ def test_functions_of_floats(expression: str, dtype: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("name", "dtype", "known"),
-    [("exp", "bf16", "abs, ceil, cos, exp2, floor, log, "), ("sin", "f32", "abs, ceil, cos, exp, exp2, ")],
+    [("exp", "bf16", "abs, ceil, cos, erf, exp2, floor, log, "), ("sin", "f32", "abs, ceil, cos, erf, exp, exp2, ")],
 )
 def test_a_function_without_instructions_is_named_with_its_dtype(
     name: str, dtype: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,6 +42,7 @@ UNARY: dict[str, Callable[[Array, Array, Array], Array]] = {
     "sigmoid": lambda x, e, v: e + 2.0**-18 + 2.0**-126,
     "sin": lambda x, e, v: np.where(np.abs(x) < 3.2, e + 2.0**-19, 2.0),
     "cos": lambda x, e, v: np.where(np.abs(x) < 3.2, e + 2.0**-19, 2.0),
+    "erf": lambda x, e, v: 1.13 * e + 2.0**-22 * np.abs(v) + 2.0**-149,
     "floor": lambda x, e, v: np.where(e == 0, 0, np.inf),
     "ceil": lambda x, e, v: np.where(e == 0, 0, np.inf),
 }

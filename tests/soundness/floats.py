@@ -181,4 +181,5 @@ UNARY: dict[str, Callable[[float], float]] = {
     "cos": _total(math.cos),
     "floor": _integral(math.floor),
     "ceil": _integral(math.ceil),
+    "erf": math.erf,
 }

@@ -57,6 +57,8 @@ CONVERTED_PAIR: Final = 2
 """Floats that one conversion instruction rounds to 16 bits (PTX ISA, `cvt.rn.bf16x2.f32`)."""
 SPECIAL: Final = frozenset({"exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos"})
 """Functions that the special function unit computes."""
+ERF_STEPS: Final = 15
+"""Multiplications and additions of one `erf` (`tilec/atoms/error_function.py`), next to one `ex2`."""
 UNITS: Final = ("tensor", "mma", "shared", "tmem", "fma", "alu", "special", "shuffle", "copies")
 """Keys of a `Demand`. `tensor`: multiply-adds of instructions whose operands are in shared or tensor memory; `mma`: of those
 whose operands are in registers. `shared`, `tmem`: bytes that shared memory and tensor memory move. `fma`, `alu`, `special`,
@@ -160,6 +162,8 @@ def _computed(op: Op, warps: int) -> Demand:
         case Unary():
             if op.kind in SPECIAL:
                 return {"special": lanes}
+            if op.kind == "erf":
+                return {"special": lanes, "fma": ERF_STEPS * lanes, "alu": 5 * lanes}
             return {"fma": lanes}
         case Binary():
             if op.kind in ("div", "pow"):

@@ -34,7 +34,7 @@ _MATH: Final[dict[str, Callable[[float], float]]] = {
     "exp2": lambda x: 2.0**x, "exp": math.exp, "log2": math.log2, "log": math.log, "sqrt": math.sqrt,
     "rsqrt": lambda x: 1.0 / math.sqrt(x), "tanh": math.tanh, "sin": math.sin, "cos": math.cos,
     "sigmoid": lambda x: 1.0 / (1.0 + math.exp(-x)), "floor": lambda x: float(math.floor(x)),
-    "ceil": lambda x: float(math.ceil(x)),
+    "ceil": lambda x: float(math.ceil(x)), "erf": math.erf,
 }  # fmt: skip
 FUNCTIONS: Final = tuple(_MATH)
 """Element-wise functions of floats."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -32,6 +33,11 @@ from tilec.ir.types import DType, f32
 
 def _sigmoid(x: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-x))
+
+
+def _error_function(x: Array) -> Array:
+    """The C library's in f64, since NumPy has none."""
+    return np.array([math.erf(value) for value in x.ravel().tolist()], np.float64).reshape(x.shape)
 
 
 def _power(x: Array, y: Array) -> Array:
@@ -84,7 +90,7 @@ def _shift_right(a: Array, b: Array) -> Array:
 FLOAT_UNARY: Final[dict[str, Callable[[Array], Array]]] = {
     "neg": np.negative, "abs": np.abs, "exp2": np.exp2, "exp": np.exp, "log2": np.log2, "log": np.log, "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x), "tanh": np.tanh, "sigmoid": _sigmoid, "sin": np.sin, "cos": np.cos,
-    "floor": np.floor, "ceil": np.ceil,
+    "floor": np.floor, "ceil": np.ceil, "erf": _error_function,
 }  # fmt: skip
 FLOAT_BINARY: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": _power, "min": minimum_number,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tilec.atoms import exponentials
+from tilec.atoms import error_function, exponentials
 from tilec.ir.core import Op, VerifyError
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped
 from tilec.ir.layouts.layout import register_map
@@ -335,5 +335,6 @@ FLOAT_UNARY: Final[dict[str, Callable[[Context, SsaValue], SsaValue]]] = {
     "cos": lambda context, value: _approximate(context, "cos", value),
     "tanh": lambda context, value: _approximate(context, "tanh", value),
     "sigmoid": _sigmoid,
+    "erf": error_function.erf,
 }
 """Functions of floats, of one element in f32."""

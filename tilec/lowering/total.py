@@ -55,7 +55,7 @@ KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
 """Permitted operations, each with the keywords that may appear among its operands and types."""
 
 INTRINSICS: Final = re.compile(
-    r"llvm\.(?:(?:minimum|maximum)num\.f32"
+    r"llvm\.(?:(?:(?:minimum|maximum)num|fma)\.f32"
     r"|nvvm\.(?:cp\.async\.c[ag]\.shared\.global\.(?:4|8|16)(?:\.s)?"
     r"|ldmatrix\.sync\.aligned\.m8n8\.x[124](?:\.trans)?\.b16\.p3|mma\.m16n8k16\.row\.col\.(?:bf16|f32\.f32)))"
 )

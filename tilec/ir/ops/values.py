@@ -15,6 +15,7 @@ from tilec.ir.types import DType, TileType, boolean, f32, i32, i64
 
 UNARY_KINDS: Final = (
     "neg", "not", "abs", "exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "floor", "ceil",
+    "erf",
 )  # fmt: skip
 FLOAT_UNARY: Final = frozenset(UNARY_KINDS) - {"neg", "not", "abs"}
 BINARY_KINDS: Final = (
