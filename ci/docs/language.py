@@ -27,7 +27,7 @@ SECTIONS: Final = {
         "where", "maximum", "minimum", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "tanh", "sin", "cos",
         "floor", "ceil", "erf", "mulhi",
     ),
-    "Reductions": ("sum", "max", "min", "argmax", "argmin"),
+    "Reductions": ("sum", "max", "min", "any", "all", "argmax", "argmin"),
     "Matrix products": ("mma",),
 }  # fmt: skip
 """Order of the page; words in no section are at its end."""

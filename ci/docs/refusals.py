@@ -15,7 +15,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
 
-FRONTEND: Final = ("words", "memory", "directives", "arithmetic", "expressions", "arguments", "statements", "host")
+FRONTEND: Final = (
+    "words",
+    "reductions",
+    "memory",
+    "directives",
+    "arithmetic",
+    "expressions",
+    "arguments",
+    "statements",
+    "host",
+)
 _WORD: Final = ("call.word", "self.word", "kind")
 _SHOWN: Final = {"tensor.name": "x", "parameter.name": "x"}
 """Replacements in messages for expressions that depend on the call; all others become `...`."""

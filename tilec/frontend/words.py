@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tilec.frontend import arithmetic
-from tilec.frontend.arguments import Call, Missing
+from tilec.frontend.arguments import Call
 from tilec.frontend.emitter import Term, describe, number_of, tile_type, usable
 from tilec.frontend.expressions import matmul, permute
 from tilec.frontend.vocabulary import word
@@ -154,39 +154,6 @@ def elementwise(call: Call) -> Term:
     if call.word.startswith("math.") and isinstance(term, Value):
         raise call.at.error("E0203", f"`{call.word}` takes constants", hint=f"use `tilec.{name}` on tiles")
     return arithmetic.function(call.emitter, name, term, call.place(0))
-
-
-@word("sum", "max", "min", "argmax", "argmin")
-def reduction(call: Call) -> Term:
-    """Reduces one axis, or all axes."""
-    if len(call.arguments) == 2 and call.word in ("max", "min") and isinstance(call.arguments[0], int | float):
-        raise call.at.error("E0113", f"`{call.word}` reduces a tile here", hint=f"use `{call.word}imum(a, b)` on scalars")
-    term, axis = call.bind_optional("x axis?")
-    assert not isinstance(term, Missing)
-    type = tile_type(term, call.place(0))
-    if not type.rank:
-        hint = f"use `{call.word}imum(a, b)`" if call.word in ("max", "min") else "a scalar needs no reduction"
-        raise call.place(0).error("E0206", f"`{call.word}` reduces a tile, found a scalar", hint=hint)
-    if type.dtype.kind == "b":
-        raise call.place(0).error("E0204", f"`{call.word}` takes numbers", hint="use `where(condition, 1, 0)`")
-    value = call.emitter.value(term, call.at)
-    if not isinstance(axis, Missing):
-        return _reduce(call, value, call.axis(axis, type.rank))
-    if call.word.startswith("arg") and type.rank > 1:
-        raise call.at.error(
-            "E0113",
-            f"`{call.word}` of a tile with {type.rank} axes needs `axis=`",
-            hint="name the axis, or `reshape` to one axis first",
-        )
-    while value.tile.rank:
-        value = _reduce(call, value, value.tile.rank - 1)
-    return value
-
-
-def _reduce(call: Call, value: Value, axis: int) -> Value:
-    shape = value.tile.shape[:axis] + value.tile.shape[axis + 1 :]
-    type = TileType(i32 if call.word.startswith("arg") else value.tile.dtype, shape)
-    return call.emitter.emit(ops.Reduce(kind=call.word, axis=axis, operands=[value]), call.at, type)[0]
 
 
 @word("mma")

@@ -15,6 +15,8 @@ from tilec.language.tiles import DTypeLike, Index, Operand, Scalar, Shape, Tile,
 
 __all__: list[str] = [
     "abs",
+    "all",
+    "any",
     "arange",
     "argmax",
     "argmin",
@@ -67,6 +69,8 @@ __all__: list[str] = [
     "zeros",
 ]
 
+Axes = int | tuple[int, ...] | None
+"""Axes of a reduction: negative ones count from the end, None is all of them."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 inf: Final = float("inf")
@@ -307,18 +311,31 @@ def ceil(x: Operand, /) -> Tile:
     not_compiled()
 
 
-def sum(x: Tile, /, axis: int | None = None) -> Tile:
-    """Sum over an axis, which is removed; over all axes if `axis` is None. Floats are summed in f32."""
+def sum(x: Tile, /, axis: Axes = None, *, keepdims: bool = False) -> Tile:
+    """Sum over an axis, over each axis of a tuple, or over all if `axis` is None. The axes are removed; with `keepdims=True`
+    they have extent 1. Floats are summed in f32 and rounded once to the dtype of `x`; integers wrap. Refused: an axis that `x`
+    lacks or that is named twice (E0203), booleans (E0204), scalars (E0206)."""
     not_compiled()
 
 
-def max(x: Tile, /, axis: int | None = None) -> Tile:
-    """Largest element over an axis, which is removed."""
+def max(x: Tile, /, axis: Axes = None, *, keepdims: bool = False) -> Tile:
+    """Largest element over axes, as of `sum`; a number wins over a NaN."""
     not_compiled()
 
 
-def min(x: Tile, /, axis: int | None = None) -> Tile:
-    """Smallest element over an axis, which is removed."""
+def min(x: Tile, /, axis: Axes = None, *, keepdims: bool = False) -> Tile:
+    """Smallest element over axes, as of `sum`; a number wins over a NaN."""
+    not_compiled()
+
+
+def any(x: Tile, /, axis: Axes = None, *, keepdims: bool = False) -> Tile:
+    """Whether an element over axes, as of `sum`, is true, as a tile of booleans; of numbers it is refused (E0204): compare them
+    first. Without an axis the result is a scalar, which `if` takes."""
+    not_compiled()
+
+
+def all(x: Tile, /, axis: Axes = None, *, keepdims: bool = False) -> Tile:
+    """Whether all elements over axes, as of `sum`, are true; otherwise as `any`."""
     not_compiled()
 
 
