@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests import campaign
 from tests.words.kernels import ARCHITECTURES, One, refusal
-from tilec.atoms.error_function import NEAR, TAIL
+from tilec.atoms.error_function import NEAR, ONE, TAIL
 from tilec.interpreter.dtypes import numpy_dtype
 from tilec.ir.types import DTYPES
 
@@ -29,7 +30,7 @@ BIT_STEP = 1009
 """Every float from 2^-3 to 8 whose bits differ by multiples of it is in the dense set, about 50 000."""
 
 
-PART = 1 << 22
+PART = 1 << 19
 """Floats of one case of the campaign."""
 
 
@@ -82,11 +83,11 @@ def test_the_error_over_a_dense_set() -> None:
     assert (np.abs(by_steps(x, -EX2_ERROR)) <= 1).all()
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("first", range(0x3D000000, 0x40900000, PART))
+@pytest.mark.parametrize("first", campaign.first(1, sorted(range(0x3D000000, 0x40900000, PART), key=lambda n: n != ONE)))
 def test_the_error_of_every_float(first: int) -> None:
-    """All f32 from 2^-5 to 4.5; below, erf is as good as linear, and above it is 1."""
-    x = np.arange(first, min(first + PART, 0x40900000), dtype=np.uint32).view(np.float32)
+    """All f32 from 2^-5 to 4.5; below, erf is as good as linear, and above it is 1. The default run has those from 1 on, where
+    the error is largest."""
+    x = np.arange(first, first + PART, dtype=np.uint32).view(np.float32)
     assert max(units(by_steps(x, error), x) for error in (0.0, EX2_ERROR, -EX2_ERROR)) <= MEASURED
 
 
