@@ -22,7 +22,7 @@ SECTIONS: Final = {
     "Where a block is": ("bid", "num_blocks", "cdiv"),
     "Memory": ("load", "store", "gather", "scatter", "atomic_add", "atomic_max", "atomic_min"),
     "Making tiles": ("arange", "full", "zeros", "inf"),
-    "Shapes and dtypes": ("astype", "bitcast", "reshape", "permute", "broadcast_to"),
+    "Shapes and dtypes": ("astype", "bitcast", "reshape", "permute", "broadcast_to", "join", "split"),
     "Element by element": (
         "where", "maximum", "minimum", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "tanh", "sin", "cos",
         "floor", "ceil", "erf", "mulhi",

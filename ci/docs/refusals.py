@@ -18,6 +18,7 @@ from typing import Final
 FRONTEND: Final = (
     "words",
     "reductions",
+    "joins",
     "memory",
     "directives",
     "arithmetic",

@@ -6,7 +6,7 @@ import ast
 from typing import Final
 
 from tilec.diagnostics.spelling import ask_first
-from tilec.frontend import arithmetic, memory, reductions, words
+from tilec.frontend import arithmetic, joins, memory, reductions, words
 from tilec.frontend.arguments import Call
 from tilec.frontend.emitter import Term, describe, number_of, usable
 from tilec.frontend.expressions import expression, package_of
@@ -19,7 +19,7 @@ from tilec.frontend.vocabulary import METHODS, WORDS
 from tilec.ir.types import DType
 
 MAX_CALL_DEPTH = 32
-_MEANINGS: Final = (memory, reductions, words)  # importing them fills `WORDS`
+_MEANINGS: Final = (joins, memory, reductions, words)  # importing them fills `WORDS`
 
 
 def call(scope: Scope, node: ast.Call) -> Term:

@@ -40,6 +40,7 @@ __all__: list[str] = [
     "gather",
     "grid",
     "inf",
+    "join",
     "kernel",
     "load",
     "log",
@@ -59,6 +60,7 @@ __all__: list[str] = [
     "scatter",
     "sigmoid",
     "sin",
+    "split",
     "sqrt",
     "store",
     "sum",
@@ -379,4 +381,17 @@ def permute(x: Tile, axes: tuple[int, ...], /) -> Tile:
 
 def broadcast_to(x: Operand, shape: Shape, /) -> Tile:
     """Repeat along axes of extent 1, as numpy does."""
+    not_compiled()
+
+
+def join(a: Operand, b: Operand, /) -> Tile:
+    """Two tiles of one dtype along a new last axis: of shapes `s`, which broadcast, the result has `(*s, 2)`, and reshaped it
+    has their elements in turn. Refused: different dtypes (E0201), shapes that do not broadcast (E0202), more elements than a
+    tile has (E0203)."""
+    not_compiled()
+
+
+def split(x: Tile, /) -> tuple[Tile, Tile]:
+    """The inverse of `join`: `a, b = split(x)` of shape `(*s, 2)` gives two tiles of shape `s`, the elements at 0 and at 1 of
+    the last axis, every bit kept. Another last axis is refused (E0202)."""
     not_compiled()
