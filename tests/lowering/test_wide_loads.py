@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from tests import shipped
 from tests.programs.machines import manifest
 from tilec import cache
 from tilec.artifact.manifest_reader import manifest_from_json
-from tilec.artifact.records import Manifest, parameter_specs
+from tilec.artifact.records import Manifest, json_bytes, parameter_specs
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble
 from tilec.audit.contract import disagreements
@@ -30,6 +32,7 @@ from tilec.link import link
 from tilec.lowering import lower
 from tilec.passes.schedule import prepare
 from tilec.pipeline import STAGES, Request, Work, run_stage
+from tilec.project.build.contract import contract_difference
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_80, SM_90A, SM_100A, SM_120A, TARGETS, Target
 
@@ -138,18 +141,50 @@ def test_a_base_of_16_bytes_is_a_fault(tmp_path: Path) -> None:
     assert "alignment" in {fault.kind for fault in report.faults}
 
 
-def test_the_launcher_checks_the_base(tmp_path: Path) -> None:
-    source(tmp_path)
-    sources = {"k.py": cache.FileDigests().digest(tmp_path / "k.py")}
+def linked_products(folder: Path) -> Work:
+    """What the pipeline makes of the kernel with `vector = 32`."""
+    source(folder)
+    sources = {"k.py": cache.FileDigests().digest(folder / "k.py")}
     fingerprints = {stage.name: "" for stage in STAGES}
-    work = Work(Request("k", "k.py", str(tmp_path), {}, sources, {}, fingerprints, (Overrides(vector=32),)), SM_100A)
-    with contextlib.closing(cache.Store(tmp_path / "store")) as store:
+    work = Work(Request("k", "k.py", str(folder), {}, sources, {}, fingerprints, (Overrides(vector=32),)), SM_100A)
+    with contextlib.closing(cache.Store(folder / "store")) as store:
         for stage in STAGES:
             run_stage(stage, work, store)
     link(work)
+    return work
+
+
+def test_the_launcher_checks_the_base(tmp_path: Path) -> None:
+    work = linked_products(tmp_path)
     linked = manifest_from_json(work.data("json"))
     assert {spec.name: spec.align for spec in linked.tensors} == {"x": 32, "w": 32, "out": 16}
     assert not list(disagreements(linked, work.function()))
+
+
+def test_an_artifact_of_another_machine_is_accepted_with_its_alignments_only(tmp_path: Path) -> None:
+    """What a build farm or a shared cache gives is compared with its tile IR, which has the alignments of the signature."""
+    products = linked_products(tmp_path).products
+    assert contract_difference(products) == ""
+    for changes, said in (
+        ({"x": 16, "w": 16}, "its PTX loads 32 bytes at once from bases that its manifest does not align"),
+        ({"x": 64}, "the tensors of its manifest and of its tile IR differ"),
+        ({"w": 8}, "the tensors of its manifest and of its tile IR differ"),
+        ({"out": 32}, "the tensors of its manifest and of its tile IR differ"),
+    ):
+        manifest = json.loads(products["json"])
+        for tensor in manifest["tensors"]:
+            tensor["align"] = changes.get(tensor["name"], tensor["align"])
+        assert contract_difference({**products, "json": json.dumps(manifest).encode()}) == said
+
+
+def test_only_loads_of_32_bytes_need_such_bases(tmp_path: Path) -> None:
+    """A schedule without them keeps the alignments of the signature."""
+    products = linked_products(tmp_path).products
+    manifest = json.loads(products["json"])
+    manifest["schedule"]["vector"] = 16
+    manifest["digests"]["schedule"] = hashlib.sha256(json_bytes(manifest["schedule"])).hexdigest()
+    changed = {**products, "json": json.dumps(manifest).encode()}
+    assert contract_difference(changed) == "the tensors of its manifest and of its tile IR differ"
 
 
 @pytest.mark.parametrize("target", [SM_80, SM_90A], ids=str)
