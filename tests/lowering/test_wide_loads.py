@@ -55,6 +55,17 @@ def k(x: tl.In[tl.{dtype}, K], w: tl.In[tl.{dtype}, N, K], out: tl.Out[tl.f32, N
         acc += a[None, :] * tl.load(w, (n, k), shape=(1, {block}), pad=0).astype(tl.f32)
     tl.store(out, n, tl.sum(acc, axis=1))
 """
+COPY = """import tilec as tl
+
+class K(tl.Dim):
+    "elements"
+
+@tl.kernel
+def k(x: tl.In[tl.{dtype}, K], out: tl.Out[tl.{dtype}, K]):
+    tl.grid(tl.cdiv(K, 1024))
+    tl.requires(K % 32 == 0)
+    tl.store(out, tl.bid(0), tl.load(x, tl.bid(0), shape=1024, pad={pad}), mask=True)
+"""
 WIDE = re.compile(r"ld\.global(?:\.nc)?(?:\.L1::no_allocate\.L2::128B)?\.v8\.b32")
 WITH_WIDE_LOADS = [target for target in TARGETS if target.capability >= (10, 0)]
 
@@ -96,6 +107,25 @@ def test_tiles_of_no_whole_vector_keep_their_loads(tmp_path: Path) -> None:
     function = scheduled(tmp_path, block=8)
     assert alignments(function) == {"x": 16, "w": 16, "out": 16}
     assert not WIDE.search(lower(function, SM_100A).mlir)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8", "f8e4m3", "boolean"])
+def test_tensors_of_8_bits_keep_their_alignment(dtype: str, tmp_path: Path) -> None:
+    """A thread has 16 elements of a row side by side, which are 16 bytes: a stricter base would serve no load."""
+    path = tmp_path / "k.py"
+    path.write_text(COPY.format(dtype=dtype, pad="False" if dtype == "boolean" else "0"), encoding="utf-8")
+    function = prepare(load_kernel(path, {}, root=tmp_path), SM_100A, Overrides(warps=1, vector=32))
+    assert alignments(function) == {"x": 16, "out": 16}
+    assert widths(function) == {16}
+
+
+def test_a_signature_that_takes_any_base_keeps_it(tmp_path: Path) -> None:
+    """`Align[2]` says that callers have bases of no 16 bytes: a schedule does not take that back."""
+    path = tmp_path / "k.py"
+    text = KERNEL.format(dtype="f16", block=512, multiple=16).replace("tl.f16, N, K]", "tl.f16, N, K, tl.Align[2]]")
+    path.write_text(text, encoding="utf-8")
+    function = prepare(load_kernel(path, {}, root=tmp_path), SM_100A, Overrides(warps=1, vector=32))
+    assert alignments(function) == {"x": 32, "w": 2, "out": 16}
 
 
 def test_other_schedules_load_16_bytes(tmp_path: Path) -> None:

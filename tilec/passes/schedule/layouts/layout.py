@@ -86,14 +86,18 @@ class _Alignments:
         return expr_divisor(tensor.dims[-1], self.symbols) * tensor.dtype.bytes
 
     def raise_for_loads(self, bytes_: int) -> None:
-        """Align the tensors that are only read, where nothing but the base keeps a load of whole vectors from `bytes_`."""
+        """Align the tensors that are only read, where nothing but the base keeps a load of whole vectors from `bytes_`: not
+        those of 8 bits, of which a thread has too few side by side, nor those that the signature aligns to less than usual."""
         for op in list(self.function.body.walk()):
             if not isinstance(op, Load):
                 continue
             parameter = self.function.parameter_of(op.source)
-            row = op.tile.tile.shape[-1] * op.tile.tile.dtype.bytes if op.tile.tile.shape else 0
-            if parameter.access is Access.IN and row and row % bytes_ == 0 and self.of(op, bytes_) % bytes_ == 0:
-                parameter.value.type = replace(parameter.value.tensor, align=max(bytes_, parameter.value.tensor.align))
+            size, tensor = op.tile.tile.dtype.bytes, parameter.value.tensor
+            row = op.tile.tile.shape[-1] * size if op.tile.tile.shape else 0
+            if parameter.access is not Access.IN or tensor.align < VECTOR or size * FIRST_DIGIT < VECTOR:
+                continue
+            if row and row % bytes_ == 0 and self.of(op, bytes_) % bytes_ == 0:
+                parameter.value.type = replace(tensor, align=max(bytes_, tensor.align))
 
 
 def _load_as_broadcast(function: Function, natural_of: NaturalLayout) -> None:
