@@ -240,10 +240,9 @@ def test_a_definition_in_one_block_alone_is_not_followed() -> None:
     found = alike(function)
     plain, careful = Flow(function), Flow(function, {}, found.apart)
     copied = function.instructions[5]
-    followed = plain.symbolic(copied.operands[1], 5)
-    assert isinstance(followed, Sum) and found.base(followed.base)
-    kept = careful.symbolic(copied.operands[1], 5)
-    assert isinstance(kept, Sum) and not found.base(kept.base)
+    for flow in (plain, careful):
+        kept = flow.symbolic(copied.operands[1], 5)
+        assert isinstance(kept, Sum) and not found.base(kept.base)
 
 
 @pytest.mark.parametrize(
@@ -263,6 +262,46 @@ def test_sums_and_numbers(text: list[str], expected: Sum) -> None:
     function = program(text)
     flow = Flow(function)
     assert flow.symbolic(function.instructions[1].operands[0], 2) == expected
+
+
+def test_the_only_definition_of_a_register_is_not_its_value_before_it() -> None:
+    """In every iteration but the first, the sum is that of the iteration before."""
+    function = program([
+        "mov.u32 %r0, 0;", "add.u32 %r1, %r0, 8;", "setp.eq.u32 %p0, %r0, 0;", "@%p0 bra L5;", "mov.u32 %r4, %r2;",
+        "add.u32 %r2, %r1, 8;", "mov.u32 %r3, %r2;", "add.u32 %r0, %r0, 1;", "setp.lt.u32 %p1, %r0, 2;", "@%p1 bra L1;",
+    ])  # fmt: skip
+    flow = Flow(function)
+    assert flow.symbolic(function.instructions[4].operands[1], 4) == Sum(("%r2", -5), 0)
+    assert flow.symbolic(function.instructions[6].operands[1], 6) == Sum(("%r0", -2), 16)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["{ .reg .b64 q; mov.b64 q, 5; mov.b64 {%r1, %r2}, q; }"],
+        ["mov.u32 %r1, 5;", "add.ftz.f32 %r2, %r1, %r1;"],
+        ["mov.u32 %r1, 5;", "add.u16x2 %r2, %r1, 3;"],
+        ["mov.u32 %r1, 5;", "add.sat.s32 %r2, %r1, 3;"],
+        ["setp.eq.u32 %p0, %r0, 0;", "@%p1 setp.ne.u32 %p0, %r0, 0;", "selp.b32 %r2, 1, 2, %p0;"],
+    ],
+)
+def test_instructions_of_other_kinds_are_not_followed(lines: list[str]) -> None:
+    function = program(lines)
+    last = len(function.instructions) - 2
+    found = Flow(function).symbolic(function.registers[2], last + 1)
+    assert found == Sum(("%r2", last), 0)
+
+
+def test_the_low_bits_of_a_shift_are_those_of_its_own_amount() -> None:
+    function = program(["mov.u32 %r3, 0; shl.b32 %r1, %r0, %r3; mov.u32 %r3, 8; or.b32 %r2, %r1, 3;"])
+    assert Flow(function).symbolic(function.registers[2], 4) == Sum(("%r2", 3), 0)
+
+
+def test_a_name_that_an_inner_scope_declares_again_is_another_register() -> None:
+    function = program(["{ .reg .b32 %r0; mov.u32 %r1, %r0; }", "mov.u32 %r2, %r0;"])
+    inner, outer = (Flow(function).symbolic(one.operands[1], at) for at, one in enumerate(function.instructions[:2]))
+    assert isinstance(inner, Sum) and isinstance(outer, Sum)
+    assert str(inner.base).split("'")[1] != str(outer.base).split("'")[1]
 
 
 def test_a_float_is_no_number() -> None:

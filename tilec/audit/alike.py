@@ -14,12 +14,12 @@ of the first axis) and the thread that a warp elects: it depends only on the mas
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from tilec.audit.copies import Unclear
 from tilec.audit.flow import Base, Choice, Flow, Peer, Product, registers
+from tilec.audit.graph import ENDS
 
 ALIKE: Final = frozenset(
     f"%{name}" for name in (
@@ -35,7 +35,6 @@ COMPUTED: Final = frozenset((
 """Instructions whose results depend on their operands alone. `.cc` leaves a carry, but nothing here reads it."""
 SHIFTED: Final = frozenset({"u32", "s32", "b32"})
 """Types of a number of a block, which is not negative."""
-ENDS: Final = ("ret", "exit", "trap")
 ELSEWHERE: Final = ("call", "brx")
 """Instructions after which the function does not say what is executed next."""
 
@@ -51,14 +50,13 @@ class Alike:
             elsewhere = instruction.opcode == "bra" and getattr(instruction.operands[0], "name", "") not in code.labels
             if elsewhere or instruction.opcode in ELSEWHERE:
                 raise Unclear(f"PTX line {instruction.line}: where `{instruction.opcode}` leads")
-        self._graph = _Graph(self.instructions, code.labels)
         everywhere = {register.index for one in self.instructions for register in _all(one.operands)}
         self._other = {index for index in everywhere if not self.flow.is_defined(index)}
         self.apart: set[int] = set()
         self._halved = {position for position, one in enumerate(self.instructions) if self._is_number_of_pair(one)}
         self._spread()
         self._names = {
-            operand.name for one in self.instructions for operand in _all(one.operands) if operand.index in self._other
+            flow.name(operand) for one in self.instructions for operand in _all(one.operands) if operand.index in self._other
         }
 
     def executed(self, position: int) -> bool:
@@ -104,7 +102,7 @@ class Alike:
                 decides = instruction.opcode == "bra" or instruction.opcode in ENDS
                 if decides and guard is not None and guard.index in self._other and position not in branches:
                     branches.add(position)
-                    self.apart |= self._graph.until_paths_meet(position)
+                    self.apart |= self.flow.graph.until_paths_meet(position)
 
     def _differs(self, position: int, instruction: Any) -> bool:
         if not self.executed(position):
@@ -120,62 +118,6 @@ class Alike:
         if special:
             return operand.name in ALIKE
         return not any(register.index in self._other for register in _all((operand,)))
-
-
-class _Graph:
-    """Blocks of instructions that are executed one after the other, and where each leads; the last is the end."""
-
-    def __init__(self, instructions: list[Any], labels: dict[str, int]) -> None:
-        count = len(instructions)
-        leaves = [position for position, one in enumerate(instructions) if one.opcode == "bra" or one.opcode in ENDS]
-        targets = (labels[name] for one in instructions if one.opcode == "bra" for name in [one.operands[0].name])
-        self.starts = sorted({0, count, *(position + 1 for position in leaves), *targets})
-        self.end = len(self.starts) - 1
-        self.next: list[set[int]] = []
-        for block in range(self.end):
-            last = self.starts[block + 1] - 1
-            one = instructions[last]
-            following: set[int] = set()
-            if one.opcode == "bra":
-                following.add(self.block_of(labels[one.operands[0].name]))
-            elif one.opcode in ENDS:
-                following.add(self.end)
-            if one.guard is not None or not (one.opcode == "bra" or one.opcode in ENDS):
-                following.add(block + 1)
-            self.next.append(following)
-        self.next.append(set())
-        self.met = self._passed_by_all()
-
-    def block_of(self, position: int) -> int:
-        """The block of an instruction."""
-        return bisect_right(self.starts, position) - 1
-
-    def until_paths_meet(self, position: int) -> set[int]:
-        """The instructions on the paths from a branch up to the block that all its paths to the end pass first."""
-        branch = self.block_of(position)
-        later = self.met[branch] - {branch}
-        # The first of them: all others are passed after it.
-        joined = next((block for block in later if self.met[block] == later), None)
-        reached: set[int] = set()
-        left = [block for block in self.next[branch] if block != joined]
-        while left:
-            block = left.pop()
-            if block not in reached:
-                reached.add(block)
-                left += [following for following in self.next[block] if following != joined]
-        return {at for block in reached - {self.end} for at in range(self.starts[block], self.starts[block + 1])}
-
-    def _passed_by_all(self) -> list[set[int]]:
-        """For each block, those that every path from it to the end passes, itself included; all blocks if there is no path."""
-        passed = [set(range(self.end + 1)) for _ in range(self.end)] + [{self.end}]
-        changed = True
-        while changed:
-            changed = False
-            for block in reversed(range(self.end)):
-                found = {block} | set[int].intersection(*(passed[following] for following in self.next[block]))
-                changed |= found != passed[block]
-                passed[block] = found
-        return passed
 
 
 def _all(operands: Iterable[Any]) -> Iterator[Any]:

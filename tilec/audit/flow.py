@@ -2,16 +2,19 @@
 
 A value is a base plus a constant, or a choice between two values by a predicate. A base is a symbol, a register with an
 unresolved definition, a product, an address in another block, or a choice. Special registers of known value are numbers. A
-register with several definitions is identified with the last definition in the basic block that uses it, so equal bases have
-equal values. A register with a single definition has that value at every use; the emulator finds uses before the definition.
+register is identified with its only definition, if every path to the use passes it (`graph`), and otherwise with the last
+definition in the basic block that uses it. So equal bases have equal values. The only definition would not be enough: before
+it, an iteration of a loop has the value of the iteration before.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
+
+from tilec.audit.graph import Graph
 
 MOVES: Final = ("mov", "cvta")
 DEPTH: Final = 64
@@ -71,13 +74,12 @@ class Flow:
         self.instructions: list[Any] = function.instructions
         self._special, self._unfollowed = special or {}, unfollowed
         self._definitions: dict[int, list[int]] = {}
-        starts = {0, *function.labels.values()}
+        self.graph = Graph(function)
+        declared = Counter(register.name for register in function.registers)
+        self._hidden = {name for name, times in declared.items() if times > 1}
         for position, instruction in enumerate(self.instructions):
-            if instruction.opcode in ("bra", "ret", "exit", "brx"):
-                starts.add(position + 1)
             for register in registers(instruction.operands[:1]):
                 self._definitions.setdefault(register.index, []).append(position)
-        self._starts = sorted(starts)
 
     def symbolic(self, operand: Any, position: int, depth: int = 0) -> SymbolicValue:
         """The value of an operand of the instruction at index `position`."""
@@ -90,8 +92,12 @@ class Flow:
             return Sum(name, operand.offset) if hasattr(operand, "offset") and name else Sum((str(operand), position), 0)
         known = self._definitions.get(operand.index, [])
         last = self._last(known, position)
-        at = known[0] if len(known) == 1 else last
-        return self._defined_value(operand, at, depth + 1) if at >= 0 and depth < DEPTH else Sum((operand.name, last), 0)
+        at = known[0] if len(known) == 1 and self.graph.passed_before(known[0], position) else last
+        return self._defined_value(operand, at, depth + 1) if at >= 0 and depth < DEPTH else Sum((self.name(operand), last), 0)
+
+    def name(self, register: Any) -> str:
+        """The name of a register in a base, unlike that of every other: an inner scope may declare a name again."""
+        return f"{register.name}#{register.index}" if register.name in self._hidden else register.name
 
     def is_defined(self, index: int) -> bool:
         """Whether an instruction defines a register."""
@@ -105,26 +111,30 @@ class Flow:
     def _last(self, known: list[int], position: int) -> int:
         """The last definition before `position` in its basic block; if there is none, -1 minus the index of the block's
         start."""
-        start = self._starts[bisect_right(self._starts, position) - 1]
+        start = self.graph.starts[self.graph.block_of(position)]
         return max((definition for definition in known if start <= definition < position), default=-1 - start)
 
     def _defined_value(self, register: Any, at: int, depth: int) -> SymbolicValue:
         instruction = self.instructions[at]
-        itself = Sum((register.name, at), 0)
-        if instruction.guard is not None or at in self._unfollowed:
+        itself = Sum((self.name(register), at), 0)
+        alone = getattr(instruction.operands[0], "index", None) == register.index
+        if instruction.guard is not None or at in self._unfollowed or not alone:
             return itself
         sources = instruction.operands[1:]
         if instruction.opcode in MOVES and len(sources) == 1 and not hasattr(sources[0], "items"):
             return self.symbolic(sources[0], at, depth)
         if instruction.opcode == "selp":
+            chosen = self._definitions.get(getattr(sources[2], "index", -1), [])
+            if len(chosen) != 1 or not self.graph.passed_before(chosen[0], at):
+                return itself
             return Choice(sources[2].index, self.symbolic(sources[0], at, depth), self.symbolic(sources[1], at, depth))
+        whole = bool(_WHOLE & set(instruction.modifiers)) and not {"sat", "hi", "wide"} & set(instruction.modifiers)
         if instruction.opcode == "mapa" and len(sources) == 2:
             address, rank = (summed(self.symbolic(source, at, depth)) for source in sources)
             return Sum(Peer(rank.constant, address.base), address.constant) if rank.base is None else itself
-        whole = len(sources) == 3 and "lo" in instruction.modifiers and _WHOLE & set(instruction.modifiers)
-        if instruction.opcode == "mad" and whole:
+        if instruction.opcode == "mad" and whole and len(sources) == 3:
             return self._product(sources, at, depth) or itself
-        if instruction.opcode in ("add", "sub", *_NUMBERS) and len(sources) == 2:
+        if instruction.opcode in ("add", "sub", *_NUMBERS) and whole and len(sources) == 2:
             left, right = (summed(self.symbolic(source, at, depth)) for source in sources)
             if (number := _number(instruction, left, right)) is not None:
                 return Sum(None, number)
@@ -148,16 +158,17 @@ class Flow:
     def _low_zeros(self, operand: Any, constant: int, position: int) -> bool:
         """Whether a register's low bits are zero at every bit of `constant`, because of a left shift or a multiplication."""
         known = self._definitions.get(getattr(operand, "index", -1), [])
-        if len(known) != 1 or constant < 0:
+        if len(known) != 1 or constant < 0 or not self.graph.passed_before(known[0], position):
             return False
         instruction = self.instructions[known[0]]
-        factor = self.symbolic(instruction.operands[-1], position)
+        factor = self.symbolic(instruction.operands[-1], known[0])
         if instruction.guard is not None or not isinstance(factor, Sum) or factor.base is not None or factor.constant < 1:
             return False
         if instruction.opcode == "shl":
-            return constant < 1 << factor.constant
+            return constant < 1 << min(factor.constant, 64)
         return (
             instruction.opcode == "mul"
+            and bool(_WHOLE & set(instruction.modifiers))
             and "hi" not in instruction.modifiers
             and constant < (factor.constant & -factor.constant)
         )
@@ -166,10 +177,10 @@ class Flow:
 def _number(instruction: Any, left: Sum, right: Sum) -> int | None:
     """The result for two numbers, if no type of 32 or 64 bits wraps it; None for `add` and `sub`."""
     compute = _NUMBERS.get(instruction.opcode)
-    if compute is None or left.base is not None or right.base is not None or "hi" in instruction.modifiers:
+    if compute is None or left.base is not None or right.base is not None:
         return None
     small = 0 <= left.constant < _LIMIT and 0 <= right.constant < (32 if instruction.opcode == "shl" else _LIMIT)
-    number = compute(left.constant, right.constant) if small and _WHOLE & set(instruction.modifiers) else -1
+    number = compute(left.constant, right.constant) if small else -1
     return number if 0 <= number < _LIMIT else None
 
 

@@ -61,6 +61,7 @@ SOURCES: Final = {
         "audit/copies.py",
         "audit/findings.py",
         "audit/flow.py",
+        "audit/graph.py",
         "audit/halves.py",
         "audit/maps.py",
         "audit/pairs.py",
