@@ -21,9 +21,10 @@ class Unclear(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy by a tensor map: `maps` with the predicates that select each, `offsets` of its coordinates from their `bases`,
-    outermost axis first; `barrier` is the mbarrier that counts its bytes, None for a store."""
+    """The copy by a tensor map at index `position`: `maps` with the predicates that select each, `offsets` of its coordinates
+    from their `bases`, outermost axis first; `barrier` is the mbarrier that counts its bytes, None for a store."""
 
+    position: int
     line: int
     maps: tuple[tuple[dict[int, bool], TensorMapSpec], ...]
     bases: tuple[Any, ...]
@@ -33,10 +34,10 @@ class Copy:
 
 @dataclass(slots=True)
 class Barrier:
-    """The bytes that a phase expects, the bytes counted in place of those that a smaller box omits (`compensation`), and the
-    bytes of each full box."""
+    """The bytes that a phase expects by each instruction, by its index; the bytes counted in place of those that a smaller box
+    omits (`compensation`), and the bytes of each full box."""
 
-    expected: set[int] = field(default_factory=set[int])
+    expected: dict[int, int] = field(default_factory=dict[int, int])
     compensation: list[SymbolicValue] = field(default_factory=list[SymbolicValue])
     copied: dict[Any, int] = field(default_factory=dict[Any, int])
 
@@ -47,6 +48,24 @@ class BlockCopies:
 
     copies: list[Copy]
     barriers: dict[Any, Barrier]
+
+
+def refuse_unknown_forms(instruction: Any) -> None:
+    """Raises Unclear for an instruction that counts bytes at an mbarrier, or uses a tensor map, in a form that is not judged:
+    only copies of a box are (PTX ISA, "Tensor copy modes")."""
+    modifiers = instruction.modifiers
+    where = f"PTX line {instruction.line}: "
+    if instruction.opcode != "cp" or "tensor" not in modifiers:
+        if any(word.startswith("mbarrier::complete_tx") for word in modifiers):
+            raise Unclear(where + "bytes that no tensor map copies")
+        return
+    others = [
+        word
+        for word in modifiers
+        if word in ("reduce", "prefetch", "multicast::cluster") or word.startswith(("im2col", "tile::"))
+    ]
+    if others:
+        raise Unclear(where + f"a copy with `.{others[0]}`")
 
 
 def cut(offsets: set[tuple[int, ...]], shape: tuple[int, ...]) -> Mapping[tuple[int, ...], tuple[int, ...]]:

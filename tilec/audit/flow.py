@@ -59,7 +59,7 @@ Base = str | tuple[str, int] | Product | Peer | Choice
 _NUMBERS: Final = {
     "and": int.__and__, "or": int.__or__, "xor": int.__xor__, "shl": int.__lshift__, "mul": int.__mul__,
 }  # fmt: skip
-_WHOLE: Final = frozenset({"b32", "s32", "u32", "b64", "s64", "u64"})
+WHOLE: Final = frozenset({"b32", "s32", "u32", "b64", "s64", "u64"})
 _LIMIT: Final = 2**31
 """Numbers from 0 up to this one are the same in each of these types."""
 
@@ -128,7 +128,7 @@ class Flow:
             if len(chosen) != 1 or not self.graph.passed_before(chosen[0], at):
                 return itself
             return Choice(sources[2].index, self.symbolic(sources[0], at, depth), self.symbolic(sources[1], at, depth))
-        whole = bool(_WHOLE & set(instruction.modifiers)) and not {"sat", "hi", "wide"} & set(instruction.modifiers)
+        whole = bool(WHOLE & set(instruction.modifiers)) and not {"sat", "hi", "wide"} & set(instruction.modifiers)
         if instruction.opcode == "mapa" and len(sources) == 2:
             address, rank = (summed(self.symbolic(source, at, depth)) for source in sources)
             return Sum(Peer(rank.constant, address.base), address.constant) if rank.base is None else itself
@@ -168,7 +168,7 @@ class Flow:
             return constant < 1 << min(factor.constant, 64)
         return (
             instruction.opcode == "mul"
-            and bool(_WHOLE & set(instruction.modifiers))
+            and bool(WHOLE & set(instruction.modifiers))
             and "hi" not in instruction.modifiers
             and constant < (factor.constant & -factor.constant)
         )

@@ -11,30 +11,26 @@ is derived and the status is unknown. Two blocks of a pair copy a tile together 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from importlib import import_module
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 from tilec.artifact.records import Manifest, TensorMapSpec
 from tilec.audit import clusters, pairs
 from tilec.audit.alike import Alike
 from tilec.audit.contract import arguments_agree
-from tilec.audit.copies import Barrier, BlockCopies, Copy, Differs, Unclear, cut, named
+from tilec.audit.copies import Barrier, BlockCopies, Copy, Differs, Unclear, cut, named, refuse_unknown_forms
+from tilec.audit.descriptors import swizzles
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN
-from tilec.audit.flow import Choice, Flow, Sum, SymbolicValue, summed
+from tilec.audit.flow import WHOLE, Choice, Flow, Sum, SymbolicValue, summed
 from tilec.audit.values import tile_shape
 from tilec.ir.core import Function
 from tilec.ir.ops import MemoryOp
 from tilec.ir.types import DTYPES
 
 Result = dict[str, Any]
-LAYOUTS: Final = {1: 128, 2: 64, 3: 32}
-"""Bytes of a swizzle by bits 62 and 63 of a matrix descriptor: the layout field of `wgmma` (PTX ISA, "Matrix Descriptor
-Format"), and of `tcgen05.mma` without its lowest bit, which is set only for a swizzle of other atoms ("Shared memory
-descriptor", bits 61 to 63)."""
-READERS: Final = (("wgmma", "mma_async"), ("tcgen05", "mma"))
-"""Instructions, by opcode and modifier, that read operands in shared memory through descriptors."""
 
 
 def checked(manifest: Manifest, function: Function, ptx: str) -> Result:
@@ -81,6 +77,7 @@ class _Maps:
     ) -> None:  # fmt: skip
         special = {} if rank is None else {"%cluster_ctarank": rank, "%cluster_ctaid.x": rank}
         self.function, self.flow = function, Flow(code, special, apart)
+        self._alone = Flow(code, special)  # of this block, whatever the others execute
         self.barriers: dict[Any, Barrier] = {}
         if len(code.parameters) != len(manifest.abi):
             raise Differs(f"the PTX has {len(code.parameters)} arguments, the manifest has {len(manifest.abi)}")
@@ -104,12 +101,14 @@ class _Maps:
             if copy.barrier is not None:
                 self._smaller_boxes(copy)
         for address, barrier in self.barriers.items():
-            if barrier.copied and barrier.expected != {sum(barrier.copied.values())}:
-                expected = ", ".join(map(str, sorted(barrier.expected))) or "no"
+            known = set(barrier.expected.values())
+            if barrier.copied and known != {sum(barrier.copied.values())}:
+                expected = ", ".join(map(str, sorted(known))) or "no"
                 raise Differs(
                     f"{sum(barrier.copied.values())} bytes are copied where {expected} are waited for ({named(address)})"
                 )
         self._swizzles(copies)
+        self._counted_once(copies)
 
     def checked_apart(self) -> BlockCopies:
         """The copies of this block of a cluster, after each check that needs no other block: raises Differs if one fails."""
@@ -127,6 +126,20 @@ class _Maps:
                     )
         return BlockCopies(copies, self.barriers)
 
+    def _counted_once(self, copies: list[Copy]) -> None:
+        """Raises Unclear where the bytes of a copy may be expected, counted or copied more than once."""
+        smaller = Counter(copy.barrier for copy in copies if len(copy.maps) > 1)
+        seen: set[Any] = set()
+        for copy in copies:
+            if (key := (copy.barrier, copy.maps[-1][1].tensor, copy.bases, copy.offsets)) in seen:
+                raise Unclear(f"PTX line {copy.line}: whether a box is copied twice")
+            seen.add(key)
+        for address, barrier in self.barriers.items():
+            if len(barrier.expected) > 1 or (barrier.expected and not barrier.copied):
+                raise Unclear(f"which copies the bytes are expected for ({named(address)})")
+            if len(barrier.compensation) != smaller[address]:
+                raise Unclear(f"which copies bytes are counted in place of ({named(address)})")
+
     def _used(self, copies: list[Copy]) -> None:
         used = {id(spec) for copy in copies for _, spec in copy.maps}
         for spec in self.of_parameter.values():
@@ -136,13 +149,14 @@ class _Maps:
     def _copies(self) -> Iterator[Copy]:
         for position, instruction in enumerate(self.flow.instructions):
             modifiers = instruction.modifiers
+            refuse_unknown_forms(instruction)
             if instruction.opcode == "mbarrier" and ("expect_tx" in modifiers or "complete_tx" in modifiers):
                 barrier = self.barriers.setdefault(self._barrier(instruction.operands[-2], position), Barrier())
                 byte_count = self.flow.symbolic(instruction.operands[-1], position)
                 if "complete_tx" in modifiers:
                     barrier.compensation.append(byte_count)
                 elif isinstance(byte_count, Sum) and byte_count.base is None:
-                    barrier.expected.add(byte_count.constant)
+                    barrier.expected[position] = byte_count.constant
                 else:
                     raise Unclear(f"PTX line {instruction.line}: how many bytes are expected")
             elif instruction.opcode == "cp" and "tensor" in modifiers and "bulk" in modifiers:
@@ -176,6 +190,7 @@ class _Maps:
             )
         barrier = self._barrier(instruction.operands[2], position) if loads else None
         return Copy(
+            position,
             instruction.line,
             maps,
             tuple(value.base for value in coordinate_values),
@@ -253,26 +268,24 @@ class _Maps:
         instruction = self.flow.definition(predicate)
         if instruction is None or instruction.opcode != "setp" or not hasattr(instruction.operands[-1], "value"):
             return None
+        result = getattr(instruction.operands[0], "index", None)  # the second of two results is the opposite
+        if result != predicate or instruction.guard is not None or not WHOLE & set(instruction.modifiers):
+            return None
         limit = int(instruction.operands[-1].value)
         return limit - 1 if "lt" in instruction.modifiers else limit if "le" in instruction.modifiers else None
 
     def _swizzles(self, copies: Iterable[Copy]) -> None:
         """Products must read the copied operands with the swizzles of the maps. A kernel whose products read no descriptors
         finds swizzled elements by arithmetic, which is left to the emulator."""
-        instructions = self.flow.instructions
-        descriptors = [
-            operand.value
-            for instruction in instructions
-            if instruction.opcode == "or" and "b64" in instruction.modifiers
-            for operand in instruction.operands[1:]
-            if hasattr(operand, "value") and operand.value >> 61 & 7
-        ]
-        reads = any(one.opcode == opcode and modifier in one.modifiers for one in instructions for opcode, modifier in READERS)
-        read_sizes = {0 if value >> 61 & 1 else LAYOUTS[value >> 62 & 3] for value in descriptors}
-        written_sizes = {spec.swizzle for copy in copies if copy.barrier is not None for _, spec in copy.maps}
-        if (reads or read_sizes) and read_sizes != written_sizes:
-            read = _bytes(read_sizes - {0}) or "no such swizzle"
-            raise Differs(f"products read rows of {read} bytes, and the maps write rows of {_bytes(written_sizes)}")
+        written = {spec.swizzle for copy in copies if copy.barrier is not None for _, spec in copy.maps}
+        found = list(swizzles(self._alone))
+        read = {size for _, size in found if size is not None}
+        unclear = [line for line, size in found if size is None]
+        if found and (not read <= written or not (unclear or read == written)):
+            sizes = _bytes(read - {0}) or "no such swizzle"
+            raise Differs(f"products read rows of {sizes} bytes, and the maps write rows of {_bytes(written)}")
+        if unclear:
+            raise Unclear(f"PTX line {unclear[0]}: in which layout a product reads an operand")
 
     def _dtype(self, tensor: str) -> str:
         return self.function.parameter(tensor).value.tensor.dtype.name

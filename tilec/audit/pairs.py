@@ -36,6 +36,8 @@ def check(function: Function, alike: Alike, copies_of: Callable[[int], BlockCopi
     both = list(zip(*(block.copies for block in blocks), strict=True))
     _counted_by_leader(both, alike)
     _bytes(function, blocks)
+    for block in blocks:
+        _expected_with_copies(alike.flow, block)
     _at_equal_coordinates(both, alike)
     pair = _Pair(function, set(_columns(alike.flow)))
     for tile in _tiles(both):
@@ -59,8 +61,6 @@ def _executed_by_both(alike: Alike) -> None:
             raise Unclear(where + "which block of a pair executes it")
         if counts and "complete_tx" in one.modifiers:
             raise Unclear(where + "bytes that a block of a pair counts in place of a copy's")
-        if tensor and "multicast::cluster" in one.modifiers:
-            raise Unclear(where + "a copy to several blocks")
         if tensor and any(word.startswith("mbarrier") for word in one.modifiers) and "cta_group::2" not in one.modifiers:
             raise Unclear(where + "a copy of a pair without `.cta_group::2`")
 
@@ -99,10 +99,26 @@ def _bytes(function: Function, blocks: Sequence[BlockCopies]) -> None:
             size = DTYPES[function.parameter(spec.tensor).value.tensor.dtype.name].bytes
             copied[copy.barrier] = copied.get(copy.barrier, 0) + prod(spec.box) * size
     for address, count in copied.items():
-        expected = [block.barriers[address].expected if address in block.barriers else set[int]() for block in blocks]
+        expected = [
+            set(block.barriers[address].expected.values()) if address in block.barriers else set[int]() for block in blocks
+        ]
         if any(len(numbers) != 1 for numbers in expected) or sum(map(sum, expected)) != count:
             known = " and ".join(" or ".join(map(str, sorted(numbers))) or "none" for numbers in expected)
             raise Differs(f"both blocks copy {count} bytes, where they expect {known} ({named(address)})")
+
+
+def _expected_with_copies(flow: Flow, block: BlockCopies) -> None:
+    """Raises Unclear unless a block expects the bytes of copies once, and executes all of them equally often: one after the
+    other, by the same guard."""
+    for address, barrier in block.barriers.items():
+        copies = [copy.position for copy in block.copies if copy.barrier == address]
+        together = {
+            (flow.graph.block_of(at), one.guard and flow.symbolic(one.guard, at), one.guard_negated)
+            for at in (*copies, *barrier.expected)
+            for one in (flow.instructions[at],)
+        }
+        if len(barrier.expected) != 1 or not copies or len(together) != 1:
+            raise Unclear(f"which copies the bytes are expected for ({named(address)})")
 
 
 def _columns(flow: Flow) -> Iterator[int]:

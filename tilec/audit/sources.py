@@ -59,6 +59,7 @@ SOURCES: Final = {
         "audit/alike.py",
         "audit/clusters.py",
         "audit/copies.py",
+        "audit/descriptors.py",
         "audit/findings.py",
         "audit/flow.py",
         "audit/graph.py",
