@@ -35,10 +35,10 @@ class Copy:
 @dataclass(slots=True)
 class Barrier:
     """The bytes that a phase expects by each instruction, by its index; the bytes counted in place of those that a smaller box
-    omits (`compensation`), and the bytes of each full box."""
+    omits (`compensation`, each with the instruction), and the bytes of each full box."""
 
     expected: dict[int, int] = field(default_factory=dict[int, int])
-    compensation: list[SymbolicValue] = field(default_factory=list[SymbolicValue])
+    compensation: list[tuple[Any, SymbolicValue]] = field(default_factory=list[tuple[Any, SymbolicValue]])
     copied: dict[Any, int] = field(default_factory=dict[Any, int])
 
 

@@ -154,7 +154,7 @@ class _Maps:
                 barrier = self.barriers.setdefault(self._barrier(instruction.operands[-2], position), Barrier())
                 byte_count = self.flow.symbolic(instruction.operands[-1], position)
                 if "complete_tx" in modifiers:
-                    barrier.compensation.append(byte_count)
+                    barrier.compensation.append((instruction, byte_count))
                 elif isinstance(byte_count, Sum) and byte_count.base is None:
                     barrier.expected[position] = byte_count.constant
                 else:
@@ -242,26 +242,46 @@ class _Maps:
     def _smaller_boxes(self, copy: Copy) -> None:
         """A smaller box omits exactly the bytes that are counted instead, and has at least as many rows as its predicates
         leave."""
-        *parts, (_, full) = copy.maps
+        (none, full) = copy.maps[-1]
         size = DTYPES[self._dtype(full.tensor)].bytes
-        for chosen, spec in parts:
+        for chosen, spec in copy.maps if none else ():
             where = f"PTX line {copy.line}: a box {list(spec.box)} of `{spec.tensor}`"
             rows = _fewer_rows(full.box, spec.box)
             missing = size * (prod(full.box) - prod(spec.box))
             counted = {
-                number
-                for compensation in self.barriers[copy.barrier].compensation
+                number if self._executed(instruction, chosen) else 0
+                for instruction, compensation in self.barriers[copy.barrier].compensation
                 if (number := _under(compensation, chosen)) is not None
             }
-            if rows is None or missing not in counted:
+            if (rows is None and spec is not full) or missing not in counted:
                 message = f"{', '.join(map(str, sorted(counted))) or 'no'} bytes are counted for what is left out"
                 raise Differs(f"{where} is {missing} bytes short of {list(full.box)}, and {message}")
+            if rows is None:
+                continue
             limits = [self._most(predicate) for predicate, holds in chosen.items() if holds]
             known = [limit for limit in limits if limit is not None]
             if not known:
                 raise Unclear(f"{where}: how many rows are left for it")
             if rows < min(known):
                 raise Differs(f"{where} where {min(known)} rows may be left")
+
+    def _executed(self, instruction: Any, chosen: Mapping[int, bool]) -> bool:
+        """Whether an instruction is executed where these predicates hold: its guard is one of them, or holds with one because
+        it compares the same number with a larger one. Raises Unclear if that is not known."""
+        guard = instruction.guard
+        if guard is None:
+            return True
+        if guard.index in chosen:
+            return chosen[guard.index] is not instruction.guard_negated
+        limit, compared = self._most(guard.index), self.flow.definition(guard.index)
+        for predicate in (index for index, holds in chosen.items() if holds):
+            lower, other = self._most(predicate), self.flow.definition(predicate)
+            if limit is None or lower is None or compared is None or other is None or lower > limit:
+                continue
+            number, unchanged = other.operands[1], compared.modifiers == other.modifiers
+            if unchanged and compared.operands[1] == number and self.flow.definition(getattr(number, "index", -1)) is not None:
+                return not instruction.guard_negated
+        raise Unclear(f"PTX line {instruction.line}: where it is executed")
 
     def _most(self, predicate: int) -> int | None:
         """The largest number that satisfies the comparison of a predicate with a constant, `lt` or `le`."""
