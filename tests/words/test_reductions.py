@@ -131,6 +131,14 @@ def test_one_axis_is_one_operation() -> None:
      ("tl.all(tl.any(a > 0))", "E0206: `all` reduces a tile, found a scalar; use the condition itself"),
      ("tl.max(a > 0)", "E0204: `max` takes numbers; use `any(x)`"),
      ("tl.sum(a, keepdims=1)", "E0203: `keepdims` is `True` or `False`, found `1`; write `keepdims=True`"),
+     ("tl.any(True)", "E0206: `any` reduces a tile, found a scalar; use the condition itself"),
+     ("tl.sum(3.0, keepdims=True)", "E0206: `sum` reduces a tile, found a scalar; a scalar needs no reduction"),
+     ("tl.max(a, a)",
+      "E0203: `max` takes an axis, found a tile of f32 of shape (2, 6, 40); to compare two tiles, use `maximum(a, b)`"),
+     ("tl.any(a > 0, axis=((0, 1), 2))", "E0203: `any` takes an axis, found a tuple of 2; name an axis from 0 to 2"),
+     ("tl.sum(a, axis=1.0)", "E0203: `sum` takes an axis, found `1.0`; name an axis from 0 to 2"),
+     ("tl.argmax(a, axis=(0, 1))", "E0203: `argmax` takes an axis, found a tuple of 2; name an axis from 0 to 2"),
+     ("tl.sum(a, 0, True)", "E0113: `sum` takes 2 arguments by position, 3 given; by position: x, axis; by name: keepdims"),
      ("tl.argmax(a, axis=0, keepdims=True)", "E0113: `keepdims` is not a parameter of `argmax`; its parameters: x, axis")],
 )  # fmt: skip
 def test_refusals(expression: str, said: str) -> None:

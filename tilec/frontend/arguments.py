@@ -50,8 +50,11 @@ class Call:
         optional = {name[:-1] for name in (*positional.split(), *keywords.split()) if name.endswith("?")}
         shown = self.word.removeprefix("builtins.")
         if len(self.arguments) > len(names):
-            raise self.at.error("E0113", f"`{shown}` takes {len(names)} arguments, {len(self.arguments)} given",
-                         hint=f"its parameters: {', '.join(every)}")  # fmt: skip
+            count = f"{len(names)} argument{'s' * (len(names) != 1)}" + " by position" * bool(keywords)
+            hint = f"its parameters: {', '.join(every)}"
+            if keywords:
+                hint = f"by position: {', '.join(names)}; by name: {', '.join(every[len(names) :])}"
+            raise self.at.error("E0113", f"`{shown}` takes {count}, {len(self.arguments)} given", hint=hint)
         found: dict[str, Term] = dict(zip(names, self.arguments, strict=False))
         for name, term in self.keywords.items():
             if name not in every or name in found:
@@ -114,8 +117,12 @@ class Call:
 
     def axis(self, term: Term, rank: int) -> int:
         """An axis argument; negative axes count from the end; E0203."""
-        if not isinstance(term, int) or isinstance(term, bool) or not -rank <= term < rank:
-            hint = f"name an axis from 0 to {rank - 1}" if rank else "a scalar has no axes"
+        hint = f"name an axis from 0 to {rank - 1}" if rank else "a scalar has no axes"
+        if not isinstance(term, int) or isinstance(term, bool):
+            if self.word in ("max", "min") and isinstance(term, Value):
+                hint = f"to compare two tiles, use `{self.word}imum(a, b)`"
+            raise self.at.error("E0203", f"`{self.word}` takes an axis, found {describe(term)}", hint=hint)
+        if not -rank <= term < rank:
             raise self.at.error("E0203", f"no axis {describe(term)} in a tile with {rank} axes", hint=hint)
         return term % rank
 
