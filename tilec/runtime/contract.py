@@ -65,7 +65,7 @@ class Checked:
         key = (shapes, tuple(value for value in scalars.values() if isinstance(value, int)), tuple(sorted(dims.items())))
         checked = self._checked.get(key)
         if checked is None:
-            checked = _check_shapes(manifest, views, scalars, dims)
+            checked = check_shapes(manifest, views, scalars, dims)
             if len(self._checked) >= CHECKED_LIMIT:
                 self._checked.clear()
             self._checked[key] = checked
@@ -119,11 +119,14 @@ def _dim(value: Any, name: str, kernel: str) -> int:
         raise LaunchError("E0906", "not an integer", kernel=kernel, argument=name, given=str(error)) from None
 
 
-def _check_shapes(
-    manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int | float], dims: Mapping[str, int]
-) -> Shapes:
+def check_shapes(
+    manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int | float], dims: Mapping[str, int],
+    least: int = 1,
+) -> Shapes:  # fmt: skip
+    """Check the clauses that depend only on shapes, strides and integers. With `least` 0, extents and the grid may be 0:
+    nothing is then launched, but what is given must fit the kernel all the same."""
     kernel = manifest.kernel
-    env = solve_dims(manifest, views, scalars, dims)
+    env = solve_dims(manifest, views, scalars, dims, least)
     for spec in manifest.tensors:
         _check_strides(spec, views[spec.name], env, kernel)
     for check in manifest.launch_checks:
@@ -137,7 +140,7 @@ def _check_shapes(
                 "E0906", "the tensor is too large to address", kernel=kernel, argument=name,
                 given=f"{end - first} bytes from its first element to its last", required=f"at most {MAX_SPAN}",
             )  # fmt: skip
-    return Shapes(env, _grid(manifest, env), spans)
+    return Shapes(env, _grid(manifest, env, least), spans)
 
 
 def _check_names(manifest: Manifest, arguments: Mapping[str, Any]) -> None:
@@ -155,6 +158,19 @@ def _check_names(manifest: Manifest, arguments: Mapping[str, Any]) -> None:
 
 def _view(spec: TensorSpec, value: Any, kernel: str, device: int) -> TensorView:
     view = view_tensor(value, kernel=kernel, argument=spec.name, device=device)
+    check_type(spec, view, kernel)
+    if not 0 < view.pointer < ADDRESSES and 0 not in view.shape:
+        given = f"address {view.pointer:#x}"
+        raise LaunchError("E0914", "the tensor has no memory", kernel=kernel, argument=spec.name, given=given)
+    if view.read_only and spec.access != "in":
+        raise LaunchError(
+            "E0914", "the tensor is read-only", kernel=kernel, argument=spec.name, required=f"writable, it is `{spec.access}`"
+        )
+    return view
+
+
+def check_type(spec: TensorSpec, view: TensorView, kernel: str) -> None:
+    """E0904 for a dtype, E0905 for a rank that the parameter does not have."""
     if view.dtype != spec.dtype:
         raise LaunchError(
             "E0904",
@@ -168,14 +184,6 @@ def _view(spec: TensorSpec, value: Any, kernel: str, device: int) -> TensorView:
         required = f"rank {len(spec.dims)}, [{', '.join(map(str, spec.dims))}]"
         given = f"rank {len(view.shape)}, {list(view.shape)}"
         raise LaunchError("E0905", "wrong rank", kernel=kernel, argument=spec.name, given=given, required=required)
-    if not 0 < view.pointer < ADDRESSES and 0 not in view.shape:
-        given = f"address {view.pointer:#x}"
-        raise LaunchError("E0914", "the tensor has no memory", kernel=kernel, argument=spec.name, given=given)
-    if view.read_only and spec.access != "in":
-        raise LaunchError(
-            "E0914", "the tensor is read-only", kernel=kernel, argument=spec.name, required=f"writable, it is `{spec.access}`"
-        )
-    return view
 
 
 def _check_device(view: TensorView, name: str, kernel: str, device: int, owner: Callable[[int], int | None]) -> None:
@@ -192,6 +200,8 @@ def _check_strides(spec: TensorSpec, view: TensorView, env: Mapping[str, int], k
         given = f"strides {list(view.strides)} for shape {list(view.shape)}"
         return LaunchError("E0907", message, kernel=kernel, argument=spec.name, given=given, required=required)
 
+    if 0 in view.shape:
+        return  # no element has an address
     if spec.strides is None:
         if not view.is_contiguous():
             raise refuse("not row-major contiguous", "contiguous memory; copy it, or declare `Strides[...]` in the kernel")
@@ -222,15 +232,15 @@ def _check_aliasing(manifest: Manifest, views: Mapping[str, TensorView], spans: 
             )  # fmt: skip
 
 
-def _grid(manifest: Manifest, env: Mapping[str, int]) -> tuple[int, int, int]:
+def _grid(manifest: Manifest, env: Mapping[str, int], least: int) -> tuple[int, int, int]:
     sizes = [1, 1, 1]
     # Of persistent blocks no more are launched than the device runs at once.
     limits = (GRID_LIMITS[0] // (1 if manifest.schedule.get("persistent") else manifest.cluster), *GRID_LIMITS[1:])
     for axis, (expr, limit) in enumerate(zip(manifest.grid, limits, strict=False)):
         sizes[axis] = evaluate(expr, env, manifest.kernel, "grid")
-        if not 1 <= sizes[axis] <= limit:
+        if not least <= sizes[axis] <= limit:
             raise LaunchError(
                 "E0911", f"grid axis {axis} is out of range", kernel=manifest.kernel,
-                given=f"`{expr}` = {sizes[axis]}", required=f"1 to {limit} blocks",
+                given=f"`{expr}` = {sizes[axis]}", required=f"{least} to {limit} blocks",
             )  # fmt: skip
     return sizes[0], sizes[1], sizes[2]

@@ -32,9 +32,10 @@ class _Equation:
 
 
 def solve_dims(
-    manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int | float], given: Mapping[str, int]
-) -> dict[str, int]:
-    """The values of all dims, strides and integer scalars by name."""
+    manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int | float], given: Mapping[str, int],
+    least: int = 1,
+) -> dict[str, int]:  # fmt: skip
+    """The values of all dims, strides and integer scalars by name. `least` is the smallest extent allowed: 1 for a launch."""
     kernel = manifest.kernel
     env = {spec.name: int(scalars[spec.name]) for spec in manifest.scalars if not DTYPES[spec.dtype].is_float}
     if not given and (direct := _read_directly(manifest, views, env)) is not None:
@@ -43,7 +44,7 @@ def solve_dims(
     for name, value in given.items():
         if name in env:
             raise LaunchError("E0906", f"`{name}` is given twice", kernel=kernel, argument=name)
-        _check_range(name, value, kernel, name)
+        _check_range(name, value, kernel, name, least)
         env[name], origin[name] = value, "`dims`"
     equations = list(_equations(manifest, views))
     pending, progress = equations, True
@@ -57,7 +58,7 @@ def solve_dims(
                 (name,) = unknown
                 value = _solve(equation.expr, equation.value, env)
                 if value is not None:
-                    _check_range(name, value, kernel, equation.tensor)
+                    _check_range(name, value, kernel, equation.tensor, least)
                     env[name], origin[name] = value, f"axis {equation.axis} of `{equation.tensor}`"
                     progress = True
                     continue
@@ -70,7 +71,7 @@ def solve_dims(
                 "E0906", f"no tensor determines `{slot.name}`", kernel=kernel, argument=slot.name, required="a value in `dims`"
             )
     for equation in equations:
-        _check_equation(equation, env, origin, kernel)
+        _check_equation(equation, env, origin, kernel, least)
     return env
 
 
@@ -134,19 +135,19 @@ def _solve(expr: Expr, value: int, env: Mapping[str, int]) -> int | None:
     return _solve(unknown, value // known, env)
 
 
-def _check_range(name: str, value: int, kernel: str, argument: str) -> None:
-    if not 1 <= value <= MAX_DIM:
+def _check_range(name: str, value: int, kernel: str, argument: str, least: int) -> None:
+    if not least <= value <= MAX_DIM:
         raise LaunchError(
             "E0906",
             f"`{name}` is out of range",
             kernel=kernel,
             argument=argument,
             given=shown(value),
-            required=f"1 to {MAX_DIM}",
+            required=f"{least} to {MAX_DIM}",
         )
 
 
-def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping[str, str], kernel: str) -> None:
+def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping[str, str], kernel: str, least: int) -> None:
     if equation.kind == "stride":
         return  # strides have their own error, raised once every symbol is known
     try:
@@ -169,8 +170,7 @@ def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping
             "E0906", f"axis {equation.axis} has the wrong extent", kernel=kernel, argument=equation.tensor,
             given=str(equation.value), required=required + (f" ({reasons})" if reasons else ""),
         )  # fmt: skip
-    if not 1 <= equation.value <= MAX_DIM:
-        _check_range(str(equation.expr), equation.value, kernel, equation.tensor)
+    _check_range(str(equation.expr), equation.value, kernel, equation.tensor, least)
 
 
 def evaluate(expr: Expr, env: Mapping[str, int], kernel: str, what: str) -> int:
