@@ -36,13 +36,21 @@ class Tensor:
 
     def __init__(self, array: DeviceArray | None, dtype: str, shape: tuple[int, ...], device_of: FakeDevice) -> None:
         self.array, self.dtype, self.shape, self.device = array, dtype, tuple(shape), device_of
-        self.requires_grad, self.negated, self.version = False, False, 0
+        self.requires_grad, self.negated, self.version, self.layout = False, False, 0, "strided"
+        self.storage, self.offset = SimpleNamespace(_cdata=id(self)), 0
         self.strides = contiguous_strides(self.shape)
 
     def stride(self) -> tuple[int, ...]:
         return self.strides
 
+    def untyped_storage(self) -> SimpleNamespace:
+        return self.storage
+
+    def storage_offset(self) -> Any:
+        return self.offset
+
     def is_contiguous(self) -> bool:
+        assert self.layout == "strided", "Tensors of type SparseTensorImpl do not have is_contiguous"
         return self.strides == contiguous_strides(self.shape)
 
     def get_device(self) -> int:
@@ -63,7 +71,9 @@ class Tensor:
         new_shape = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
         new_shape = (math.prod(self.shape),) if new_shape == (-1,) else new_shape
         assert math.prod(new_shape) == math.prod(self.shape)
-        return Tensor(self.array, self.dtype, new_shape, self.device)
+        same = Tensor(self.array, self.dtype, new_shape, self.device)
+        same.storage, same.offset = self.storage, self.offset
+        return same
 
     def new_empty(self, shape: tuple[int, ...], *, dtype: str) -> Tensor:
         array = None if self.array is None else self.array.device.empty(shape, NAMES[dtype])
@@ -142,6 +152,7 @@ class FakeTorch(ModuleType):
         self.used: list[Any] = []
         for name in NAMES:
             setattr(self, name, name)
+        self.strided = "strided"
         self.Tensor, self.Tag = Tensor, SimpleNamespace(pt2_compliant_tag="pt2")
         self.nn = SimpleNamespace(Parameter=Parameter)
         self.compiler = SimpleNamespace(is_dynamo_compiling=lambda: self.compiling)

@@ -9,6 +9,7 @@ value. Conflicts between extents are not diagnosed here but by the launch contra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from tilec.frontend import Declared, Interface
 from tilec.ir.expr import OPERATORS, Expr
 from tilec.ir.types import DTYPES
 from tilec.runtime import LaunchError
+from tilec.runtime.errors import shown
+from tilec.runtime.scalars import exact_integer
 
 Value = int | float | bool | str
 Values = Mapping[str, Any]
@@ -23,6 +26,25 @@ Choice = Mapping[str, Any] | Callable[[dict[str, Any]], Mapping[str, Any]] | Non
 """Values by name, or a function that computes them from the known values (dims by name, dtypes by the name of their
 `Element`)."""
 MUTATED: Final = ("inout", "atomic")
+
+
+class Known(dict[str, Any]):
+    """The values that a function of the author gets; E0919 for a name that is not among them."""
+
+    def __init__(self, kernel: str, what: str, values: Values) -> None:
+        super().__init__(values)
+        self._kernel, self._what = kernel, what
+
+    def __missing__(self, name: Any) -> Any:
+        existing = ", ".join(f"`{known}`" for known in self) or "none"
+        raise refuse(
+            self._kernel, f"`{self._what}` asks for `{shown_name(name)}`, which no argument determines", required=existing
+        )
+
+
+def shown_name(name: Any) -> str:
+    """A name that the author gave, for a message; it may be of any type."""
+    return name[:80] if isinstance(name, str) else shown(name, 80)
 
 
 def refuse(kernel: str, message: str, *, argument: str = "", given: str = "", required: str = "") -> LaunchError:
@@ -88,24 +110,21 @@ class Declaration:
                 if dim.op == "sym":
                     values.setdefault(dim.name, extent)
         self._derive(tensors, values)
-        return values | self._chosen("dims", self.dims, values)
+        return values | self.chosen("dims", self.dims, values)
 
     def _derive(self, tensors: Mapping[str, tuple[str, tuple[Any, ...]]], inferred: dict[str, Any]) -> None:
         """Adds values solved from extents such as `R + 1`, for names that are no axis by themselves."""
-        constants = {} if callable(self.constants) else self._chosen("constants", self.constants, inferred)
+        constants = {} if callable(self.constants) else self.chosen("constants", self.constants, inferred)
         for argument in self.arguments:
             for dim, extent in zip(argument.dims, tensors[argument.name][1] if argument.access else (), strict=True):
-                solution = solved(dim, extent, constants | inferred)
-                if solution is not None:
-                    inferred[solution[0]] = solution[1]
+                with suppress(ZeroDivisionError):  # such an extent determines nothing
+                    solution = solved(dim, extent, constants | inferred)
+                    if solution is not None:
+                        inferred[solution[0]] = solution[1]
 
     def specialisation(self, known: Values) -> dict[str, Value]:
         """A value for each constant of the kernel; E0919 if one has no value."""
-        chosen = self._chosen("constants", self.constants, known)
-        for name in chosen:
-            if name not in self.interface.constants:
-                existing = ", ".join(f"`{constant}`" for constant in self.interface.constants) or "none"
-                raise refuse(self.kernel, f"there is no constant `{name:.80}`", required=existing)
+        chosen = self.chosen("constants", self.constants, known)
         values: dict[str, Value] = {}
         for name in self.interface.constants:
             if name not in chosen and name not in known:
@@ -118,7 +137,7 @@ class Declaration:
 
     def shapes(self, requested: Iterable[Declared], known: Values) -> list[tuple[str, tuple[Any, ...]]]:
         """Dtype and shape of each of `requested`; E0919 if an extent cannot be determined."""
-        values = dict(known) | self._chosen("constants", self.constants, known)
+        values = dict(known) | self.chosen("constants", self.constants, known)
         result: list[tuple[str, tuple[Any, ...]]] = []
         for tensor in requested:
             try:
@@ -130,17 +149,52 @@ class Declaration:
                     self.kernel, f"no argument determines `{name}`", argument=tensor.name,
                     required=f"`dims=lambda known: {{\"{name}\": ...}}` where the op is made, or `mutates=[\"{tensor.name}\"]`",
                 ) from None  # fmt: skip
+            except ZeroDivisionError:
+                given = ", ".join(f"{name} = {values[name]}" for dim in tensor.dims for name in dim.symbols() if name in values)
+                message = "an extent divides by zero"
+                raise LaunchError("E0910", message, kernel=self.kernel, argument=tensor.name, given=given) from None
         return result
 
-    def _chosen(self, what: str, choice: Choice, known: Values) -> dict[str, Any]:
+    def chosen(self, what: str, choice: Choice, known: Values) -> dict[str, Any]:
+        """The values of `constants` or `dims`, of which `what` is the name; E0919 if one is of no use."""
         if choice is None:
             return {}
-        computed: Any = choice(dict(known)) if callable(choice) else choice
+        computed: Any = choice(Known(self.kernel, what, known)) if callable(choice) else choice
         if not isinstance(computed, Mapping):
             raise refuse(
                 self.kernel, f"`{what}` does not return a dict of values", given=f"a value of type `{type(computed).__name__}`"
             )
-        return dict(computed)  # pyright: ignore[reportUnknownArgumentType]
+        values: dict[str, Any] = dict(computed)  # pyright: ignore[reportUnknownArgumentType]
+        check = self._checked_constant if what == "constants" else self._checked_dim
+        return {name: check(name, value) for name, value in values.items()}
+
+    def _checked_constant(self, name: Any, value: Any) -> Any:
+        """The value of a constant; E0919 if the kernel has none of that name, or it takes no such value."""
+        if name not in self.interface.constants:
+            existing = ", ".join(f"`{constant}`" for constant in self.interface.constants) or "none"
+            raise refuse(self.kernel, f"there is no constant `{shown_name(name)}`", required=existing)
+        elements = {parameter.dtype for parameter in self.tensors}
+        if name in elements and not (isinstance(value, str) and value in DTYPES):
+            message = f"`constants` give `{name}` an unknown dtype"
+            raise refuse(self.kernel, message, given=f"`{shown_name(value)}`", required=f"one of {', '.join(DTYPES)}, by name")
+        if isinstance(value, (int, float, str)):
+            return value
+        return self._integer("constants", name, value, "a number, a bool, or a dtype by name")
+
+    def _checked_dim(self, name: Any, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(name, str):
+            raise refuse(self.kernel, f"`dims` gives `{shown_name(name)}` no extent", given=shown(value), required="an integer")
+        return self._integer("dims", name, value, 'an integer, such as `known["I2"] // 2`')
+
+    def _integer(self, what: str, name: str, value: Any, required: str) -> Any:
+        """An integer of any kind as Python's; a symbolic one of PyTorch as it is."""
+        if hasattr(value, "node"):
+            return value
+        try:
+            return exact_integer(value)
+        except TypeError:
+            given = f"{shown(value)} of type `{type(value).__name__}`"
+            raise refuse(self.kernel, f"`{what}` gives `{name}` no usable value", given=given, required=required) from None
 
 
 def solved(dim: Expr, extent: Any, values: Values) -> tuple[str, Any] | None:
@@ -175,9 +229,9 @@ def declare(interface: Interface, mutates: Iterable[str], constants: Choice, dim
     or no tensor among the arguments."""
     mutated = frozenset(mutates)
     out_names = {parameter.name for parameter in interface.parameters if parameter.access == "out"}
-    for name in sorted(mutated - out_names):
+    for name in sorted(mutated - out_names, key=str):
         existing = ", ".join(f"`{out_name}`" for out_name in sorted(out_names)) or "none"
-        raise refuse(interface.kernel, f"`mutates` names `{name:.80}`, which is not an `Out` tensor", required=existing)
+        raise refuse(interface.kernel, f"`mutates` names `{shown_name(name)}`, which is not an `Out` tensor", required=existing)
     arguments = tuple(
         parameter
         for parameter in interface.parameters
@@ -185,7 +239,7 @@ def declare(interface: Interface, mutates: Iterable[str], constants: Choice, dim
     )
     if not any(parameter.access for parameter in arguments):
         raise refuse(interface.kernel, "no argument is a tensor", required="`mutates` with an `Out` tensor")
-    return Declaration(
+    declaration = Declaration(
         interface,
         arguments,
         tuple(parameter for parameter in interface.parameters if parameter.access == "out" and parameter.name not in mutated),
@@ -194,3 +248,7 @@ def declare(interface: Interface, mutates: Iterable[str], constants: Choice, dim
         constants,
         dims,
     )
+    for what, choice in (("constants", constants), ("dims", dims)):
+        if not callable(choice):
+            declaration.chosen(what, choice, {})  # so that a mistake is found where the op is made
+    return declaration

@@ -8,7 +8,8 @@ A call must take only a few microseconds, so the function does not loop over par
         if compiling(): return overload(x, weight, eps)
         entry = last[0]
         if not entry.alike(x, weight):
-            if type(x) is not Tensor and type(x) is not Parameter or x.is_neg() or ... or dispatched() or tracing() or ...:
+            if type(x) is not Tensor and type(x) is not Parameter or x.is_neg() or x.layout is not strided
+                    or ... or dispatched() or tracing() or ...:
                 return dispatch(x, weight, eps)
             key = (x.dtype, x.shape, x.is_contiguous(), x.get_device(), weight.dtype, ...)
             entry = entries.get(key)
@@ -116,6 +117,7 @@ def _entry(declaration: Declaration, argument_list: str) -> list[str]:
 
 def _guard(tensors: list[str]) -> str:
     plain = [f"@type({name}) is not @Tensor and @type({name}) is not @Parameter or {name}.is_neg()" for name in tensors]
+    plain += [f"{name}.layout is not @strided" for name in tensors]
     grads = " or ".join(f"{name}.requires_grad" for name in tensors)
     return " or ".join([*plain, f"@grad() and ({grads})", "@dispatched()", "@tracing()", "@transformed() is not None"])
 

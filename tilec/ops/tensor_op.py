@@ -12,19 +12,23 @@ from typing import Any
 
 from tilec.artifact.records import ScalarSpec
 from tilec.frontend import kernel_file, read_interface
-from tilec.ops.declaration import Choice, Declaration, declare, refuse
+from tilec.ops.declaration import Choice, Declaration, declare, refuse, shown_name
 from tilec.ops.kernels import Kernels, current_device
+from tilec.ops.source_contract import SourceContract
 from tilec.runtime import Device, Kernel, LaunchError, Plan, TensorView, view_tensor
 from tilec.runtime.kernel import stream_handle
 from tilec.runtime.scalars import check_scalar
-from tilec.runtime.values import Evidence
+from tilec.runtime.tensors import contiguous_strides
+from tilec.runtime.values import Evidence, Trust, ValueBounds
 
 
 class Op:
     """A kernel as a function of tensors. Created by `tilec.op`."""
 
-    def __init__(self, declaration: Declaration, kernels: Kernels, values: Mapping[str, Evidence]) -> None:
-        self.declaration = declaration
+    def __init__(
+        self, declaration: Declaration, kernels: Kernels, contract: SourceContract, values: Mapping[str, Evidence]
+    ) -> None:  # fmt: skip
+        self.declaration, self._contract = declaration, contract
         self.__name__ = declaration.kernel
         self._kernels, self._values = kernels, values
         self._scalars = {
@@ -58,7 +62,8 @@ class Op:
 
     def __call__(self, *args: Any, stream: Any = 0, **kwargs: Any) -> Any:
         """Launch on `stream`, a handle or an object that has one. Returns the `Out` tensors as `DeviceArray`s: one, or a tuple
-        in the order of the parameters; None if the kernel writes only arguments. E0919 for a PyTorch tensor: import torch
+        in the order of the parameters; None if the kernel writes only arguments. If an extent of 0 leaves nothing to compute,
+        they are empty, and nothing is launched. E0919 for a PyTorch tensor: import torch
         before the op is created."""
         arguments = self.bind(args, kwargs)
         device = current_device()
@@ -76,7 +81,8 @@ class Op:
             return device.empty(shape, dtype, stream=handle)
 
         plan, allocated = self.plan(arguments, views, device, allocate, handle)
-        plan.launch(handle)
+        if plan is not None:
+            plan.launch(handle)
         outputs = allocated[: len(self.declaration.outputs)]
         return None if not outputs else outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -91,9 +97,10 @@ class Op:
     def plan(
         self, arguments_by_name: Mapping[str, Any], views: Mapping[str, TensorView], device: Device,
         allocate: Callable[[str, tuple[int, ...]], Any], stream: int,
-    ) -> tuple[Plan, list[Any]]:  # fmt: skip
+    ) -> tuple[Plan | None, list[Any]]:  # fmt: skip
         """A checked launch of the matching specialisation, and the tensors that `allocate` created for it: results, then
-        scratch. `views` are the tensors among the arguments."""
+        scratch. `views` are the tensors among the arguments. None for a launch without blocks and with empty results, which
+        needs no kernel."""
         declared = self.declaration
         scalars = {
             parameter.name: arguments_by_name[parameter.name] for parameter in declared.arguments if not parameter.access
@@ -102,6 +109,11 @@ class Op:
         values = declared.known({name: (view.dtype, view.shape) for name, view in views.items()}, numbers)
         constants, allocated_parameters = declared.specialisation(values), (*declared.outputs, *declared.scratch)
         shapes = declared.shapes(allocated_parameters, values)
+        if any(0 in shape for shape in (*(view.shape for view in views.values()), *(shape for _, shape in shapes))):
+            made = (TensorView(0, dtype, shape, contiguous_strides(shape)) for dtype, shape in shapes)
+            named = zip((parameter.name for parameter in allocated_parameters), made, strict=True)
+            if self._contract.launch_values(constants, {**views, **dict(named)}, numbers) is None:
+                return None, [allocate(dtype, shape) for dtype, shape in shapes]
         kernel = self._kernels.get(constants, device)
         allocated = [allocate(dtype, shape) for dtype, shape in shapes]
         arguments = {
@@ -133,7 +145,8 @@ def op(
         dtypes by name.
     dims: likewise, for dims that only `Out` tensors have.
     mutates: `Out` tensors that the call receives as arguments and writes.
-    values: facts about integers stored in tensors, as for `Kernel.plan`; only `TRUSTED` and `ValueBounds`.
+    values: facts about integers stored in tensors, by the tensor's name, as for `Kernel.plan`; only `TRUSTED` and
+        `ValueBounds`.
     prebuilt: a bundle file or a folder of artifacts to take kernels from. Default: what TILEC_PREBUILT names, else
         compiled on demand if the compiler is installed, else installed bundles.
     name: of the op in PyTorch, such as `mine::rms_norm`. Default: the kernel's, under `tilec::`.
@@ -142,13 +155,31 @@ def op(
     """
     path = kernel_file(kernel)
     declaration = declare(read_interface(path), mutates, constants, dims)
-    evidence = dict(values or {})
-    for tensor, tensor_evidence in evidence.items():
-        if callable(tensor_evidence) or isinstance(tensor_evidence, list) or hasattr(tensor_evidence, "__array__"):
-            message = "an op cannot check stored values at every call"
-            raise refuse(declaration.kernel, message, argument=tensor, required="`TRUSTED` or `ValueBounds`")
+    evidence = checked_evidence(declaration, values)
+    contract = SourceContract(declaration.interface, path)
     kernels = Kernels(declaration.interface, path, prebuilt)
     if "torch" in sys.modules:
         torch_op: Any = importlib.import_module("tilec.ops.torch_op")
-        return torch_op.TorchOp(declaration, kernels, evidence, name)
-    return Op(declaration, kernels, evidence)
+        return torch_op.TorchOp(declaration, kernels, contract, evidence, name)
+    return Op(declaration, kernels, contract, evidence)
+
+
+def checked_evidence(declaration: Declaration, values: Any) -> dict[str, Evidence]:
+    """The facts about stored integers by tensor; E0919 for a tensor that the kernel does not have, or evidence that depends on
+    the data."""
+    if not isinstance(values, Mapping):
+        if values is None:
+            return {}
+        given, required = f"a value of type `{type(values).__name__}`", '`values={"TENSOR": ...}`'
+        raise refuse(declaration.kernel, "`values` is not a dict by tensor", given=given, required=required)
+    evidence: dict[Any, Any] = dict(values)  # pyright: ignore[reportUnknownArgumentType]
+    names = [tensor.name for tensor in declaration.tensors]
+    for tensor, stated in evidence.items():
+        if tensor not in names:
+            existing = ", ".join(f"`{name}`" for name in names)
+            raise refuse(declaration.kernel, f"`values` names `{shown_name(tensor)}`, which is no tensor", required=existing)
+        if not isinstance(stated, (Trust, ValueBounds)):
+            message, given = "an op cannot check stored values at every call", f"a value of type `{type(stated).__name__}`"
+            required = "`TRUSTED` or `ValueBounds`"
+            raise refuse(declaration.kernel, message, argument=tensor, given=given, required=required)
+    return evidence

@@ -19,7 +19,9 @@ from tilec.ir.types import DTYPES
 from tilec.ops.declaration import Declaration, refuse
 from tilec.ops.fast_call import make_call
 from tilec.ops.kernels import Kernels, current_device
+from tilec.ops.source_contract import SourceContract
 from tilec.ops.tensor_op import Op
+from tilec.ops.traced import check_devices, check_overlaps, traced_number, traced_view
 from tilec.runtime import LaunchError, TensorView
 from tilec.runtime.driver import Driver, DriverError
 from tilec.runtime.prepared import Prepared
@@ -57,9 +59,10 @@ class TorchOp(Op):
     generated for it."""
 
     def __init__(
-        self, declaration: Declaration, kernels: Kernels, values: Mapping[str, Evidence], name: str | None
+        self, declaration: Declaration, kernels: Kernels, contract: SourceContract, values: Mapping[str, Evidence],
+        name: str | None,
     ) -> None:  # fmt: skip
-        super().__init__(declaration, kernels, values)
+        super().__init__(declaration, kernels, contract, values)
         self._entries: dict[Any, Entry] = {}
         self._backward: tuple[Any, Any] | None = None
         names = helpers() | {
@@ -110,22 +113,76 @@ class TorchOp(Op):
         return f"({', '.join(arguments)}) -> " + (outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})")
 
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
+        """The results of fake tensors. LaunchError as at run time, for every clause that does not need addresses."""
         arguments = self.bind(args, kwargs)
         declared = self.declaration
         tensors = {argument.name: arguments[argument.name] for argument in declared.arguments if argument.access}
+        self._check_tensors(tensors)
+        numbers = self._traced_numbers(arguments)
+        check_devices(self.__name__, tensors)
         dtypes_and_shapes = {name: (self._dtype(name, tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
         values = declared.known(dtypes_and_shapes, arguments)
         first_tensor = next(iter(tensors.values()))
-        shapes = zip(declared.outputs, declared.shapes(declared.outputs, values), strict=True)
-        results = [
-            first_tensor.new_empty(shape, dtype=self._result_dtype(argument.name, dtype)) for argument, (dtype, shape) in shapes
-        ]
+        shapes = declared.shapes(declared.outputs, values)
+        self._check_traced(numbers, tensors)
+        results = [first_tensor.new_empty(shape, dtype=TORCH_DTYPES[dtype]) for dtype, shape in shapes]
         return tuple(results) if len(results) > 1 else results[0] if results else None
+
+    def _traced_numbers(self, arguments: Mapping[str, Any]) -> dict[str, int | float]:
+        """The checked scalars of a traced call, without those that depend on data."""
+        traced = {name: traced_number(arguments[name]) for name in self._scalars}
+        return {
+            name: check_scalar(self._scalars[name], number, self.__name__)
+            for name, number in traced.items()
+            if number is not None or arguments[name] is None
+        }
+
+    def _check_traced(self, numbers: Mapping[str, int | float], tensors: Mapping[str, Any]) -> None:
+        """Check a traced call at the sizes it was traced with; nothing if one depends on data."""
+        declared = self.declaration
+        views = {
+            name: traced_view(self._dtype(name, tensor), tuple(tensor.shape), tuple(tensor.stride()))
+            for name, tensor in tensors.items()
+        }
+        found = {name: view for name, view in views.items() if view is not None}
+        if len(numbers) < len(self._scalars) or len(found) < len(views):
+            return
+        values = declared.known({name: (view.dtype, view.shape) for name, view in found.items()}, numbers)
+        allocated = (*declared.outputs, *declared.scratch)
+        made = {
+            argument.name: view
+            for argument, (dtype, shape) in zip(allocated, declared.shapes(allocated, values), strict=True)
+            if (view := traced_view(dtype, shape)) is not None
+        }
+        constants = declared.specialisation(values)
+        env = self._contract.launch_values(constants, {**found, **made}, numbers)
+        if env is not None:
+            check_overlaps(self.__name__, tensors, found, declared.mutated)
+            self._contract.check_values(constants, found, env, self._values)
+
+    def _check_tensors(self, tensors: Mapping[str, Any]) -> None:
+        """E0914 for an argument that is no PyTorch tensor, E0907 for one without strides."""
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, torch.Tensor):
+                given = f"a value of type `{type(tensor).__name__}`"
+                raise LaunchError(
+                    "E0914", "not a PyTorch tensor", kernel=self.__name__, argument=name, given=given, required="a CUDA tensor"
+                )
+            if tensor.layout is not torch.strided:
+                raise LaunchError(
+                    "E0907", "the tensor is not dense", kernel=self.__name__, argument=name, given=f"`{tensor.layout}`",
+                    required=f"`torch.strided`: `{name}.to_dense()`",
+                )  # fmt: skip
 
     def _dispatch(self, *args: Any) -> Any:
         """Calls through PyTorch's dispatcher, or as `Op` does if no argument is a PyTorch tensor."""
         if any(isinstance(arg, torch.Tensor) for arg in args):
-            return self._overload(*args)
+            arguments = {argument.name: arg for argument, arg in zip(self.declaration.arguments, args, strict=True)}
+            self._check_tensors({name: arg for name, arg in arguments.items() if name not in self._scalars})
+            for name in self._scalars:
+                if not hasattr(arguments[name], "node"):  # a symbolic number is PyTorch's to check
+                    arguments[name] = self._checked(name, arguments[name])
+            return self._overload(*arguments.values())
         return super().__call__(*args, stream=torch.cuda.current_stream())
 
     def _checked(self, name: str, value: Any) -> int | float | bool:
@@ -137,25 +194,30 @@ class TorchOp(Op):
         arguments = {argument.name: arg for argument, arg in zip(self.declaration.arguments, args, strict=True)}
         tensors = {argument.name: arguments[argument.name] for argument in self.declaration.arguments if argument.access}
         first_tensor = next(iter(tensors.values()))
+        if all(tensor.device.type == "meta" for tensor in tensors.values()):
+            return self._overload(*args)
+        for name, spec in self._scalars.items():  # before tensors, as when tracing
+            check_scalar(spec, arguments[name], self.__name__)
         views = {name: self._view(name, tensor, first_tensor.device) for name, tensor in tensors.items()}
         allocated: list[Any] = []
 
         def allocate(dtype: str, shape: tuple[int, ...]) -> TensorView:
-            allocated.append(first_tensor.new_empty(shape, dtype=self._result_dtype("", dtype)))
+            allocated.append(first_tensor.new_empty(shape, dtype=TORCH_DTYPES[dtype]))
             return self._view("", allocated[-1], first_tensor.device)
 
         with torch.cuda.device(first_tensor.device):
             device, stream = current_device(), torch.cuda.current_stream().cuda_stream
             plan, _ = self.plan(arguments, views, device, allocate, stream)
-            plan.launch(stream)
+            if plan is not None:
+                plan.launch(stream)
             context = device.driver.context()
-        allocated_parameters = (*self.declaration.outputs, *self.declaration.scratch)
-        prepared = Prepared(plan.kernel, plan.checked, {argument.name for argument in allocated_parameters})
+        made = {argument.name for argument in (*self.declaration.outputs, *self.declaration.scratch)}
+        launch = _launch_nothing if plan is None else Prepared(plan.kernel, plan.checked, made).launch
         allocations = tuple((tuple(argument.shape), tuple(argument.stride()), argument.dtype) for argument in allocated)
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
         integers = tuple(arguments[name] for name, spec in self._scalars.items() if not DTYPES[spec.dtype].is_float)
-        self._entries[key] = Entry(prepared.launch, first_tensor.device.index, integers, allocations, context, device.driver)
+        self._entries[key] = Entry(launch, first_tensor.device.index, integers, allocations, context, device.driver)
         for name in self.declaration.mutated:
             if not tensors[name].is_inference():
                 torch.autograd.graph.increment_version((tensors[name],))
@@ -175,20 +237,13 @@ class TorchOp(Op):
         """The name of a tensor's dtype; E0904 if tilec has none."""
         dtype = NAMES.get(tensor.dtype)
         if dtype is None:
+            declared = next(argument.dtype for argument in self.declaration.arguments if argument.name == name)
+            taken = [declared] if declared in DTYPES else list(NAMES.values())
+            required = f"{'one of ' * (len(taken) > 1)}{', '.join(taken)}: `{name}.to({TORCH_DTYPES[taken[0]]})`"
             raise LaunchError(
-                "E0904", "wrong element type", kernel=self.__name__, argument=name, given=f"`{tensor.dtype}`",
-                required=f"one of {', '.join(NAMES.values())}",
-            )  # fmt: skip
-        return dtype
-
-    def _result_dtype(self, name: str, dtype: str) -> Any:
-        """PyTorch's dtype of a result; E0919 if the op's `constants` name a dtype that does not exist."""
-        if dtype not in TORCH_DTYPES:
-            message = "`constants` give a result an unknown dtype"
-            raise refuse(
-                self.__name__, message, argument=name, given=f"`{dtype:.80}`", required=f"one of {', '.join(TORCH_DTYPES)}"
+                "E0904", "wrong element type", kernel=self.__name__, argument=name, given=f"`{tensor.dtype}`", required=required
             )
-        return TORCH_DTYPES[dtype]
+        return dtype
 
     def _setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         if self._backward is not None and self._backward[1] is not None:
@@ -198,6 +253,10 @@ class TorchOp(Op):
         if self._backward is None:
             raise refuse(self.__name__, "the op has no gradient", required=f"one, by `{self.__name__}.register_autograd`")
         return self._backward[0](ctx, *grads)
+
+
+def _launch_nothing(stream: int, pointers: tuple[int, ...], floats: tuple[float, ...]) -> None:
+    """The launch of an entry whose grid has no blocks."""
 
 
 def _never(*tensors: Any) -> bool:
@@ -252,6 +311,7 @@ def helpers() -> dict[str, Any]:
 
     return {
         "type": type, "float": float, "int": int, "bool": bool, "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter,
+        "strided": torch.strided,
         "compiling": torch.compiler.is_dynamo_compiling, "grad": torch.is_grad_enabled,
         "dispatched": private("_len_torch_dispatch_stack", lambda: True),
         "tracing": private("_get_tracing_state", lambda: True),
