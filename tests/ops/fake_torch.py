@@ -31,6 +31,11 @@ class FakeDevice:
     index: int | None = None
 
 
+def torch_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Of a contiguous tensor; an extent of 0 counts as 1."""
+    return contiguous_strides(tuple(1 if type(extent) is int and extent == 0 else extent for extent in shape))
+
+
 class Tensor:
     """A tensor in device memory; on `meta`, without memory."""
 
@@ -38,7 +43,7 @@ class Tensor:
         self.array, self.dtype, self.shape, self.device = array, dtype, tuple(shape), device_of
         self.requires_grad, self.negated, self.version, self.layout = False, False, 0, "strided"
         self.storage, self.offset = SimpleNamespace(_cdata=id(self)), 0
-        self.strides = contiguous_strides(self.shape)
+        self.strides = torch_strides(self.shape)
 
     def stride(self) -> tuple[int, ...]:
         return self.strides
@@ -51,7 +56,7 @@ class Tensor:
 
     def is_contiguous(self) -> bool:
         assert self.layout == "strided", "Tensors of type SparseTensorImpl do not have is_contiguous"
-        return self.strides == contiguous_strides(self.shape)
+        return 0 in self.shape or self.strides == torch_strides(self.shape)
 
     def get_device(self) -> int:
         return -1 if self.device.index is None else self.device.index
@@ -189,7 +194,7 @@ class FakeTorch(ModuleType):
         self.current = before
 
     def empty_strided(self, shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: str, device: str) -> Tensor:
-        assert strides == contiguous_strides(shape)
+        assert strides == torch_strides(shape)
         return self.empty(*shape, dtype=dtype, device=device)
 
     def _bump(self, tensors: tuple[Tensor]) -> None:

@@ -64,6 +64,9 @@ def put(torch: FakeTorch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 Case = dict[str, Any]
+PLAIN: Case = {
+    "x": (3, 8), "ids": (3,), "cache": (5, 8), "dtype": "bfloat16", "id_dtype": "int32", "alias": False, "stride": None,
+}  # fmt: skip
 
 
 def tensors(torch: FakeTorch, case: Case, device: str) -> list[Tensor]:
@@ -156,14 +159,19 @@ class Symbolic:
     __rmul__ = __mul__
 
 
+@pytest.mark.parametrize("device", ["cuda", "meta"])
+def test_a_dtype_other_than_the_authors_is_refused(torch: FakeTorch, put: Callable[..., Any], device: str) -> None:
+    with pytest.raises(LaunchError, match=r"E0904.*argument `x`.*given `bf16`; required `f16`"):
+        put(constants={"E": "f16"})(*tensors(torch, PLAIN, device), 1)
+
+
 @pytest.mark.parametrize(("rows", "width", "code"), [(3, 16, ""), (3, 12, "E0910"), (None, 12, ""), (0, 16, "")])
 def test_symbolic_sizes_are_checked_without_guards(
     torch: FakeTorch, put: Callable[..., Any], rows: int | None, width: int, code: str
 ) -> None:
     """At the size of the trace; one that depends on data is left to the launch."""
     op, count = put(), Symbolic(rows)
-    case = {"x": (count, width), "ids": (count,), "cache": (5, width), "dtype": "bfloat16", "id_dtype": "int32", "alias": False}
-    arguments = tensors(torch, case | {"stride": None}, "meta")
+    arguments = tensors(torch, PLAIN | {"x": (count, width), "ids": (count,), "cache": (5, width)}, "meta")
     if code:
         with pytest.raises(LaunchError, match=code):
             op._fake(*arguments, 1)
@@ -172,8 +180,7 @@ def test_symbolic_sizes_are_checked_without_guards(
 
 
 def test_devices_and_evidence_of_fake_tensors(torch: FakeTorch, put: Callable[..., Any]) -> None:
-    case = {"x": (3, 8), "ids": (3,), "cache": (5, 8), "dtype": "bfloat16", "id_dtype": "int32", "alias": False, "stride": None}
-    x, ids, cache = tensors(torch, case, "meta")
+    x, ids, cache = tensors(torch, PLAIN, "meta")
     for evidence, match in (
         ({}, "E0913"),
         ({"x": TRUSTED}, "E0903.*`x`"),
@@ -194,8 +201,7 @@ def test_devices_and_evidence_of_fake_tensors(torch: FakeTorch, put: Callable[..
 @pytest.mark.parametrize("device", ["cuda", "meta"])
 def test_arguments_that_are_no_dense_tensor(torch: FakeTorch, put: Callable[..., Any], device: str) -> None:
     op = put()
-    case = {"x": (3, 8), "ids": (3,), "cache": (5, 8), "dtype": "bfloat16", "id_dtype": "int32", "alias": False, "stride": None}
-    x, ids, cache = tensors(torch, case, device)
+    x, ids, cache = tensors(torch, PLAIN, device)
     ids.layout = "torch.sparse_coo"
     with pytest.raises(
         LaunchError, match=r"E0907.*argument `ids`.*given `torch.sparse_coo`; required `torch.strided`: `ids.to_d"
@@ -227,12 +233,11 @@ def test_arguments_that_are_no_dense_tensor(torch: FakeTorch, put: Callable[...,
 )  # fmt: skip
 def test_what_the_author_gives_is_checked(torch: FakeTorch, put: Callable[..., Any], options: Any, message: str) -> None:
     """Where the op is made, except what a function gives, which is checked at the call."""
-    case = {"x": (3, 8), "ids": (3,), "cache": (5, 8), "dtype": "bfloat16", "id_dtype": "int32", "alias": False, "stride": None}
     in_function = any(callable(value) for value in options.values())
     with pytest.raises(LaunchError, match="E0919") as caught:
         op = put(**options)
         assert in_function, "the op was made"
-        op(*tensors(torch, case, "cuda"), 1)
+        op(*tensors(torch, PLAIN, "cuda"), 1)
     assert message in str(caught.value)
 
 
