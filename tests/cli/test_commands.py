@@ -40,6 +40,21 @@ def test_build_prints_table_and_second_build_is_all_hits(root: Path, capsys: pyt
     assert err == ""
 
 
+def test_arguments_of_build_name_kernels(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone, several, with `--kernel`, and twice the same; each of them builds only what it names."""
+
+    def built(*arguments: str) -> list[tuple[str, str]]:
+        assert commands.run(["build", "--json", "--arch", "sm_90", *arguments]) == 0
+        data = json.loads(capsys.readouterr().out)
+        return [(one["kernel"], one["status"]) for one in data["artifacts"]]
+
+    assert built("copy_b") == [("copy_b", "built")] * 2
+    assert built("copy_a", "--kernel", "copy_b") == [("copy_a", "built")] * 2 + [("copy_b", "hit")] * 2
+    both = [("copy_a", "hit")] * 2 + [("copy_b", "hit")] * 2
+    assert built("copy_b", "copy_a") == built("copy_a,copy_b") == built("copy_a", "-k", "copy_a", "copy_b") == both
+    assert built() == both
+
+
 def test_json_is_all_of_stdout(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["build", "--json", "--explain"]) == 0
     out, err = capsys.readouterr()
@@ -63,6 +78,8 @@ def test_refused_kernel_is_status_1_with_its_source(root: Path, capsys: pytest.C
     ("arguments", "message"),
     [
         (["build", "--kernel", "copy_c"], "did you mean `copy_"),
+        (["build", "copy_a", "copy_c"], "no kernel `copy_c` in `build.toml`; did you mean `copy_"),
+        (["build", "copy_c", "--plan"], "did you mean `copy_"),
         (["build", "--arch", "sm_10"], "E0603"),
         (["build", "--dump-stage", "sass", "x"], "no stage `sass`"),
         (["build", "--project", "nowhere"], "E0801"),

@@ -69,9 +69,12 @@ def tilec(cache_dir: str | None) -> None:
 
 
 @tilec.command(epilog=EPILOG)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @_PROJECT
 @_ARCH
-@click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel; may be repeated.")
+@click.option(
+    "--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel, as an argument does; may be repeated."
+)
 @_JOBS
 @_JSON
 @click.option("--explain", is_flag=True, help="Print why each artifact was rebuilt.")
@@ -83,18 +86,18 @@ def tilec(cache_dir: str | None) -> None:
 @_REMOTE
 @click.option("--on", "farm", metavar="URL", help="A Dask scheduler whose workers build: dask://HOST:PORT, or tls://HOST:PORT.")
 def build(
-    project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool, explain: bool,
-    whole: bool, plan: bool, deny: str | None, dump_stage: tuple[str, str] | None, watch: bool, remotes: tuple[str, ...],
-    farm: str | None,
+    names: tuple[str, ...], project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool,
+    explain: bool, whole: bool, plan: bool, deny: str | None, dump_stage: tuple[str, str] | None, watch: bool,
+    remotes: tuple[str, ...], farm: str | None,
 ) -> int:  # fmt: skip
-    """Build the kernels of build.toml into artifacts/build/.
+    """Build the kernels of build.toml, or only those of each NAME, into artifacts/build/.
 
     An artifact that the step of a model can ask for, and that build.toml does not have, fails the build (E0807).
 
     \b
     Examples:
       tilec build
-      tilec build --arch sm_90,sm_100 --kernel rms_norm
+      tilec build rms_norm softmax --arch sm_90,sm_100    two kernels, every specialisation
       tilec build --plan --json
       tilec build --dump-stage ptx /tmp/ptx
       tilec build --remote redis://cache:6379/0
@@ -104,6 +107,7 @@ def build(
 
     if plan and watch:
         raise UsageError("`--plan` builds nothing, so `--watch` cannot rebuild it; leave one out")
+    kernels = (*names, *kernels)
     reads = Reads(project, kernels)
     if plan:
         return run_or_watch(lambda: plan_command(project, arch, kernels, as_json=as_json), reads, as_json=as_json, watch=False)
