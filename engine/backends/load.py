@@ -84,8 +84,11 @@ def _find_bundle(config: Any, device: Device, digest: str | None, trust: TrustSo
 
 
 def _check_model(bundle: Bundle, config: Any) -> None:
-    """BundleRefused if a signed bundle is for another model. A policy grants a key the right to sign for certain sizes; a valid
-    signature for one model says nothing about another."""
+    """BundleRefused if the bundle has no step, or if a signed bundle is for another model. A policy grants a key the right to
+    sign for certain sizes; a valid signature for one model says nothing about another."""
+    if not bundle.has_step:
+        what = "is a bundle of kernels without a step, so there is no model in it to run"
+        raise BundleRefused(what, where=bundle.path, fix="pack this model's with `tilec bundle pack --model NAME`")
     for name in SIZES if bundle.signed is not None else ():
         signed, its = bundle.config.get(name), getattr(config, name)
         if type(signed) is not int or signed != its:

@@ -1,33 +1,17 @@
-"""`tilec bundle pack|list|diff|show`."""
+"""`tilec bundle list|diff|show`, and what every command that opens a bundle shares."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tilec.cli.project import (
-    UsageError,
-    chosen_targets,
-    notify,
-    open_project,
-    open_store,
-    print_diagnostics,
-    status_of,
-    toolchain,
-)
+from tilec.cli.project import UsageError, chosen_targets
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
-from tilec.diagnostics.spelling import or_mean
 from tilec.runtime import Bundle, BundleError, open_bundle
-from tilec.untrusted.output import Output
 
 if TYPE_CHECKING:
-    from tilec.project.read.buildfile import BuildFile
-    from tilec.project.read.closed_world import World
-    from tilec.project.read.kernel_entry import KernelEntry
     from tilec.runtime.trust import TrustSource
 
 
@@ -63,70 +47,6 @@ def with_sidecar(bundle: Bundle) -> tuple[bytes, bytes]:
     return data, attestations
 
 
-def pack_command(
-    project: str | None, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int, *, as_json: bool
-) -> int:  # fmt: skip
-    """Build the artifacts of the models, write their bundles and print one line for each. Returns the exit status."""
-    from tilec.project.build.driver import build_project
-    from tilec.project.build.report import diagnostic_json, progress
-    from tilec.project.read.closed_world import enumerate_world
-    from tilec.ship.bundle.describe import summary
-    from tilec.ship.bundle.pack import pack
-
-    build = open_project(project)
-    chosen = _chosen_models(build, models)
-    targets = chosen_targets(arch) or build.targets
-    world = enumerate_world(build, targets, chosen)
-    if world.problems:
-        raise CompileError(world.problems)
-    destination = Output(Path(output), None) if output is not None else Output(build.root / "artifacts" / "bundles", build.root)
-    destination.check()
-    rows: list[dict[str, Any]] = []
-    with contextlib.closing(open_store()) as store:
-        with progress() as show:
-            built = build_project(
-                build, needed_entries(world), targets, store, toolchain(store), jobs=jobs, progress=show, notify=notify
-            )  # fmt: skip
-        print_diagnostics(built.diagnostics, build.root)
-        if not built.diagnostics:
-            for model in build.models:
-                for target in targets if model.name in chosen else ():
-                    with pack(model, build.families[model.family], target, world, built, store, destination) as bundle:
-                        rows.append({"file": str(bundle.path), **summary(bundle)})
-    if as_json:
-        errors = [diagnostic_json(item, build.root) for item in built.diagnostics]
-        print(json.dumps({"bundles": rows, "errors": errors}, indent=1))
-    else:
-        for row in rows:
-            print(f"{row['file']}  {len(row['kernels'])} kernels  {row['bytes']} bytes  sha256 {row['sha256']}")
-    return status_of(built.diagnostics)
-
-
-def _chosen_models(build: BuildFile, names: tuple[str, ...]) -> tuple[str, ...]:
-    known = [model.name for model in build.models]
-    if not known:
-        raise UsageError(f"`{build.path.name}` has no `[[model]]`")
-    wanted = [name for text in names for name in text.split(",") if name]
-    if not wanted or "all" in wanted:
-        return tuple(known)
-    for name in wanted:
-        if name not in known:
-            listed = f"; the models are {', '.join(known)}"
-            raise UsageError(f"no model `{name}` in `{build.path.name}`{or_mean(name, known) or listed}")
-    return tuple(dict.fromkeys(wanted))
-
-
-def needed_entries(world: World) -> tuple[KernelEntry, ...]:
-    """One entry per specialisation and schedule that a model uses, with the options and budget of the original entry."""
-    found = {
-        (use.artifact, repr(use.entry.schedule), repr(use.entry.only)): replace(
-            use.entry, constants={k: (v,) for k, v in use.constants.items()}
-        )
-        for use in world.uses
-    }
-    return tuple(found[key] for key in sorted(found))
-
-
 def list_command(path: str, digest: str | None, trust: str | None, *, as_json: bool) -> int:
     """Print the kernels of a bundle."""
     from tilec.ship.bundle.describe import summary
@@ -156,7 +76,8 @@ def list_command(path: str, digest: str | None, trust: str | None, *, as_json: b
     front = f"{data['model']} for {data['arch']}: {len(rows)} kernels"
     print(f"{front}, {data['cubin_bytes']} bytes of code in {data['blobs']} blobs, {data['bytes']} in all")
     print(f"sha256 {data['sha256']}")
-    print(f"model digest {data['model_digest']}, of the model's numbers and its step, for a trust policy")
+    of = "the model's numbers and its step" if data["has_step"] else "the names of its kernels, as it has no step"
+    print(f"model digest {data['model_digest']}, of {of}, for a trust policy")
     return 0
 
 
@@ -167,6 +88,9 @@ def show_command(path: str, kernel: str | None, digest: str | None, trust: str |
 
     with opened(path, digest=digest, trust=trust) as bundle:
         if kernel is None:
+            if not bundle.has_step:
+                names = ", ".join(dict.fromkeys(one.manifest.kernel for one in bundle.kernels))
+                raise UsageError(f"`{path}` has no step, so nothing chooses between its kernels; name one of them: {names}")
             try:
                 print(json.dumps(tuning_json(bundle), indent=1) if as_json else "\n".join(tuning_lines(bundle)))
             except StepError as error:

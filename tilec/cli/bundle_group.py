@@ -7,11 +7,13 @@ from typing import Final
 import click
 
 from tilec.cli.options import ARCH, BUNDLE_EPILOG, JOBS, JSON, PROJECT, cores
+from tilec.cli.project import UsageError
 
 
 @click.group(epilog=BUNDLE_EPILOG)
 def bundle() -> None:
-    """Pack a model's artifacts into one file, and look into such files; reading them needs no compiler."""
+    """Pack the artifacts of a model, or of some kernels, into one file, and look into such files; reading them needs no
+    compiler."""
 
 
 BUNDLE: Final = click.argument("file", type=click.Path())
@@ -34,21 +36,37 @@ _SOURCE_PROJECT: Final = click.option(
 @bundle.command("pack", epilog=BUNDLE_EPILOG)
 @PROJECT
 @click.option("--model", "-m", "models", multiple=True, metavar="NAME", help="A model of build.toml, or all (the default).")
+@click.option(
+    "--kernel", "-k", "kernels", multiple=True, metavar="NAME",
+    help="Instead of models, every specialisation of this kernel; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--name", metavar="NAME", help="With --kernel: the name of the bundle. Default: the names of the kernels, with `-` between."
+)
 @ARCH
 @click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write to. Default: artifacts/bundles.")
 @JOBS
 @JSON
 def bundle_pack(
-    project: str, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int | None, as_json: bool
+    project: str, models: tuple[str, ...], kernels: tuple[str, ...], name: str | None, arch: str | None, output: str | None,
+    jobs: int | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Build what models need and write one bundle per model and architecture.
+    """Build what models need and write one bundle per model and architecture. With --kernel, write one bundle of these kernels
+    per architecture instead: it needs no model, and has no step for the engine to run.
 
     \b
-    Example:
+    Examples:
       tilec bundle pack --model qwen3-4b --arch sm_90 -o out
+      tilec bundle pack --kernel rms_norm --kernel softmax --name norms    norms-sm_90a.bundle, ...
     """
-    from tilec.cli.bundle_commands import pack_command
+    from tilec.cli.pack_command import pack_command, pack_kernels_command
 
+    if kernels:
+        if models:
+            raise UsageError("a bundle is of a model or of kernels: leave out `--model` or `--kernel`")
+        return pack_kernels_command(project, kernels, name, arch, output, jobs or cores(), as_json=as_json)
+    if name is not None:
+        raise UsageError("`--name` is for bundles of kernels (`--kernel`); a model's bundle has the name of the model")
     return pack_command(project, models, arch, output, jobs or cores(), as_json=as_json)
 
 

@@ -14,7 +14,7 @@ import click
 
 from tilec.cli.bundle_group import BUNDLE, DIGEST, TRUST
 from tilec.cli.options import ENDED, JOBS, a_number, cores
-from tilec.cli.project import UsageError
+from tilec.cli.project import UsageError, print_line
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.untrusted.output import write_named
 
@@ -194,6 +194,8 @@ def _tune(session: Any, folder: str, date: str, seconds: float) -> None:
 
     right = {name: record["verdict"] == RIGHT for name, record in session.records.items()}
     session.tune, session.names, session.time_limit = groups(session.bundle, session.side, right), [], seconds
+    if not session.tune and not session.bundle.has_step:
+        print_line("note", f"`{session.bundle.path}` has no step, so it has no launches of a model to time choices at")
     names = list(session.records)
     session.run()
     session.names = names

@@ -6,15 +6,21 @@ import contextlib
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tilec.cli.bundle_commands import needed_entries, opened
-from tilec.cli.project import UsageError, open_project, print_diagnostics, status_of, toolchain
+from tilec.cli.bundle_commands import opened
+from tilec.cli.project import UsageError, chosen_entries, open_project, print_diagnostics, status_of, toolchain
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.runtime import Bundle, BundleError
 from tilec.runtime.trust import TrustSource, trust_keys
 from tilec.runtime.trust_place import NO_POLICY
 from tilec.untrusted.output import Output
+
+if TYPE_CHECKING:
+    from tilec.project.read.buildfile import BuildFile
+    from tilec.project.read.kernel_entry import KernelEntry
+    from tilec.ship.bundle.pack import Packing
+    from tilec.target.targets import Target
 
 MAX_DIFFERENCES = 20
 """Most differences printed per bundle; `--json` prints all."""
@@ -102,41 +108,55 @@ def _differs(path: str, found: list[str]) -> Diagnostic:
 
 def differences_of(bundle: Bundle, project: str | None, jobs: int) -> list[str]:
     """Build every artifact of a bundle again, in an empty store so that no cache is trusted. Returns a line for each product
-    that differs. CompileError if something cannot be built, UsageError if the project lacks the model."""
+    that differs. CompileError if something cannot be built, UsageError if the project lacks the model or a kernel."""
     from tilec.cache import Store
     from tilec.project.build.driver import build_project
     from tilec.project.build.report import progress
-    from tilec.project.read.closed_world import enumerate_world
     from tilec.runtime import open_bundle
     from tilec.ship.bundle.pack import bundle_bytes
     from tilec.ship.bundle.rebuild import differences
     from tilec.target.targets import TARGETS
 
     build = open_project(project)
-    model = next((model for model in build.models if model.name == bundle.model), None)
-    if model is None:
-        known = ", ".join(model.name for model in build.models) or "none"
-        raise UsageError(
-            f"no model `{bundle.model}` in `{build.path}`; its models are {known}; name the project with `--project`"
-        )
     target = next((target for target in TARGETS if target.name == bundle.arch), None)
     if target is None:
         raise UsageError(f"this tilec builds nothing for `{bundle.arch}`")
-    world = enumerate_world(build, (target,), (model.name,))
-    if world.problems:
-        raise CompileError(world.problems)
+    entries, packing = _sources(bundle, build, target)
     with tempfile.TemporaryDirectory(prefix="tilec-rebuild-") as name:
         folder = Path(name)
         with contextlib.closing(Store(folder / "store")) as store:
             with progress() as show:
                 built = build_project(
-                    build, needed_entries(world), (target,), store, toolchain(store), jobs=jobs, progress=show,
+                    build, entries, (target,), store, toolchain(store), jobs=jobs, progress=show,
                     output=Output(folder / "build", None),
                 )  # fmt: skip
             if built.diagnostics:
                 raise CompileError(built.diagnostics)
-            data = bundle_bytes(model, build.families[model.family], target, world.artifacts(model.name, target), built, store)
+            data = bundle_bytes(packing, target, built, store)
         path = folder / "again.bundle"
         Output(folder, None).write(path.name, data, durable=False)
         with open_bundle(path, trust=NO_POLICY) as rebuilt:
             return differences(bundle, rebuilt)
+
+
+def _sources(bundle: Bundle, build: BuildFile, target: Target) -> tuple[tuple[KernelEntry, ...], Packing]:
+    """What the project packs under the bundle's name: the entries to build, and what of them goes into it. Without a step, that
+    is every specialisation of the kernels that the bundle has."""
+    from tilec.cli.pack_command import needed_entries
+    from tilec.project.read.closed_world import enumerate_world
+    from tilec.ship.bundle.pack import kernels_packing, model_packing
+
+    model = next((model for model in build.models if model.name == bundle.model), None)
+    if model is None and not bundle.has_step:
+        names = sorted({kernel.manifest.kernel for kernel in bundle.kernels})
+        entries = chosen_entries(build, names) if names else ()
+        return entries, kernels_packing(bundle.model, entries, (target,), target)
+    if model is None:
+        known = ", ".join(model.name for model in build.models) or "none"
+        raise UsageError(
+            f"no model `{bundle.model}` in `{build.path}`; its models are {known}; name the project with `--project`"
+        )
+    world = enumerate_world(build, (target,), (model.name,))
+    if world.problems:
+        raise CompileError(world.problems)
+    return needed_entries(world), model_packing(model, build.families[model.family], target, world)

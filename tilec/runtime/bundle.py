@@ -1,4 +1,5 @@
-"""Opens a bundle: all CUBINs and contracts that one model needs on one architecture, verified whole before any of it is used.
+"""Opens a bundle: all CUBINs and contracts that one model needs on one architecture, or those of some kernels without a model,
+verified whole before any of it is used.
 
 `open_bundle` reads the file once and refuses it (`BundleError`) unless every byte conforms to `bundle_format`: sizes are
 compared with the file's before anything is allocated, the digest of the file and of every blob are computed, every value has
@@ -65,7 +66,7 @@ class Bundle:
         self.arch = contents.arch
         self.config: Mapping[str, int | float | bool | str] = contents.config
         self.declaration = contents.declaration
-        """The step declaration of the model's family, from which its graphs are made."""
+        """The step declaration of the model's family, from which its graphs are made; see `has_step`."""
         self.tuning, self.tables = contents.tuning, contents.tables
         """Measured tuning of that step, and the raw tables with their provenance."""
         self.kernels: tuple[BundledKernel, ...] = contents.kernels
@@ -96,6 +97,12 @@ class Bundle:
         """`size` bytes at an offset from the first blob; ValueError if the bundle is closed."""
         start = self._offset + offset
         return self._open_data()[start : start + size]
+
+    @property
+    def has_step(self) -> bool:
+        """Whether its step launches anything. A bundle of kernels without a model has a step whose modes are empty: it can be
+        audited, qualified and launched from, but there is nothing in it for an engine to run."""
+        return any(self.declaration.modes.values())
 
     @property
     def model_digest(self) -> str:

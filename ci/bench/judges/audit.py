@@ -33,12 +33,12 @@ from tilec.audit.verdicts import Verdicts
 from tilec.audit.work import Options
 from tilec.cache import Store
 from tilec.cli.audit_command import assembler
-from tilec.cli.bundle_commands import needed_entries
+from tilec.cli.pack_command import needed_entries
 from tilec.cli.project import chosen_targets, open_project, open_store, toolchain
 from tilec.project.build.driver import build_project
 from tilec.project.read.closed_world import enumerate_world
 from tilec.runtime import open_bundle
-from tilec.ship.bundle.pack import pack
+from tilec.ship.bundle.pack import model_packing, pack
 from tilec.untrusted.output import Output
 
 HEADER: Final = (
@@ -109,7 +109,8 @@ def bundles(folder: Path, models: tuple[str, ...], arch: str | None, jobs: int) 
             raise SystemExit(built.diagnostics[0].message)
         for model in chosen:
             for target in targets:
-                with pack(model, build.families[model.family], target, world, built, store, Output(folder, None)) as bundle:
+                packing = model_packing(model, build.families[model.family], target, world)
+                with pack(packing, target, built, store, Output(folder, None)) as bundle:
                     found.append(bundle.path)
     return found
 

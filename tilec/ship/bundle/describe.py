@@ -49,6 +49,7 @@ def summary(bundle: Bundle) -> dict[str, Any]:
         "arch": bundle.arch,
         "sha256": bundle.digest,
         "model_digest": bundle.model_digest,
+        "has_step": bundle.has_step,
         "bytes": bundle.size,
         "blobs": len(bundle.blobs),
         "cubin_bytes": sum(blob.size for blob in bundle.blobs.values()),

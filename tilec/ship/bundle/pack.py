@@ -1,36 +1,75 @@
-"""Packs the bundle of a model for one architecture from built artifacts."""
+"""Packs a bundle for one architecture from built artifacts: that of a model, or that of kernels without a model."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from tilec.artifact.bundle_format import SUFFIX, encode
 from tilec.cache import Store
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.project.build.driver import BuildResult
-from tilec.project.read.closed_world import Use, World
-from tilec.project.read.models import Family, Model
+from tilec.project.read.closed_world import World
+from tilec.project.read.kernel_entry import KernelEntry
+from tilec.project.read.models import Constant, Family, Model
+from tilec.project.read.plan import artifact_name
 from tilec.runtime import Bundle, BundleError, open_bundle
 from tilec.runtime.trust_place import NO_POLICY
+from tilec.step.reader import read_declaration
 from tilec.target.targets import Target
 from tilec.untrusted.output import Output
 
+NO_STEP: Final = "def decode():\n    pass\n\n\ndef prefill():\n    pass\n"
+"""The step of a bundle of kernels. Every bundle has a step; the modes of this one launch nothing (`Bundle.has_step`)."""
 
-def bundle_name(model: str, target: Target) -> str:
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """What goes into a bundle: its name, the numbers and the step's syntax of its model, the tuning tables of the step, and the
+    artifacts, each with the operations of the step that use it."""
+
+    name: str
+    config: Mapping[str, Constant]
+    step: Any
+    tuning: tuple[dict[str, Any], ...]
+    artifacts: Mapping[str, Sequence[str]]
+
+
+def model_packing(model: Model, family: Family, target: Target, world: World) -> Packing:
+    """All that the step of a model can request on `target`."""
+    uses = world.artifacts(model.name, target)
+    artifacts = {name: sorted({use.op for use in some}) for name, some in uses.items()}
+    return Packing(model.name, model.config, family.declaration.syntax, family.tables[target], artifacts)
+
+
+def kernels_packing(
+    name: str, entries: Iterable[KernelEntry], requested: tuple[Target, ...] | None, target: Target
+) -> Packing:  # fmt: skip
+    """Every specialisation of `entries` that a build for `requested` (None: the targets of the build file) makes for `target`.
+
+    In place of a model's numbers, the bundle has the names of its kernels, so that bundles of other kernels have another model
+    digest. No model has such a number, so none is ever taken for this bundle's.
+    """
+    built = [entry for entry in entries if target in entry.among(requested)]
+    config = {"kernels": " ".join(sorted({entry.name for entry in built}))}
+    artifacts = {artifact_name(entry.name, values): () for entry in built for values in entry.specialisations()}
+    return Packing(name, config, read_declaration(NO_STEP).syntax, (), artifacts)
+
+
+def bundle_name(name: str, target: Target) -> str:
     """The file name of a bundle: `qwen3-4b-sm_90a.bundle`."""
-    return f"{model}-{target}{SUFFIX}"
+    return f"{name}-{target}{SUFFIX}"
 
 
-def bundle_bytes(
-    model: Model, family: Family, target: Target, uses: Mapping[str, list[Use]], built: BuildResult, store: Store
-) -> bytes:  # fmt: skip
-    """The bundle of a model, from the build products in the store; CompileError E0709 if one is missing."""
+def bundle_bytes(packing: Packing, target: Target, built: BuildResult, store: Store) -> bytes:
+    """The bundle, from the build products in the store; CompileError E0709 if one is missing."""
     by_name = {result.planned.name: result for result in built.results if result.planned.target == target}
     kernels: list[dict[str, object]] = []
     blobs: dict[str, bytes] = {}
     texts: dict[str, bytes] = {}
-    for name in sorted(uses):
+    for name in sorted(packing.artifacts):
         result = by_name.get(name)
         entry = result.planned.products(store) if result is not None and result.status != "failed" else None
         if entry is None:
@@ -40,20 +79,16 @@ def bundle_bytes(
         digest: str = manifest["digests"]["cubin"]
         blobs[digest] = entry.outputs["cubin"]
         texts |= {manifest["digests"][text]: entry.outputs[text] for text in ("tir", "ptx")}
-        kernels.append(
-            {"name": name, "blob": digest, "steps": sorted({use.op for use in uses[name]}), "manifest": manifest}
-        )  # fmt: skip
-    description: dict[str, object] = {"model": model.name, "arch": target.name, "config": model.config, "kernels": kernels}
-    description |= {"step": family.declaration.syntax, "tuning": list(family.tables[target])}
+        kernels.append({"name": name, "blob": digest, "steps": list(packing.artifacts[name]), "manifest": manifest})
+    description = {"model": packing.name, "arch": target.name, "config": packing.config, "kernels": kernels}
+    description |= {"step": packing.step, "tuning": list(packing.tuning)}
     return encode(description, blobs, texts)
 
 
-def pack(
-    model: Model, family: Family, target: Target, world: World, built: BuildResult, store: Store, output: Output
-) -> Bundle:  # fmt: skip
+def pack(packing: Packing, target: Target, built: BuildResult, store: Store, output: Output) -> Bundle:
     """Write the bundle into `output`, open and verify it as a user would, and return it. CompileError E0702, E0709."""
-    data = bundle_bytes(model, family, target, world.artifacts(model.name, target), built, store)
-    name = bundle_name(model.name, target)
+    data = bundle_bytes(packing, target, built, store)
+    name = bundle_name(packing.name, target)
     output.write(name, data)
     try:
         return open_bundle(output.path(name), arch=target.name, trust=NO_POLICY)  # new, so it has no signature yet

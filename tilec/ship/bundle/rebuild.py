@@ -29,7 +29,8 @@ def differences(bundle: Bundle, rebuilt: Bundle) -> list[str]:
         )
         if original != other
     ]
-    found += [f"the model's number `{name}` differs" for name in _unequal(dict(bundle.config), dict(rebuilt.config))]
+    what = "the model's number `{}` differs" if bundle.has_step else "`{}` of its configuration differs"
+    found += [what.format(name) for name in _unequal(dict(bundle.config), dict(rebuilt.config))]
     if bundle.declaration.syntax != rebuilt.declaration.syntax:
         found.append("the step differs")
     if bundle.tables != rebuilt.tables:
@@ -37,7 +38,7 @@ def differences(bundle: Bundle, rebuilt: Bundle) -> list[str]:
     original, others = ({kernel.name: kernel for kernel in one.kernels} for one in (bundle, rebuilt))
     for name in sorted({*original, *others}):
         if name not in others:
-            found.append(f"{name}: no source builds it for this model")
+            found.append(f"{name}: no source builds it" + (" for this model" if bundle.has_step else ""))
         elif name not in original:
             found.append(f"{name}: the sources build it, and it is not there")
         else:

@@ -54,7 +54,7 @@ def provenance(bundle: Bundle, release: int, builder: str, files: Mapping[str, s
 
 
 def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
-    """sha256 by path, relative to the project, of the build file, the step and every source of the bundle's kernels.
+    """sha256 by path, relative to the project, of the build file, the step (if it has one) and every source of the kernels.
     CompileError E0921 if the bundle was built from other files, or if one is outside the project."""
     from tilec.cache import FileDigests, Store
     from tilec.project.read.plan import kernel_files
@@ -72,7 +72,9 @@ def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
                 wrong.append(f"the sources of `{kernel}` differ")
             found |= files
     family = next((build.families[model.family] for model in build.models if model.name == bundle.model), None)
-    if family is None:
+    if family is None and not bundle.has_step:
+        pass  # kernels without a model
+    elif family is None:
         wrong.append(f"`{build.path.name}` has no model `{bundle.model}`")
     elif (
         family.declaration.syntax != bundle.declaration.syntax
