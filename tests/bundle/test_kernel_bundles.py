@@ -11,10 +11,13 @@ import pytest
 from tests.bundle import samples
 from tests.files import copy_kernels
 from tests.project import fake_stages, project
+from tests.runtime.fake_driver import FakeDriver
 from tilec.artifact.bundle_format import canonical
 from tilec.cli import commands, pack_command, verify_command
+from tilec.frontend import read_interface
+from tilec.ops.kernels import Kernels
 from tilec.project.build import driver
-from tilec.runtime import BundleError, open_bundle
+from tilec.runtime import BundleError, Device, open_bundle
 from tilec.ship.finder import find_bundle, find_kernel
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
@@ -221,6 +224,21 @@ def test_a_search_for_a_model_never_takes_it(root: Path, tmp_path: Path) -> None
         assert not bundle.has_step
 
 
+@pytest.mark.parametrize("named", ["", "other", "scale other", "scale scale", "scale ", 1, None])
+def test_its_configuration_names_exactly_its_kernels(tmp_path: Path, named: str | int | None) -> None:
+    """The model digest of a policy covers the configuration, so a bundle with other kernels may not have the same one."""
+    description, blobs = samples.parts()
+    path = tmp_path / "x.bundle"
+    path.write_bytes(samples.encode(description | {"config": {"kernels": "scale"}}, blobs))
+    with open_bundle(path) as bundle:
+        assert not bundle.has_step
+    path.write_bytes(samples.encode(description | {"config": {"kernels": named}}, blobs))
+    message = "config: not names with numbers" if named is None else "its kernels are not those that `kernels` of its conf"
+    with pytest.raises(BundleError, match=message) as caught:
+        open_bundle(path)
+    assert caught.value.code == "E0705"
+
+
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of two kernels that the real compilers built."""
@@ -251,6 +269,16 @@ def test_its_qualification_is_prepared_at_the_edges_of_contracts(real: Path, tmp
     entries = read(path).entries
     assert len(entries) == 3 and all(entry.launches for entry in entries.values())
     assert not any(launch.timed for entry in entries.values() for launch in entry.launches)
+
+
+def test_an_op_takes_its_kernels(real: Path) -> None:
+    path = real.parents[2] / "kernels_src" / "rms_norm.py"
+    kernels = Kernels(read_interface(path), path, real)
+    for element in ("bf16", "f16"):
+        found = kernels.get({"E": element, "H": 128}, Device(FakeDriver()))
+        assert found.manifest.constants == {"E": element, "H": 128}
+    with pytest.raises(BundleError, match="has no kernel for `rms_norm`, E = bf16, H = 256"):
+        kernels.get({"E": "bf16", "H": 256}, Device(FakeDriver()))
 
 
 def test_it_gives_a_launcher_in_c(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,5 @@
-"""A bundle with another digest than requested, or without the signature that a policy requires, runs nothing: the engine
-reports why and exits with status 4. Without a named bundle, it uses one that it finds for the model and the GPU."""
+"""A bundle with another digest than requested, without the signature that a policy requires, or without a step, runs nothing:
+the engine reports why and exits with status 4. Without a named bundle, it uses one that it finds for the model and the GPU."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from engine.api import Engine
 from engine.backends import load
 from engine.errors import BundleRefused, UsageError
 from engine.models.config import SIZES
+from tests.bundle import samples
 from tilec.artifact.bundle_format import canonical
 from tilec.artifact.signature_format import encode_sidecar, sidecar_path
 from tilec.artifact.signing_keys import FileSigner, generate
@@ -39,6 +40,16 @@ def test_the_command_takes_a_digest(run_engine: Callable[..., Any], bundle: Bund
     assert f"its sha256 is {correct_digest}, not {'0' * 64}" in err
     status, out, err = run_engine("--dummy-weights", "--bundle-digest", "right")
     assert (status, out) == (4, "") and "not 64 hex digits" in err
+
+
+def test_a_bundle_of_kernels_has_no_model_to_run(run_engine: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.bundle"
+    path.write_bytes(samples.bundle())
+    status, out, err = run_engine("--dummy-weights", **{"--bundle": str(path)})
+    assert (status, out, err.count("\n")) == (4, "", 1)
+    assert f"{path}: is a bundle of kernels without a step, so there is no model in it to run; pack this model's" in err
+    with pytest.raises(BundleRefused, match="without a step"):
+        Engine.from_pretrained(model, bundle=path, dummy=0)
 
 
 def test_the_interpreter_has_no_bundle(run_engine: Callable[..., Any]) -> None:

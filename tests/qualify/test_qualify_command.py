@@ -176,6 +176,13 @@ def test_preparing_twice_gives_the_same_bytes(path: Path, tmp_path: Path) -> Non
     assert first.read_bytes() == second.read_bytes()
 
 
+def test_without_a_step_no_choices_are_timed(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["qualify", str(path), "--tune", str(tmp_path / "records"), "-k", "add"]) == 0
+    err = capsys.readouterr().err
+    assert f"note: `{path}` has no step, so it has no launches of a model to time choices at\n" in err
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
 def test_tuning_writes_records_that_tune_reads(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,9 +2,9 @@
 
 `load` reads an artifact and refuses one built for another architecture. `Kernel.plan` checks every clause of the launch
 contract once, on the host, and raises a `LaunchError` that names the offending argument; `Plan.launch` only enqueues.
-`open_bundle` verifies a file of many artifacts, built for one model and one architecture, and loads its kernels the same way.
-The package needs neither a compiler nor a tensor framework: a tensor is any object with `__cuda_array_interface__` or
-`__dlpack__`.
+`open_bundle` verifies a file of many artifacts, built for one architecture and a model or some kernels, and loads its kernels
+the same way. The package needs neither a compiler nor a tensor framework: a tensor is any object with
+`__cuda_array_interface__` or `__dlpack__`.
 """
 
 from __future__ import annotations

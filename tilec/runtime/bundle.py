@@ -102,7 +102,7 @@ class Bundle:
     def has_step(self) -> bool:
         """Whether its step launches anything. A bundle of kernels without a model has a step whose modes are empty: it can be
         audited, qualified and launched from, but there is nothing in it for an engine to run."""
-        return any(self.declaration.modes.values())
+        return not self.declaration.is_empty
 
     @property
     def model_digest(self) -> str:

@@ -7,6 +7,9 @@
 
 `step` is the syntax tree of the model's step and `tuning` its measured numbers (`tilec.step`). `offset` is relative to the
 first blob. `steps` are the operations of the step that need the kernel.
+
+A bundle of kernels without a model has a step whose modes are empty, and its `config` is the names of exactly its kernels:
+`{"kernels": "rms_norm softmax"}`. So the model digest, by which a trust policy knows a bundle, stands for these names.
 """
 
 from __future__ import annotations
@@ -91,6 +94,10 @@ def read_contents(text: bytes, header: Header) -> Contents:
     if {kernel.blob for kernel in kernels} != by_digest.keys():
         raise ValueError("it has a blob that no kernel uses")
     config = _config(data["config"])
+    declaration, tuning, tables = _step(data["step"], data["tuning"])
+    kernel_names = " ".join(sorted({kernel.manifest.kernel for kernel in kernels}))
+    if config.keys() == {"kernels"} and declaration.is_empty and config["kernels"] != kernel_names:
+        raise ValueError("its kernels are not those that `kernels` of its configuration names")
     return Contents(
         _matching(data["model"], MODEL, "model"),
         arch,
@@ -98,7 +105,9 @@ def read_contents(text: bytes, header: Header) -> Contents:
         tuple(kernels),
         by_digest,
         Texts(offsets[-1] - first, size, entries),
-        *_step(data["step"], data["tuning"]),
+        declaration,
+        tuning,
+        tables,
     )
 
 

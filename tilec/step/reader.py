@@ -134,6 +134,11 @@ class Declaration:
     modes: Mapping[str, tuple[Statement, ...]]
     counts: Mapping[str, str]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no mode has a statement, as in a bundle of kernels without a model."""
+        return not any(self.modes.values())
+
 
 def read_declaration(text: str) -> Declaration:
     """The declaration in a text; StepError at the first error."""
