@@ -13,6 +13,7 @@ from tests.files import copy_kernels
 from tests.project import fake_stages, project
 from tests.runtime.fake_driver import FakeDriver
 from tilec.artifact.bundle_format import canonical
+from tilec.cache import Store
 from tilec.cli import commands, pack_command, verify_command
 from tilec.frontend import read_interface
 from tilec.ops.kernels import Kernels
@@ -25,6 +26,10 @@ MODEL = '\n[[model]]\nname = "tiny"\nfamily = "tiny"\nconfig = { size = 128 }\n'
 STEP = "def decode():\n    copy = copy_a(BLOCK=size)\n\n\ndef prefill():\n    copy = copy_a(BLOCK=size)\n"
 
 
+def toolchain(store: Store) -> dict[str, str]:
+    return project.TOOLCHAIN
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of three kernels with two specialisations each, without a model; its stages are stubs."""
@@ -34,7 +39,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     defaults = dict(driver.build_project.__kwdefaults__ or {})
     monkeypatch.setattr(driver.build_project, "__kwdefaults__", defaults | {"runner": fake_stages.run, "preload": ()})
     for module in (pack_command, verify_command):
-        monkeypatch.setattr(module, "toolchain", lambda store: project.TOOLCHAIN)  # pyright: ignore[reportUnknownLambdaType]
+        monkeypatch.setattr(module, "toolchain", toolchain)
     return folder
 
 
@@ -189,7 +194,7 @@ def test_a_long_list_of_kernels_needs_a_name(root: Path, capsys: pytest.CaptureF
 
 
 def test_kernels_for_other_architectures(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each architecture that one of the kernels is built for has a bundle; a kernel that is missing in one is told of."""
+    """Each architecture that one of the kernels is built for has a bundle; a note names a kernel that is missing in one."""
     build = root / "build.toml"
     build.write_text(build.read_text().replace('name = "copy_b"\n', 'name = "copy_b"\narch = ["sm_90"]\n'))
     assert pack("-k", "copy_a,copy_b", "--name", "copies") == 0
