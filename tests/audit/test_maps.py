@@ -140,6 +140,32 @@ def test_ptx_that_uses_them_otherwise_is_refuted(pattern: str, replacement: str,
     assert reason in found["reason"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "status", "reason"),
+    [
+        (r"(mbarrier\.arrive\.expect_tx[^;]*;)", r"\1 \1", "unknown", "which copies the bytes are expected for"),
+        (r"(cp\.async\.bulk\.tensor\.2d\.shared::cluster[^;]*;)", r"\1 \1", "unknown", "whether a box is copied twice"),
+        (r"@%p\d+ (mbarrier\.complete_tx[^;]*;)", r"\1 \1", "unknown", "which copies bytes are counted in place of"),
+        (r"@%p\d+ (mbarrier\.complete_tx[^;]*;)", r"@%p1 \1", "unknown", "where it is executed"),
+        (r"@(%p\d+ mbarrier\.complete_tx)", r"@!\1", "refuted", "bytes are counted for what is left out"),
+        (r"(setp\.lt\.s32 \t)(%p\d+)(, %r\d+, 49;)", r"\1%p1|\2\3", "unknown", ""),
+    ],
+)
+def test_bytes_that_are_counted_otherwise_are_not_confirmed(pattern: str, replacement: str, status: str, reason: str) -> None:
+    manifest, function, ptx = compiled("edges")
+    found = checked(manifest, function, edited(ptx, pattern, replacement))
+    assert found["status"] == status and reason in found["reason"], found
+
+
+def test_bytes_for_a_full_box_are_refuted() -> None:
+    """They are counted whatever the rows are."""
+    manifest, function, ptx = compiled("edges")
+    open_guard = edited(ptx, r"@%p\d+ (mbarrier\.complete_tx)", r"\1")
+    assert checked(manifest, function, open_guard)["status"] == "confirmed"
+    found = checked(manifest, function, edited(open_guard, r"(selp\.b32 \t%r\d+, 2048, )0", r"\g<1>16"))
+    assert found["status"] == "refuted" and "[64, 64], and 16 bytes are counted" in found["reason"]
+
+
 def test_what_the_text_does_not_say_is_unknown() -> None:
     manifest, function, ptx = compiled("edges")
     hidden = edited(ptx, r"(expect_tx\S+ _, \[%rd\d+\], )12288", r"\g<1>%r1")

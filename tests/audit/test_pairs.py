@@ -229,6 +229,44 @@ def test_what_the_text_does_not_say_is_unknown_and_what_it_says_is_still_refuted
         assert checked(wrong, function, text)["status"] == "refuted"
 
 
+EXPECT = r"(mbarrier\.arrive\.expect_tx\S+ _, \[(%rd\d+)\], 28672;)"
+COUNT = r"(mbarrier\.arrive\.expect_tx\S+ _, \[%rd\d+\], )28672;"
+BOX_OF_A = r"(cp\.async\.bulk\.tensor\.2d\.shared::cluster[^;]*\[(%rd\d+), \{(%r\d+), (%r\d+)\}\], \[(%rd\d+)\];)"
+BYTES_MORE = "mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64"
+ALIASED = rf"{{ .reg .b64 same; and.b64 same, \2, -1; {BYTES_MORE} [same], 16; }}"
+PREFETCH = r"cp.async.bulk.prefetch.tensor.2d.L2.global.tile [\2, {\3, \4}]; \1"
+OTHER_BYTES = r"\1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%rd109], [%rd17], 16, [\5];"
+IN_UPPER_HALF = r"{ .reg .b32 low, high; mov.b64 {low, high}, 28672; \1high; }"
+FLUSHED = r"{ .reg .b32 count, zero; mov.b32 count, 28672; mov.b32 zero, 0; add.ftz.f32 count, count, zero; \1count; }"
+TWICE = r"{ .reg .b32 at; .reg .pred more; mov.b32 at, 0; A: \1 add.u32 at, at, 1; setp.lt.u32 more, at, 2; @more bra A; }"
+SOMETIMES = r"{ .reg .pred some; setp.eq.u32 some, %r287, 0; @some \1 }"
+LAYOUT = r"{ .reg .b64 other; mov.b64 other, 9223348796690432000; or.b64 \1, \2, other; }"
+UNCOUNTED: dict[str, tuple[str, str, str]] = {
+    "expected twice": (EXPECT, rf"\1 {BYTES_MORE} [\2], 28672;", "which copies the bytes are expected for"),
+    "expected at an address in another form": (EXPECT, rf"\1 {ALIASED}", "which copies the bytes are expected for"),
+    "a copy that is repeated": (BOX_OF_A, TWICE, "which copies the bytes are expected for"),
+    "a copy of some iterations": (BOX_OF_A, SOMETIMES, "which copies the bytes are expected for"),
+    "bytes of another copy": (BOX_OF_A, OTHER_BYTES, "bytes that no tensor map copies"),
+    "a prefetch": (BOX_OF_A, PREFETCH, "a copy with `.prefetch`"),
+    "a sum in memory": (
+        r"cp\.async(\.bulk\.tensor\.2d\.global\.shared::cta)\.tile", r"cp.reduce.async\1.add.tile", "a copy with `.reduce`",
+    ),
+    "columns of pictures": (r"(tensor\.2d\.shared::cluster\.global)\.tile", r"\1.im2col", "a copy with `.im2col`"),
+    "the upper half of a number": (COUNT, IN_UPPER_HALF, "how many bytes are expected"),
+    "a number that is flushed to zero": (COUNT, FLUSHED, "how many bytes are expected"),
+    "a layout from a register": (r"or\.b64 \t(%rd\d+), (%rd\d+), 4611756662049538048;", LAYOUT, "products read rows of"),
+}  # fmt: skip
+"""Edits of one place: bytes, or elements, that are not those of the copies that the text shows."""
+
+
+@pytest.mark.parametrize("name", UNCOUNTED)
+def test_what_is_copied_or_counted_otherwise_is_not_confirmed(name: str) -> None:
+    manifest, function, ptx = compiled("stores by copies")
+    pattern, replacement, reason = UNCOUNTED[name]
+    found = checked(manifest, function, edited(ptx, [(pattern, replacement, 1)]))
+    assert found["status"] != "confirmed" and reason in found["reason"], found
+
+
 @pytest.mark.parametrize("name", ["the rank is changed later", "products of other columns", "products of a single block"])
 def test_bytes_are_compared_where_coordinates_are_unknown(name: str) -> None:
     manifest, function, ptx = compiled("stores by copies")

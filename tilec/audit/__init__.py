@@ -3,8 +3,9 @@ out.
 
 `prove` derives every obligation of a kernel from its tile IR text and proves it with z3 (`smt`); `matching` compares the
 result with the record in the manifest. `emulation` runs the PTX of every CUBIN in the emulator, on the launches that
-`launches` finds at the edges of the contract. `maps` checks arguments and tensor maps against the tile IR and the PTX
-(`flow`), `clusters` the blocks that are launched together, and `pairs` which half of a tile each of two blocks copies.
+`launches` finds at the edges of the contract. `maps` checks arguments and tensor maps against the tile IR and the PTX (`flow`,
+along the paths of `graph`), `descriptors` the layouts that products read, `clusters` the blocks that are launched together, and
+`pairs` which half of a tile each of two blocks copies.
 `cubins` compares each CUBIN with the assembler's output for its PTX, if an assembler is installed. `report` combines the
 results in one document with a digest of all inputs.
 
@@ -25,5 +26,6 @@ computes reference values for the emulator's results and is not part of a proof.
 Not checked: whether the tile IR matches the intent of the kernel's author; differences between a GPU and the emulator; the
 CUBIN itself, if no assembler of the version that made it is installed (status 3, or 0 with `--no-rebuild`); which of two
 tensor maps is meant if tensors have tiles of one shape; launches that were not run. Only the emulator sees which tile a block
-computes, where in shared memory a copy or a product has it, and which block of a pair starts products.
+computes, where in shared memory a copy or a product has it, how often a tile is stored, who arrives at an mbarrier or waits
+for it, and which block of a pair starts products.
 """
