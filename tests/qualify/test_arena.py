@@ -17,10 +17,10 @@ from tilec.qualify.arena import Arena, Staging
 from tilec.qualify.recipe import PERIOD
 
 
-def made(*specs: TensorSpec, staging: int = 1 << 16) -> tuple[Arena, FakeDriver]:
+def made(*specs: TensorSpec, staging: int = 1 << 16, loose: bool = False) -> tuple[Arena, FakeDriver]:
     driver = FakeDriver()
     manifest: Manifest = replace(samples.manifest("add"), tensors=specs, value_checks=())
-    return Arena(driver, Staging(driver, staging), manifest, {}, "normal"), driver
+    return Arena(driver, Staging(driver, staging), manifest, {}, "normal", loose=loose), driver
 
 
 def tensor(name: str, access: str, count: int, dtype: str = "bf16") -> TensorSpec:
@@ -43,6 +43,23 @@ def test_a_new_arena_is_unharmed_and_reset_restores_it(access: str, count: int) 
     arena.reset()
     assert (arena.result("x").view(np.uint16) == before.view(np.uint16)).all()
     assert arena.harm() == ""
+
+
+@pytest.mark.parametrize("align", [2, 16, 32, 512, 1024, 4096])
+def test_a_trial_has_the_least_aligned_bases_that_the_contract_allows(align: int) -> None:
+    """A kernel whose loads need more than its manifest says then faults here, and not at the first user's odd address."""
+    specs = [replace(tensor(name, access, 1000), align=align) for name, access in (("x", "in"), ("y", "inout"), ("z", "out"))]
+    arena, _ = made(*specs, loose=True)
+    for view in arena.views().values():
+        assert view.pointer % align == 0 and (view.pointer % (2 * align) or align >= arenas.ALIGN)
+    assert arena.harm() == ""
+    ctypes.memset(arena.views()["y"].byte_range()[1], 7, 1)
+    assert "bytes after the end of `y`" in arena.harm()
+
+
+def test_a_timing_has_bases_as_allocators_give_them() -> None:
+    arena, _ = made(tensor("x", "in", 1000), tensor("y", "inout", 1000))
+    assert all(view.pointer % arenas.ALIGN == 0 for view in arena.views().values())
 
 
 @pytest.mark.parametrize("distance", [0, 1, 100, arenas.GUARD - 1])

@@ -1,6 +1,7 @@
 """Tensors of a launch in one allocation, between guard zones, with the input of everything that the launch may write.
 
-In: a manifest, the sizes of a launch, contents by `recipe`. The memory around every tensor, and between the elements of a
+In: a manifest, the sizes of a launch, contents by `recipe`, and how bases are aligned: as little as the contract allows, which
+shows a kernel that needs more, or as allocators do, for times. The memory around every tensor, and between the elements of a
 strided one, is filled with `PATTERN`. `reset` restores what a launch may have written; `harm` says which byte it should not
 have written. All copies go through one page-locked buffer (`Staging`).
 """
@@ -88,22 +89,26 @@ class Placed:
 
 
 class Arena:
-    """The tensors of one launch on a device. `close` frees the memory."""
+    """The tensors of one launch on a device. `close` frees the memory. `loose`: bases are multiples of what the manifest asks
+    for and, below `ALIGN`, of no more."""
 
-    def __init__(self, driver: Driver, staging: Staging, manifest: Manifest, values: Mapping[str, int], kind: str) -> None:
+    def __init__(
+        self, driver: Driver, staging: Staging, manifest: Manifest, values: Mapping[str, int], kind: str, *, loose: bool = False
+    ) -> None:
         self.driver, self.staging = driver, staging
         self.tensors: dict[str, Placed] = {}
-        end = GUARD
+        step = max([ALIGN, *(spec.align for spec in manifest.tensors)])
+        end = _rounded(GUARD, step)
         for spec in manifest.tensors:
-            placed = _placed(manifest, spec, values, kind, end)
-            end = _after(end, placed.size)
+            placed = _placed(manifest, spec, values, kind, end + (spec.align % ALIGN if loose else 0))
+            end = _rounded(placed.offset + placed.size + GUARD, step)
             if spec.access in ("inout", "atomic"):
                 placed = Placed(spec, placed.form, placed.offset, placed.size, end, placed.pattern)
-                end = _after(end, placed.size)
+                end = _rounded(end + placed.size + GUARD, step)
             self.tensors[spec.name] = placed
         self.size = end
-        self._allocated = driver.allocate(end + ALIGN, 0)
-        self.base = -(-self._allocated // ALIGN) * ALIGN
+        self._allocated = driver.allocate(end + step, 0)
+        self.base = _rounded(self._allocated, step)
         driver.fill(self.base, PATTERN, self.size, 0)
         for placed in self.tensors.values():
             self._fill(placed, placed.offset)
@@ -224,9 +229,9 @@ def elements(one: Placed, raw: Bytes) -> Array:
     return np.lib.stride_tricks.as_strided(flat, one.form.shape, steps).reshape(-1)
 
 
-def _after(start: int, size: int) -> int:
-    """Where the next tensor begins."""
-    return -(-(start + size + GUARD) // ALIGN) * ALIGN
+def _rounded(byte: int, step: int) -> int:
+    """The first multiple of `step` from `byte` on."""
+    return -(-byte // step) * step
 
 
 def _placed(manifest: Manifest, spec: TensorSpec, values: Mapping[str, int], kind: str, offset: int) -> Placed:
