@@ -16,7 +16,7 @@ T, H, V = sym("T"), sym("H"), sym("V")
 
 SCHEDULE = {
     "roles": [{"name": "all", "warps": 4, "registers": None}], "pipelines": [], "blocks": None, "persistent": False,
-    "cluster": 1, "order": "grid", "early": None, "next": "after", "store": "threads",
+    "cluster": 1, "order": "grid", "early": None, "next": "after", "store": "threads", "vector": 16,
 }  # fmt: skip
 
 
