@@ -87,7 +87,7 @@ def test_a_damaged_manifest_is_a_value_error_or_a_valid_manifest(path: tuple[Any
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("format",), 7, "format"), (("tensors", 0, "row"), 3, "row"), (("schedule", "early"), -1, "schedule"),
+        (("format",), 8, "format"), (("tensors", 0, "row"), 3, "row"), (("schedule", "early"), -1, "schedule"),
         (("tensors", 2, "resident"), True, "resident"), (("schedule", "roles", 0, "warps"), 5, "schedule"),
         (("schedule", "order"), 1, "schedule"),
         (("schedule", "more"), 1, "schedule"), (("schedule", "pipelines"), [{"stages": 2}], "schedule"),
