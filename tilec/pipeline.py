@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 Constant = int | float | bool | str
 VOCABULARY_SOURCE = (
     "untrusted/limits.py", "progress.py", "diagnostics/diagnostic.py", "diagnostics/visible.py",
-    "diagnostics/internal_errors.py", "target/targets.py", "target/chips.py", "target/families.py", "target/dtypes.py",
-    "artifact/records.py", "pipeline.py", "ir", "language",
+    "diagnostics/internal_errors.py", "target", "artifact/records.py", "pipeline.py", "ir", "language",
 )  # fmt: skip
 """Source of tilec that every stage depends on; this file contains the stages themselves."""
 FRONTEND = ("frontend", "diagnostics/spelling.py")
 PROVER = ("passes/__init__.py", "passes/analysis", "passes/prover")
-SCHEDULE = ("passes/__init__.py", "passes/analysis", "passes/schedule", "target/schedule.py", "atoms", "mlir")
+SCHEDULE = ("passes/__init__.py", "passes/analysis", "passes/schedule", "atoms", "mlir")
 PROOF_TOOLS = ("islpy", "numpy", "ml-dtypes")
 """Packages the prover depends on. `python` is added only to the stage that reads kernel files, whose syntax tree depends on the
 minor version. Later stages use only integers, text and these tools, which behave the same on every version."""
