@@ -61,6 +61,15 @@ def test_a_mistake_has_its_word(pattern: str, replacement: str, word: str) -> No
     assert verdict.word == word and verdict.detail["noted"]
 
 
+def test_what_only_the_kernels_own_roundings_explain_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No output is within a thousandth of a rounding of float64, but all equal the interpreter's, unless something is wrong."""
+    monkeypatch.setattr(judge, "ROUNDINGS", 1e-3)
+    ptx, found = artifact("matmul_few", SM_100A)
+    assert judge.verdict("matmul_few", ptx, found).word == "agrees"
+    monkeypatch.setattr(judge, "interpreted", lambda case, arrays: arrays)  # pyright: ignore
+    assert judge.verdict("matmul_few", ptx, found).word == "differs"
+
+
 def test_every_kernel_with_a_product_is_checked(tmp_path: Path) -> None:
     """All specialisations for both targets of each kernel whose tile IR has a product."""
     options = argparse.Namespace(only="", arch="")

@@ -1,8 +1,8 @@
 """Decode steps by their bytes and launches, against those that were measured, and what that predicts for other cards.
 
 A step of one sequence reads every weight once, and the filled slots of the cache. Its time is modelled as bytes over a share of
-the nominal bandwidth, plus a gap for each launch. Both numbers are fitted by least squares of relative errors to the steps of
-all models that an H100 ran; those of the H200 are held out.
+the nominal bandwidth, plus a gap for each launch. Both numbers are fitted by least squares of relative errors to the steps that
+`FITTED_TO` measured; the others, of other models or in other runs, are held out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tilec.target.targets import SM_90A
 
 MEASURED: Final = ("engine_check", "engine_large", "engine_llama")
 """Results with decode speeds at a number of filled slots."""
-FITTED_ON: Final = "h100"
+FITTED_TO: Final = ("engine_check", "engine_llama")
+"""The results whose steps the two numbers are fitted to."""
 FILLED: Final = (18, 512, 2048)
 PREDICTED: Final = (
     ("b200", "qwen3-4b"),
@@ -60,8 +61,9 @@ def decode_data() -> dict[str, Any]:
     """The fitted numbers, measured steps with errors, and predictions, as the JSON of the result has them."""
     build = read_build_file(ROOT / "build.toml")
     models = {model.name: model for model in build.models}
-    measured = list(_measured(build, models))
-    share, gap = _fitted([one for one in measured if one.card == FITTED_ON])
+    found = list(_measured(build, models))
+    measured = [one for _, one in found]
+    share, gap = _fitted([one for name, one in found if name in FITTED_TO])
     rows = [
         _row(one, share, gap)
         | {
@@ -76,18 +78,19 @@ def decode_data() -> dict[str, Any]:
     return {"bandwidth_share": round(share, 4), "gap_us": round(1e6 * gap, 3), "rows": rows, "predicted": predicted}
 
 
-def _measured(build: BuildFile, models: Mapping[str, Model]) -> Iterator[Decode]:
+def _measured(build: BuildFile, models: Mapping[str, Model]) -> Iterator[tuple[str, Decode]]:
+    """Each measured step, after the name of its result."""
     for name in MEASURED:
         data = recorded(name)
         card = card_called(data["device"])
         for speed in data["speed"]:
             for filled in FILLED:
-                yield _step(build, models[speed["model"]], card, filled, speed[f"decode_at_{filled}_tok_s"])
+                yield name, _step(build, models[speed["model"]], card, filled, speed[f"decode_at_{filled}_tok_s"])
     data = recorded("bench_4b")
     for cell in data["cells"]:
         filled = cell["pp"] + cell["tg"] // 2
         speed = cell["decode_tokens_per_second"]["median"]
-        yield _step(build, models[data["model"]["name"]], card_called(data["device"]), filled, speed)
+        yield "bench_4b", _step(build, models[data["model"]["name"]], card_called(data["device"]), filled, speed)
 
 
 def _step(build: BuildFile, model: Model, card: str, filled: int, tokens_per_second: float) -> Decode:
