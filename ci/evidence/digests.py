@@ -32,10 +32,9 @@ from ci.evidence.products import Record, read_products
 
 PRODUCTS: Final = "tests/golden/products.json"
 COMPILER: Final = (
-    "tilec/frontend", "tilec/diagnostics/spelling.py", "tilec/ir", "tilec/language", "tilec/passes", "tilec/target/schedule.py",
-    "tilec/target/families.py", "tilec/target/chips.py", "tilec/target/dtypes.py",
+    "tilec/frontend", "tilec/diagnostics/spelling.py", "tilec/ir", "tilec/language", "tilec/passes", "tilec/target",
     "tilec/atoms", "tilec/mlir", "tilec/lowering", "tilec/codegen", "tilec/assemble", "tilec/toolchain.py",
-    "tilec/target/targets.py", "tilec/artifact/records.py", "tilec/pipeline.py", "tilec/untrusted/limits.py",
+    "tilec/artifact/records.py", "tilec/pipeline.py", "tilec/untrusted/limits.py",
 )  # fmt: skip
 """Sources that determine a product: those named by the stages of `tilec.pipeline`, except those that only affect error messages
 and time limits (`tests/evidence` checks that no other is missing)."""
