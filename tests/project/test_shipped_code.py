@@ -30,7 +30,7 @@ from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
 from tilec.project.read.plan import artifact_name
 from tilec.runtime import load_artifact, open_bundle
-from tilec.target.families import TMA
+from tilec.target.families import TCGEN05, TMA
 from tilec.target.schedule import merged
 from tilec.target.targets import SM_90A, Target
 
@@ -153,13 +153,18 @@ def test_memory_is_moved_16_bytes_at_once(kernel: str, target: Target, products:
 @pytest.mark.parametrize(("kernel", "target"), chosen(PRODUCTS, is_current_part))
 def test_products_of_matrices_run_on_tensor_cores(kernel: str, target: Target, products: Callable[[Target], Products]) -> None:
     _, opcodes = of(products, kernel, target)
+    entry, constants = first_of(kernel, target, set())
+    fed = merged(entry.overrides(constants), target).copy == TMA
     if (kernel, target) in WARPGROUPS:  # matrices are read from shared memory by the tensor cores
         assert any(re.fullmatch(r"HGMMA\.64x\d+x16\.F32\.BF16", opcode) for opcode in opcodes)
         assert not any(opcode.startswith("HMMA") for opcode in opcodes)
         assert any(opcode.startswith("UTMALDG.2D") for opcode in opcodes)
+    elif fed and target.has(TCGEN05):  # one thread starts them, into tensor memory
+        assert any(opcode.startswith("UTCHMMA") for opcode in opcodes)
+        assert any(opcode.startswith("LDTM") for opcode in opcodes)
+        assert not any(opcode.startswith("HMMA") for opcode in opcodes)
+        assert any(opcode.startswith("UTMALDG") for opcode in opcodes)
     else:
         assert opcodes["HMMA.16816.F32.BF16"] and not opcodes["HMMA.16816.F32"]
         assert any(opcode.startswith("LDSM.16.") for opcode in opcodes)
-        entry, constants = first_of(kernel, target, set())
-        fed = merged(entry.overrides(constants), target).copy == TMA
         assert any(opcode.startswith("UTMALDG" if fed else "LDGSTS.E.BYPASS.128") for opcode in opcodes)
