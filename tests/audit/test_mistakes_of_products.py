@@ -5,21 +5,14 @@ The artifacts are those of `matmul_split`, whose threads store through masks. Ri
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests import shipped
-from tests.audit import samples
-from tilec.artifact.records import to_json
+from tests.audit.scheduled import scheduled
 from tilec.audit.tasks import Task, arguments_task, emulate_task, prove_task
-from tilec.codegen import to_ptx
-from tilec.lowering import lower
-from tilec.passes.schedule import choose
-from tilec.target.schedule import merged
 from tilec.target.targets import SM_100A, SM_120A, Target
 
 pytest.importorskip("tilec.emulator")
@@ -30,16 +23,7 @@ WANTED = {"BM": 16, "S": 2}
 @cache
 def compiled(target: Target) -> tuple[str, str, dict[str, Any]]:
     """Tile IR, PTX, and the manifest as data."""
-    entry, constants = shipped.specialisation(NAME, WANTED, target)
-    schedule = choose(shipped.load(NAME, constants), target, merged(entry.overrides(constants), target))
-    lowered = lower(shipped.prepared(NAME, target, constants), target, min_blocks=schedule.blocks)
-    data: dict[str, Any] = to_json(samples.manifest(NAME, **constants))
-    data |= {
-        "arch": target.name, "abi": to_json(lowered.abi), "tensor_maps": to_json(lowered.tensor_maps),
-        "entry": lowered.entry, "block": lowered.num_threads, "schedule": json.loads(json.dumps(schedule.to_json())),
-    }  # fmt: skip
-    data["resources"]["dynamic_shared_bytes"] = lowered.dynamic_shared_bytes
-    return samples.text(NAME, **constants), to_ptx(lowered.mlir, target), data
+    return scheduled(NAME, WANTED, target)
 
 
 def task(target: Target, pattern: str = "", replacement: str = "", **changed: Any) -> Task:

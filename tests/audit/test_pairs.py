@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests import shipped
-from tests.audit import samples
+from tests.audit.scheduled import scheduled
 from tests.campaign import one_of_each
 from tests.tensor_products import made, source
 from tilec.artifact.manifest_reader import manifest_from_json
-from tilec.artifact.records import Manifest, to_json
+from tilec.artifact.records import Manifest
 from tilec.audit.maps import checked
 from tilec.audit.tasks import Task, arguments_task
-from tilec.codegen import to_ptx
 from tilec.ir.core import Function
 from tilec.ir.text.parser import parse_function
-from tilec.lowering import lower
-from tilec.passes.schedule import choose
-from tilec.target.schedule import merged
 from tilec.target.targets import SM_100A
 
 pytest.importorskip("tilec.emulator")
@@ -54,17 +48,7 @@ def compiled(case: str) -> tuple[Manifest, Function, str]:
 
 def artifact(name: str, wanted: dict[str, Any]) -> Task:
     """A shipped kernel by its schedule for the target, as the task of an audit."""
-    entry, constants = shipped.specialisation(name, wanted, SM_100A)
-    schedule = choose(shipped.load(name, constants), SM_100A, merged(entry.overrides(constants), SM_100A))
-    lowered = lower(shipped.prepared(name, SM_100A, constants), SM_100A, min_blocks=schedule.blocks)
-    data: dict[str, Any] = to_json(samples.manifest(name, **constants))
-    data |= {
-        "arch": SM_100A.name, "abi": to_json(lowered.abi), "tensor_maps": to_json(lowered.tensor_maps),
-        "entry": lowered.entry, "block": lowered.num_threads, "cluster": schedule.cluster,
-        "schedule": json.loads(json.dumps(schedule.to_json())),
-    }  # fmt: skip
-    data["resources"]["dynamic_shared_bytes"] = lowered.dynamic_shared_bytes
-    return Task(samples.text(name, **constants), to_ptx(lowered.mlir, SM_100A), data, launches=2, seeds=1)
+    return Task(*scheduled(name, wanted, SM_100A), launches=2, seeds=1)
 
 
 def with_map(manifest: Manifest, number: int, **changed: Any) -> Manifest:
