@@ -105,35 +105,45 @@ def verdict(name: str, ptx: str, manifest: Manifest) -> Verdict:
         return Verdict("none")
     module, noted, worst = parse(ptx), list[str](), "agrees"
     run = lanes = 0
+    errors: dict[str, float] = {"float64": 0.0, "interpreter": 0.0}
     for case in launches(name, manifest, b"", [*sizes(manifest), *larger_sizes(manifest)]):
         for seed in SEEDS:
             report = emulator_run.run(case, module, arrays := make_arrays(case, seed), seed)
             run, lanes = run + 1, lanes + report.statistics["instruction_lanes"]
-            words = {"fault": report.faults, "note": report.notes, "differs": differences(case, arrays, report.tensors)}
+            wrong, apart = differences(case, arrays, report.tensors)
+            errors = {judge: max(most, apart.get(judge, 0.0)) for judge, most in errors.items()}
+            words = {"fault": report.faults, "note": report.notes, "differs": wrong}
             for word, found in words.items():
                 noted += [f"{case.name}, seed {seed}: {one}"[:300] for one in found[:2]]
                 worst = word if found and worst == "agrees" else worst
     detail: dict[str, Any] = {"launches": run, "instructions": lanes, "products": products, "fed": COPY in ptx}
+    detail["errors"] = {judge: float(f"{most:.3g}") for judge, most in errors.items()}
     return Verdict(worst, detail | ({"noted": noted} if noted else {}))
 
 
-def differences(case: Case, arrays: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """Outputs that differ by more than rounding from the float64 reference, and from the interpreter's result too."""
+def differences(case: Case, arrays: dict[str, Any], found: dict[str, Any]) -> tuple[list[str], dict[str, float]]:
+    """Outputs that differ by more than rounding from the float64 reference, and from the interpreter's result too; and the
+    largest error against each, relative to the largest value of its output. The interpreter runs where float64 does not do."""
     wrong: list[str] = []
     rounded: dict[str, Any] = {}
+    apart = {"float64": 0.0, "interpreter": 0.0}
     element = str(case.manifest.constants.get("E", "f32"))
     limit = ROUNDINGS * 2.0 ** -DTYPES[element].significand
     dtypes = {spec.name: spec.dtype for spec in case.manifest.tensors}
     for name, exact in emulator_run.expected(case, arrays).items():
         value = emulator_run.typed(found[name], dtypes[name])
+        if dtypes[name][0] == "i":
+            wrong += [f"`{name}` has other integers"] if (value != exact).any() else []
+            continue
         largest = emulator_run.error(value, exact).largest
-        if dtypes[name][0] == "i" and (value != exact).any():
-            wrong.append(f"`{name}` has other integers")
-        elif largest > limit:
+        apart["float64"] = max(apart["float64"], largest)
+        if largest > limit:
             rounded = rounded or interpreted(case, arrays)
-            if emulator_run.error(value, rounded[name]).largest > limit:
+            other = emulator_run.error(value, rounded[name]).largest
+            apart["interpreter"] = max(apart["interpreter"], other)
+            if other > limit:
                 wrong.append(f"`{name}` is {largest:.1e} of its largest value off")
-    return wrong
+    return wrong, apart
 
 
 def interpreted(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
@@ -157,6 +167,9 @@ def summary(lines: dict[str, Line]) -> dict[str, Any]:
         row = rows.setdefault((kernel, target), Counter())
         row.update({"artifacts": 1, "launches": one.detail["launches"], "agree": one.word == "agrees"})
         row.update({"fed": one.detail["fed"], **dict.fromkeys(one.detail["products"], 1)})
+    data["errors"] = {
+        judge: max(one.detail["errors"][judge] for one in counted.values()) for judge in ("float64", "interpreter")
+    }
     data["rows"] = [{"kernel": kernel, "arch": target, **row} for (kernel, target), row in rows.items()]
     data["noted"] = [text for one in counted.values() for text in one.detail.get("noted", ())]
     return data
@@ -169,7 +182,9 @@ def table(data: dict[str, Any]) -> str:
         "# Products of sm_100a and sm_120a in the emulator", "",
         f"Every artifact of build.toml with a product, {data['artifacts']} in all, in {data['launches']} launches: each size "
         f"in {len(SEEDS)} orders of threads. *fed*: a producer copies by TMA. An artifact agrees if the emulator finds "
-        "no fault, makes no note, and every output is as near to float64, or to the tile interpreter, as rounding allows.", "",
+        "no fault, makes no note, and every output is as near to float64, or to the tile interpreter, as rounding allows. "
+        f"Largest error of an output relative to its largest value: {data['errors']['float64']:.2e} against float64, and "
+        f"{data['errors']['interpreter']:.2e} against the interpreter where it was asked.", "",
         *grid(["kernel", "target", *columns], (
             (f"`{row['kernel']}`", row["arch"], *(row.get(name, 0) for name in columns)) for row in data["rows"]
         ), left=2), "",
