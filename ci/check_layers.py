@@ -48,13 +48,16 @@ FINDER_MAY_USE: Final = ("cache", "ship.registry", "runtime")
 OPS: Final = ("ops",)
 """Kernels as functions: they see what reads kernels, launches them and finds prebuilt ones, and the compiler by name alone."""
 OPS_MAY_USE: Final = ("frontend", "runtime", "ship.finder")
+LIBRARY: Final = ("kernels",)
+"""Kernels as an author writes them, and functions that call them: they see the words, and what makes ops."""
+LIBRARY_MAY_USE: Final = ("ops", "runtime", "")
 QUALIFY: Final = ("qualify",)
 """Launches a bundle where no compiler is: it sees what loads, times and compares, and the compiler nowhere."""
 QUALIFY_MAY_USE: Final = ("runtime", "interpreter", "audit", "tuning", "project.trial", "")
 DRIVERS: Final = (
     "diagnostics.internal_errors", "pipeline", "link", "project", "tuning", "ship", "lsp", "cli", "__main__", "__init__",
 )  # fmt: skip
-KNOWN: Final = frozenset({*VOCABULARY, *STAGES, *AUDIT, *FINDER, *OPS, *QUALIFY, *DRIVERS})
+KNOWN: Final = frozenset({*VOCABULARY, *STAGES, *AUDIT, *FINDER, *OPS, *LIBRARY, *QUALIFY, *DRIVERS})
 ENGINE_MAY_USE: Final = (
     "runtime", "ship.finder", "artifact", "target.dtypes", "ir", "step", "untrusted.output", "untrusted.output_tree",
     "diagnostics.visible",
@@ -64,7 +67,7 @@ SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics.diagnostic", "shi
 COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs"})
 NO_COMPILER: Final = (
     "__init__", "version", "startup", "progress", "diagnostics", "language", "target", "ir", "step", "untrusted", "artifact",
-    "runtime", "ship.registry", "ship.finder", "ops", "qualify",
+    "runtime", "ship.registry", "ship.finder", "ops", "kernels", "qualify",
 )  # fmt: skip
 
 
@@ -174,6 +177,8 @@ def complaint(importer: Sequence[str], imported: str) -> str:
     if layer_of_importer in FINDER and layer_of_imported in (*VOCABULARY, *FINDER_MAY_USE):
         return ""
     if layer_of_importer in OPS and layer_of_imported in (*VOCABULARY, *OPS_MAY_USE):
+        return ""
+    if layer_of_importer in LIBRARY and layer_of_imported in (*VOCABULARY, *LIBRARY_MAY_USE):
         return ""
     if layer_of_importer in QUALIFY and (
         layer_of_imported in (*VOCABULARY, *QUALIFY_MAY_USE) or within(rest, QUALIFY_MAY_USE[:-1])
