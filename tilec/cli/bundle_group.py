@@ -38,7 +38,7 @@ _SOURCE_PROJECT: Final = click.option(
 @click.option("--model", "-m", "models", multiple=True, metavar="NAME", help="A model of build.toml, or all (the default).")
 @click.option(
     "--kernel", "-k", "kernels", multiple=True, metavar="NAME",
-    help="Instead of models, every specialisation of this kernel; may be repeated.",
+    help="Instead of models, every specialisation of this kernel, or of all; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--name", metavar="NAME", help="With --kernel: the name of the bundle. Default: the names of the kernels, with `-` between."
@@ -58,6 +58,7 @@ def bundle_pack(
     Examples:
       tilec bundle pack --model qwen3-4b --arch sm_90 -o out
       tilec bundle pack --kernel rms_norm --kernel softmax --name norms    norms-sm_90a.bundle, ...
+      tilec bundle pack --kernel all --name mine                           every kernel of the project
     """
     from tilec.cli.pack_command import pack_command, pack_kernels_command
 

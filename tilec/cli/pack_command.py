@@ -59,12 +59,13 @@ def pack_kernels_command(
     project: str | None, kernels: tuple[str, ...], name: str | None, arch: str | None, output: str | None, jobs: int, *,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Build every specialisation of the kernels, write one bundle per architecture, called `name`, and print a line for each.
-    Returns the exit status. UsageError for a name that no bundle can have, or an architecture that none is built for."""
+    """Build every specialisation of the kernels, or with `all` of every kernel, write one bundle per architecture, called
+    `name`, and print a line for each. Returns the exit status. UsageError for a name that no bundle can have, or an
+    architecture that none is built for."""
     from tilec.ship.bundle.pack import kernels_packing
 
     build = open_project(project)
-    entries = chosen_entries(build, kernels)
+    entries = chosen_entries(build, () if "all" in kernels else kernels)
     chosen_name = _bundle_name(build, name, entries)
     requested = chosen_targets(arch)
     by_target = _kernels_by_target(build, entries, requested)
