@@ -183,7 +183,9 @@ def test_what_cannot_be_packed(
 
 def test_all_kernels_of_a_project(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_bundle(packed(root, "-k", "all", "--name", "mine")) as bundle:
-        assert {kernel.name for kernel in bundle.kernels} == {f"copy_{one}-BLOCK={size}" for one in "abc" for size in (128, 256)}
+        assert {kernel.name for kernel in bundle.kernels} == {
+            f"copy_{one}-BLOCK={size}" for one in "abc" for size in (128, 256)
+        }
 
 
 def test_a_long_list_of_kernels_needs_a_name(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

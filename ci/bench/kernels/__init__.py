@@ -13,6 +13,8 @@ CASES: Final = {
     "sanitize_gpu": Case("every built kernel under compute-sanitizer", defaults={"jobs": 4}),
     "attention": Case("candidates of attention at prefill and torch's"),
     "products": Case("candidates of the matrix product cuBLAS's and Triton's"),
+    "library_gpu": Case("the functions of `tilec.kernels` and PyTorch's operators"),
+    "training": Case("a small model trained with the functions of `tilec.kernels` and with PyTorch's"),
     "examples_gpu": Case("the kernels of `examples/kernels` and torch's operators"),
     "extents_gpu": Case("`add` and `rms_norm` at extents that are no powers of two"),
     "torch_ops": Case("`tilec.op` in PyTorch: eager, compiled, captured; the host's time of a call"),

@@ -1,0 +1,147 @@
+"""The functions of `tilec.kernels` on this machine's GPU: right beside float64, and timed beside PyTorch's.
+
+    tilec build --project tilec/kernels --arch sm_90                     makes the artifacts; needs the compiler, no GPU
+    TILEC_PREBUILT=FOLDER/artifacts/build python ci/bench/kernels.py library_gpu [--only NAMES]
+
+Each function of `library_problems.py` is called on random tensors at odd sizes and at the timed size; results and gradients are
+compared with PyTorch's in float64. Then the function, PyTorch's operator and PyTorch's compiled by `torch.compile` are timed
+alternately in CUDA graphs, over tensors of more bytes than the L2 cache holds: the forward without gradients, and forward and
+backward together. Floor: the bytes that must be moved at the rate of PyTorch's copy in the same run, or the operations of
+products at the dense peak of the chip. Status 1 if a function is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ci.bench import front, markdown
+from ci.bench.front import Outcome
+
+if TYPE_CHECKING:
+    from ci.bench.kernels.clock import Timing
+    from ci.bench.kernels.library_problems import Problem
+
+SETS_BYTES: Final = 200 << 20
+"""Total bytes of a problem's argument sets: more than three times the L2 cache of an H200."""
+PEAK: Final = 989.0
+"""Dense TFLOP/s of bf16 products of an H100 or H200 (data sheet)."""
+HEAD: Final = """\
+{where}: functions of `tilec.kernels` on random tensors. Error: the largest difference from float64 in units of what is allowed
+(`ci/bench/kernels/library_problems.py`), of results and gradients, at odd sizes and at the timed one. Times in microseconds,
+medians; *compiled*: PyTorch's operator under `torch.compile`. Floor: bytes at the rate of PyTorch's copy in this run
+({rate:.2f} TB/s), or operations at {peak:.0f} TFLOP/s. Last column: PyTorch's better time over ours."""
+COLUMNS: Final = ("function", "what", "size", "error", "us", "floor, us", "PyTorch, us", "compiled, us", "over")
+
+
+@dataclass
+class Row:
+    """A function, forward alone or with its backward. Times are in microseconds; 0 where nothing was timed."""
+
+    function: str
+    what: str
+    size: str
+    error: float = 0.0
+    ours: float = 0.0
+    floor: float = 0.0
+    torch: float = 0.0
+    compiled: float = 0.0
+    problem: str = ""
+    spread: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+
+    @property
+    def over(self) -> float:
+        """PyTorch's better time over ours."""
+        best = min((time for time in (self.torch, self.compiled) if time), default=0.0)
+        return best / self.ours if self.ours else 0.0
+
+    @property
+    def cells(self) -> list[str]:
+        """Its row of the table."""
+        times = (f"{time:.1f}" if time else "-" for time in (self.ours, self.floor, self.torch, self.compiled))
+        over = f"{self.over:.2f}" if self.over else "-"
+        return [f"`{self.function}`", self.what, self.size, self.problem or f"{self.error:.2f}", *times, over]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.add_argument("--only", type=front.names, default=[], metavar="NAMES")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Check and time every function."""
+    from ci.bench.kernels.library_problems import PROBLEMS, torch
+
+    rate, rows = copy_rate(torch), list[Row]()
+    for problem in PROBLEMS:
+        if not options.only or problem.function in options.only:
+            found = measured(problem, rate, compiles=not options.no_compile)
+            print(*(markdown.line(row.cells) for row in found), sep="\n", flush=True)
+            rows += found
+    data: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_tb_per_s": rate / 1e12,
+        "rows": [asdict(row) | {"over": row.over} for row in rows],
+    }  # fmt: skip
+    where = f"{data['gpu']}, PyTorch {data['torch']}, by `ci/bench/kernels.py library_gpu`"
+    head = HEAD.format(where=where, rate=rate / 1e12, peak=PEAK)
+    lines = ["# The library on a GPU", "", head, "", *markdown.grid(COLUMNS, [row.cells for row in rows], left=3)]
+    status = int(not rows or any(row.problem for row in rows))
+    return Outcome(data, {f"{options.name}.md": markdown.page(lines)}, status, whole=not options.only)
+
+
+def copy_rate(torch: Any) -> float:
+    """Bytes per second of PyTorch's copy of 256 MB, read and written."""
+    from ci.bench.kernels import clock
+
+    pairs = [(torch.randn(2, 32 << 20, device="cuda")) for _ in range(2)]
+    timing = clock.measure({"copy": [lambda one=one: one[1].copy_(one[0]) for one in pairs]}, expected_us=80.0)["copy"]
+    return 2 * (128 << 20) / timing.median * 1e6
+
+
+def measured(problem: Problem, rate: float, *, compiles: bool) -> list[Row]:
+    """The rows of a function: the forward, then with the backward if it has one."""
+    whats = ["forward", *(["forward and backward"] if problem.differentiable else [])]
+    rows = [Row(problem.function, what, problem.size) for what in whats]
+    try:
+        for row, backward in zip(rows, (False, True), strict=False):
+            row.error = max(problem.error(sizes, backward=backward) for sizes in problem.checked)
+            if row.error > 1:
+                row.problem = f"WRONG, {row.error:.3g} of what is allowed"
+                continue
+            row.floor = problem.floor_us(rate, PEAK, backward=backward)
+            found = times(problem, backward=backward, compiles=compiles)
+            row.spread = {name: (timing.low, timing.high) for name, timing in found.items()}
+            row.ours, row.torch = found["ours"].median, found["torch"].median
+            row.compiled = found["compiled"].median if "compiled" in found else 0.0
+    except Exception as error:  # a failure of one function only affects its rows
+        traceback.print_exc()
+        for row in rows:
+            row.problem = row.problem or f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return rows
+
+
+def times(problem: Problem, *, backward: bool, compiles: bool) -> Mapping[str, Timing]:
+    """Alternating timings of the function, PyTorch's operator, and that operator compiled."""
+    from ci.bench.kernels import clock
+    from ci.bench.kernels.library_problems import torch
+
+    count = max(2, -(-SETS_BYTES // problem.bytes(problem.sizes, backward)))
+    sets = [problem.inputs(problem.sizes, 2 + number) for number in range(min(count, 8))]
+
+    def alternatives(function: Callable[..., Any]) -> list[Callable[[], object]]:
+        kept: list[Any] = [None] * len(sets)
+
+        def run(position: int) -> None:
+            kept[position] = problem.run(function, sets[position], backward=backward)
+
+        return [lambda position=position: run(position) for position in range(len(sets))]
+
+    timed = {"ours": alternatives(problem.ours), "torch": alternatives(problem.theirs)}
+    if compiles and problem.compiles:
+        torch.compiler.reset()
+        timed["compiled"] = alternatives(torch.compile(problem.theirs, dynamic=False))
+    return clock.measure(timed, expected_us=max(2.0, problem.bytes(problem.sizes, backward) / 4e6))

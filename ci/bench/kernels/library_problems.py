@@ -1,0 +1,309 @@
+"""Problems for checking and timing the functions of `tilec.kernels`: sizes, random inputs, PyTorch's operator, allowed errors.
+
+A result or gradient may be off from PyTorch's in float64 by `UNIT` of itself (twice a rounding to its dtype), plus a share of
+the largest value of its row: `SUMS` for results, which are f32 sums rounded once, and `GRADIENTS` for gradients, which take
+results that were rounded. Attention rounds its probabilities between two products; there PyTorch's own operator in the same
+dtype says what rounding costs, and twice its largest error is allowed. Of dropout, what is kept must be right, and the share
+that is dropped within five standard deviations.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+torch: Any = importlib.import_module("torch")
+from tilec import kernels  # noqa: E402  after torch, so that its ops are PyTorch's
+
+functional: Any = torch.nn.functional
+
+UNIT: Final = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 2.0**-21, torch.float64: 0.0}
+SUMS: Final = 2.0**-16
+GRADIENTS: Final = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-16}
+Inputs = Mapping[str, Any]
+Sizes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A function at a size, which is timed, and at the sizes at which it is `checked`. `make` generates its arguments by name;
+    `theirs` is PyTorch's operator with the same parameters, also on float64. `gradients` are the arguments that get one.
+    `moved`: bytes that the forward and the backward must move; `products`: floating-point operations of products of both, where
+    these bound the function. `like_torch`: errors are compared with PyTorch's in the same dtype. `compiles`: PyTorch's operator
+    is compiled for comparison too. `written`: arguments that the function writes, in place of a result. `dropped`: the share of
+    results that are 0 at random."""
+
+    function: str
+    size: str
+    sizes: Sizes
+    checked: tuple[Sizes, ...]
+    make: Callable[[Any, Sizes], dict[str, Any]]
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+    moved: Callable[[Sizes], tuple[int, int]]
+    gradients: tuple[str, ...] = ()
+    products: Callable[[Sizes], tuple[float, float]] | None = None
+    like_torch: bool = False
+    compiles: bool = True
+    written: tuple[str, ...] = ()
+    dropped: float = 0.0
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether it has a backward."""
+        return bool(self.gradients)
+
+    def inputs(self, sizes: Sizes, seed: int) -> dict[str, Any]:
+        """Random arguments; those with a gradient are leaves."""
+        given = self.make(torch.Generator(device="cuda").manual_seed(seed), sizes)
+        for name in self.gradients:
+            given[name].requires_grad_()
+        return given
+
+    def bytes(self, sizes: Sizes, backward: bool) -> int:
+        """Bytes that must be moved."""
+        forward, more = self.moved(sizes)
+        return forward + more * backward
+
+    def floor_us(self, rate: float, peak: float, *, backward: bool) -> float:
+        """Microseconds at `rate` bytes per second, or at `peak` TFLOP/s where products take longer."""
+        floor = self.bytes(self.sizes, backward) / rate * 1e6
+        if self.products is None:
+            return floor
+        forward, more = self.products(self.sizes)
+        return max(floor, (forward + more * backward) / peak * 1e-6)
+
+    def run(self, function: Callable[..., Any], given: Inputs, *, backward: bool) -> tuple[Any, ...]:
+        """Results of a call, or, with `backward`, gradients for a gradient of the result that is the result's own shape of a
+        fixed pattern."""
+        if not backward:
+            with torch.no_grad():
+                found = function(**given)
+            return tuple(given[name] for name in self.written) if self.written else (found,)
+        out = function(**given)
+        return torch.autograd.grad(out, [given[name] for name in self.gradients], pattern(out.shape, out.dtype))
+
+    def error(self, sizes: Sizes, *, backward: bool) -> float:
+        """The largest difference from float64 in units of what is allowed; infinite for another shape."""
+        given = self.inputs(sizes, 1)
+        if self.dropped:
+            return self._random_error(given, backward)
+        exact = self.run(self.theirs, self._wide(given), backward=backward)
+        rounded = self.run(self.theirs, self._copied(given), backward=backward) if self.like_torch else exact
+        found = self.run(self.ours, self._copied(given), backward=backward)
+        return max(self._error(one, wide, near, backward) for one, wide, near in zip(found, exact, rounded, strict=True))
+
+    def _error(self, found: Any, exact: Any, rounded: Any, backward: bool) -> float:
+        if found.shape != exact.shape:
+            return math.inf
+        off = (found.double() - exact).abs()
+        if self.like_torch:
+            allowed: Any = 2 * (rounded.double() - exact).abs().max() + UNIT[found.dtype] * exact.abs()
+        else:
+            share = GRADIENTS[found.dtype] if backward else SUMS
+            largest = exact.abs().amax(dim=-1, keepdim=True) if exact.ndim else exact.abs()
+            allowed = UNIT[found.dtype] * exact.abs() + share * largest
+        return float(torch.where(off == 0, 0.0, off / allowed).nan_to_num(nan=math.inf).max())
+
+    def _random_error(self, given: Inputs, backward: bool) -> float:
+        """As `error`, where some of the results are 0: those that are not, and how many are."""
+        (found,) = self.run(self.ours, self._copied(given), backward=backward)
+        value = pattern(found.shape, found.dtype) if backward else given["x"].detach()
+        exact, kept = value.double() / (1 - self.dropped), found != 0
+        off = ((found.double() - exact).abs() / (UNIT[found.dtype] * exact.abs()))[kept & (value != 0)]
+        deviations = abs(float((~kept).double().mean()) - self.dropped) / math.sqrt(self.dropped / found.numel()) / 5
+        return max(float(off.max()) if off.numel() else 0.0, deviations)
+
+    def _wide(self, given: Inputs) -> dict[str, Any]:
+        return {name: _leaf(value, torch.float64 if _floats(value) else None) for name, value in given.items()}
+
+    def _copied(self, given: Inputs) -> dict[str, Any]:
+        return {name: _leaf(value, None) for name, value in given.items()}
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _leaf(value: Any, dtype: Any) -> Any:
+    """A copy of a tensor, which has a gradient if it does."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().to(dtype or value.dtype).requires_grad_(value.requires_grad)
+
+
+_patterns: dict[Any, Any] = {}
+
+
+def pattern(shape: Any, dtype: Any) -> Any:
+    """A gradient of a result: normal numbers that both dtypes hold, the same for each shape."""
+    key = (tuple(shape), dtype)
+    if key not in _patterns:
+        generator = torch.Generator(device="cuda").manual_seed(7)
+        drawn = torch.randn(tuple(shape), device="cuda", generator=generator).bfloat16()
+        _patterns.clear()
+        _patterns[key] = drawn.to(dtype)
+    return _patterns[key]
+
+
+def normal(generator: Any, *shape: int, dtype: Any = torch.bfloat16) -> Any:
+    """Normal random numbers."""
+    return torch.randn(*shape, device="cuda", generator=generator).to(dtype)
+
+
+def _rows(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    return {"x": normal(generator, sizes["T"], sizes["N"])}
+
+
+def _normed(generator: Any, sizes: Sizes, names: tuple[str, ...]) -> dict[str, Any]:
+    return _rows(generator, sizes) | {name: 1 + 0.1 * normal(generator, sizes["N"]) for name in names}
+
+
+def _grouped(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    batch, channels, length = (sizes[name] for name in "BCL")
+    weights = {name: 1 + 0.1 * normal(generator, channels) for name in ("weight", "bias")}
+    return {"x": normal(generator, batch, channels, length), "groups": 32, **weights, "eps": 1e-5}
+
+
+def _labelled(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    labels = torch.randint(0, sizes["V"], (sizes["T"],), device="cuda", generator=generator)
+    labels[::7] = -100
+    return {"logits": normal(generator, sizes["T"], sizes["V"]), "labels": labels}
+
+
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    return functional.cross_entropy(logits if logits.dtype == torch.float64 else logits.float(), labels)
+
+
+def _gated(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    return {name: normal(generator, sizes["T"], sizes["N"]) for name in ("gate", "up")}
+
+
+def _turned(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    positions, heads, size = (sizes[name] for name in "PHD")
+    angles = torch.arange(positions, device="cuda")[:, None] * 10000.0 ** -(torch.arange(size // 2, device="cuda") * 2 / size)
+    return {"x": normal(generator, sizes["B"], positions, heads, size), "cos": angles.cos(), "sin": angles.sin()}
+
+
+def _rope(x: Any, cos: Any, sin: Any) -> Any:
+    half = x.shape[-1] // 2
+    wide = x if x.dtype == torch.float64 else x.float()
+    low, high, cos, sin = wide[..., :half], wide[..., half:], cos[:, None], sin[:, None]
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1).to(x.dtype)
+
+
+def _parameters(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    drawn = {name: normal(generator, sizes["N"], dtype=torch.float32) for name in ("p", "grad", "m", "v")}
+    return drawn | {"v": drawn["v"].square(), "step": 3}
+
+
+def _adamw(p: Any, grad: Any, m: Any, v: Any, step: int) -> None:
+    """`torch.optim.AdamW`'s step with its defaults, by its own fused operator where the dtype allows."""
+    if p.dtype == torch.float64:
+        p.mul_(1 - 1e-3 * 1e-2)
+        m.lerp_(grad, 1 - 0.9)
+        v.mul_(0.999).addcmul_(grad, grad, value=1 - 0.999)
+        p.addcdiv_(m, v.sqrt() / math.sqrt(1 - 0.999**step) + 1e-8, value=-1e-3 / (1 - 0.9**step))
+        return
+    steps = [torch.full((), float(step - 1), device="cuda")]
+    torch._fused_adamw_(
+        [p], [grad], [m], [v], [], steps, amsgrad=False, lr=1e-3, beta1=0.9, beta2=0.999, weight_decay=1e-2, eps=1e-8,
+        maximize=False,
+    )  # fmt: skip
+
+
+def _heads(generator: Any, sizes: Sizes, causal: bool) -> dict[str, Any]:
+    batch, length, size = sizes["B"], sizes["T"], sizes["D"]
+    shapes = {"q": sizes["HQ"], "k": sizes["HKV"], "v": sizes["HKV"]}
+    return {name: normal(generator, batch, length, heads, size) for name, heads in shapes.items()} | {"causal": causal}
+
+
+def _attention(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    heads = (one.transpose(1, 2) for one in (q, k, v))
+    return functional.scaled_dot_product_attention(*heads, is_causal=causal, enable_gqa=True).transpose(1, 2)
+
+
+def _products(sizes: Sizes, causal: bool) -> tuple[float, float]:
+    """Two products of the forward; five of the backward, which computes scores again."""
+    whole = 4.0 * sizes["B"] * sizes["HQ"] * sizes["T"] ** 2 * sizes["D"] * (0.5 if causal else 1.0)
+    return whole, 2.5 * whole
+
+
+def _elements(reads_and_writes: tuple[int, int], sizes: Sizes) -> tuple[int, int]:
+    """Bytes of bf16 tensors of T by N elements, so many in the forward and the backward."""
+    forward, backward = reads_and_writes
+    return forward * 2 * sizes["T"] * sizes["N"], backward * 2 * sizes["T"] * sizes["N"]
+
+
+def _of_rows(
+    function: str, make: Any, ours: Any, theirs: Any, gradients: tuple[str, ...], moved: tuple[int, int], *lengths: int
+) -> list[Problem]:
+    """A function of rows: of 64 Mi elements in all, at each length."""
+    odd = ({"T": 37, "N": 1000}, {"T": 5, "N": 77}, {"T": 1, "N": lengths[-1]})
+    sizes = [{"T": (1 << 26) // length, "N": length} for length in lengths]
+    return [
+        Problem(
+            function, f"{size['T']} x {size['N']}", size, (*odd, size), make, ours, theirs, partial(_elements, moved), gradients
+        )
+        for size in sizes
+    ]
+
+
+def _attentions(causal: bool) -> Problem:
+    sizes = {"B": 4, "T": 4096, "HQ": 32, "HKV": 8, "D": 128}
+    checked = (
+        {"B": 2, "T": 77, "HQ": 6, "HKV": 2, "D": 64}, {"B": 1, "T": 333, "HQ": 4, "HKV": 4, "D": 128},
+        {"B": 1, "T": 4096, "HQ": 4, "HKV": 1, "D": 128},
+    )  # fmt: skip
+
+    def moved(sizes: Sizes) -> tuple[int, int]:
+        query, key = (2 * sizes["B"] * sizes["T"] * sizes[heads] * sizes["D"] for heads in ("HQ", "HKV"))
+        return 2 * query + 2 * key, 4 * query + 4 * key
+
+    return Problem(
+        "attention", f"{'causal' if causal else 'full'} 4 x 4096, 32 heads of 128", sizes, checked,
+        partial(_heads, causal=causal), kernels.attention, _attention, moved, ("q", "k", "v"),
+        partial(_products, causal=causal), like_torch=True, compiles=False,
+    )  # fmt: skip
+
+
+GROUPED: Final = {"B": 64, "C": 256, "L": 4096}
+VOCABULARY: Final = {"T": 4096, "V": 151936}
+TURNED: Final = {"B": 4, "P": 4096, "H": 32, "D": 128}
+FLAT: Final = {"T": 8192, "N": 8192}
+
+
+def _once(share: int, sizes: Sizes) -> int:
+    """Bytes of `share` bf16 tensors of all extents."""
+    return 2 * share * math.prod(sizes.values())
+
+
+PROBLEMS: Final = (
+    *_of_rows("softmax", _rows, kernels.softmax, partial(torch.softmax, dim=-1), ("x",), (2, 3), 256, 1024, 4096, 32768),
+    *_of_rows("layer_norm", partial(_normed, names=("weight", "bias")), kernels.layer_norm,
+              lambda x, weight, bias: functional.layer_norm(x, x.shape[-1:], weight, bias, 1e-5),
+              ("x", "weight", "bias"), (2, 3), 1024, 4096),
+    *_of_rows("rms_norm", partial(_normed, names=("weight",)), kernels.rms_norm,
+              lambda x, weight: functional.rms_norm(x, x.shape[-1:], weight, 1e-6), ("x", "weight"), (2, 3), 1024, 4096),
+    Problem("group_norm", "64 x 256 x 4096, 32 groups", GROUPED,
+            ({"B": 3, "C": 64, "L": 77}, {"B": 2, "C": 96, "L": 1000}, GROUPED), _grouped, kernels.group_norm,
+            lambda x, groups, weight, bias, eps: functional.group_norm(x, groups, weight, bias, eps),
+            lambda sizes: (_once(2, sizes), _once(3, sizes)), ("x", "weight", "bias")),
+    Problem("cross_entropy", "4096 x 151,936", VOCABULARY, ({"T": 9, "V": 1001}, {"T": 8, "V": 4096}, VOCABULARY), _labelled,
+            kernels.cross_entropy, _cross_entropy, lambda sizes: (_once(1, sizes), _once(2, sizes)), ("logits",)),
+    *_of_rows("swiglu", _gated, kernels.swiglu, lambda gate, up: functional.silu(gate) * up, ("gate", "up"), (3, 5), 8192),
+    *_of_rows("gelu", _rows, kernels.gelu, functional.gelu, ("x",), (2, 3), 8192),
+    Problem("dropout", "8192 x 8192", FLAT, ({"T": 37, "N": 1001}, FLAT), _rows, partial(kernels.dropout, p=0.1, seed=5),
+            partial(functional.dropout, p=0.1), lambda sizes: (_once(2, sizes), _once(2, sizes)), ("x",), dropped=0.1),
+    Problem("rope", "4 x 4096, 32 heads of 128", TURNED,
+            ({"B": 2, "P": 77, "H": 3, "D": 64}, {"B": 1, "P": 9, "H": 40, "D": 128}), _turned, kernels.rope, _rope,
+            lambda sizes: (_once(2, sizes), _once(2, sizes)), ("x",)),
+    Problem("adamw_", "64 Mi of f32", {"N": 1 << 26}, ({"N": 1}, {"N": 100_003}), _parameters, kernels.adamw_, _adamw,
+            lambda sizes: (28 * sizes["N"], 0), compiles=False, written=("p", "m", "v")),
+    _attentions(causal=False),
+    _attentions(causal=True),
+)  # fmt: skip
