@@ -3,6 +3,11 @@ stream, under `torch.compile` and in CUDA graphs. They launch prebuilt kernels, 
 
 from __future__ import annotations
 
+from tilec.kernels.activations import gelu, swiglu
+from tilec.kernels.dropout import dropout
+from tilec.kernels.losses import cross_entropy
 from tilec.kernels.norms import softmax
+from tilec.kernels.optimizers import adamw_
+from tilec.kernels.positions import rope
 
-__all__ = ["softmax"]
+__all__ = ["adamw_", "cross_entropy", "dropout", "gelu", "rope", "softmax", "swiglu"]
