@@ -1,0 +1,136 @@
+"""The library's functions on NumPy arrays: its ops, declared as for PyTorch, run on the interpreter.
+
+What a function does with tensors, the constants that it chooses, and the gradients that it registers are its own; only the
+launch is another. `Array` has the methods of a PyTorch tensor that the functions use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilec
+from tilec.frontend import load_kernel, read_interface
+from tilec.interpreter import run
+from tilec.ir.core import Function
+from tilec.ops.declaration import declare
+from tilec.target.dtypes import DTYPES, numpy_dtype
+
+PACKAGE = "tilec.kernels"
+NAMES = {numpy_dtype(dtype): name for name, dtype in DTYPES.items()}
+
+
+class Array(np.ndarray):
+    """A NumPy array with the methods of a tensor; like a reshaped tensor, a reshaped one may still have gaps."""
+
+    def contiguous(self) -> Array:
+        return self if self.is_contiguous() else self.copy()
+
+    def is_contiguous(self) -> bool:
+        return self.flags.c_contiguous
+
+    def detach(self) -> Array:
+        return self
+
+    def numel(self) -> int:
+        return self.size
+
+
+def tensor(values: Any, dtype: Any = None) -> Array:
+    """An `Array` of its own."""
+    return np.array(values, dtype).view(Array)
+
+
+@dataclass
+class Call:
+    """A launch: the kernel and its constants."""
+
+    kernel: str
+    constants: Mapping[str, Any]
+
+
+@dataclass
+class InterpretedOp:
+    """What `tilec.op` returns, on the interpreter."""
+
+    path: Path
+    calls: list[Call]
+    declaration: Any
+    autograd: Any = None
+    __name__: str = field(default="", init=False)
+
+    def register_autograd(self, backward: Any, *, setup_context: Any) -> None:
+        self.autograd = (backward, setup_context)
+
+    def __call__(self, *args: Any) -> Any:
+        declared = self.declaration
+        given = dict(zip((argument.name for argument in declared.arguments), args, strict=True))
+        arrays = {argument.name: given[argument.name] for argument in declared.arguments if argument.access}
+        assert all(array.is_contiguous() for array in arrays.values())
+        scalars = {argument.name: given[argument.name] for argument in declared.arguments if not argument.access}
+        known = declared.known({name: (NAMES[array.dtype], array.shape) for name, array in arrays.items()}, scalars)
+        constants = declared.specialisation(known)
+        self.calls.append(Call(self.path.stem, constants))
+        outputs = {
+            argument.name: tensor(np.full(shape, np.nan), numpy_dtype(DTYPES[dtype]))
+            for argument, (dtype, shape) in zip(declared.outputs, declared.shapes(declared.outputs, known), strict=True)
+        }
+        everything = {**arrays, **outputs}
+        if not any(0 in array.shape for array in everything.values()):
+            run(function(self.path, tuple(constants.items())), everything, scalars)
+        found = tuple(outputs.values())
+        return found[0] if len(found) == 1 else found or None
+
+
+@cache
+def function(path: Path, constants: tuple[tuple[str, Any], ...]) -> Function:
+    """A kernel at the values of its constants."""
+    return load_kernel(path, dict(constants), root=path.parent)
+
+
+@dataclass
+class Library:
+    """The library, its ops by kernel, and the launches so far."""
+
+    module: ModuleType
+    ops: dict[str, InterpretedOp]
+    calls: list[Call]
+
+    def gradient(self, kernel: str, inputs: tuple[Any, ...], output: Any, *gradients: Any) -> Any:
+        """What the op of a kernel gives as gradients of `inputs`, as PyTorch asks for them."""
+        backward, setup_context = self.ops[kernel].autograd
+        ctx = SimpleNamespace(saved_tensors=())
+        ctx.save_for_backward = lambda *tensors: setattr(ctx, "saved_tensors", tensors)
+        setup_context(ctx, inputs, output)
+        return backward(ctx, *gradients)
+
+
+@contextmanager
+def interpreted() -> Iterator[Library]:
+    """The library, imported anew with ops that the interpreter runs."""
+    calls: list[Call] = []
+    ops: dict[str, InterpretedOp] = {}
+
+    def op(path: Path, *, constants: Any, dims: Any, mutates: Any, values: Any, name: str) -> InterpretedOp:
+        assert (name, values) == (f"tilec_kernels::{path.stem}", {}), "no value in memory is trusted"
+        ops[path.stem] = InterpretedOp(path, calls, declare(read_interface(path), mutates, constants, dims))
+        return ops[path.stem]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
+            patch.delitem(sys.modules, module)
+        patch.setattr(tilec, "op", op)
+        patch.setitem(sys.modules, "torch", ModuleType("torch"))
+        yield Library(importlib.import_module(PACKAGE), ops, calls)
+        for module in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
+            del sys.modules[module]

@@ -1,0 +1,45 @@
+"""What `tilec/kernels/build.toml` prebuilds, and the references of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from tests.files import ROOT
+from tilec.project.read.buildfile import read_build_file
+from tilec.project.read.kernel_entry import KernelEntry
+from tilec.project.read.python_file import execute
+
+FOLDER = ROOT / "tilec/kernels"
+SOURCE = FOLDER / "source"
+BUILD = read_build_file(FOLDER / "build.toml")
+
+
+def entries(*kernels: str) -> list[KernelEntry]:
+    """The entries of kernels, in the order of the file."""
+    found = [entry for entry in BUILD.entries if entry.name in kernels]
+    assert {entry.name for entry in found} == set(kernels)
+    return found
+
+
+def specialisations(*kernels: str) -> list[tuple[KernelEntry, dict[str, Any]]]:
+    """Every specialisation of kernels with its entry."""
+    return [(entry, constants) for entry in entries(*kernels) for constants in entry.specialisations()]
+
+
+def is_prebuilt(kernel: str, constants: Mapping[str, Any]) -> bool:
+    """Whether the build file has a specialisation."""
+    return any(constants == values for entry in BUILD.entries if entry.name == kernel for values in entry.specialisations())
+
+
+def references() -> ModuleType:
+    """The references of losses, activations, positions, optimizers and dropout."""
+    return execute(SOURCE / "reference_losses.py", "reference")
+
+
+def slope(function: Any, at: Any, direction: Any, step: float = 1e-5) -> Any:
+    """The derivative of a function of float64 along a direction, by a central difference of fourth order."""
+    near = function(at + step * direction) - function(at - step * direction)
+    far = function(at + 2 * step * direction) - function(at - 2 * step * direction)
+    return (8 * near - far) / (12 * step)

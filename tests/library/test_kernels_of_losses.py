@@ -1,0 +1,140 @@
+"""The kernels of losses, activations, positions, optimizers and dropout: right at odd and even sizes on the interpreter, and at
+one size each as PTX on the emulator; whole vectors where rows allow them; no spills.
+
+The default run assembles the kernels that come nearest to their limit of registers, the campaign the others.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.campaign import first
+from tests.clean import check_clean
+from tests.files import ROOT
+from tests.library.prebuilt import FOLDER, SOURCE, entries, specialisations
+from tests.programs.machines import manifest
+from tilec.cli import commands
+from tilec.codegen import to_ptx
+from tilec.emulator import launch
+from tilec.frontend import load_kernel
+from tilec.interpreter import run
+from tilec.lowering import lower
+from tilec.passes.prover import positive_divisions, prove
+from tilec.passes.schedule import choose, prepare
+from tilec.project.trial.launches import Contract, random_tensors
+from tilec.project.trial.trial import TrialRequest, own_reference, trials
+from tilec.target.dtypes import DTYPES, numpy_dtype
+from tilec.target.schedule import merged
+from tilec.target.targets import MAIN_TARGETS
+
+HALF = 1 << 31
+WORDS = {"threshold": HALF, "scale": 2.0, "seed_low": 0xFFFFFFFF, "seed_high": 5, "offset_low": 7, "offset_high": 0xDEADBEEF}
+STEP = {"weight1": 0.1, "weight2": 0.001, "keep": 0.99, "step_size": 0.25, "scale": 3.0, "eps": 0.5}
+ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
+    "cross_entropy": [{"T": 3, "V": 4104, "ignore_index": 3}, {"T": 4, "V": 96, "ignore_index": -100}],
+    "cross_entropy_backward": [{"T": 3, "V": 4104, "ignore_index": 3}, {"T": 4, "V": 96, "ignore_index": -100}],
+    "swiglu": [{"N": 2049}, {"N": 2048}],
+    "swiglu_backward": [{"N": 2049}, {"N": 2048}],
+    "gelu": [{"N": 4099}, {"N": 4096}],
+    "gelu_backward": [{"N": 4099}, {"N": 4096}],
+    "rope": [{"B": 1, "P": 5, "H": 9, "sign": -1.0}, {"B": 2, "P": 4, "H": 2, "sign": 1.0}],
+    "adamw": [{"N": 2049, **STEP}, {"N": 2048, **STEP}],
+    "dropout": [{"N": 4099, **WORDS}, {"N": 8192, **WORDS}],
+}
+CASES = specialisations(*ODD_AND_EVEN)
+FIRST = [next(case for case in CASES if case[0].name == name) for name in ODD_AND_EVEN]
+NEAR_THE_LIMIT = ("adamw", "dropout", "gelu_backward", "swiglu_backward")
+NARROW = 1
+"""The `MULTIPLE` of rows that begin anywhere."""
+
+
+def _id(case: Any) -> str:
+    return "-".join(map(str, (case[0].name, *case[1].values()))) if isinstance(case, tuple) else str(case)
+
+
+@pytest.mark.parametrize("kernel", ODD_AND_EVEN)
+def test_results_are_those_of_the_reference(kernel: str) -> None:
+    """Both sizes at the first specialisation, and alternately one at each of the others."""
+    reference = own_reference(SOURCE, kernel)
+    for number, (_, constants) in enumerate(case for case in CASES if case[0].name == kernel):
+        sizes = ODD_AND_EVEN[kernel] if number == 0 else [ODD_AND_EVEN[kernel][number % 2]]
+        for dims in sizes:
+            odd = {"V": dims["V"] - 1} if constants.get("MULTIPLE") == NARROW else {}
+            request = TrialRequest(SOURCE / f"{kernel}.py", ROOT, constants, {**dims, **odd}, number, 1, reference)
+            (trial,) = trials(request)
+            assert trial.right, (constants, trial)
+            assert all(one.error is not None for one in trial.written)
+
+
+@pytest.mark.parametrize("case", FIRST, ids=_id)
+def test_the_emulator_agrees_with_the_interpreter(case: Any) -> None:
+    entry, constants = case
+    target, values = MAIN_TARGETS[0], dict(ODD_AND_EVEN[entry.name][0])
+    if constants.get("MULTIPLE") == NARROW:
+        values["V"] -= 1
+    if "D" in constants:
+        values["D"] = constants["D"]
+    path = SOURCE / f"{entry.name}.py"
+    written = load_kernel(path, constants, root=SOURCE)
+    contract = Contract.of_function(written, prove(written))
+    overrides = merged(entry.overrides(constants), target)
+    schedule = choose(load_kernel(path, constants, root=SOURCE), target, overrides)
+    scheduled = load_kernel(path, constants, root=SOURCE)
+    positive = frozenset(op.operands[1] for op in positive_divisions(scheduled))
+    lowered = lower(prepare(scheduled, target, overrides, positive=positive), target, min_blocks=schedule.blocks)
+    described = manifest(written, lowered, target, schedule)
+    arrays: dict[str, Any] = {}
+    for spec in contract.tensors:
+        shape = tuple(dim.evaluate({name: int(value) for name, value in values.items()}) for dim in spec.dims)
+        flat = random_tensors(contract, values, 1)[spec.name]
+        arrays[spec.name] = flat.view(numpy_dtype(DTYPES[spec.dtype])).reshape(shape)
+    report = launch.emulate(to_ptx(lowered.mlir, target), described, arrays, values)
+    check_clean(report)
+    expected = {name: array.copy() for name, array in arrays.items()}
+    scalars = {spec.name: values[spec.name] for spec in contract.scalars}
+    run(written, expected, scalars, dims={name: int(value) for name, value in values.items() if name in written.dims})
+    for spec in contract.tensors:
+        if spec.access == "in":
+            continue
+        found = report.tensors[spec.name].astype(np.float64)
+        wanted = expected[spec.name].astype(np.float64)
+        relative = DTYPES[spec.dtype].tolerance
+        np.testing.assert_allclose(found, wanted, rtol=relative, atol=relative, err_msg=spec.name)
+
+
+def test_rows_of_whole_vectors_are_moved_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    """No note on a narrow access, except of rows that begin anywhere."""
+    rows = [name for name in ODD_AND_EVEN if "MULTIPLE" in entries(name)[0].constants]
+    others = [name for name in ODD_AND_EVEN if name not in rows]
+    options = ["--project", str(FOLDER), "--arch", "sm_90", "--jobs", "1", "--deny", "notes"]
+    assert commands.run(["check", *others, *options]) == 0
+    assert commands.run(["check", *rows, "-c", "MULTIPLE=8", *options]) == 0
+    assert commands.run(["check", rows[0], "-c", "MULTIPLE=1", *options]) == 1
+    assert "N0101" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    first(1, [[NEAR_THE_LIMIT], [[name for name in ODD_AND_EVEN if name not in NEAR_THE_LIMIT]]]),
+    ids=["near", "others"],
+)
+def test_one_architecture_is_built_without_spills(kernels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    folder = tmp_path / "kernels"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("artifacts", "__pycache__"))
+    names = [word for name in kernels for word in ("--kernel", name)]
+    assert commands.run(["build", *names, "--project", str(folder), "--jobs", "1", "--arch", "sm_90"]) == 0
+    found = [json.loads(path.read_text()) for path in (folder / "artifacts/build").glob("*/*.json")]
+    assert len(found) == len(specialisations(*kernels))
+    assert [one["kernel"] for one in found if one["resources"]["spill_bytes"]] == []
+
+
+def test_every_entry_forbids_spills_and_the_set_stays_small() -> None:
+    assert all(entry.budget == {"spill_bytes": 0} for entry in entries(*ODD_AND_EVEN))
+    assert len(CASES) <= 100
