@@ -127,10 +127,17 @@ def interpreted() -> Iterator[Library]:
         return ops[path.stem]
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
+        for module in _imported():
             patch.delitem(sys.modules, module)
+        patch.setattr(tilec, "kernels", None, raising=False)
         patch.setattr(tilec, "op", op)
         patch.setitem(sys.modules, "torch", ModuleType("torch"))
-        yield Library(importlib.import_module(PACKAGE), ops, calls)
-        for module in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
-            del sys.modules[module]
+        try:
+            yield Library(importlib.import_module(PACKAGE), ops, calls)
+        finally:
+            for module in _imported():
+                del sys.modules[module]
+
+
+def _imported() -> list[str]:
+    return [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]
