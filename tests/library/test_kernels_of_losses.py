@@ -42,7 +42,7 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "swiglu": [{"N": 2049}, {"N": 2048}],
     "swiglu_backward": [{"N": 2049}, {"N": 2048}],
     "gelu": [{"N": 4099}, {"N": 4096}],
-    "gelu_backward": [{"N": 4099}, {"N": 4096}],
+    "gelu_backward": [{"N": 2049}, {"N": 2048}],
     "rope": [{"B": 1, "P": 5, "H": 9, "sign": -1.0}, {"B": 2, "P": 4, "H": 2, "sign": 1.0}],
     "adamw": [{"N": 2049, **STEP}, {"N": 2048, **STEP}],
     "dropout": [{"N": 4099, **WORDS}, {"N": 8192, **WORDS}],

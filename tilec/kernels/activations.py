@@ -23,7 +23,7 @@ def _differentiate_gelu(ctx: Any, dout: Any) -> Any:
 _swiglu = library_op("swiglu", {"BLOCK": 2048}, gradient=(_differentiate_swiglu, _save))
 _swiglu_backward = library_op("swiglu_backward", {"BLOCK": 2048})
 _gelu = library_op("gelu", {"BLOCK": 4096}, gradient=(_differentiate_gelu, _save))
-_gelu_backward = library_op("gelu_backward", {"BLOCK": 4096})
+_gelu_backward = library_op("gelu_backward", {"BLOCK": 2048})
 
 
 def swiglu(gate: Any, up: Any) -> Any:
