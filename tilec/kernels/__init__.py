@@ -6,8 +6,10 @@ from __future__ import annotations
 from tilec.kernels.activations import gelu, swiglu
 from tilec.kernels.dropout import dropout
 from tilec.kernels.losses import cross_entropy
-from tilec.kernels.norms import softmax
+from tilec.kernels.norms import group_norm, layer_norm, rms_norm, softmax
 from tilec.kernels.optimizers import adamw_
 from tilec.kernels.positions import rope
 
-__all__ = ["adamw_", "cross_entropy", "dropout", "gelu", "rope", "softmax", "swiglu"]
+__all__ = [
+    "adamw_", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm", "rope", "softmax", "swiglu",
+]  # fmt: skip

@@ -38,8 +38,8 @@ def group_norm(
     BLOCK: tl.Const,
     MULTIPLE: tl.Const,
 ):
-    """`out[b, g] = (x[b, g] - mean[b, g]) * rstd[b, g] * weight[g] + bias[g]` with `rstd = 1 / sqrt(var(x[b, g]) + eps)`, in f32,
-    rounded once.
+    """`out[b, g] = (x[b, g] - mean[b, g]) * rstd[b, g] * weight[g] + bias[g]` with `rstd = 1 / sqrt(var(x[b, g]) + eps)`, in
+    f32, rounded once.
 
     A block computes a group in tiles of CHANNELS by BLOCK elements, which it reads twice. The first pass sums differences from
     the mean of the first tile and their squares, so that a large mean does not take digits from the variance."""

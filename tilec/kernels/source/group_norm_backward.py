@@ -1,5 +1,7 @@
 """Gradient of the group norm, and of its weight and bias for each sample."""
 
+from typing import Literal
+
 import tilec as tl
 
 
@@ -31,7 +33,7 @@ def group_norm_backward(
     mean: tl.In[tl.f32, B, G],
     rstd: tl.In[tl.f32, B, G],
     dx: tl.Out[E, B, G, C, L],
-    partial: tl.Out[tl.f32, B, 2, G, C],
+    partial: tl.Out[tl.f32, B, Literal[2], G, C],
     *,
     E: tl.Const,
     CHANNELS: tl.Const,
@@ -40,8 +42,8 @@ def group_norm_backward(
 ):
     """With `y = (x - mean) * rstd` and `dy = dout * weight`, `dx[b, g] = rstd[b, g] * (dy - mean(dy) - y * mean(dy * y))`.
 
-    `partial[b, 0]` is the sum of `dout * y` over the elements of each channel, and `partial[b, 1]` that of `dout`. In f32; `dx` is
-    rounded once. A block computes a group in tiles of CHANNELS by BLOCK elements, which it reads twice."""
+    `partial[b, 0]` is the sum of `dout * y` over the elements of each channel, and `partial[b, 1]` that of `dout`. In f32; `dx`
+    is rounded once. A block computes a group in tiles of CHANNELS by BLOCK elements, which it reads twice."""
     tl.requires(L % MULTIPLE == 0)
     tl.grid(G, B)
     g, b = tl.bid(0), tl.bid(1)

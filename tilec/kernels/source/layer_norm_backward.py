@@ -1,5 +1,7 @@
 """Gradient of the layer norm of each row, and of its weight and bias for each stripe of rows."""
 
+from typing import Literal
+
 import tilec as tl
 
 
@@ -39,7 +41,7 @@ def layer_norm_backward(
     mean: tl.In[tl.f32, T],
     rstd: tl.In[tl.f32, T],
     dx: tl.Out[E, T, N],
-    partial: tl.Out[tl.f32, P, 2, N],
+    partial: tl.Out[tl.f32, P, Literal[2], N],
     *,
     E: tl.Const,
     BLOCK: tl.Const,
@@ -48,8 +50,8 @@ def layer_norm_backward(
 ):
     """With `y = (x - mean) * rstd` and `dy = dout * weight`, `dx[t] = rstd[t] * (dy - mean(dy) - y * mean(dy * y))`.
 
-    Block `p` computes rows p, p + P, p + 2 P and so on; `partial[p, 0]` is its sum of `dout * y`, and `partial[p, 1]` that of `dout`.
-    In f32; `dx` is rounded once. With AHEAD, a row is loaded two iterations before it is needed."""
+    Block `p` computes rows p, p + P, p + 2 P and so on; `partial[p, 0]` is its sum of `dout * y`, and `partial[p, 1]` that of
+    `dout`. In f32; `dx` is rounded once. With AHEAD, a row is loaded two iterations before it is needed."""
     tl.requires(N <= BLOCK)
     tl.requires(N % MULTIPLE == 0)
     tl.requires(T <= 1073741824 and P <= 65536)
@@ -59,10 +61,9 @@ def layer_norm_backward(
     w = tl.load(weight, 0, shape=BLOCK, pad=0)[None, :]
     of_weight = tl.zeros((1, BLOCK), tl.f32)
     of_bias = tl.zeros((1, BLOCK), tl.f32)
-    if AHEAD:
-        x1, d1, mean1, rstd1 = row(x, p, BLOCK), row(dout, p, BLOCK), of_row(mean, p), of_row(rstd, p)
-        i2 = p + stride
-        x2, d2, mean2, rstd2 = row(x, i2, BLOCK), row(dout, i2, BLOCK), of_row(mean, i2), of_row(rstd, i2)
+    x1, d1, mean1, rstd1 = row(x, p, BLOCK), row(dout, p, BLOCK), of_row(mean, p), of_row(rstd, p)
+    i2 = p + stride
+    x2, d2, mean2, rstd2 = row(x, i2, BLOCK), row(dout, i2, BLOCK), of_row(mean, i2), of_row(rstd, i2)
     for i in range(p, T, stride):
         if AHEAD:
             scale, y, d = rstd1, (x1.astype(tl.f32) - mean1) * rstd1, d1.astype(tl.f32)

@@ -39,9 +39,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Float,
     return y * wide(weight) + wide(bias), mean, rstd
 
 
-def layer_norm_backward(
-    dout: Array, x: Array, weight: Array, mean: Array, rstd: Array, P: int
-) -> tuple[Float, Float]:
+def layer_norm_backward(dout: Array, x: Array, weight: Array, mean: Array, rstd: Array, P: int) -> tuple[Float, Float]:
     """The second has a sum for each of P stripes: of every P-th row."""
     scale = wide(rstd)[:, None]
     y = (wide(x) - wide(mean)[:, None]) * scale

@@ -47,8 +47,8 @@ def rms_norm_backward(
 ):
     """With `y = x * rstd` and `dy = dout * weight`, `dx[t] = rstd[t] * (dy - y * mean(dy * y))`.
 
-    Block `p` computes rows p, p + P, p + 2 P and so on; `partial[p]` is its sum of `dout * y`. In f32; `dx` is rounded once. With
-    AHEAD, a row is loaded two iterations before it is needed."""
+    Block `p` computes rows p, p + P, p + 2 P and so on; `partial[p]` is its sum of `dout * y`. In f32; `dx` is rounded once.
+    With AHEAD, a row is loaded two iterations before it is needed."""
     tl.requires(N <= BLOCK)
     tl.requires(N % MULTIPLE == 0)
     tl.requires(T <= 1073741824 and P <= 65536)
@@ -57,10 +57,9 @@ def rms_norm_backward(
     share = 1.0 / tl.f32(N)
     w = tl.load(weight, 0, shape=BLOCK, pad=0)[None, :]
     of_weight = tl.zeros((1, BLOCK), tl.f32)
-    if AHEAD:
-        x1, d1, rstd1 = row(x, p, BLOCK), row(dout, p, BLOCK), of_row(rstd, p)
-        i2 = p + stride
-        x2, d2, rstd2 = row(x, i2, BLOCK), row(dout, i2, BLOCK), of_row(rstd, i2)
+    x1, d1, rstd1 = row(x, p, BLOCK), row(dout, p, BLOCK), of_row(rstd, p)
+    i2 = p + stride
+    x2, d2, rstd2 = row(x, i2, BLOCK), row(dout, i2, BLOCK), of_row(rstd, i2)
     for i in range(p, T, stride):
         if AHEAD:
             scale, y, d = rstd1, x1.astype(tl.f32) * rstd1, d1.astype(tl.f32)

@@ -21,7 +21,7 @@ def softmax_long_backward(
 ):
     """`dx[t] = out[t] * (dout[t] - sum(dout[t] * out[t]))`, in f32, rounded once; `out` is the softmax.
 
-    A block computes a row in tiles of BLOCK elements. The second pass begins with the last tile, which is still in registers."""
+    A block computes a row in tiles of BLOCK elements. The second pass begins with the last one, which is still in registers."""
     tl.requires(N % MULTIPLE == 0)
     tl.grid(T)
     row, tiles = tl.bid(0), tl.cdiv(N, BLOCK)
