@@ -85,7 +85,10 @@ def test_kernels_have_references_baselines_and_a_budget() -> None:
     for kernel in KERNELS:
         for files in ("reference_norms.py", "baseline_norms.py"):
             assert own_reference(SOURCE, kernel, files), (kernel, files)
-    assert all(entry.budget == {"spill_bytes": 0} for entry in ENTRIES)
+    spilling = [entry for entry in ENTRIES if entry.budget != {"spill_bytes": 0}]
+    assert {entry.name for entry in spilling} == {"layer_norm_backward", "rms_norm_backward"}
+    for entry in spilling:  # rows of no whole vectors, which are too long for the registers of a block on some chips
+        assert all(some["BLOCK"] == 8192 and some["MULTIPLE"] == 1 for some in entry.specialisations())
 
 
 @pytest.mark.parametrize(("kernel", "constants"), one_of_each(BUILT, _by_dtype, _by_tile), ids=_label)
