@@ -23,6 +23,12 @@ class L(tl.Dim):
     """elements of a channel"""
 
 
+@tl.function
+def folded(v: tl.Tile, CHANNELS: int, BLOCK: int) -> tl.Tile:
+    """Sums of eight neighbours, which one thread holds."""
+    return tl.sum(v.reshape((CHANNELS, BLOCK // 8, 8)), axis=2)
+
+
 @tl.kernel
 def group_norm(
     x: tl.In[E, B, G, C, L],
@@ -51,15 +57,15 @@ def group_norm(
     share = 1.0 / (tl.f32(C) * tl.f32(L))
     first = tl.load(x, (b, g, 0, 0), shape=(1, 1, CHANNELS, BLOCK), pad=0).reshape((CHANNELS, BLOCK)).astype(tl.f32)
     near = tl.sum(first) / (tl.f32(tl.minimum(C, CHANNELS)) * tl.f32(tl.minimum(L, BLOCK)))
-    sums = tl.zeros((CHANNELS, BLOCK), tl.f32)
-    squares = tl.zeros((CHANNELS, BLOCK), tl.f32)
+    sums = folded(tl.zeros((CHANNELS, BLOCK), tl.f32), CHANNELS, BLOCK)
+    squares = folded(tl.zeros((CHANNELS, BLOCK), tl.f32), CHANNELS, BLOCK)
     for c in range(tl.cdiv(C, CHANNELS)):
         for j in range(tl.cdiv(L, BLOCK)):
             v = tl.load(x, (b, g, c, j), shape=(1, 1, CHANNELS, BLOCK), pad=0).reshape((CHANNELS, BLOCK)).astype(tl.f32)
             inside = (rows < C - c * CHANNELS) & (columns < L - j * BLOCK)
             v = tl.where(inside, v - near, 0)
-            sums = sums + v
-            squares = squares + v * v
+            sums = sums + folded(v, CHANNELS, BLOCK)
+            squares = squares + folded(v * v, CHANNELS, BLOCK)
     shift = tl.sum(sums) * share
     middle = near + shift
     scale = tl.rsqrt(tl.maximum(tl.sum(squares) * share - shift * shift, 0.0) + eps)

@@ -25,6 +25,12 @@ class L(tl.Dim):
     """elements of a channel"""
 
 
+@tl.function
+def folded(v: tl.Tile, CHANNELS: int, BLOCK: int) -> tl.Tile:
+    """Sums of eight neighbours, which one thread holds."""
+    return tl.sum(v.reshape((CHANNELS, BLOCK // 8, 8)), axis=2)
+
+
 @tl.kernel
 def group_norm_backward(
     dout: tl.In[E, B, G, C, L],
@@ -52,13 +58,13 @@ def group_norm_backward(
     first = tl.zeros((CHANNELS,), tl.f32)
     second = tl.zeros((CHANNELS,), tl.f32)
     for c in range(tl.cdiv(C, CHANNELS)):
-        of_weight = tl.zeros((CHANNELS, BLOCK), tl.f32)
-        of_bias = tl.zeros((CHANNELS, BLOCK), tl.f32)
+        of_weight = folded(tl.zeros((CHANNELS, BLOCK), tl.f32), CHANNELS, BLOCK)
+        of_bias = folded(tl.zeros((CHANNELS, BLOCK), tl.f32), CHANNELS, BLOCK)
         for j in range(tl.cdiv(L, BLOCK)):
             v = tl.load(x, (b, g, c, j), shape=(1, 1, CHANNELS, BLOCK), pad=0).reshape((CHANNELS, BLOCK)).astype(tl.f32)
             d = tl.load(dout, (b, g, c, j), shape=(1, 1, CHANNELS, BLOCK), pad=0).reshape((CHANNELS, BLOCK)).astype(tl.f32)
-            of_weight = of_weight + d * ((v - middle) * scale)
-            of_bias = of_bias + d
+            of_weight = of_weight + folded(d * ((v - middle) * scale), CHANNELS, BLOCK)
+            of_bias = of_bias + folded(d, CHANNELS, BLOCK)
         w = tl.load(weight, (g, c), shape=(1, CHANNELS), pad=0).reshape((CHANNELS,)).astype(tl.f32)
         for_weight, for_bias = tl.sum(of_weight, axis=1), tl.sum(of_bias, axis=1)
         first = first + w * for_bias
