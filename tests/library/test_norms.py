@@ -5,6 +5,7 @@ spills."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -388,6 +389,7 @@ def test_f32_does_not_spill(arch: str, kernels: tuple[str, ...], tmp_path: Path,
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     file = _project(tmp_path) / "build.toml"
     text = file.read_text(encoding="utf-8").replace('["bf16", "f16", "f32"]', '"f32"')
+    text = re.sub(r'  \{ constants = \{ E = "b?f16".*\n', "", text)  # schedules of dtypes that this does not build
     file.write_text(text, encoding="utf-8")
     wanted = [entry.name for entry in read_build_file(file).entries if entry.name in kernels for _ in entry.specialisations()]
     assert commands.run(["build", *kernels, "--project", str(file.parent), "--jobs", "1", "--arch", arch]) == 0
