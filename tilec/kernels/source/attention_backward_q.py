@@ -1,0 +1,60 @@
+"""Gradient of attention with respect to queries (Dao, FlashAttention-2, 2023, algorithm 2)."""
+
+import tilec as tl
+
+from .attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, VB, VH, VS, B, D, E, G, S, T
+
+
+@tl.kernel
+def attention_backward_q(
+    q: tl.In[E, B, T, HKV, G, D, tl.Strides[QB, QT, QH, QG, 1]],
+    k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, 1]],
+    v: tl.In[E, B, S, HKV, D, tl.Strides[VB, VS, VH, 1]],
+    dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, 1]],
+    lse: tl.In[tl.f32, B, HKV, G, T],
+    delta: tl.In[tl.f32, B, HKV, G, T],
+    dq: tl.Out[E, B, T, HKV, G, D],
+    before: tl.i32,
+    after: tl.i32,
+    scale: tl.f32,
+    *,
+    E: tl.Const,
+    D: tl.Const,
+    BM: tl.Const,
+    BN: tl.Const,
+):
+    """A block has BM queries of a head, and goes through the keys, BN at a time.
+
+    Keys are loaded twice, as a right operand as they are and transposed. Exponentials are at most 1, so that keys past the last
+    one, which are 0, add 0.
+    """
+    tl.requires(T <= 16777216, S <= 16777216)
+    tl.requires(before >= 0, before <= 16777216, after >= 0, after <= 16777216)
+    tl.requires(QB % 8 == 0 and QT % 8 == 0 and QH % 8 == 0 and QG % 8 == 0)
+    tl.requires(OB % 8 == 0 and OT % 8 == 0 and OH % 8 == 0 and OG % 8 == 0)
+    tl.requires(KB % 8 == 0 and KS % 8 == 0 and KH % 8 == 0 and VB % 8 == 0 and VS % 8 == 0 and VH % 8 == 0)
+    tl.grid(HKV * G, tl.cdiv(T, BM), B)
+    m, b = tl.cdiv(T, BM) - 1 - tl.bid(1), tl.bid(2)
+    head, member = tl.bid(0) // G, tl.bid(0) % G
+    query = tl.reshape(tl.load(q, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
+    grad = tl.reshape(tl.load(dout, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
+    log2_scale = scale * LOG2E
+    log_sum = tl.reshape(tl.load(lse, (b, head, member, m), shape=(1, 1, 1, BM), pad=tl.inf), (BM,)) * LOG2E
+    own = tl.reshape(tl.load(delta, (b, head, member, m), shape=(1, 1, 1, BM), pad=0), (BM,))
+    acc = tl.zeros((BM, D), tl.f32)
+    position = m * BM + S - T
+    begin = max(position - before, 0) // BN
+    inside = max(position + BM - 1 - before, 0)
+    whole = (position + after + 1) // BN
+    for j in range(begin, tl.cdiv(max(min(position + BM + after, S), 0), BN)):
+        keys = tl.reshape(tl.load(k, (b, j, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
+        keys_again = tl.reshape(tl.load(k, (b, j, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
+        values = tl.reshape(tl.load(v, (b, j, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
+        s = tl.mma(query, keys.T, tl.zeros((BM, BN), tl.f32))
+        dp = tl.mma(grad, values.T, tl.zeros((BM, BN), tl.f32))
+        p = tl.exp2(tl.minimum(s * log2_scale - log_sum[:, None], 0.0))
+        if j * BN < inside or j >= whole:
+            distance = (j * BN - position + tl.arange(BN))[None, :] - tl.arange(BM)[:, None]
+            p = tl.where((distance >= -before) & (distance <= after), p, 0.0)
+        acc = tl.mma(tl.astype(p * (dp - own[:, None]), E), keys_again, acc)
+    tl.store(dq, (b, m, head, member, 0), tl.reshape(tl.astype(acc * scale, E), (1, BM, 1, 1, D)), mask=True)

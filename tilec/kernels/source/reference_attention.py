@@ -1,0 +1,97 @@
+"""Attention and its gradients in NumPy and float64. Functions and parameters are named like kernels and theirs.
+
+Queries are (B, T, HKV, G, D), keys and values (B, S, HKV, D), what each query has (B, HKV, G, T).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+Float = NDArray[np.float64]
+
+TOLERANCES = dict.fromkeys(
+    ("attention", "attention_backward_q", "attention_backward_k", "attention_backward_v", "attention_backward_kv"), 1.6e-2
+)
+"""Of `tilec test`: probabilities and their gradients are rounded to the dtype of keys before they meet them."""
+DTYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+UNITS = np.array([256.0, 0.125, 2.0**-14])
+"""What multiplies the three terms of a number."""
+
+
+def _wide(array: Array) -> Float:
+    return np.asarray(array).astype(np.float64)
+
+
+def _scores(q: Array, k: Array, before: int, after: int, scale: float) -> Float:
+    """Scores (B, HKV, G, T, S), -inf for keys that a query does not attend to."""
+    queries, keys = q.shape[1], k.shape[1]
+    distance = np.arange(keys)[None, :] - (np.arange(queries) + keys - queries)[:, None]
+    scores = np.einsum("bthgd,bshd->bhgts", _wide(q), _wide(k)) * scale
+    return np.where((distance >= -before) & (distance <= after), scores, -np.inf)
+
+
+def attention(q: Array, k: Array, v: Array, before: int, after: int, scale: float) -> tuple[Float, Float]:
+    scores = _scores(q, k, before, after, scale)
+    top = scores.max(axis=-1, keepdims=True, initial=-1e30)
+    weights = np.exp(scores - top)
+    total = weights.sum(axis=-1, keepdims=True)
+    found = total > 0
+    shares = weights / np.where(found, total, 1)
+    with np.errstate(divide="ignore"):
+        log_sum = np.where(found, top + np.log(total), np.inf)
+    return np.einsum("bhgts,bshd->bthgd", shares, _wide(v)), log_sum[..., 0]
+
+
+def attention_delta(out: Array, dout: Array) -> Float:
+    return np.einsum("bthgd,bthgd->bhgt", _wide(out), _wide(dout))
+
+
+def attention_terms(lse: Array, delta: Array, inverse: float, e: str) -> Float:
+    """Three roundings to the dtype, each of what is left of a number in f32."""
+    finite = np.where(np.isfinite(lse), lse, 0)
+    terms = np.zeros((lse.size, 16))
+    for first, number in ((0, -finite * np.float32(inverse)), (3, -delta)):
+        rest = _wide(number)
+        for index, unit in enumerate(UNITS):
+            terms[:, first + index] = _wide((rest / unit).astype(DTYPES[e]))
+            rest = rest - terms[:, first + index] * unit
+    return terms
+
+
+def _gradients(
+    q: Array, k: Array, v: Array, dout: Array, lse: Float, delta: Float, before: int, after: int, scale: float
+) -> tuple[Float, Float, Float]:
+    scores = _scores(q, k, before, after, scale)
+    weights = np.exp(np.minimum(scores - lse[..., None], 0))
+    grads = weights * (np.einsum("bthgd,bshd->bhgts", _wide(dout), _wide(v)) - delta[..., None]) * scale
+    dq = np.einsum("bhgts,bshd->bthgd", grads, _wide(k))
+    dk = np.einsum("bhgts,bthgd->bshd", grads, _wide(q))
+    return dq, dk, np.einsum("bhgts,bthgd->bshd", weights, _wide(dout))
+
+
+def attention_backward_q(
+    q: Array, k: Array, v: Array, dout: Array, lse: Array, delta: Array, before: int, after: int, scale: float
+) -> Float:
+    return _gradients(q, k, v, dout, _wide(lse), _wide(delta), before, after, scale)[0]
+
+
+def attention_backward_kv(
+    q: Array, k: Array, v: Array, dout: Array, terms: Array, before: int, after: int, scale: float
+) -> tuple[Float, Float]:
+    log_sum, delta = -_wide(terms)[..., :3] @ UNITS * scale, -_wide(terms)[..., 3:6] @ UNITS
+    return _gradients(q, k, v, dout, log_sum, delta, before, after, scale)[1:]
+
+
+def attention_backward_k(
+    q: Array, k: Array, v: Array, dout: Array, terms: Array, before: int, after: int, scale: float
+) -> Float:
+    return attention_backward_kv(q, k, v, dout, terms, before, after, scale)[0]
+
+
+def attention_backward_v(q: Array, k: Array, dout: Array, terms: Array, before: int, after: int, scale: float) -> Float:
+    return attention_backward_kv(q, k, k, dout, terms, before, after, scale)[1]
