@@ -4,6 +4,7 @@ stream, under `torch.compile` and in CUDA graphs. They launch prebuilt kernels, 
 from __future__ import annotations
 
 from tilec.kernels.activations import gelu, swiglu
+from tilec.kernels.attention import attention
 from tilec.kernels.dropout import dropout
 from tilec.kernels.losses import cross_entropy
 from tilec.kernels.norms import group_norm, layer_norm, rms_norm, softmax
@@ -11,5 +12,5 @@ from tilec.kernels.optimizers import adamw_
 from tilec.kernels.positions import rope
 
 __all__ = [
-    "adamw_", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm", "rope", "softmax", "swiglu",
+    "adamw_", "attention", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm", "rope", "softmax", "swiglu",
 ]  # fmt: skip

@@ -1,15 +1,17 @@
 """Attention of many queries at once, with the log-sum-exp of each (Dao, FlashAttention-2, 2023)."""
 
-import tilec as tl
+from typing import Literal
 
-from .attention_parts import HKV, KB, KH, KS, LN2, LOG2E, QB, QG, QH, QT, VB, VH, VS, B, D, E, G, S, T
+from attention_parts import HKV, KB, KH, KS, LN2, LOG2E, QB, QG, QH, QT, VB, VH, VS, B, D, E, G, S, T
+
+import tilec as tl
 
 
 @tl.kernel
 def attention(
-    q: tl.In[E, B, T, HKV, G, D, tl.Strides[QB, QT, QH, QG, 1]],
-    k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, 1]],
-    v: tl.In[E, B, S, HKV, D, tl.Strides[VB, VS, VH, 1]],
+    q: tl.In[E, B, T, HKV, G, D, tl.Strides[QB, QT, QH, QG, Literal[1]]],
+    k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, Literal[1]]],
+    v: tl.In[E, B, S, HKV, D, tl.Strides[VB, VS, VH, Literal[1]]],
     out: tl.Out[E, B, T, HKV, G, D],
     lse: tl.Out[tl.f32, B, HKV, G, T],
     before: tl.i32,

@@ -1,17 +1,19 @@
 """Gradients of attention with respect to keys and values (Dao, FlashAttention-2, 2023, algorithm 2)."""
 
-import tilec as tl
+from typing import Literal
 
-from .attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, VB, VH, VS, B, D, E, G, S, T, units
+from attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, VB, VH, VS, B, D, E, G, S, T, units
+
+import tilec as tl
 
 
 @tl.kernel
 def attention_backward_kv(
-    q: tl.In[E, B, T, HKV, G, D, tl.Strides[QB, QT, QH, QG, 1]],
-    k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, 1]],
-    v: tl.In[E, B, S, HKV, D, tl.Strides[VB, VS, VH, 1]],
-    dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, 1]],
-    terms: tl.In[E, B, HKV, G, T, 16],
+    q: tl.In[E, B, T, HKV, G, D, tl.Strides[QB, QT, QH, QG, Literal[1]]],
+    k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, Literal[1]]],
+    v: tl.In[E, B, S, HKV, D, tl.Strides[VB, VS, VH, Literal[1]]],
+    dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, Literal[1]]],
+    terms: tl.In[E, B, HKV, G, T, Literal[16]],
     dk: tl.Out[E, B, S, HKV, D],
     dv: tl.Out[E, B, S, HKV, D],
     before: tl.i32,

@@ -1,16 +1,18 @@
 """Gradient of attention with respect to queries (Dao, FlashAttention-2, 2023, algorithm 2)."""
 
-import tilec as tl
+from typing import Literal
 
-from .attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, VB, VH, VS, B, D, E, G, S, T
+from attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, VB, VH, VS, B, D, E, G, S, T
+
+import tilec as tl
 
 
 @tl.kernel
 def attention_backward_q(
-    q: tl.In[E, B, T, HKV, G, D, tl.Strides[QB, QT, QH, QG, 1]],
-    k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, 1]],
-    v: tl.In[E, B, S, HKV, D, tl.Strides[VB, VS, VH, 1]],
-    dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, 1]],
+    q: tl.In[E, B, T, HKV, G, D, tl.Strides[QB, QT, QH, QG, Literal[1]]],
+    k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, Literal[1]]],
+    v: tl.In[E, B, S, HKV, D, tl.Strides[VB, VS, VH, Literal[1]]],
+    dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, Literal[1]]],
     lse: tl.In[tl.f32, B, HKV, G, T],
     delta: tl.In[tl.f32, B, HKV, G, T],
     dq: tl.Out[E, B, T, HKV, G, D],

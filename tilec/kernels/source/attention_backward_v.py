@@ -1,16 +1,18 @@
 """Gradient of attention with respect to values (Dao, FlashAttention-2, 2023, algorithm 2)."""
 
-import tilec as tl
+from typing import Literal
 
-from .attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, B, D, E, G, S, T, units
+from attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, B, D, E, G, S, T, units
+
+import tilec as tl
 
 
 @tl.kernel
 def attention_backward_v(
-    q: tl.In[E, B, T, HKV, G, D, tl.Strides[QB, QT, QH, QG, 1]],
-    k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, 1]],
-    dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, 1]],
-    terms: tl.In[E, B, HKV, G, T, 16],
+    q: tl.In[E, B, T, HKV, G, D, tl.Strides[QB, QT, QH, QG, Literal[1]]],
+    k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, Literal[1]]],
+    dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, Literal[1]]],
+    terms: tl.In[E, B, HKV, G, T, Literal[16]],
     dv: tl.Out[E, B, S, HKV, D],
     before: tl.i32,
     after: tl.i32,

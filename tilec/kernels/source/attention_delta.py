@@ -1,14 +1,16 @@
 """Sums of products of the output of attention and its gradient (Dao, FlashAttention-2, 2023, algorithm 2, line 4)."""
 
-import tilec as tl
+from typing import Literal
 
-from .attention_parts import HKV, OB, OG, OH, OT, B, D, E, G, T
+from attention_parts import HKV, OB, OG, OH, OT, B, D, E, G, T
+
+import tilec as tl
 
 
 @tl.kernel
 def attention_delta(
     out: tl.In[E, B, T, HKV, G, D],
-    dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, 1]],
+    dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, Literal[1]]],
     delta: tl.Out[tl.f32, B, HKV, G, T],
     *,
     E: tl.Const,

@@ -1,8 +1,10 @@
 """Numbers of queries in a form in which a product adds them, for the gradients of keys and values."""
 
-import tilec as tl
+from typing import Literal
 
-from .attention_parts import E
+from attention_parts import E
+
+import tilec as tl
 
 
 class N(tl.Dim):
@@ -13,7 +15,7 @@ class N(tl.Dim):
 def attention_terms(
     lse: tl.In[tl.f32, N],
     delta: tl.In[tl.f32, N],
-    terms: tl.Out[E, N, 16],
+    terms: tl.Out[E, N, Literal[16]],
     inverse: tl.f32,
     *,
     E: tl.Const,

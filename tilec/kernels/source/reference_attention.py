@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 Float = NDArray[np.float64]
 
 TOLERANCES = dict.fromkeys(
@@ -30,7 +30,8 @@ def _wide(array: Array) -> Float:
 def _scores(q: Array, k: Array, before: int, after: int, scale: float) -> Float:
     """Scores (B, HKV, G, T, S), -inf for keys that a query does not attend to."""
     queries, keys = q.shape[1], k.shape[1]
-    distance = np.arange(keys)[None, :] - (np.arange(queries) + keys - queries)[:, None]
+    at = np.arange(queries, dtype=np.int64) + keys - queries
+    distance = np.arange(keys, dtype=np.int64)[None, :] - at[:, None]
     scores = np.einsum("bthgd,bshd->bhgts", _wide(q), _wide(k)) * scale
     return np.where((distance >= -before) & (distance <= after), scores, -np.inf)
 

@@ -1,0 +1,144 @@
+"""Attention with gradients (Dao, FlashAttention-2, 2023), in memory that grows with the length, not with its square."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from tilec.kernels.ops import library_op
+from tilec.ops.kernels import current_device
+from tilec.runtime.driver import DriverError
+
+SIZES: Final = (64, 128)
+"""Elements of a head that kernels are prebuilt for."""
+DTYPES: Final = ("bfloat16", "float16")
+ALL: Final = 16777216
+"""No sequence is longer, so that a window of so many keys has all of them."""
+MAX_GROUP: Final = 64
+"""Most heads of queries for each head of keys."""
+VECTOR: Final = 8
+"""Elements of which strides are multiples, so that TMA copies rows."""
+Tiles = Mapping[int, tuple[int, int]]
+"""BM and BN for each size of a head."""
+TILES: Final[Mapping[str, Tiles]] = {
+    "attention": {64: (128, 128), 128: (128, 128)},
+    "attention_backward_q": {64: (128, 80), 128: (128, 48)},
+    "attention_backward_kv": {64: (80, 128)},
+    "attention_backward_k": {128: (64, 128)},
+    "attention_backward_v": {128: (128, 128)},
+}
+SMALL_TILES: Final[Mapping[str, Tiles]] = {
+    "attention": {64: (128, 64), 128: (128, 64)},
+    "attention_backward_q": {64: (128, 32), 128: (128, 32)},
+    "attention_backward_kv": {64: (32, 128)},
+    "attention_backward_k": {128: (32, 128)},
+    "attention_backward_v": {128: (32, 128)},
+}
+"""The same for chips of compute capability 12, whose blocks have 99 KB of shared memory."""
+
+
+def attention(
+    q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None, window: int | None = None
+) -> Any:  # fmt: skip
+    """`softmax(q @ k.T * scale) @ v` for each head, in f32, rounded once; gradients of `q`, `k` and `v` are deterministic.
+
+    q: (B, T, HQ, D) of bf16 or f16, with D 64 or 128; k, v: (B, S, HKV, D) of the same dtype, where HQ is a multiple of HKV, at
+        most 64 times it. The layout in which projections leave them; `x.transpose(1, 2)` of (B, H, T, D) is such a tensor too.
+        Strides may be any multiples of 8 elements, with 1 for the last axis; others are copied first.
+    causal: query t attends to keys up to `t + S - T`: the last query to all of them, as in FlashAttention-2.
+    scale: above 0. Default: `D ** -0.5`. In f16, scores before scaling must stay below 2^24.
+    window: with `causal`, a query attends to so many keys, its own and those before; otherwise to keys at a distance below it.
+
+    Returns (B, T, HQ, D); 0 for a query that attends to no key. ValueError for other dtypes, shapes or numbers.
+    """
+    scale = _checked(q, k, v, scale, window)
+    before = ALL if window is None else min(window - 1, ALL)
+    grouped = _strided(q).unflatten(2, (k.shape[2], -1))
+    out, _ = _attention()(grouped, _strided(k), _strided(v), before, 0 if causal else before, scale)
+    return out.flatten(2, 3)
+
+
+def _checked(q: Any, k: Any, v: Any, scale: float | None, window: int | None) -> float:
+    """The scale; ValueError for arguments that no kernel takes."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != len("BTHD"):
+            raise ValueError(f"`{name}` has {tensor.dim()} axes; attention takes 4, (B, T, heads, D)")
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES or tensor.dtype != q.dtype:
+            raise ValueError(f"`{name}` is {dtype}; attention takes {' or '.join(DTYPES)}, one for `q`, `k` and `v`")
+        if tensor.shape[3] not in SIZES:
+            raise ValueError(f"heads of `{name}` have {tensor.shape[3]} elements; attention takes 64 or 128")
+    if k.shape != v.shape or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
+        raise ValueError(
+            f"`q`, `k` and `v` are {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}; "
+            "attention takes (B, T, HQ, D) and twice (B, S, HKV, D)"
+        )
+    if q.shape[2] % k.shape[2] or q.shape[2] > MAX_GROUP * k.shape[2]:
+        raise ValueError(f"`q` has {q.shape[2]} heads; attention takes 1 to {MAX_GROUP} for each of the {k.shape[2]} of `k`")
+    if window is not None and window < 1:
+        raise ValueError(f"`window` is {window}; attention takes at least 1, or None")
+    if scale is None:
+        return q.shape[3] ** -0.5
+    if not 0 < scale < math.inf:
+        raise ValueError(f"`scale` is {scale}; attention takes a finite number above 0")
+    return float(scale)
+
+
+def _strided(x: Any) -> Any:
+    """`x` if kernels take its strides and address, else a copy without gaps."""
+    *steps, last = x.stride()
+    fits = last == 1 and all(step > 0 and step % VECTOR == 0 for step in steps)
+    return x if fits and x.storage_offset() % VECTOR == 0 else x.contiguous()
+
+
+@cache
+def _of_device(ordinal: int) -> Mapping[str, Tiles]:
+    return SMALL_TILES if current_device().architecture.startswith("sm_12") else TILES
+
+
+def _tiles(kernel: str, known: Mapping[str, Any]) -> dict[str, int]:
+    """The tile of a kernel that is prebuilt for the current device; without one, as when tracing, that of most."""
+    try:
+        tiles = _of_device(current_device().ordinal)
+    except DriverError:
+        tiles = TILES
+    rows, columns = tiles[kernel][known["D"]]
+    return {"BM": rows, "BN": columns}
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
+    q, k, v, ctx.before, ctx.after, ctx.scale = inputs
+    out, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(q, k, v, out, lse)
+
+
+def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
+    """Gradients of the tensors; None of the numbers."""
+    q, k, v, out, lse = ctx.saved_tensors
+    visible = ctx.before, ctx.after, ctx.scale
+    dout = _strided(dout)
+    delta = _delta()(out, dout)
+    dq = dk = dv = None
+    if ctx.needs_input_grad[0]:
+        dq = _backward_q()(q, k, v, dout, lse, delta, *visible)
+    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+        terms = q.new_empty((*lse.shape, 16))
+        _terms()(lse.view(-1), delta.view(-1), terms.view(-1, 16), 1.0 / ctx.scale)
+        if q.shape[4] == SIZES[0]:
+            dk, dv = _backward_kv()(q, k, v, dout, terms, *visible)
+        else:
+            dk = _backward_k()(q, k, v, dout, terms, *visible) if ctx.needs_input_grad[1] else None
+            dv = _backward_v()(q, k, dout, terms, *visible) if ctx.needs_input_grad[2] else None
+    return dq, dk, dv, None, None, None
+
+
+_attention = library_op("attention", lambda known: _tiles("attention", known), gradient=(_backward, _keep))
+_delta = library_op("attention_delta", {"BM": 64})
+_terms = library_op("attention_terms", {"BLOCK": 128}, mutates=("terms",))
+_backward_q = library_op("attention_backward_q", lambda known: _tiles("attention_backward_q", known))
+_backward_kv = library_op("attention_backward_kv", lambda known: _tiles("attention_backward_kv", known))
+_backward_k = library_op("attention_backward_k", lambda known: _tiles("attention_backward_k", known))
+_backward_v = library_op("attention_backward_v", lambda known: _tiles("attention_backward_v", known))
