@@ -1,0 +1,115 @@
+"""Attention of the library: results at odd and even sizes, gradients by finite differences, machine code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.files import ROOT
+from tilec.cli import commands
+from tilec.project.read.buildfile import read_build_file
+from tilec.project.read.python_file import execute
+from tilec.project.trial.trial import TrialRequest, own_reference, trials
+
+FOLDER = ROOT / "tilec/kernels"
+SOURCE = FOLDER / "source"
+ALL = 1 << 24
+VISIBLE = {"causal": {"before": ALL, "after": 0}, "full": {"before": ALL, "after": ALL}, "window": {"before": 19, "after": 3}}
+"""What a query attends to."""
+EVEN = {"B": 1, "T": 32, "S": 64, "HKV": 1, "G": 1}
+ODD = {"B": 1, "T": 37, "S": 71, "HKV": 1, "G": 2}
+SMALL = {
+    "attention": {"BM": 32, "BN": 32}, "attention_backward_q": {"BM": 32, "BN": 32},
+    "attention_backward_k": {"BM": 32, "BN": 32}, "attention_backward_v": {"BM": 32, "BN": 32},
+    "attention_backward_kv": {"BM": 32, "BN": 32},
+}  # fmt: skip
+"""Tiles of which few queries and keys fill several."""
+reference: Any = execute(SOURCE / "reference_attention.py", "reference")
+
+
+@pytest.mark.parametrize("visible", VISIBLE)
+@pytest.mark.parametrize("kernel", SMALL)
+def test_results_are_those_of_the_reference(kernel: str, visible: str) -> None:
+    element, dims = ("f16", EVEN) if visible == "full" else ("bf16", ODD)
+    constants, launch = {"E": element, "D": 64, **SMALL[kernel]}, {**dims, **VISIBLE[visible], "scale": 0.05}
+    request = TrialRequest(SOURCE / f"{kernel}.py", SOURCE, constants, launch, 1, 1, own_reference(SOURCE, kernel))
+    (trial,) = trials(request)
+    assert trial.right, trial
+
+
+@pytest.mark.parametrize("element", ["bf16", "f16"])
+def test_numbers_of_queries_are_those_of_the_reference(element: str) -> None:
+    for kernel, constants, launch in (
+        ("attention_delta", {"D": 64, "BM": 64}, {"B": 2, "T": 70, "HKV": 2, "G": 2}),
+        ("attention_terms", {"BLOCK": 128}, {"N": 333, "inverse": 11.3}),
+    ):
+        request = TrialRequest(
+            SOURCE / f"{kernel}.py", SOURCE, {"E": element, **constants}, launch, 0, 1, own_reference(SOURCE, kernel)
+        )
+        (trial,) = trials(request)
+        assert trial.right, trial
+
+
+@pytest.mark.parametrize("visible", VISIBLE)
+def test_gradients_are_finite_differences(visible: str) -> None:
+    random, shown = np.random.default_rng(3), VISIBLE[visible]
+    q, k, v = random.normal(size=(1, 5, 2, 2, 4)), random.normal(size=(1, 7, 2, 4)), random.normal(size=(1, 7, 2, 4))
+    dout, scale, step = random.normal(size=q.shape), 0.3, 1e-5
+    out, lse = reference.attention(q, k, v, **shown, scale=scale)
+    delta = reference.attention_delta(out, dout)
+    terms = np.zeros((*lse.shape, 16))
+    terms[..., 0], terms[..., 3] = -lse / scale / 256, -delta / 256
+    dq = reference.attention_backward_q(q, k, v, dout, lse, delta, **shown, scale=scale)
+    dk, dv = reference.attention_backward_kv(q, k, v, dout, terms, **shown, scale=scale)
+    for name, gradient in (("q", dq), ("k", dk), ("v", dv)):
+        inputs = {"q": q, "k": k, "v": v}
+        direction = random.normal(size=gradient.shape)
+        moved = [{**inputs, name: inputs[name] + side * step * direction} for side in (-1, 1)]
+        ends = [float(np.sum(dout * reference.attention(**one, **shown, scale=scale)[0])) for one in moved]
+        assert np.isclose((ends[1] - ends[0]) / (2 * step), np.sum(gradient * direction), rtol=1e-6), name
+
+
+def test_a_query_without_keys_has_no_output_and_no_gradient() -> None:
+    q, k = np.ones((1, 4, 1, 1, 2)), np.ones((1, 2, 1, 2))
+    out, lse = reference.attention(q, k, k, before=ALL, after=0, scale=1.0)
+    assert not out[0, :2].any() and np.isinf(lse[..., :2]).all() and out[0, 2:].all()
+    launch = {"B": 1, "T": 40, "S": 9, "HKV": 1, "G": 1, "before": ALL, "after": 0, "scale": 0.05}
+    for kernel, constants in SMALL.items():
+        request = TrialRequest(
+            SOURCE / f"{kernel}.py", SOURCE, {"E": "f16", "D": 64, **constants}, launch, 5, 1, own_reference(SOURCE, kernel)
+        )
+        (trial,) = trials(request)
+        assert trial.right, trial
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Artifacts of heads of 64, and of what only heads of 128 have, in bf16 for sm_90a, by kernel."""
+    folder = tmp_path_factory.mktemp("kernels")
+    shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    entries = [entry for entry in read_build_file(FOLDER / "build.toml").entries if entry.name.startswith("attention")]
+    assert all(entry.budget == {"spill_bytes": 0} for entry in entries)
+    text, _, section = (FOLDER / "build.toml").read_text(encoding="utf-8").partition("# Attention\n")
+    head = text[: text.index("[[kernel]]")]
+    section = section.replace('E = ["bf16", "f16"]', 'E = "bf16"').replace("D = [64, 128]", "D = 64")
+    (folder / "build.toml").write_text(head + section, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEC_CACHE_DIR", str(folder / "store"))
+        assert commands.run(["build", "--project", str(folder), "--jobs", "1", "--arch", "sm_90"]) == 0
+    return {json.loads(path.read_text())["kernel"]: path for path in (folder / "artifacts/build/sm_90a").glob("*.json")}
+
+
+def test_nothing_spills_and_products_are_fed_by_tensor_copies(built: dict[str, Path]) -> None:
+    assert set(built) == {*SMALL, "attention_delta", "attention_terms"}
+    for kernel, path in built.items():
+        ptx = path.with_suffix(".ptx").read_text()
+        assert json.loads(path.read_text())["resources"]["spill_bytes"] == 0
+        if kernel in SMALL:
+            product = "wgmma.mma_async" if kernel == "attention" else "mma.sync"
+            assert product in ptx and "cp.async.bulk.tensor" in ptx, kernel
+            assert not any(f"{access}.shared.b16" in ptx for access in ("ld", "st")), kernel
