@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.files import ROOT
+from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.cli import commands
+from tilec.emulator import emulate
 from tilec.project.read.buildfile import read_build_file
 from tilec.project.read.python_file import execute
+from tilec.project.trial.launches import Contract, given_values, random_tensors, small_launches
 from tilec.project.trial.trial import TrialRequest, own_reference, trials
 
 FOLDER = ROOT / "tilec/kernels"
@@ -113,3 +118,28 @@ def test_nothing_spills_and_products_are_fed_by_tensor_copies(built: dict[str, P
             product = "wgmma.mma_async" if kernel == "attention" else "mma.sync"
             assert product in ptx and "cp.async.bulk.tensor" in ptx, kernel
             assert not any(f"{access}.shared.b16" in ptx for access in ("ld", "st")), kernel
+
+
+@pytest.mark.parametrize("kernel", [*SMALL, "attention_delta", "attention_terms"])
+def test_emulated_launches_are_clean_and_right(kernel: str, built: dict[str, Path]) -> None:
+    """In bf16, with rows beside each other; errors relative to the largest element."""
+    manifest = manifest_from_json(json.loads(built[kernel].read_text()))
+    ptx, contract = built[kernel].with_suffix(".ptx").read_text(), Contract.of_manifest(manifest)
+    wanted = {**ODD, "B": 1, "N": 333, **VISIBLE["window"], "scale": 0.05, "inverse": 11.3}
+    given = ",".join(f"{name}={value}" for name, value in wanted.items() if name in contract.names)
+    values = small_launches(contract, given_values(given))[0]
+    for seed in range(3):
+        flat = random_tensors(contract, values, seed)
+        inputs: dict[str, Any] = {"before": None, **values, "e": "bf16"}
+        for spec in contract.tensors:
+            stored = flat[spec.name].view(ml_dtypes.bfloat16) if spec.dtype == "bf16" else flat[spec.name]
+            inputs[spec.name] = stored.reshape([dim.evaluate(values) for dim in spec.dims])
+        function = getattr(reference, kernel)
+        expected = function(**{name: inputs[name] for name in inspect.signature(function).parameters})
+        report = emulate(ptx, manifest, {name: array.copy() for name, array in flat.items()}, values, seed=seed)
+        assert report.clean, report
+        outputs = [spec for spec in contract.tensors if spec.access == "out"]
+        for spec, truth in zip(outputs, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            found = report.tensors[spec.name]
+            wide = (found.view(ml_dtypes.bfloat16) if spec.dtype == "bf16" else found.view(np.float32)).astype(np.float64)
+            assert np.abs(wide.reshape(truth.shape) - truth).max() <= 2.0**-6 * np.abs(truth).max(), spec.name
