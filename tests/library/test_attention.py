@@ -122,7 +122,7 @@ def test_nothing_spills_and_products_are_fed_by_tensor_copies(built: dict[str, P
 
 @pytest.mark.parametrize("kernel", [*SMALL, "attention_delta", "attention_terms"])
 def test_emulated_launches_are_clean_and_right(kernel: str, built: dict[str, Path]) -> None:
-    """In bf16, with rows beside each other; errors relative to the largest element."""
+    """In bf16; errors relative to the largest element."""
     manifest = manifest_from_json(json.loads(built[kernel].read_text()))
     ptx, contract = built[kernel].with_suffix(".ptx").read_text(), Contract.of_manifest(manifest)
     wanted = {**ODD, "B": 1, "N": 333, **VISIBLE["window"], "scale": 0.05, "inverse": 11.3}

@@ -36,7 +36,7 @@ def _attention(q: Any, k: Any, v: Any, before: int, after: int, scale: float) ->
 
 
 def attention(q: Any, k: Any, v: Any, before: int, after: int, scale: float) -> tuple[Any, Any]:
-    """The operator returns no log-sum-exp, which is computed in f32 beside it."""
+    """The operator returns no log-sum-exp; it is computed in f32 too."""
     scores = torch.einsum("bthgd,bshd->bhgts", q.float(), k.float()) * scale
     seen = _seen(q, k, before, after)
     if seen is not None:
