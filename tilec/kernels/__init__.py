@@ -12,5 +12,6 @@ from tilec.kernels.optimizers import adamw_
 from tilec.kernels.positions import rope
 
 __all__ = [
-    "adamw_", "attention", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm", "rope", "softmax", "swiglu",
+    "adamw_", "attention", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm", "rope", "softmax",
+    "swiglu",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tilec.kernels.ops import library_op
 from tilec.ops.kernels import current_device
+from tilec.runtime import LaunchError
 from tilec.runtime.driver import DriverError
 
 SIZES: Final = (64, 128)
@@ -102,7 +103,7 @@ def _tiles(kernel: str, known: Mapping[str, Any]) -> dict[str, int]:
     """The tile of a kernel that is prebuilt for the current device; without one, as when tracing, that of most."""
     try:
         tiles = _of_device(current_device().ordinal)
-    except DriverError:
+    except (DriverError, LaunchError):
         tiles = TILES
     rows, columns = tiles[kernel][known["D"]]
     return {"BM": rows, "BN": columns}
