@@ -17,6 +17,7 @@ from tilec.project.build.report import diagnostic_json
 from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
+from tilec.project.trial.inputs import own_inputs
 from tilec.project.trial.launches import LaunchValuesError, given_values
 from tilec.project.trial.trial import Trial, TrialRequest, Written, own_reference, trials
 from tilec.workers.call import Call, calls
@@ -116,7 +117,11 @@ def _trial_request(
     tolerance: tuple[float | None, float | None], *, dims: dict[str, float] | None = None, seed: int = 0, launches: int = 1,
 ) -> TrialRequest:  # fmt: skip
     path = build.kernels / f"{entry.name}.py"
-    return TrialRequest(path, build.root, values, dims or {}, seed, launches, reference_function, tolerance, entry.limits)
+    beside = None if reference_function is None else reference_function[0]
+    inputs = own_inputs(build.kernels, entry.name, build.root, beside)
+    return TrialRequest(
+        path, build.root, values, dims or {}, seed, launches, reference_function, tolerance, entry.limits, inputs
+    )  # fmt: skip
 
 
 def _call(entry: KernelEntry, request: TrialRequest) -> Call:
@@ -129,7 +134,9 @@ def _tally(kernel: str, request: TrialRequest, found: tuple[Trial, ...] | None) 
     if found is None:
         return _Tally(kernel, shown, 0, 0.0, "refused")
     wrong = any(not one.right and not one.problem for one in found)
-    status = "wrong" if wrong else "not compared" if any(one.problem for one in found) else "right"
+    problems = [one for one in found if one.problem]
+    unsuitable = bool(problems) and all(one.unsuitable for one in problems)
+    status = "wrong" if wrong else "unsuitable inputs" if unsuitable else "not compared" if problems else "right"
     error = max((one.error or 0.0 for launch in found for one in launch.written), default=0.0)
     return _Tally(kernel, shown, len(found), error, status)
 
@@ -162,7 +169,9 @@ def _number(value: Any) -> Any:
 def _lines(kernel: str, request: TrialRequest, found: Trial) -> list[str]:
     constants = " ".join(f"{name}={value}" for name, value in request.constants.items())
     values = " ".join(f"{name}={value:g}" for name, value in found.values.items())
-    lines = [f"{kernel}  {constants}  {values}  {found.blocks} blocks, inputs of seed {found.seed}".replace("    ", "  ")]
+    lines = [
+        f"{kernel}  {constants}  {values}  {found.blocks} blocks, {_source(request)} of seed {found.seed}".replace("    ", "  ")
+    ]
     lines += [f"  {line}" for one in found.written for line in _output_lines(one)]
     if found.problem:
         lines.append(f"  {found.problem}")
@@ -171,12 +180,21 @@ def _lines(kernel: str, request: TrialRequest, found: Trial) -> list[str]:
     return lines
 
 
+def _source(request: TrialRequest) -> str:
+    """Where inputs come from, as text."""
+    return "inputs" if request.inputs is None else f"inputs of `{request.inputs.name}`"
+
+
 def _output_lines(one: Written) -> list[str]:
     shape = ", ".join(map(str, one.shape))
     lines = [f"{one.name} {one.dtype}[{shape}]: {one.summary}"]
     if one.error is not None:
         element = f"`{one.name}[{', '.join(map(str, one.worst))}]`"
-        if one.error <= 1:
+        count = math.prod(one.shape)
+        if one.not_finite:
+            told = f"first at {element}, which is {one.found:g}; the reference says {one.expected:g}"
+            lines.append(f"  WRONG: not finite in {one.not_finite} of {count} results, {told}")
+        elif one.error <= 1:
             lines.append(f"  as the reference; the largest difference takes {one.error:.3g} of the tolerance, at {element}")
         else:
             lines.append(

@@ -3,17 +3,14 @@
 In: a kernel file at one specialisation, and its reference: a function of NumPy arrays with the kernel's name. Its parameters
 are named like the kernel's inputs, scalars, dims or constants (constants also in lower case). It returns the arrays that the
 kernel writes, in the order of the kernel's parameters. Its file can have a table `TOLERANCES` of relative tolerances by kernel.
-Out: a `Trial` per launch, plain data. The kernel is proven first. The reference's Python code is executed.
+Inputs are random, or those of a function beside the reference (`tilec.project.trial.inputs`). Out: a `Trial` per launch, plain
+data. The kernel is proven first. The author's Python code is executed.
 """
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import inspect
 import math
-import sys
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +25,9 @@ from tilec.ir.types import DTYPES
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.project.read.models import Constant
 from tilec.project.read.python_file import execute
-from tilec.project.trial.launches import Contract, LaunchValuesError, random_tensors, small_launches
-from tilec.untrusted.limits import MAX_SOURCE_BYTES, read_file
+from tilec.project.trial.author_code import REFERENCES, author_errors, find_function
+from tilec.project.trial.inputs import OwnInputs, launch_inputs
+from tilec.project.trial.launches import Contract, LaunchValuesError, small_launches
 
 if TYPE_CHECKING:
     from tilec.ir.core import Function
@@ -38,12 +36,16 @@ Array = NDArray[Any]
 
 OUTLIER: Final = 1000
 """Elements above this multiple of the median magnitude are excluded from the root mean square."""
+UNDEFINED_SHARE: Final = 0.01
+"""Inputs are unsuitable if more of a reference's results than this share are NaN or +inf, which a wrong kernel may return as
+well. A -inf can be meant, as the maximum of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
     """What to run. Each of the `launches` has different inputs, from `seed` on, and different sizes for values not in `dims`.
-    `tolerance` (relative, absolute) replaces that of the dtype; `limits` apply to the proof and to each launch."""
+    `tolerance` (relative, absolute) replaces that of the dtype; `limits` apply to the proof and to each launch; `inputs` is the
+    author's function that makes inputs."""
 
     path: Path
     root: Path
@@ -54,12 +56,15 @@ class TrialRequest:
     reference: tuple[Path, str] | None = None
     tolerance: tuple[float | None, float | None] = (None, None)
     limits: Limits = DEFAULT_LIMITS
+    inputs: OwnInputs | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
     """A tensor that the kernel wrote, with a printable `summary`. With a reference, `error` is the largest difference in units
-    of the tolerance (correct if at most 1), at the element `worst` with the values `found` and `expected`."""
+    of the tolerance (correct if at most 1), at the element `worst` with the values `found` and `expected`; `not_finite` is the
+    number of results that are infinite or NaN where the reference is finite (`worst` is then the first of them), `undefined`
+    that of NaN and +inf in the reference."""
 
     name: str
     dtype: str
@@ -69,17 +74,20 @@ class Written:
     worst: tuple[int, ...] = ()
     found: float = 0.0
     expected: float = 0.0
+    not_finite: int = 0
+    undefined: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of a launch; `problem` says why there is no comparison."""
+    """The result of a launch; `problem` says why there is no comparison, or one that shows too little, if `unsuitable`."""
 
     values: Mapping[str, float]
     seed: int
     blocks: int = 0
     written: tuple[Written, ...] = ()
     problem: str = ""
+    unsuitable: bool = False
 
     @property
     def right(self) -> bool:
@@ -110,8 +118,8 @@ def trials(request: TrialRequest) -> tuple[Trial, ...]:
 def _trial(request: TrialRequest, function: Function, contract: Contract, values: Mapping[str, float], seed: int) -> Trial:
     from tilec.interpreter import InterpreterError, run
 
+    values, storage = launch_inputs(contract, values, seed, request.inputs, request.dims.keys())
     integers = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
-    storage = random_tensors(contract, values, seed)
     arrays = {spec.name: _shaped(spec, storage[spec.name], integers) for spec in contract.tensors}
     before = {name: array.copy() for name, array in arrays.items()}
     scalars = {spec.name: values[spec.name] for spec in contract.scalars}
@@ -131,7 +139,23 @@ def _trial(request: TrialRequest, function: Function, contract: Contract, values
     tolerance = (relative if request.tolerance[0] is None else request.tolerance[0], request.tolerance[1])
     comparisons = [compared(spec, arrays[spec.name], truth, tolerance) for spec, truth in zip(outputs, expected, strict=True)]
     problem = next((one for one in comparisons if isinstance(one, str)), "")
-    return Trial(values, seed, blocks, tuple(one for one in comparisons if isinstance(one, Written)), problem)
+    written = tuple(one for one in comparisons if isinstance(one, Written))
+    unsuitable = "" if problem else _unsuitable(request, contract, written)
+    return Trial(values, seed, blocks, written, problem or unsuitable, bool(unsuitable))
+
+
+def _unsuitable(request: TrialRequest, contract: Contract, found: tuple[Written, ...]) -> str:
+    """Why random inputs test too little; empty if they do not, or if the author chose the inputs."""
+    if request.inputs is not None or all(spec.access in ("out", "scratch") for spec in contract.tensors):
+        return ""
+    for one in found:
+        count = math.prod(one.shape)
+        if one.undefined > UNDEFINED_SHARE * count and one.error is not None and one.error <= 1:
+            return (
+                f"the random inputs are unsuitable: the reference of `{one.name}` is nan or inf in {one.undefined} of {count} "
+                f"results; write `def {request.path.stem}_inputs(rng, dims)` beside it, which returns inputs by name"
+            )
+    return ""
 
 
 def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
@@ -149,17 +173,10 @@ def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
     return np.lib.stride_tricks.as_strided(flat, shape, steps)
 
 
-def own_reference(kernels: Path, kernel: str, files: str = "reference*.py") -> tuple[Path, str] | None:
+def own_reference(kernels: Path, kernel: str, files: str = REFERENCES) -> tuple[Path, str] | None:
     """The file and name of the function called like the kernel, in one of `files` next to the kernels. Files are parsed but not
     executed."""
-    for path in sorted(kernels.glob(files)):
-        try:
-            tree = ast.parse(read_file(path, MAX_SOURCE_BYTES))
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        if any(isinstance(node, ast.FunctionDef) and node.name == kernel for node in tree.body):
-            return path.resolve(), kernel
-    return None
+    return find_function(kernels, kernel, files)
 
 
 class NoReference(Exception):
@@ -177,43 +194,28 @@ def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: in
     """Execute a reference: the arrays that it returns, and its own relative tolerance if its file has one. Raises
     NoReference."""
     shown = f"`{path.name}:{name}`"
-    with _reference_errors(shown, path):
+    with author_errors(shown, path, NoReference):
         module = execute(path, "reference")
     function = getattr(module, name, None)
     if not callable(function):
         raise NoReference(f"`{path.name}` has no function `{name}`")
-    with _reference_errors(shown, path):
+    with author_errors(shown, path, NoReference):
         wanted = inspect.signature(function).parameters
     for parameter in wanted:
         if parameter not in inputs:
             raise NoReference(f"{shown} asks for `{parameter}`; there are {', '.join(f'`{one}`' for one in inputs)}")
-    with _reference_errors(shown, path):
+    with author_errors(shown, path, NoReference):
         result: Any = function(**{parameter: inputs[parameter] for parameter in wanted})
     results: list[Any] = list(result) if isinstance(result, tuple) else [result]  # pyright: ignore[reportUnknownArgumentType]
     if len(results) != outputs:
         raise NoReference(f"{shown} returns {len(results)} arrays; the kernel writes {outputs}")
     tolerances: Any = getattr(module, "TOLERANCES", {})
-    with _reference_errors(shown, path):
+    with author_errors(shown, path, NoReference):
         arrays = [np.asarray(one) for one in results]
         relative = tolerances.get(name) if isinstance(tolerances, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         for array in arrays:
             array.astype(np.complex128)  # raises if it is not numeric
     return arrays, None if relative is None else float(relative)  # pyright: ignore[reportUnknownArgumentType]
-
-
-@contextlib.contextmanager
-def _reference_errors(shown: str, path: Path) -> Any:
-    """Convert what a reference raises to NoReference; NotImplementedError says which inputs it is for. Its output goes to
-    stderr, since a program may read stdout."""
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    except NotImplementedError as error:
-        raise NoReference(f"{shown} is not for such inputs: {error}") from None
-    except (Exception, SystemExit) as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        where = f" at line {frames[-1].lineno}" if frames else ""
-        raise NoReference(f"{shown} fails{where}: {type(error).__name__}: {error}") from None
 
 
 def _written(spec: TensorSpec, array: Array) -> Written:
@@ -256,8 +258,10 @@ def compared(
         if not DTYPES[spec.dtype].is_float:  # float64 cannot represent all 64-bit integers
             same = array == truth
         error = np.where(same, 0.0, error)
-    worst = np.unravel_index(int(np.argmax(error)), error.shape)
+    missing = np.isfinite(expected) & ~np.isfinite(found)
+    undefined = int(np.count_nonzero(np.isnan(expected) | (expected == np.inf))) if truth.dtype.kind == "f" else 0
+    worst = np.unravel_index(int(np.argmax(missing if missing.any() else error)), error.shape)
     return Written(
         spec.name, spec.dtype, array.shape, seen.summary, float(error[worst]), tuple(map(int, worst)), float(found[worst]),
-        float(expected[worst]),
+        float(expected[worst]), int(np.count_nonzero(missing)), undefined,
     )  # fmt: skip
