@@ -11,7 +11,7 @@ import pytest
 from tilec.artifact.records import TensorSpec
 from tilec.cli import commands
 from tilec.ir.expr import const
-from tilec.project.trial.trial import Written, compared
+from tilec.project.trial.comparison import Written, compared
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 

@@ -17,9 +17,10 @@ from tilec.project.build.report import diagnostic_json
 from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
+from tilec.project.trial.comparison import Written
 from tilec.project.trial.inputs import own_inputs
 from tilec.project.trial.launches import LaunchValuesError, given_values
-from tilec.project.trial.trial import Trial, TrialRequest, Written, own_reference, trials
+from tilec.project.trial.trial import Trial, TrialRequest, own_reference, trials
 from tilec.workers.call import Call, calls
 
 PRELOAD = ("tilec.frontend", "tilec.passes.prover", "tilec.interpreter", "tilec.project.trial.trial")

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from tilec.artifact.records import TensorSpec
 from tilec.ir.types import DTYPES
+from tilec.project.trial.comparison import Written, compared
 from tilec.project.trial.launches import Contract, LaunchValuesError, Stored, random_tensors, random_values, small_launches
-from tilec.project.trial.trial import NoReference, Written, compared, reference_inputs, reference_results
+from tilec.project.trial.trial import NoReference, reference_inputs, reference_results
 from tilec.runtime import TRUSTED, Device, DeviceArray, Kernel, LaunchError, Plan, load
 from tilec.runtime.driver import L2_BYTES
 from tilec.tuning.clock import Starts, timed

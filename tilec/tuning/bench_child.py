@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from tilec.project.trial.comparison import compared
 from tilec.project.trial.launches import Contract
-from tilec.project.trial.trial import compared
 from tilec.runtime import Device, DeviceArray, DriverError, LaunchError
 from tilec.tuning.baseline import Baseline, NoBaseline, load_baseline, torch_here
 from tilec.tuning.bench import POISON, Bench

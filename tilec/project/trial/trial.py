@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec import progress
-from tilec.artifact.records import TensorSpec
-from tilec.ir.types import DTYPES
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.project.read.models import Constant
 from tilec.project.read.python_file import execute
 from tilec.project.trial.author_code import REFERENCES, author_errors, find_function
+from tilec.project.trial.comparison import Written, compared, summary
 from tilec.project.trial.inputs import OwnInputs, launch_inputs
+from tilec.project.trial.interpreted import before_launch, interpret, outputs_of
 from tilec.project.trial.launches import Contract, LaunchValuesError, small_launches
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-OUTLIER: Final = 1000
-"""Elements above this multiple of the median magnitude are excluded from the root mean square."""
 UNDEFINED_SHARE: Final = 0.01
 """Inputs are unsuitable if more of a reference's results than this share are NaN or +inf, which a wrong kernel may return as
 well. A -inf can be meant, as the maximum of nothing."""
@@ -57,25 +55,6 @@ class TrialRequest:
     tolerance: tuple[float | None, float | None] = (None, None)
     limits: Limits = DEFAULT_LIMITS
     inputs: OwnInputs | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A tensor that the kernel wrote, with a printable `summary`. With a reference, `error` is the largest difference in units
-    of the tolerance (correct if at most 1), at the element `worst` with the values `found` and `expected`; `not_finite` is the
-    number of results that are infinite or NaN where the reference is finite (`worst` is then the first of them), `undefined`
-    that of NaN and +inf in the reference."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    summary: str
-    error: float | None = None
-    worst: tuple[int, ...] = ()
-    found: float = 0.0
-    expected: float = 0.0
-    not_finite: int = 0
-    undefined: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,26 +95,24 @@ def trials(request: TrialRequest) -> tuple[Trial, ...]:
 
 
 def _trial(request: TrialRequest, function: Function, contract: Contract, values: Mapping[str, float], seed: int) -> Trial:
-    from tilec.interpreter import InterpreterError, run
+    from tilec.interpreter import InterpreterError
 
     values, storage = launch_inputs(contract, values, seed, request.inputs, request.dims.keys())
     integers = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
-    arrays = {spec.name: _shaped(spec, storage[spec.name], integers) for spec in contract.tensors}
+    arrays = before_launch(contract, storage, integers)
     before = {name: array.copy() for name, array in arrays.items()}
-    scalars = {spec.name: values[spec.name] for spec in contract.scalars}
-    given = {name: value for name, value in integers.items() if name in function.dims}
     blocks = math.prod(axis.evaluate(integers) for axis in contract.grid)
     try:
-        run(function, arrays, scalars, dims=given)
+        interpret(function, contract, arrays, values)
     except InterpreterError as error:  # an error of the prover, or of the chosen sizes
         return Trial(values, seed, blocks, problem=f"the interpreter stopped: {error}")
-    outputs = [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
+    outputs = outputs_of(contract)
     if request.reference is None:
-        return Trial(values, seed, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs))
+        return Trial(values, seed, blocks, tuple(summary(spec, arrays[spec.name]) for spec in outputs))
     try:
         expected, relative = reference_results(*request.reference, reference_inputs(contract, before, values), len(outputs))
     except NoReference as error:
-        return Trial(values, seed, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs), str(error))
+        return Trial(values, seed, blocks, tuple(summary(spec, arrays[spec.name]) for spec in outputs), str(error))
     tolerance = (relative if request.tolerance[0] is None else request.tolerance[0], request.tolerance[1])
     comparisons = [compared(spec, arrays[spec.name], truth, tolerance) for spec, truth in zip(outputs, expected, strict=True)]
     problem = next((one for one in comparisons if isinstance(one, str)), "")
@@ -156,21 +133,6 @@ def _unsuitable(request: TrialRequest, contract: Contract, found: tuple[Written,
                 f"results; write `def {request.path.stem}_inputs(rng, dims)` beside it, which returns inputs by name"
             )
     return ""
-
-
-def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
-    """Flat storage as an array for the interpreter, with shape and strides; an output is filled with NaN, or 0 for integers."""
-    from tilec.interpreter.dtypes import numpy_dtype
-    from tilec.ir.types import DTYPES
-
-    flat = storage.view(numpy_dtype(DTYPES[spec.dtype]))
-    if spec.access == "out":
-        flat[...] = np.nan if DTYPES[spec.dtype].is_float else 0
-    shape = tuple(dim.evaluate(values) for dim in spec.dims)
-    if spec.strides is None:
-        return flat.reshape(shape)
-    steps = tuple(stride.evaluate(values) * flat.itemsize for stride in spec.strides)
-    return np.lib.stride_tricks.as_strided(flat, shape, steps)
 
 
 def own_reference(kernels: Path, kernel: str, files: str = REFERENCES) -> tuple[Path, str] | None:
@@ -216,52 +178,3 @@ def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: in
         for array in arrays:
             array.astype(np.complex128)  # raises if it is not numeric
     return arrays, None if relative is None else float(relative)  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _written(spec: TensorSpec, array: Array) -> Written:
-    wide = array.astype(np.float64)
-    finite = wide[np.isfinite(wide)]
-    summary = f"{finite.min():.6g} to {finite.max():.6g}, mean {finite.mean():.6g}" if finite.size else "nothing finite"
-    not_finite = wide.size - finite.size
-    return Written(spec.name, spec.dtype, array.shape, summary + (f", {not_finite} not finite" if not_finite else ""))
-
-
-def _typical(expected: Array) -> float:
-    """The root mean square of finite elements without outliers, so that a few large elements do not loosen the tolerance."""
-    sizes = np.abs(expected[np.isfinite(expected)])
-    middle = float(np.median(sizes)) if sizes.size else 0.0
-    usual = sizes[sizes <= OUTLIER * middle] if middle else sizes
-    return float(np.sqrt(np.mean(usual * usual))) if usual.size else 0.0
-
-
-def compared(
-    spec: TensorSpec, array: Array, truth: Array, tolerance: tuple[float | None, float | None]
-) -> Written | str:  # fmt: skip
-    """The largest error of a result in units of the tolerance, or a text that says why it cannot be compared."""
-    seen = _written(spec, array)
-    if truth.shape != array.shape:
-        return f"`{spec.name}` has shape {array.shape}, the reference's {truth.shape}"
-    if np.iscomplexobj(truth):
-        return f"the reference of `{spec.name}` is complex"
-    if array.size == 0:
-        return seen
-    found, expected = array.astype(np.float64), truth.astype(np.float64)
-    relative, absolute = tolerance
-    with np.errstate(all="ignore"):
-        relative = DTYPES[spec.dtype].tolerance if relative is None else relative
-        if absolute is None:
-            absolute = relative * _typical(expected)
-        allowed = absolute + relative * np.abs(expected)
-        comparable = np.isfinite(found) & np.isfinite(expected) & (allowed > 0)
-        error = np.where(comparable, np.abs(found - expected) / np.where(comparable, allowed, 1.0), np.inf)
-        same = (found == expected) | (np.isnan(found) & np.isnan(expected))
-        if not DTYPES[spec.dtype].is_float:  # float64 cannot represent all 64-bit integers
-            same = array == truth
-        error = np.where(same, 0.0, error)
-    missing = np.isfinite(expected) & ~np.isfinite(found)
-    undefined = int(np.count_nonzero(np.isnan(expected) | (expected == np.inf))) if truth.dtype.kind == "f" else 0
-    worst = np.unravel_index(int(np.argmax(missing if missing.any() else error)), error.shape)
-    return Written(
-        spec.name, spec.dtype, array.shape, seen.summary, float(error[worst]), tuple(map(int, worst)), float(found[worst]),
-        float(expected[worst]), int(np.count_nonzero(missing)), undefined,
-    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""Compares a result of a launch with what it must be: arrays and a tolerance go in, the largest error comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.artifact.records import TensorSpec
+from tilec.ir.types import DTYPES
+
+Array = NDArray[Any]
+
+OUTLIER: Final = 1000
+"""Elements above this multiple of the median magnitude are excluded from the root mean square."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A tensor that the kernel wrote, with a printable `summary`. With a reference, `error` is the largest difference in units
+    of the tolerance (correct if at most 1), at the element `worst` with the values `found` and `expected`; `not_finite` is the
+    number of results that are infinite or NaN where the reference is finite (`worst` is then the first of them), `undefined`
+    that of NaN and +inf in the reference."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    summary: str
+    error: float | None = None
+    worst: tuple[int, ...] = ()
+    found: float = 0.0
+    expected: float = 0.0
+    not_finite: int = 0
+    undefined: int = 0
+
+
+def summary(spec: TensorSpec, array: Array) -> Written:
+    """The range and mean of a result, without a comparison."""
+    wide = array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    text = f"{finite.min():.6g} to {finite.max():.6g}, mean {finite.mean():.6g}" if finite.size else "nothing finite"
+    not_finite = wide.size - finite.size
+    return Written(spec.name, spec.dtype, array.shape, text + (f", {not_finite} not finite" if not_finite else ""))
+
+
+def _typical(expected: Array) -> float:
+    """The root mean square of finite elements without outliers, so that a few large elements do not loosen the tolerance."""
+    sizes = np.abs(expected[np.isfinite(expected)])
+    middle = float(np.median(sizes)) if sizes.size else 0.0
+    usual = sizes[sizes <= OUTLIER * middle] if middle else sizes
+    return float(np.sqrt(np.mean(usual * usual))) if usual.size else 0.0
+
+
+def compared(
+    spec: TensorSpec, array: Array, truth: Array, tolerance: tuple[float | None, float | None]
+) -> Written | str:  # fmt: skip
+    """The largest error of a result in units of the tolerance, or a text that says why it cannot be compared."""
+    seen = summary(spec, array)
+    if truth.shape != array.shape:
+        return f"`{spec.name}` has shape {array.shape}, the reference's {truth.shape}"
+    if np.iscomplexobj(truth):
+        return f"the reference of `{spec.name}` is complex"
+    if array.size == 0:
+        return seen
+    found, expected = array.astype(np.float64), truth.astype(np.float64)
+    relative, absolute = tolerance
+    with np.errstate(all="ignore"):
+        relative = DTYPES[spec.dtype].tolerance if relative is None else relative
+        if absolute is None:
+            absolute = relative * _typical(expected)
+        allowed = absolute + relative * np.abs(expected)
+        comparable = np.isfinite(found) & np.isfinite(expected) & (allowed > 0)
+        error = np.where(comparable, np.abs(found - expected) / np.where(comparable, allowed, 1.0), np.inf)
+        same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+        if not DTYPES[spec.dtype].is_float:  # float64 cannot represent all 64-bit integers
+            same = array == truth
+        error = np.where(same, 0.0, error)
+    missing = np.isfinite(expected) & ~np.isfinite(found)
+    undefined = int(np.count_nonzero(np.isnan(expected) | (expected == np.inf))) if truth.dtype.kind == "f" else 0
+    worst = np.unravel_index(int(np.argmax(missing if missing.any() else error)), error.shape)
+    return Written(
+        spec.name, spec.dtype, array.shape, seen.summary, float(error[worst]), tuple(map(int, worst)), float(found[worst]),
+        float(expected[worst]), int(np.count_nonzero(missing)), undefined,
+    )  # fmt: skip

@@ -1,0 +1,83 @@
+"""What the tile interpreter makes of a launch, and how other results of the same launch compare with it.
+
+In: a kernel as tile IR, its contract, launch values and flat storage of its tensors (`tilec.project.trial.launches`). Out: the
+tensors after the launch; and for results of the compiled kernel, how far they are from these. Rounding and the order of sums
+allow as much as `tilec.qualify.tolerance` says: both sides round at the same places of the tile IR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.artifact.records import TensorSpec
+from tilec.ir.types import DTYPES
+from tilec.project.trial.comparison import Written, compared
+from tilec.project.trial.launches import Contract
+
+if TYPE_CHECKING:
+    from tilec.ir.core import Function
+
+Array = NDArray[Any]
+
+
+def outputs_of(contract: Contract) -> list[TensorSpec]:
+    """The tensors that a launch writes and that somebody reads afterwards."""
+    return [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
+
+
+def laid_out(spec: TensorSpec, storage: Array, values: Mapping[str, int]) -> Array:
+    """Flat storage as an array for the interpreter, with shape and strides."""
+    from tilec.target.dtypes import numpy_dtype
+
+    flat = storage.view(numpy_dtype(DTYPES[spec.dtype]))
+    shape = tuple(dim.evaluate(values) for dim in spec.dims)
+    if spec.strides is None:
+        return flat.reshape(shape)
+    steps = tuple(stride.evaluate(values) * flat.itemsize for stride in spec.strides)
+    return np.lib.stride_tricks.as_strided(flat, shape, steps)
+
+
+def before_launch(contract: Contract, storage: Mapping[str, Array], values: Mapping[str, int]) -> dict[str, Array]:
+    """All tensors as the interpreter takes them. What is only written is NaN, or 0 for integers; its storage changes."""
+    arrays: dict[str, Array] = {}
+    for spec in contract.tensors:
+        if spec.access == "out":
+            storage[spec.name].view(laid_out(spec, storage[spec.name], values).dtype)[...] = (
+                np.nan if DTYPES[spec.dtype].is_float else 0
+            )
+        arrays[spec.name] = laid_out(spec, storage[spec.name], values)
+    return arrays
+
+
+def interpret(function: Function, contract: Contract, arrays: dict[str, Array], values: Mapping[str, float]) -> None:
+    """Launch on the interpreter, which changes `arrays`. InterpreterError if it stops."""
+    from tilec.interpreter import run
+
+    scalars = {spec.name: values[spec.name] for spec in contract.scalars}
+    run(function, arrays, scalars, dims={name: int(values[name]) for name in function.dims if name in values})
+
+
+def allowances(function: Function, contract: Contract, expected: Mapping[str, Array]) -> dict[str, tuple[float, float]]:
+    """Relative and absolute tolerance of each result of the compiled kernel, by the interpreter's `expected` results."""
+    from tilec.qualify.tolerance import Tolerance
+
+    tolerance = Tolerance(function)
+    return {
+        spec.name: tolerance.of(spec.dtype, np.array(expected[spec.name], order="C").view(DTYPES[spec.dtype].storage))
+        for spec in outputs_of(contract)
+    }
+
+
+def compared_with_interpreter(
+    function: Function, contract: Contract, expected: Mapping[str, Array], found: Mapping[str, Array]
+) -> tuple[Written, ...]:  # fmt: skip
+    """The largest difference of each result of the compiled kernel, `found`, from the interpreter's."""
+    allowed = allowances(function, contract, expected)
+    rows = [
+        compared(spec, found[spec.name], expected[spec.name], allowed[spec.name]) for spec in outputs_of(contract)
+    ]  # fmt: skip
+    return tuple(row for row in rows if isinstance(row, Written))
