@@ -223,8 +223,8 @@ def graph(kernel: str, project: str | None, constants: tuple[str, ...], output: 
 
 
 @tilec.command(
-    epilog="Exit status: 0 no fault, 1 faults found (with --deny notes, notes too) or the kernel was refused, 2 wrong usage, "
-    f"PTX that the emulator does not know, or the environment, {ENDED}."
+    epilog="Exit status: 0 no fault and the interpreter's results, 1 faults (with --deny notes, notes too), other results, or "
+    f"the kernel was refused, 2 wrong usage, PTX that the emulator does not know, or the environment, {ENDED}."
 )
 @click.argument("kernel")
 @_PROJECT
@@ -236,14 +236,18 @@ def graph(kernel: str, project: str | None, constants: tuple[str, ...], output: 
     help="0: in lock step; others: a random order of warps.",
 )  # fmt: skip
 @click.option("--deny", type=click.Choice(["notes"]), help="Exit with status 1 if there is a note.")
+@click.option("--no-compare", is_flag=True, help="Do not compare the results with the interpreter's.")
 @_JSON
 def emulate(
     kernel: str, project: str | None, arch: str | None, constants: tuple[str, ...], dims: str | None, schedule_seed: int,
-    deny: str | None, as_json: bool,
+    deny: str | None, no_compare: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Run a kernel's PTX on the emulator with random inputs, and report what it does wrong.
+    """Run a kernel's PTX on the emulator with random inputs, or those of `KERNEL_inputs` (see `tilec run`), report what it does
+    wrong, and compare its results with the interpreter's.
 
-    A note is a departure from the text of the PTX ISA that programs in use make, and that changes no result here.
+    Results may differ as far as rounding and the order of sums allow. Threads that write the same value to one address without
+    an order are a fault of their own kind, and told apart. A note is a departure from the text of the PTX ISA that programs in
+    use make, and that changes no result here.
 
     \b
     Examples:
@@ -252,7 +256,9 @@ def emulate(
     """
     from tilec.cli.emulate_command import emulate_command
 
-    return emulate_command(project, kernel, arch, constants, dims, schedule_seed, as_json=as_json, deny=deny)
+    return emulate_command(
+        project, kernel, arch, constants, dims, schedule_seed, as_json=as_json, deny=deny, compare=not no_compare
+    )
 
 
 tilec.add_command(bundle)

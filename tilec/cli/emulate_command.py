@@ -1,16 +1,18 @@
-"""`tilec emulate`: compiles one specialisation of a kernel to PTX and emulates it on random inputs within the contract.
+"""`tilec emulate`: compiles one specialisation of a kernel to PTX, emulates it, and compares with the tile interpreter.
 
-Without `--dims` there are several launches: with partial blocks, and with small and large, odd and even trip counts of loops.
+Inputs are random within the contract, or those of the author's function. Without `--dims` there are several launches: with
+partial blocks, and with small and large, odd and even trip counts of loops.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
+from tilec.cli.emulate_report import Emulated, Sources, as_json, lines
 from tilec.cli.project import (
     UsageError,
     chosen_targets,
@@ -22,27 +24,34 @@ from tilec.cli.project import (
     toolchain,
 )  # fmt: skip
 from tilec.diagnostics.diagnostic import CompileError
-from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, random_tensors, small_launches
+from tilec.project.trial.inputs import OwnInputs, launch_inputs, own_inputs
+from tilec.project.trial.interpreted import before_launch, compared_with_interpreter, interpret, laid_out, outputs_of
+from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, small_launches
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tilec.artifact.records import Manifest
-    from tilec.emulator import Fault, Report
+    from tilec.emulator import Report
+    from tilec.ir.core import Function
     from tilec.project.read.buildfile import BuildFile
     from tilec.project.read.kernel_entry import KernelEntry
     from tilec.target.targets import Target
 
+STOPS: Final = ("deadlock", "launch", "limit", "trap")
+"""Faults after which a launch has no results."""
+
 
 def emulate_command(
     project: str | None, kernel: str, arch: str | None, constants: tuple[str, ...], dims: str | None, seed: int, *,
-    as_json: bool, deny: str | None = None,
+    as_json: bool, deny: str | None = None, compare: bool = True,
 ) -> int:  # fmt: skip
-    """Print the reports of the launches on each target. Returns 1 if a fault was found or the kernel is refused; with `deny`,
-    also if the emulator made a note."""
+    """Print the reports of the launches on each target. Returns 1 if a fault or, with `compare`, a difference from the
+    interpreter was found, or the kernel is refused; with `deny`, also if the emulator made a note."""
     from tilec.workers.call import call
 
     build, entry = open_one(project, kernel, constants, arch)
+    inputs = own_inputs(build.kernels, entry.name, build.root)
     found = 0
     results: list[dict[str, Any]] = []
     for target in chosen_targets(arch) or entry.targets[:1]:
@@ -58,6 +67,8 @@ def emulate_command(
                 build.root,
                 dims,
                 seed,
+                inputs,
+                compare,
                 what=task_name,
                 limits=entry.limits,
                 span=entry.span,
@@ -88,22 +99,29 @@ class LaunchReport:
 
 
 def _emulated(
-    ptx: str, manifest: Manifest, spans: bytes, tir: str, root: Path, dims: str | None, seed: int
+    ptx: str, manifest: Manifest, spans: bytes, tir: str, root: Path, dims: str | None, seed: int, inputs: OwnInputs | None,
+    compare: bool,
 ) -> list[LaunchReport]:  # fmt: skip
     """Emulate the launches, in a worker. Launch `i` has the seed `seed + i` for its inputs and for the order of threads, which
     also determines the scheduling of persistent blocks."""
     from tilec.emulator import UnsupportedPtx, emulate, parse
+    from tilec.ir.text.parser import parse_function
 
     contract = Contract.of_manifest(manifest)
     found: list[LaunchReport] = []
     try:
         module = parse(ptx)
-        launches = small_launches(contract, given_values(dims))[:1]
-        launches += _edges(manifest, tir, launches[0]) if not dims else []
+        given, function = given_values(dims), parse_function(tir)
+        launches = small_launches(contract, given)[:1]
+        launches += _edges(manifest, function, launches[0]) if not dims else []
         for launch_seed, values in enumerate(launches, seed):
-            report = emulate(module, manifest, random_tensors(contract, values, launch_seed), values, seed=launch_seed)
-            lines = _lines(manifest, values, launch_seed, report, Sources(root, spans))
-            found.append(LaunchReport(report.clean, _as_json(manifest, values, launch_seed, report, spans), tuple(lines)))
+            values, storage = launch_inputs(contract, values, launch_seed, inputs, given.keys())
+            launch = Emulated(
+                manifest, values, launch_seed, emulate(module, manifest, storage, values, seed=launch_seed)
+            )  # fmt: skip
+            if compare:
+                launch = _compared(launch, function, contract, storage)
+            found.append(LaunchReport(launch.clean, as_json(launch, spans), tuple(lines(launch, Sources(root, spans)))))
     except LaunchValuesError as error:
         return [LaunchReport(usage=str(error))]
     except UnsupportedPtx as error:
@@ -111,7 +129,25 @@ def _emulated(
     return found
 
 
-def _edges(manifest: Manifest, tir: str, small: dict[str, float]) -> list[dict[str, float]]:
+def _compared(launch: Emulated, function: Function, contract: Contract, storage: Mapping[str, Any]) -> Emulated:
+    """The launch with its differences from the interpreter, which gets the same inputs: `storage`, which it changes."""
+    from tilec.interpreter import InterpreterError
+
+    report: Report = launch.report
+    stopped = [one.kind for one in report.faults if one.kind in STOPS]
+    if stopped:
+        return replace(launch, problem=f"the launch ended early, by a fault of the kind `{stopped[0]}`")
+    integers = {name: int(value) for name, value in launch.values.items() if not isinstance(value, float)}
+    expected = before_launch(contract, storage, integers)
+    try:
+        interpret(function, contract, expected, launch.values)
+    except InterpreterError as error:
+        return replace(launch, problem=f"the interpreter stopped: {error}")
+    found = {spec.name: laid_out(spec, report.tensors[spec.name], integers) for spec in outputs_of(contract)}
+    return replace(launch, results=compared_with_interpreter(function, contract, expected, found))
+
+
+def _edges(manifest: Manifest, function: Function, small: dict[str, float]) -> list[dict[str, float]]:
     """The launches of an audit, with the floats of a small one; none if the solver is not installed."""
     try:
         from tilec.audit.contract import contract_of
@@ -119,9 +155,6 @@ def _edges(manifest: Manifest, tir: str, small: dict[str, float]) -> list[dict[s
         from tilec.audit.work import LAUNCHES
     except ModuleNotFoundError:
         return []
-    from tilec.ir.text.parser import parse_function
-
-    function = parse_function(tir)
     cases = edge_launches(manifest, function, contract_of(manifest, function), LAUNCHES)
     return [values for case in cases if (values := {**small, **case.values}) != small]
 
@@ -158,65 +191,3 @@ def built_here(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[st
         work.products["spans"],
         work.products["tir"].decode(),
     )
-
-
-class Sources:
-    """Maps lines of a kernel's tile IR to source locations."""
-
-    def __init__(self, root: Path, spans: bytes) -> None:
-        self.root, self.spans = root, spans
-
-    def location_of(self, tir_line: int) -> str:
-        """`file:line:column` and the source line; empty if the line of the tile IR has no source location."""
-        from tilec.ir.text.lines import source_of
-
-        span = source_of(self.spans, tir_line)
-        if span is None:
-            return ""
-        try:
-            line = (self.root / span.file).read_text(encoding="utf-8").split("\n")[span.line - 1].strip()
-        except (OSError, IndexError):
-            return str(span)
-        return f"{span}: {line}"
-
-
-def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Report, spans: bytes) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from tilec.ir.text.lines import source_of
-
-    def located(found: list[Fault]) -> list[dict[str, Any]]:
-        sources = [source_of(spans, one.tir_line) for one in found]
-        return [
-            {**asdict(one), "source": None if source is None else str(source)}
-            for one, source in zip(found, sources, strict=True)
-        ]
-
-    statistics = {key: report.statistics[key] for key in ("steps", "instruction_lanes", "seconds", "coverage")}
-    return {
-        "kernel": manifest.kernel,
-        "arch": manifest.arch,
-        "constants": manifest.constants,
-        "values": values,
-        "seed": seed,
-        "faults": located(report.faults),
-        "notes": located(report.notes),
-        "statistics": statistics,
-    }
-
-
-def _lines(manifest: Manifest, values: dict[str, float], seed: int, report: Report, sources: Sources) -> Iterator[str]:
-    launch_values = ", ".join(f"{name}={value}" for name, value in values.items())
-    counts = report.statistics
-    yield f"{manifest.kernel} on {manifest.arch}, {launch_values}, schedule {seed}"
-    yield (
-        f"  {counts['instruction_lanes']} instructions of threads in {counts['seconds']:.2f} s, "
-        f"{counts['coverage']:.0%} of the PTX executed"
-    )
-    for label, found in (("", report.faults), ("note, ", report.notes)):
-        for one in found:
-            yield f"  {label}{one}, {one.count} times"
-            location = sources.location_of(one.tir_line)
-            if location:
-                yield f"    {location}"
-    yield "  FAULTS" if not report.clean else "  notes, but no fault" if report.notes else "  nothing found"

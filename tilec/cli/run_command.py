@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tilec.project.build.report import diagnostic_json
 from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
-from tilec.project.trial.comparison import Written
+from tilec.project.trial.comparison import Written, written_json
 from tilec.project.trial.inputs import own_inputs
 from tilec.project.trial.launches import LaunchValuesError, given_values
 from tilec.project.trial.trial import Trial, TrialRequest, own_reference, trials
@@ -154,17 +154,12 @@ def _as_json(kernel: str, request: TrialRequest, found: Trial) -> dict[str, Any]
     return {
         "kernel": kernel, "constants": dict(request.constants), "values": dict(found.values), "seed": found.seed,
         "blocks": found.blocks, "right": found.right, "compared": request.reference is not None, "problem": found.problem,
-        "written": [{name: _number(value) for name, value in asdict(one).items()} for one in found.written],
+        "written": [written_json(one) for one in found.written],
     }  # fmt: skip
 
 
 def _errors(found: Iterable[Diagnostic], build: BuildFile) -> list[dict[str, Any]]:
     return [diagnostic_json(one, build.root) for one in found]
-
-
-def _number(value: Any) -> Any:
-    """The value, with non-finite floats as strings, which JSON lacks."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _lines(kernel: str, request: TrialRequest, found: Trial) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +35,14 @@ class Written:
     expected: float = 0.0
     not_finite: int = 0
     undefined: int = 0
+
+
+def written_json(one: Written) -> dict[str, Any]:
+    """A result as plain data, with floats that are not finite as strings, which JSON lacks."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in asdict(one).items()
+    }
 
 
 def summary(spec: TensorSpec, array: Array) -> Written:
