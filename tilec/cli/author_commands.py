@@ -60,7 +60,8 @@ def run(
     """Run a kernel on the interpreter with random inputs within its contract, and compare with its reference.
 
     The kernel is proven first. A reference is a function of NumPy arrays, whose parameters are named like the kernel's inputs,
-    scalars, dims or constants, and which returns what the kernel writes. It is executed.
+    scalars, dims or constants, and which returns what the kernel writes. It is executed. A function `KERNEL_inputs(rng, dims)`
+    beside it chooses inputs instead: it returns a dict of arrays and numbers by name; those that it leaves out are random.
 
     \b
     Examples:
@@ -82,27 +83,34 @@ def run(
 @PROJECT
 @CONSTANTS
 @click.option("--launches", type=click.IntRange(1, 1000), default=3, show_default=True, help="Of each specialisation.")
+@click.option("--gpu", is_flag=True, help="Launch the same on this machine's GPU, between guard zones.")
 @RTOL
 @ATOL
 @JOBS
 @JSON
 @WATCH
 def test(
-    kernels: tuple[str, ...], project: str | None, constants: tuple[str, ...], launches: int, rtol: float | None,
+    kernels: tuple[str, ...], project: str | None, constants: tuple[str, ...], launches: int, gpu: bool, rtol: float | None,
     atol: float | None, jobs: int | None, as_json: bool, watch: bool,
 ) -> int:  # fmt: skip
     """Run kernels at several sizes on the interpreter, and compare each with its reference (see `tilec run`).
+
+    Results that are infinite or NaN where the reference is finite are wrong. Random inputs for which the reference itself is
+    not finite are unsuitable: write `KERNEL_inputs`. With `--gpu` the same inputs are launched on the GPU of this machine, with
+    known bytes around every tensor. Results are compared with the reference and the interpreter's, and a byte that was written
+    outside of what the kernel may write is a failure.
 
     \b
     Examples:
       tilec test
       tilec test rms_norm --launches 10
+      tilec test --gpu
     """
     from tilec.cli.run_command import test_command
     from tilec.cli.watch import Reads, run_or_watch
 
     return run_or_watch(
-        lambda: test_command(project, kernels, constants, launches, jobs, (rtol, atol), as_json=as_json),
+        lambda: test_command(project, kernels, constants, launches, jobs, (rtol, atol), as_json=as_json, gpu=gpu),
         Reads(project, kernels, references=True), as_json=as_json, watch=watch,
     )  # fmt: skip
 

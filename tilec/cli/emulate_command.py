@@ -169,10 +169,17 @@ def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, M
 
 
 def built_here(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
-    """PTX, manifest, line table and tile IR of a specialisation, built in this process through the store, each stage under its
+    """PTX, manifest, line table and tile IR of a specialisation, as `products_here` builds them."""
+    from tilec.artifact.manifest_reader import manifest_from_json
+
+    made = products_here(build, entry, target)
+    return made["ptx"].decode(), manifest_from_json(json.loads(made["json"])), made["spans"], made["tir"].decode()
+
+
+def products_here(build: BuildFile, entry: KernelEntry, target: Target) -> dict[str, bytes]:
+    """The products of the only specialisation of an entry, built in this process through the store, each stage under its
     budget. CompileError if it is refused."""
     from tilec import pipeline
-    from tilec.artifact.manifest_reader import manifest_from_json
     from tilec.cache import FileDigests
     from tilec.link import link
     from tilec.project.read.plan import plan
@@ -185,9 +192,4 @@ def built_here(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[st
         for stage in pipeline.STAGES:
             pipeline.run_stage(stage, work, store)
         link(work)
-    return (
-        work.products["ptx"].decode(),
-        manifest_from_json(json.loads(work.products["json"])),
-        work.products["spans"],
-        work.products["tir"].decode(),
-    )
+    return dict(work.products)

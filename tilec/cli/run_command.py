@@ -1,14 +1,17 @@
-"""`tilec run` and `tilec test`: run kernels on the interpreter with random inputs and compare them with their references."""
+"""`tilec run` and `tilec test`: run kernels on the interpreter and compare them with their references; `tilec test --gpu` does
+the same on this machine's GPU."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilec.cli.options import cores
 from tilec.cli.project import UsageError, notify, open_kernels, open_one, print_diagnostics, status_of
@@ -22,6 +25,9 @@ from tilec.project.trial.inputs import own_inputs
 from tilec.project.trial.launches import LaunchValuesError, given_values
 from tilec.project.trial.trial import Trial, TrialRequest, own_reference, trials
 from tilec.workers.call import Call, calls
+
+if TYPE_CHECKING:
+    from tilec.project.trial.device_launch import DeviceTrial
 
 PRELOAD = ("tilec.frontend", "tilec.passes.prover", "tilec.interpreter", "tilec.project.trial.trial")
 
@@ -68,49 +74,94 @@ class _Tally:
 
 def test_command(
     project: str | None, kernels: tuple[str, ...], constants: tuple[str, ...], launches: int, jobs: int | None,
-    tolerance: tuple[float | None, float | None], *, as_json: bool,
+    tolerance: tuple[float | None, float | None], *, as_json: bool, gpu: bool = False,
 ) -> int:  # fmt: skip
-    """Run several launches of every specialisation with a reference. Returns 1 if one differs or is refused."""
+    """Run several launches of every specialisation with a reference, with `gpu` on this machine's GPU too. Returns 1 if one
+    differs or is refused."""
     build, entries = open_kernels(project, kernels, constants)
+    device = _device() if gpu else None
+    work, missing, notes = _work(build, entries, tolerance, launches, device)
+    with tempfile.TemporaryDirectory(prefix="tilec-test-") if gpu else contextlib.nullcontext() as folder:
+        if folder is not None:
+            work = [(one, replace(request, keep=Path(folder) / str(index))) for index, (one, request) in enumerate(work)]
+        problems: list[Diagnostic] = []
+        found: dict[int, tuple[Trial, ...]] = {}
+        for index, outcome in calls([_call(*one) for one in work], jobs or cores(), PRELOAD, notify):
+            if isinstance(outcome, CompileError):
+                problems += [item for item in outcome.diagnostics if item not in problems]
+            else:
+                found[index] = outcome
+        on_gpu: dict[tuple[int, int], DeviceTrial] | None = None
+        if device is not None and folder is not None:
+            from tilec.cli.gpu_trials import launched_on
+
+            result = launched_on(device, build, work, Path(folder), jobs or cores())
+            on_gpu, problems = result.found, problems + [item for item in result.problems if item not in problems]
+    rows = [
+        (work[index], one, None if on_gpu is None else on_gpu.get((index, number)))
+        for index in sorted(found)
+        for number, one in enumerate(found[index])
+    ]
+    tallies = [
+        _tally(entry.name, request, found.get(index), None if on_gpu is None else [
+            on_gpu.get((index, number)) for number in range(len(found.get(index, ())))
+        ])
+        for index, (entry, request) in enumerate(work)
+    ]  # fmt: skip
+    print_diagnostics(problems, build.root)
+    if as_json:
+        launched = [
+            _as_json(entry.name, request, one) | ({} if device is None else {"gpu": None if there is None else there.to_json()})
+            for (entry, request), one, there in rows
+        ]
+        data = {"launches": launched, "without_reference": missing, "errors": _errors(problems, build)}
+        print(json.dumps(data | ({} if device is None else {"device": device}), indent=1))
+    else:
+        print("\n".join([*_wrong_lines(rows), *_table(tallies, device)]))
+        for note in notes:
+            notify(f"note: {note}")
+    return status_of(problems) or int(any(tally.status != "right" for tally in tallies))
+
+
+def _device() -> dict[str, Any]:
+    from tilec.cli.gpu_trials import device_here
+
+    return device_here()
+
+
+def _work(
+    build: BuildFile, entries: Sequence[KernelEntry], tolerance: tuple[float | None, float | None], launches: int,
+    device: dict[str, Any] | None,
+) -> tuple[list[tuple[KernelEntry, TrialRequest]], list[str], list[str]]:  # fmt: skip
+    """The specialisations to test, the kernels without a reference, and notes about what is left out. UsageError if nothing is
+    left."""
     work: list[tuple[KernelEntry, TrialRequest]] = []
-    missing: list[str] = []
+    missing: dict[str, None] = {}
+    notes: dict[str, None] = {}
     for entry in entries:
         reference_function = own_reference(build.kernels, entry.name)
         if reference_function is None:
-            missing.append(entry.name)
+            missing[entry.name] = None
+            hint = f"write `def {entry.name}(...)` in `{build.kernels.name}/reference.py`"
+            notes[f"`{entry.name}` has no reference: {hint}"] = None
+            continue
+        if device is not None and not _built_for(entry, device):
+            notes[f"`{entry.name}` is not built for {device['arch']}, the architecture of this GPU"] = None
             continue
         for values in entry.specialisations():
             work.append((entry, _trial_request(build, entry, values, reference_function, tolerance, launches=launches)))
+    if not work and not missing and notes:
+        raise UsageError(f"nothing can be launched: {'; '.join(notes)}")
     if not work:
-        hint = f"write `def {missing[0]}(...)` in `{build.kernels.name}/reference.py`" if missing else "name others"
+        hint = f"write `def {next(iter(missing))}(...)` in `{build.kernels.name}/reference.py`" if missing else "name others"
         raise UsageError(f"no kernel here has a reference; {hint}")
-    problems: list[Diagnostic] = []
-    found: dict[int, tuple[Trial, ...]] = {}
-    for index, outcome in calls([_call(*one) for one in work], jobs or cores(), PRELOAD, notify):
-        if isinstance(outcome, CompileError):
-            problems += [item for item in outcome.diagnostics if item not in problems]
-        else:
-            found[index] = outcome
-    rows = [(work[index][0].name, work[index][1], one) for index in sorted(found) for one in found[index]]
-    tallies = [_tally(entry.name, request, found.get(index)) for index, (entry, request) in enumerate(work)]
-    print_diagnostics(problems, build.root)
-    if as_json:
-        print(
-            json.dumps(
-                {
-                    "launches": [_as_json(*one) for one in rows],
-                    "without_reference": list(dict.fromkeys(missing)),
-                    "errors": _errors(problems, build),
-                },
-                indent=1,
-            )
-        )
-    else:
-        wrong = [line for one in rows if not one[2].right for line in _lines(*one)]
-        print("\n".join([*wrong, *_table(tallies)]))
-        for name in dict.fromkeys(missing):
-            notify(f"note: `{name}` has no reference: write `def {name}(...)` in `{build.kernels.name}/reference.py`")
-    return status_of(problems) or int(any(tally.status != "right" for tally in tallies))
+    return work, list(missing), list(notes)
+
+
+def _built_for(entry: KernelEntry, device: dict[str, Any]) -> bool:
+    from tilec.cli.gpu_trials import built_for
+
+    return built_for(entry, device)
 
 
 def _trial_request(
@@ -129,17 +180,38 @@ def _call(entry: KernelEntry, request: TrialRequest) -> Call:
     return Call(trials, (request,), f"launching kernel `{entry.name}`", span=entry.span)
 
 
-def _tally(kernel: str, request: TrialRequest, found: tuple[Trial, ...] | None) -> _Tally:
-    """Summarize the launches of a specialisation; `found` is None if it was refused."""
+def _tally(
+    kernel: str, request: TrialRequest, found: tuple[Trial, ...] | None, on_gpu: Sequence[DeviceTrial | None] | None
+) -> _Tally:  # fmt: skip
+    """Summarize the launches of a specialisation; `found` is None if it was refused, `on_gpu` without a GPU."""
     shown = " ".join(f"{name}={value}" for name, value in request.constants.items())
     if found is None:
         return _Tally(kernel, shown, 0, 0.0, "refused")
-    wrong = any(not one.right and not one.problem for one in found)
     problems = [one for one in found if one.problem]
     unsuitable = bool(problems) and all(one.unsuitable for one in problems)
+    wrong = any(not one.right and not one.problem for one in found)
     status = "wrong" if wrong else "unsuitable inputs" if unsuitable else "not compared" if problems else "right"
     error = max((one.error or 0.0 for launch in found for one in launch.written), default=0.0)
+    if on_gpu is not None:
+        from tilec.cli.gpu_trials import largest_error, worst_verdict
+
+        error = max([error, *(largest_error(one) for one in on_gpu if one is not None)])
+        status = worst_verdict(on_gpu) if status == "right" else status
     return _Tally(kernel, shown, len(found), error, status)
+
+
+def _wrong_lines(rows: Sequence[tuple[tuple[KernelEntry, TrialRequest], Trial, DeviceTrial | None]]) -> list[str]:
+    """The launches that are not right here or on the GPU."""
+    found: list[str] = []
+    for (entry, request), one, there in rows:
+        on_gpu: list[str] = []
+        if there is not None:
+            from tilec.cli.gpu_trials import device_lines
+
+            on_gpu = device_lines(there)
+        if not one.right or on_gpu:
+            found += [*_lines(entry.name, request, one), *on_gpu]
+    return found
 
 
 def _named_reference(text: str, kernel: str) -> tuple[Path, str]:
@@ -199,8 +271,12 @@ def _output_lines(one: Written) -> list[str]:
     return lines
 
 
-def _table(found: list[_Tally]) -> list[str]:
+def _table(found: list[_Tally], device: dict[str, Any] | None) -> list[str]:
     rows = [("kernel", "constants", "launches", "of the tolerance", "")]
     rows += [(one.kernel, one.constants, str(one.launches), f"{one.error:.3g}", one.status) for one in found]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}".rstrip() for a, b, c, d, e in rows]
+    table = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}".rstrip() for a, b, c, d, e in rows]
+    if device is None:
+        return table
+    driver = f", driver {device['driver']}" if device["driver"] else ""
+    return [f"on the interpreter and on {device['device']} ({device['arch']}{driver})", *table]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,13 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec import progress
+from tilec.ir.types import DTYPES
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.project.read.models import Constant
 from tilec.project.read.python_file import execute
 from tilec.project.trial.author_code import REFERENCES, author_errors, find_function
+from tilec.project.trial.cases import Case, write_case
 from tilec.project.trial.comparison import Written, compared, summary
 from tilec.project.trial.inputs import OwnInputs, launch_inputs
-from tilec.project.trial.interpreted import before_launch, interpret, outputs_of
+from tilec.project.trial.interpreted import allowances, before_launch, interpret, outputs_of
 from tilec.project.trial.launches import Contract, LaunchValuesError, small_launches
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ well. A -inf can be meant, as the maximum of nothing."""
 class TrialRequest:
     """What to run. Each of the `launches` has different inputs, from `seed` on, and different sizes for values not in `dims`.
     `tolerance` (relative, absolute) replaces that of the dtype; `limits` apply to the proof and to each launch; `inputs` is the
-    author's function that makes inputs."""
+    author's function that makes inputs. With `keep`, launch number I is also written to the file `KEEP-I.npz`."""
 
     path: Path
     root: Path
@@ -55,6 +57,12 @@ class TrialRequest:
     tolerance: tuple[float | None, float | None] = (None, None)
     limits: Limits = DEFAULT_LIMITS
     inputs: OwnInputs | None = None
+    keep: Path | None = None
+
+    def kept(self, number: int) -> Path:
+        """The file of launch `number`."""
+        assert self.keep is not None
+        return self.keep.with_name(f"{self.keep.name}-{number}.npz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +98,17 @@ def trials(request: TrialRequest) -> tuple[Trial, ...]:
     found: list[Trial] = []
     for number in range(request.launches):
         with progress.stage(f"a launch of {kernel}", request.limits):
-            found.append(_trial(request, function, contract, sizes[number % len(sizes)], request.seed + number))
+            found.append(_trial(request, function, contract, sizes[number % len(sizes)], number))
     return tuple(found)
 
 
-def _trial(request: TrialRequest, function: Function, contract: Contract, values: Mapping[str, float], seed: int) -> Trial:
+def _trial(request: TrialRequest, function: Function, contract: Contract, values: Mapping[str, float], number: int) -> Trial:
     from tilec.interpreter import InterpreterError
 
+    seed = request.seed + number
     values, storage = launch_inputs(contract, values, seed, request.inputs, request.dims.keys())
     integers = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
+    original = {} if request.keep is None else {name: array.copy() for name, array in storage.items()}
     arrays = before_launch(contract, storage, integers)
     before = {name: array.copy() for name, array in arrays.items()}
     blocks = math.prod(axis.evaluate(integers) for axis in contract.grid)
@@ -107,6 +117,7 @@ def _trial(request: TrialRequest, function: Function, contract: Contract, values
     except InterpreterError as error:  # an error of the prover, or of the chosen sizes
         return Trial(values, seed, blocks, problem=f"the interpreter stopped: {error}")
     outputs = outputs_of(contract)
+    case = Case(values, original, _stored(contract, arrays), allowances(function, contract, arrays)) if original else None
     if request.reference is None:
         return Trial(values, seed, blocks, tuple(summary(spec, arrays[spec.name]) for spec in outputs))
     try:
@@ -117,8 +128,18 @@ def _trial(request: TrialRequest, function: Function, contract: Contract, values
     comparisons = [compared(spec, arrays[spec.name], truth, tolerance) for spec, truth in zip(outputs, expected, strict=True)]
     problem = next((one for one in comparisons if isinstance(one, str)), "")
     written = tuple(one for one in comparisons if isinstance(one, Written))
+    if case is not None and not problem:
+        plain = [truth if truth.dtype.kind in "fiub" else truth.astype(np.float64) for truth in expected]
+        truths = {spec.name: truth for spec, truth in zip(outputs, plain, strict=True)}
+        write_case(request.kept(number), replace(case, references=truths, tolerance=tolerance))
     unsuitable = "" if problem else _unsuitable(request, contract, written)
     return Trial(values, seed, blocks, written, problem or unsuitable, bool(unsuitable))
+
+
+def _stored(contract: Contract, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The results of a launch as stored."""
+    found = {spec.name: np.array(arrays[spec.name], order="C") for spec in outputs_of(contract)}
+    return {spec.name: found[spec.name].view(DTYPES[spec.dtype].storage) for spec in outputs_of(contract)}
 
 
 def _unsuitable(request: TrialRequest, contract: Contract, found: tuple[Written, ...]) -> str:
