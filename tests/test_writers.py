@@ -68,6 +68,8 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {
     ("tilec/cli/verify_command.py", "tempfile.TemporaryDirectory"): "the same",
     ("tilec/cli/bench_command.py", "tempfile.TemporaryDirectory"): "the same",
     ("tilec/cli/dump_command.py", "tempfile.TemporaryDirectory"): "the same",
+    ("tilec/cli/run_command.py", "tempfile.TemporaryDirectory"): "the same",
+    ("tilec/project/trial/cases.py", "savez"): "in memory",
     ("tilec/assemble/sass.py", "tempfile.TemporaryDirectory"): "the same",
     ("tilec/assemble/ptxas.py", "tempfile.TemporaryDirectory"): "the same; ptxas writes there, by a name without a path",
     ("tilec/assemble/sass.py", "write_bytes"): "a file of that folder; the writer would enter the key of each CUBIN",

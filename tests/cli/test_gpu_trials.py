@@ -86,7 +86,7 @@ def test_a_right_kernel_is_launched_with_the_same_inputs(project: Path, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("fault", "verdict", "told"),
+    ("fault", "verdict", "words"),
     [
         ("after the end", "wrote outside", "0 bytes after the end of `total`: 0x00"),
         ("before the start", "wrote outside", "1 bytes before `total`: 0x00"),
@@ -102,13 +102,13 @@ def test_a_right_kernel_is_launched_with_the_same_inputs(project: Path, capsys: 
         ("refused", "failed", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"),
     ],
 )
-def test_each_fault_is_told(
-    fault: str, verdict: str, told: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_each_fault_is_reported(
+    fault: str, verdict: str, words: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_fake(project, monkeypatch, fault)
     assert commands.run([*COMMAND, "-c", "E=bf16"]) == 1
     out = capsys.readouterr().out
-    assert f"  on the GPU: {verdict.upper()}" in out and told in out
+    assert f"  on the GPU: {verdict.upper()}" in out and words in out
     assert out.splitlines()[-1].endswith(verdict)
     assert commands.run(["test", "-c", "E=bf16"]) == 0  # the interpreter alone sees nothing
 

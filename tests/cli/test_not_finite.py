@@ -68,7 +68,7 @@ def test_a_reference_that_is_not_finite_itself_asks_for_other_inputs(project: Pa
     out = capsys.readouterr().out
     assert "unsuitable inputs" in out.splitlines()[-1] and "right" not in out
     assert "the random inputs are unsuitable: the reference of `out` is nan or inf in " in out
-    assert "write `def root_inputs(rng, dims)` beside it" in out
+    assert "write `def root_inputs(rng, dims)` next to it" in out
     reference(project, text + OWN)
     assert commands.run(["test", "root"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("right")

@@ -1,4 +1,4 @@
-"""Inputs of the author's own, `KERNEL_inputs(rng, dims)` beside the reference: used by commands, checked by the contract."""
+"""Inputs of the author's own, `KERNEL_inputs(rng, dims)` next to the reference: used by commands, checked by the contract."""
 
 from __future__ import annotations
 

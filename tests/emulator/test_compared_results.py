@@ -97,7 +97,7 @@ def test_a_launch_that_ends_early_is_not_compared(monkeypatch: pytest.MonkeyPatc
     assert "not compared: the launch ended early, by a fault of the kind `trap`" in out and "DIFFERS" not in out
 
 
-def test_writes_of_one_value_are_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_of_one_value_are_listed_apart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     plant(monkeypatch, GUARD, "")
     assert commands.run(COMMAND) == 1
     out = capsys.readouterr().out

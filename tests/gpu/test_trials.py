@@ -1,4 +1,4 @@
-"""`tilec test --gpu` on this device: a new project is right, and a kernel with an error is not. Needs a GPU and the compiler."""
+"""`tilec test --gpu` on this device: a new project is right, another reference is not. Needs a GPU and the compiler."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def run(
 
     The kernel is proven first. A reference is a function of NumPy arrays, whose parameters are named like the kernel's inputs,
     scalars, dims or constants, and which returns what the kernel writes. It is executed. A function `KERNEL_inputs(rng, dims)`
-    beside it chooses inputs instead: it returns a dict of arrays and numbers by name; those that it leaves out are random.
+    next to it chooses inputs instead: it returns a dict of arrays and numbers by name; those that it leaves out are random.
 
     \b
     Examples:

@@ -246,7 +246,7 @@ def emulate(
     wrong, and compare its results with the interpreter's.
 
     Results may differ as far as rounding and the order of sums allow. Threads that write the same value to one address without
-    an order are a fault of their own kind, and told apart. A note is a departure from the text of the PTX ISA that programs in
+    an order are a fault of their own kind, listed apart. A note is a departure from the text of the PTX ISA that programs in
     use make, and that changes no result here.
 
     \b

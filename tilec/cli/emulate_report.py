@@ -1,7 +1,7 @@
 """What `tilec emulate` says of a launch: the emulator's report and the comparison go in, text or plain data comes out.
 
 Unordered writes of one value to the same bytes are faults that changed nothing in this launch; values that are equal here may
-differ in the next. They are told apart from other faults.
+differ in the next. They are listed apart from other faults.
 """
 
 from __future__ import annotations

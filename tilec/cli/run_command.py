@@ -169,8 +169,8 @@ def _trial_request(
     tolerance: tuple[float | None, float | None], *, dims: dict[str, float] | None = None, seed: int = 0, launches: int = 1,
 ) -> TrialRequest:  # fmt: skip
     path = build.kernels / f"{entry.name}.py"
-    beside = None if reference_function is None else reference_function[0]
-    inputs = own_inputs(build.kernels, entry.name, build.root, beside)
+    file = None if reference_function is None else reference_function[0]
+    inputs = own_inputs(build.kernels, entry.name, build.root, file)
     return TrialRequest(
         path, build.root, values, dims or {}, seed, launches, reference_function, tolerance, entry.limits, inputs
     )  # fmt: skip

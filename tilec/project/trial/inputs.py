@@ -1,6 +1,6 @@
 """The inputs of a launch: random within the contract, or those of the author's function `KERNEL_inputs(rng, dims)`.
 
-The function stands beside the reference, in a `reference*.py` next to the kernels. `rng` is a `numpy.random.Generator` whose
+The function stands next to the reference, in a `reference*.py` next to the kernels. `rng` is a `numpy.random.Generator` whose
 seed is the launch's. `dims` has dims, strides and scalars of the launch, and the kernel's constants, by name. It returns a dict
 with arrays for some of the tensors that the kernel reads, and numbers for some of its scalars; the others stay random. In: a
 contract, launch values, a seed and the function. Out: launch values, and tensors as flat storage. What does not satisfy the
@@ -59,12 +59,12 @@ class OwnInputs:
         return CompileError(Diagnostic("E0815", message, label, notes=notes, hint=hint))
 
 
-def own_inputs(kernels: Path, kernel: str, root: Path, beside: Path | None = None) -> OwnInputs | None:
-    """The function `KERNEL_inputs` in the file `beside` if it has one, else in a `reference*.py` next to the kernels; None
+def own_inputs(kernels: Path, kernel: str, root: Path, file: Path | None = None) -> OwnInputs | None:
+    """The function `KERNEL_inputs` in `file` if it has one, else in a `reference*.py` next to the kernels; None
     without one. Nothing is executed."""
     name = kernel + SUFFIX
-    if beside is not None and name in defined_in(beside):
-        return OwnInputs(beside.resolve(), name, root)
+    if file is not None and name in defined_in(file):
+        return OwnInputs(file.resolve(), name, root)
     found = find_function(kernels, name)
     return None if found is None else OwnInputs(*found, root)
 

@@ -3,7 +3,7 @@
 In: a kernel file at one specialisation, and its reference: a function of NumPy arrays with the kernel's name. Its parameters
 are named like the kernel's inputs, scalars, dims or constants (constants also in lower case). It returns the arrays that the
 kernel writes, in the order of the kernel's parameters. Its file can have a table `TOLERANCES` of relative tolerances by kernel.
-Inputs are random, or those of a function beside the reference (`tilec.project.trial.inputs`). Out: a `Trial` per launch, plain
+Inputs are random, or those of a function next to the reference (`tilec.project.trial.inputs`). Out: a `Trial` per launch, plain
 data. The kernel is proven first. The author's Python code is executed.
 """
 
@@ -151,7 +151,7 @@ def _unsuitable(request: TrialRequest, contract: Contract, found: tuple[Written,
         if one.undefined > UNDEFINED_SHARE * count and one.error is not None and one.error <= 1:
             return (
                 f"the random inputs are unsuitable: the reference of `{one.name}` is nan or inf in {one.undefined} of {count} "
-                f"results; write `def {request.path.stem}_inputs(rng, dims)` beside it, which returns inputs by name"
+                f"results; write `def {request.path.stem}_inputs(rng, dims)` next to it, which returns inputs by name"
             )
     return ""
 
