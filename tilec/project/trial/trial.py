@@ -151,7 +151,7 @@ def _unsuitable(request: TrialRequest, contract: Contract, found: tuple[Written,
         if one.undefined > UNDEFINED_SHARE * count and one.error is not None and one.error <= 1:
             return (
                 f"the random inputs are unsuitable: the reference of `{one.name}` is nan or inf in {one.undefined} of {count} "
-                f"results; write `def {request.path.stem}_inputs(rng, dims)` next to it, which returns inputs by name"
+                f"results; write `def {request.path.stem}_inputs(rng, dims)` next to it"
             )
     return ""
 
