@@ -358,3 +358,42 @@ def test_a_baseline_is_run_from_its_text(tmp_path: Path, monkeypatch: pytest.Mon
     forged = Path(importlib.util.cache_from_source(str(text)))
     py_compile.compile(str(other), str(forged), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     assert load_baseline(text, "double")() == "shown"
+
+
+OWN = "\nimport numpy as np\n\ndef double_inputs(rng, dims):\n    return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("returned", "refused"),
+    [("{'x': np.arange(dims['N']) % 7}", ""), ("{'x': np.arange(3)}", "gives `x` in another shape")],
+)
+def test_inputs_of_ones_own_are_timed(returned: str, refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, seen, root = tuned_project.HostGpu(), list[Any](), tuned_project.make(tmp_path)
+    reference = root / "kernels_src/reference.py"
+    reference.write_text(tuned_project.REFERENCE + OWN.replace("{}", returned))
+    path = next(iter(tuned_project.artifacts(root).values()))
+    said: list[dict[str, Any]] = []
+    job = {
+        "artifact": str(path), "copy": None, "reference": [str(reference), "double"], "baseline": None,
+        "launches": [{"N": 1000}], "inputs": [str(reference), "double_inputs", str(root)], "given": [],
+    }  # fmt: skip
+    run = Run(job, Device(gpu), said.append)
+    sets = run.bench.sets
+    monkeypatch.setattr(run.bench, "sets", lambda *arguments: seen.extend(found := sets(*arguments)) or found)  # pyright: ignore
+    run.work()
+    if refused:
+        assert refused in said[-1]["inputs"][0] and said[-1]["inputs"][1] == "(3,)" and not seen
+        return
+    inputs = [one.tensors["x"].to_numpy().tolist() for one in seen if one.tensors["x"].shape == (1000,)]
+    assert inputs and all(one == [number % 7 for number in range(1000)] for one in inputs)
+    assert said[1]["wrong"] == "" and said[-1]["us"]["kernel"][0] > 0
+
+
+def test_refused_inputs_are_one_error(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (Path.cwd() / "kernels_src/reference.py").write_text(tuned_project.REFERENCE + OWN)
+    says(Path.cwd(), lines=[LINES[0], {"inputs": ["`reference.py:double_inputs` gives `x` wrongly", "(3,)", "(5,)"]}])
+    assert commands.run(["bench", str(kernel)]) == 2
+    err = capsys.readouterr().err
+    assert "error[E0815]: `reference.py:double_inputs` gives `x` wrongly" in err and "given: (3,)" in err
+    order = json.loads((kernel.parents[6] / "answers.order").read_text())
+    assert order["inputs"][1] == "double_inputs"

@@ -21,6 +21,7 @@ from tilec.artifact.records import Manifest
 from tilec.cli.project import UsageError, chosen_targets, named_gpu, notify, open_one, print_line
 from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
+from tilec.project.trial.inputs import OwnInputs, own_inputs
 from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, large_launch
 from tilec.project.trial.trial import own_reference
 from tilec.runtime import LaunchError, load_artifact
@@ -77,6 +78,8 @@ def bench_command(
             _reference(subject, "reference*.py"),
             _reference(subject, BASELINES),
             launches,
+            _inputs(subject),
+            _given(dims),
         )
         found = _compared(order)
     if order.baseline is None:
@@ -167,6 +170,19 @@ def _launches(contract: Contract, dims: tuple[str, ...], subject: Subject) -> tu
 
 def _reference(subject: Subject, files: str) -> tuple[Path, str] | None:
     return None if subject.kernels is None else own_reference(subject.kernels, subject.manifest.kernel, files)
+
+
+def _inputs(subject: Subject) -> OwnInputs | None:
+    """The author's function that makes inputs of the kernel."""
+    if subject.kernels is None:
+        return None
+    root = subject.build.root if subject.build is not None else subject.kernels.parent
+    return own_inputs(subject.kernels, subject.manifest.kernel, root)
+
+
+def _given(dims: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that `--dims` gives."""
+    return tuple(dict.fromkeys(name for text in dims for name in given_values(text)))
 
 
 def _no_baseline(subject: Subject) -> str:

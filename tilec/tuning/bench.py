@@ -8,7 +8,7 @@ candidate's results are compared with the element-wise median over all candidate
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from tilec.artifact.records import TensorSpec
 from tilec.ir.types import DTYPES
 from tilec.project.trial.comparison import Written, compared
-from tilec.project.trial.launches import Contract, LaunchValuesError, Stored, random_tensors, random_values, small_launches
+from tilec.project.trial.inputs import READ, OwnInputs, launch_inputs
+from tilec.project.trial.launches import Contract, LaunchValuesError, Stored, random_values, small_launches
 from tilec.project.trial.trial import NoReference, reference_inputs, reference_results
 from tilec.runtime import TRUSTED, Device, DeviceArray, Kernel, LaunchError, Plan, load
 from tilec.runtime.driver import L2_BYTES
@@ -53,10 +54,15 @@ class Arguments:
 
 
 class Bench:
-    """The candidates on one device. Each kernel is loaded on first use."""
+    """The candidates on one device. Each kernel is loaded on first use. Inputs are random, or those of `inputs`; scalars in
+    `given` keep the value of a launch then."""
 
-    def __init__(self, device: Device, artifacts: Mapping[str, Path], reference: tuple[Path, str] | None) -> None:
+    def __init__(
+        self, device: Device, artifacts: Mapping[str, Path], reference: tuple[Path, str] | None,
+        inputs: OwnInputs | None = None, given: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self.device, self.artifacts, self.reference = device, artifacts, reference
+        self.inputs, self.given = inputs, given
         self._kernels: dict[str, Kernel] = {}
         self._blocks: dict[tuple[Any, ...], NDArray[Any]] = {}
 
@@ -85,7 +91,7 @@ class Bench:
     def _compared(
         self, kernel: Kernel, contract: Contract, reference: tuple[Path, str], values: dict[str, float], seed: int
     ) -> str:  # fmt: skip
-        storage = random_tensors(contract, values, seed)
+        values, storage = launch_inputs(contract, values, seed, self.inputs)
         integers = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
         shapes = {spec.name: tuple(dim.evaluate(integers) for dim in spec.dims) for spec in contract.tensors}
         given = {spec.name: self._upload(spec, storage[spec.name], shapes[spec.name]) for spec in contract.tensors}
@@ -140,18 +146,26 @@ class Bench:
         missing = [name for name in missing if not any(name in map(str, spec.strides or ()) for spec in contract.tensors)]
         if missing:
             raise LaunchError("E0905", f"`shapes` gives no `{missing[0]}`", required=", ".join(sorted(contract.names)))
+        scalars = {one.name: values.get(one.name, 0.5) for one in contract.scalars}
+        own: dict[str, NDArray[Any]] = {}
+        if self.inputs is not None:
+            values, storage = launch_inputs(contract, {**scalars, **values}, 0, self.inputs, self.given)
+            scalars = {one.name: values[one.name] for one in contract.scalars}
+            own = {spec.name: elements_of(spec, storage[spec.name], values) for spec in contract.tensors if spec.access in READ}
         shapes = {spec.name: tuple(dim.evaluate(values) for dim in spec.dims) for spec in contract.tensors}
         bytes_ = sum(
             int(np.prod(shape)) * DTYPES[spec.dtype].bytes for spec in contract.tensors for shape in (shapes[spec.name],)
         )
         wanted = TIMES_L2 * driver.device_attribute(self.device.ordinal, L2_BYTES) // max(bytes_, 1) + 2
         room = max(1, driver.memory()[0] // 2 // max(bytes_, 1))
-        scalars = {one.name: values.get(one.name, 0.5) for one in contract.scalars}
         found: list[Arguments] = []
         for number in range(min(MOST_SETS, wanted, room)):
             tensors = {spec.name: self.device.empty(shapes[spec.name], spec.dtype) for spec in contract.tensors}
             for index, spec in enumerate(contract.tensors):
-                self._fill(contract, spec, tensors[spec.name], values, index + number * len(tensors))
+                if spec.name in own:
+                    driver.copy_to_device(tensors[spec.name].pointer, own[spec.name].ctypes.data, own[spec.name].nbytes, 0)
+                else:
+                    self._fill(contract, spec, tensors[spec.name], values, index + number * len(tensors))
             found.append(Arguments(tensors, scalars, _open_dims(contract, values)))
         driver.synchronize(0)
         return found
@@ -220,6 +234,15 @@ def _wrong(found: Written | str) -> str:
         return ""
     element = ", ".join(map(str, found.worst))
     return f"`{found.name}[{element}]` is {found.found:g}, not {found.expected:g}"
+
+
+def elements_of(spec: TensorSpec, storage: NDArray[Any], values: Mapping[str, int]) -> NDArray[Any]:
+    """The elements of a tensor in row-major order without gaps, as stored."""
+    if spec.strides is None:
+        return np.ascontiguousarray(storage)
+    shape = tuple(dim.evaluate(values) for dim in spec.dims)
+    steps = [stride.evaluate(values) * storage.itemsize for stride in spec.strides]
+    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(storage, shape, steps))
 
 
 def _open_dims(contract: Contract, values: Mapping[str, int]) -> dict[str, int]:

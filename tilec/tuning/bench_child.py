@@ -2,7 +2,9 @@
 
 It sends the greeting of `tilec.tuning.child` with the chip's clock rates and bus width, reads one line, and answers in lines:
 
-    {"artifact": "PATH", "copy": "PATH" or null, "reference": [...], "baseline": [...], "launches": [{"N": 1000}]}
+    {"artifact": "PATH", "copy": "PATH" or null, "reference": [...], "baseline": [...], "launches": [{"N": 1000}],
+     "inputs": ["FILE", "FUNCTION", "ROOT"] or null, "given": ["eps"]}
+    {"inputs": ["message", "given", "required"]}   the author's inputs do not satisfy the contract
     {"at": "kernel"}, {"checked": "kernel", "wrong": ""}, {"note": "why there is no baseline"}
     {"copy": [us, low, high], "bytes": 536870912}
     {"launch": {"N": 1000}, "us": {"kernel": [...], "baseline": [...]}, "wrong": ""}   or "refused": "why"
@@ -19,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from tilec.project.trial.comparison import compared
+from tilec.project.trial.inputs import InputsRefused, OwnInputs
 from tilec.project.trial.launches import Contract
 from tilec.runtime import Device, DeviceArray, DriverError, LaunchError
 from tilec.tuning.baseline import Baseline, NoBaseline, load_baseline, torch_here
@@ -66,13 +69,23 @@ class Run:
         paths = {name: Path(job[key]) for name, key in (("kernel", "artifact"), ("copy", "copy")) if job[key]}
         reference = job["reference"]
         self.job, self.device, self.send = job, device, send
-        self.bench = Bench(device, paths, (Path(reference[0]), reference[1]) if reference else None)
+        own = job.get("inputs")
+        inputs = OwnInputs(Path(own[0]), own[1], Path(own[2])) if own else None
+        pair = (Path(reference[0]), reference[1]) if reference else None
+        self.bench = Bench(device, paths, pair, inputs, job.get("given", ()))
         self.contract = Contract.of_manifest(self.bench.kernel("kernel").manifest)
         self.torch: Any = None
         self.function: Any = None
 
     def work(self) -> None:
-        """Check, then time. After a DriverError this process cannot use the device any more."""
+        """Check, then time, unless the author's inputs are refused. After a DriverError this process cannot use the device any
+        more."""
+        try:
+            self._work()
+        except InputsRefused as error:
+            self.send({"inputs": [error.message, error.given, error.required]})
+
+    def _work(self) -> None:
         self.send({"at": "kernel"})
         wrong = self.bench.problem("kernel")
         self.send({"checked": "kernel", "wrong": wrong})
@@ -112,7 +125,7 @@ class Run:
                 alternatives["baseline"] = baselines
             except NoBaseline as error:
                 self.send({"note": str(error)})
-            except DriverError:
+            except (DriverError, InputsRefused):
                 raise
             except Exception as error:  # the author's code can raise anything
                 self.send({"note": f"the baseline fails: {type(error).__name__}: {error}"})

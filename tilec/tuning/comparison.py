@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tilec.project.trial.inputs import OwnInputs
 from tilec.tuning.child import LOST
 from tilec.tuning.measure import CHILD, Hears, NoDevice, hears, process
 from tilec.tuning.records import Time
@@ -22,13 +23,16 @@ COMMAND: Final = (*CHILD[:-1], "tilec.tuning.bench_child")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run. `artifact` and `copy` are paths of manifests; without a `copy` kernel the driver copies."""
+    """What to run. `artifact` and `copy` are paths of manifests; without a `copy` kernel the driver copies. `inputs` makes
+    inputs of the author's own; scalars in `given` keep the value that a launch has."""
 
     artifact: Path
     copy: Path | None
     reference: tuple[Path, str] | None
     baseline: tuple[Path, str] | None
     launches: tuple[Mapping[str, float], ...]
+    inputs: OwnInputs | None = None
+    given: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The job of `bench_child`."""
@@ -37,6 +41,8 @@ class Order:
         return {
             "artifact": str(self.artifact), "copy": str(self.copy) if self.copy else None, **pairs,
             "launches": [dict(one) for one in self.launches],
+            "inputs": [str(self.inputs.path), self.inputs.name, str(self.inputs.root)] if self.inputs else None,
+            "given": list(self.given),
         }  # fmt: skip
 
 
@@ -87,7 +93,8 @@ def _greeted(line: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def compare(order: Order, command: Sequence[str] = COMMAND, hears: Hears = hears) -> Compared:
-    """Run the process. If it ends early, `wrong` says why, and the results before that are kept."""
+    """Run the process. If it ends early, `wrong` says why, and the results before that are kept. CompileError E0815 if the
+    author's inputs do not satisfy the contract."""
     with process(command, hears) as (child, lines):
         found = _described(_greeted(next(lines, None)))
         assert child.stdin is not None
@@ -96,6 +103,8 @@ def compare(order: Order, command: Sequence[str] = COMMAND, hears: Hears = hears
         lost_reason = ""
         for line in lines:
             lost_reason = line.get("lost", lost_reason)
+            if "inputs" in line and order.inputs is not None:
+                raise order.inputs.refused(*line["inputs"])
             _heard(found, line)
         status = child.wait()
     if status:

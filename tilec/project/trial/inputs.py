@@ -36,6 +36,14 @@ READ: Final = ("in", "inout", "atomic")
 """Access of the tensors that a kernel reads."""
 
 
+class InputsRefused(CompileError):
+    """E0815, with its message and the two sides of what is not satisfied, as text."""
+
+    def __init__(self, found: Diagnostic, given: str, required: str) -> None:
+        super().__init__(found)
+        self.message, self.given, self.required = found.message, given, required
+
+
 @dataclass(frozen=True, slots=True)
 class OwnInputs:
     """A function that makes inputs: `name` in the file `path`. Diagnostics name the file relative to `root`."""
@@ -49,14 +57,14 @@ class OwnInputs:
         """The function as text."""
         return f"`{self.path.name}:{self.name}`"
 
-    def refused(self, message: str, given: str = "", required: str = "") -> CompileError:
+    def refused(self, message: str, given: str = "", required: str = "") -> InputsRefused:
         """E0815 at the function's definition. `given` and `required` become notes."""
         line = defined_in(self.path).get(self.name, 1)
         file = os.path.relpath(self.path, self.root.resolve())
         label = Label(Span(file, line, 0, line, len(f"def {self.name}")))
         notes = tuple(f"{side}: {text}" for side, text in (("given", given), ("required", required)) if text)
         hint = f"`{self.name}(rng, dims)` returns a dict of inputs by name; those that it leaves out are random"
-        return CompileError(Diagnostic("E0815", message, label, notes=notes, hint=hint))
+        return InputsRefused(Diagnostic("E0815", message, label, notes=notes, hint=hint), given, required)
 
 
 def own_inputs(kernels: Path, kernel: str, root: Path, file: Path | None = None) -> OwnInputs | None:
