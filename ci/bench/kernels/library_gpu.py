@@ -1,4 +1,4 @@
-"""The functions of `tilec.kernels` on this machine's GPU: right beside float64, and timed beside PyTorch's.
+"""The functions of `tilec.kernels` on this machine's GPU: compared with float64, and timed with PyTorch's.
 
     tilec build --project tilec/kernels --arch sm_90                     makes the artifacts; needs the compiler, no GPU
     TILEC_PREBUILT=FOLDER/artifacts/build python ci/bench/kernels.py library_gpu [--only NAMES]
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,25 +72,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
 
 
-def measure(options: argparse.Namespace) -> Outcome:
-    """Check and time every function."""
+def measure(options: argparse.Namespace) -> Iterator[Outcome]:
+    """Check and time every function; the results so far after each."""
     from ci.bench.kernels.library_problems import PROBLEMS, torch
 
+    chosen = [problem for problem in PROBLEMS if not options.only or problem.function in options.only]
     rate, rows = copy_rate(torch), list[Row]()
-    for problem in PROBLEMS:
-        if not options.only or problem.function in options.only:
-            found = measured(problem, rate, compiles=not options.no_compile)
-            print(*(markdown.line(row.cells) for row in found), sep="\n", flush=True)
-            rows += found
-    data: dict[str, Any] = {
-        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_tb_per_s": rate / 1e12,
-        "rows": [asdict(row) | {"over": row.over} for row in rows],
-    }  # fmt: skip
-    where = f"{data['gpu']}, PyTorch {data['torch']}, by `ci/bench/kernels.py library_gpu`"
-    head = HEAD.format(where=where, rate=rate / 1e12, peak=PEAK)
+    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_tb_per_s": rate / 1e12}
+    for number, problem in enumerate(chosen, 1):
+        found = measured(problem, rate, compiles=not options.no_compile)
+        print(*(markdown.line(row.cells) for row in found), sep="\n", flush=True)
+        rows += found
+        yield outcome(about, rows, options.name, whole=number == len(PROBLEMS))
+
+
+def outcome(about: dict[str, Any], rows: list[Row], name: str, *, whole: bool) -> Outcome:
+    """The rows, and the page with their table."""
+    where = f"{about['gpu']}, PyTorch {about['torch']}, by `ci/bench/kernels.py library_gpu`"
+    head = HEAD.format(where=where, rate=about["copy_tb_per_s"], peak=PEAK)
     lines = ["# The library on a GPU", "", head, "", *markdown.grid(COLUMNS, [row.cells for row in rows], left=3)]
-    status = int(not rows or any(row.problem for row in rows))
-    return Outcome(data, {f"{options.name}.md": markdown.page(lines)}, status, whole=not options.only)
+    data = about | {"rows": [asdict(row) | {"over": row.over} for row in rows]}
+    return Outcome(data, {f"{name}.md": markdown.page(lines)}, int(any(row.problem for row in rows)), whole=whole)
 
 
 def copy_rate(torch: Any) -> float:
