@@ -16,7 +16,7 @@ SIZES: Final = (64, 128)
 """Elements of a head that kernels are prebuilt for."""
 DTYPES: Final = ("bfloat16", "float16")
 ALL: Final = 16777216
-"""No sequence is longer, so that a window of so many keys has all of them."""
+"""No sequence is longer, so that a window of as many keys has all of them."""
 MAX_GROUP: Final = 64
 """Most heads of queries for each head of keys."""
 VECTOR: Final = 8
