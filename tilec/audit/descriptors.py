@@ -2,7 +2,7 @@
 
 A product of `wgmma` or `tcgen05.mma` finds an operand by a matrix descriptor, whose layout is in bits 61 to 63 (PTX ISA,
 "Matrix Descriptor Format" and "Shared memory descriptor"). Followed is a descriptor that is made of a number with these bits,
-and of a small one that has none of them; which address that one stands for is not.
+and of small ones that have none of them; which address these stand for is not.
 """
 
 from __future__ import annotations
@@ -32,17 +32,26 @@ def swizzles(flow: Flow) -> Iterator[tuple[int, int | None]]:
 
 
 def _swizzle(flow: Flow, operand: Any, position: int) -> int | None:
-    value = summed(flow.symbolic(operand, position))
+    layout = _layout(flow, summed(flow.symbolic(operand, position)))
+    return None if layout is None else 0 if layout & 1 else LAYOUTS.get(layout >> 1, 0)
+
+
+def _layout(flow: Flow, value: Sum, depth: int = 0) -> int | None:
+    """Bits 61 to 63 of a number that is combined with small ones by `or`, to which others may be added; None if that is not
+    how a value is made. Sums of few small numbers do not reach bit 61 if bit 60 of the number is not set."""
     found = _definition(flow, value)
-    if found is None or found[0].opcode != "or" or not 0 <= value.constant < 1 << 32:
+    if found is None or not 0 <= value.constant < 1 << 32 or depth == _DEPTH:
         return None
     one, at = found
     parts = [summed(flow.symbolic(source, at)) for source in one.operands[1:]]
+    if one.opcode == "add" and "cc" not in one.modifiers:
+        layouts = [_layout(flow, part, depth + 1) for part in parts if not _is_small(flow, part)]
+        return layouts[0] if len(layouts) == 1 else None
     numbers = [part.constant for part in parts if part.base is None]
-    if len(numbers) != 1 or not all(_is_small(flow, part) for part in parts if part.base is not None):
+    small = all(_is_small(flow, part) for part in parts if part.base is not None)
+    if one.opcode != "or" or len(numbers) != 1 or numbers[0] >> 60 & 1 or not small:
         return None
-    layout = numbers[0] >> 61 & 7
-    return 0 if layout & 1 else LAYOUTS.get(layout >> 1, 0)
+    return numbers[0] >> 61 & 7
 
 
 def _is_small(flow: Flow, value: Sum, depth: int = 0) -> bool:
