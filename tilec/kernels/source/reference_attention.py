@@ -96,3 +96,36 @@ def attention_backward_k(
 
 def attention_backward_v(q: Array, k: Array, dout: Array, terms: Array, before: int, after: int, scale: float) -> Float:
     return attention_backward_kv(q, k, k, dout, terms, before, after, scale)[1]
+
+
+def attention_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    shape = dims["B"], dims["T"], dims["HKV"], dims["G"], dims["D"]
+    keys = dims["B"], dims["S"], dims["HKV"], dims["D"]
+    drawn: dict[str, NDArray[np.float64]] = {"q": rng.standard_normal(shape)}
+    return drawn | {name: rng.standard_normal(keys) for name in ("k", "v")} | {"scale": dims["D"] ** -0.5}
+
+
+def _saved(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    """What the forward takes and leaves, and a gradient of its result."""
+    given = attention_inputs(rng, dims)
+    out, lse = attention(given["q"], given["k"], given["v"], dims["before"], dims["after"], given["scale"])
+    dout = rng.standard_normal(out.shape)
+    return given | {"dout": dout, "lse": lse, "delta": attention_delta(out, dout)}
+
+
+def attention_backward_q_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    return _saved(rng, dims)
+
+
+def attention_backward_kv_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    given = _saved(rng, dims)
+    terms = attention_terms(given.pop("lse").reshape(-1), given.pop("delta").reshape(-1), 1 / given["scale"], dims["E"])
+    return given | {"terms": terms.reshape(dims["B"], dims["HKV"], dims["G"], dims["T"], 16)}
+
+
+def attention_backward_k_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    return attention_backward_kv_inputs(rng, dims)
+
+
+def attention_backward_v_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    return {name: array for name, array in attention_backward_kv_inputs(rng, dims).items() if name != "v"}

@@ -4,6 +4,7 @@ float64. Functions and parameters are named like kernels and theirs."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,3 +110,17 @@ def dropout(
     words = philox(counter, np.array([seed_low, seed_high], np.uint32))
     number = words[element, element // quarter % 4]
     return np.where(number >= threshold, x.astype(np.float64) * scale, 0.0)
+
+
+def cross_entropy_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    """One label of five is ignored."""
+    labels = rng.integers(0, dims["V"], dims["T"])
+    return {"labels": np.where(rng.random(dims["T"]) < 0.2, dims["ignore_index"], labels)}
+
+
+def cross_entropy_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    return cross_entropy_inputs(rng, dims)
+
+
+def adamw_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    return {"v": rng.standard_normal(dims["N"]) ** 2}
