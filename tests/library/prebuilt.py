@@ -10,6 +10,8 @@ from tests.files import ROOT
 from tilec.project.read.buildfile import read_build_file
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.python_file import execute
+from tilec.project.trial.inputs import own_inputs
+from tilec.project.trial.trial import TrialRequest, own_reference
 
 FOLDER = ROOT / "tilec/kernels"
 SOURCE = FOLDER / "source"
@@ -31,6 +33,12 @@ def specialisations(*kernels: str) -> list[tuple[KernelEntry, dict[str, Any]]]:
 def is_prebuilt(kernel: str, constants: Mapping[str, Any]) -> bool:
     """Whether the build file has a specialisation."""
     return any(constants == values for entry in BUILD.entries if entry.name == kernel for values in entry.specialisations())
+
+
+def request(kernel: str, constants: Mapping[str, Any], dims: Mapping[str, float], seed: int = 0) -> TrialRequest:
+    """One launch of a kernel, to be compared with its reference, of inputs that fit each other."""
+    file, inputs = SOURCE / f"{kernel}.py", own_inputs(SOURCE, kernel, ROOT)
+    return TrialRequest(file, ROOT, constants, dims, seed, 1, own_reference(SOURCE, kernel), inputs=inputs)
 
 
 def references() -> ModuleType:

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from tests.files import ROOT
+from tests.library.prebuilt import request
 from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.cli import commands
 from tilec.emulator import emulate
 from tilec.project.read.buildfile import read_build_file
 from tilec.project.read.python_file import execute
 from tilec.project.trial.launches import Contract, given_values, random_tensors, small_launches
-from tilec.project.trial.trial import TrialRequest, own_reference, trials
+from tilec.project.trial.trial import trials
 
 FOLDER = ROOT / "tilec/kernels"
 SOURCE = FOLDER / "source"
@@ -42,8 +43,7 @@ reference: Any = execute(SOURCE / "reference_attention.py", "reference")
 def test_results_are_those_of_the_reference(kernel: str, visible: str) -> None:
     element, dims = ("f16", EVEN) if visible == "full" else ("bf16", ODD)
     constants, launch = {"E": element, "D": 64, **SMALL[kernel]}, {**dims, **VISIBLE[visible], "scale": 0.05}
-    request = TrialRequest(SOURCE / f"{kernel}.py", SOURCE, constants, launch, 1, 1, own_reference(SOURCE, kernel))
-    (trial,) = trials(request)
+    (trial,) = trials(request(kernel, constants, launch, seed=1))
     assert trial.right, trial
 
 
@@ -53,10 +53,7 @@ def test_numbers_of_queries_are_those_of_the_reference(element: str) -> None:
         ("attention_delta", {"D": 64, "BM": 64}, {"B": 2, "T": 70, "HKV": 2, "G": 2}),
         ("attention_terms", {"BLOCK": 128}, {"N": 333, "inverse": 11.3}),
     ):
-        request = TrialRequest(
-            SOURCE / f"{kernel}.py", SOURCE, {"E": element, **constants}, launch, 0, 1, own_reference(SOURCE, kernel)
-        )
-        (trial,) = trials(request)
+        (trial,) = trials(request(kernel, {"E": element, **constants}, launch))
         assert trial.right, trial
 
 
@@ -85,10 +82,7 @@ def test_a_query_without_keys_has_no_output_and_no_gradient() -> None:
     assert not out[0, :2].any() and np.isinf(lse[..., :2]).all() and out[0, 2:].all()
     launch = {"B": 1, "T": 40, "S": 9, "HKV": 1, "G": 1, "before": ALL, "after": 0, "scale": 0.05}
     for kernel, constants in SMALL.items():
-        request = TrialRequest(
-            SOURCE / f"{kernel}.py", SOURCE, {"E": "f16", "D": 64, **constants}, launch, 5, 1, own_reference(SOURCE, kernel)
-        )
-        (trial,) = trials(request)
+        (trial,) = trials(request(kernel, {"E": "f16", "D": 64, **constants}, launch, seed=5))
         assert trial.right, trial
 
 

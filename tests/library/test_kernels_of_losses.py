@@ -16,8 +16,7 @@ import pytest
 
 from tests.campaign import first
 from tests.clean import check_clean
-from tests.files import ROOT
-from tests.library.prebuilt import FOLDER, SOURCE, entries, specialisations
+from tests.library.prebuilt import FOLDER, SOURCE, entries, request, specialisations
 from tests.programs.machines import manifest
 from tilec.cli import commands
 from tilec.codegen import to_ptx
@@ -28,7 +27,7 @@ from tilec.lowering import lower
 from tilec.passes.prover import positive_divisions, prove
 from tilec.passes.schedule import choose, prepare
 from tilec.project.trial.launches import Contract, random_tensors
-from tilec.project.trial.trial import TrialRequest, own_reference, trials
+from tilec.project.trial.trial import trials
 from tilec.target.dtypes import DTYPES, numpy_dtype
 from tilec.target.schedule import merged
 from tilec.target.targets import MAIN_TARGETS
@@ -69,13 +68,11 @@ def _id(case: Any) -> str:
 @pytest.mark.parametrize("kernel", ODD_AND_EVEN)
 def test_results_are_those_of_the_reference(kernel: str) -> None:
     """Both sizes at the first specialisation, and alternately one at each of the others."""
-    reference = own_reference(SOURCE, kernel)
     for number, (_, constants) in enumerate(case for case in CASES if case[0].name == kernel):
         sizes = ODD_AND_EVEN[kernel] if number == 0 else [ODD_AND_EVEN[kernel][number % 2]]
         for dims in sizes:
             odd = {"V": dims["V"] - 1} if constants.get("MULTIPLE") == NARROW else {}
-            request = TrialRequest(SOURCE / f"{kernel}.py", ROOT, constants, {**dims, **odd}, number, 1, reference)
-            (trial,) = trials(request)
+            (trial,) = trials(request(kernel, constants, {**dims, **odd}, seed=number))
             assert trial.right, (constants, trial)
             assert all(one.error is not None for one in trial.written)
 

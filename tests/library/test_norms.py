@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from tests.campaign import first, one_of_each
 from tests.clean import check_clean
 from tests.files import ROOT
+from tests.library.prebuilt import request
 from tests.programs.machines import manifest
 from tilec.cli import commands
 from tilec.codegen import to_ptx
@@ -35,7 +36,7 @@ from tilec.ops.tensor_op import Op
 from tilec.passes.prover import positive_divisions
 from tilec.passes.schedule import choose, prepare
 from tilec.project.read.buildfile import read_build_file
-from tilec.project.trial.trial import TrialRequest, own_reference, trials
+from tilec.project.trial.trial import own_reference, trials
 from tilec.target.schedule import merged
 from tilec.target.targets import TARGETS
 
@@ -94,9 +95,8 @@ def test_kernels_have_references_baselines_and_a_budget() -> None:
 
 @pytest.mark.parametrize(("kernel", "constants"), one_of_each(BUILT, _by_dtype, _by_tile), ids=_label)
 def test_results_are_those_of_the_reference(kernel: str, constants: dict[str, Any]) -> None:
-    found = own_reference(SOURCE, kernel)
     for seed, dims in enumerate(_launches(kernel, constants)):
-        (trial,) = trials(TrialRequest(SOURCE / f"{kernel}.py", FOLDER, constants, dims, seed, 1, found))
+        (trial,) = trials(request(kernel, constants, dims, seed=seed))
         assert trial.right, trial
         assert all(one.error is not None for one in trial.written)
 
