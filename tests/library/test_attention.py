@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.campaign import first, in_turn
 from tests.files import ROOT
 from tests.library.prebuilt import request
 from tilec.artifact.manifest_reader import manifest_from_json
@@ -38,8 +41,7 @@ SMALL = {
 reference: Any = execute(SOURCE / "reference_attention.py", "reference")
 
 
-@pytest.mark.parametrize("visible", VISIBLE)
-@pytest.mark.parametrize("kernel", SMALL)
+@pytest.mark.parametrize(("kernel", "visible"), in_turn(SMALL, VISIBLE))
 def test_results_are_those_of_the_reference(kernel: str, visible: str) -> None:
     element, dims = ("f16", EVEN) if visible == "full" else ("bf16", ODD)
     constants, launch = {"E": element, "D": 64, **SMALL[kernel]}, {**dims, **VISIBLE[visible], "scale": 0.05}
@@ -76,49 +78,55 @@ def test_gradients_are_finite_differences(visible: str) -> None:
         assert np.isclose((ends[1] - ends[0]) / (2 * step), np.sum(gradient * direction), rtol=1e-6), name
 
 
-def test_a_query_without_keys_has_no_output_and_no_gradient() -> None:
+@pytest.mark.parametrize("kernel", first(2, list(SMALL)))
+def test_a_query_without_keys_has_no_output_and_no_gradient(kernel: str) -> None:
     q, k = np.ones((1, 4, 1, 1, 2)), np.ones((1, 2, 1, 2))
     out, lse = reference.attention(q, k, k, before=ALL, after=0, scale=1.0)
     assert not out[0, :2].any() and np.isinf(lse[..., :2]).all() and out[0, 2:].all()
     launch = {"B": 1, "T": 40, "S": 9, "HKV": 1, "G": 1, "before": ALL, "after": 0, "scale": 0.05}
-    for kernel, constants in SMALL.items():
-        (trial,) = trials(request(kernel, {"E": "f16", "D": 64, **constants}, launch, seed=5))
-        assert trial.right, trial
+    (trial,) = trials(request(kernel, {"E": "f16", "D": 64, **SMALL[kernel]}, launch, seed=5))
+    assert trial.right, trial
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Artifacts of heads of 64, and of what only heads of 128 have, in bf16 for sm_90a, by kernel."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The artifact of a kernel in bf16 for sm_90a, of heads of 64 if it has such; built once."""
     folder = tmp_path_factory.mktemp("kernels")
     shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
     entries = [entry for entry in read_build_file(FOLDER / "build.toml").entries if entry.name.startswith("attention")]
+    assert {entry.name for entry in entries} == {*SMALL, "attention_delta", "attention_terms"}
     assert all(entry.budget == {"spill_bytes": 0} for entry in entries)
     text, _, section = (FOLDER / "build.toml").read_text(encoding="utf-8").partition("# Attention\n")
     head = text[: text.index("[[kernel]]")]
     section = section.replace('E = ["bf16", "f16"]', 'E = "bf16"').replace("D = [64, 128]", "D = 64")
     (folder / "build.toml").write_text(head + section, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TILEC_CACHE_DIR", str(folder / "store"))
-        assert commands.run(["build", "--project", str(folder), "--jobs", "1", "--arch", "sm_90"]) == 0
-    return {json.loads(path.read_text())["kernel"]: path for path in (folder / "artifacts/build/sm_90a").glob("*.json")}
+
+    @cache
+    def build(kernel: str) -> Path:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TILEC_CACHE_DIR", str(folder / "store"))
+            command = ["build", kernel, "--project", str(folder), "--jobs", "1", "--arch", "sm_90"]
+            assert commands.run(command) == 0
+        (path,) = (folder / "artifacts/build/sm_90a").glob(f"{kernel}-*.json")
+        return path
+
+    return build
 
 
-def test_nothing_spills_and_products_are_fed_by_tensor_copies(built: dict[str, Path]) -> None:
-    assert set(built) == {*SMALL, "attention_delta", "attention_terms"}
-    for kernel, path in built.items():
-        ptx = path.with_suffix(".ptx").read_text()
-        assert json.loads(path.read_text())["resources"]["spill_bytes"] == 0
-        if kernel in SMALL:
-            product = "wgmma.mma_async" if kernel == "attention" else "mma.sync"
-            assert product in ptx and "cp.async.bulk.tensor" in ptx, kernel
-            assert not any(f"{access}.shared.b16" in ptx for access in ("ld", "st")), kernel
+@pytest.mark.parametrize("kernel", first(1, list(SMALL)))
+def test_nothing_spills_and_products_are_fed_by_tensor_copies(kernel: str, built: Callable[[str], Path]) -> None:
+    ptx = built(kernel).with_suffix(".ptx").read_text()
+    assert json.loads(built(kernel).read_text())["resources"]["spill_bytes"] == 0
+    product = "wgmma.mma_async" if kernel == "attention" else "mma.sync"
+    assert product in ptx and "cp.async.bulk.tensor" in ptx
+    assert not any(f"{access}.shared.b16" in ptx for access in ("ld", "st"))
 
 
-@pytest.mark.parametrize("kernel", [*SMALL, "attention_delta", "attention_terms"])
-def test_emulated_launches_are_clean_and_right(kernel: str, built: dict[str, Path]) -> None:
+@pytest.mark.parametrize("kernel", first(3, ["attention", "attention_delta", "attention_terms", *list(SMALL)[1:]]))
+def test_emulated_launches_are_clean_and_right(kernel: str, built: Callable[[str], Path]) -> None:
     """In bf16; errors relative to the largest element."""
-    manifest = manifest_from_json(json.loads(built[kernel].read_text()))
-    ptx, contract = built[kernel].with_suffix(".ptx").read_text(), Contract.of_manifest(manifest)
+    manifest = manifest_from_json(json.loads(built(kernel).read_text()))
+    ptx, contract = built(kernel).with_suffix(".ptx").read_text(), Contract.of_manifest(manifest)
     wanted = {**ODD, "B": 1, "N": 333, **VISIBLE["window"], "scale": 0.05, "inverse": 11.3}
     given = ",".join(f"{name}={value}" for name, value in wanted.items() if name in contract.names)
     values = small_launches(contract, given_values(given))[0]
