@@ -39,6 +39,37 @@ class Array(np.ndarray):
     def is_contiguous(self) -> bool:
         return self.flags.c_contiguous
 
+    def clone(self) -> Array:
+        return self.copy()
+
+    def element_size(self) -> int:
+        return self.itemsize
+
+    def storage_offset(self) -> int:
+        """Elements from the beginning of the memory that it is a view of."""
+        owner: Any = self
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        return (self.ctypes.data - owner.ctypes.data) // self.itemsize
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(step // self.itemsize for step in self.strides)
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def unflatten(self, axis: int, sizes: tuple[int, ...]) -> Array:
+        return self.reshape(*self.shape[:axis], *sizes, *self.shape[axis + 1 :])
+
+    def flatten(self, first: Any = 0, last: int = -1) -> Any:
+        return self.reshape(*self.shape[:first], -1, *self.shape[last % self.ndim + 1 :])
+
+    def new_empty(self, shape: tuple[int, ...]) -> Array:
+        return tensor(np.full(shape, np.nan), self.dtype)
+
+    def new_zeros(self, shape: tuple[int, ...]) -> Array:
+        return tensor(np.zeros(shape), self.dtype)
+
     def detach(self) -> Array:
         return self
 
@@ -76,7 +107,11 @@ class InterpretedOp:
         declared = self.declaration
         given = dict(zip((argument.name for argument in declared.arguments), args, strict=True))
         arrays = {argument.name: given[argument.name] for argument in declared.arguments if argument.access}
-        assert all(array.is_contiguous() for array in arrays.values())
+        for argument in declared.arguments:  # as the launcher requires
+            if argument.access:
+                array = arrays[argument.name]
+                assert array.is_contiguous() or not argument.contiguous, argument.name
+                assert array.storage_offset() * array.element_size() % 16 == 0, argument.name
         scalars = {argument.name: given[argument.name] for argument in declared.arguments if not argument.access}
         known = declared.known({name: (NAMES[array.dtype], array.shape) for name, array in arrays.items()}, scalars)
         constants = declared.specialisation(known)
@@ -109,10 +144,17 @@ class Library:
     def gradient(self, kernel: str, inputs: tuple[Any, ...], output: Any, *gradients: Any) -> Any:
         """What the op of a kernel gives as gradients of `inputs`, as PyTorch asks for them."""
         backward, setup_context = self.ops[kernel].autograd
-        ctx = SimpleNamespace(saved_tensors=())
+        ctx = SimpleNamespace(saved_tensors=(), constant=(), needs_input_grad=(True,) * len(inputs))
         ctx.save_for_backward = lambda *tensors: setattr(ctx, "saved_tensors", tensors)
-        setup_context(ctx, inputs, output)
-        return backward(ctx, *gradients)
+        ctx.mark_non_differentiable = lambda *tensors: setattr(ctx, "constant", tensors)
+        ctx.set_materialize_grads = lambda value: setattr(ctx, "materialize", value)
+        setup_context(ctx=ctx, inputs=inputs, output=output)
+        found = backward(ctx, *gradients)
+        assert (len(found) if isinstance(found, tuple) else 1) == len(inputs), "a gradient or None for each input"
+        outputs = output if isinstance(output, tuple) else (output,)
+        assert backward(ctx, *(None for _ in outputs)) == (None,) * len(inputs), "no gradient without one"
+        assert [id(one) for one in ctx.constant] == [id(one) for one in outputs[1:]], "results that no one differentiates"
+        return found
 
 
 @contextmanager

@@ -189,6 +189,15 @@ class Tensor(np.ndarray):
     def contiguous(self) -> Tensor:
         return np.ascontiguousarray(self).view(Tensor)
 
+    def is_contiguous(self) -> bool:
+        return self.flags.c_contiguous
+
+    def storage_offset(self) -> int:
+        return 0
+
+    def element_size(self) -> int:
+        return self.itemsize
+
     def numel(self) -> int:
         return self.size
 
@@ -244,7 +253,10 @@ def _gradient(keep: Any, gradient: Any, inputs: tuple[Any, ...], output: Any, *d
     def save(*tensors: Any) -> None:
         ctx.saved_tensors = tensors
 
-    ctx.save_for_backward = save
+    def ignore(*_: Any) -> None:
+        """What only PyTorch acts on."""
+
+    ctx.save_for_backward, ctx.mark_non_differentiable, ctx.set_materialize_grads = save, ignore, ignore
     keep(ctx, inputs, output)
     return gradient(ctx, *douts)
 

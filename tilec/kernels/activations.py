@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilec.kernels.ops import library_op
-from tilec.kernels.shapes import flat
+from tilec.kernels.shapes import flat, whole
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -13,11 +13,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _differentiate_swiglu(ctx: Any, dout: Any) -> Any:
-    return _swiglu_backward()(*ctx.saved_tensors, dout.contiguous())
+    return _swiglu_backward()(*ctx.saved_tensors, whole(dout))
 
 
 def _differentiate_gelu(ctx: Any, dout: Any) -> Any:
-    return _gelu_backward()(*ctx.saved_tensors, dout.contiguous())
+    return _gelu_backward()(*ctx.saved_tensors, whole(dout))
 
 
 _swiglu = library_op("swiglu", {"BLOCK": 2048}, gradient=(_differentiate_swiglu, _save))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from tilec.kernels.ops import library_op
+from tilec.kernels.ops import library_op, without_gradient
+from tilec.kernels.shapes import copied, is_aligned, zeros
 from tilec.ops.kernels import current_device
 from tilec.runtime import LaunchError
 from tilec.runtime.driver import DriverError
@@ -55,6 +56,8 @@ def attention(
     Returns (B, T, HQ, D); 0 for a query that attends to no key. ValueError for other dtypes, shapes or numbers.
     """
     scale = _checked(q, k, v, scale, window)
+    if q.numel() == 0 or k.numel() == 0:
+        return zeros(q, k, v)
     before = ALL if window is None else min(window - 1, ALL)
     grouped = _strided(q).unflatten(2, (k.shape[2], -1))
     out, _ = _attention()(grouped, _strided(k), _strided(v), before, 0 if causal else before, scale)
@@ -76,7 +79,7 @@ def _checked(q: Any, k: Any, v: Any, scale: float | None, window: int | None) ->
             f"`q`, `k` and `v` are {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}; "
             "attention takes (B, T, HQ, D) and twice (B, S, HKV, D)"
         )
-    if q.shape[2] % k.shape[2] or q.shape[2] > MAX_GROUP * k.shape[2]:
+    if q.shape[2] < k.shape[2] or k.shape[2] < 1 or q.shape[2] % k.shape[2] or q.shape[2] > MAX_GROUP * k.shape[2]:
         raise ValueError(f"`q` has {q.shape[2]} heads; attention takes 1 to {MAX_GROUP} for each of the {k.shape[2]} of `k`")
     if window is not None and window < 1:
         raise ValueError(f"`window` is {window}; attention takes at least 1, or None")
@@ -91,7 +94,7 @@ def _strided(x: Any) -> Any:
     """`x` if kernels take its strides and address, else a copy without gaps."""
     *steps, last = x.stride()
     fits = last == 1 and all(step > 0 and step % VECTOR == 0 for step in steps)
-    return x if fits and x.storage_offset() % VECTOR == 0 else x.contiguous()
+    return x if fits and is_aligned(x) else copied(x)
 
 
 @cache
@@ -105,14 +108,14 @@ def _tiles(kernel: str, known: Mapping[str, Any]) -> dict[str, int]:
         tiles = _of_device(current_device().ordinal)
     except (DriverError, LaunchError):
         tiles = TILES
-    rows, columns = tiles[kernel][known["D"]]
+    rows, columns = tiles[kernel][int(known["D"])]  # of a traced call it may be symbolic
     return {"BM": rows, "BN": columns}
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
     q, k, v, ctx.before, ctx.after, ctx.scale = inputs
     out, lse = output
-    ctx.mark_non_differentiable(lse)
+    without_gradient(ctx, lse)
     ctx.save_for_backward(q, k, v, out, lse)
 
 
@@ -126,8 +129,9 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     if ctx.needs_input_grad[0]:
         dq = _backward_q()(q, k, v, dout, lse, delta, *visible)
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        terms = q.new_empty((*lse.shape, 16))
-        _terms()(lse.view(-1), delta.view(-1), terms.view(-1, 16), 1.0 / ctx.scale)
+        terms = q.new_empty((lse.numel(), 16))
+        _terms()(lse.reshape(-1), delta.reshape(-1), terms, 1.0 / ctx.scale)
+        terms = terms.reshape(*lse.shape, 16)
         if q.shape[4] == SIZES[0]:
             dk, dv = _backward_kv()(q, k, v, dout, terms, *visible)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tilec.kernels.ops import library_op
-from tilec.kernels.shapes import flat
+from tilec.kernels.shapes import flat, whole, zeros
 
 WORD: Final = 1 << 32
 
@@ -16,7 +16,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _differentiate(ctx: Any, dout: Any) -> tuple[Any, ...]:
     """The same mask and scale."""
-    return _dropout()(dout.contiguous(), *ctx.numbers), *(None for _ in ctx.numbers)
+    return _dropout()(whole(dout), *ctx.numbers), *(None for _ in ctx.numbers)
 
 
 _dropout = library_op("dropout", {"BLOCK": 4096}, gradient=(_differentiate, _save))
@@ -33,7 +33,7 @@ def dropout(x: Any, p: float, seed: int, offset: int = 0) -> Any:
     if not 0 <= p <= 1:
         raise ValueError(f"`p` is {p}; a probability is at least 0 and at most 1")
     if p == 1:
-        return x * 0
+        return zeros(x)
     numbers = (min(round(p * WORD), WORD - 1), 1 / (1 - p))
     words = (word % WORD for word in (seed, seed // WORD, offset, offset // WORD))
     return _dropout()(flat("x", x), *numbers, *words).reshape(x.shape)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilec.kernels.ops import library_op, multiple
+from tilec.kernels.ops import library_op, multiple, without_gradient
+from tilec.kernels.shapes import whole
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -17,13 +18,14 @@ def _row(known: Mapping[str, Any]) -> dict[str, int]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
     logits, labels, ctx.ignore_index = inputs
+    without_gradient(ctx, output[1])
     ctx.save_for_backward(logits, labels, output[1])
 
 
 def _differentiate(ctx: Any, dloss: Any, dlse: Any) -> tuple[Any, None, None]:
     """`dlse` is not used: the sum of exponentials serves the gradient only."""
     logits, labels, lse = ctx.saved_tensors
-    return _cross_entropy_backward()(logits, labels, lse, dloss.contiguous(), ctx.ignore_index), None, None
+    return _cross_entropy_backward()(logits, labels, lse, whole(dloss), ctx.ignore_index), None, None
 
 
 _cross_entropy = library_op("cross_entropy", _row, gradient=(_differentiate, _save))
@@ -45,8 +47,8 @@ def cross_entropy(logits: Any, labels: Any, reduction: str = "mean", ignore_inde
     if labels.shape != logits.shape[:-1]:
         given, required = list(labels.shape), list(logits.shape[:-1])
         raise ValueError(f"`labels` has the shape {given}; one label for each row of `logits` has the shape {required}")
-    tokens = logits.reshape(-1, logits.shape[-1]).contiguous()
-    loss = _cross_entropy()(tokens, labels.reshape(-1).contiguous(), ignore_index)[0]
+    tokens = whole(logits.reshape(-1, logits.shape[-1]))
+    loss = _cross_entropy()(tokens, whole(labels.reshape(-1)), ignore_index)[0]
     if reduction == "none":
         return loss.reshape(labels.shape)
     return loss.sum() if reduction == "sum" else loss.sum() / (labels != ignore_index).sum()

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tilec.kernels.ops import library_op, multiple
+from tilec.kernels.ops import library_op, multiple, without_gradient
+from tilec.kernels.shapes import whole
 
 LONGEST: Final = 8192
 """Elements of a row of a norm, which is one tile."""
@@ -72,16 +73,17 @@ def _keep_softmax(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _softmax_gradient(ctx: Any, dout: Any) -> Any:
     (out,) = ctx.saved_tensors
-    return _softmax_backward()(dout.contiguous(), out)
+    return _softmax_backward()(whole(dout), out)
 
 
 def _long_gradient(ctx: Any, dout: Any) -> Any:
     (out,) = ctx.saved_tensors
-    return _softmax_long_backward()(dout.contiguous(), out)
+    return _softmax_long_backward()(whole(dout), out)
 
 
 def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    """Input, weight and the statistics of rows."""
+    """Input, weight and the statistics of rows, which have no gradient."""
+    without_gradient(ctx, *output[1:])
     ctx.save_for_backward(inputs[0], inputs[1], *output[1:])
 
 
@@ -95,20 +97,20 @@ def _summed(partial: Any, weight: Any) -> Any:
 
 def _layer_norm_gradient(ctx: Any, dout: Any, *of_statistics: Any) -> tuple[Any, ...]:
     x, weight, mean, rstd = ctx.saved_tensors
-    dx, partial = _layer_norm_backward()(dout.contiguous(), x, weight, mean, rstd)
+    dx, partial = _layer_norm_backward()(whole(dout), x, weight, mean, rstd)
     of_weight, of_bias = _summed(partial, weight)
     return dx, of_weight, of_bias, None
 
 
 def _rms_norm_gradient(ctx: Any, dout: Any, *of_statistics: Any) -> tuple[Any, ...]:
     x, weight, rstd = ctx.saved_tensors
-    dx, partial = _rms_norm_backward()(dout.contiguous(), x, weight, rstd)
+    dx, partial = _rms_norm_backward()(whole(dout), x, weight, rstd)
     return dx, _summed(partial, weight), None
 
 
 def _group_norm_gradient(ctx: Any, dout: Any, *of_statistics: Any) -> tuple[Any, ...]:
     x, weight, mean, rstd = ctx.saved_tensors
-    dx, partial = _group_norm_backward()(dout.contiguous(), x, weight, mean, rstd)
+    dx, partial = _group_norm_backward()(whole(dout), x, weight, mean, rstd)
     of_weight, of_bias = _summed(partial, weight)
     return dx, of_weight, of_bias, None
 
@@ -132,7 +134,7 @@ def _rows(function: str, x: Any, limit: int | None = None) -> Any:
         raise ValueError(f"{function}: `x` has no axes; at least 1 is needed")
     if limit is not None and x.shape[-1] > limit:
         raise ValueError(f"{function}: the last axis of `x` has {x.shape[-1]} elements; at most {limit} are supported")
-    return x.reshape(-1, x.shape[-1]).contiguous()
+    return whole(x.reshape(-1, x.shape[-1]))
 
 
 def softmax(x: Any) -> Any:
@@ -157,7 +159,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
     """
     if x.numel() == 0:
         return x * weight + bias
-    out, _mean, _rstd = _layer_norm()(_rows("layer_norm", x, LONGEST), weight, bias, eps)
+    out, _mean, _rstd = _layer_norm()(_rows("layer_norm", x, LONGEST), whole(weight), whole(bias), eps)
     return out.reshape(x.shape)
 
 
@@ -169,7 +171,7 @@ def rms_norm(x: Any, weight: Any, eps: float = 1e-6) -> Any:
     """
     if x.numel() == 0:
         return x * weight
-    out, _rstd = _rms_norm()(_rows("rms_norm", x, LONGEST), weight, eps)
+    out, _rstd = _rms_norm()(_rows("rms_norm", x, LONGEST), whole(weight), eps)
     return out.reshape(x.shape)
 
 
@@ -192,6 +194,6 @@ def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float = 1e-5) -
         ones = (1,) * (len(shape) - 2)
         return x * weight.reshape(channels, *ones) + bias.reshape(channels, *ones)
     split = (groups, channels // groups)
-    grouped = x.reshape(samples, *split, -1).contiguous()
-    out, _mean, _rstd = _group_norm()(grouped, weight.reshape(split), bias.reshape(split), eps)
+    grouped = whole(x.reshape(samples, *split, -1))
+    out, _mean, _rstd = _group_norm()(grouped, whole(weight.reshape(split)), whole(bias.reshape(split)), eps)
     return out.reshape(shape)

@@ -1,4 +1,5 @@
-"""Ops of the library's kernels: made on first use, and named `tilec_kernels::NAME` in PyTorch.
+"""Ops of the library's kernels, named `tilec_kernels::NAME` in PyTorch. They are made when the library is imported, if PyTorch
+is, since Dynamo looks into functions that are called while it traces, caches included: an op made there would be traced too.
 
 A kernel takes extents at run time, and constants that say how much of them a block takes. `build.toml` lists the constants that
 are prebuilt, and the functions of this package choose among those, so that prebuilt kernels serve every size.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from tilec.runtime import TRUSTED
 
 SOURCE: Final = Path(__file__).parent / "source"
 """The folder of the kernels."""
+CALLED: Final = "_dynamo_marked_constant"
+"""What `torch.compiler.assume_constant_result` sets: Dynamo calls the function and does not trace it."""
 Constants = Callable[[dict[str, Any]], Mapping[str, Any]]
 """Chooses the constants of a call by what is known of it: extents by the name of the dim, dtypes by that of the `Element`."""
 
@@ -32,6 +35,17 @@ def multiple(extent: int) -> int:
     return 8 if extent % 8 == 0 else 1
 
 
+def without_gradient(ctx: Any, *statistics: Any) -> None:
+    """For `setup_context`: results that only the gradient uses have none, and no zeros are made in its place."""
+    ctx.mark_non_differentiable(*statistics)
+    ctx.set_materialize_grads(False)
+
+
+def differentiate(backward: Callable[..., Any], ctx: Any, dout: Any, *others: Any) -> Any:
+    """`backward`, unless the result has no gradient: then nothing has."""
+    return (None,) * len(ctx.needs_input_grad) if dout is None else backward(ctx, dout, *others)
+
+
 def library_op(
     kernel: str,
     constants: Constants | Mapping[str, Any] | None = None,
@@ -41,7 +55,8 @@ def library_op(
     trusted: Iterable[str] = (),
     gradient: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
 ) -> Callable[[], Op]:
-    """A function that returns the op of a kernel, which it makes when it is first called with or without PyTorch loaded.
+    """A function that returns the op of a kernel, which is made at once if PyTorch is loaded, else when it is first called with
+    or without it.
 
     constants, dims, mutates: as for `tilec.op`.
     trusted: tensors of integers whose values the caller of the library vouches for.
@@ -54,8 +69,15 @@ def library_op(
         path, name = SOURCE / f"{kernel}.py", f"tilec_kernels::{kernel}"
         op = tilec.op(path, constants=constants, dims=dims, mutates=given, values=vouched, name=name)
         if torch_is_loaded and gradient is not None:
-            backward, setup_context = gradient
-            op.register_autograd(backward, setup_context=setup_context)
+            op.register_autograd(partial(differentiate, gradient[0]), setup_context=gradient[1])
         return op
 
-    return lambda: made("torch" in sys.modules)
+    if "torch" in sys.modules:
+        registered = made(True)
+        return lambda: registered
+
+    def later() -> Op:
+        return made("torch" in sys.modules)
+
+    setattr(later, CALLED, True)
+    return later

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tilec.kernels.ops import library_op
+from tilec.kernels.shapes import whole
 
 HEAD_SIZES: Final = (64, 96, 128, 256)
 """Elements of a head for which kernels are prebuilt."""
@@ -27,7 +28,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _differentiate(ctx: Any, dout: Any) -> tuple[Any, None, None, None]:
     """A rotation by the negative angle."""
     cos, sin = ctx.saved_tensors
-    return _rope()(dout.contiguous(), cos, sin, -ctx.sign), None, None, None
+    return _rope()(whole(dout), cos, sin, -ctx.sign), None, None, None
 
 
 _rope = library_op("rope", _heads, gradient=(_differentiate, _save))
@@ -56,5 +57,5 @@ def rope(x: Any, cos: Any, sin: Any) -> Any:
             raise ValueError(f"`x` has {count} sequences; with one table they are at most {MOST_SEQUENCES}")
     else:
         count, positions = 1, math.prod((*sequences, positions))
-    tables = (table.reshape(positions, size // 2).contiguous() for table in (cos, sin))
-    return _rope()(x.reshape(count, positions, heads, size).contiguous(), *tables, 1.0).reshape(x.shape)
+    tables = (whole(table.reshape(positions, size // 2)) for table in (cos, sin))
+    return _rope()(whole(x.reshape(count, positions, heads, size)), *tables, 1.0).reshape(x.shape)

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import Any, Final
 
 from tilec.ir.types import MAX_DIM
+
+ALIGNMENT: Final = 16
+"""Bytes of which the address of every tensor of a kernel is a multiple."""
+
+
+def _never() -> bool:
+    return False
+
+
+_traced: Callable[[], bool] = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_dynamo_compiling", _never)
+"""Whether Dynamo traces the call."""
 
 
 def flat(name: str, x: Any) -> Any:
@@ -12,4 +25,29 @@ def flat(name: str, x: Any) -> Any:
     ValueError if there are more than a kernel takes."""
     if x.numel() > MAX_DIM:
         raise ValueError(f"`{name}` has {x.numel()} elements; a kernel takes at most {MAX_DIM}")
-    return x.reshape(-1).contiguous()
+    return whole(x.reshape(-1))
+
+
+def whole(x: Any) -> Any:
+    """`x` without gaps and at an address that kernels take: itself if possible, else a copy."""
+    return x if x.is_contiguous() and is_aligned(x) else copied(x)
+
+
+def copied(x: Any) -> Any:
+    """A copy of `x` without gaps, in memory of its own. Axes of one element have the strides of an array without gaps, which
+    `clone` does not promise."""
+    return x.reshape(-1).clone().reshape(x.shape) if x.is_contiguous() else x.contiguous()
+
+
+def is_aligned(x: Any) -> bool:
+    """Whether `x` begins at a whole vector of its storage, which begins at one. Dynamo traces no offsets or addresses, and
+    wrapped tensors have no address: what remains unaligned, the launcher refuses (E0908)."""
+    return _traced() or x.storage_offset() * x.element_size() % ALIGNMENT == 0
+
+
+def zeros(like: Any, *others: Any) -> Any:
+    """0 in the shape of a tensor, with a gradient of 0 for it and for `others` of its dtype, whatever their elements."""
+    nothing = like.reshape(-1)[:0].sum()
+    for other in others:
+        nothing = nothing + other.reshape(-1)[:0].sum()
+    return like.new_zeros(like.shape) + nothing
