@@ -36,7 +36,7 @@ def multiple(extent: int) -> int:
 
 
 def without_gradient(ctx: Any, *statistics: Any) -> None:
-    """For `setup_context`: results that only the gradient uses have none, and no zeros are made in its place."""
+    """For `setup_context`: results that only the gradient uses have none, and no zeros stand for it."""
     ctx.mark_non_differentiable(*statistics)
     ctx.set_materialize_grads(False)
 
