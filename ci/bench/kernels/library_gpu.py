@@ -111,7 +111,7 @@ def measured(problem: Problem, rate: float, *, compiles: bool) -> list[Row]:
     try:
         for row, backward in zip(rows, (False, True), strict=False):
             row.error = max(problem.error(sizes, backward=backward) for sizes in problem.checked)
-            if row.error > 1:
+            if not row.error <= 1:
                 row.problem = f"WRONG, {row.error:.3g} of what is allowed"
                 continue
             row.floor = problem.floor_us(rate, PEAK, backward=backward)
@@ -146,4 +146,4 @@ def times(problem: Problem, *, backward: bool, compiles: bool) -> Mapping[str, T
     if compiles and problem.compiles:
         torch.compiler.reset()
         timed["compiled"] = alternatives(torch.compile(problem.theirs, dynamic=False))
-    return clock.measure(timed, expected_us=max(2.0, problem.bytes(problem.sizes, backward) / 4e6))
+    return clock.measure(timed, expected_us=max(2.0, problem.floor_us(4e12, PEAK, backward=backward)))

@@ -116,7 +116,7 @@ class Problem:
         exact, kept = value.double() / (1 - self.dropped), found != 0
         off = ((found.double() - exact).abs() / (UNIT[found.dtype] * exact.abs()))[kept & (value != 0)]
         deviations = abs(float((~kept).double().mean()) - self.dropped) / math.sqrt(self.dropped / found.numel()) / 5
-        return max(float(off.max()) if off.numel() else 0.0, deviations)
+        return max(float(off.nan_to_num(nan=math.inf).max()) if off.numel() else 0.0, deviations)
 
     def _wide(self, given: Inputs) -> dict[str, Any]:
         return {name: _leaf(value, torch.float64 if _floats(value) else None) for name, value in given.items()}
@@ -163,6 +163,30 @@ def _normed(generator: Any, sizes: Sizes, names: tuple[str, ...]) -> dict[str, A
     return _rows(generator, sizes) | {name: 1 + 0.1 * normal(generator, sizes["N"]) for name in names}
 
 
+def _softmax(x: Any) -> Any:
+    return torch.softmax(x, dim=-1)
+
+
+def _gelu(x: Any) -> Any:
+    return functional.gelu(x)
+
+
+def _dropout(x: Any) -> Any:
+    return functional.dropout(x, 0.1)
+
+
+def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+    return functional.layer_norm(x, x.shape[-1:], weight, bias, 1e-5)
+
+
+def _rms_norm(x: Any, weight: Any) -> Any:
+    return functional.rms_norm(x, x.shape[-1:], weight, 1e-6)
+
+
+def _group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    return functional.group_norm(x, groups, weight, bias, eps)
+
+
 def _grouped(generator: Any, sizes: Sizes) -> dict[str, Any]:
     batch, channels, length = (sizes[name] for name in "BCL")
     weights = {name: 1 + 0.1 * normal(generator, channels) for name in ("weight", "bias")}
@@ -181,6 +205,10 @@ def _cross_entropy(logits: Any, labels: Any) -> Any:
 
 def _gated(generator: Any, sizes: Sizes) -> dict[str, Any]:
     return {name: normal(generator, sizes["T"], sizes["N"]) for name in ("gate", "up")}
+
+
+def _swiglu(gate: Any, up: Any) -> Any:
+    return functional.silu(gate) * up
 
 
 def _turned(generator: Any, sizes: Sizes) -> dict[str, Any]:
@@ -209,7 +237,7 @@ def _adamw(p: Any, grad: Any, m: Any, v: Any, step: int) -> None:
         v.mul_(0.999).addcmul_(grad, grad, value=1 - 0.999)
         p.addcdiv_(m, v.sqrt() / math.sqrt(1 - 0.999**step) + 1e-8, value=-1e-3 / (1 - 0.9**step))
         return
-    steps = [torch.full((), float(step - 1), device="cuda")]
+    steps = [torch.full((), float(step), device="cuda")]  # counted before the operator, by the optimizer
     torch._fused_adamw_(
         [p], [grad], [m], [v], [], steps, amsgrad=False, lr=1e-3, beta1=0.9, beta2=0.999, weight_decay=1e-2, eps=1e-8,
         maximize=False,
@@ -223,7 +251,7 @@ def _heads(generator: Any, sizes: Sizes, causal: bool) -> dict[str, Any]:
 
 
 def _attention(q: Any, k: Any, v: Any, causal: bool) -> Any:
-    heads = (one.transpose(1, 2) for one in (q, k, v))
+    heads = [one.transpose(1, 2) for one in (q, k, v)]
     return functional.scaled_dot_product_attention(*heads, is_causal=causal, enable_gqa=True).transpose(1, 2)
 
 
@@ -283,24 +311,22 @@ def _once(share: int, sizes: Sizes) -> int:
 
 
 PROBLEMS: Final = (
-    *_of_rows("softmax", _rows, kernels.softmax, partial(torch.softmax, dim=-1), ("x",), (2, 3), 256, 1024, 4096, 32768),
+    *_of_rows("softmax", _rows, kernels.softmax, _softmax, ("x",), (2, 3), 256, 1024, 4096, 32768),
     *_of_rows("layer_norm", partial(_normed, names=("weight", "bias")), kernels.layer_norm,
-              lambda x, weight, bias: functional.layer_norm(x, x.shape[-1:], weight, bias, 1e-5),
-              ("x", "weight", "bias"), (2, 3), 1024, 4096),
+              _layer_norm, ("x", "weight", "bias"), (2, 3), 1024, 4096),
     *_of_rows("rms_norm", partial(_normed, names=("weight",)), kernels.rms_norm,
-              lambda x, weight: functional.rms_norm(x, x.shape[-1:], weight, 1e-6), ("x", "weight"), (2, 3), 1024, 4096),
+              _rms_norm, ("x", "weight"), (2, 3), 1024, 4096),
     Problem("group_norm", "64 x 256 x 4096, 32 groups", GROUPED,
             ({"B": 3, "C": 64, "L": 77}, {"B": 2, "C": 96, "L": 1000}, GROUPED), _grouped, kernels.group_norm,
-            lambda x, groups, weight, bias, eps: functional.group_norm(x, groups, weight, bias, eps),
-            lambda sizes: (_once(2, sizes), _once(3, sizes)), ("x", "weight", "bias")),
+            _group_norm, lambda sizes: (_once(2, sizes), _once(3, sizes)), ("x", "weight", "bias")),
     Problem("cross_entropy", "4096 x 151,936", VOCABULARY, ({"T": 9, "V": 1001}, {"T": 8, "V": 4096}, VOCABULARY), _labelled,
             kernels.cross_entropy, _cross_entropy, lambda sizes: (_once(1, sizes), _once(2, sizes)), ("logits",)),
-    *_of_rows("swiglu", _gated, kernels.swiglu, lambda gate, up: functional.silu(gate) * up, ("gate", "up"), (3, 5), 8192),
-    *_of_rows("gelu", _rows, kernels.gelu, functional.gelu, ("x",), (2, 3), 8192),
+    *_of_rows("swiglu", _gated, kernels.swiglu, _swiglu, ("gate", "up"), (3, 5), 8192),
+    *_of_rows("gelu", _rows, kernels.gelu, _gelu, ("x",), (2, 3), 8192),
     Problem("dropout", "8192 x 8192", FLAT, ({"T": 37, "N": 1001}, FLAT), _rows, partial(kernels.dropout, p=0.1, seed=5),
-            partial(functional.dropout, p=0.1), lambda sizes: (_once(2, sizes), _once(2, sizes)), ("x",), dropped=0.1),
+            _dropout, lambda sizes: (_once(2, sizes), _once(2, sizes)), ("x",), dropped=0.1),
     Problem("rope", "4 x 4096, 32 heads of 128", TURNED,
-            ({"B": 2, "P": 77, "H": 3, "D": 64}, {"B": 1, "P": 9, "H": 40, "D": 128}), _turned, kernels.rope, _rope,
+            ({"B": 2, "P": 77, "H": 3, "D": 64}, {"B": 1, "P": 9, "H": 40, "D": 128}, TURNED), _turned, kernels.rope, _rope,
             lambda sizes: (_once(2, sizes), _once(2, sizes)), ("x",)),
     Problem("adamw_", "64 Mi of f32", {"N": 1 << 26}, ({"N": 1}, {"N": 100_003}), _parameters, kernels.adamw_, _adamw,
             lambda sizes: (28 * sizes["N"], 0), compiles=False, written=("p", "m", "v")),

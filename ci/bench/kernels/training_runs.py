@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 torch: Any = importlib.import_module("torch")
@@ -38,18 +39,17 @@ def _rope(x: Any, cos: Any, sin: Any) -> Any:
 
 
 def _attention(q: Any, k: Any, v: Any) -> Any:
-    heads = (one.transpose(1, 2) for one in (q, k, v))
+    heads = [one.transpose(1, 2) for one in (q, k, v)]
     return functional.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True).transpose(1, 2)
 
 
 def _other_attention(q: Any, k: Any, v: Any) -> Any:
     """PyTorch's operator of plain products, in f32."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel  # pyright: ignore
-
+    choice: Any = importlib.import_module("torch.nn.attention")
     groups = q.shape[2] // k.shape[2]
-    with sdpa_kernel(SDPBackend.MATH):
+    with choice.sdpa_kernel(choice.SDPBackend.MATH):
         wide = (q.float(), k.float().repeat_interleave(groups, 2), v.float().repeat_interleave(groups, 2))
-        heads = (one.transpose(1, 2) for one in wide)
+        heads = [one.transpose(1, 2) for one in wide]
         return functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).to(q.dtype)
 
 
@@ -109,7 +109,7 @@ def loss_of(use: Words, given: dict[str, Any], tokens: Any, cos: Any, sin: Any) 
     for layer in range(LAYERS):
         one = partial(_named, half, layer)
         normed = use.rms_norm(x, one("norm"))
-        q, k, v = (functional.linear(normed, one(name)).unflatten(-1, (-1, SIZE)) for name in "qkv")
+        q, k, v = [functional.linear(normed, one(name)).unflatten(-1, (-1, SIZE)) for name in "qkv"]
         q, k = use.rope(use.rms_norm(q, one("q_norm")), cos, sin), use.rope(use.rms_norm(k, one("k_norm")), cos, sin)
         x = x + functional.linear(use.attention(q, k, v).flatten(-2), one("o"))
         normed = use.rms_norm(x, one("inner_norm"))
@@ -138,7 +138,7 @@ def texts(steps: int) -> list[Any]:
 
 
 def train(name: str, use: Words, batches: list[Any], *, compiled: bool) -> tuple[list[float], float]:
-    """Losses by step, and the median milliseconds of the last steps."""
+    """Losses by step, and the median milliseconds of the last steps, of two at least."""
     given = parameters(3)
     state = {key: (torch.zeros_like(value), torch.zeros_like(value)) for key, value in given.items()}
     optimizer = None if name == "library" else torch.optim.AdamW(given.values(), lr=RATE, fused=True)
@@ -160,5 +160,5 @@ def train(name: str, use: Words, batches: list[Any], *, compiled: bool) -> tuple
         marks.append(torch.cuda.Event(enable_timing=True))
         marks[-1].record()
     torch.cuda.synchronize()
-    times = sorted(one.elapsed_time(other) for one, other in zip(marks[-TIMED - 1 : -1], marks[-TIMED:], strict=True))
+    times = sorted([one.elapsed_time(other) for one, other in pairwise(marks)][-TIMED:])
     return [float(loss) for loss in losses], times[len(times) // 2]
