@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class Array(np.ndarray):
     def storage_offset(self) -> int:
         """Elements from the beginning of the memory that it is a view of."""
         owner: Any = self
-        while isinstance(owner.base, np.ndarray):
+        while owner.base is not None:
             owner = owner.base
         return (self.ctypes.data - owner.ctypes.data) // self.itemsize
 
@@ -58,10 +58,11 @@ class Array(np.ndarray):
     def dim(self) -> int:
         return self.ndim
 
-    def unflatten(self, axis: int, sizes: tuple[int, ...]) -> Array:
+    def unflatten(self, axis: int, sizes: tuple[int, ...]) -> Any:
         return self.reshape(*self.shape[:axis], *sizes, *self.shape[axis + 1 :])
 
-    def flatten(self, first: Any = 0, last: int = -1) -> Any:
+    def flatten(self, first: Any = 0, last: int = -1) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As of a tensor; the array's own takes an order."""
         return self.reshape(*self.shape[:first], -1, *self.shape[last % self.ndim + 1 :])
 
     def new_empty(self, shape: tuple[int, ...]) -> Array:
@@ -133,6 +134,28 @@ def function(path: Path, constants: tuple[tuple[str, Any], ...]) -> Function:
     return load_kernel(path, dict(constants), root=path.parent)
 
 
+def _results(found: Any) -> list[Any]:
+    return list(found) if type(found) is tuple else [found]  # pyright: ignore[reportUnknownArgumentType]
+
+
+@dataclass
+class Context:
+    """What PyTorch passes to `setup_context` and `backward`."""
+
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Any, ...] = ()
+    constant: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        self.constant = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        assert not value
+
+
 @dataclass
 class Library:
     """The library, its ops by kernel, and the launches so far."""
@@ -144,21 +167,18 @@ class Library:
     def gradient(self, kernel: str, inputs: tuple[Any, ...], output: Any, *gradients: Any) -> Any:
         """What the op of a kernel gives as gradients of `inputs`, as PyTorch asks for them."""
         backward, setup_context = self.ops[kernel].autograd
-        ctx = SimpleNamespace(saved_tensors=(), constant=(), needs_input_grad=(True,) * len(inputs))
-        ctx.save_for_backward = lambda *tensors: setattr(ctx, "saved_tensors", tensors)
-        ctx.mark_non_differentiable = lambda *tensors: setattr(ctx, "constant", tensors)
-        ctx.set_materialize_grads = lambda value: setattr(ctx, "materialize", value)
+        ctx = Context((True,) * len(inputs))
         setup_context(ctx=ctx, inputs=inputs, output=output)
         found = backward(ctx, *gradients)
-        assert (len(found) if isinstance(found, tuple) else 1) == len(inputs), "a gradient or None for each input"
-        outputs = output if isinstance(output, tuple) else (output,)
+        outputs = _results(output)
+        assert len(_results(found)) == len(inputs), "a gradient or None for each input"
         assert backward(ctx, *(None for _ in outputs)) == (None,) * len(inputs), "no gradient without one"
         assert [id(one) for one in ctx.constant] == [id(one) for one in outputs[1:]], "results that no one differentiates"
         return found
 
 
 @contextmanager
-def interpreted() -> Iterator[Library]:
+def interpreted() -> Generator[Library]:
     """The library, imported anew with ops that the interpreter runs."""
     calls: list[Call] = []
     ops: dict[str, InterpretedOp] = {}

@@ -15,6 +15,7 @@ from tests.library.prebuilt import SOURCE, is_prebuilt
 from tilec.kernels import ops, shapes
 from tilec.kernels.source import reference_norms
 from tilec.project.read.python_file import execute
+from tilec.runtime import LaunchError
 
 reference_attention: Any = execute(SOURCE / "reference_attention.py", "reference")
 
@@ -94,6 +95,16 @@ def test_what_is_written_is_aligned() -> None:
     with interpreted() as library:
         library.module.adamw_(p, moved(g), m, v, 1)
     assert (p != 1).all()
+
+
+def test_tensors_of_two_dtypes_are_refused() -> None:
+    x, wide = _random(0, 3, 40), _random(1, 40, dtype=np.float32)
+    with interpreted() as library:
+        for function, others in (("rms_norm", (wide,)), ("layer_norm", (wide, wide)), ("swiglu", (x.astype(np.float32),))):
+            with pytest.raises(LaunchError, match=r"E0904.*`(weight|up)`[^`]*`f32`[^`]*`f16`, as `E` is of `(x|gate)`"):
+                getattr(library.module, function)(x, *others)
+    with interpreted() as library, pytest.raises(ValueError, match="`k` is float32; attention takes bfloat16 or float16"):
+        library.module.attention(_random(0, 1, 2, 1, 64), *(_random(0, 1, 2, 1, 64, dtype=np.float32) for _ in "kv"))
 
 
 @pytest.mark.parametrize("tokens", [(0, 5), (5, 0), (0, 0)])

@@ -35,7 +35,7 @@ _cross_entropy_backward = library_op("cross_entropy_backward", _row)
 def cross_entropy(logits: Any, labels: Any, reduction: str = "mean", ignore_index: int = -100) -> Any:
     """Cross entropy of logits and labels in f32, as `torch.nn.functional.cross_entropy`; the classes are the last axis.
 
-    logits: `[..., V]`, bf16, f16 or f32; any V, fastest if it is a multiple of 8. labels: `[...]`, i64 or i32.
+    logits: `[..., V]`, bf16, f16 or f32, below 2.3e38; any V, fastest if it is a multiple of 8. labels: `[...]`, i64 or i32.
     Returns f32: the mean over tokens whose label is not `ignore_index` (NaN if there are none), their sum, or, for "none", the
     loss of each token as `[...]`, 0 where it is ignored. A label outside of `0 <= label < V` other than `ignore_index` is not
     refused: its loss is inf. Gradient: of `logits`, in their dtype.
