@@ -180,7 +180,7 @@ def test_a_dropped_element_is_zero_whatever_it_was() -> None:
 
 
 def test_ops_are_made_when_the_library_is_imported_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that none is made while Dynamo traces; without PyTorch, Dynamo is told to call the function that makes it."""
+    """So that none is made while Dynamo traces; without PyTorch, Dynamo calls the function that makes it."""
     made: list[str] = []
 
     def op(path: Any, **_: Any) -> Any:
