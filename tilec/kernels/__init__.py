@@ -1,8 +1,9 @@
 """A library of kernels, each proven and without an unsafe block: functions of PyTorch's tensors with gradients, on the current
 stream, under `torch.compile` and in CUDA graphs. They launch prebuilt kernels, or compile them if the compiler is installed.
 
-Import PyTorch first: then its ops are made here, before any tracing. Tensors with gaps, and those that do not begin at a multiple
-of 16 bytes, are copied; Dynamo does not see where a tensor begins, so that the launcher refuses one in a compiled function."""
+Import PyTorch first: then its ops are made here, before any tracing. Tensors with gaps, and those that do not begin at a
+multiple of 16 bytes, are copied; Dynamo does not see where a tensor begins, so that the launcher refuses
+one in a compiled function."""
 
 from __future__ import annotations
 
