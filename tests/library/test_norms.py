@@ -393,11 +393,15 @@ def test_rows_of_whole_vectors_have_no_notes(tmp_path: Path, capsys: pytest.Capt
 SPILLING = ("layer_norm", "layer_norm_backward")
 """Those with the most registers for the blocks that are to be resident."""
 OTHERS = tuple(kernel for kernel in KERNELS if kernel not in SPILLING)
+BUDGETED = ("layer_norm_backward", "rms_norm_backward")
+"""Those that may spill on other chips than sm_90, in rows of up to 8192 that are no multiple of 8."""
 BUILDS = [(arch, kernels) for arch in ("sm_90", "sm_100", "sm_120") for kernels in (SPILLING, OTHERS)]
 
 
 @pytest.mark.parametrize(("arch", "kernels"), first(1, BUILDS), ids=_label)
-def test_f32_does_not_spill(arch: str, kernels: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f32_spills_only_where_the_budget_says(
+    arch: str, kernels: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     file = _project(tmp_path) / "build.toml"
     text = file.read_text(encoding="utf-8").replace('["bf16", "f16", "f32"]', '"f32"')
@@ -407,4 +411,7 @@ def test_f32_does_not_spill(arch: str, kernels: tuple[str, ...], tmp_path: Path,
     assert commands.run(["build", *kernels, "--project", str(file.parent), "--jobs", "1", "--arch", arch]) == 0
     found = [json.loads(path.read_text()) for path in (file.parent / "artifacts/build").glob("*/*.json")]
     assert sorted(one["kernel"] for one in found) == sorted(wanted) and len(found) > len(kernels)
-    assert [one["kernel"] for one in found if one["resources"]["spill_bytes"]] == []
+    spilled = [one for one in found if one["resources"]["spill_bytes"]]
+    assert not spilled or arch != "sm_90"
+    for one in spilled:  # within the budget, or the build would have failed
+        assert one["kernel"] in BUDGETED and (one["constants"]["BLOCK"], one["constants"]["MULTIPLE"]) == (8192, 1)

@@ -114,8 +114,8 @@ def dropout(
 
 def cross_entropy_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     """One label of five is ignored."""
-    labels = rng.integers(0, dims["V"], dims["T"])
-    return {"labels": np.where(rng.random(dims["T"]) < 0.2, dims["ignore_index"], labels)}
+    labels: NDArray[np.int64] = rng.integers(0, int(dims["V"]), int(dims["T"]))
+    return {"labels": np.where(rng.random(labels.shape) < 0.2, dims["ignore_index"], labels)}
 
 
 def cross_entropy_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
