@@ -238,7 +238,7 @@ UNCOUNTED: dict[str, tuple[str, str, str]] = {
     "columns of pictures": (r"(tensor\.2d\.shared::cluster\.global)\.tile", r"\1.im2col", "a copy with `.im2col`"),
     "the upper half of a number": (COUNT, IN_UPPER_HALF, "how many bytes are expected"),
     "a number that is flushed to zero": (COUNT, FLUSHED, "how many bytes are expected"),
-    "a layout from a register": (r"or\.b64 \t(%rd\d+), (%rd\d+), 4611756662049538048;", LAYOUT, "in which layout a product reads"),
+    "a layout from a register": (r"or\.b64 \t(%rd\d+), (%rd\d+), 4611756662049538048;", LAYOUT, "which layout a product reads"),
 }  # fmt: skip
 """Edits of one place: bytes, or elements, that are not those of the copies that the text shows."""
 
