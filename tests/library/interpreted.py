@@ -183,8 +183,8 @@ def interpreted() -> Generator[Library]:
     calls: list[Call] = []
     ops: dict[str, InterpretedOp] = {}
 
-    def op(path: Path, *, constants: Any, dims: Any, mutates: Any, values: Any, name: str) -> InterpretedOp:
-        assert (name, values) == (f"tilec_kernels::{path.stem}", {}), "no value in memory is trusted"
+    def op(path: Path, *, constants: Any, dims: Any, mutates: Any, name: str, values: Any = None) -> InterpretedOp:
+        assert (name, values) == (f"tilec_kernels::{path.stem}", None), "no value in memory is trusted"
         ops[path.stem] = InterpretedOp(path, calls, declare(read_interface(path), mutates, constants, dims))
         return ops[path.stem]
 

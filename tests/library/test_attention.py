@@ -15,18 +15,14 @@ import numpy as np
 import pytest
 
 from tests.campaign import first, in_turn
-from tests.files import ROOT
-from tests.library.prebuilt import request
+from tests.library.prebuilt import BUILD, FOLDER, SOURCE, request
 from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.cli import commands
 from tilec.emulator import emulate
-from tilec.project.read.buildfile import read_build_file
 from tilec.project.read.python_file import execute
 from tilec.project.trial.launches import Contract, given_values, random_tensors, small_launches
 from tilec.project.trial.trial import trials
 
-FOLDER = ROOT / "tilec/kernels"
-SOURCE = FOLDER / "source"
 ALL = 1 << 24
 VISIBLE = {"causal": {"before": ALL, "after": 0}, "full": {"before": ALL, "after": ALL}, "window": {"before": 19, "after": 3}}
 """What a query attends to."""
@@ -93,7 +89,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The artifact of a kernel in bf16 for sm_90a, of heads of 64 if it has such; built once."""
     folder = tmp_path_factory.mktemp("kernels")
     shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    entries = [entry for entry in read_build_file(FOLDER / "build.toml").entries if entry.name.startswith("attention")]
+    entries = [entry for entry in BUILD.entries if entry.name.startswith("attention")]
     assert {entry.name for entry in entries} == {*SMALL, "attention_delta", "attention_terms"}
     assert all(entry.budget == {"spill_bytes": 0} for entry in entries)
     text, _, section = (FOLDER / "build.toml").read_text(encoding="utf-8").partition("# Attention\n")

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from tests.campaign import first, one_of_each
 from tests.clean import check_clean
-from tests.files import ROOT
-from tests.library.prebuilt import request
+from tests.library.prebuilt import FOLDER, SOURCE, entries, request
 from tests.programs.machines import manifest
 from tilec.cli import commands
 from tilec.codegen import to_ptx
@@ -40,13 +39,11 @@ from tilec.project.trial.trial import own_reference, trials
 from tilec.target.schedule import merged
 from tilec.target.targets import TARGETS
 
-FOLDER = ROOT / "tilec/kernels"
-SOURCE = FOLDER / "source"
 KERNELS = (
     "softmax", "softmax_backward", "softmax_long", "softmax_long_backward", "layer_norm", "layer_norm_backward", "rms_norm",
     "rms_norm_backward", "sum_partials", "group_norm", "group_norm_backward",
 )  # fmt: skip
-ENTRIES = [entry for entry in read_build_file(FOLDER / "build.toml").entries if entry.name in KERNELS]
+ENTRIES = entries(*KERNELS)
 BUILT = [(entry.name, constants) for entry in ENTRIES for constants in entry.specialisations()]
 FUNCTIONS = ("softmax", "layer_norm", "rms_norm", "group_norm")
 

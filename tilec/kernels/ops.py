@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import tilec
 from tilec.ops.tensor_op import Op
-from tilec.runtime import TRUSTED
 
 SOURCE: Final = Path(__file__).parent / "source"
 """The folder of the kernels."""
@@ -23,11 +22,6 @@ CALLED: Final = "_dynamo_marked_constant"
 """What `torch.compiler.assume_constant_result` sets: Dynamo calls the function and does not trace it."""
 Constants = Callable[[dict[str, Any]], Mapping[str, Any]]
 """Chooses the constants of a call by what is known of it: extents by the name of the dim, dtypes by that of the `Element`."""
-
-
-def power_of_two(extent: int, least: int = 1) -> int:
-    """The least power of two that is at least `extent` and `least`."""
-    return max(least, 1 << max(0, extent - 1).bit_length())
 
 
 def multiple(extent: int) -> int:
@@ -52,22 +46,20 @@ def library_op(
     *,
     dims: Constants | None = None,
     mutates: Iterable[str] = (),
-    trusted: Iterable[str] = (),
     gradient: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
 ) -> Callable[[], Op]:
     """A function that returns the op of a kernel, which is made at once if PyTorch is loaded, else when it is first called with
     or without it.
 
     constants, dims, mutates: as for `tilec.op`.
-    trusted: tensors of integers whose values the caller of the library vouches for.
     gradient: `backward` and `setup_context` of `torch.library.register_autograd`, if PyTorch is loaded.
     """
-    given, vouched = tuple(mutates), dict.fromkeys(trusted, TRUSTED)
+    given = tuple(mutates)
 
     @cache
     def made(torch_is_loaded: bool) -> Op:
         path, name = SOURCE / f"{kernel}.py", f"tilec_kernels::{kernel}"
-        op = tilec.op(path, constants=constants, dims=dims, mutates=given, values=vouched, name=name)
+        op = tilec.op(path, constants=constants, dims=dims, mutates=given, name=name)
         if torch_is_loaded and gradient is not None:
             op.register_autograd(partial(differentiate, gradient[0]), setup_context=gradient[1])
         return op
