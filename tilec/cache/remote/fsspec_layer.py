@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import time
+from pathlib import Path
 from typing import Any, Final
 
 import fsspec
 
+from tilec.cache.remote import lease_files
 from tilec.cache.remote.address import Address
 from tilec.cache.remote.layer import Nonsense, Oversized, entry_bytes
 
@@ -22,7 +23,6 @@ RENAMED: Final = ("file", "sftp", "ssh", "smb", "hdfs")
 """Schemes of file systems, on which a renamed temporary file makes the write atomic."""
 CREATES: Final = ("s3", "s3a", "gs", "gcs")
 """Schemes of object stores whose client can create an object atomically only if it does not exist."""
-LONGEST_LEASE: Final = 200
 
 
 class FsspecLayer:
@@ -77,17 +77,19 @@ class FsspecLayer:
 
     def claim(self, key: str, holder: str, seconds: float) -> bool | None:
         """The lease object contains the holder and the expiry; the next builder removes an expired one."""
-        if self._scheme != "file" and self._scheme not in CREATES:
-            return None
         path = f"{self._base}/lease-{key}"
-        text = f"{holder} {time.time() + seconds:.3f}".encode()
+        if self._scheme == "file":
+            return lease_files.claim(Path(path), holder, seconds)
+        if self._scheme not in CREATES:
+            return None
+        text = lease_files.lease_text(holder, seconds).encode()
         if self._create(path, text):
             return True
         known, until = self._lease(path)
         if known == holder:
             self._files.pipe_file(path, text)
             return True
-        if time.time() < until < time.time() + 2 * seconds:  # an expiry too far ahead is invalid
+        if lease_files.is_in_force(until, seconds):
             return False
         with contextlib.suppress(FileNotFoundError):
             self._files.rm_file(path)
@@ -95,11 +97,7 @@ class FsspecLayer:
 
     def _create(self, path: str, data: bytes) -> bool:
         try:
-            if self._scheme == "file":
-                with self._files.open(path, "xb") as file:
-                    file.write(data)
-            else:
-                self._files.pipe_file(path, data, mode="create")
+            self._files.pipe_file(path, data, mode="create")
         except FileExistsError:
             return False
         except OSError as error:
@@ -110,16 +108,17 @@ class FsspecLayer:
 
     def _lease(self, path: str) -> tuple[str, float]:
         try:
-            found = self._files.cat_file(path, start=0, end=LONGEST_LEASE)
-            fields = (entry_bytes(found, LONGEST_LEASE) or b"").decode("ascii", "replace").split()
-            return fields[0], float(fields[1])
-        except (FileNotFoundError, IndexError, ValueError, Nonsense):
+            found = self._files.cat_file(path, start=0, end=lease_files.LONGEST)
+            return lease_files.parsed((entry_bytes(found, lease_files.LONGEST) or b"").decode("ascii", "replace"))
+        except (FileNotFoundError, Nonsense):
             return "", 0.0
 
     def release(self, key: str, holder: str) -> None:
         """Remove the lease object if it is the holder's."""
         path = f"{self._base}/lease-{key}"
-        if self._lease(path)[0] == holder:
+        if self._scheme == "file":
+            lease_files.release(Path(path), holder)
+        elif self._lease(path)[0] == holder:
             with contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(path)
 
