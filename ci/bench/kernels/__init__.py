@@ -14,6 +14,7 @@ CASES: Final = {
     "attention": Case("candidates of attention at prefill and torch's"),
     "products": Case("candidates of the matrix product cuBLAS's and Triton's"),
     "library_gpu": Case("the functions of `tilec.kernels` and PyTorch's operators"),
+    "library_interpreted": Case("the functions of `tilec.kernels` in PyTorch, on the interpreter; needs no GPU"),
     "training": Case("a small model trained with the functions of `tilec.kernels` and with PyTorch's"),
     "examples_gpu": Case("the kernels of `examples/kernels` and torch's operators"),
     "extents_gpu": Case("`add` and `rms_norm` at extents that are no powers of two"),

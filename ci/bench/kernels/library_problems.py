@@ -20,6 +20,8 @@ torch: Any = importlib.import_module("torch")
 from tilec import kernels  # noqa: E402  after torch, so that its ops are PyTorch's
 
 functional: Any = torch.nn.functional
+DEVICE: Final = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where problems are made: `library_interpreted` needs no GPU."""
 
 UNIT: Final = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 2.0**-21, torch.float64: 0.0}
 SUMS: Final = 2.0**-16
@@ -59,7 +61,7 @@ class Problem:
 
     def inputs(self, sizes: Sizes, seed: int) -> dict[str, Any]:
         """Random arguments; those with a gradient are leaves."""
-        given = self.make(torch.Generator(device="cuda").manual_seed(seed), sizes)
+        given = self.make(torch.Generator(device=DEVICE).manual_seed(seed), sizes)
         for name in self.gradients:
             given[name].requires_grad_()
         return given
@@ -93,8 +95,8 @@ class Problem:
         if self.dropped:
             return self._random_error(given, backward)
         exact = self.run(self.theirs, self._wide(given), backward=backward)
-        rounded = self.run(self.theirs, self._copied(given), backward=backward) if self.like_torch else exact
-        found = self.run(self.ours, self._copied(given), backward=backward)
+        rounded = self.run(self.theirs, self.copied(given), backward=backward) if self.like_torch else exact
+        found = self.run(self.ours, self.copied(given), backward=backward)
         return max(self._error(one, wide, near, backward) for one, wide, near in zip(found, exact, rounded, strict=True))
 
     def _error(self, found: Any, exact: Any, rounded: Any, backward: bool) -> float:
@@ -111,7 +113,7 @@ class Problem:
 
     def _random_error(self, given: Inputs, backward: bool) -> float:
         """As `error`, where some of the results are 0: those that are not, and how many are."""
-        (found,) = self.run(self.ours, self._copied(given), backward=backward)
+        (found,) = self.run(self.ours, self.copied(given), backward=backward)
         value = pattern(found.shape, found.dtype) if backward else given["x"].detach()
         exact, kept = value.double() / (1 - self.dropped), found != 0
         off = ((found.double() - exact).abs() / (UNIT[found.dtype] * exact.abs()))[kept & (value != 0)]
@@ -121,7 +123,8 @@ class Problem:
     def _wide(self, given: Inputs) -> dict[str, Any]:
         return {name: _leaf(value, torch.float64 if _floats(value) else None) for name, value in given.items()}
 
-    def _copied(self, given: Inputs) -> dict[str, Any]:
+    def copied(self, given: Inputs) -> dict[str, Any]:
+        """The same arguments in memory of their own."""
         return {name: _leaf(value, None) for name, value in given.items()}
 
 
@@ -143,8 +146,8 @@ def pattern(shape: Any, dtype: Any) -> Any:
     """A gradient of a result: normal numbers that both dtypes hold, the same for each shape."""
     key = (tuple(shape), dtype)
     if key not in _patterns:
-        generator = torch.Generator(device="cuda").manual_seed(7)
-        drawn = torch.randn(tuple(shape), device="cuda", generator=generator).bfloat16()
+        generator = torch.Generator(device=DEVICE).manual_seed(7)
+        drawn = torch.randn(tuple(shape), device=DEVICE, generator=generator).bfloat16()
         _patterns.clear()
         _patterns[key] = drawn.to(dtype)
     return _patterns[key]
@@ -152,7 +155,7 @@ def pattern(shape: Any, dtype: Any) -> Any:
 
 def normal(generator: Any, *shape: int, dtype: Any = torch.bfloat16) -> Any:
     """Normal random numbers."""
-    return torch.randn(*shape, device="cuda", generator=generator).to(dtype)
+    return torch.randn(*shape, device=DEVICE, generator=generator).to(dtype)
 
 
 def _rows(generator: Any, sizes: Sizes) -> dict[str, Any]:
@@ -194,7 +197,7 @@ def _grouped(generator: Any, sizes: Sizes) -> dict[str, Any]:
 
 
 def _labelled(generator: Any, sizes: Sizes) -> dict[str, Any]:
-    labels = torch.randint(0, sizes["V"], (sizes["T"],), device="cuda", generator=generator)
+    labels = torch.randint(0, sizes["V"], (sizes["T"],), device=DEVICE, generator=generator)
     labels[::7] = -100
     return {"logits": normal(generator, sizes["T"], sizes["V"]), "labels": labels}
 
@@ -213,7 +216,7 @@ def _swiglu(gate: Any, up: Any) -> Any:
 
 def _turned(generator: Any, sizes: Sizes) -> dict[str, Any]:
     positions, heads, size = (sizes[name] for name in "PHD")
-    angles = torch.arange(positions, device="cuda")[:, None] * 10000.0 ** -(torch.arange(size // 2, device="cuda") * 2 / size)
+    angles = torch.arange(positions, device=DEVICE)[:, None] * 10000.0 ** -(torch.arange(size // 2, device=DEVICE) * 2 / size)
     return {"x": normal(generator, sizes["B"], positions, heads, size), "cos": angles.cos(), "sin": angles.sin()}
 
 
@@ -237,7 +240,7 @@ def _adamw(p: Any, grad: Any, m: Any, v: Any, step: int) -> None:
         v.mul_(0.999).addcmul_(grad, grad, value=1 - 0.999)
         p.addcdiv_(m, v.sqrt() / math.sqrt(1 - 0.999**step) + 1e-8, value=-1e-3 / (1 - 0.9**step))
         return
-    steps = [torch.full((), float(step), device="cuda")]  # counted before the operator, by the optimizer
+    steps = [torch.full((), float(step), device=DEVICE)]  # counted before the operator, by the optimizer
     torch._fused_adamw_(
         [p], [grad], [m], [v], [], steps, amsgrad=False, lr=1e-3, beta1=0.9, beta2=0.999, weight_decay=1e-2, eps=1e-8,
         maximize=False,

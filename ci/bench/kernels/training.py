@@ -31,40 +31,37 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Outcome:
     """Train, compare and time."""
-    from ci.bench.kernels.training_runs import BATCH, HIDDEN, LAYERS, TOKENS, texts, torch, train, words
+    from ci.bench.kernels.training_runs import LIBRARY, PYTORCH, ROUNDED, Size, apart, texts, torch, train, words
 
-    batches = texts(options.steps)
+    size = Size()
+    batches = texts(size, options.steps)
     curves: dict[str, list[float]] = {}
     times: dict[str, float] = {}
     for name, use in words().items():
         started = time.monotonic()
-        curves[name], times[name] = train(name, use, batches, compiled=False)
+        curves[name], times[name] = train(name, use, size, batches, compiled=False)
         print(f"{name}: {curves[name][0]:.3f} to {curves[name][-1]:.3f}, {times[name]:.2f} ms a step, "
               f"{time.monotonic() - started:.0f} s", flush=True)  # fmt: skip
-        if not options.no_compile and name != "PyTorch, other roundings":
+        if not options.no_compile and name != ROUNDED:
             label = f"{name}, compiled"
-            curves[label], times[label] = train(name, use, batches, compiled=True)
+            curves[label], times[label] = train(name, use, size, batches, compiled=True)
             print(f"{label}: {curves[label][-1]:.3f}, {times[label]:.2f} ms a step", flush=True)
 
-    def apart(name: str) -> tuple[float, float]:
-        """Mean and largest difference of a curve from PyTorch's."""
-        found = [abs(one - other) for one, other in zip(curves[name], curves["PyTorch"], strict=True)]
-        return sum(found) / len(found), max(found)
-
-    noise = apart("PyTorch, other roundings")
-    rows = [(name, f"{curve[0]:.4f}", f"{curve[-1]:.4f}", *(f"{one:.4f}" for one in apart(name)), f"{times[name]:.2f}")
+    differences = {name: apart(curve, curves[PYTORCH]) for name, curve in curves.items()}
+    rows = [(name, f"{curve[0]:.4f}", f"{curve[-1]:.4f}", *(f"{one:.4f}" for one in differences[name]), f"{times[name]:.2f}")
             for name, curve in curves.items()]  # fmt: skip
-    near = (apart(name)[0] <= FARTHER * noise[0] for name in curves if name.startswith("library"))
+    near = (differences[name][0] <= FARTHER * differences[ROUNDED][0] for name in curves if name.startswith(LIBRARY))
     status = int(not all(near))  # NaN is not near
     data: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "steps": options.steps, "curves": curves,
-        "milliseconds": times, "apart": {name: apart(name) for name in curves},
+        "milliseconds": times, "apart": differences,
     }  # fmt: skip
     header = ("run", "first loss", "last loss", "mean difference", "largest", "ms a step")
     where = f"{data['gpu']}, PyTorch {data['torch']}, by `ci/bench/kernels.py training`: "
     text = (
-        f"{LAYERS} layers of {HIDDEN}, {BATCH} texts of {TOKENS} tokens a step, {options.steps} steps from the same "
-        "parameters. Differences are from the losses of PyTorch in eager mode; *other roundings* says what rounding alone does."
+        f"{size.layers} layers of {size.hidden}, {size.batch} texts of {size.tokens} tokens a step, {options.steps} steps from "
+        "the same parameters. Differences are from the losses of PyTorch in eager mode; *other roundings* says what rounding "
+        "alone does."
     )
     lines = ["# Training with the library", "", where + text, "", *markdown.grid(header, rows)]
     return Outcome(data, {f"{options.name}.md": markdown.page(lines)}, status)

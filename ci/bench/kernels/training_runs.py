@@ -10,15 +10,31 @@ from itertools import pairwise
 from typing import Any, Final
 
 torch: Any = importlib.import_module("torch")
+from ci.bench.kernels.library_problems import DEVICE  # noqa: E402
 from tilec import kernels  # noqa: E402  after torch, so that its ops are PyTorch's
 
 functional: Any = torch.nn.functional
 
-LAYERS, HIDDEN, HEADS, KEY_HEADS, SIZE, INNER, VOCABULARY = 8, 1024, 16, 8, 64, 3072, 16384
-BATCH, TOKENS = 4, 2048
 RATE: Final = 3e-4
+LIBRARY, PYTORCH, ROUNDED = "library", "PyTorch", "PyTorch, other roundings"
+"""The ways of `words`."""
 TIMED: Final = 50
 """Steps whose median time is reported: the last ones."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Extents of a model and of a step's tokens."""
+
+    layers: int = 8
+    hidden: int = 1024
+    heads: int = 16
+    key_heads: int = 8
+    head: int = 64
+    inner: int = 3072
+    vocabulary: int = 16384
+    batch: int = 4
+    tokens: int = 2048
 
 
 @dataclass(frozen=True)
@@ -77,39 +93,44 @@ def words() -> dict[str, Words]:
     """The three ways."""
     ours = Words(kernels.rms_norm, kernels.rope, partial(kernels.attention, causal=True), kernels.swiglu, kernels.cross_entropy)
     return {
-        "library": ours,
-        "PyTorch": Words(_norm, _rope, _attention, _swiglu, _cross_entropy),
-        "PyTorch, other roundings": Words(_wide_norm, _rope, _other_attention, _wide_swiglu, _cross_entropy),
+        LIBRARY: ours,
+        PYTORCH: Words(_norm, _rope, _attention, _swiglu, _cross_entropy),
+        ROUNDED: Words(_wide_norm, _rope, _other_attention, _wide_swiglu, _cross_entropy),
     }
 
 
-def parameters(seed: int) -> dict[str, Any]:
+def parameters(size: Size, seed: int) -> dict[str, Any]:
     """Random parameters by name, f32."""
-    generator = torch.Generator(device="cuda").manual_seed(seed)
+    generator = torch.Generator(device=DEVICE).manual_seed(seed)
 
     def drawn(*shape: int) -> Any:
-        return torch.randn(*shape, device="cuda", generator=generator) * 0.02
+        return torch.randn(*shape, device=DEVICE, generator=generator) * 0.02
 
-    found = {name: drawn(VOCABULARY, HIDDEN) for name in ("embedding", "head")} | {"norm": torch.ones(HIDDEN, device="cuda")}
-    for layer in range(LAYERS):
+    def ones(extent: int) -> Any:
+        return torch.ones(extent, device=DEVICE)
+
+    hidden, queries, keys = size.hidden, size.heads * size.head, size.key_heads * size.head
+    found = {name: drawn(size.vocabulary, hidden) for name in ("embedding", "head")} | {"norm": ones(hidden)}
+    for layer in range(size.layers):
         found |= {
-            f"{layer}.norm": torch.ones(HIDDEN, device="cuda"), f"{layer}.inner_norm": torch.ones(HIDDEN, device="cuda"),
-            f"{layer}.q_norm": torch.ones(SIZE, device="cuda"), f"{layer}.k_norm": torch.ones(SIZE, device="cuda"),
-            f"{layer}.q": drawn(HEADS * SIZE, HIDDEN), f"{layer}.k": drawn(KEY_HEADS * SIZE, HIDDEN),
-            f"{layer}.v": drawn(KEY_HEADS * SIZE, HIDDEN), f"{layer}.o": drawn(HIDDEN, HEADS * SIZE),
-            f"{layer}.gate": drawn(INNER, HIDDEN), f"{layer}.up": drawn(INNER, HIDDEN), f"{layer}.down": drawn(HIDDEN, INNER),
+            f"{layer}.norm": ones(hidden), f"{layer}.inner_norm": ones(hidden),
+            f"{layer}.q_norm": ones(size.head), f"{layer}.k_norm": ones(size.head),
+            f"{layer}.q": drawn(queries, hidden), f"{layer}.k": drawn(keys, hidden),
+            f"{layer}.v": drawn(keys, hidden), f"{layer}.o": drawn(hidden, queries),
+            f"{layer}.gate": drawn(size.inner, hidden), f"{layer}.up": drawn(size.inner, hidden),
+            f"{layer}.down": drawn(hidden, size.inner),
         }  # fmt: skip
     return {name: value.requires_grad_() for name, value in found.items()}
 
 
-def loss_of(use: Words, given: dict[str, Any], tokens: Any, cos: Any, sin: Any) -> Any:
+def loss_of(use: Words, size: Size, given: dict[str, Any], tokens: Any, cos: Any, sin: Any) -> Any:
     """Cross entropy of the next token: tokens `[B, T + 1]`."""
     half = {name: value.bfloat16() for name, value in given.items()}
     x = functional.embedding(tokens[:, :-1], half["embedding"])
-    for layer in range(LAYERS):
+    for layer in range(size.layers):
         one = partial(_named, half, layer)
         normed = use.rms_norm(x, one("norm"))
-        q, k, v = [functional.linear(normed, one(name)).unflatten(-1, (-1, SIZE)) for name in "qkv"]
+        q, k, v = [functional.linear(normed, one(name)).unflatten(-1, (-1, size.head)) for name in "qkv"]
         q, k = use.rope(use.rms_norm(q, one("q_norm")), cos, sin), use.rope(use.rms_norm(k, one("k_norm")), cos, sin)
         x = x + functional.linear(use.attention(q, k, v).flatten(-2), one("o"))
         normed = use.rms_norm(x, one("inner_norm"))
@@ -123,31 +144,53 @@ def _named(values: dict[str, Any], layer: int, name: str) -> Any:
     return values[f"{layer}.{name}"]
 
 
-def texts(steps: int) -> list[Any]:
+def texts(size: Size, steps: int) -> list[Any]:
     """Tokens `[B, T + 1]` of each step. Each token is, with even odds, a fixed function of the two before, else random among a
     few frequent ones."""
-    generator = torch.Generator(device="cuda").manual_seed(11)
-    table = torch.randint(0, VOCABULARY, (4096,), device="cuda", generator=generator)
-    shape = (steps, BATCH, TOKENS + 1)
-    chosen = torch.randint(0, 64, shape, device="cuda", generator=generator)
-    follows = torch.rand(shape, device="cuda", generator=generator) < 0.5
-    for place in range(2, TOKENS + 1):
+    generator = torch.Generator(device=DEVICE).manual_seed(11)
+    table = torch.randint(0, size.vocabulary, (4096,), device=DEVICE, generator=generator)
+    shape = (steps, size.batch, size.tokens + 1)
+    chosen = torch.randint(0, 64, shape, device=DEVICE, generator=generator)
+    follows = torch.rand(shape, device=DEVICE, generator=generator) < 0.5
+    for place in range(2, size.tokens + 1):
         after = table[(chosen[..., place - 1] * 31 + chosen[..., place - 2]) % 4096]
         chosen[..., place] = torch.where(follows[..., place], after, chosen[..., place])
     return list(chosen)
 
 
-def train(name: str, use: Words, batches: list[Any], *, compiled: bool) -> tuple[list[float], float]:
-    """Losses by step, and the median milliseconds of the last steps, of two at least."""
-    given = parameters(3)
+class Stopwatch:
+    """Marks in the stream of the GPU."""
+
+    def __init__(self) -> None:
+        self._marks: list[Any] = []
+
+    def mark(self) -> None:
+        """The end of a step."""
+        if DEVICE == "cuda":
+            self._marks.append(torch.cuda.Event(enable_timing=True))
+            self._marks[-1].record()
+
+    def median(self) -> float:
+        """Median milliseconds of the last steps, of two at least; 0 without a GPU."""
+        if DEVICE != "cuda":
+            return 0.0
+        torch.cuda.synchronize()
+        times = sorted([one.elapsed_time(other) for one, other in pairwise(self._marks)][-TIMED:])
+        return times[len(times) // 2]
+
+
+def train(name: str, use: Words, size: Size, batches: list[Any], *, compiled: bool) -> tuple[list[float], float]:
+    """Losses by step, and milliseconds of a step."""
+    given = parameters(size, 3)
     state = {key: (torch.zeros_like(value), torch.zeros_like(value)) for key, value in given.items()}
-    optimizer = None if name == "library" else torch.optim.AdamW(given.values(), lr=RATE, fused=True)
-    angles = torch.arange(TOKENS, device="cuda")[:, None] * 1e6 ** -(torch.arange(SIZE // 2, device="cuda") * 2 / SIZE)
+    optimizer = None if name == LIBRARY else torch.optim.AdamW(given.values(), lr=RATE, fused=True)
+    rates = 1e6 ** -(torch.arange(size.head // 2, device=DEVICE) * 2 / size.head)
+    angles = torch.arange(size.tokens, device=DEVICE)[:, None] * rates
     cos, sin = angles.cos(), angles.sin()
     model: Any = torch.compile(loss_of, dynamic=False) if compiled else loss_of
-    losses, marks = list[Any](), list[Any]()
+    losses, watch = list[Any](), Stopwatch()
     for step, tokens in enumerate(batches, 1):
-        loss = model(use, given, tokens, cos, sin)
+        loss = model(use, size, given, tokens, cos, sin)
         loss.backward()
         if optimizer is None:
             for key, value in given.items():
@@ -157,8 +200,11 @@ def train(name: str, use: Words, batches: list[Any], *, compiled: bool) -> tuple
             optimizer.step()
             optimizer.zero_grad()
         losses.append(loss.detach())
-        marks.append(torch.cuda.Event(enable_timing=True))
-        marks[-1].record()
-    torch.cuda.synchronize()
-    times = sorted([one.elapsed_time(other) for one, other in pairwise(marks)][-TIMED:])
-    return [float(loss) for loss in losses], times[len(times) // 2]
+        watch.mark()
+    return [float(loss) for loss in losses], watch.median()
+
+
+def apart(curve: list[float], other: list[float]) -> tuple[float, float]:
+    """Mean and largest difference of two curves."""
+    found = [abs(one - two) for one, two in zip(curve, other, strict=True)]
+    return sum(found) / len(found), max(found)
