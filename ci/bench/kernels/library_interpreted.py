@@ -142,7 +142,7 @@ def _page(data: dict[str, Any], rows: list[Row], options: argparse.Namespace) ->
         f"PyTorch {data['torch']} on CPU tensors, kernels on the tile interpreter, by `ci/bench/kernels.py "
         "library_interpreted`. "
         "Error: the largest difference from float64 in units of what is allowed (`ci/bench/kernels/library_problems.py`). "
-        "*Compiled*: the bits under `torch.compile(fullgraph=True)`, with fixed and with dynamic shapes, beside eager mode."
+        "*Compiled*: the bits under `torch.compile(fullgraph=True)`, with fixed and with dynamic shapes, and in eager mode."
     )
     lines = [
         "# The library in PyTorch, on the interpreter",
