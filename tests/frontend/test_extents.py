@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from frontend_kernels import compile_body, refusals
+
+from tilec.interpreter import run
 
 OUT = "out: Out[f32, {extent}]"
 BODY = "grid(1)\nfor i in range(out.shape[0]):\n    store(out, i, 0.0)"
@@ -61,3 +64,13 @@ def test_a_dim_that_no_extent_determines_is_refused(tmp_path: Path, extent: str)
     found = refusals(tmp_path, BODY, OUT.format(extent=f'Literal["{extent}"]'), before=before)
     assert {d.code for d in found} <= {"E0214", "E0213"}
     assert found
+
+
+@pytest.mark.parametrize("extent", ["B + 1", "2 * B", "9 - B", "3 * (B + 2)"])
+def test_the_interpreter_finds_a_dim_that_only_arithmetic_names(tmp_path: Path, extent: str) -> None:
+    before = 'from typing import Literal\nclass B(Dim): """rows"""\n'
+    body = "grid(1)\nfor i in range(out.shape[0]):\n    store(out, i, f32(B))"
+    function = compile_body(tmp_path, body, OUT.format(extent=f'Literal["{extent}"]'), {}, before)
+    out = np.zeros(eval(extent, {"B": 4}), np.float32)
+    run(function, {"out": out})
+    assert np.all(out == 4)
