@@ -236,6 +236,7 @@ def _for(scope: Scope, node: ast.For) -> None:
     scope.env = dict(outer)
     scope.env[variable] = block.add_argument(TileType(i32), variable)
     scope.emitter.stands_for(scope.at(node.target), scope.env[variable])
+    scope.emitter.counted[block.arguments[0]] = (bounds[0], bounds[1])
     for name, value in zip(carried, initial, strict=True):
         scope.env[name] = block.add_argument(value.type, name)
     with scope.emitter.into(block):
