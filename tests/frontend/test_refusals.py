@@ -124,6 +124,24 @@ def test_error_inside_a_tile_function_points_there(tmp_path: Path) -> None:
     assert (tmp_path / "k.py").read_text().split("\n")[diagnostic.primary.span.line - 1].strip() == "return v / 2"
 
 
+TILES_AS_INDICES = {
+    "load": ("a = load(x, arange(4))", "gather"),
+    "store": ("store(out, arange(4), 1.0)", "scatter"),
+    "atomic": ("atomic_add(out, arange(4), 1.0)", "one element after the other"),
+    "loop bound": ("for i in range(arange(4)):\n    pass", "take one number"),
+    "float": ("store(out, load(x, 0), 1.0)", "astype(i32)"),
+}
+
+
+@pytest.mark.parametrize("name", TILES_AS_INDICES)
+def test_hint_for_a_tile_as_an_index_names_the_word_that_takes_it(tmp_path: Path, name: str) -> None:
+    body, word = TILES_AS_INDICES[name]
+    access = "Atomic" if name == "atomic" else "Out"
+    (diagnostic,) = refusals(tmp_path, f"grid(N)\n{body}", f"x: In[f32, N], out: {access}[f32, N]")
+    assert diagnostic.code == "E0206"
+    assert word in diagnostic.hint
+
+
 SIGNATURES = {
     "no annotation": ("x", "E0107"),
     "a Python type": ("x: int", "E0107"),

@@ -25,7 +25,7 @@ from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.nonlinear import Undecided
-from tilec.passes.prover.segments import segments
+from tilec.passes.prover.segments import segments, undeclared
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 
@@ -298,6 +298,10 @@ def _complain(
         "declare it `InOut`" if parameter.access is Access.OUT else f"state with `values({name}, ...)` what it held before"
     )
     hint = f"make the grid and the stores reach every element of `{name}`, or {otherwise}"
+    fact = undeclared(findings, [site.instance for site in writes])
+    if fact is not None:
+        stated = f"values({fact.tensor}, {fact.low}, {fact.high}, sorted=True, ends=True)"
+        hint = f"where the segments between elements of `{fact.tensor}` leave no gap, say so: `{stated}`"
     # If the index of the write is an error too, the write is meant for other elements, and bounding the tensor is no fix.
     misplaced = any(
         diagnostic.primary is not None and diagnostic.primary.span == location for diagnostic in findings.diagnostics
