@@ -123,9 +123,9 @@ def _stated_order(findings: Findings, site: AccessSite) -> tuple[Fix, ...]:
     starts = [terms.eq(axis.start, 0) for axis in site.instance.axes]
     loaded = [atom for atom in terms.closure(starts) if atom.kind is Kind.LOADED]
     facts = [fact for fact in findings.index.function.values if loaded and fact.tensor == loaded[0].label]
-    if len(facts) != 1 or facts[0].distinct or facts[0].loc is None:
+    fact = facts[0] if len(facts) == 1 else None
+    if fact is None or fact.distinct or fact.loc is None:
         return ()
-    (fact,) = facts
     if between_neighbours(fact.tensor, [site.instance]):
         if fact.sorted:
             return ()
