@@ -13,7 +13,7 @@ from tilec.frontend import load_kernel, read_kernel
 CASES = {
     "while": ("while pos > 0:\n    pos = pos - 1", "E0105", "while pos > 0:"),
     "try": ("try:\n    pass\nexcept ValueError:\n    pass", "E0105", "try:"),
-    "break": ("for i in range(3):\n    break", "E0105", "break"),
+    "break": ("break", "E0105", "break"),
     "comprehension": ("a = [i for i in range(3)]", "E0106", "[i for i in range(3)]"),
     "element of a tile": ("a = load(x, 0, shape=4)[2]", "E0106", "2"),
     "element of a tensor": ("a = x[0]", "E0106", "x[0]"),

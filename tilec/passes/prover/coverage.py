@@ -25,6 +25,7 @@ from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.nonlinear import Undecided
+from tilec.passes.prover.replay import is_carried
 from tilec.passes.prover.segments import segments, undeclared
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
@@ -256,9 +257,10 @@ def _may_not_be_free(findings: Findings, cover: Cover, example: Assignment) -> b
 
 
 def _computed(findings: Findings, cover: Cover) -> bool:
-    """Whether a cover has unknowns that do not depend on memory: each has one value, which the prover does not know."""
+    """Whether a cover has unknowns with one value that the prover does not know: those that do not depend on memory, and those
+    that a loop carries, which start with a number before any memory is read."""
     sources = (findings.index.sources.get(a) for a in terms.closure(cover) if a.kind is Kind.OPAQUE and a.varies)
-    return any(value is not None and not _from_memory(findings, value) for value in sources)
+    return any(value is not None and (is_carried(value) or not _from_memory(findings, value)) for value in sources)
 
 
 def _from_memory(findings: Findings, value: Value) -> bool:

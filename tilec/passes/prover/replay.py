@@ -72,7 +72,7 @@ class Replay:
 def replays(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> Iterator[Replay]:
     """Runs of the launch that a solution describes, one for each of `FILLS` if a loop-carried value depends on memory."""
     unknown = [atom for instance in instances for atom in _assumed_in(index, found, instance)]
-    carried = any(_is_carried(index.sources[atom]) for atom in unknown)
+    carried = any(is_carried(index.sources[atom]) for atom in unknown)
     for fill in range(FILLS) if carried else (None,):
         memory = _Memory(index, found, fill)
         replay = _replayed(index, found, instances, memory)
@@ -95,7 +95,7 @@ def _replayed(index: IndexTerms, found: Assignment, instances: Sequence[Instance
         tiles = _Run(index.function, sizes, block, iterations, memory).tiles()
         for atom in unknown:
             number = _element(index, atom, tiles, found)
-            complete &= number is not None or not _is_carried(index.sources[atom])
+            complete &= number is not None or not is_carried(index.sources[atom])
             if number is not None and number != found[atom]:
                 numbers[atom] = number
                 learned.append(terms.disjunction((*other_point, terms.eq(terms.of(atom), number))))
@@ -107,7 +107,7 @@ def _assumed_in(index: IndexTerms, found: Assignment, instance: Instance) -> lis
     return [atom for atom in _atoms(instance) if atom.kind is Kind.OPAQUE and atom in found and atom in index.sources]
 
 
-def _is_carried(value: Value) -> bool:
+def is_carried(value: Value) -> bool:
     """Whether a value is one that a loop carries, or is computed from such values."""
     pending, seen = [value], set[Value]()
     while pending:
