@@ -72,7 +72,7 @@ def in_python(loop: str, ids: list[int], a: int, b: int) -> list[int]:
     exec(code.replace('with unsafe("a test"):', "if True:"), names)
     one = names["one"]
     assert callable(one)
-    return [one(x, a, b) for x in ids]
+    return [int(one(x, a, b)) for x in ids]  # type: ignore[call-overload]
 
 
 @settings(max_examples=250, deadline=None)
