@@ -86,6 +86,11 @@ def persistent_scale(x: Array) -> Array:
     return wide(x) * 2
 
 
+def first_above(x: Array, limit: float, BLOCK: int) -> Array:
+    above = x > limit
+    return np.where(above.any(axis=1), above.argmax(axis=1) // BLOCK, -1)
+
+
 def ragged_mean(x: Array, lengths: Array) -> Array:
     return np.array([wide(row[:length]).sum() / max(length, 1) for row, length in zip(x, lengths, strict=True)])
 

@@ -13,7 +13,7 @@ from tilec.frontend import load_kernel, read_kernel
 CASES = {
     "while": ("while pos > 0:\n    pos = pos - 1", "E0105", "while pos > 0:"),
     "try": ("try:\n    pass\nexcept ValueError:\n    pass", "E0105", "try:"),
-    "break": ("for i in range(3):\n    break", "E0105", "break"),
+    "break": ("break", "E0105", "break"),
     "comprehension": ("a = [i for i in range(3)]", "E0106", "[i for i in range(3)]"),
     "element of a tile": ("a = load(x, 0, shape=4)[2]", "E0106", "2"),
     "element of a tensor": ("a = x[0]", "E0106", "x[0]"),
@@ -122,6 +122,24 @@ def test_error_inside_a_tile_function_points_there(tmp_path: Path) -> None:
     (diagnostic,) = refusals(tmp_path, "grid(N)\na = half(pos) + half(pos)", before=before)
     assert diagnostic.primary is not None
     assert (tmp_path / "k.py").read_text().split("\n")[diagnostic.primary.span.line - 1].strip() == "return v / 2"
+
+
+TILES_AS_INDICES = {
+    "load": ("a = load(x, arange(4))", "gather"),
+    "store": ("store(out, arange(4), 1.0)", "scatter"),
+    "atomic": ("atomic_add(out, arange(4), 1.0)", "one element after the other"),
+    "loop bound": ("for i in range(arange(4)):\n    pass", "take one number"),
+    "float": ("store(out, load(x, 0), 1.0)", "astype(i32)"),
+}
+
+
+@pytest.mark.parametrize("name", TILES_AS_INDICES)
+def test_hint_for_a_tile_as_an_index_names_the_word_that_takes_it(tmp_path: Path, name: str) -> None:
+    body, word = TILES_AS_INDICES[name]
+    access = "Atomic" if name == "atomic" else "Out"
+    (diagnostic,) = refusals(tmp_path, f"grid(N)\n{body}", f"x: In[f32, N], out: {access}[f32, N]")
+    assert diagnostic.code == "E0206"
+    assert word in diagnostic.hint
 
 
 SIGNATURES = {

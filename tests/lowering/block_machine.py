@@ -80,12 +80,16 @@ class BlockMachine(BlockMemory):
         """Executes steps for the active threads; returns the operands of the last one."""
         for step in steps:
             operands = [self.values[name] for name in step.operands if name in self.values]
-            if step.name == "scf.yield":
+            if step.name in ("scf.yield", "scf.condition"):
                 return operands
+            if step.name == "block":
+                continue
             if step.name == "scf.if":
                 results = self.branch(step, active)
             elif step.name == "scf.for":
                 results = self.loop(step, active)
+            elif step.name == "scf.while":
+                results = self.loop_while(step, active)
             else:
                 results = self.compute(step, operands, active)
             self.values |= zip(step.results, results, strict=True)
@@ -115,6 +119,20 @@ class BlockMachine(BlockMemory):
             self.values |= zip([name for name, _ in carried], current, strict=True)
             current = self.execute(step.regions[0], active)
         return current
+
+    def loop_while(self, step: Step, active: NDArray[np.bool_]) -> list[Array]:
+        """Iterations as long as the condition of the first region is true, which must be the same in all active threads."""
+        pairs = re.search(r"scf.while \((.*?)\) :", step.text)
+        assert pairs
+        names = [pair.split(" = ") for pair in pairs[1].split(", ")]
+        current, (test, body) = [self.values[initial] for _, initial in names], step.regions
+        while True:
+            self.values |= zip([name for name, _ in names], current, strict=True)
+            condition, *current = self.execute(test, active)
+            if not self.uniform(condition, active):
+                return current
+            self.values |= zip(body[0].results, current, strict=True)
+            current = self.execute(body, active)
 
     def uniform(self, value: Array, active: NDArray[np.bool_]) -> int:
         (single,) = set(value[active].tolist())

@@ -32,8 +32,8 @@ def numpy_type(text: str) -> tuple[np.dtype, int]:
 
 @dataclass
 class Step:
-    """One operation: names of its results, names of its operands, regions of `scf.if` and `scf.for`. `constant` caches its
-    value if that never changes."""
+    """One operation: names of its results, names of its operands, regions of `scf.if`, `scf.for` and `scf.while`. `constant`
+    caches its value if that never changes."""
 
     name: str
     text: str
@@ -48,6 +48,9 @@ def parse(lines: list[str]) -> list[Step]:
     steps: list[Step] = []
     while lines:
         line = lines.pop().strip()
+        if line.startswith("^"):  # arguments of a block
+            steps.append(Step("block", line, re.findall(r"(%\w+):", line), []))
+            continue
         if line.startswith("}"):
             lines.append(line)
             return steps

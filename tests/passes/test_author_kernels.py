@@ -13,8 +13,8 @@ from tilec.frontend import load_kernel
 HEAD = '''
 from typing import Literal
 import tilec
-from tilec import (Const, Dim, In, InOut, Out, arange, bid, cdiv, f32, gather, grid, i32, load, maximum, minimum, requires,
-                   scatter, store, values, where)
+from tilec import (Const, Dim, In, InOut, Out, arange, bid, cdiv, f32, gather, grid, i32, load, maximum, minimum, num_blocks,
+                   requires, scatter, store, values, where)
 class B(Dim): """segments"""
 class D(Dim): """columns"""
 class M(Dim): """rows"""
@@ -91,6 +91,36 @@ SEGMENT_TILES = """def kernel(cu: In[i32, Literal["B + 1"]], x: In[f32, T, 2], o
         rows = (j + arange(4))[:, None]
         scatter(out, (where(rows < end, rows, T), columns), gather(x, (rows, columns), pad=0), mask=True)
 """
+STRIDED_TILES = """def kernel(cu: In[i32, Literal["B + 1"]], x: In[f32, T], out: Out[f32, T], blocks: i32):
+    requires(1 <= blocks, blocks <= 64)
+    grid(blocks, B)
+    values(cu, 0, T + 1, sorted=True, ends=True)
+    begin, end = load(cu, bid(1)), load(cu, bid(1) + 1)
+    for j in range(bid(0), cdiv(end - begin, 2), num_blocks(0)):
+        rows = begin + j * 2 + arange(2)
+        scatter(out, where(rows < end, rows, T), gather(x, rows, pad=0), mask=True)
+"""
+STRIDED_ROWS = """def kernel(cu: In[i32, Literal["B + 1"]], x: In[f32, T, 2], out: Out[f32, T, 2], blocks: i32):
+    requires(1 <= blocks, blocks <= 64)
+    grid(B, blocks)
+    values(cu, 0, T + 1, sorted=True, ends=True)
+    for j in range(load(cu, bid(0)) + bid(1), load(cu, bid(0) + 1), blocks):
+        store(out, (j, 0), load(x, (j, 0), shape=(1, 2)))
+"""
+BUTTERFLY = """def kernel(x: In[f32, Literal["M * 8"]], out: Out[f32, Literal["M * 8"]], s: i32):
+    grid(M)
+    requires(0 <= s, s < 3)
+    i = bid(0) * 8 + arange(8)
+    store(out, bid(0), gather(x, i) + gather(x, i ^ (1 << s)))
+"""
+ROUNDED_UP = """def kernel(x: In[f32, N], lengths: In[i32, M], out: Out[f32, M], k: i32):
+    requires(k >= 1)
+    grid(M)
+    total = f32(0)
+    for j in range(minimum(cdiv(load(lengths, bid(0)), k), N)):
+        total = total + load(x, j)
+    store(out, bid(0), total)
+"""
 CSR = """def kernel(indptr: In[i32, Literal["M + 1"]], col: In[i32, T], val: In[f32, T], x: In[f32, N], y: Out[f32, M]):
     grid(M)
     values(indptr, 0, T + 1, sorted=True)
@@ -128,6 +158,10 @@ REFUSED = {
     "segments, not sorted": (SEGMENTS, "sorted=True, ends=True", "", "E0401"),
     "segments, past the end": (SEGMENTS, "bid(0) + 1)):", "bid(0) + 1) + 1):", "E0302"),
     "segments, wrong bound": (SEGMENTS, "T + 1, sorted", "T + 2, sorted", "E0302"),
+    "strided rows, any step": (STRIDED_ROWS, "bid(0) + 1), blocks)", "bid(0) + 1), 3)", "E0401"),
+    "strided tiles, past the end": (STRIDED_TILES, "gather(x, rows, pad=0)", "gather(x, rows)", "E0303"),
+    "butterfly, a stage too many": (BUTTERFLY, "s < 3", "s < 4", "E0303"),
+    "rounded up, any divisor": (ROUNDED_UP, "k >= 1", "k >= -1", "E0305"),
     "csr, wrong bound": (CSR, "values(indptr, 0, T + 1", "values(indptr, 0, T + 2", "E0301"),
     "carried, not clamped": (CARRIED, "minimum(maximum(c, 0), N - 1)", "c", "E0301"),
 }
@@ -135,6 +169,9 @@ UNDECIDED = {
     "segments without ends": (SEGMENTS, ", ends=True", "", "E0403"),
     "segments, first row left out": (SEGMENTS, "range(load(cu, bid(0))", "range(load(cu, bid(0)) + 1", "E0306"),
     "segments, every second row": (SEGMENTS, "bid(0) + 1)):", "bid(0) + 1), 2):", "E0306"),
+    "strided tiles without ends": (STRIDED_TILES, ", ends=True", "", "E0403"),
+    "strided tiles, one short": (STRIDED_TILES, "cdiv(end - begin, 2)", "(end - begin) // 2", "E0306"),
+    "strided rows, first left out": (STRIDED_ROWS, "+ bid(1)", "+ bid(1) + 1", "E0306"),
     "segment tiles, a row short": (SEGMENT_TILES, "rows < end,", "rows < end - 1,", "E0306"),
 }
 

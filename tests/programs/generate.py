@@ -197,8 +197,10 @@ def _loop(d: Draft) -> None:
     carried_copies = [
         Variable(d.let(v.dtype, v.shape, f"where({trip_count} > 7, {v.name}, {v.name})"), v.dtype, v.shape) for v in carried
     ]
-    d.line(f"for {d.name('turn')} in range({d.r.choice([trip_count, trip_count, f'{trip_count} - 1', '2'])}):")
+    turn = d.name("turn")
+    d.line(f"for {turn} in range({d.r.choice([trip_count, trip_count, f'{trip_count} - 1', '2'])}):")
     d.depth += 1
+    _exit(d, turn)
     for v in carried_copies or [None]:
         if v is None:
             d.line("pass")
@@ -207,6 +209,17 @@ def _loop(d: Draft) -> None:
     d.depth -= 1
     d.tiles.scope = scope_before + carried_copies
     d.parts.add("loop")
+
+
+def _exit(d: Draft, turn: str) -> None:
+    """An exit of the loop now and then, by numbers of its own: the programs without one stay as they were."""
+    r = random.Random(f"exit {d.count} {d.body[-1]}")
+    if r.random() < 0.25:
+        numbers = [v.name for v in d.tiles.scope if not v.shape and v.dtype in ("i32", "u32", "i16", "i8", "u8", "u16", "i64")]
+        conditions = [f"{name} % 3 == {r.randint(0, 2)}" for name in numbers] + [f"{turn} == {r.randint(0, 2)}"]
+        d.line(f"if {r.choice(conditions)}:")
+        d.line(f"    {r.choice(['break', 'break', 'continue'])}")
+        d.parts.add("exit")
 
 
 def _branch(d: Draft) -> None:

@@ -157,6 +157,7 @@ def _looped(s: Sketch, width: int) -> None:
     ]
     if shape:
         updates.append(f"{start.text}.reshape((2, {width // 2})).permute((1, 0)).reshape(({width},))")
+    _exit(s)
     s.line(f"{start.text} = ({s.r.choice(updates)}).astype({start.dtype})")
     s.indent = outer
     s.bounded.scope, s.bounded.data, s.bounded.conditions = scope_before
@@ -164,6 +165,16 @@ def _looped(s: Sketch, width: int) -> None:
     if s.r.random() < 0.5:
         access(s, width)
     s.parts.append("carried")
+
+
+def _exit(s: Sketch) -> None:
+    """An exit of the loop now and then, by numbers of its own: the kernels without one stay as they were."""
+    r = random.Random(f"exit {len(s.body)} {s.body[-1]}")
+    if r.random() < 0.2:
+        conditions = [*s.bounded.conditions, f"i == {r.randint(0, 2)}", f"i > {r.randint(0, 2)}"]
+        s.line(f"if {r.choice(conditions)}:")
+        s.line(f"    {r.choice(['break', 'break', 'continue'])}")
+        s.parts.append("exit")
 
 
 def _branched(s: Sketch, width: int) -> None:

@@ -41,6 +41,8 @@ def located(mlir: str) -> str:
         elif text.endswith("{"):
             open_regions.append(location)
             out.append(text)
+        elif text.startswith("^"):
+            out.append(text)  # the arguments of a block
         else:
             out.append(f"{text} loc({_name(*location)})" if text else text)
     out += [f'{_name(line, column)} = loc("{TEXT_NAME}":{line}:{column})' for line, column in sorted(used)]

@@ -250,14 +250,18 @@ def connect(emitter: Emitter, kind: str, terms: list[Term], nodes: list[At]) -> 
     return result
 
 
-def check_integer_scalar(term: Term, at: At, what: str) -> None:
-    """Raises E0206 unless the term is an integer scalar."""
+def check_integer_scalar(term: Term, at: At, what: str, *, instead: str = "") -> None:
+    """Raises E0206 unless the term is an integer scalar. `instead` is the hint for a tile of integers."""
     if isinstance(term, int) and not isinstance(term, bool):
         return
-    if isinstance(term, Value) and isinstance(term.type, TileType) and not term.tile.shape and term.tile.dtype.is_integer:
+    scalar = isinstance(term, Value) and isinstance(term.type, TileType) and not term.tile.shape
+    if isinstance(term, Value) and scalar and term.tile.dtype.is_integer:
         return
-    raise at.error("E0206", f"{what} must be an integer scalar, found {describe(term)}",
-            hint="index by a tile with `gather`" if isinstance(term, Value) else "use an integer")  # fmt: skip
+    hint = "use an integer"
+    if isinstance(term, Value) and isinstance(term.type, TileType):
+        integers = term.tile.dtype.is_integer
+        hint = (instead or "take one number of the tile, such as its `max`") if integers else "convert it with `.astype(i32)`"
+    raise at.error("E0206", f"{what} must be an integer scalar, found {describe(term)}", hint=hint)
 
 
 def integer_scalar(emitter: Emitter, term: Term, at: At, what: str) -> Value:

@@ -11,6 +11,7 @@ from tilec.frontend.arguments import Call
 from tilec.frontend.emitter import Term, describe, number_of, usable
 from tilec.frontend.expressions import expression, package_of
 from tilec.frontend.liveness import analyse, assigned
+from tilec.frontend.loop_exits import without_exits
 from tilec.frontend.module import DIRECTIVES, Package, Routine, Word, dtype_word, is_word, meant_word, word_of
 from tilec.frontend.report import Refused
 from tilec.frontend.scope import Scope
@@ -99,10 +100,11 @@ def _inline(scope: Scope, routine: Routine, node: ast.Call) -> Term:
     scope.emitter.inline(at)
     problems = len(scope.problems)
     env = _bind(scope, routine, node)
+    body = without_exits(routine.node.body)
     inner = Scope(routine.module, scope.function, scope.signature, scope.emitter, env,
-                  frozenset(assigned(routine.node.body)) | frozenset(env), analyse(routine.node.body), scope.problems,
+                  frozenset(assigned(body)) | frozenset(env), analyse(body), scope.problems,
                   scope.builders, (*scope.callers, routine), grid_axes=scope.grid_axes)  # fmt: skip
-    returned = scope.builders.body(inner, routine.node.body)
+    returned = scope.builders.body(inner, body)
     if len(scope.problems) > problems:
         raise Refused(None)
     return returned.value if returned is not None else None

@@ -64,6 +64,8 @@ class Emitter:
         self.unsafe: int | None = None
         self.uses: list[tuple[Span, Term]] | None = None
         """The term of each expression, if requested."""
+        self.counted: dict[Value, tuple[Value, Value]] = {}
+        """Lower and upper bound of each loop variable."""
         self._host: dict[Value, Expr] = {}
         self._dims: dict[str, Value] = {}
         self._count = 0

@@ -16,6 +16,14 @@ from tilec.ir.types import DType, TileType
 
 _READABLE: Final = (Access.IN, Access.INOUT, Access.SCRATCH)
 _WRITABLE: Final = (Access.OUT, Access.INOUT, Access.SCRATCH)
+_BY_TILE: Final = {
+    "load": "read the elements at a tile of indices with `gather`",
+    "store": "write the elements at a tile of indices with `scatter`",
+    "atomic_add": "update one element after the other, at a scalar index",
+    "atomic_max": "update one element after the other, at a scalar index",
+    "atomic_min": "update one element after the other, at a scalar index",
+}
+"""Hints for an index that is a tile of integers."""
 
 
 @word("load")
@@ -110,7 +118,7 @@ def _offsets(call: Call, tensor: Value, index: Term | Missing, offset: Term | Mi
     offsets: list[Value] = []
     for item, extent, at in zip(items, extents, _places(call, len(items)), strict=True):
         term = usable(item)
-        arithmetic.check_integer_scalar(term, at, what)
+        arithmetic.check_integer_scalar(term, at, what, instead=_BY_TILE.get(call.word, ""))
         if in_tiles and extent != 1:
             term = arithmetic.binary(call.emitter, "mul", term, extent, at)
         offsets.append(arithmetic.integer_scalar(call.emitter, term, at, what))

@@ -1,7 +1,8 @@
 """Kernel signatures: tensor and scalar parameters, dims, strides, alignment, specialisation constants.
 
 A dim is a constant if a `Const` has its name, an integer parameter if one has its name, and otherwise symbolic: read from the
-tensors at launch. Every symbolic dim must therefore be the whole extent or stride of some tensor axis.
+tensors at launch. Some extent or stride must therefore determine every symbolic dim: it is the whole of it, or the only unknown
+under `+`, `-` and `*`, which the launcher inverts (`tilec.runtime.dims`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Final
 
 from tilec.diagnostics.diagnostic import Diagnostic, Label
 from tilec.diagnostics.spelling import ask_first, nearest
-from tilec.frontend.module import DimName, ElementName, Module, Routine, dtype_word, word_of
+from tilec.frontend.extents import determined, module_integer
+from tilec.frontend.module import DimName, ElementName, Module, ModuleConstant, Routine, dtype_word, word_of
 from tilec.frontend.report import Refused, compile_error
 from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.expr import Expr, binary, const, sym
@@ -81,7 +83,7 @@ class _Reader:
         self.signature = Signature()
         self.problems: list[Diagnostic] = []
         self.integers: set[str] = set()
-        self.bare: set[str] = set()
+        self.extents: list[Expr] = []
 
     def read(self) -> None:
         arguments = self.routine.node.args
@@ -94,9 +96,10 @@ class _Reader:
         if self.problems:
             return
         self.positional()
+        measured = determined(self.extents, self.integers)
         for name in self.signature.dims:
-            if name not in self.bare:
-                message = f"dim `{name}` is not the whole extent of any axis, so a launch cannot measure it"
+            if name not in measured:
+                message = f"no extent determines dim `{name}`, so a launch cannot measure it"
                 hint = f"declare a tensor with `{name}` as an axis, or pass `{name}: i32`"
                 self._refuse("E0214", message, self.routine.node, hint)
 
@@ -225,8 +228,7 @@ class _Reader:
     def _extent(self, node: ast.expr, *, stride: bool) -> Expr:
         node = _unquoted(_unliteral(_unquoted(node)))
         expr = self._expr(node, stride=stride)
-        if expr.op == "sym":
-            self.bare.add(expr.name)
+        self.extents.append(expr)
         if expr.constant is not None and not (0 if stride else 1) <= expr.constant <= MAX_EXTENT:
             raise self.source.error("E0213", f"the {'stride' if stride else 'extent'} is {expr.constant}", node,
                              hint="extents are positive" if not stride else "strides are not negative")  # fmt: skip
@@ -247,7 +249,7 @@ class _Reader:
             if expr.depth > MAX_HOST_DEPTH:
                 raise self.source.error("E0512", f"the dim is nested more than {MAX_HOST_DEPTH} deep", node, hint="shorten it")
             return expr
-        raise self.source.error("E0107", "a dim is a `Dim` class, a literal, or integer arithmetic on them", node,
+        raise self.source.error("E0107", "a dim is a `Dim` class, a constant, or integer arithmetic on them", node,
                          hint="declare `class N(Dim)` and write `N`")  # fmt: skip
 
     def _dims(self) -> set[str]:
@@ -255,24 +257,33 @@ class _Reader:
 
     def _symbol(self, node: ast.Name, *, stride: bool) -> Expr:
         entry = self.module.names.get(node.id)
+        name = entry.name if isinstance(entry, DimName) else node.id
+        if name in self.signature.constants:
+            return self._number(self.signature.constants[name], node)
+        if isinstance(entry, ModuleConstant):
+            return self._number(module_integer(entry), node)
         if not isinstance(entry, DimName):
             near = nearest(node.id, self._dims())
             fixes = self.source.instead(node, near) if near else ()
-            hint = ask_first(node.id, self._dims(), f"declare `class {node.id}(Dim)`")
-            raise self.source.error("E0107", f"`{node.id}` is not a dim", node, hint=hint, fixes=fixes)
-        value = self.signature.constants.get(entry.name)
-        if value is not None:
-            return const(int(value))
-        if entry.name in self.integers:
-            self.bare.add(entry.name)
-        elif entry.name not in self.signature.dims:
-            self.signature.dims.append(entry.name)
+            hint = ask_first(node.id, self._dims(), f"declare `class {node.id}(Dim)`, or add the constant `{node.id}: Const`")
+            raise self.source.error("E0107", f"`{node.id}` is neither a dim nor a constant", node, hint=hint, fixes=fixes)
+        if name in self.integers:
+            return sym(name)
+        if name not in self.signature.dims:
+            self.signature.dims.append(name)
             if stride:
-                self.signature.strides.append(entry.name)
-        elif stride != (entry.name in self.signature.strides):
-            raise self.source.error("E0214", f"`{entry.name}` is used both as an extent and as a stride", node,
+                self.signature.strides.append(name)
+        elif stride != (name in self.signature.strides):
+            raise self.source.error("E0214", f"`{name}` is used both as an extent and as a stride", node,
                              hint="declare two `Dim` classes")  # fmt: skip
-        return sym(entry.name)
+        return sym(name)
+
+    def _number(self, value: Constant | None, node: ast.Name) -> Expr:
+        """A constant in an extent."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.source.error("E0107", f"`{node.id}` is no integer, so it cannot be in an extent", node,
+                             hint="give it an integer, or use another name")  # fmt: skip
+        return const(value)
 
 
 class _Declaration(_Reader):
@@ -281,6 +292,10 @@ class _Declaration(_Reader):
     def _dtype(self, node: ast.expr) -> DType:
         entry = self.module.names.get(node.id) if isinstance(node, ast.Name) else None
         return DType(entry.name, "f", 16) if isinstance(entry, ElementName) else super()._dtype(node)
+
+    def _symbol(self, node: ast.Name, *, stride: bool) -> Expr:
+        plain = isinstance(self.module.names.get(node.id), DimName) or node.id not in constant_names(self.routine)
+        return super()._symbol(node, stride=stride) if plain else sym(node.id)
 
 
 def _meant_type(note: ast.expr) -> str:

@@ -50,8 +50,11 @@ def _return(scope: Scope, node: ast.Return) -> Returned:
     at = scope.at(node)
     if scope.depth and not scope.is_kernel:
         raise at.error("E0115", "`return` inside a loop or `with`", hint="return once, at the end")
-    if scope.is_kernel and (node.value is not None or scope.depth):
-        raise at.error("E0115", "a kernel returns nothing and runs to its end", hint="write results with `store(...)`")
+    if scope.is_kernel and node.value is not None:
+        raise at.error("E0115", "a kernel returns nothing", hint="write results with `store(...)`")
+    if scope.is_kernel and scope.depth:
+        hint = "leave a loop with `break`; end the kernel with `if condition: return` at its top level"
+        raise at.error("E0115", "`return` inside a loop or `with`", hint=hint)
     return Returned(expression(scope, node.value) if node.value is not None else None)
 
 
@@ -236,6 +239,7 @@ def _for(scope: Scope, node: ast.For) -> None:
     scope.env = dict(outer)
     scope.env[variable] = block.add_argument(TileType(i32), variable)
     scope.emitter.stands_for(scope.at(node.target), scope.env[variable])
+    scope.emitter.counted[block.arguments[0]] = (bounds[0], bounds[1])
     for name, value in zip(carried, initial, strict=True):
         scope.env[name] = block.add_argument(value.type, name)
     with scope.emitter.into(block):
@@ -358,10 +362,10 @@ _BUILD: Final[dict[type[ast.stmt], Callable[[Scope, Any], None]]] = {
     ast.For: _for, ast.With: _with, ast.Assert: _assert, ast.Pass: _pass,
 }  # fmt: skip
 _UNSUPPORTED: Final[dict[type[ast.stmt], tuple[str, str]]] = {
-    ast.While: ("`while`", "write `for i in range(...)`; every loop of a kernel is bounded"),
+    ast.While: ("`while`", "write `for i in range(limit):`, and leave it with `if not condition: break`"),
     ast.Try: ("`try`", "tile operations raise nothing"),
-    ast.Break: ("`break`", "guard the rest of the body with `if`, or tighten the loop's bounds"),
-    ast.Continue: ("`continue`", "guard the rest of the body with `if`"),
+    ast.Break: ("`break` outside of a loop", "to end the kernel early, write `if condition: return` at its top level"),
+    ast.Continue: ("`continue` outside of a loop", "guard the rest with `if`"),
     ast.FunctionDef: ("a nested function", "define a `@tilec.function` at module level"),
     ast.ClassDef: ("a class", "define dims at module level"),
     ast.Import: ("an import", "import at module level"), ast.ImportFrom: ("an import", "import at module level"),

@@ -8,9 +8,11 @@ from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call
 from tilec.frontend.emitter import Term, describe, number_of, tile_type, usable
 from tilec.frontend.expressions import matmul, permute
+from tilec.frontend.known_ranges import known_range
 from tilec.frontend.vocabulary import word
 from tilec.ir import ops
 from tilec.ir.core import Value
+from tilec.ir.expr import cdiv as exact_cdiv
 from tilec.ir.types import DTYPES, TileType, boolean, i32
 
 
@@ -29,15 +31,42 @@ def grid_position(call: Call) -> Term:
 
 @word("cdiv")
 def cdiv(call: Call) -> Term:
-    """`(a + (b - 1)) // b`."""
+    """`(a + (b - 1)) // b`, or the same number without that sum where it may leave the range of the dtype."""
     a, b = call.bind("a b")
     for term in (a, b):
         if isinstance(term, float) or (isinstance(term, Value) and not tile_type(term, call.at).dtype.is_integer):
             raise call.at.error("E0204", f"`cdiv` takes integers, found {describe(term)}", hint="use `ceil(a / b)` on floats")
     if isinstance(b, int) and b < 1:
         raise call.place(1).error("E0205", f"`cdiv` by {b}", hint="the divisor is positive")
+    if _sum_may_wrap(call, a, b):
+        return _without_sum(call, a, b)
     less_one = arithmetic.binary(call.emitter, "sub", b, 1, call.at)
     return arithmetic.binary(call.emitter, "floordiv", arithmetic.binary(call.emitter, "add", a, less_one, call.at), b, call.at)
+
+
+def _dtype_limits(call: Call, a: Term, b: Term) -> tuple[int, int]:
+    dtypes = [tile_type(term, call.at).dtype for term in (a, b) if isinstance(term, Value)]
+    return max(dtypes, key=lambda dtype: dtype.bits).integer_range()
+
+
+def _sum_may_wrap(call: Call, a: Term, b: Term) -> bool:
+    if not isinstance(a, Value) and not isinstance(b, Value):
+        return False
+    (low, high), left, right = _dtype_limits(call, a, b), known_range(call.scope, a), known_range(call.scope, b)
+    return left.low + right.low - 1 < low or left.high + right.high - 1 > high
+
+
+def _without_sum(call: Call, a: Term, b: Term) -> Term:
+    """`a // b + (a % b != 0)`: no sum that leaves the dtype if the result does not."""
+    emitter, at = call.emitter, call.at
+    quotient = arithmetic.binary(emitter, "floordiv", a, b, at)
+    rest = arithmetic.binary(emitter, "mod", a, b, at)
+    more = emitter.cast(arithmetic.compare(emitter, "ne", rest, 0, at), tile_type(quotient, at).dtype, at)
+    result = arithmetic.binary(emitter, "add", quotient, more, at)
+    known = [emitter.host(term) for term in (a, b)]
+    if isinstance(result, Value) and known[0] is not None and known[1] is not None:
+        emitter.know(result, exact_cdiv(known[0], known[1]))
+    return result
 
 
 @word("arange")

@@ -44,6 +44,7 @@ def bind(
             env[parameter.name] = int(value)
     for parameter in tensors:
         _bind_symbols(function, parameter, arrays[parameter.name], env)
+    _solve_symbols(tensors, arrays, env)
     for parameter in tensors:
         _check_tensor(function, parameter, arrays[parameter.name], env)
     for precondition in function.requires:
@@ -86,6 +87,35 @@ def _bind_symbols(function: Function, parameter: Parameter, array: Array, env: d
     for axis, expr in enumerate(type_.strides or ()):
         if expr.op == "sym":
             env.setdefault(expr.name, _stride(array, axis))
+
+
+def _solve_symbols(tensors: list[Parameter], arrays: Mapping[str, Array], env: dict[str, int]) -> None:
+    """Binds symbols that are no whole extent: each that is the only unknown of an extent under `+`, `-` and `*`."""
+    pending = [(e, n) for p in tensors for e, n in zip(_type(p).dims, arrays[p.name].shape, strict=True) if e.op != "const"]
+    while True:
+        found = [one for expr, extent in pending if (one := _solved(expr, extent, env)) is not None]
+        if not found:
+            return
+        for name, value in found:
+            env.setdefault(name, value)
+
+
+def _solved(expr: Expr, value: int, env: Mapping[str, int]) -> tuple[str, int] | None:
+    """The only unknown symbol and the value with which `expr` is `value`; None if there is no such symbol or no such value."""
+    if expr.op == "sym":
+        return None if expr.name in env else (expr.name, value)
+    known = [all(name in env for name in arg.symbols()) for arg in expr.args]
+    if expr.op not in ("+", "-", "*") or known[0] == known[1]:
+        return None
+    other, unknown = (expr.args[0], expr.args[1]) if known[0] else (expr.args[1], expr.args[0])
+    try:
+        number = other.evaluate(env)
+    except ZeroDivisionError:
+        return None
+    if expr.op == "*":
+        return _solved(unknown, value // number, env) if number and value % number == 0 else None
+    rest = value - number if expr.op == "+" else number - value if known[0] else value + number
+    return _solved(unknown, rest, env)
 
 
 def _check_tensor(function: Function, parameter: Parameter, array: Array, env: Mapping[str, int]) -> None:

@@ -15,6 +15,7 @@ from tilec.ir.ops.staging_ops import GroupProduct, SharedLoad, StageCopy
 from tilec.ir.ops.sync_ops import Roles, SharedFree
 from tilec.ir.ops.tmem_ops import ThreadProduct
 from tilec.lowering.context import Context
+from tilec.lowering.loop_exits import exit_condition
 from tilec.lowering.pairs import cluster_rank
 from tilec.lowering.words import Words
 from tilec.mlir.types import SsaValue
@@ -27,10 +28,12 @@ Lower = Callable[[Sequence[Op]], None]
 
 def lower_for(context: Context, op: For, lower: Lower) -> None:
     """An `scf.for` over the registers of all carried values. 16-bit floats are carried as the 32-bit words that loads produce:
-    unpacking the words loaded for the next iteration would wait for those loads at the end of the current one."""
+    unpacking the words loaded for the next iteration would wait for those loads at the end of the current one. A loop that may
+    end early is an `scf.while`, and is not unrolled."""
     body = op.regions[0]
     start = [context.registers(initial) for initial in op.initial]
-    factor, step, remainder = _unrolling(op)
+    going = exit_condition(op)
+    factor, step, remainder = _unrolling(op) if going is None else (1, 1, [])
     words = [_carried_words(context, initial, len(registers)) for initial, registers in zip(op.initial, start, strict=True)]
 
     def packed(values: list[list[SsaValue]]) -> list[list[SsaValue]]:
@@ -52,7 +55,12 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
     lower_bound, unsigned = context.scalar(op.lower), _is_pingpong_loop(op)
     initial = packed(start)
     counts = [len(registers) for registers in initial]
-    results = unpacked(context.loop(lower_bound, upper, stride, _joined(initial), run_iterations, unsigned))
+    if going is None:
+        results = unpacked(context.loop(lower_bound, upper, stride, _joined(initial), run_iterations, unsigned))
+    else:
+        register = sum(counts[:going])
+        bounds = lower_bound, context.scalar(op.upper), context.scalar(op.step)
+        results = unpacked(context.loop_while(*bounds, _joined(initial), register, run_iterations))
     for index in remainder:
         results = _run_iteration(context, body, context.constant(index), results, lower)
     for value, registers in zip(op.results, results, strict=True):

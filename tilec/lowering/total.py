@@ -44,6 +44,8 @@ KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     "llvm.call_intrinsic": (),
     "scf.if": (),
     "scf.for": ("unsigned", "step", "iter_args"),
+    "scf.while": (),
+    "scf.condition": (),
     "scf.yield": (),
     "nvvm.shfl.sync": ("bfly",),
     "nvvm.barrier": ("id", "number_of_threads"),
@@ -148,6 +150,7 @@ _ARGUMENT: Final = re.compile(rf"%[\w$]+: (?:!llvm\.ptr<1> \{{(?P<promise>[^}}]*
 _LINE: Final = re.compile(r"(?:(?P<result>%[\w$]+)(?::\d+)? = )?(?P<name>[a-z][\w.]*)(?P<rest>.*)")
 _TYPE: Final = re.compile(r"!llvm\.(?:ptr(?:<[13]>|(?!<))|struct<\([^)]*\)>|array<0 x i8>)|vector<\d+x\w+>")
 _NOT_KEYWORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|to|0x[0-9A-F]+|\d+)\b")
+_BLOCK: Final = re.compile(r"\^bb0\(%\w+: [\w.!<>]+(?:, %\w+: [\w.!<>]+)*\):")
 _SOURCE: Final = re.compile(r"// line \d+(?: replicated)?")
 _NAME: Final = re.compile(r"%\w+")
 _KEYWORD: Final = re.compile(r"[A-Za-z_][\w.]*")
@@ -165,7 +168,11 @@ def check(mlir: str) -> None:
             if result.startswith("%"):
                 definitions[result] = text
             continue
-        if line in ("module {", "}", "} else {") or (line.startswith("//") and _SOURCE.fullmatch(line)):
+        if (
+            line in ("module {", "}", "} else {", "} do {")
+            or _BLOCK.fullmatch(line)
+            or (line.startswith("//") and _SOURCE.fullmatch(line))
+        ):
             continue
         match = _LINE.fullmatch(line)
         if match is None:

@@ -190,6 +190,41 @@ class Writer:
         self._effect("}")
         return _results(name, types)
 
+    def loop_while(
+        self,
+        lower: SsaValue,
+        upper: SsaValue,
+        step: SsaValue,
+        start: Sequence[SsaValue],
+        going: int,
+        body: Callable[[SsaValue, list[SsaValue]], list[SsaValue]],
+    ) -> list[SsaValue]:
+        """As `loop`, but it also ends before an iteration in which the carried value number `going` (i1) is false."""
+        _bit(start[going])
+        types = [value.type for value in (lower, *start)]
+        for bound in (lower, upper, step):
+            if bound.type is not i32:
+                raise VerifyError(f"MLIR: a loop is bounded by {bound.name} of {bound.type}")
+        name = self._name()
+        before, after = ([SsaValue(self._name(), type) for type in types] for _ in range(2))
+        pairs = ", ".join(f"{value.name} = {first.name}" for value, first in zip(before, (lower, *start), strict=True))
+        text = ", ".join(type.text for type in types)
+        self._effect(f"{name}:{len(types)} = scf.while ({pairs}) : ({text}) -> ({text}) {{")
+        with self._region():
+            inside = self._value(f'llvm.icmp "slt" {before[0].name}, {upper.name} : i32', i1)
+            runs = self._value(f"llvm.and {inside.name}, {before[1 + going].name} : i1", i1)
+            self._effect(f"scf.condition({runs.name}) {', '.join(value.name for value in before)} : {text}")
+        self._effect("} do {")
+        self._effect(f"^bb0({', '.join(f'{value.name}: {value.type.text}' for value in after)}):")
+        with self._region():
+            yielded = body(after[0], after[1:])
+            yielded = [self._value(f"llvm.add {after[0].name}, {step.name} : i32", i32), *yielded]
+        if [value.type for value in yielded] != types:
+            raise VerifyError(f"MLIR: a loop carries ({text}), and a turn ({', '.join(value.type.text for value in yielded)})")
+        self._yield(yielded)
+        self._effect("}")
+        return _results(name, types)[1:]
+
     def _yield(self, values: list[SsaValue]) -> None:
         if values:
             names, types = ", ".join([value.name for value in values]), ", ".join([value.type.text for value in values])

@@ -63,9 +63,13 @@ def required(function: Function) -> list[Bound]:
             part = pending.pop()
             if part.op == "and":
                 pending += part.args
-            elif part.op in _BOUNDS and part.args[0].op == "sym" and part.args[1].op == "const" and part.args[0].name in known:
-                low, high = _BOUNDS[part.op](part.args[1].value)
-                found.append(Bound(part.args[0].name, low, high, f"requires({precondition.condition})"))
+            elif part.op in _BOUNDS:
+                left, right = part.args
+                kind = part.op if left.op == "sym" else _MIRRORED[part.op]
+                symbol, limit = (left, right) if left.op == "sym" else (right, left)
+                if symbol.op == "sym" and symbol.name in known and limit.op == "const":
+                    low, high = _BOUNDS[kind](limit.value)
+                    found.append(Bound(symbol.name, low, high, f"requires({precondition.condition})"))
     return found
 
 
@@ -77,6 +81,8 @@ _BOUNDS: Final[dict[str, Callable[[int], tuple[int, int]]]] = {
     "<=": lambda n: (-_FAR, n),
     "==": lambda n: (n, n),
 }
+
+_MIRRORED: Final = {">=": "<=", ">": "<", "<": ">", "<=": ">=", "==": "=="}
 
 
 def _declared(function: Function, symbols: dict[str, Range]) -> dict[str, Range]:

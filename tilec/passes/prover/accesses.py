@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tilec.diagnostics.diagnostic import Span
@@ -93,6 +93,13 @@ class AccessSite:
     @property
     def location(self) -> Span | None:
         return self.op.loc
+
+
+def between_neighbours(tensor: str, instances: Iterable[Instance]) -> bool:
+    """Whether neighbouring elements of a tensor, such as `cu[b]` and `cu[b + 1]`, bound what the instances access."""
+    formulas = [formula for one in instances for formula in (*one.holds, *(Formula("eq", axis.start) for axis in one.axes))]
+    places = {atom.args[0] for atom in terms.closure(formulas) if atom.kind is Kind.LOADED and atom.label == tensor}
+    return any(place + 1 in places for place in places)
 
 
 def access_sites(index: IndexTerms) -> list[AccessSite]:

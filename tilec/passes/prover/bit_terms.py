@@ -17,6 +17,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.terms import Poly
 
+BIT_KINDS = frozenset({"and", "or", "xor", "shl", "shr"})
 RUNS = 4  # limit on the runs of ones in a mask, each of which needs two quotients
 VALUES = 16  # limit on the values of an operand for a case distinction: lanes of a swizzle
 

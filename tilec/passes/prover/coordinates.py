@@ -4,7 +4,9 @@ Two kinds of schedule are nonlinear only in their original coordinates:
 
 - A persistent loop, `for t in range(bid(a), n, num_blocks(a))`. Block id and iteration together are equivalent to `t`: with
   `G = num_blocks(a)`, `(b, k) -> b + G * k` is a bijection from the pairs that run to `0 <= t < n`, with inverse
-  `b = t % G`, `k = t // G`. So `t` becomes a coordinate of its own, and two different blocks have different `t`.
+  `b = t % G`, `k = t // G`. So `t` becomes a coordinate of its own, and two different blocks have different `t`. The same is
+  true of `range(start + bid(a), end, num_blocks(a))` for bounds that the other block ids decide, such as the rows between two
+  loaded offsets: for each value of those, `(b, k) -> b + G * k` is a bijection to `0 <= t < end - start`.
 - A block id `t` in `0 <= t < A * P` that is decomposed into `t // P` and `t % P` for a symbolic `P >= 1`. The map
   `(q, r) -> q * P + r` is a bijection from `0 <= q < A, 0 <= r < P`, so `q` and `r` become coordinates.
 """
@@ -55,26 +57,44 @@ def persistent(index: IndexTerms, frames: tuple[Frame, ...]) -> Coordinates:
             continue
         upper = index.scalar(loop.upper)
         block, iteration = index.block(axis).atom, index.iteration(loop).atom
-        if block is None or iteration is None or any(atom.varies for atom in upper.atoms()):
+        if block is None or iteration is None:
             continue
-        high = max(0, terms.interval(upper)[1] - 1)
+        start = index.scalar(loop.lower) - terms.of(block)
+        count = upper - start
+        if not (plain := start == terms.ZERO and not any(atom.varies for atom in upper.atoms())) and not (
+            index.grid[axis].constant is None and _depends_on_others(index, (start, upper), axis)
+        ):
+            continue
+        high = max(0, terms.interval(count)[1] - 1)
         name = loop.variable or "t"
-        t = index.atoms.make((loop, "t"), Kind.COORDINATE, name, (0, high), args=(upper,), label=name)
+        # An extent that varies is no property of the unknown: then the condition of execution states it.
+        extent = count if plain else terms.const(high + 1)
+        t = index.atoms.make((loop, "t"), Kind.COORDINATE, name, (0, high), args=(extent,), label=name)
         round = index.atoms.quotient(terms.of(t), index.grid[axis])
         found.mapping[iteration] = round
         found.mapping[block] = terms.of(t) - index.grid[axis] * round
         found.digits[axis] = (t,)
         found.loops[loop] = axis
-        found.imply(terms.definition(t))
+        if plain:
+            found.imply(terms.definition(t))
     return found
 
 
+def _depends_on_others(index: IndexTerms, polys: Iterable[Poly], axis: int) -> bool:
+    """Whether launch values, other block ids and elements at such indices decide the polynomials."""
+    atoms = terms.closure(Formula("eq", poly) for poly in polys)
+    allowed = (Kind.LOADED, Kind.QUOTIENT, Kind.CHOICE)
+    return all(not a.varies or a.kind in allowed or (a.kind is Kind.BLOCK and a.level != axis) for a in atoms)
+
+
 def _axis(index: IndexTerms, loop: For) -> int | None:
-    """The grid axis whose block id is the loop's lower bound and whose extent is its step."""
-    start = index.scalar(loop.lower).atom
-    if start is None or start.kind is not Kind.BLOCK or index.scalar(loop.step) != index.grid[start.level]:
-        return None
-    return start.level
+    """The grid axis whose block id is the loop's lower bound, or is added to it, and whose extent is its step."""
+    step = index.scalar(loop.step)
+    for monomial, coefficient in index.scalar(loop.lower).terms.items():
+        atom = monomial[0] if len(monomial) == 1 else None
+        if atom is not None and coefficient == 1 and atom.kind is Kind.BLOCK and step == index.grid[atom.level]:
+            return atom.level
+    return None
 
 
 def split_digits(index: IndexTerms, found: Coordinates, formulas: Iterable[Formula]) -> bool:

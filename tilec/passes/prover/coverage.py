@@ -25,7 +25,8 @@ from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.nonlinear import Undecided
-from tilec.passes.prover.segments import segments
+from tilec.passes.prover.replay import is_carried
+from tilec.passes.prover.segments import segments, undeclared
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 
@@ -256,9 +257,10 @@ def _may_not_be_free(findings: Findings, cover: Cover, example: Assignment) -> b
 
 
 def _computed(findings: Findings, cover: Cover) -> bool:
-    """Whether a cover has unknowns that do not depend on memory: each has one value, which the prover does not know."""
+    """Whether a cover has unknowns with one value that the prover does not know: those that do not depend on memory, and those
+    that a loop carries, which start with a number before any memory is read."""
     sources = (findings.index.sources.get(a) for a in terms.closure(cover) if a.kind is Kind.OPAQUE and a.varies)
-    return any(value is not None and not _from_memory(findings, value) for value in sources)
+    return any(value is not None and (is_carried(value) or not _from_memory(findings, value)) for value in sources)
 
 
 def _from_memory(findings: Findings, value: Value) -> bool:
@@ -298,6 +300,10 @@ def _complain(
         "declare it `InOut`" if parameter.access is Access.OUT else f"state with `values({name}, ...)` what it held before"
     )
     hint = f"make the grid and the stores reach every element of `{name}`, or {otherwise}"
+    fact = undeclared(findings, [site.instance for site in writes])
+    if fact is not None:
+        stated = f"values({fact.tensor}, {fact.low}, {fact.high}, sorted=True, ends=True)"
+        hint = f"where the segments between elements of `{fact.tensor}` leave no gap, say so: `{stated}`"
     # If the index of the write is an error too, the write is meant for other elements, and bounding the tensor is no fix.
     misplaced = any(
         diagnostic.primary is not None and diagnostic.primary.span == location for diagnostic in findings.diagnostics

@@ -15,7 +15,7 @@ from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.ladder import Discharge, Ladder, Refusal
-from tilec.passes.prover.replay import corrections
+from tilec.passes.prover.replay import replays
 from tilec.passes.prover.terms import Poly
 
 
@@ -80,10 +80,12 @@ class Findings:
         obligation could not be decided."""
         shown = [poly for i in complaint.instances for poly in (*i.blocks, *(axis.start for axis in i.axes))]
         shown += [variable for i in complaint.instances for _, variable, _ in i.loops]
-        found = self.ladder.witness(refusal, shown, lambda one: corrections(self.index, one, complaint.instances))
+        witness = self.ladder.witness(refusal, shown, lambda one: replays(self.index, one, complaint.instances))
+        found, note = witness if witness is not None else (None, "")
         if complaint.tile is not None and (found is None or not _straddles_edge(complaint.tile, found)):
             uncertain_fixes = tuple(replace(fix, certain=fix.certain and fix.change != "argument") for fix in complaint.fixes)
             complaint = replace(complaint, fixes=uncertain_fixes)
+        complaint = replace(complaint, note=", ".join(part for part in (complaint.note, note) if part))
         self.report(complaint, self._example(complaint, found) if found is not None else None)
 
     def report(self, complaint: Complaint, example: Counterexample | None) -> None:

@@ -32,10 +32,12 @@ from tilec.ir.ops import (
     Unary,
 )
 from tilec.ir.types import TileType
+from tilec.passes.analysis.declared_ranges import declared_ranges
 from tilec.passes.analysis.ranges import Range, symbol_ranges, value_ranges
 from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
-from tilec.passes.prover.bit_terms import bit_term
+from tilec.passes.prover.bit_terms import BIT_KINDS, bit_term
+from tilec.passes.prover.declared_bits import by_declared
 from tilec.passes.prover.host_terms import HostTerms, compare
 from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
@@ -61,6 +63,7 @@ class IndexTerms(HostTerms):
     _divisions: tuple[Binary, ...] = ()
     _with_obligation: frozenset[Op] = frozenset()
     _trial_values: frozenset[Value] = frozenset()
+    _declared: dict[Value, Range] | None = None
     _names: dict[Value, str] = field(default_factory=dict[Value, str])
     _elements: dict[tuple[Value, Positions], Poly] = field(default_factory=dict[tuple[Value, Positions], Poly])
     _conditions: dict[tuple[Value, Positions], Formula] = field(default_factory=dict[tuple[Value, Positions], Formula])
@@ -136,7 +139,8 @@ class IndexTerms(HostTerms):
             case Broadcast() | Permute() | Reshape():
                 return self.element(op.operands[0], self._source_positions(op, positions))
             case Binary() | Unary():
-                return self._exact(op, [self.element(v, positions) for v in op.operands])
+                operands = [self.element(v, positions) for v in op.operands]
+                return self._exact(op, operands) or self._by_declared(op, operands, positions)
             case Select():
                 on_true, on_false = (self.element(v, positions) for v in op.operands[1:])
                 return self.choose(self.condition(op.operands[0], positions), on_true, on_false)
@@ -181,6 +185,14 @@ class IndexTerms(HostTerms):
                 return self.arithmetic(op.kind, operands[0], operands[1])
             case _:
                 return None
+
+    def _by_declared(self, op: Binary | Unary, operands: list[Poly], positions: Positions) -> Poly | None:
+        if not isinstance(op, Binary) or op.kind not in BIT_KINDS:
+            return None
+        if self._declared is None:
+            self._declared = declared_ranges(self.function) or self.ranges
+        ranges, declared = ([known[value] for value in op.operands] for known in (self.ranges, self._declared))
+        return by_declared(self.atoms, op, operands, ranges, declared, self.opaque(op.result, positions))
 
     def _source_positions(self, op: Broadcast | Permute | Reshape, positions: Positions) -> Positions:
         """Positions in the operand of the element at `positions` of the result."""

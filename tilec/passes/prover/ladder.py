@@ -27,6 +27,7 @@ from tilec.passes.prover.declared_facts import Fact, consistency, declaration, e
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator
 from tilec.passes.prover.nonlinear import Undecided
+from tilec.passes.prover.replay import Replay
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
@@ -209,22 +210,28 @@ class Ladder:
         self,
         refusal: Refusal,
         shown: Iterable[terms.Poly] = (),
-        corrections: Callable[[Assignment], tuple[Assignment, list[Formula]]] = lambda _: ({}, []),
-    ) -> Assignment | None:
-        """A counterexample in small numbers, in a launch that the contract admits, checked by evaluation; None if none was
-        found. `shown` are values that will be printed. `corrections` replays a counterexample: it returns the atoms whose
-        values differ from it, and formulas that state the correct ones. The counterexample is kept if it still is one with
-        those values; otherwise the formulas are added and the search is repeated, at most `MAX_CORRECTIONS` times."""
+        replays: Callable[[Assignment], Iterable[Replay]] = lambda _: (Replay({}, [], True),),
+    ) -> tuple[Assignment, str] | None:
+        """A counterexample in small numbers, in a launch that the contract admits, checked by evaluation, and the note of its
+        replay; None if none was found. `shown` are values that will be printed. `replays` runs the launch of a counterexample:
+        it is kept if it still is one with the values of a run that leaves no carried value assumed; otherwise what the last run
+        showed is added and the search is repeated, at most `MAX_CORRECTIONS` times."""
         self._start_search()
         for _ in range(MAX_CORRECTIONS):
             admitted = (self.admitted(found) for found in self._violations(refusal, shown))
             found = next((one for one in admitted if one is not None), None)
             if found is None:
                 return None
-            numbers, learned = corrections(found)
-            value = evaluator({**found, **numbers})
-            if not learned or all(terms.holds(formula, value) for formula in refusal.system):
-                return {**found, **numbers}
+            learned: list[Formula] = []
+            for replay in replays(found):
+                actual = {**found, **replay.numbers}
+                settled = not replay.numbers or all(not again.numbers for again in replays(actual) if again.note == replay.note)
+                value = evaluator(actual)
+                if replay.complete and settled and all(terms.holds(formula, value) for formula in refusal.system):
+                    return actual, replay.note
+                learned = replay.learned or learned
+            if not learned:
+                return None
             refusal = Refusal((*refusal.system, *learned), refusal.undecided)
         return None
 

@@ -16,6 +16,7 @@ from tilec.passes.prover.integer_sets import evaluator
 from tilec.passes.prover.ladder import Discharge
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.races import common_loops, execution_coordinates, pairs_of_coordinates, within
+from tilec.passes.prover.replay import replays
 from tilec.passes.prover.terms import Formula
 
 
@@ -41,6 +42,7 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
     # Blocks and loops that the read's index does not mention still distinguish executions.
     points_of = [*first.blocks, *execution_coordinates(read, first)]
     covers: list[Cover] = []
+    all_known = True
     universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
     for write in writes:
         for second, precedes in _earlier(findings, read, first, write):
@@ -49,6 +51,8 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
             cover.append(precedes)
             if usable(cover, universal) and not loaded_or_opaque(cover, universal):
                 covers.append(cover)
+            else:
+                all_known = False
     try:
         found = climb(findings, universe, covers, points_of)
     except Undecided:
@@ -66,7 +70,12 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
         f"write the elements of `{read.name}` first, in the same block",
     )
     found = findings.ladder.admitted(found) if found is not None else None
-    if found is None:
+    # A write at an unknown place may be the one that the read needs, and a value that a loop carries may be another one.
+    if (
+        found is None
+        or not all_known
+        or not any(replay.complete and not replay.numbers for replay in replays(findings.index, found, (first,)))
+    ):
         findings.report(complaint, None)
         return
     element = tuple(terms.evaluate(e, evaluator(found)) for e in elements)

@@ -9,7 +9,7 @@ from tilec.diagnostics.diagnostic import Fix, Label
 from tilec.ir.core import Access, Effect, Parameter
 from tilec.ir.ops import For, MemoryOp
 from tilec.passes.prover import terms
-from tilec.passes.prover.accesses import AccessSite, Instance
+from tilec.passes.prover.accesses import AccessSite, Instance, between_neighbours
 from tilec.passes.prover.bounds import common_element, overlap
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
@@ -105,7 +105,7 @@ def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instan
             because = (Label(right.location, "another block may write the same element here"),)
         label = "written by two blocks" if right is left else "written here"
         hint = f"make the index into `{left.name}` depend on every block id, one-to-one"
-        fixes = _stated_distinct(findings, left) if right is left else ()
+        fixes = _stated_order(findings, left) if right is left else ()
         if fixes:
             hint = fixes[0].title
         return Complaint("E0401", message, left.location, label, because, hint, instances, left.name, element, fixes=fixes)
@@ -116,17 +116,24 @@ def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instan
     return Complaint("E0402", message, right.location, "read here", because, hint, read_first, left.name, element)
 
 
-def _stated_distinct(findings: Findings, site: AccessSite) -> tuple[Fix, ...]:
-    """A fix that keeps blocks apart that write at indices from an integer tensor, each from its own element: declare it
-    `distinct`."""
+def _stated_order(findings: Findings, site: AccessSite) -> tuple[Fix, ...]:
+    """A fix that keeps blocks apart that write at indices from an integer tensor: `sorted` where each block writes between two
+    neighbouring elements, and `distinct` where it writes at an element of its own. Equal elements are empty rows of the former,
+    which `distinct` would forbid."""
     starts = [terms.eq(axis.start, 0) for axis in site.instance.axes]
     loaded = [atom for atom in terms.closure(starts) if atom.kind is Kind.LOADED]
     facts = [fact for fact in findings.index.function.values if loaded and fact.tensor == loaded[0].label]
-    if len(facts) != 1 or facts[0].distinct or facts[0].loc is None:
+    fact = facts[0] if len(facts) == 1 else None
+    if fact is None or fact.distinct or fact.loc is None:
         return ()
-    text = f"values({facts[0].tensor}, {facts[0].low}, {facts[0].high}, distinct=True)"
-    title = f"where no two elements of `{facts[0].tensor}` are equal, say so: `{text}`"
-    return (Fix(title, "argument", "distinct=True", facts[0].loc, certain=True),)
+    if between_neighbours(fact.tensor, [site.instance]):
+        if fact.sorted:
+            return ()
+        text, title = "sorted=True", f"where no element of `{fact.tensor}` is smaller than the one before it, say so"
+    else:
+        text, title = "distinct=True", f"where no two elements of `{fact.tensor}` are equal, say so"
+    title = f"{title}: `values({fact.tensor}, {fact.low}, {fact.high}, {text})`"
+    return (Fix(title, "argument", text, fact.loc, certain=True),)
 
 
 def prove_written_once(findings: Findings, sites: list[AccessSite]) -> None:

@@ -2,21 +2,24 @@
 
 A solution of a violated system gives numbers to values that the prover does not translate, such as loop-carried ones. In:
 such a solution, and the executions that it describes. Out: the actual numbers, from running the kernel's integers from the
-start; nothing where they agree. A contradicted counterexample is not shown. Values that depend on memory or floats are
-unknown, and so is everything after the step limit: neither contradicts anything.
+start; nothing where they agree. A contradicted counterexample is not shown, and neither is one with a loop-carried value that
+the run does not compute.
+
+Tensors that are only read hold what the solution says, and elsewhere one number, so that a run is one launch: `FILLS` are
+tried in order. Floats, tensors that the kernel writes, and everything after the step limit are unknown.
 
 Arithmetic is `tilec.ir.facts.meaning`, that of the table of operations; a tile is the list of its elements in row-major order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from typing import Final
 
-from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.core import Access, Block, Function, Op, Parameter, Value
 from tilec.ir.expr import Expr
 from tilec.ir.facts.meaning import INTEGER_KINDS, integer_binary, integer_cast, integer_unary
 from tilec.ir.ops import (
@@ -28,8 +31,10 @@ from tilec.ir.ops import (
     Constant,
     DimValue,
     For,
+    Gather,
     If,
     Iota,
+    Load,
     NumBlocks,
     Permute,
     Reduce,
@@ -44,33 +49,124 @@ from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
+FILLS: Final = 3
+"""Contents tried for the elements that a solution does not mention: the smallest declared number, the next, the largest."""
 STEPS: Final = 200_000
 """Limit on elements computed for one execution of a counterexample, about a tenth of a second."""
 Tile = list[int | None]
 _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 
 
-def corrections(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> tuple[Assignment, list[Formula]]:
-    """Values of unknowns, in the launch that a solution describes, that differ from the solution: as numbers, and as formulas
-    conditional on its block and iterations. At other sizes the values may differ, so the formulas guide a search and prove
-    nothing."""
-    value, learned, numbers = evaluator(found), list[Formula](), dict[Atom, int]()
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What one run shows about a solution: `numbers` are the unknowns whose values differ from it, and `learned` says so as
+    formulas conditional on its block and iterations. At other sizes the values may differ, so the formulas guide a search and
+    prove nothing. `complete`: no loop-carried value remains assumed. `note`: what memory holds elsewhere, if that matters."""
+
+    numbers: Assignment
+    learned: list[Formula]
+    complete: bool
+    note: str = ""
+
+
+def replays(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> Iterator[Replay]:
+    """Runs of the launch that a solution describes, one for each of `FILLS` if a loop-carried value depends on memory."""
+    unknown = [atom for instance in instances for atom in _assumed_in(index, found, instance)]
+    carried = any(is_carried(index.sources[atom]) for atom in unknown)
+    for fill in range(FILLS) if carried else (None,):
+        memory = _Memory(index, found, fill)
+        replay = _replayed(index, found, instances, memory)
+        yield replace(replay, note=memory.text())
+        if not memory.used:
+            return
+
+
+def _replayed(index: IndexTerms, found: Assignment, instances: Sequence[Instance], memory: _Memory) -> Replay:
+    value, learned, numbers, complete = evaluator(found), list[Formula](), dict[Atom, int](), True
     sizes = {name: found[atom] for name in index.symbols if (atom := index.symbol(name).atom) in found}
     for instance in instances:
-        unknown = [atom for atom in _atoms(instance) if atom.kind is Kind.OPAQUE and atom in found and atom in index.sources]
+        unknown = _assumed_in(index, found, instance)
         if not unknown:
             continue
         block = tuple(terms.evaluate(poly, value) for poly in instance.blocks)
         point = [*instance.blocks, *(count for _, _, count in instance.loops)]
         other_point = [terms.ne(poly, terms.evaluate(poly, value)) for poly in point]
         iterations = {loop: terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
-        tiles = _Run(index.function, sizes, block, iterations).tiles()
+        tiles = _Run(index.function, sizes, block, iterations, memory).tiles()
         for atom in unknown:
             number = _element(index, atom, tiles, found)
+            complete &= number is not None or not is_carried(index.sources[atom])
             if number is not None and number != found[atom]:
                 numbers[atom] = number
                 learned.append(terms.disjunction((*other_point, terms.eq(terms.of(atom), number))))
-    return numbers, learned
+    return Replay(numbers, learned, complete)
+
+
+def _assumed_in(index: IndexTerms, found: Assignment, instance: Instance) -> list[Atom]:
+    """Unknowns that decide what an instance accesses and whether it runs."""
+    return [atom for atom in _atoms(instance) if atom.kind is Kind.OPAQUE and atom in found and atom in index.sources]
+
+
+def is_carried(value: Value) -> bool:
+    """Whether a value is one that a loop carries, or is computed from such values."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        one = pending.pop()
+        owner = one.owner
+        if one in seen or owner is None:
+            continue
+        seen.add(one)
+        if isinstance(owner, For) or (isinstance(owner, Block) and len(owner.arguments) > 1 and one is not owner.arguments[0]):
+            return True
+        if isinstance(owner, Op):
+            pending += owner.operands
+            pending += [operand for region in owner.regions for operand in region.ops[-1].operands]
+    return False
+
+
+class _Memory:
+    """Contents of the integer tensors that the kernel only reads, in one launch: the elements of a solution, and elsewhere the
+    number of a fill, within the declared range; without a fill, they are unknown."""
+
+    def __init__(self, index: IndexTerms, found: Assignment, fill: int | None) -> None:
+        self.index, self.fill, value = index, fill, evaluator(found)
+        self.used: dict[str, int] = {}
+        self.sizes = {name: found[atom] for name in index.symbols if (atom := index.symbol(name).atom) in found}
+        loaded = [atom for atom in found if atom.kind is Kind.LOADED]
+        self.known = {(a.label, tuple(terms.evaluate(arg, value) for arg in a.args)): found[a] for a in loaded}
+
+    def element(self, parameter: Parameter, place: tuple[int, ...], pad: int | None) -> int | None:
+        """The element of a tensor; None if it is unknown, or outside the tensor without a padding."""
+        tensor = parameter.value.tensor
+        try:
+            inside = all(0 <= at < dim.evaluate(self.sizes) for at, dim in zip(place, tensor.dims, strict=True))
+        except (KeyError, ZeroDivisionError):
+            return None
+        if not inside or parameter.access is not Access.IN or not tensor.dtype.is_integer:
+            return pad if not inside else None
+        known = self.known.get((parameter.name, place))
+        return known if known is not None else self._filled(parameter)
+
+    def _filled(self, parameter: Parameter) -> int | None:
+        """A number for every element that the solution does not mention; None if declarations relate the elements."""
+        if self.fill is None:
+            return None
+        low, high = 0, self.fill
+        for fact in self.index.function.values:
+            if fact.tensor == parameter.name:
+                if fact.distinct or fact.sorted:
+                    return None
+                try:
+                    low, high = fact.low.evaluate(self.sizes), fact.high.evaluate(self.sizes) - 1
+                except (KeyError, ZeroDivisionError):
+                    return None
+        number = (low, min(low + 1, high), high)[self.fill]
+        self.used[parameter.name] = number
+        return number
+
+    def text(self) -> str:
+        """What memory holds where the solution says nothing."""
+        return " and ".join(f"every other element of `{name}` is {number}" for name, number in self.used.items())
 
 
 def _atoms(instance: Instance) -> list[Atom]:
@@ -101,6 +197,7 @@ class _Run:
     sizes: dict[str, int]
     block: tuple[int, ...]
     iterations: dict[For, int]
+    memory: _Memory
     values: dict[Value, Tile] = field(default_factory=dict[Value, Tile])
     steps: int = 0
     on_path: bool = True  # all enclosing loops are in the requested iteration
@@ -196,6 +293,8 @@ class _Run:
                 return [None if c is None else a if c else b for c, a, b in zip(*operands, strict=True)]
             case Broadcast() | Permute() | Reshape():
                 return _moved(op, operands[0])
+            case Load() | Gather() if op.unsafe is None:
+                return self.read(op, operands[1:])
             case Reduce() if op.operands[0].tile.rank == 1 and op.kind in ("sum", "max", "min"):
                 known = [a for a in operands[0] if a is not None]
                 if len(known) < len(operands[0]):
@@ -205,6 +304,22 @@ class _Run:
                 ]
             case _:
                 return [None] * count
+
+    def read(self, op: Load | Gather, places: list[Tile]) -> Tile:
+        parameter, pad = self.function.parameter_of(op.source), None if op.pad is None else int(op.pad)
+        if isinstance(op, Load):
+            starts = [tile[0] for tile in places]
+            points = product(*(
+                [None] * extent if start is None else range(start, start + extent)
+                for start, extent in zip(starts, op.result.tile.shape, strict=True)
+            ))  # fmt: skip
+        else:
+            points = zip(*places, strict=True)
+        found: Tile = []
+        for point in points:
+            place = tuple(at for at in point if at is not None)
+            found.append(self.memory.element(parameter, place, pad) if len(place) == len(point) else None)
+        return found
 
     def host(self, expr: Expr) -> int | None:
         try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from tilec.ir.core import Access, ValueFact
 from tilec.passes.prover import terms
+from tilec.passes.prover.accesses import Instance, between_neighbours
 from tilec.passes.prover.covering import Cover
 from tilec.passes.prover.declared_facts import declaration, dims_of, stored_facts
 from tilec.passes.prover.findings import Findings
@@ -56,6 +57,13 @@ def _ranges_over_segments(findings: Findings, fact: ValueFact, atom: Atom) -> bo
     index = atom.args[0].atom
     (count,) = dims_of(findings.index, fact.tensor)
     return index is not None and index.kind in (Kind.BLOCK, Kind.COORDINATE) and index.args[0] + 1 == count
+
+
+def undeclared(findings: Findings, instances: list[Instance]) -> ValueFact | None:
+    """The declaration of a tensor whose neighbouring elements bound the accesses, if it does not say that these segments lie
+    side by side from the first to the last."""
+    facts = (fact for fact in findings.index.function.values if not (fact.sorted and fact.ends))
+    return next((fact for fact in facts if between_neighbours(fact.tensor, instances)), None)
 
 
 def _within(findings: Findings, fact: ValueFact, universe: list[Formula], element: Poly) -> Discharge | None:

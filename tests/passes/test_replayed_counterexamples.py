@@ -1,0 +1,95 @@
+"""A counterexample is a launch that goes wrong: what a loop carries is what the loop computes, from memory as shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soundness.verdict import judge_function
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.frontend import load_kernel
+from tilec.passes.prover import prove
+
+HEAD = '''import tilec
+from tilec import Dim, In, InOut, Out, Scratch, bid, f32, grid, i32, load, maximum, minimum, requires, store, values, where
+
+
+class M(Dim):
+    """rows"""
+
+
+class N(Dim):
+    """columns"""
+
+
+@tilec.kernel
+'''
+CORRECT = {
+    "counted up to the last column": """def k(x: In[f32, N], flags: In[i32, M], out: Out[f32, M]):
+    grid(1)
+    c = i32(0)
+    for j in range(M):
+        store(out, j, load(x, c))
+        c = where(load(flags, j) > 0, minimum(c + 1, N - 1), c)
+""",
+    "halved between two bounds": """def k(x: In[i32, N], out: Out[i32, M]):
+    grid(M)
+    low, high = i32(0), i32(N)
+    for j in range(31):
+        middle = (low + high) // 2
+        if low < high:
+            if load(x, minimum(middle, N - 1)) < bid(0):
+                low = middle + 1
+            else:
+                high = middle
+    store(out, bid(0), load(x, minimum(low, N - 1)))
+""",
+    "counted by floats": """def k(x: In[f32, N], out: Out[f32, M]):
+    grid(1)
+    c = i32(0)
+    for j in range(M):
+        store(out, j, load(x, c))
+        c = where(load(x, minimum(j, N - 1)) > 0.0, minimum(c + 1, N - 1), c)
+""",
+    "written at a carried place and read": """def k(s: Scratch[f32, N], flags: In[i32, M], out: Out[f32, N]):
+    grid(1)
+    c = i32(0)
+    for j in range(N):
+        store(s, c, 1.0)
+        store(out, j, load(s, j))
+        c = where(load(flags, minimum(j, M - 1)) > -1, minimum(c + 1, N - 1), minimum(c + 1, N - 1))
+""",
+}
+WRONG = {
+    "counted past the last column": (CORRECT["counted up to the last column"].replace("N - 1), c", "N), c"), "flags"),
+    "counted from the second column": (
+        CORRECT["counted up to the last column"].replace("c = i32(0)", "c = i32(1)").replace("N - 1), c", "N), c"), "",
+    ),
+}  # fmt: skip
+
+
+def refused(tmp_path: Path, text: str) -> list[Diagnostic]:
+    path = tmp_path / "k.py"
+    path.write_text(HEAD + text, encoding="utf-8")
+    try:
+        prove(load_kernel(path, {}))
+    except CompileError as error:
+        return list(error.diagnostics)
+    return []
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_no_launch_is_shown_of_a_kernel_that_is_correct(tmp_path: Path, name: str) -> None:
+    found = refused(tmp_path, CORRECT[name])
+    assert all(d.counterexample is None and d.code == "E0306" for d in found), found
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_carried_value_that_goes_wrong_is_shown_with_the_memory_it_needs(tmp_path: Path, name: str) -> None:
+    text, tensor = WRONG[name]
+    found = [d for d in refused(tmp_path, text) if d.counterexample is not None]
+    assert [d.code for d in found] == ["E0301"]
+    assert found[0].counterexample is not None and tensor in found[0].counterexample.note
+    verdict = judge_function(load_kernel(tmp_path / "k.py", {}))
+    assert verdict.kind == "refused_confirmed"
