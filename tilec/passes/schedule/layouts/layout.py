@@ -112,8 +112,7 @@ def _load_as_broadcast(function: Function, natural_of: NaturalLayout) -> None:
             continue
         value, axes = op.operands[0], list(range(op.result.tile.rank))
         repeated = {axis for axis, extent in enumerate(value.tile.shape) if extent == 1}
-        while uses[value] == 1 and isinstance(value.owner, Cast | Reshape):
-            source = value.owner.operands[0]
+        while uses[value] == 1 and (source := _only_operand(value)) is not None:
             if isinstance(value.owner, Reshape):
                 kept = [axes[axis] for axis, extent in enumerate(value.tile.shape) if extent > 1]
                 wide = [axis for axis, extent in enumerate(source.tile.shape) if extent > 1]
@@ -124,9 +123,26 @@ def _load_as_broadcast(function: Function, natural_of: NaturalLayout) -> None:
                     axes[axis] = outer
             value = source
         if uses[value] == 1 and isinstance(value.owner, Load) and value.layout is None:
-            layout = hidden(natural_of(op.result.tile.shape), repeated)
+            layout = hidden((op.result.layout or natural_of(op.result.tile.shape)).in_space(MemorySpace.REGISTERS), repeated)
             numbers = {outer: axis for axis, outer in enumerate(axes) if outer >= 0}
             value.layout = with_axes(layout, numbers, value.tile.rank)
+
+
+def _only_operand(value: Value) -> Value | None:
+    """The tile that a value is reshaped, converted or computed from, with scalars and constants at most; None if there is
+    none, or another."""
+    op = value.owner
+    if not isinstance(op, Op) or not (op.elementwise or isinstance(op, Reshape)):
+        return None
+    tiles = [one for one in op.operands if not _is_uniform(one)]
+    return tiles[0] if len(tiles) == 1 else None
+
+
+def _is_uniform(value: Value) -> bool:
+    op = value.owner
+    if isinstance(op, Broadcast | Reshape):
+        return _is_uniform(op.operands[0])
+    return isinstance(op, Constant) or not value.tile.rank
 
 
 def _block(block: Block, natural_of: NaturalLayout) -> None:
