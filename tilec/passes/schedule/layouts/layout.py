@@ -26,7 +26,7 @@ from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.expr import const
 from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, natural, reshaped, with_axes, without_axis
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
+from tilec.ir.ops import Broadcast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
 from tilec.ir.types import TensorType, TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
 from tilec.passes.schedule.layouts.propagation import propagate
