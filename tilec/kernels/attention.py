@@ -32,7 +32,7 @@ TILES: Final[Mapping[str, Tiles]] = {
 DATA_CENTER_TILES: Final[Mapping[str, Tiles]] = {
     "attention": {64: (128, 128), 128: (128, 128)},
     "attention_backward_q": {64: (128, 80), 128: (128, 48)},
-    "attention_backward_kv": {64: (80, 128)},
+    "attention_backward_kv": {64: (64, 128)},
     "attention_backward_k": {128: (64, 128)},
     "attention_backward_v": {128: (128, 128)},
 }
