@@ -76,7 +76,7 @@ class _Run:
                 raise VerifyError(f"{at(op)} uses what a product has not computed yet")
 
     def bind(self, names: list[Value], values: list[Value]) -> None:
-        """The newest product of a value is the one that it waits for: by then those before are complete."""
+        """Each name stands for the product whose result the value is, or for none."""
         found = [self.products.get(value, -1) for value in values]
         for name, product in zip(names, found, strict=True):
             self.products[name] = product

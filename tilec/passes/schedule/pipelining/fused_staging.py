@@ -12,8 +12,8 @@ With s stages, such a loop becomes two, one for each role (`roles`):
                     an operand's last MMA is complete: release its stage
                     at the end, wait for all MMAs
 
-Each operand has its own ring. An MMA is complete once those before it are, so a wait leaves as many unfinished as started after
-the one that it is for.
+Each operand has its own ring. An MMA is complete once those before it are, so the wait for an MMA leaves as many unfinished as
+started after it.
 """
 
 from __future__ import annotations

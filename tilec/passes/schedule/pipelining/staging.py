@@ -32,17 +32,16 @@ from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
 from tilec.passes.schedule.pipelining import (
-    back_to_back,
     back_to_back_staging,
     direct_products,
-    fused_products,
     fused_staging,
+    product_chains,
     tensor_staging,
     tmem_attention,
     tmem_staging,
 )
-from tilec.passes.schedule.pipelining.back_to_back import BackToBack
 from tilec.passes.schedule.pipelining.fused_products import FusedProducts
+from tilec.passes.schedule.pipelining.product_chains import Chain
 from tilec.passes.schedule.pipelining.staged_loads import (
     Operand,
     invariant_operand,
@@ -81,9 +80,9 @@ class Candidate:
     unstaged_bytes: int
     stage_bytes: int
     families: tuple[Family, ...]
-    chains: tuple[BackToBack | FusedProducts, ...] = ()
+    chains: tuple[Chain, ...] = ()
 
-    def chain(self, family: Family) -> BackToBack | FusedProducts | None:
+    def chain(self, family: Family) -> Chain | None:
         """The back-to-back GEMM, or else the fused products, that the loop is for a family; None if it is neither."""
         return next((chain for chain in self.chains if chain.family is family), None)
 
@@ -139,22 +138,12 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
                 ):  # only `cp.async` may copy a written tensor
                     candidate = dataclasses.replace(candidate, families=(MMA_SYNC,))
                 else:
-                    pairs = back_to_back.find(function, loop, warps, products, invariant)
-                    fused = fused_products.find(function, loop, warps, products, facts, max_accumulators)
-                    candidate = dataclasses.replace(candidate, chains=_chains(pairs, fused, warps))
+                    chains = product_chains.find(function, loop, warps, products, invariant, facts, max_accumulators)
+                    candidate = dataclasses.replace(candidate, chains=chains)
                 _pipeline(function, block, candidate, known, decide, registers)
     for block in _blocks(function.body):
         _assign_other_layouts(block, warps, by_rows)
     return function
-
-
-def _chains(
-    pairs: tuple[BackToBack, ...], fused: FusedProducts | None, warps: int
-) -> tuple[BackToBack | FusedProducts, ...]:  # fmt: skip
-    """Those that can be pipelined, at most one for each family."""
-    fitting = tuple(one for one in pairs if not one.family.in_tensor_memory or tmem_attention.fits(one, warps))
-    others = () if fused is None or any(one.family is fused.family for one in fitting) else (fused,)
-    return (*fitting, *others)
 
 
 def _is_back_to_back(function: Function) -> bool:
