@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from tests import campaign, shipped
 from tests.passes.schedule_mutants import mutants
+from tests.programs.machines import manifest
+from tilec.codegen import to_ptx
 from tilec.diagnostics.diagnostic import CompileError
+from tilec.emulator import emulate
 from tilec.frontend import load_kernel
+from tilec.interpreter import run
 from tilec.ir.core import Function, Op, VerifyError
 from tilec.ir.ops import For, Load
 from tilec.ir.ops.staging_ops import (
@@ -25,6 +32,7 @@ from tilec.ir.ops.staging_ops import (
 from tilec.ir.ops.sync_ops import Release, Roles
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
+from tilec.lowering import lower
 from tilec.passes.schedule import choose, prepare
 from tilec.passes.schedule.checks.verify import verify
 from tilec.target.schedule import Overrides
@@ -117,6 +125,27 @@ def test_loops_of_products_of_both_kinds_qualify(body: str, tmp_path: Path) -> N
     ops = consumer_loop(prepare(written(tmp_path, BODIES[body]), SM_90A, WANTED))
     assert sum(isinstance(op, GroupProduct) for op in ops) == BODIES[body].count("tl.mma")
     assert not any(isinstance(op, ScratchStore) for op in ops)
+
+
+@pytest.mark.parametrize(("body", "rows"), campaign.in_turn(BODIES, (129, 64, 200)))
+def test_results_are_those_of_the_interpreter(body: str, rows: int, tmp_path: Path) -> None:
+    """Of rows that fill no tile; products add in another order, and round once to bf16."""
+    function = written(tmp_path, BODIES[body])
+    schedule = choose(function, SM_90A, WANTED)
+    lowered = lower(prepare(written(tmp_path, BODIES[body]), SM_90A, schedule), SM_90A)
+    random = np.random.default_rng(rows)
+    arrays: dict[str, Any] = {name: (random.normal(size=(rows, 64)) / 8).astype(bfloat16) for name in ("a", "b")}
+    arrays |= {"rows": random.normal(size=rows).astype(np.float32), "out": np.zeros((rows, 64), bfloat16)}
+    flat = {name: array.reshape(-1).view(np.float32 if name == "rows" else np.uint16) for name, array in arrays.items()}
+    ptx = to_ptx(lowered.mlir, SM_90A)
+    report = emulate(ptx, manifest(function, lowered, SM_90A), {name: one.copy() for name, one in flat.items()}, {"T": rows})
+    assert report.clean, report
+    run(function, arrays, {})
+    found, expected = (
+        one.astype(np.float64) for one in (report.tensors["out"].view(bfloat16).reshape(rows, 64), arrays["out"])
+    )
+    assert np.abs(found - expected).max() <= 2.0**-7 * np.abs(expected).max() > 0
+    assert ptx.count("wgmma.mma_async") == 4 * BODIES[body].count("tl.mma")
 
 
 @pytest.mark.parametrize("body", REFUSED_BODIES)
