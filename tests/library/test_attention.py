@@ -19,6 +19,7 @@ from tests.library.prebuilt import BUILD, FOLDER, SOURCE, request
 from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.cli import commands
 from tilec.emulator import emulate
+from tilec.kernels.attention import TILES
 from tilec.project.read.python_file import execute
 from tilec.project.trial.launches import Contract, given_values, random_tensors, small_launches
 from tilec.project.trial.trial import trials
@@ -47,12 +48,9 @@ def test_results_are_those_of_the_reference(kernel: str, visible: str) -> None:
 
 @pytest.mark.parametrize("element", ["bf16", "f16"])
 def test_numbers_of_queries_are_those_of_the_reference(element: str) -> None:
-    for kernel, constants, launch in (
-        ("attention_delta", {"D": 64, "BM": 64}, {"B": 2, "T": 70, "HKV": 2, "G": 2}),
-        ("attention_terms", {"BLOCK": 128}, {"N": 333, "inverse": 11.3}),
-    ):
-        (trial,) = trials(request(kernel, {"E": element, **constants}, launch))
-        assert trial.right, trial
+    launch = {"B": 2, "T": 70, "HKV": 2, "G": 2}
+    (trial,) = trials(request("attention_delta", {"E": element, "D": 64, "BM": 64}, launch))
+    assert trial.right, trial
 
 
 @pytest.mark.parametrize("visible", VISIBLE)
@@ -62,10 +60,8 @@ def test_gradients_are_finite_differences(visible: str) -> None:
     dout, scale, step = random.normal(size=q.shape), 0.3, 1e-5
     out, lse = reference.attention(q, k, v, **shown, scale=scale)
     delta = reference.attention_delta(out, dout)
-    terms = np.zeros((*lse.shape, 16))
-    terms[..., 0], terms[..., 3] = -lse / scale / 256, -delta / 256
     dq = reference.attention_backward_q(q, k, v, dout, lse, delta, **shown, scale=scale)
-    dk, dv = reference.attention_backward_kv(q, k, v, dout, terms, **shown, scale=scale)
+    dk, dv = reference.attention_backward_kv(q, k, v, dout, lse, delta, **shown, scale=scale)
     for name, gradient in (("q", dq), ("k", dk), ("v", dv)):
         inputs = {"q": q, "k": k, "v": v}
         direction = random.normal(size=gradient.shape)
@@ -85,45 +81,56 @@ def test_a_query_without_keys_has_no_output_and_no_gradient(kernel: str) -> None
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The artifact of a kernel in bf16 for sm_90a, of heads of 64 if it has such; built once."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
+    """The artifact of a kernel in bf16 for heads of some size: for sm_90a, or sm_100a if it has none; built once."""
     folder = tmp_path_factory.mktemp("kernels")
     shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
     entries = [entry for entry in BUILD.entries if entry.name.startswith("attention")]
-    assert {entry.name for entry in entries} == {*SMALL, "attention_delta", "attention_terms"}
+    assert {entry.name for entry in entries} == {*SMALL, "attention_delta"}
     assert all(entry.budget == {"spill_bytes": 0} for entry in entries)
     text, _, section = (FOLDER / "build.toml").read_text(encoding="utf-8").partition("# Attention\n")
     head = text[: text.index("[[kernel]]")]
-    section = section.replace('E = ["bf16", "f16"]', 'E = "bf16"').replace("D = [64, 128]", "D = 64")
+    section = section.replace('E = ["bf16", "f16"]', 'E = "bf16"')
     (folder / "build.toml").write_text(head + section, encoding="utf-8")
 
     @cache
-    def build(kernel: str) -> Path:
+    def artifacts(kernel: str) -> Path:
+        chip = "sm_90" if kernel in TILES else "sm_100"
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TILEC_CACHE_DIR", str(folder / "store"))
-            command = ["build", kernel, "--project", str(folder), "--jobs", "1", "--arch", "sm_90"]
+            command = ["build", kernel, "--project", str(folder), "--jobs", "1", "--arch", chip]
             assert commands.run(command) == 0
-        (path,) = (folder / "artifacts/build/sm_90a").glob(f"{kernel}-*.json")
+        return folder / f"artifacts/build/{chip}a"
+
+    def build(kernel: str, size: int) -> Path:
+        (path,) = artifacts(kernel).glob(f"{kernel}-*-D={size}-*.json")
         return path
 
     return build
 
 
-@pytest.mark.parametrize("kernel", first(1, list(SMALL)))
-def test_nothing_spills_and_products_are_fed_by_tensor_copies(kernel: str, built: Callable[[str], Path]) -> None:
-    ptx = built(kernel).with_suffix(".ptx").read_text()
-    assert json.loads(built(kernel).read_text())["resources"]["spill_bytes"] == 0
-    product = "wgmma.mma_async" if kernel == "attention" else "mma.sync"
-    assert product in ptx and "cp.async.bulk.tensor" in ptx
-    assert not any(f"{access}.shared.b16" in ptx for access in ("ld", "st"))
+BUILT = [
+    ("attention_backward_kv", 128), ("attention", 64), ("attention_backward_q", 128), ("attention_backward_kv", 64),
+    ("attention", 128), ("attention_backward_q", 64), ("attention_backward_k", 128), ("attention_backward_v", 128),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kernel", first(3, ["attention", "attention_delta", "attention_terms", *list(SMALL)[1:]]))
-def test_emulated_launches_are_clean_and_right(kernel: str, built: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(("kernel", "size"), first(1, BUILT))
+def test_nothing_spills_and_products_are_fed_by_tensor_copies(
+    kernel: str, size: int, built: Callable[[str, int], Path]
+) -> None:  # fmt: skip
+    ptx = built(kernel, size).with_suffix(".ptx").read_text()
+    assert json.loads(built(kernel, size).read_text())["resources"]["spill_bytes"] == 0
+    assert ("wgmma.mma_async" in ptx) == (kernel in TILES) and ("mma.sync" in ptx) == (kernel not in TILES)
+    assert "cp.async.bulk.tensor" in ptx and not any(f"{access}.shared.b16" in ptx for access in ("ld", "st"))
+
+
+@pytest.mark.parametrize(("kernel", "size"), first(3, [*BUILT[:2], ("attention_delta", 64), *BUILT[2:]]))
+def test_emulated_launches_are_clean_and_right(kernel: str, size: int, built: Callable[[str, int], Path]) -> None:
     """In bf16; errors relative to the largest element."""
-    manifest = manifest_from_json(json.loads(built(kernel).read_text()))
-    ptx, contract = built(kernel).with_suffix(".ptx").read_text(), Contract.of_manifest(manifest)
-    wanted = {**ODD, "B": 1, "N": 333, **VISIBLE["window"], "scale": 0.05, "inverse": 11.3}
+    manifest = manifest_from_json(json.loads(built(kernel, size).read_text()))
+    ptx, contract = built(kernel, size).with_suffix(".ptx").read_text(), Contract.of_manifest(manifest)
+    wanted = {**ODD, "B": 1, **VISIBLE["window"], "scale": 0.05}
     given = ",".join(f"{name}={value}" for name, value in wanted.items() if name in contract.names)
     values = small_launches(contract, given_values(given))[0]
     for seed in range(3):

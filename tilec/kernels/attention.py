@@ -26,11 +26,17 @@ Tiles = Mapping[int, tuple[int, int]]
 """BM and BN for each size of a head."""
 TILES: Final[Mapping[str, Tiles]] = {
     "attention": {64: (128, 128), 128: (128, 128)},
+    "attention_backward_q": {64: (128, 128), 128: (128, 112)},
+    "attention_backward_kv": {64: (112, 128), 128: (64, 128)},
+}
+DATA_CENTER_TILES: Final[Mapping[str, Tiles]] = {
+    "attention": {64: (128, 128), 128: (128, 128)},
     "attention_backward_q": {64: (128, 80), 128: (128, 48)},
-    "attention_backward_kv": {64: (80, 128)},
+    "attention_backward_kv": {64: (64, 128)},
     "attention_backward_k": {128: (64, 128)},
     "attention_backward_v": {128: (128, 128)},
 }
+"""The same for chips of compute capability 10, whose products of gradients take their operands from registers."""
 SMALL_TILES: Final[Mapping[str, Tiles]] = {
     "attention": {64: (128, 64), 128: (128, 64)},
     "attention_backward_q": {64: (128, 32), 128: (128, 32)},
@@ -39,6 +45,7 @@ SMALL_TILES: Final[Mapping[str, Tiles]] = {
     "attention_backward_v": {128: (32, 128)},
 }
 """The same for chips of compute capability 12, whose blocks have 99 KB of shared memory."""
+OTHER_TILES: Final = {"sm_10": DATA_CENTER_TILES, "sm_12": SMALL_TILES}
 
 
 def attention(
@@ -99,16 +106,20 @@ def _strided(x: Any) -> Any:
 
 @cache
 def _of_device(ordinal: int) -> Mapping[str, Tiles]:
-    return SMALL_TILES if current_device().architecture.startswith("sm_12") else TILES
+    return OTHER_TILES.get(current_device().architecture[:5], TILES)
+
+
+def _current() -> Mapping[str, Tiles]:
+    """The tiles that are prebuilt for the current device; without one, as when tracing, those of most."""
+    try:
+        return _of_device(current_device().ordinal)
+    except (DriverError, LaunchError):
+        return TILES
 
 
 def _tiles(kernel: str, known: Mapping[str, Any]) -> dict[str, int]:
-    """The tile of a kernel that is prebuilt for the current device; without one, as when tracing, that of most."""
-    try:
-        tiles = _of_device(current_device().ordinal)
-    except (DriverError, LaunchError):
-        tiles = TILES
-    rows, columns = tiles[kernel][int(known["D"])]  # of a traced call it may be symbolic
+    """The tile of a kernel."""
+    rows, columns = _current()[kernel][int(known["D"])]  # of a traced call it may be symbolic
     return {"BM": rows, "BN": columns}
 
 
@@ -129,20 +140,16 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     if ctx.needs_input_grad[0]:
         dq = _backward_q()(q, k, v, dout, lse, delta, *visible)
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        terms = q.new_empty((lse.numel(), 16))
-        _terms()(lse.reshape(-1), delta.reshape(-1), terms, 1.0 / ctx.scale)
-        terms = terms.reshape(*lse.shape, 16)
-        if q.shape[4] == SIZES[0]:
-            dk, dv = _backward_kv()(q, k, v, dout, terms, *visible)
+        if int(q.shape[4]) in _current()["attention_backward_kv"]:
+            dk, dv = _backward_kv()(q, k, v, dout, lse, delta, *visible)
         else:
-            dk = _backward_k()(q, k, v, dout, terms, *visible) if ctx.needs_input_grad[1] else None
-            dv = _backward_v()(q, k, dout, terms, *visible) if ctx.needs_input_grad[2] else None
+            dk = _backward_k()(q, k, v, dout, lse, delta, *visible) if ctx.needs_input_grad[1] else None
+            dv = _backward_v()(q, k, dout, lse, *visible) if ctx.needs_input_grad[2] else None
     return dq, dk, dv, None, None, None
 
 
 _attention = library_op("attention", lambda known: _tiles("attention", known), gradient=(_backward, _keep))
 _delta = library_op("attention_delta", {"BM": 64})
-_terms = library_op("attention_terms", {"BLOCK": 128}, mutates=("terms",))
 _backward_q = library_op("attention_backward_q", lambda known: _tiles("attention_backward_q", known))
 _backward_kv = library_op("attention_backward_kv", lambda known: _tiles("attention_backward_kv", known))
 _backward_k = library_op("attention_backward_k", lambda known: _tiles("attention_backward_k", known))

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, VB, VH, VS, B, D, E, G, S, T, units
+from attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, VB, VH, VS, B, D, E, G, S, T
 
 import tilec as tl
 
@@ -13,7 +13,8 @@ def attention_backward_k(
     k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, Literal[1]]],
     v: tl.In[E, B, S, HKV, D, tl.Strides[VB, VS, VH, Literal[1]]],
     dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, Literal[1]]],
-    terms: tl.In[E, B, HKV, G, T, Literal[16]],
+    lse: tl.In[tl.f32, B, HKV, G, T],
+    delta: tl.In[tl.f32, B, HKV, G, T],
     dk: tl.Out[E, B, S, HKV, D],
     before: tl.i32,
     after: tl.i32,
@@ -27,8 +28,7 @@ def attention_backward_k(
     """A block has BN keys of a head, and goes through the queries of the G heads that share it, BM at a time, in a fixed order.
 
     Scores are transposed, so that threads hold the left operand of the next product in the registers where they computed it.
-    Two more products, of `terms`, begin the sums, so that nothing is loaded for single queries. A tile is loaded twice if it
-    is a right operand both as it is and transposed: shared memory holds either.
+    Sums begin at `-lse / scale` and `-delta`, so that threads need registers for neither.
     """
     tl.requires(T <= 16777216, S <= 16777216, G <= 64)
     tl.requires(before >= 0, before <= 16777216, after >= 0, after <= 16777216)
@@ -39,9 +39,7 @@ def attention_backward_k(
     head, n, b = tl.bid(0), tl.bid(1), tl.bid(2)
     keys = tl.reshape(tl.load(k, (b, n, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
     values = tl.reshape(tl.load(v, (b, n, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
-    of_log_sum = units(BN, 0).astype(E)
-    of_delta = units(BN, 3).astype(E)
-    log2_scale = scale * LOG2E
+    log2_scale, inverse = scale * LOG2E, 1.0 / scale
     keys_sum = tl.zeros((BN, D), tl.f32)
     position = n * BN + T - S
     begin = min(max(position - after, 0), T) // BM
@@ -50,13 +48,13 @@ def attention_backward_k(
         member, m = step // max(count, 1), begin + step % max(count, 1)
         query = tl.reshape(tl.load(q, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
         grad = tl.reshape(tl.load(dout, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
-        query_again = tl.reshape(tl.load(q, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
-        row_terms = tl.reshape(tl.load(terms, (b, head, member, m, 0), shape=(1, 1, 1, BM, 16), pad=0), (BM, 16))
-        s = tl.mma(keys, query.T, tl.mma(of_log_sum, row_terms.T, tl.zeros((BN, BM), tl.f32)))
-        dp = tl.mma(values, grad.T, tl.mma(of_delta, row_terms.T, tl.zeros((BN, BM), tl.f32)))
+        log_sum = tl.reshape(tl.load(lse, (b, head, member, m), shape=(1, 1, 1, BM), pad=tl.inf), (1, BM))
+        own = tl.reshape(tl.load(delta, (b, head, member, m), shape=(1, 1, 1, BM), pad=0), (1, BM))
+        s = tl.mma(keys, query.T, tl.broadcast_to(log_sum * -inverse, (BN, BM)))
+        dp = tl.mma(values, grad.T, tl.broadcast_to(-own, (BN, BM)))
         p = tl.exp2(tl.minimum(s * log2_scale, 0.0))
         if m * BM + BM - 1 - before > position or m * BM + after < position + BN - 1:
             distance = (m * BM - position + tl.arange(BM))[None, :] - tl.arange(BN)[:, None]
             p = tl.where((distance <= before) & (distance >= -after), p, 0.0)
-        keys_sum = tl.mma(tl.astype(p * dp, E), query_again, keys_sum)
+        keys_sum = tl.mma(tl.astype(p * dp, E), query, keys_sum)
     tl.store(dk, (b, n, head, 0), tl.reshape(tl.astype(keys_sum * scale, E), (1, BN, 1, D)), mask=True)

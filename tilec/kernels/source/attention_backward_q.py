@@ -27,8 +27,7 @@ def attention_backward_q(
 ):
     """A block has BM queries of a head, and goes through the keys, BN at a time.
 
-    Keys are loaded twice, as a right operand as they are and transposed. Exponentials are at most 1, so that keys past the last
-    one, which are 0, add 0.
+    Exponentials are at most 1, so that keys past the last one, which are 0, add 0.
     """
     tl.requires(T <= 16777216, S <= 16777216)
     tl.requires(before >= 0, before <= 16777216, after >= 0, after <= 16777216)
@@ -50,7 +49,6 @@ def attention_backward_q(
     whole = (position + after + 1) // BN
     for j in range(begin, tl.cdiv(max(min(position + BM + after, S), 0), BN)):
         keys = tl.reshape(tl.load(k, (b, j, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
-        keys_again = tl.reshape(tl.load(k, (b, j, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
         values = tl.reshape(tl.load(v, (b, j, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
         s = tl.mma(query, keys.T, tl.zeros((BM, BN), tl.f32))
         dp = tl.mma(grad, values.T, tl.zeros((BM, BN), tl.f32))
@@ -58,5 +56,5 @@ def attention_backward_q(
         if j * BN < inside or j >= whole:
             distance = (j * BN - position + tl.arange(BN))[None, :] - tl.arange(BM)[:, None]
             p = tl.where((distance >= -before) & (distance <= after), p, 0.0)
-        acc = tl.mma(tl.astype(p * (dp - own[:, None]), E), keys_again, acc)
+        acc = tl.mma(tl.astype(p * (dp - own[:, None]), E), keys, acc)
     tl.store(dq, (b, m, head, member, 0), tl.reshape(tl.astype(acc * scale, E), (1, BM, 1, 1, D)), mask=True)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, B, D, E, G, S, T, units
+from attention_parts import HKV, KB, KH, KS, LOG2E, OB, OG, OH, OT, QB, QG, QH, QT, B, D, E, G, S, T
 
 import tilec as tl
 
@@ -12,7 +12,7 @@ def attention_backward_v(
     q: tl.In[E, B, T, HKV, G, D, tl.Strides[QB, QT, QH, QG, Literal[1]]],
     k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, Literal[1]]],
     dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, Literal[1]]],
-    terms: tl.In[E, B, HKV, G, T, Literal[16]],
+    lse: tl.In[tl.f32, B, HKV, G, T],
     dv: tl.Out[E, B, S, HKV, D],
     before: tl.i32,
     after: tl.i32,
@@ -26,8 +26,7 @@ def attention_backward_v(
     """A block has BN keys of a head, and goes through the queries of the G heads that share it, BM at a time, in a fixed order.
 
     Scores are transposed, so that threads hold the left operand of the next product in the registers where they computed it.
-    Two more products, of `terms`, begin the sums, so that nothing is loaded for single queries. A tile is loaded twice if it
-    is a right operand both as it is and transposed: shared memory holds either.
+    Sums begin at `-lse / scale`, so that threads need no registers for it.
     """
     tl.requires(T <= 16777216, S <= 16777216, G <= 64)
     tl.requires(before >= 0, before <= 16777216, after >= 0, after <= 16777216)
@@ -37,8 +36,7 @@ def attention_backward_v(
     tl.grid(HKV, tl.cdiv(S, BN), B)
     head, n, b = tl.bid(0), tl.bid(1), tl.bid(2)
     keys = tl.reshape(tl.load(k, (b, n, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
-    of_log_sum = units(BN, 0).astype(E)
-    log2_scale = scale * LOG2E
+    log2_scale, inverse = scale * LOG2E, 1.0 / scale
     values_sum = tl.zeros((BN, D), tl.f32)
     position = n * BN + T - S
     begin = min(max(position - after, 0), T) // BM
@@ -46,12 +44,12 @@ def attention_backward_v(
     for step in range(G * count):
         member, m = step // max(count, 1), begin + step % max(count, 1)
         query = tl.reshape(tl.load(q, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
-        grad_again = tl.reshape(tl.load(dout, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
-        row_terms = tl.reshape(tl.load(terms, (b, head, member, m, 0), shape=(1, 1, 1, BM, 16), pad=0), (BM, 16))
-        s = tl.mma(keys, query.T, tl.mma(of_log_sum, row_terms.T, tl.zeros((BN, BM), tl.f32)))
+        grad = tl.reshape(tl.load(dout, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
+        log_sum = tl.reshape(tl.load(lse, (b, head, member, m), shape=(1, 1, 1, BM), pad=tl.inf), (1, BM))
+        s = tl.mma(keys, query.T, tl.broadcast_to(log_sum * -inverse, (BN, BM)))
         p = tl.exp2(tl.minimum(s * log2_scale, 0.0))
         if m * BM + BM - 1 - before > position or m * BM + after < position + BN - 1:
             distance = (m * BM - position + tl.arange(BM))[None, :] - tl.arange(BN)[:, None]
             p = tl.where((distance <= before) & (distance >= -after), p, 0.0)
-        values_sum = tl.mma(tl.astype(p, E), grad_again, values_sum)
+        values_sum = tl.mma(tl.astype(p, E), grad, values_sum)
     tl.store(dv, (b, n, head, 0), tl.reshape(tl.astype(values_sum, E), (1, BN, 1, D)), mask=True)

@@ -88,11 +88,3 @@ class OH(tl.Dim):
 
 class OG(tl.Dim):
     """elements from head to head in a group of `dout`"""
-
-
-@tl.function
-def units(rows: int, first: int) -> tl.Tile:
-    """The left operand (rows, 16) whose product with `terms` (`attention_terms`) adds the three of them from column `first`."""
-    column = tl.broadcast_to(tl.arange(16)[None, :], (rows, 16))
-    unit = tl.where(column % 3 == 0, 256.0, tl.where(column % 3 == 1, 0.125, 0.00006103515625))
-    return tl.where((column >= first) & (column < first + 3), unit, 0.0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,9 +17,6 @@ TOLERANCES = dict.fromkeys(
     ("attention", "attention_backward_q", "attention_backward_k", "attention_backward_v", "attention_backward_kv"), 1.6e-2
 )
 """Of `tilec test`: probabilities and their gradients are rounded to the dtype of keys before they meet them."""
-DTYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
-UNITS = np.array([256.0, 0.125, 2.0**-14])
-"""What multiplies the three terms of a number."""
 
 
 def _wide(array: Array) -> Float:
@@ -52,18 +48,6 @@ def attention_delta(out: Array, dout: Array) -> Float:
     return np.einsum("bthgd,bthgd->bhgt", _wide(out), _wide(dout))
 
 
-def attention_terms(lse: Array, delta: Array, inverse: float, e: str) -> Float:
-    """Three roundings to the dtype, each of what is left of a number in f32."""
-    finite = np.where(np.isfinite(lse), lse, 0)
-    terms = np.zeros((lse.size, 16))
-    for first, number in ((0, -finite * np.float32(inverse)), (3, -delta)):
-        rest = _wide(number)
-        for index, unit in enumerate(UNITS):
-            terms[:, first + index] = _wide((rest / unit).astype(DTYPES[e]))
-            rest = rest - terms[:, first + index] * unit
-    return terms
-
-
 def _gradients(
     q: Array, k: Array, v: Array, dout: Array, lse: Float, delta: Float, before: int, after: int, scale: float
 ) -> tuple[Float, Float, Float]:
@@ -82,20 +66,19 @@ def attention_backward_q(
 
 
 def attention_backward_kv(
-    q: Array, k: Array, v: Array, dout: Array, terms: Array, before: int, after: int, scale: float
+    q: Array, k: Array, v: Array, dout: Array, lse: Array, delta: Array, before: int, after: int, scale: float
 ) -> tuple[Float, Float]:
-    log_sum, delta = -_wide(terms)[..., :3] @ UNITS * scale, -_wide(terms)[..., 3:6] @ UNITS
-    return _gradients(q, k, v, dout, log_sum, delta, before, after, scale)[1:]
+    return _gradients(q, k, v, dout, _wide(lse), _wide(delta), before, after, scale)[1:]
 
 
 def attention_backward_k(
-    q: Array, k: Array, v: Array, dout: Array, terms: Array, before: int, after: int, scale: float
+    q: Array, k: Array, v: Array, dout: Array, lse: Array, delta: Array, before: int, after: int, scale: float
 ) -> Float:
-    return attention_backward_kv(q, k, v, dout, terms, before, after, scale)[0]
+    return attention_backward_kv(q, k, v, dout, lse, delta, before, after, scale)[0]
 
 
-def attention_backward_v(q: Array, k: Array, dout: Array, terms: Array, before: int, after: int, scale: float) -> Float:
-    return attention_backward_kv(q, k, k, dout, terms, before, after, scale)[1]
+def attention_backward_v(q: Array, k: Array, dout: Array, lse: Array, before: int, after: int, scale: float) -> Float:
+    return attention_backward_kv(q, k, k, dout, lse, np.zeros_like(lse), before, after, scale)[1]
 
 
 def attention_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
@@ -118,14 +101,12 @@ def attention_backward_q_inputs(rng: np.random.Generator, dims: dict[str, Any]) 
 
 
 def attention_backward_kv_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    given = _saved(rng, dims)
-    terms = attention_terms(given.pop("lse").reshape(-1), given.pop("delta").reshape(-1), 1 / given["scale"], dims["E"])
-    return given | {"terms": terms.reshape(dims["B"], dims["HKV"], dims["G"], dims["T"], 16)}
+    return _saved(rng, dims)
 
 
 def attention_backward_k_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    return attention_backward_kv_inputs(rng, dims)
+    return _saved(rng, dims)
 
 
 def attention_backward_v_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    return {name: array for name, array in attention_backward_kv_inputs(rng, dims).items() if name != "v"}
+    return {name: array for name, array in _saved(rng, dims).items() if name not in ("v", "delta")}

@@ -4,7 +4,7 @@ In: a proven function, the target, and the build file's overrides. Out: a `Sched
 that cannot be satisfied is refused (E0809) at its location in the build file. Rules:
 
 1. Warps: a number that fits every MMA; without MMAs, enough that each thread's share of the largest tile fits its registers.
-2. Every loop that allows it is software-pipelined, with `wgmma` if its MMA allows. With `copy = "tma"` a producer role issues
+2. Every loop that allows it is software-pipelined, with `wgmma` if its MMAs allow. With `copy = "tma"` a producer role issues
    the copies, and one or two consumer warpgroups run the MMAs, of `wgmma` where the target has it, else of `mma.sync`.
    Back-to-back GEMMs and large accumulators also get registers from the producer (`setmaxnreg`).
 3. Stages: as many as let `blocks` blocks share an SM, at least two. Without `blocks`: at least three if two blocks can then

@@ -13,7 +13,7 @@ from tilec.ir.ops import Mma
 from tilec.ir.ops.tmem_ops import TmemReserve
 from tilec.ir.types import TMEM_COLUMNS, TmemSpaceType
 from tilec.passes.schedule.passes import STAGING, run_on_copy, through
-from tilec.passes.schedule.pipelining import back_to_back, tensor_staging
+from tilec.passes.schedule.pipelining import tensor_staging
 from tilec.passes.schedule.pipelining.staging import Candidate
 from tilec.passes.schedule.specialization import pairs, persistent, pingpong
 from tilec.target.families import TMA, Family
@@ -85,7 +85,7 @@ def tma_problem(function: Function, candidate: Candidate, family: Family, target
     elif chain is not None and function.cluster > 1:
         text = "back-to-back products are not those of a pair of blocks"
     elif chain is not None:
-        text = back_to_back.problem(function, chain) or ""
+        text = tensor_staging.problem(function, candidate.loop, chain.copied) or ""
     elif family not in candidate.families:
         product = f"product of two copied operands on {function.num_warps} warps"
         text = f"`{family.name}` does not make its {product} (`tilec explain E0809`)"

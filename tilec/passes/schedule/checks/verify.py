@@ -51,6 +51,7 @@ from tilec.passes.schedule.checks import (
     kept_maximum_check,
     pair_check,
     persistent_check,
+    product_wait_check,
     ring_check,
     store_check,
     tmem_check,
@@ -78,6 +79,7 @@ def verify(function: Function, target: Target) -> None:
     persistent_check.check(function)
     barrier_check.check(function)
     ring_check.check(function)
+    product_wait_check.check(function)
     store_check.check(function)
     kept_maximum_check.check(function)
 

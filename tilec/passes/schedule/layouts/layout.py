@@ -27,6 +27,7 @@ from tilec.ir.expr import const
 from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, natural, reshaped, with_axes, without_axis
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
+from tilec.ir.ops.sync_ops import Ring
 from tilec.ir.types import TensorType, TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
 from tilec.passes.schedule.layouts.propagation import propagate
@@ -102,18 +103,19 @@ class _Alignments:
 
 def _load_as_broadcast(function: Function, natural_of: NaturalLayout) -> None:
     """Give a load whose only use is a broadcast the broadcast's layout, so that several threads load the same elements: reading
-    a cached line again costs less than a conversion through shared memory."""
+    a cached line again costs less than a conversion through shared memory. With a producer, whose consumers should not meet
+    at a barrier in a loop, that is the layout that products need, also of loads from which threads compute what is repeated."""
     uses: dict[Value, int] = {}
     for op in function.body.walk():
         for value in op.operands:
             uses[value] = uses.get(value, 0) + 1
+    is_fed = any(isinstance(op, Ring) and op.sync == "mbarriers" for op in function.body.walk())
     for op in function.body.walk():
         if not isinstance(op, Broadcast) or not op.operands[0].tile.rank:
             continue
         value, axes = op.operands[0], list(range(op.result.tile.rank))
         repeated = {axis for axis, extent in enumerate(value.tile.shape) if extent == 1}
-        while uses[value] == 1 and isinstance(value.owner, Cast | Reshape):
-            source = value.owner.operands[0]
+        while uses[value] == 1 and (source := _source(value, is_fed)) is not None:
             if isinstance(value.owner, Reshape):
                 kept = [axes[axis] for axis, extent in enumerate(value.tile.shape) if extent > 1]
                 wide = [axis for axis, extent in enumerate(source.tile.shape) if extent > 1]
@@ -124,9 +126,29 @@ def _load_as_broadcast(function: Function, natural_of: NaturalLayout) -> None:
                     axes[axis] = outer
             value = source
         if uses[value] == 1 and isinstance(value.owner, Load) and value.layout is None:
-            layout = hidden(natural_of(op.result.tile.shape), repeated)
+            needed = op.result.layout if is_fed else None
+            layout = hidden((needed or natural_of(op.result.tile.shape)).in_space(MemorySpace.REGISTERS), repeated)
             numbers = {outer: axis for axis, outer in enumerate(axes) if outer >= 0}
             value.layout = with_axes(layout, numbers, value.tile.rank)
+
+
+def _source(value: Value, is_computed: bool) -> Value | None:
+    """The tile that a value is a cast or reshape of, or computed from with scalars and constants at most if `is_computed`; None
+    if there is no such tile."""
+    op = value.owner
+    if isinstance(op, Cast | Reshape):
+        return op.operands[0]
+    if not is_computed or not isinstance(op, Op) or not op.elementwise:
+        return None
+    tiles = [one for one in op.operands if not _is_uniform(one)]
+    return tiles[0] if len(tiles) == 1 else None
+
+
+def _is_uniform(value: Value) -> bool:
+    op = value.owner
+    if isinstance(op, Broadcast | Reshape):
+        return _is_uniform(op.operands[0])
+    return isinstance(op, Constant) or not value.tile.rank
 
 
 def _block(block: Block, natural_of: NaturalLayout) -> None:

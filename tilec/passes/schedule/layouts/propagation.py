@@ -93,6 +93,8 @@ class _State:
         return with_axes(layout, {old: new for new, old in enumerate(op.axes)}, op.result.tile.rank)
 
     def backward(self, op: Op) -> None:
+        if isinstance(op, Mma | GroupProduct) and isinstance(op.operands[-1].owner, Broadcast) and op.result.layout is not None:
+            op.operands[-1] = self.in_layout(op.operands[-1], op.result.layout)  # sums that begin at numbers of rows or columns
         if not op.elementwise or op.result.layout is None:
             return
         for index, value in enumerate(op.operands):

@@ -41,6 +41,11 @@ class BackToBack:
     streamed: tuple[Operand, Operand]
 
     @property
+    def copied(self) -> list[Operand]:
+        """The operands in shared memory."""
+        return [self.invariant, *self.streamed]
+
+    @property
     def unstaged_bytes(self) -> int:
         """Bytes of shared memory for the `invariant` operand."""
         return tensor_staging.staged_type(self.invariant, 1).bytes
@@ -95,17 +100,7 @@ class Rings:
 
     def pack(self, out: Emitter, pair: BackToBack, left: Value) -> Value:
         """The second MMA's left operand, packed into registers as the instruction reads it."""
-        f32_type, owner = TileType(f32, left.tile.shape), left.owner
-        if isinstance(owner, Cast) and owner.operands[0].type == f32_type:
-            left = owner.operands[0]
-        elif left.type != f32_type:
-            left = out.add(Cast(operands=[left]), f32_type)
-        rows, depth = left.tile.shape
-        dtype = pair.second.mma.operands[1].tile.dtype.name
-        packed = PackPairs(operands=[left], family=self.family.name, dtype=dtype, loc=pair.second.mma.loc)
-        result = out.add(packed, TileType(i32, (rows, depth // 2)))
-        result.layout = packed_operand(self.accumulator(pair.second.mma.result), depth)
-        return result
+        return packed(out, self.family, pair.second, left, self.accumulator(pair.second.mma.result))
 
     def start_second(self, out: Emitter, pair: BackToBack, left: Value, total: Value, position: RingPosition) -> Value:
         """Wait for the second MMA's right operand, then issue the MMA; `left` is packed."""
@@ -144,7 +139,7 @@ def find(
         return ()
     streamed = first.right, second.right
     pairs = (BackToBack(family, loop, first, second, invariant, streamed) for family in fed_by(TMA))
-    pairs = (pair for pair in pairs if pair.family.in_tensor_memory or _fits(pair, warps))
+    pairs = (pair for pair in pairs if _shares_no_operand(pair) and (pair.family.in_tensor_memory or _fits(pair, warps)))
     return tuple(pair for pair in pairs if not pair.family.runs_ahead or _is_back_to_back(pair))
 
 
@@ -154,14 +149,14 @@ def _fits(pair: BackToBack, warps: int) -> bool:
     operands by themselves take any that was found, if each has whole rows of both results."""
     family, issuers = pair.family, pair.family.issuers(warps)
     if not family.runs_ahead:
-        return all(product.grid.rows == warps for product in (pair.first, pair.second)) and _shares_no_operand(pair)
+        return all(product.grid.rows == warps for product in (pair.first, pair.second))
     rows, columns = pair.first.mma.result.tile.shape
     depth, width = pair.first.mma.operands[0].tile.shape[1], pair.second.mma.result.tile.shape[1]
     return (
         family.accumulators is MemorySpace.REGISTERS
         and issuers > 0
-        and pair.streamed[0].transposed
-        and not pair.streamed[1].transposed
+        and pair.first.transposed[1]
+        and not pair.second.transposed[1]
         and pair.second.mma.result.tile.shape[0] == rows
         and rows % (family.shape.rows * issuers) == 0
         and max(columns, width) <= family.shape.most_columns
@@ -195,9 +190,19 @@ def _is_back_to_back(pair: BackToBack) -> bool:
     return second.operands[0] in inside and first not in dependent_ops and second.operands[0].owner not in dependent_ops
 
 
-def problem(function: Function, pair: BackToBack) -> str | None:
-    """Why TMA copies cannot load a chain's operands; None if they can."""
-    return tensor_staging.problem(function, pair.loop, [pair.invariant, *pair.streamed])
+def packed(out: Emitter, family: Family, product: Product, left: Value, accumulator: Layout) -> Value:
+    """A computed left operand, packed into registers as an instruction reads it; `accumulator`: the MMA's."""
+    f32_type, owner = TileType(f32, left.tile.shape), left.owner
+    if isinstance(owner, Cast) and owner.operands[0].type == f32_type:
+        left = owner.operands[0]
+    elif left.type != f32_type:
+        left = out.add(Cast(operands=[left]), f32_type)
+    rows, depth = left.tile.shape
+    dtype = product.mma.operands[1].tile.dtype.name
+    pairs = PackPairs(operands=[left], family=family.name, dtype=dtype, loc=product.mma.loc)
+    result = out.add(pairs, TileType(i32, (rows, depth // 2)))
+    result.layout = packed_operand(accumulator, depth)
+    return result
 
 
 def becomes(replacement: Value, result: Value) -> None:

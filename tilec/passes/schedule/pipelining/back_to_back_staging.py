@@ -43,7 +43,8 @@ def pipeline(block: Block, pair: BackToBack, stages: int, warps: int, registers:
     block.ops[start:start] = setup.ops
     first = (rings.zero, rings.zero)
     fill_stage(before, pair.invariant, rings.rings[0], rings.buffers[0], first, pair.invariant.load.offsets)
-    before.ops.append(producer_loop(pair, rings))
+    filled = zip(pair.streamed, rings.rings[1:], rings.buffers[1:], strict=True)
+    before.ops.append(producer_loop(pair.loop, list(filled), rings.zero))
     before.add(Wait(operands=[rings.rings[0], *first]))
     loop_index = block.ops.index(pair.loop)
     consumer_loop = _reading_loop
@@ -79,18 +80,16 @@ def fill_stage(
     out.add(Commit(operands=[ring]))
 
 
-def producer_loop(pair: BackToBack, rings: Rings) -> For:
-    """The producer's loop, which issues the copies of each iteration."""
-    loop, body, producer_body, out = pair.loop, pair.loop.regions[0], Block(), Emitter()
-    result = For(
-        operands=[*loop.operands[:3], rings.zero, rings.zero], regions=[producer_body], variable=loop.variable, loc=loop.loc
-    )
-    mapping = {body.arguments[0]: producer_body.add_argument(TileType(i32), body.arguments[0].name)}
+def producer_loop(loop: For, filled: list[tuple[Operand, Value, Value]], zero: Value) -> For:
+    """The producer's loop, which issues the copies of each iteration; `filled`: each operand with its ring and buffer."""
+    producer_body, out = Block(), Emitter()
+    result = For(operands=[*loop.operands[:3], zero, zero], regions=[producer_body], variable=loop.variable, loc=loop.loc)
+    mapping = {loop.regions[0].arguments[0]: producer_body.add_argument(TileType(i32), loop.regions[0].arguments[0].name)}
     position = producer_body.add_argument(TileType(i32), "stage"), producer_body.add_argument(TileType(i32), "parity")
-    tensor_staging.repeat_offsets(out, body, list(pair.streamed), mapping)
-    for operand, ring, buffer in zip(pair.streamed, rings.rings[1:], rings.buffers[1:], strict=True):
+    tensor_staging.repeat_offsets(out, loop.regions[0], [operand for operand, _, _ in filled], mapping)
+    for operand, ring, buffer in filled:
         fill_stage(out, operand, ring, buffer, position, [mapping.get(value, value) for value in operand.load.offsets])
-    out.add(Yield(operands=list(tensor_staging.following(out, *position, rings.stages))))
+    out.add(Yield(operands=list(tensor_staging.following(out, *position, filled[0][1].ring.stages))))
     producer_body.ops = out.ops
     result.define(TileType(i32), TileType(i32), names=("stage", "parity"))
     return result

@@ -16,11 +16,10 @@ from tilec.target.schedule import PAIR
 
 @dataclass(eq=False, slots=True)
 class Operand:
-    """An operand of an `mma` that is copied through shared memory. `vector`: bytes per copy. `halved`: each block of a pair
-    copies half of the rows."""
+    """A load that is copied through shared memory, and that only MMAs read, as it is or transposed. `vector`: bytes per copy.
+    `halved`: each block of a pair copies half of the rows."""
 
     load: Load
-    transposed: bool
     vector: int
     whole: bool  # a row of the tensor is a multiple of `vector` bytes
     chain: list[Op]  # operations that compute the load's offsets from the loop variable, in program order
@@ -87,19 +86,20 @@ def staged_operand(
     users: dict[Value, list[Op]],
     facts: dict[Value, Range],
     known: dict[Load, Operand],
-) -> Operand | None:
-    """`value` as an operand copied in each iteration; None if it is not a load of this iteration, or cannot be copied."""
+) -> tuple[Operand | None, bool]:
+    """`value` as an operand copied in each iteration, and whether it is read transposed; None if it is not a load of this
+    iteration, or cannot be copied. One copy serves both: an operand may be either way round in shared memory."""
     found = _loaded(function, value)
     if found is None or found[0] not in loop.regions[0].ops:
-        return None
+        return None, False
     op, transposed = found
     if op in known:
-        return known[op] if known[op].transposed == transposed else None
+        return known[op], transposed
     chain = _offset_chain(loop, op)
-    operand = None if chain is None else _operand(function, op, transposed, users, facts, chain)
+    operand = None if chain is None else _operand(function, op, users, facts, chain)
     if operand is not None:
         known[op] = operand
-    return operand
+    return operand, transposed
 
 
 def invariant_operand(
@@ -109,7 +109,7 @@ def invariant_operand(
     found = _loaded(function, value)
     if found is None or found[0] not in function.body.ops or found[1]:
         return None
-    return _operand(function, found[0], False, users, facts, [])
+    return _operand(function, found[0], users, facts, [])
 
 
 def _loaded(function: Function, value: Value) -> tuple[Load, bool] | None:
@@ -137,7 +137,6 @@ def _loaded(function: Function, value: Value) -> tuple[Load, bool] | None:
 def _operand(
     function: Function,
     op: Load,
-    transposed: bool,
     users: dict[Value, list[Op]],
     facts: dict[Value, Range],
     chain: list[Op],
@@ -146,7 +145,7 @@ def _operand(
     if vector == 0 or not _feeds_mma_only(op.result, users):
         return None
     row_bytes = expr_divisor(op.source.tensor.dims[-1], promised_symbols(function)) * op.source.tensor.dtype.bytes
-    return Operand(op, transposed, vector, row_bytes % vector == 0, chain)
+    return Operand(op, vector, row_bytes % vector == 0, chain)
 
 
 def is_written(function: Function, tensor: Value) -> bool:

@@ -18,12 +18,14 @@ from tilec.passes.schedule.pipelining.staged_loads import Operand
 
 @dataclass(eq=False, slots=True)
 class Product:
-    """An `mma` of the loop body; `left` or `right` is None if that operand is in registers, never both."""
+    """An `mma` of the loop body; `left` or `right` is None if that operand is in registers, never both. `transposed`: whether
+    each is the transpose of what is copied."""
 
     mma: Mma
     grid: WarpGrid
     left: Operand | None
     right: Operand | None
+    transposed: tuple[bool, bool] = (False, False)
 
     @property
     def operands(self) -> list[Operand]:
@@ -138,20 +140,22 @@ def sliced(product: Product, current: Value, left_stage: Value | None = None) ->
 def _read_slice(out: Emitter, product: Product, stages: tuple[Value, Value], k: int) -> tuple[Value, Value]:
     """Columns `k` to `k + 16` of the left operand and rows `k` to `k + 16` of the right one."""
     rows, columns = product.mma.result.tile.shape
-    a = _slice(out, product.left, product.mma.operands[0], stages[0], (rows, mma_sync.K), (0, k))
-    b = _slice(out, product.right, product.mma.operands[1], stages[1], (mma_sync.K, columns), (k, 0))
+    a = _slice(out, product, 0, stages[0], (rows, mma_sync.K), (0, k))
+    b = _slice(out, product, 1, stages[1], (mma_sync.K, columns), (k, 0))
     a.layout = mma_sync.operand_a(rows, mma_sync.K, product.grid)
     b.layout = mma_sync.operand_b(mma_sync.K, columns, product.grid)
     return a, b
 
 
 def _slice(
-    out: Emitter, operand: Operand | None, in_registers: Value, current: Value, shape: tuple[int, int], origin: tuple[int, int]
-) -> Value:
+    out: Emitter, product: Product, index: int, current: Value, shape: tuple[int, int], origin: tuple[int, int]
+) -> Value:  # fmt: skip
+    """The box of an operand at `origin`; `index` 0 is the left one."""
+    operand, in_registers = (product.left, product.right)[index], product.mma.operands[index]
     tile = TileType(in_registers.tile.dtype, shape)
     row, column = origin
     if operand is None:
         return out.add(Part(operands=[in_registers], row=row, column=column), tile)
     assert operand.buffer is not None
-    shared = SharedLoad(operands=[operand.buffer, current], row=row, column=column, transposed=operand.transposed)
+    shared = SharedLoad(operands=[operand.buffer, current], row=row, column=column, transposed=product.transposed[index])
     return out.add(shared, tile)

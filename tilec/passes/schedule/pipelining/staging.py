@@ -32,13 +32,16 @@ from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
 from tilec.passes.schedule.pipelining import (
-    back_to_back,
     back_to_back_staging,
     direct_products,
+    fused_staging,
+    product_chains,
     tensor_staging,
     tmem_attention,
     tmem_staging,
 )
+from tilec.passes.schedule.pipelining.fused_products import FusedProducts
+from tilec.passes.schedule.pipelining.product_chains import Chain
 from tilec.passes.schedule.pipelining.staged_loads import (
     Operand,
     invariant_operand,
@@ -77,11 +80,11 @@ class Candidate:
     unstaged_bytes: int
     stage_bytes: int
     families: tuple[Family, ...]
-    chains: tuple[back_to_back.BackToBack, ...] = ()
+    chains: tuple[Chain, ...] = ()
 
-    def chain(self, family: Family) -> back_to_back.BackToBack | None:
-        """The back-to-back GEMM that the loop is for a family; None if it is none."""
-        return next((pair for pair in self.chains if pair.family is family), None)
+    def chain(self, family: Family) -> Chain | None:
+        """The back-to-back GEMM, or else the fused products, that the loop is for a family; None if it is neither."""
+        return next((chain for chain in self.chains if chain.family is family), None)
 
 
 Decide = Callable[[Candidate], Pipeline]
@@ -135,9 +138,8 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
                 ):  # only `cp.async` may copy a written tensor
                     candidate = dataclasses.replace(candidate, families=(MMA_SYNC,))
                 else:
-                    chains = back_to_back.find(function, loop, warps, products, invariant)
-                    fitting = (one for one in chains if not one.family.in_tensor_memory or tmem_attention.fits(one, warps))
-                    candidate = dataclasses.replace(candidate, chains=tuple(fitting))
+                    chains = product_chains.find(function, loop, warps, products, invariant, facts, max_accumulators)
+                    candidate = dataclasses.replace(candidate, chains=chains)
                 _pipeline(function, block, candidate, known, decide, registers)
     for block in _blocks(function.body):
         _assign_other_layouts(block, warps, by_rows)
@@ -220,9 +222,10 @@ def _find_products(function: Function, loop: For, facts: dict[Value, Range], war
     for op in loop.regions[0].ops:
         grid = _grid_of(op, warps, by_rows) if isinstance(op, Mma) and op.result.tile.rank == 2 else None
         if isinstance(op, Mma) and grid is not None:
-            left, right = (staged_operand(function, loop, value, users, facts, known) for value in op.operands[:2])
+            pairs = [staged_operand(function, loop, value, users, facts, known) for value in op.operands[:2]]
+            (left, left_transposed), (right, right_transposed) = pairs
             if left is not None or right is not None:
-                found.append(Product(op, grid, left, right))
+                found.append(Product(op, grid, left, right, (left_transposed, right_transposed)))
     return found
 
 
@@ -256,6 +259,9 @@ def _pipeline(
         return
     loop, products, operands, used_bytes = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
     chain = candidate.chain(family) if decided.copy == TMA else None
+    if isinstance(chain, FusedProducts):
+        fused_staging.pipeline(block, chain, stages, warps)
+        return
     if chain is not None and family.in_tensor_memory:
         tmem_attention.pipeline(function, block, chain, stages)
         return

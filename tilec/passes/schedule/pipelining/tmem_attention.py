@@ -47,8 +47,8 @@ def fits(pair: BackToBack, warps: int) -> bool:
     depth, width = first.operands[0].tile.shape[1], second.result.tile.shape[1]
     left = second.operands[0].tile.dtype
     return (
-        pair.streamed[0].transposed
-        and not pair.streamed[1].transposed
+        pair.first.transposed[1]
+        and not pair.second.transposed[1]
         and second.result.tile.shape[0] == rows
         and tcgen05_rows.fits(rows, columns, warps)
         and tcgen05_rows.fits(rows, width, warps)
@@ -129,7 +129,8 @@ def pipeline(function: Function, block: Block, pair: BackToBack, stages: int) ->
     first, invariant = (rings.zero, rings.zero), pair.invariant
     has_iteration = before.compare("lt", loop.lower, loop.upper)
     back_to_back_staging.fill_stage(before, invariant, rings.rings[0], rings.buffers[0], first, invariant.load.offsets)
-    before.ops.append(back_to_back_staging.producer_loop(pair, rings))
+    filled = list(zip(pair.streamed, rings.rings[1:], rings.buffers[1:], strict=True))
+    before.ops.append(back_to_back_staging.producer_loop(pair.loop, filled, rings.zero))
     products = Emitter()
     products.add(Wait(operands=[rings.rings[0], *first]))
     position = _first_products(products, chain)

@@ -34,7 +34,7 @@ def suits(family: Family, loop: For, products: list[Product], warps: int, max_ac
         return False
     (product,) = products
     left, right, mma = product.left, product.right, product.mma
-    if left is None or right is None or left.transposed or not right.transposed:
+    if left is None or right is None or left is right or product.transposed != (False, True):
         return False
     rows, columns = mma.result.tile.shape
     row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}

@@ -1,0 +1,158 @@
+"""Pipelines a loop of several asynchronous MMAs with TMA: `staging` for `fused_products`.
+
+With s stages, such a loop becomes two, one for each role (`roles`):
+
+    rings of mbarriers; fence; barrier                                        at the start of the kernel
+    producer:   acquire, copy, commit each operand that stays                 once
+                each iteration: acquire, copy, commit each other operand      up to s iterations ahead
+    consumers:  wait for the operands that stay
+                each iteration, in the order of the kernel:
+                    an MMA: wait for the stages that it reads, unless that was done; start it
+                    whatever uses an MMA's result: wait for it before; MMAs that started later go on
+                    an operand's last MMA is complete: release its stage
+                    at the end, wait for all MMAs
+
+Each operand has its own ring. An MMA is complete once those before it are, so the wait for an MMA leaves as many unfinished as
+started after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilec.atoms import tma
+from tilec.ir.core import Block, Value
+from tilec.ir.layouts.layout import Layout
+from tilec.ir.ops import Mma
+from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.staging_ops import GroupMma, RegisterGroupMma, SharedAlloc, WaitMma
+from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Release, Ring, SharedFree, Wait
+from tilec.ir.types import RingType, TileType, i32
+from tilec.passes.schedule.pipelining import tensor_staging
+from tilec.passes.schedule.pipelining.back_to_back import RingPosition, becomes, packed
+from tilec.passes.schedule.pipelining.back_to_back_staging import fill_stage, producer_loop
+from tilec.passes.schedule.pipelining.fused_products import FusedProducts
+from tilec.passes.schedule.pipelining.staged_loads import Operand, without_dead
+from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
+from tilec.passes.schedule.pipelining.warpgroups import accumulator
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Staged:
+    """Ring and buffer of an operand."""
+
+    ring: Value
+    buffer: Value
+
+
+def pipeline(block: Block, fused: FusedProducts, stages: int, warps: int) -> None:
+    """Replace the loop in `block`; `warps` consumer warps run the MMAs."""
+    setup, before = Emitter(), Emitter()
+    staged = _rings(setup, fused, stages, warps)
+    setup.add(ProxyFence())
+    setup.add(Barrier())
+    # Allocated at the start: the producer fills the rings early, so scratch used before the loop must not share their bytes.
+    start = next((index + 1 for index, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
+    block.ops[start:start] = setup.ops
+    zero = before.number(0)
+    for operand in fused.invariants:
+        fill_stage(before, operand, staged[operand].ring, staged[operand].buffer, (zero, zero), operand.load.offsets)
+    filled = [(operand, staged[operand].ring, staged[operand].buffer) for operand in fused.streamed]
+    before.ops.append(producer_loop(fused.loop, filled, zero))
+    for operand in fused.invariants:
+        before.add(Wait(operands=[staged[operand].ring, zero, zero]))
+    index = block.ops.index(fused.loop)
+    free = SharedFree(operands=[one.buffer for one in staged.values()])
+    _Consumers(fused, staged, zero, warps).rewrite()
+    block.ops[index : index + 1] = [*before.ops, fused.loop, free]
+    block.ops = without_dead(block.ops)
+
+
+def _rings(out: Emitter, fused: FusedProducts, stages: int, warps: int) -> dict[Operand, Staged]:
+    """A ring and a buffer for each operand, which `warps` warps read."""
+    offset, end, result = 0, tensor_staging.HEAD_BYTES, dict[Operand, Staged]()
+    for operand in fused.copied:
+        count = stages if operand in fused.streamed else 1
+        ring, type_ = Ring(sync="mbarriers", readers=warps, offset=offset), tensor_staging.staged_type(operand, count)
+        value = out.add(ring, RingType(count))
+        alloc = SharedAlloc(operands=[value], offset=end, alignment=tma.ALIGNMENT)
+        result[operand] = Staged(value, out.add(alloc, type_))
+        offset, end = offset + ring.bytes, end + type_.bytes
+    assert offset <= tensor_staging.HEAD_BYTES
+    return result
+
+
+@dataclass(eq=False, slots=True)
+class _Consumers:
+    """Rewrites the loop to that of the consumers. `started`: MMAs of this iteration in the order in which they started, with
+    what each will have computed; `waited`: how many of them are complete."""
+
+    fused: FusedProducts
+    staged: dict[Operand, Staged]
+    zero: Value
+    warps: int
+    out: Emitter = field(default_factory=Emitter)
+    ready: set[Operand] = field(default_factory=set[Operand])
+    started: list[tuple[Product, Value]] = field(default_factory=list[tuple[Product, Value]])
+    waited: int = 0
+
+    def rewrite(self) -> None:
+        loop, body = self.fused.loop, self.fused.loop.regions[0]
+        loop.operands += [self.zero, self.zero]
+        position = body.add_argument(TileType(i32), "stage"), body.add_argument(TileType(i32), "parity")
+        by_mma = {product.mma: product for product in self.fused.products}
+        for op in body.ops[:-1]:
+            self.wait_for({value for inner in Block(ops=[op]).walk() for value in inner.operands}, position)
+            product = by_mma.get(op) if isinstance(op, Mma) else None
+            if product is None:
+                self.out.ops.append(op)
+            else:
+                self.start(product, position)
+        self.wait_for({product.mma.result for product in self.fused.products}, position)
+        stages = self.staged[self.fused.streamed[0]].ring.ring.stages
+        body.ops[-1].operands += tensor_staging.following(self.out, *position, stages)
+        body.ops = without_dead([*self.out.ops, body.ops[-1]])
+        loop.results += [Value(TileType(i32), name, loop) for name in ("stage", "parity")]
+
+    def start(self, product: Product, position: RingPosition) -> None:
+        """Wait for the stages that the MMA reads, and issue it."""
+        left, right, mma = self.fused.lefts[self.fused.products.index(product)], product.right, product.mma
+        assert right is not None
+        for operand in self.fused.reads(product):
+            if operand in self.fused.streamed and operand not in self.ready:
+                self.out.add(Wait(operands=[self.staged[operand].ring, *position]))
+                self.ready.add(operand)
+        layout = self.accumulator(mma.result)
+        read = [self.staged[right].buffer, position[0]]
+        if left is None:
+            computed = packed(self.out, self.fused.family, product, mma.operands[0], layout)
+            op = RegisterGroupMma(operands=[computed, *read, mma.operands[2]], family=self.fused.family.name, loc=mma.loc)
+        else:
+            stage = position[0] if left in self.fused.streamed else self.zero
+            operands = [self.staged[left].buffer, stage, *read, mma.operands[2]]
+            op = GroupMma(operands=operands, family=self.fused.family.name, loc=mma.loc)
+        result = self.out.add(op, mma.result.tile)
+        result.layout = layout
+        self.started.append((product, result))
+
+    def wait_for(self, values: set[Value], position: RingPosition) -> None:
+        """Wait for the MMAs with these results and for those before them; release the stages that no other MMA reads."""
+        last = max((index for index, (product, _) in enumerate(self.started) if product.mma.result in values), default=-1)
+        for index in range(self.waited, last + 1):
+            product, started = self.started[index]
+            pending = len(self.started) - 1 - index
+            wait = WaitMma(operands=[started], family=self.fused.family.name, pending=pending)
+            becomes(self.out.add(wait, started.tile), product.mma.result)
+            product.mma.result.layout = started.layout
+            self.waited = index + 1
+            for operand in self.fused.reads(product):
+                if operand in self.fused.streamed and not any(operand in self.fused.reads(p) for p in self.unfinished()):
+                    self.out.add(Release(operands=[self.staged[operand].ring, position[0]]))
+
+    def unfinished(self) -> list[Product]:
+        """The MMAs of the iteration that are not known to be complete."""
+        complete = [product for product, _ in self.started[: self.waited]]
+        return [product for product in self.fused.products if product not in complete]
+
+    def accumulator(self, value: Value) -> Layout:
+        return accumulator(self.fused.family, value, self.warps)
