@@ -16,7 +16,7 @@ import numpy as np
 from tilec.interpreter.dtypes import Array
 from tilec.interpreter.memory import ACCESSES
 from tilec.interpreter.run import _BlockRun, _fixed  # pyright: ignore[reportPrivateUsage]
-from tilec.ir import ops
+from tilec.ir import functions, ops
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.types import DType
 
@@ -32,20 +32,32 @@ def _steep(x: Array, e: Array, scale: float) -> Array:
 UNARY: dict[str, Callable[[Array, Array, Array], Array]] = {
     "neg": lambda x, e, v: e,
     "abs": lambda x, e, v: e,
-    "exp2": lambda x, e, v: v * _steep(x, e, 0.6931472) + 2.0**-126,
-    "exp": lambda x, e, v: v * _steep(x, e, 1.0) + 2.0**-126,
-    "log2": lambda x, e, v: np.where(x > 2 * e, 3 * e / x, np.inf) + 2.0**-19 * (1 + np.abs(v)),
-    "log": lambda x, e, v: np.where(x > 2 * e, 2 * e / x, np.inf) + 2.0**-19 * (1 + np.abs(v)),
+    "exp2": lambda x, e, v: v * np.expm1(np.minimum(e * 0.6931472, 700)),
+    "exp": lambda x, e, v: v * np.expm1(np.minimum(e, 700)),
+    "log2": lambda x, e, v: np.where(e == 0, 0, np.where(x > 2 * e, 3 * e / x, np.inf)),
+    "log": lambda x, e, v: np.where(e == 0, 0, np.where(x > 2 * e, 2 * e / x, np.inf)),
     "sqrt": lambda x, e, v: np.where(e == 0, 0, np.where(x > 2 * e, e / np.sqrt(np.maximum(x, 1e-300)), np.inf)),
-    "rsqrt": lambda x, e, v: np.where(x > 2 * e, v * (2 * e / x + 2.0**-20), np.inf),
-    "tanh": lambda x, e, v: e + 2.0**-10,
-    "sigmoid": lambda x, e, v: e + 2.0**-18 + 2.0**-126,
-    "sin": lambda x, e, v: np.where(np.abs(x) < 3.2, e + 2.0**-19, 2.0),
-    "cos": lambda x, e, v: np.where(np.abs(x) < 3.2, e + 2.0**-19, 2.0),
+    "rsqrt": lambda x, e, v: np.where(e == 0, 0, np.where(x > 2 * e, v * 2 * e / x, np.inf)),
+    "tanh": lambda x, e, v: e,
+    "sigmoid": lambda x, e, v: e,
+    "sin": lambda x, e, v: e,
+    "cos": lambda x, e, v: e,
     "erf": lambda x, e, v: 1.13 * e + 2.0**-22 * np.abs(v) + 2.0**-149,
     "floor": lambda x, e, v: np.where(e == 0, 0, np.inf),
     "ceil": lambda x, e, v: np.where(e == 0, 0, np.inf),
+    "fast_exp2": lambda x, e, v: v * _steep(x, e, 0.6931472) + 2.0**-126,
+    "fast_exp": lambda x, e, v: v * _steep(x, e, 1.0) + 2.0**-126,
+    "fast_log2": lambda x, e, v: np.where(x > 2 * e, 3 * e / x, np.inf) + 2.0**-19 * (1 + np.abs(v)),
+    "fast_log": lambda x, e, v: np.where(x > 2 * e, 2 * e / x, np.inf) + 2.0**-19 * (1 + np.abs(v)),
+    "fast_sqrt": lambda x, e, v: np.where(x > 2 * e, v * (e / x + 2.0**-22), np.where((x == 0) & (e == 0), 0, np.inf)),
+    "fast_rsqrt": lambda x, e, v: np.where(x > 2 * e, v * (2 * e / x + 2.0**-20), np.inf),
+    "fast_tanh": lambda x, e, v: e + 2.0**-10,
+    "fast_sigmoid": lambda x, e, v: e + 2.0**-18 + 2.0**-126,
+    "fast_sin": lambda x, e, v: np.where(np.abs(x) < 3.2, e + 2.0**-19, 2.0),
+    "fast_cos": lambda x, e, v: np.where(np.abs(x) < 3.2, e + 2.0**-19, 2.0),
 }
+"""Bounds of the results' errors, from arguments, bounds of their errors, and results. The accurate functions have the same bits
+everywhere for the same argument, so these rows only propagate the argument's error."""
 BINARY: dict[str, Callable[[Array, Array, Array, Array, Array], Array]] = {
     "add": lambda a, b, ea, eb, v: ea + eb,
     "sub": lambda a, b, ea, eb, v: ea + eb,
@@ -53,7 +65,17 @@ BINARY: dict[str, Callable[[Array, Array, Array, Array, Array], Array]] = {
     "div": lambda a, b, ea, eb, v: np.where(np.abs(b) > 2 * eb, 2 * (ea + np.abs(v) * eb) / np.abs(b), np.inf),
     "min": lambda a, b, ea, eb, v: np.maximum(ea, eb),
     "max": lambda a, b, ea, eb, v: np.maximum(ea, eb),
+    "pow": lambda a, b, ea, eb, v: _power(a, b, ea, eb, v, 0.0),
+    "fast_pow": lambda a, b, ea, eb, v: _power(a, b, ea, eb, v, 2.0**-19) + 2.0**-126,
 }
+
+
+def _power(a: Array, b: Array, ea: Array, eb: Array, v: Array, logarithm: float) -> Array:
+    """Of `v = a ** b`: `logarithm` is the error of log2, of 1 plus its magnitude."""
+    size = np.abs(np.log(a))
+    exponent = (np.abs(b) + eb) * (2 * ea / a + logarithm * (1 + 2 * size)) + size * eb
+    steep = np.expm1(np.minimum(exponent, 700)) + (2.0**-20 if logarithm else 0.0)
+    return np.where((ea == 0) & (eb == 0) & (logarithm == 0), 0, np.where(a > 2 * ea, v * steep, np.inf))
 
 
 class _BoundMemory:
@@ -149,10 +171,14 @@ class BoundedRun(_BlockRun):
         exact = False
         if isinstance(op, ops.Unary):
             exact, bound = op.kind in ("neg", "abs", "floor", "ceil"), UNARY[op.kind](operands[0], bounds[0], v)
-            if op.kind in ("exp", "exp2"):
+            if op.kind in functions.UNARY:
+                bound = bound + _rounded_elsewhere(v, bounds[0] > 0)
+            if op.kind in ("fast_exp", "fast_exp2"):
                 bound = np.where(np.isneginf(operands[0]) & (bounds[0] == 0), 0.0, bound)
         elif isinstance(op, ops.Binary):
             exact, bound = op.kind in ("min", "max"), BINARY[op.kind](*operands, *bounds, v)
+            if op.kind == "pow":
+                bound = bound + _rounded_elsewhere(v, (bounds[0] > 0) | (bounds[1] > 0))
             if op.kind in ("add", "sub"):
                 return np.where(_infinite(v, operands, bounds), 0.0, widened(v, bound, op.result.tile.dtype, exact))
         elif isinstance(op, ops.Reduce):
@@ -167,6 +193,11 @@ class BoundedRun(_BlockRun):
         else:
             exact, bound = isinstance(op, ops.Constant), bounds[0] if bounds else np.zeros(v.shape)
         return widened(v, bound, op.result.tile.dtype, exact)
+
+
+def _rounded_elsewhere(v: Array, changed: Array) -> Array:
+    """Twice the error of an accurate function, 2 units in the last place, where it may have another argument."""
+    return np.where(changed, 2.0**-21 * np.abs(v) + 2.0**-147, 0.0)
 
 
 def _infinite(v: Array, operands: list[Array], bounds: list[Array]) -> Array:

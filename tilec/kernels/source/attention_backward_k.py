@@ -54,7 +54,7 @@ def attention_backward_k(
         row_terms = tl.reshape(tl.load(terms, (b, head, member, m, 0), shape=(1, 1, 1, BM, 16), pad=0), (BM, 16))
         s = tl.mma(keys, query.T, tl.mma(of_log_sum, row_terms.T, tl.zeros((BN, BM), tl.f32)))
         dp = tl.mma(values, grad.T, tl.mma(of_delta, row_terms.T, tl.zeros((BN, BM), tl.f32)))
-        p = tl.exp2(tl.minimum(s * log2_scale, 0.0))
+        p = tl.exp2(tl.minimum(s * log2_scale, 0.0), fast=True)
         if m * BM + BM - 1 - before > position or m * BM + after < position + BN - 1:
             distance = (m * BM - position + tl.arange(BM))[None, :] - tl.arange(BN)[:, None]
             p = tl.where((distance <= before) & (distance >= -after), p, 0.0)

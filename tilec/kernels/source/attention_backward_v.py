@@ -49,7 +49,7 @@ def attention_backward_v(
         grad_again = tl.reshape(tl.load(dout, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
         row_terms = tl.reshape(tl.load(terms, (b, head, member, m, 0), shape=(1, 1, 1, BM, 16), pad=0), (BM, 16))
         s = tl.mma(keys, query.T, tl.mma(of_log_sum, row_terms.T, tl.zeros((BN, BM), tl.f32)))
-        p = tl.exp2(tl.minimum(s * log2_scale, 0.0))
+        p = tl.exp2(tl.minimum(s * log2_scale, 0.0), fast=True)
         if m * BM + BM - 1 - before > position or m * BM + after < position + BN - 1:
             distance = (m * BM - position + tl.arange(BM))[None, :] - tl.arange(BN)[:, None]
             p = tl.where((distance <= before) & (distance >= -after), p, 0.0)
