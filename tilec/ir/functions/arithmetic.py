@@ -7,7 +7,7 @@ interpreter (`tilec/interpreter/steps.py`), values of LLVM in lowering (`tilec/l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 F = TypeVar("F")
 """f32, or many of them."""
@@ -15,6 +15,9 @@ I = TypeVar("I")  # noqa: E741 with F and B, the letters of the kinds of values
 """Integers of 32 bits, without a sign of their own."""
 B = TypeVar("B")
 """Truth values."""
+SHIFT: Final = 1.5 * 2.0**23
+"""Floats of that size are integers: a sum with it is rounded to one, which its lowest bits are."""
+SHIFT_BITS: Final = 0x4B400000
 
 
 class Arithmetic(Protocol[F, I, B]):
@@ -116,8 +119,3 @@ def nearest_integer(on: Arithmetic[F, I, B], x: F, factor: float) -> tuple[F, I]
     """The integer nearest to `x * factor`, as both kinds; the product is at most 2^22."""
     shifted = on.fma(x, on.number(factor), on.number(SHIFT))
     return on.sub(shifted, on.number(SHIFT)), on.minus(on.bits(shifted), on.integer(SHIFT_BITS))
-
-
-SHIFT = 1.5 * 2.0**23
-"""Floats of that size are integers: a sum with it is rounded to one, in its lowest bits."""
-SHIFT_BITS = 0x4B400000
