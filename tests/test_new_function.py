@@ -22,7 +22,7 @@ MENTIONS = {
     "tests/interpreter/test_operation_semantics.py": r'"{}"',
     "tests/lowering/test_operations.py": r"\b{}\(",
     "tests/soundness/floats.py": r'"{}"',
-    "tests/programs/error_bounds.py": r'"{}"',
+    "tilec/interpreter/error_rules.py": r'"{}"',
 }
 """Files that name each function, and how."""
 
