@@ -119,7 +119,10 @@ def _trial(request: TrialRequest, function: Function, contract: Contract, values
     except InterpreterError as error:  # an error of the prover, or of the chosen sizes
         return Trial(values, seed, blocks, problem=f"the interpreter stopped: {error}")
     outputs = outputs_of(contract)
-    case = Case(values, original, _stored(contract, arrays), allowances(function, contract, arrays)) if original else None
+    case = None
+    if original:
+        allowed, bounds = allowances(function, contract, arrays), bounds_of_errors(function, contract, unchanged, values)
+        case = Case(values, original, _stored(contract, arrays), allowed, bounds=bounds)
     if request.reference is None:
         return Trial(values, seed, blocks, tuple(summary(spec, arrays[spec.name]) for spec in outputs))
     try:
@@ -130,7 +133,7 @@ def _trial(request: TrialRequest, function: Function, contract: Contract, values
     comparisons = _comparisons(outputs, arrays, expected, tolerance, {})
     if tolerance == (None, None) and any(isinstance(one, Written) and not right(one) for one in comparisons):
         # What an author allows is meant; the default knows nothing of a kernel's steps, so an analysis of them decides.
-        bounds = bounds_of_errors(function, contract, unchanged, values)
+        bounds = case.bounds if case else bounds_of_errors(function, contract, unchanged, values)
         comparisons = _comparisons(outputs, arrays, expected, tolerance, bounds)
     problem = next((one for one in comparisons if isinstance(one, str)), "")
     written = tuple(one for one in comparisons if isinstance(one, Written))
