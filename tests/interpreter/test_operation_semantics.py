@@ -232,3 +232,15 @@ def test_operations_of_later_stages_are_refused() -> None:
     )
     with pytest.raises(InterpreterError, match="later stages"):
         run(parse_function(text), {"x": np.zeros(4, np.float32)})
+
+
+@pytest.mark.parametrize("kind", ["min", "max"])
+def test_a_number_wins_over_a_signalling_nan(kind: str) -> None:
+    """As `min.f32` and `max.f32` have it (PTX ISA)."""
+    signalling = np.array([0x7FA00000, 0xFFA00000], np.uint32).view(np.float32)
+    numbers = np.array([-0.0, 2.0], np.float32)
+    for left, right in ((signalling, numbers), (numbers, signalling)):
+        found = evaluate(f'binary %a, %b {{kind = "{kind}"}}', "f32[2]", ("f32[2]", left), ("f32[2]", right))
+        assert found.view(np.uint32).tolist() == numbers.view(np.uint32).tolist()
+    pair = ("f32[2, 2]", np.stack([signalling, numbers]))
+    assert evaluate(f'reduce %a {{kind = "{kind}", axis = 0}}', "f32[2]", pair).tolist() == numbers.tolist()

@@ -63,14 +63,19 @@ def _fast_power(x: Array, y: Array) -> Array:
     return np.exp2(y.astype(np.float64) * np.log2(x.astype(np.float64)))
 
 
+def _quiet(x: Array) -> Array:
+    """With signalling NaN, which `bitcast` can make, as quiet ones: over those alone `fmin` and `fmax` prefer a number."""
+    return x * x.dtype.type(1)
+
+
 def minimum_number(a: Array, b: Array) -> Array:
     """IEEE 754-2019 `minimumNumber`: the number if one operand is NaN; -0 is less than +0."""
-    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
+    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(_quiet(a), _quiet(b)))
 
 
 def maximum_number(a: Array, b: Array) -> Array:
     """IEEE 754-2019 `maximumNumber`."""
-    return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(a, b))
+    return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(_quiet(a), _quiet(b)))
 
 
 def _floor_divide(a: Array, b: Array) -> Array:
@@ -215,7 +220,7 @@ def reduce(op: Reduce, x: Array) -> Array:
 
 def _extreme(kind: str, x: Array, axis: int) -> Array:
     """`minimum_number` or `maximum_number` along an axis of floats."""
-    extreme = np.asarray((np.fmax if kind == "max" else np.fmin).reduce(x, axis))
+    extreme = np.asarray((np.fmax if kind == "max" else np.fmin).reduce(_quiet(x), axis))
     preferred_zero = (x == 0) & (np.signbit(x) == (kind == "min"))  # the zero of the preferred sign
     zero = x.dtype.type(0.0 if kind == "max" else -0.0)
     return np.where((extreme == 0) & preferred_zero.any(axis), zero, extreme)
