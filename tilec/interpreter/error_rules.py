@@ -8,19 +8,25 @@ approximations count, and every rounding counts twice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 import numpy as np
 
-from tilec.interpreter.dtypes import Array
+from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.ir import functions
 from tilec.ir.ops import Unary
 from tilec.ir.types import DType
 
 UnaryRule = Callable[[Array, Array, Array], Array]
 UNIT: Final = 2.0**-24
-LEAST: Final = {"f32": 2.0**-126, "f16": 2.0**-25, "bf16": 2.0**-126, "f8e4m3": 2.0**-10, "f8e5m2": 2.0**-17}
-LARGEST: Final = {"f32": 3.4e38, "f16": 65504.0, "bf16": 3.38e38, "f8e4m3": 448.0, "f8e5m2": 57344.0}
+
+
+@cache
+def _least(dtype: DType) -> float:
+    """The largest error of rounding a number that is next to zero; an f32 or bf16 below 2^-126 may be 0."""
+    least_positive = np.array([1], f"u{dtype.bytes}").view(numpy_dtype(dtype)).astype(np.float64)
+    return max(float(least_positive[0]) / 2, 2.0**-126)
 
 
 def _rounded(v: Array) -> Array:
@@ -103,7 +109,5 @@ def widened(v: Array, bound: Array, dtype: DType, exact: bool) -> Array:
     """The bound after rounding to the dtype; infinite where the value may overflow."""
     if not exact:
         step = 2.0**-dtype.significand
-        bound = bound + 2 * step * (np.abs(v) + bound) * (1 + UNIT) + LEAST[dtype.name]
-    return np.where(
-        np.isfinite(v) & (np.abs(v) + bound < LARGEST[dtype.name]), bound, np.where(exact & (bound == 0), 0.0, np.inf)
-    )
+        bound = bound + 2 * step * (np.abs(v) + bound) * (1 + UNIT) + _least(dtype)
+    return np.where(np.isfinite(v) & (np.abs(v) + bound < dtype.largest), bound, np.where(exact & (bound == 0), 0.0, np.inf))
