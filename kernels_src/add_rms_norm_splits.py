@@ -32,5 +32,5 @@ def add_rms_norm_splits(
     w = tl.load(weight, 0, shape=H).astype(tl.f32)
     tl.store(residual, (row, 0), total)
     v = total.astype(tl.f32)
-    scale = tl.rsqrt(tl.sum(v * v, axis=1) * (1.0 / H) + eps)
+    scale = tl.rsqrt(tl.sum(v * v, axis=1) * (1.0 / H) + eps, fast=True)
     tl.store(out, (row, 0), tl.astype(v * scale[:, None] * w[None, :], E))

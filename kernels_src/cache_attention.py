@@ -19,8 +19,8 @@ def attended(
     s = tl.mma(keys_high, high.T, tl.mma(keys_low, low.T, tl.zeros((BN, 8), tl.f32)))
     s = tl.where((j * BN + tl.arange(BN))[:, None] < slot, s, -tl.inf)
     higher = tl.maximum(top, tl.max(s, axis=0) * log2_scale)
-    p = tl.exp2(s * log2_scale - higher[None, :])
-    shrink = tl.exp2(top - higher)
+    p = tl.exp2(s * log2_scale - higher[None, :], fast=True)
+    shrink = tl.exp2(top - higher, fast=True)
     return total * shrink + tl.sum(p, axis=0), tl.mma(v.T, tl.astype(p, E), acc * shrink[None, :]), higher
 
 
@@ -33,6 +33,6 @@ def with_new_token(
     total, acc, top = state
     s_new = tl.sum(low.astype(tl.f32) * new_low, axis=1) + tl.sum(high.astype(tl.f32) * new_high, axis=1)
     higher = tl.maximum(top, s_new * log2_scale)
-    p_new = tl.exp2(s_new * log2_scale - higher)
-    shrink = tl.exp2(top - higher)
+    p_new = tl.exp2(s_new * log2_scale - higher, fast=True)
+    shrink = tl.exp2(top - higher, fast=True)
     return total * shrink + p_new, acc * shrink[None, :] + value[:, None] * p_new[None, :], higher

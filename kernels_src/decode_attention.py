@@ -43,8 +43,8 @@ def decode_attention(
         s = tl.mma(k, query, tl.zeros((BN, 8), tl.f32))
         s = tl.where((j * BN + tl.arange(BN))[:, None] < length, s, -tl.inf)
         higher = tl.maximum(top, tl.max(s, axis=0) * log2_scale)
-        p = tl.exp2(s * log2_scale - higher[None, :])
-        shrink = tl.exp2(top - higher)
+        p = tl.exp2(s * log2_scale - higher[None, :], fast=True)
+        shrink = tl.exp2(top - higher, fast=True)
         total = total * shrink + tl.sum(p, axis=0)
         acc = tl.mma(v.T, tl.astype(p, E), acc * shrink[None, :])
         top = higher

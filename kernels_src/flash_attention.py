@@ -46,8 +46,8 @@ def flash_attention(
             seen = (j * BN + tl.arange(BN))[None, :] <= (first + tl.arange(BM))[:, None]
             s = tl.where(seen, s, -tl.inf)
         higher = tl.maximum(top, tl.max(s, axis=1) * log2_scale)
-        p = tl.exp2(s * log2_scale - higher[:, None])
-        shrink = tl.exp2(top - higher)
+        p = tl.exp2(s * log2_scale - higher[:, None], fast=True)
+        shrink = tl.exp2(top - higher, fast=True)
         total = total * shrink + tl.sum(p, axis=1)
         acc = tl.mma(tl.astype(p, E), v, acc * shrink[:, None])
         top = higher

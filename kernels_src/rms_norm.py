@@ -12,5 +12,5 @@ def rms_norm(x: tl.In[E, T, H], weight: tl.In[E, H], out: tl.Out[E, T, H], eps: 
     row = tl.bid(0)
     v = tl.load(x, (row, 0), shape=(1, H)).astype(tl.f32)
     w = tl.load(weight, 0, shape=H).astype(tl.f32)
-    scale = tl.rsqrt(tl.sum(v * v, axis=1) * (1.0 / H) + eps)
+    scale = tl.rsqrt(tl.sum(v * v, axis=1) * (1.0 / H) + eps, fast=True)
     tl.store(out, (row, 0), tl.astype(v * scale[:, None] * w[None, :], E))

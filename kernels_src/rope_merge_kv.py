@@ -40,7 +40,7 @@ def rope_merge_kv(
         acc = tl.reshape(tl.load(partial, (b, 0, head, member, 0), shape=(1, P, 1, 1, D)), (P, D))
         top = tl.reshape(tl.load(maxima, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
         part = tl.reshape(tl.load(sums, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
-        weight = tl.exp2(top - tl.max(top, axis=0))
+        weight = tl.exp2(top - tl.max(top, axis=0), fast=True)
         mean = tl.sum(acc * weight[:, None], axis=0) / tl.sum(part * weight, axis=0)
         tl.store(out, (b, head, member, 0), tl.reshape(tl.astype(mean, E), (1, 1, 1, D)))
     else:

@@ -6,7 +6,7 @@ import tilec as tl
 @tl.function
 def normed_scale(low: tl.Tile, high: tl.Tile, width: int, eps: tl.f32) -> tl.Tile:
     """One factor per head, `1 / sqrt(mean(x^2) + eps)`, from the halves of the heads; (1, G, D / 2) each -> (1, G, 1)."""
-    return tl.rsqrt((tl.sum(low * low, axis=2) + tl.sum(high * high, axis=2)) / width + eps)[:, :, None]
+    return tl.rsqrt((tl.sum(low * low, axis=2) + tl.sum(high * high, axis=2)) / width + eps, fast=True)[:, :, None]
 
 
 @tl.function

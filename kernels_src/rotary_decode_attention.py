@@ -63,8 +63,8 @@ def rotary_decode_attention(
         s = tl.mma(keys_high, query_high.T, tl.mma(keys_low, query_low.T, tl.zeros((BN, 8), tl.f32)))
         s = tl.where((j * BN + tl.arange(BN))[:, None] < slot, s, -tl.inf)
         higher = tl.maximum(top, tl.max(s, axis=0) * log2_scale)
-        p = tl.exp2(s * log2_scale - higher[None, :])
-        shrink = tl.exp2(top - higher)
+        p = tl.exp2(s * log2_scale - higher[None, :], fast=True)
+        shrink = tl.exp2(top - higher, fast=True)
         total = total * shrink + tl.sum(p, axis=0)
         acc = tl.mma(v.T, tl.astype(p, E), acc * shrink[None, :])
         top = higher
@@ -78,8 +78,8 @@ def rotary_decode_attention(
         value = tl.reshape(tl.load(qkv, offset=(b, (G + 1) * HKV + head, 0), shape=(1, 1, D)), (D,)).astype(tl.f32)
         s_new = tl.sum(query_low.astype(tl.f32) * key_low, axis=1) + tl.sum(query_high.astype(tl.f32) * key_high, axis=1)
         higher = tl.maximum(top, s_new * log2_scale)
-        p_new = tl.exp2(s_new * log2_scale - higher)
-        shrink = tl.exp2(top - higher)
+        p_new = tl.exp2(s_new * log2_scale - higher, fast=True)
+        shrink = tl.exp2(top - higher, fast=True)
         total = total * shrink + p_new
         acc = acc * shrink[None, :] + value[:, None] * p_new[None, :]
         top = higher

@@ -70,8 +70,8 @@ def rotary_decode_attention_kv(
         s = tl.mma(keys_high, query_high.T, tl.mma(keys_low, query_low.T, tl.zeros((BN, 8), tl.f32)))
         s = tl.where((j * BN + tl.arange(BN))[:, None] < slot, s, -tl.inf)
         higher = tl.maximum(top, tl.max(s, axis=0) * log2_scale)
-        p = tl.exp2(s * log2_scale - higher[None, :])
-        shrink = tl.exp2(top - higher)
+        p = tl.exp2(s * log2_scale - higher[None, :], fast=True)
+        shrink = tl.exp2(top - higher, fast=True)
         total = total * shrink + tl.sum(p, axis=0)
         acc = tl.mma(v.T, tl.astype(p, E), acc * shrink[None, :])
         top = higher

@@ -51,7 +51,7 @@ def sample_token(
         depths = tl.where(columns == column, tl.minimum(depths, KEEP) + 1, depths)
         heads = tl.gather(best, (row, parts, depths), pad=-tl.inf)
         columns = tl.gather(indices, (row, parts, depths), pad=2147483647)
-    weights = tl.exp((logits - tl.max(logits)) / tl.load(temperature, row))
+    weights = tl.exp((logits - tl.max(logits)) / tl.load(temperature, row), fast=True)
     before = tl.sum(tl.where(ranks[None, :] < ranks[:, None], weights[None, :], 0.0), axis=1)
     kept = (before < tl.sum(weights) * tl.load(top_p, row)) & (weights > 0.0)
     goal = tl.load(uniforms, (row, tl.load(place, row))) * tl.sum(tl.where(kept, weights, 0.0))

@@ -27,7 +27,7 @@ def scaled_matvec(
     tl.resident(w)
     n = tl.bid(0)
     total = tl.sum(tl.load(squares, (0, 0), shape=(1, K // 4)), axis=1)
-    scale = tl.rsqrt(total * (1.0 / K) + eps)
+    scale = tl.rsqrt(total * (1.0 / K) + eps, fast=True)
     acc = tl.zeros((ROWS, BLOCK), tl.f32)
     for k in range(K // BLOCK):
         a = tl.load(x, (0, k), shape=(1, BLOCK)).astype(tl.f32)

@@ -33,7 +33,7 @@ def scaled_matvec_argmax_rows(
     tl.resident(w)
     part = tl.bid(0)
     total = tl.sum(tl.load(squares, (0, 0), shape=(B, K // 16)), axis=1)
-    scale = tl.rsqrt(total * (1.0 / K) + eps)
+    scale = tl.rsqrt(total * (1.0 / K) + eps, fast=True)
     best = tl.full((ROWS, B), -tl.inf, tl.f32)
     place = tl.full((ROWS, B), 2147483647, tl.i32)
     for n in range(part, V // ROWS, P):

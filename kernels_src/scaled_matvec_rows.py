@@ -33,7 +33,7 @@ def scaled_matvec_rows(
     tl.resident(w)
     n = tl.bid(0)
     total = tl.sum(tl.load(squares, (0, 0), shape=(B, K // 16)), axis=1)
-    scale = tl.rsqrt(total * (1.0 / K) + eps)
+    scale = tl.rsqrt(total * (1.0 / K) + eps, fast=True)
     acc = tl.zeros((SPLIT, ROWS, 8), tl.f32)
     for k in range(K // (SPLIT * BLOCK)):
         a = weights_in_parts(tl.load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), ROWS, SPLIT, BLOCK)

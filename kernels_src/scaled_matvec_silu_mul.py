@@ -27,7 +27,7 @@ def scaled_matvec_silu_mul(
     tl.resident(w)
     n = tl.bid(0)
     total = tl.sum(tl.load(squares, (0, 0), shape=(1, K // 4)), axis=1)
-    scale = tl.rsqrt(total * (1.0 / K) + eps)
+    scale = tl.rsqrt(total * (1.0 / K) + eps, fast=True)
     left = tl.zeros((ROWS, BLOCK), tl.f32)
     right = tl.zeros((ROWS, BLOCK), tl.f32)
     for k in range(K // BLOCK):
@@ -35,4 +35,4 @@ def scaled_matvec_silu_mul(
         left += y * tl.load(w, (n, k), shape=(ROWS, BLOCK)).astype(tl.f32)
         right += y * tl.load(w, offset=(I + n * ROWS, k * BLOCK), shape=(ROWS, BLOCK)).astype(tl.f32)
     gate, up = tl.sum(left, axis=1) * scale, tl.sum(right, axis=1) * scale
-    tl.store(out, (0, n), tl.astype((gate * tl.sigmoid(gate) * up)[None, :], E))
+    tl.store(out, (0, n), tl.astype((gate * tl.sigmoid(gate, fast=True) * up)[None, :], E))

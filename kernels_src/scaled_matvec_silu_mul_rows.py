@@ -30,7 +30,7 @@ def scaled_matvec_silu_mul_rows(
     tl.resident(w)
     n = tl.bid(0)
     total = tl.sum(tl.load(squares, (0, 0), shape=(B, K // 16)), axis=1)
-    scale = tl.rsqrt(total * (1.0 / K) + eps)
+    scale = tl.rsqrt(total * (1.0 / K) + eps, fast=True)
     left = tl.zeros((SPLIT, ROWS, 8), tl.f32)
     right = tl.zeros((SPLIT, ROWS, 8), tl.f32)
     for k in range(K // (SPLIT * BLOCK)):
@@ -41,4 +41,4 @@ def scaled_matvec_silu_mul_rows(
         right = tl.mma(weights_in_parts(b, ROWS, SPLIT, BLOCK), y, right)
     gate = each_once(tl.sum(left, axis=0), ROWS, B) * scale[None, :]
     up = each_once(tl.sum(right, axis=0), ROWS, B) * scale[None, :]
-    tl.store(out, (0, n), tl.astype((gate * tl.sigmoid(gate) * up).T, E))
+    tl.store(out, (0, n), tl.astype((gate * tl.sigmoid(gate, fast=True) * up).T, E))

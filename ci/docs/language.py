@@ -24,8 +24,8 @@ SECTIONS: Final = {
     "Making tiles": ("arange", "full", "zeros", "inf"),
     "Shapes and dtypes": ("astype", "bitcast", "reshape", "permute", "broadcast_to", "join", "split"),
     "Element by element": (
-        "where", "maximum", "minimum", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "tanh", "sin", "cos",
-        "floor", "ceil", "erf", "mulhi",
+        "where", "maximum", "minimum", "abs", "exp", "exp2", "log", "log2", "pow", "sqrt", "rsqrt", "sigmoid", "tanh", "sin",
+        "cos", "floor", "ceil", "erf", "mulhi",
     ),
     "Reductions": ("sum", "max", "min", "any", "all", "argmax", "argmin"),
     "Matrix products": ("mma",),

@@ -73,6 +73,24 @@ def builds(results: Results) -> list[str]:
     return lines
 
 
+APPROXIMATIONS: Final = {
+    "exp": "`ex2` of a product: 2^-22.5, and 2^-17 where the result is large or small", "exp2": "`ex2`: 2^-22.5",
+    "log": "`lg2` and a product: 2^-22 absolute around 1", "log2": "`lg2`: 2^-22 absolute around 1",
+    "rsqrt": "`rsqrt`: 2^-22.9", "sigmoid": "`ex2`, `rcp`: as of `exp`", "tanh": "`tanh`: 2^-11",
+    "sin": "`sin`: 2^-20.5 absolute from -pi to pi", "cos": "`cos`: 2^-20.5 absolute from -pi to pi",
+    "pow": "`lg2`, `ex2`: grows with the exponent of the result",
+}  # fmt: skip
+"""What `fast=True` takes, with the relative error that the PTX ISA allows."""
+
+
+def functions(results: Results) -> list[str]:
+    """The errors of accurate functions, and what their approximations may have."""
+    lines = ["| function | largest error, ulp | with `fast=True` |", "|---|--:|---|"]
+    for name, fast in APPROXIMATIONS.items():
+        lines.append(f"| `{name}` | {results.text('function_errors', f'functions.{name}.units', '.2f')} | {fast} |")
+    return lines
+
+
 def summary(results: Results) -> list[str]:
     """One row for each of what a newcomer asks first; for the README."""
     read = "torch, a read of as many bytes"
@@ -128,4 +146,5 @@ def _cited(name: str) -> str:
 
 TABLES: Final[dict[str, Callable[[Results], list[str]]]] = {
     "kernels": kernels, "engine": engine, "builds": builds, "summary": summary, "predicted": predicted,
+    "functions": functions,
 }  # fmt: skip

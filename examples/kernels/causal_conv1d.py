@@ -28,7 +28,7 @@ class W(tl.Dim):
 @tl.function
 def silu(x: tl.Tile) -> tl.Tile:
     """`x / (1 + exp(-x))`: two products with the reciprocal of the root take fewer instructions than a division."""
-    root = tl.rsqrt(1 + tl.exp2(x * -LOG2E))
+    root = tl.rsqrt(1 + tl.exp2(x * -LOG2E, fast=True), fast=True)
     return x * root * root
 
 

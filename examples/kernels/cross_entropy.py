@@ -42,10 +42,10 @@ def cross_entropy(logits: tl.In[E, T, V], labels: tl.In[tl.i32, T], loss: tl.Out
             .astype(tl.f32)
         )
         higher = tl.maximum(high, tl.max(v, axis=0) * LOG2E)
-        weight = weight * tl.exp2(high - higher) + tl.sum(tl.exp2(v * LOG2E - higher[None, :, :]), axis=0)
+        weight = weight * tl.exp2(high - higher, fast=True) + tl.sum(tl.exp2(v * LOG2E - higher[None, :, :], fast=True), axis=0)
         high = higher
     top = tl.max(high)
-    total = tl.sum(weight * tl.exp2(high - top))
+    total = tl.sum(weight * tl.exp2(high - top, fast=True))
     chosen = tl.load(logits, (t, tl.maximum(label, 0))).astype(tl.f32)
-    nll = (tl.log2(total) + top) * LN2 - chosen
+    nll = (tl.log2(total, fast=True) + top) * LN2 - chosen
     tl.store(loss, t, tl.where(label >= 0, nll, 0.0))

@@ -31,7 +31,7 @@ def layer_norm(
     row = tl.bid(0)
     v = tl.load(x, (row, 0), shape=(1, H)).astype(tl.f32)
     centred = v - tl.sum(v) / H
-    scale = tl.rsqrt(tl.sum(centred * centred) / H + eps)
+    scale = tl.rsqrt(tl.sum(centred * centred) / H + eps, fast=True)
     w = tl.load(weight, 0, shape=H).astype(tl.f32)
     b = tl.load(bias, 0, shape=H).astype(tl.f32)
     tl.store(out, (row, 0), (centred * scale * w[None, :] + b[None, :]).astype(E))

@@ -46,11 +46,11 @@ def online_softmax(x: tl.In[E, T, N], out: tl.Out[E, T, N], *, E: tl.Const, BLOC
         tile = tl.load(x, (row, j), shape=(1, BLOCK), pad=-tl.inf)
         v = tile.reshape((PARTS, BLOCK // PARTS // 8, 8)).astype(tl.f32)
         higher = tl.maximum(high, largest(v) * LOG2E)
-        weight = weight * tl.exp2(high - higher) + added(tl.exp2(v * LOG2E - higher[None, :, None]))
+        weight = weight * tl.exp2(high - higher, fast=True) + added(tl.exp2(v * LOG2E - higher[None, :, None], fast=True))
         high = higher
     top = tl.max(high)
-    total = top + tl.log2(tl.sum(weight * tl.exp2(high - top)))
-    tl.store(out, (row, tiles - 1), tl.exp2(tile.astype(tl.f32) * LOG2E - total).astype(E), mask=True)
+    total = top + tl.log2(tl.sum(weight * tl.exp2(high - top, fast=True)), fast=True)
+    tl.store(out, (row, tiles - 1), tl.exp2(tile.astype(tl.f32) * LOG2E - total, fast=True).astype(E), mask=True)
     for j in range(tiles - 1):
         v = tl.load(x, (row, j), shape=(1, BLOCK), pad=-tl.inf).astype(tl.f32)
-        tl.store(out, (row, j), tl.exp2(v * LOG2E - total).astype(E), mask=True)
+        tl.store(out, (row, j), tl.exp2(v * LOG2E - total, fast=True).astype(E), mask=True)

@@ -175,7 +175,7 @@ def test_a_process_that_ends_at_once_is_no_device() -> None:
 def test_a_case_is_read_as_it_was_written(tmp_path: Path) -> None:
     case = Case(
         {"T": 3, "eps": 1.0}, {"x": np.arange(3, dtype=np.uint16)}, {"out": np.ones((3, 1), np.uint8)}, {"out": (0.5, 0.0)},
-        {"out": np.array([[np.inf], [1], [2]])}, (None, 1e-3),
+        {"out": np.array([[np.inf], [1], [2]])}, (None, 1e-3), {"out": np.array([[0.5], [np.inf], [0]])},
     )  # fmt: skip
     write_case(tmp_path / "0-1.npz", case)
     again = read_case(tmp_path / "0-1.npz")
@@ -185,6 +185,7 @@ def test_a_case_is_read_as_it_was_written(tmp_path: Path) -> None:
         (again.before, case.before),
         (again.interpreted, case.interpreted),
         (again.references, case.references),
+        (again.bounds, case.bounds),
     ):
         assert left.keys() == right.keys()
         assert all(left[name].dtype == right[name].dtype and np.array_equal(left[name], right[name]) for name in right)

@@ -49,7 +49,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %18 = broadcast %e : f32[16, 16]
   %19 = mma %14, %14, %5 : f32[16, 16]
   %20 = unary %19 {kind = "exp"} : f32[16, 16]
-  %102 = exp2_in_parts %19 {kind = "exp2", polynomial = 4} : f32[16, 16]
+  %102 = exp2_in_parts %19 {kind = "fast_exp2", polynomial = 4} : f32[16, 16]
   %103 = kept_maximum %20, %5 {threshold = 0x1.0000000000000p+3} : f32[16, 16]
   %21 = compare %20, %5 {kind = "gt"} : bool[16, 16]
   %22 = select %21, %20, %18 : f32[16, 16]
@@ -178,15 +178,15 @@ BROKEN = [
     ('unary %19 {kind = "exp"}', 'unary %19 {kind = "cosh"}', "unknown kind cosh"),
     ('unary %19 {kind = "exp"}', 'unary %17 {kind = "exp"}', "operand and result types differ"),
     ("%11 = iota : i32[16]\n", '%11 = iota : i32[16]\n  %99 = unary %11 {kind = "exp"} : i32[16]\n', "exp takes floats"),
-    ('{kind = "exp2", polynomial = 4}', '{kind = "exp", polynomial = 4}', "exp is not computed in parts"),
+    ('{kind = "fast_exp2", polynomial = 4}', '{kind = "exp", polynomial = 4}', "exp is not computed in parts"),
     ("threshold = 0x1.0000000000000p+3", "threshold = 0x1.0000000000000p+4", "a maximum may grow by 8.0"),
     ("kept_maximum %20, %5", "kept_maximum %20, %17", "operand and result types differ"),
     ("polynomial = 4", "polynomial = 3", "3 of 16 elements are no pairs"),
     ("polynomial = 4", "polynomial = 0", "0 of 16 elements are no pairs"),
     ("polynomial = 4", "polynomial = 18", "18 of 16 elements are no pairs"),
     (
-        'exp2_in_parts %19 {kind = "exp2", polynomial = 4} : f32[16, 16]',
-        'exp2_in_parts %14 {kind = "exp2", polynomial = 4} : bf16[16, 16]',
+        'exp2_in_parts %19 {kind = "fast_exp2", polynomial = 4} : f32[16, 16]',
+        'exp2_in_parts %14 {kind = "fast_exp2", polynomial = 4} : bf16[16, 16]',
         "bf16 is not computed in parts",
     ),
     ('binary %9, %4 {kind = "add"}', 'binary %9, %4 {kind = "plus"}', "unknown kind plus"),

@@ -34,6 +34,7 @@ from mlir_steps import (
 from numpy.typing import NDArray
 from warpgroup_machine import Warpgroups
 
+from tilec.emulator.machine.rounding import fused
 from tilec.ir.core import Function
 from tilec.lowering import Lowered
 
@@ -257,8 +258,7 @@ class BlockMachine(BlockMemory):
                 self.wait(int(step.text.split()[-1]))
                 return []
             case "call_intrinsic" if "llvm.fma.f32" in step.text:
-                a, b, c = (value.astype(np.float64) for value in inputs)  # the product is exact, the sum nearly so
-                return [(a * b + c).astype(np.float32)]
+                return [fused(*inputs)]
             case "call_intrinsic" if "mumnum" in step.text:
                 return [NUMBERS[step.text.split('"')[1]](inputs[0], inputs[1]).astype(np.float32)]
             case "call_intrinsic":

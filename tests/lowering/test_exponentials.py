@@ -31,7 +31,7 @@ TEXT = """kernel @k(%x: in tensor<f32, [2048], align 256>, %out: out tensor<f32,
   warps 1
   %0 = constant {{value = 0}} : i32
   %1 = load %x, %0 {{pad = none, unsafe = none, vector = 16, whole = true}} : f32[2048]
-  %2 = exp2_in_parts %1 {{kind = "exp2", polynomial = {polynomial}}} : f32[2048]
+  %2 = exp2_in_parts %1 {{kind = "fast_exp2", polynomial = {polynomial}}} : f32[2048]
   store %out, %2, %0 {{mask = false, unsafe = none, vector = 16, whole = true, streamed = false}}
 }}
 """

@@ -34,7 +34,7 @@ OTHERS = {
     "scores that depend on the sum": ("binary %56, %57 {kind = \"mul\"}", "binary %56, %31 {kind = \"mul\"}"),
     "scores that depend on the reference": ("binary %56, %57 {kind = \"mul\"}", "binary %56, %33 {kind = \"mul\"}"),
     "a minimum": ("binary %33, %58 {kind = \"max\"}", "binary %33, %58 {kind = \"min\"}"),
-    "exp instead of exp2": ("unary %64 {kind = \"exp2\"}", "unary %64 {kind = \"exp\"}"),
+    "exp instead of exp2": ("unary %64 {kind = \"fast_exp2\"}", "unary %64 {kind = \"fast_exp\"}"),
     "a difference the other way": ("binary %61, %63 {kind = \"sub\"}", "binary %63, %61 {kind = \"sub\"}"),
 }  # fmt: skip
 """Changes of the kernel's canonical text."""
@@ -75,7 +75,7 @@ MISTAKES = {
     "another reference of the factor": (KEPT + r".*binary %\2, )%\d+", r"\1%\3", "it is subtracted"),
     "the difference is multiplied": (KEPT + r".*binary %\2, %\d+ {kind = )\"sub\"", r'\1"mul"', "it is subtracted"),
     "the matrix is added": (KEPT + r".*f32\[256, 128\].*\n.*{kind = )\"sub\"", r'\1"add"', "it is subtracted"),
-    "another function": (KEPT + r'.*unary %\d+ {kind = )"exp2"', r'\1"exp"', "has exp2"),
+    "another function": (KEPT + r'.*unary %\d+ {kind = )"fast_exp2"', r'\1"fast_exp"', "has exp2"),
     "not the carried one": (r"kept_maximum %(\d+), %(\d+)", r"kept_maximum %\2, %\1", "is not carried by its loop"),
     "the candidate is carried": (
         r"(%\d+) = kept_maximum %(\d+), (%\d+)((?:.*\n)*?      yield .*)\1\b", r"\1 = kept_maximum %\2, \3\4\3", "no further"

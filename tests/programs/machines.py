@@ -18,7 +18,6 @@ from typing import Final
 
 import numpy as np
 
-from tests.programs.error_bounds import run_bounded
 from tests.programs.generate import Program
 from tests.programs.launches import Array, arrays
 from tilec.artifact.records import Manifest, Resources, parameter_specs
@@ -26,6 +25,7 @@ from tilec.codegen import ptx
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import Accesses, InterpreterError, run
+from tilec.interpreter.error_bounds import run_bounded
 from tilec.ir.core import Access, Function
 from tilec.lowering import Lowered, lower
 from tilec.passes.prover import positive_divisions, prove

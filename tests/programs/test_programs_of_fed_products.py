@@ -15,10 +15,10 @@ import pytest
 from ci.bench.judges import fed_products as judge
 from tests import campaign
 from tests.programs import machines
-from tests.programs.error_bounds import run_bounded
 from tests.programs.fed_products import LOOPS, fed_program, target_of
 from tests.programs.workers import Job, examined
 from tilec.frontend import load_kernel
+from tilec.interpreter.error_bounds import run_bounded
 from tilec.target.targets import SM_100A, SM_120A, Target
 
 SHARE = 8

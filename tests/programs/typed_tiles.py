@@ -221,7 +221,7 @@ class Tiles:
             )
             return f"{self.r.choice(functions)}({a})"
         if roll < 0.45 and not self.exact:
-            return f"{self.r.choice(APPROXIMATE)}({a})"
+            return f"{self.r.choice(APPROXIMATE)}({a}{self.r.choice(['', ', fast=True'])})"
         b = self.expression(dtype, shape, depth - 1)
         if roll < 0.55:
             return f"{self.r.choice(['minimum', 'maximum'])}({a}, {b})"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
+from tilec.ir.ops import FLOAT_UNARY
 from tilec.ir.types import DType
 
 NAN = math.nan
@@ -141,6 +142,7 @@ BINARY: dict[str, Callable[[float, float], float]] = {
     "mul": lambda a, b: a * b,
     "div": _divide,
     "pow": _power,
+    "fast_pow": _power,
     "min": minimum_number,
     "max": maximum_number,
 }
@@ -183,3 +185,4 @@ UNARY: dict[str, Callable[[float], float]] = {
     "ceil": _integral(math.ceil),
     "erf": math.erf,
 }
+UNARY |= {kind: UNARY[kind.removeprefix("fast_")] for kind in FLOAT_UNARY if kind.startswith("fast_")}

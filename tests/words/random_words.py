@@ -40,7 +40,11 @@ class NewWords(Tiles):
         if roll < 0.25 and self.exact:
             return f"tilec.bitcast({self.expression(self.r.choice(ALIKE[dtype]), shape, depth - 1)}, {dtype})"
         if roll < 0.4 and not self.exact:
-            return f"tilec.erf({self.expression(dtype, shape, depth - 1)})"
+            left = self.expression(dtype, shape, depth - 1)
+            if self.r.random() < 0.5:
+                return f"tilec.erf({left})"
+            fast = self.r.choice(["", ", fast=True"])
+            return f"tilec.pow({left}, {self.expression(dtype, shape, depth - 1)}{fast})"
         return Tiles._float(self, dtype, shape, depth)
 
     def _truth(self, shape: Shape, depth: int) -> str:

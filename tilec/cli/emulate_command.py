@@ -25,7 +25,14 @@ from tilec.cli.project import (
 )  # fmt: skip
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.project.trial.inputs import OwnInputs, launch_inputs, own_inputs
-from tilec.project.trial.interpreted import before_launch, compared_with_interpreter, interpret, laid_out, outputs_of
+from tilec.project.trial.interpreted import (
+    before_launch,
+    bounds_of_errors,
+    compared_with_interpreter,
+    interpret,
+    laid_out,
+    outputs_of,
+)
 from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, small_launches
 
 if TYPE_CHECKING:
@@ -138,13 +145,17 @@ def _compared(launch: Emulated, function: Function, contract: Contract, storage:
     if stopped:
         return replace(launch, problem=f"the launch ended early, by a fault of the kind `{stopped[0]}`")
     integers = {name: int(value) for name, value in launch.values.items() if not isinstance(value, float)}
+    unchanged = {name: array.copy() for name, array in storage.items()}
     expected = before_launch(contract, storage, integers)
     try:
         interpret(function, contract, expected, launch.values)
     except InterpreterError as error:
         return replace(launch, problem=f"the interpreter stopped: {error}")
     found = {spec.name: laid_out(spec, report.tensors[spec.name], integers) for spec in outputs_of(contract)}
-    return replace(launch, results=compared_with_interpreter(function, contract, expected, found))
+    results = compared_with_interpreter(
+        function, contract, expected, found, lambda: bounds_of_errors(function, contract, unchanged, launch.values)
+    )
+    return replace(launch, results=results)
 
 
 def _edges(manifest: Manifest, function: Function, small: dict[str, float]) -> list[dict[str, float]]:

@@ -42,7 +42,7 @@ from tilec.ir.ops.staging_ops import (
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore
 from tilec.ir.ops.tmem_chain_ops import TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
 from tilec.ir.ops.tmem_ops import ThreadProduct, TmemAccess, TmemLoad, TmemMma
-from tilec.ir.ops.values import EXP2_GROUP
+from tilec.ir.ops.values import EXP2_GROUP, UNARY_KINDS
 from tilec.ir.types import TMEM_LANES
 
 LANES: Final = 32
@@ -55,10 +55,18 @@ POLYNOMIAL: Final = {"fma": 9.0, "alu": 3.0}
 """Operations on an element whose exp2 is a polynomial (`tilec/atoms/exponentials.py`). A packed instruction counts as two."""
 CONVERTED_PAIR: Final = 2
 """Floats that one conversion instruction rounds to 16 bits (PTX ISA, `cvt.rn.bf16x2.f32`)."""
-SPECIAL: Final = frozenset({"exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos"})
+SPECIAL: Final = frozenset({"sqrt"} | {kind for kind in UNARY_KINDS if kind.startswith("fast_")})
 """Functions that the special function unit computes."""
 ERF_STEPS: Final = 15
 """Multiplications and additions of one `erf` (`tilec/atoms/error_function.py`), next to one `ex2`."""
+STEPS: Final[dict[str, tuple[int, int, int]]] = {
+    "exp": (13, 11, 0), "exp2": (14, 11, 0), "log": (17, 14, 0), "log2": (24, 15, 0), "rsqrt": (0, 0, 2),
+    "sigmoid": (20, 17, 1), "tanh": (23, 20, 1), "sin": (27, 14, 0), "cos": (27, 11, 0), "pow": (60, 59, 1),
+}  # fmt: skip
+"""Multiplications and additions, other operations, and roots and divisions of one accurate function (`tilec.ir.functions`), for
+arguments that a reduction by floats is enough for."""
+DIVISION: Final = 8
+"""Multiplications and additions of one division or root, next to one approximation."""
 UNITS: Final = ("tensor", "mma", "shared", "tmem", "fma", "alu", "special", "shuffle", "copies")
 """Keys of a `Demand`. `tensor`: multiply-adds of instructions whose operands are in shared or tensor memory; `mma`: of those
 whose operands are in registers. `shared`, `tmem`: bytes that shared memory and tensor memory move. `fma`, `alu`, `special`,
@@ -164,10 +172,12 @@ def _computed(op: Op, warps: int) -> Demand:
                 return {"special": lanes}
             if op.kind == "erf":
                 return {"special": lanes, "fma": ERF_STEPS * lanes, "alu": 5 * lanes}
-            return {"fma": lanes}
+            return _function(op.kind, lanes) if op.kind in STEPS else {"fma": lanes}
         case Binary():
-            if op.kind in ("div", "pow"):
-                return {"special": lanes, "fma": 8 * lanes}
+            if op.kind == "pow":
+                return _function(op.kind, lanes)
+            if op.kind in ("div", "fast_pow"):
+                return {"special": lanes, "fma": DIVISION * lanes}
             if not op.result.tile.dtype.is_float:
                 return {"alu": lanes}
             return {"alu" if op.kind in ("min", "max") else "fma": lanes}
@@ -184,6 +194,11 @@ def _computed(op: Op, warps: int) -> Demand:
             return {"shared": lanes * 8}
         case _:
             return {}
+
+
+def _function(kind: str, lanes: float) -> Demand:
+    fma, alu, divisions = STEPS[kind]
+    return {"fma": (fma + DIVISION * divisions) * lanes, "alu": alu * lanes, "special": divisions * lanes}
 
 
 def free(ops: Iterable[Op]) -> frozenset[Op]:

@@ -38,6 +38,8 @@ _MATH: Final[dict[str, Callable[[float], float]]] = {
 }  # fmt: skip
 FUNCTIONS: Final = tuple(_MATH)
 """Element-wise functions of floats."""
+APPROXIMATED: Final = frozenset(FUNCTIONS) - {"floor", "ceil", "erf"}
+"""Those for which a chip has an approximation, which `fast=True` asks for; so has `pow`."""
 _LARGEST_INT: Final = 1 << 128
 _INTEGER_ONLY: Final = frozenset({"floordiv", "mod", "shl", "shr"})
 _BITWISE: Final = frozenset({"and", "or", "xor"})
@@ -117,8 +119,8 @@ def common_shape(left: tuple[int, ...], right: tuple[int, ...], at: At) -> tuple
     return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True))
 
 
-def binary(emitter: Emitter, kind: str, left: Term, right: Term, at: At) -> Term:
-    """`left kind right`, element-wise; E0201, E0202, E0204, E0205."""
+def binary(emitter: Emitter, kind: str, left: Term, right: Term, at: At, *, fast: bool = False) -> Term:
+    """`left kind right`, element-wise; `fast` by the chip's approximation; E0201, E0202, E0204, E0205."""
     if isinstance(left, bool | int | float) and isinstance(right, bool | int | float):
         return fold(kind, left, right, at)
     if kind == "pow" and isinstance(left, Value) and isinstance(right, int) and right in (2, 3):
@@ -131,7 +133,7 @@ def binary(emitter: Emitter, kind: str, left: Term, right: Term, at: At) -> Term
         raise at.error("E0205", "division by zero", hint="the divisor is 0 for these constants")
     if kind in ("shl", "shr") and isinstance(right, int) and not 0 <= right < dtype.bits:
         raise at.error("E0205", f"shift by {right} of a {dtype}", hint=f"shift by 0 to {dtype.bits - 1}")
-    return emitter.binary_op(kind, a, b, at)
+    return emitter.binary_op(f"fast_{kind}" if fast else kind, a, b, at)
 
 
 def _check_operator(kind: str, dtype: DType, at: At) -> None:
@@ -197,8 +199,8 @@ def logical_not(emitter: Emitter, term: Term, at: At) -> Term:
     return unary_op(emitter, "not", condition(emitter, term, at), at)
 
 
-def function(emitter: Emitter, kind: str, term: Term, at: At) -> Term:
-    """An element-wise function of floats (`abs` of any number)."""
+def function(emitter: Emitter, kind: str, term: Term, at: At, *, fast: bool = False) -> Term:
+    """An element-wise function of floats (`abs` of any number); `fast` by the chip's approximation."""
     if isinstance(term, bool | int | float):
         try:
             return abs(term) if kind == "abs" else _MATH[kind](as_float(term, at))
@@ -212,7 +214,7 @@ def function(emitter: Emitter, kind: str, term: Term, at: At) -> Term:
         if emitter.host(term) is None:
             raise at.error("E0204", f"`{kind}` takes floats, not {dtype}", hint="convert with `.astype(f32)`")
         raise at.error("E0204", f"`{kind}` takes floats, not {dtype}", hint="convert with `f32(...)`")
-    return unary_op(emitter, kind, value, at)
+    return unary_op(emitter, f"fast_{kind}" if fast else kind, value, at)
 
 
 def unary_op(emitter: Emitter, kind: str, value: Value, at: At) -> Value:

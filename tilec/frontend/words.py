@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tilec.frontend import arithmetic
-from tilec.frontend.arguments import Call
+from tilec.frontend.arguments import Call, Missing
 from tilec.frontend.emitter import Term, describe, number_of, tile_type, usable
 from tilec.frontend.expressions import matmul, permute
 from tilec.frontend.known_ranges import known_range
@@ -178,11 +178,27 @@ def length(call: Call) -> Term:
 @word("abs", "builtins.abs", *arithmetic.FUNCTIONS, *(f"math.{name}" for name in arithmetic.FUNCTIONS))
 def elementwise(call: Call) -> Term:
     """A function of each element."""
-    (term,) = call.bind("x")
     name = call.word.removeprefix("builtins.").removeprefix("math.")
+    approximated = call.word in arithmetic.APPROXIMATED
+    (term,), fast = _approximated(call, "x") if approximated else (call.bind("x"), False)
     if call.word.startswith("math.") and isinstance(term, Value):
         raise call.at.error("E0203", f"`{call.word}` takes constants", hint=f"use `tilec.{name}` on tiles")
-    return arithmetic.function(call.emitter, name, term, call.place(0))
+    return arithmetic.function(call.emitter, name, term, call.place(0), fast=fast)
+
+
+@word("pow")
+def power(call: Call) -> Term:
+    """`x ** y`."""
+    (base, exponent), fast = _approximated(call, "x y")
+    return arithmetic.binary(call.emitter, "pow", base, exponent, call.at, fast=fast)
+
+
+def _approximated(call: Call, positional: str) -> tuple[list[Term], bool]:
+    """Required arguments, and whether `fast=True` asks for the chip's approximation; E0203."""
+    *found, fast = call.bind_optional(positional, "fast?")
+    if not isinstance(fast, bool | Missing):
+        raise call.at.error("E0203", f"`fast` is `True` or `False`, found {describe(fast)}", hint="write `fast=True`")
+    return [term for term in found if not isinstance(term, Missing)], fast is True
 
 
 @word("mma")

@@ -9,6 +9,8 @@ from typing import Final
 import numpy as np
 
 from tilec.interpreter.dtypes import Array, convert, numpy_dtype
+from tilec.interpreter.steps import ArrayArithmetic
+from tilec.ir import functions
 from tilec.ir.core import Op
 from tilec.ir.ops import (
     Binary,
@@ -31,8 +33,23 @@ from tilec.ir.ops import (
 from tilec.ir.types import DType, f32
 
 
-def _sigmoid(x: Array) -> Array:
+def _fast_sigmoid(x: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-x))
+
+
+def _accurate(kind: str) -> Callable[[Array], Array]:
+    """A function of `tilec.ir.functions`, with the bits that lowered code has."""
+
+    def apply(x: Array) -> Array:
+        flat = np.ascontiguousarray(x).reshape(-1)
+        return functions.unary(ArrayArithmetic(flat.shape), kind, flat).reshape(x.shape)
+
+    return apply
+
+
+def _power(x: Array, y: Array) -> Array:
+    bases, exponents = (np.ascontiguousarray(operand).reshape(-1) for operand in (x, y))
+    return functions.power(ArrayArithmetic(bases.shape), bases, exponents).reshape(x.shape)
 
 
 def _error_function(x: Array) -> Array:
@@ -40,20 +57,25 @@ def _error_function(x: Array) -> Array:
     return np.array([math.erf(value) for value in x.ravel().tolist()], np.float64).reshape(x.shape)
 
 
-def _power(x: Array, y: Array) -> Array:
+def _fast_power(x: Array, y: Array) -> Array:
     """Computed with logarithms, because chips have no power instruction: NaN for a negative base, and for 0 or infinity to
     the power 0."""
     return np.exp2(y.astype(np.float64) * np.log2(x.astype(np.float64)))
 
 
+def _quiet(x: Array) -> Array:
+    """With signalling NaN, which `bitcast` can make, as quiet ones: over those alone `fmin` and `fmax` prefer a number."""
+    return x * x.dtype.type(1)
+
+
 def minimum_number(a: Array, b: Array) -> Array:
     """IEEE 754-2019 `minimumNumber`: the number if one operand is NaN; -0 is less than +0."""
-    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
+    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(_quiet(a), _quiet(b)))
 
 
 def maximum_number(a: Array, b: Array) -> Array:
     """IEEE 754-2019 `maximumNumber`."""
-    return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(a, b))
+    return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(_quiet(a), _quiet(b)))
 
 
 def _floor_divide(a: Array, b: Array) -> Array:
@@ -88,13 +110,15 @@ def _shift_right(a: Array, b: Array) -> Array:
 
 
 FLOAT_UNARY: Final[dict[str, Callable[[Array], Array]]] = {
-    "neg": np.negative, "abs": np.abs, "exp2": np.exp2, "exp": np.exp, "log2": np.log2, "log": np.log, "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x), "tanh": np.tanh, "sigmoid": _sigmoid, "sin": np.sin, "cos": np.cos,
-    "floor": np.floor, "ceil": np.ceil, "erf": _error_function,
+    "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "erf": _error_function,
+    "fast_exp2": np.exp2, "fast_exp": np.exp, "fast_log2": np.log2, "fast_log": np.log, "fast_sqrt": np.sqrt,
+    "fast_rsqrt": lambda x: 1.0 / np.sqrt(x), "fast_tanh": np.tanh, "fast_sigmoid": _fast_sigmoid, "fast_sin": np.sin,
+    "fast_cos": np.cos, **{kind: _accurate(kind) for kind in functions.UNARY},
 }  # fmt: skip
+"""Of `fast_...`, which the chip approximates, the value that is approximated."""
 FLOAT_BINARY: Final[dict[str, Callable[[Array, Array], Array]]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": _power, "min": minimum_number,
-    "max": maximum_number,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": _power, "fast_pow": _fast_power,
+    "min": minimum_number, "max": maximum_number,
 }  # fmt: skip
 INTEGER_BINARY: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": _floor_divide, "mod": _remainder,
@@ -196,7 +220,7 @@ def reduce(op: Reduce, x: Array) -> Array:
 
 def _extreme(kind: str, x: Array, axis: int) -> Array:
     """`minimum_number` or `maximum_number` along an axis of floats."""
-    extreme = np.asarray((np.fmax if kind == "max" else np.fmin).reduce(x, axis))
+    extreme = np.asarray((np.fmax if kind == "max" else np.fmin).reduce(_quiet(x), axis))
     preferred_zero = (x == 0) & (np.signbit(x) == (kind == "min"))  # the zero of the preferred sign
     zero = x.dtype.type(0.0 if kind == "max" else -0.0)
     return np.where((extreme == 0) & preferred_zero.any(axis), zero, extreme)

@@ -42,9 +42,9 @@ def run(
     order = itertools.product(*map(range, launch.grid)) if block_order is None else block_order
     steps: dict[int, tuple[_Step, ...]] = {}
     with np.errstate(all="ignore"):
-        fixed = _fixed(function, launch)
+        fixed = fixed_values(function, launch)
         for block in order:
-            _BlockRun(function, launch, tuple(block), accesses, fixed, steps).execute(function.body)
+            BlockRun(function, launch, tuple(block), accesses, fixed, steps).execute(function.body)
     if block_order is None:
         check_promises(function, launch, before)
 
@@ -54,7 +54,7 @@ _Step = tuple[Callable[..., Array] | None, Op, tuple[int, ...], tuple[int, ...]]
 results."""
 
 
-def _fixed(function: Function, launch: Launch) -> dict[int, Array]:
+def fixed_values(function: Function, launch: Launch) -> dict[int, Array]:
     """Values that are the same in every block, by value id."""
     fixed = {id(p.value): launch.scalars[p.name] for p in function.parameters if p.access is None}
     for op in function.body.walk():
@@ -68,7 +68,7 @@ def _fixed(function: Function, launch: Launch) -> dict[int, Array]:
     return fixed
 
 
-class _BlockRun:
+class BlockRun:
     """One block: the values computed so far, by id. `fixed` contains those that are the same in every block, `steps` the
     prepared operations of IR blocks that ran before."""
 
@@ -86,7 +86,7 @@ class _BlockRun:
             raise InterpreterError(f"there is no block {block} in the grid {launch.grid}", kernel=function.name)
         self.number = int(np.ravel_multi_index(block, launch.grid))
         self.names = {id(p.value): p.name for p in function.parameters}
-        self.values = dict(fixed)
+        self.values: dict[int, Array] = dict(fixed)
 
     def tensor(self, value: Value) -> tuple[str, Array]:
         """Name and array of a tensor parameter."""

@@ -53,6 +53,7 @@ __all__: list[str] = [
     "mulhi",
     "num_blocks",
     "permute",
+    "pow",
     "requires",
     "reshape",
     "resident",
@@ -240,53 +241,75 @@ def mulhi(a: Operand, b: Operand, /) -> Tile:
     not_compiled()
 
 
-def exp2(x: Operand, /) -> Tile:
-    """`2 ** x` of floats."""
+def exp2(x: Operand, /, *, fast: bool = False) -> Tile:
+    """`2 ** x` of floats; accuracy and `fast` as of `exp`. The approximation is `ex2`."""
     not_compiled()
 
 
-def exp(x: Operand, /) -> Tile:
-    """`e ** x` of floats."""
+def exp(x: Operand, /, *, fast: bool = False) -> Tile:
+    """`e ** x` of floats.
+
+    Of f32 within 2 units in the last place, for all arguments: infinities, NaN, both zeros, subnormal arguments and results.
+    Its operations are those that IEEE 754 defines, so the bits are the same on every chip and in the interpreter. Of narrower
+    floats it is that result, rounded. With `fast=True` the chip's approximation, in f32 too: few instructions, an error that
+    the PTX ISA bounds, and perhaps other bits on another chip. Here that is `ex2` of `x * log2(e)`: a relative error of 2^-22
+    near 0 and of 2^-17 near the ends, and 0 for results below 2^-126. Shape and dtype are those of `x`; integers and booleans
+    are refused (E0204)."""
     not_compiled()
 
 
-def log2(x: Operand, /) -> Tile:
-    """Logarithm to base 2 of floats."""
+def log2(x: Operand, /, *, fast: bool = False) -> Tile:
+    """Logarithm to base 2 of floats: -infinity of 0, NaN of negative numbers; accuracy and `fast` as of `exp`. The
+    approximation is `lg2`, of which near 1 only the absolute error is small, 2^-22."""
     not_compiled()
 
 
-def log(x: Operand, /) -> Tile:
-    """Natural logarithm of floats."""
+def log(x: Operand, /, *, fast: bool = False) -> Tile:
+    """Natural logarithm of floats: -infinity of 0, NaN of negative numbers; accuracy and `fast` as of `exp`. The approximation
+    is `lg2` times ln 2."""
     not_compiled()
 
 
-def sqrt(x: Operand, /) -> Tile:
-    """Square root of floats."""
+def pow(x: Operand, y: Operand, /, *, fast: bool = False) -> Tile:
+    """`x ** y` of floats, as C's `pow`: 1 for `y = 0` and for `x = 1`; of a negative `x` NaN, unless `y` is an integer. Shapes
+    broadcast. Accuracy and `fast` as of `exp`; an exponent that is the number 2 or 3 multiplies. The approximation is
+    `ex2(y * lg2(x))`: NaN for a negative `x`, and for 0 or infinity to the power 0; its error grows with the exponent of the
+    result."""
     not_compiled()
 
 
-def rsqrt(x: Operand, /) -> Tile:
-    """`1 / sqrt(x)` of floats."""
+def sqrt(x: Operand, /, *, fast: bool = False) -> Tile:
+    """Square root of floats, rounded to nearest; NaN of negative numbers. With `fast=True` the chip's approximation (PTX ISA,
+    `sqrt.approx`)."""
     not_compiled()
 
 
-def tanh(x: Operand, /) -> Tile:
-    """Hyperbolic tangent of floats."""
+def rsqrt(x: Operand, /, *, fast: bool = False) -> Tile:
+    """`1 / sqrt(x)` of floats: an infinity with the sign of a zero, NaN of negative numbers; accuracy and `fast` as of `exp`.
+    The approximation is `rsqrt`, with an error of 2^-22.9."""
     not_compiled()
 
 
-def sigmoid(x: Operand, /) -> Tile:
-    """`1 / (1 + exp(-x))` of floats."""
+def tanh(x: Operand, /, *, fast: bool = False) -> Tile:
+    """Hyperbolic tangent of floats, from -1 to 1; accuracy and `fast` as of `exp`. The approximation, `tanh`, has an error of
+    2^-11: as many correct bits as an f16."""
     not_compiled()
 
 
-def sin(x: Operand, /) -> Tile:
-    """Sine of floats, radians."""
+def sigmoid(x: Operand, /, *, fast: bool = False) -> Tile:
+    """`1 / (1 + exp(-x))` of floats, from 0 to 1; accuracy and `fast` as of `exp`. The approximation is `ex2` and `rcp`."""
     not_compiled()
 
 
-def cos(x: Operand, /) -> Tile:
-    """Cosine of floats, radians."""
+def sin(x: Operand, /, *, fast: bool = False) -> Tile:
+    """Sine of floats, in radians, from -1 to 1, NaN of infinities; accuracy and `fast` as of `exp`: of large `x` too, which
+    takes a longer way from 2^16 on. The approximation, `sin`, has an absolute error of 2^-20.5 from -pi to pi, and a growing
+    one outside."""
+    not_compiled()
+
+
+def cos(x: Operand, /, *, fast: bool = False) -> Tile:
+    """Cosine of floats, in radians; as `sin`."""
     not_compiled()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tilec.atoms import error_function, exponentials
@@ -31,6 +32,7 @@ from tilec.ir.ops import (
 )
 from tilec.ir.ops.staging_ops import Part
 from tilec.ir.types import DType, f32, i32, u32
+from tilec.lowering import functions
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.integers import absolute, floor_division, multiply_high, shift
@@ -283,13 +285,15 @@ def _float_binary(context: Context, kind: str, left: SsaValue, right: SsaValue) 
         # `llvm.minnum` leaves the order of +0 and -0 open; `llvm.minimumnum` and `llvm.maximumnum` match PTX `min` and `max`.
         (best,) = context.intrinsic(f"{kind}imumnum.f32", [left, right], [mlir.f32])
         return best
-    assert kind == "pow", kind
+    if kind == "pow":
+        return functions.power(context, left, right)
+    assert kind == "fast_pow", kind
     power = context.float_op("fmul", _approximate(context, "lg2", left), right)
     return _approximate(context, "ex2", power)
 
 
 def _approximate(context: Context, kind: str, value: SsaValue) -> SsaValue:
-    """A special-function unit instruction on f32 (PTX ISA, `ex2`, `lg2`, `rsqrt`, `rcp`, `tanh`, `sin`, `cos`).
+    """A special-function unit instruction on f32 (PTX ISA, `ex2`, `lg2`, `sqrt`, `rsqrt`, `rcp`, `tanh`, `sin`, `cos`).
 
     `ex2` uses `.ftz` and flushes results below 2^-126 to zero: supporting subnormals costs three more instructions per element.
     """
@@ -307,7 +311,8 @@ def _unary(context: Context, kind: str, value: SsaValue, dtype: DType) -> SsaVal
         return context.sub(context.constant(0, value.type), value)
     if kind == "abs" and not dtype.is_float:
         return absolute(context, value, dtype.kind != "i")
-    known = ", ".join(sorted(FLOAT_UNARY) if dtype.is_float else ("abs", "neg", "not"))
+    functions_of_floats = sorted(name for name in FLOAT_UNARY if not name.startswith("fast_"))
+    known = ", ".join(functions_of_floats if dtype.is_float else ("abs", "neg", "not"))
     raise VerifyError(f"no instructions compute `{kind}` of {dtype}; write it with what there is: {known}")
 
 
@@ -315,7 +320,7 @@ def _scaled(context: Context, value: SsaValue, factor: float) -> SsaValue:
     return context.float_op("fmul", value, literal(context, factor, f32))
 
 
-def _sigmoid(context: Context, value: SsaValue) -> SsaValue:
+def _fast_sigmoid(context: Context, value: SsaValue) -> SsaValue:
     exponential = _approximate(context, "ex2", _scaled(context, value, -1.4426950408889634))
     return _approximate(context, "rcp", context.float_op("fadd", exponential, literal(context, 1.0, f32)))
 
@@ -326,15 +331,17 @@ FLOAT_UNARY: Final[dict[str, Callable[[Context, SsaValue], SsaValue]]] = {
     "sqrt": lambda context, value: context.float_function("sqrt", value),
     "floor": lambda context, value: context.float_function("floor", value),
     "ceil": lambda context, value: context.float_function("ceil", value),
-    "rsqrt": lambda context, value: _approximate(context, "rsqrt", value),
-    "exp2": lambda context, value: _approximate(context, "ex2", value),
-    "exp": lambda context, value: _approximate(context, "ex2", _scaled(context, value, 1.4426950408889634)),
-    "log2": lambda context, value: _approximate(context, "lg2", value),
-    "log": lambda context, value: _scaled(context, _approximate(context, "lg2", value), 0.6931471805599453),
-    "sin": lambda context, value: _approximate(context, "sin", value),
-    "cos": lambda context, value: _approximate(context, "cos", value),
-    "tanh": lambda context, value: _approximate(context, "tanh", value),
-    "sigmoid": _sigmoid,
+    "fast_sqrt": lambda context, value: _approximate(context, "sqrt", value),
+    "fast_rsqrt": lambda context, value: _approximate(context, "rsqrt", value),
+    "fast_exp2": lambda context, value: _approximate(context, "ex2", value),
+    "fast_exp": lambda context, value: _approximate(context, "ex2", _scaled(context, value, 1.4426950408889634)),
+    "fast_log2": lambda context, value: _approximate(context, "lg2", value),
+    "fast_log": lambda context, value: _scaled(context, _approximate(context, "lg2", value), 0.6931471805599453),
+    "fast_sin": lambda context, value: _approximate(context, "sin", value),
+    "fast_cos": lambda context, value: _approximate(context, "cos", value),
+    "fast_tanh": lambda context, value: _approximate(context, "tanh", value),
+    "fast_sigmoid": _fast_sigmoid,
     "erf": error_function.erf,
+    **{kind: partial(functions.accurate, kind=kind) for kind in functions.ACCURATE},
 }
-"""Functions of floats, of one element in f32."""
+"""Functions of floats, of one element in f32. `fast_...` are the chip's approximations."""

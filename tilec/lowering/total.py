@@ -66,7 +66,7 @@ _LIST: Final = rf"\{{?{_REGISTER}(?:, {_REGISTER})*\}}?"
 INLINE: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?:ex2\.approx\.ftz|(?:lg2|rsqrt|rcp|tanh|sin|cos)\.approx)\.f32 \$0, \$1;",
+        r"(?:ex2\.approx\.ftz|(?:lg2|sqrt|rsqrt|rcp|tanh|sin|cos)\.approx)\.f32 \$0, \$1;",
         r"\{ \.reg \.b32 a, b; \.reg \.b64 x, n, f, p, k; (?:(?:max|min)\.NaN\.f32 [ab], (?:[ab]|\$[23]), 0f[0-9A-F]{8}; )+"
         r"[^\"]*mul\.rn\.f32x2 p, p, n; mov\.b64 \{\$0, \$1\}, p; \}",
         r"mul\.hi\.[su](?:32|64) \$0, \$1, \$2;",

@@ -20,6 +20,7 @@ CASES: Final = {
     "emulator_gpu": Case("the emulator against a GPU, artifact by artifact"),
     "emulator_products": Case("every artifact with a product, of sm_100a and sm_120a, in three orders of threads"),
     "ptx_semantics_gpu": Case("the emulator against a GPU, instruction by instruction"),
+    "function_errors": Case("errors of the accurate functions, in units in the last place"),
     "emulator_faults": Case("mistakes in PTX that the emulator finds"),
     "source_mutants": Case("mistakes in tilec's own source that tests find"),
     "kill_matrix": Case("which tests of core notice which mistakes in tilec's own source"),

@@ -193,7 +193,8 @@ def extremum(larger: bool, propagate: bool) -> Function:
     pick = np.fmax if larger else np.fmin
 
     def apply(a: Lanes, b: Lanes) -> Lanes:
-        found = np.asarray(pick(a, b))
+        # A product with 1 makes a signalling NaN quiet: over those alone NumPy prefers a number.
+        found = np.asarray(pick(a * a.dtype.type(1), b * b.dtype.type(1)))
         zeros = (a == 0) & (b == 0)
         if np.any(zeros):
             sign = np.signbit(a) & np.signbit(b) if larger else np.signbit(a) | np.signbit(b)

@@ -15,11 +15,13 @@ from tilec.ir.types import DType, TileType, boolean, f32, i32, i64
 
 UNARY_KINDS: Final = (
     "neg", "not", "abs", "exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "floor", "ceil",
-    "erf",
+    "erf", "fast_exp2", "fast_exp", "fast_log2", "fast_log", "fast_sqrt", "fast_rsqrt", "fast_tanh", "fast_sigmoid", "fast_sin",
+    "fast_cos",
 )  # fmt: skip
+"""Those that begin with `fast_` are the chip's approximations (`tilec/ir/SEMANTICS.md`)."""
 FLOAT_UNARY: Final = frozenset(UNARY_KINDS) - {"neg", "not", "abs"}
 BINARY_KINDS: Final = (
-    "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "and", "or", "xor", "shl", "shr", "pow", "mulhi",
+    "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "and", "or", "xor", "shl", "shr", "pow", "fast_pow", "mulhi",
 )  # fmt: skip
 EXP2_GROUP: Final = 16
 """Elements of a thread of which some have a polynomial (`Exp2InParts`)."""
@@ -121,17 +123,17 @@ class Unary(Op, opcode="unary"):
 
 @dataclass(eq=False, kw_only=True)
 class Exp2InParts(Unary, opcode="exp2_in_parts"):
-    """`exp2` that threads compute by a polynomial, without the special-function unit, for the last `polynomial` of each
-    `EXP2_GROUP` elements that they have. Same value as `Unary` within its bound. Operand: f32. Made by a
+    """A power of two that threads compute by a polynomial, without the special-function unit, for the last `polynomial` of each
+    `EXP2_GROUP` elements that they have: `fast_exp2`, with the same bound of its error. Operand: f32. Made by a
     pass, never by an author."""
 
-    kind: str = "exp2"
+    kind: str = "fast_exp2"
     polynomial: int
     result_range = Op.result_range
 
     def verify(self) -> None:
         super().verify()
-        self.require(self.kind == "exp2", f"{self.kind} is not computed in parts")
+        self.require(self.kind == "fast_exp2", f"{self.kind} is not computed in parts")
         self.require(self.result.tile.dtype == f32, f"{self.result.tile.dtype} is not computed in parts")
         pairs = self.polynomial % 2 == 0 and 0 < self.polynomial <= EXP2_GROUP
         self.require(pairs, f"{self.polynomial} of {EXP2_GROUP} elements are no pairs")
@@ -139,8 +141,8 @@ class Exp2InParts(Unary, opcode="exp2_in_parts"):
 
 @dataclass(eq=False, kw_only=True)
 class Binary(Op, opcode="binary"):
-    """Element-wise `lhs kind rhs` of two tiles of one type; `div` and `pow` take floats, `floordiv`, `mod`, `mulhi`,
-    shifts integers."""
+    """Element-wise `lhs kind rhs` of two tiles of one type; `div`, `pow`, `fast_pow` take floats, `floordiv`, `mod`,
+    `mulhi`, shifts integers."""
 
     num_operands = 2
     elementwise = True
@@ -152,7 +154,7 @@ class Binary(Op, opcode="binary"):
         lhs, rhs = self.operands
         self.require(lhs.type == rhs.type == self.result.type, "operand and result types differ")
         dtype = lhs.tile.dtype
-        if self.kind in ("div", "pow"):
+        if self.kind in ("div", "pow", "fast_pow"):
             self.require(dtype.is_float, f"{self.kind} takes floats")
         if self.kind in ("floordiv", "mod", "shl", "shr", "mulhi"):
             self.require(dtype.is_integer, f"{self.kind} takes integers")

@@ -58,12 +58,12 @@ def attention(
             own = (position + tl.arange(BM))[:, None]
             s = tl.where((at >= own - before) & (at <= own + after) & (at < S), s, -tl.inf)
         higher = tl.maximum(top, tl.max(s, axis=1) * log2_scale)
-        p = tl.exp2(s * log2_scale - higher[:, None])
-        shrink = tl.exp2(top - higher)
+        p = tl.exp2(s * log2_scale - higher[:, None], fast=True)
+        shrink = tl.exp2(top - higher, fast=True)
         total = total * shrink + tl.sum(p, axis=1)
         acc = tl.mma(tl.astype(p, E), values, acc * shrink[:, None])
         top = higher
     share = tl.where(total > 0, 1.0 / total, 0.0)
     tl.store(out, (b, m, head, member, 0), tl.reshape(tl.astype(acc * share[:, None], E), (1, BM, 1, 1, D)), mask=True)
-    log_sum = tl.where(total > 0, (top + tl.log2(total)) * LN2, tl.inf)
+    log_sum = tl.where(total > 0, (top + tl.log2(total, fast=True)) * LN2, tl.inf)
     tl.store(lse, (b, head, member, m), tl.reshape(log_sum, (1, 1, 1, BM)), mask=True)

@@ -52,7 +52,7 @@ def attention_backward_k(
         own = tl.reshape(tl.load(delta, (b, head, member, m), shape=(1, 1, 1, BM), pad=0), (1, BM))
         s = tl.mma(keys, query.T, tl.broadcast_to(log_sum * -inverse, (BN, BM)))
         dp = tl.mma(values, grad.T, tl.broadcast_to(-own, (BN, BM)))
-        p = tl.exp2(tl.minimum(s * log2_scale, 0.0))
+        p = tl.exp2(tl.minimum(s * log2_scale, 0.0), fast=True)
         if m * BM + BM - 1 - before > position or m * BM + after < position + BN - 1:
             distance = (m * BM - position + tl.arange(BM))[None, :] - tl.arange(BN)[:, None]
             p = tl.where((distance <= before) & (distance >= -after), p, 0.0)

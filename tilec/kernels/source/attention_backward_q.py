@@ -52,7 +52,7 @@ def attention_backward_q(
         values = tl.reshape(tl.load(v, (b, j, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
         s = tl.mma(query, keys.T, tl.zeros((BM, BN), tl.f32))
         dp = tl.mma(grad, values.T, tl.zeros((BM, BN), tl.f32))
-        p = tl.exp2(tl.minimum(s * log2_scale - log_sum[:, None], 0.0))
+        p = tl.exp2(tl.minimum(s * log2_scale - log_sum[:, None], 0.0), fast=True)
         if j * BN < inside or j >= whole:
             distance = (j * BN - position + tl.arange(BN))[None, :] - tl.arange(BM)[:, None]
             p = tl.where((distance >= -before) & (distance <= after), p, 0.0)

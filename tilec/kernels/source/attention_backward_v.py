@@ -47,7 +47,7 @@ def attention_backward_v(
         grad = tl.reshape(tl.load(dout, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
         log_sum = tl.reshape(tl.load(lse, (b, head, member, m), shape=(1, 1, 1, BM), pad=tl.inf), (1, BM))
         s = tl.mma(keys, query.T, tl.broadcast_to(log_sum * -inverse, (BN, BM)))
-        p = tl.exp2(tl.minimum(s * log2_scale, 0.0))
+        p = tl.exp2(tl.minimum(s * log2_scale, 0.0), fast=True)
         if m * BM + BM - 1 - before > position or m * BM + after < position + BN - 1:
             distance = (m * BM - position + tl.arange(BM))[None, :] - tl.arange(BN)[:, None]
             p = tl.where((distance <= before) & (distance >= -after), p, 0.0)

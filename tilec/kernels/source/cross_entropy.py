@@ -57,10 +57,10 @@ def cross_entropy(
             .astype(tl.f32)
         )
         higher = tl.maximum(high, tl.max(v, axis=0) * LOG2E)
-        weight = weight * tl.exp2(high - higher) + tl.sum(tl.exp2(v * LOG2E - higher[None, :, :]), axis=0)
+        weight = weight * tl.exp2(high - higher, fast=True) + tl.sum(tl.exp2(v * LOG2E - higher[None, :, :], fast=True), axis=0)
         high = higher
     top = tl.max(high)
-    total = (tl.log2(tl.sum(weight * tl.exp2(high - top))) + top) * LN2
+    total = (tl.log2(tl.sum(weight * tl.exp2(high - top, fast=True)), fast=True) + top) * LN2
     chosen = tl.load(logits, (t, label), pad=-tl.inf).astype(tl.f32)
     tl.store(lse, t, total)
     tl.store(loss, t, tl.where(label == ignore_index, 0.0, total - chosen))

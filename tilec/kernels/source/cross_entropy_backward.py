@@ -45,7 +45,7 @@ def cross_entropy_backward(
     label = tl.load(labels, t)
     factor = tl.where(label == ignore_index, 0.0, tl.load(dloss, t))
     v = tl.load(logits, (t, j), shape=(1, BLOCK), pad=0).astype(tl.f32)
-    weights = tl.exp2((v - tl.load(lse, t)) * LOG2E)
+    weights = tl.exp2((v - tl.load(lse, t)) * LOG2E, fast=True)
     column = tl.i64(label) - tl.i64(j * BLOCK)
     column = tl.where((column >= 0) & (column < BLOCK), column, -1).astype(tl.i32)
     chosen = tl.where(tl.arange(BLOCK)[None, :] == column, 1.0, 0.0)

@@ -68,7 +68,7 @@ def group_norm(
             squares = squares + folded(v * v, CHANNELS, BLOCK)
     shift = tl.sum(sums) * share
     middle = near + shift
-    scale = tl.rsqrt(tl.maximum(tl.sum(squares) * share - shift * shift, 0.0) + eps)
+    scale = tl.rsqrt(tl.maximum(tl.sum(squares) * share - shift * shift, 0.0) + eps, fast=True)
     tl.store(mean, (b, g), middle)
     tl.store(rstd, (b, g), scale)
     for c in range(tl.cdiv(C, CHANNELS)):

@@ -44,7 +44,7 @@ def layer_norm(
     b = tl.load(bias, 0, shape=BLOCK, pad=0)
     middle = tl.sum(v, axis=1) * share
     centred = tl.where(inside, v - middle[:, None], 0)
-    scale = tl.rsqrt(tl.sum(centred * centred, axis=1) * share + eps)
+    scale = tl.rsqrt(tl.sum(centred * centred, axis=1) * share + eps, fast=True)
     y = centred * scale[:, None] * w.astype(tl.f32)[None, :] + b.astype(tl.f32)[None, :]
     tl.store(out, (rows, 0), y.astype(E), mask=True)
     tl.store(mean, rows, middle, mask=True)

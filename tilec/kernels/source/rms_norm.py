@@ -37,6 +37,6 @@ def rms_norm(
     rows = tl.bid(0)
     v = tl.load(x, (rows, 0), shape=(ROWS, BLOCK), pad=0).astype(tl.f32)
     w = tl.load(weight, 0, shape=BLOCK, pad=0)
-    scale = tl.rsqrt(tl.sum(v * v, axis=1) * (1.0 / tl.f32(N)) + eps)
+    scale = tl.rsqrt(tl.sum(v * v, axis=1) * (1.0 / tl.f32(N)) + eps, fast=True)
     tl.store(out, (rows, 0), (v * scale[:, None] * w.astype(tl.f32)[None, :]).astype(E), mask=True)
     tl.store(rstd, rows, scale, mask=True)

@@ -48,11 +48,12 @@ def softmax_long(x: tl.In[E, T, N], out: tl.Out[E, T, N], *, E: tl.Const, BLOCK:
         tile = tl.load(x, (row, j), shape=(1, BLOCK), pad=-tl.inf)
         v = tile.reshape((PARTS, BLOCK // PARTS // 8, 8)).astype(tl.f32)
         higher = tl.maximum(high, largest(v))
-        weight = weight * tl.exp2((high - higher) * LOG2E) + added(tl.exp2((v - higher[None, :, None]) * LOG2E))
+        shrink = tl.exp2((high - higher) * LOG2E, fast=True)
+        weight = weight * shrink + added(tl.exp2((v - higher[None, :, None]) * LOG2E, fast=True))
         high = higher
     top = tl.max(high)
-    scale = 1.0 / tl.sum(weight * tl.exp2((high - top) * LOG2E))
-    tl.store(out, (row, tiles - 1), (tl.exp2((tile.astype(tl.f32) - top) * LOG2E) * scale).astype(E), mask=True)
+    scale = 1.0 / tl.sum(weight * tl.exp2((high - top) * LOG2E, fast=True))
+    tl.store(out, (row, tiles - 1), (tl.exp2((tile.astype(tl.f32) - top) * LOG2E, fast=True) * scale).astype(E), mask=True)
     for j in range(tiles - 1):
         v = tl.load(x, (row, j), shape=(1, BLOCK), pad=-tl.inf).astype(tl.f32)
-        tl.store(out, (row, j), (tl.exp2((v - top) * LOG2E) * scale).astype(E), mask=True)
+        tl.store(out, (row, j), (tl.exp2((v - top) * LOG2E, fast=True) * scale).astype(E), mask=True)

@@ -1,8 +1,8 @@
 """Launches kept in files, for another process: inputs, and results of the interpreter and the reference.
 
 A file is an archive of NumPy arrays. `before/NAME` is the flat storage of a tensor, `interpreter/NAME` a result of the
-interpreter as stored, `reference/NAME` what the reference returned. `case` is JSON: launch values, and tolerances (relative,
-absolute) by result.
+interpreter as stored, `bound/NAME` how far each of its elements may be off by rounding, `reference/NAME` what the reference
+returned. `case` is JSON: launch values, and tolerances (relative, absolute) by result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Tolerance = tuple[float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One launch. `references` is empty without a reference; its `tolerance` is that of `comparison.compared`."""
+    """One launch. `references` is empty without a reference; its `tolerance` is that of `comparison.compared`, and so are the
+    `bounds`."""
 
     values: Mapping[str, float]
     before: Mapping[str, Array]
@@ -33,11 +34,14 @@ class Case:
     allowances: Mapping[str, Tolerance]
     references: Mapping[str, Array] = field(default_factory=dict[str, Array])
     tolerance: Tolerance = (None, None)
+    bounds: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
 
 def write_case(path: Path, case: Case) -> None:
     """Write a case into an existing folder. CompileError E0702 if that fails."""
-    groups = {"before": case.before, "interpreter": case.interpreted, "reference": case.references}
+    groups = {
+        "before": case.before, "interpreter": case.interpreted, "reference": case.references, "bound": case.bounds,
+    }  # fmt: skip
     about = {"values": dict(case.values), "allowances": dict(case.allowances), "tolerance": case.tolerance}
     arrays: dict[str, Any] = {"case": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     arrays |= {f"{group}/{name}": array for group, found in groups.items() for name, array in found.items()}
@@ -50,7 +54,7 @@ def read_case(path: Path) -> Case:
     """Read what `write_case` wrote."""
     with np.load(path, allow_pickle=False) as archive:
         about = json.loads(archive["case"].tobytes())
-        groups: dict[str, dict[str, Array]] = {"before": {}, "interpreter": {}, "reference": {}}
+        groups: dict[str, dict[str, Array]] = {"before": {}, "interpreter": {}, "reference": {}, "bound": {}}
         for key in archive.files:
             group, _, name = key.partition("/")
             if group in groups:
@@ -58,5 +62,5 @@ def read_case(path: Path) -> Case:
     return Case(
         about["values"], groups["before"], groups["interpreter"],
         {name: (one[0], one[1]) for name, one in about["allowances"].items()}, groups["reference"],
-        (about["tolerance"][0], about["tolerance"][1]),
+        (about["tolerance"][0], about["tolerance"][1]), groups["bound"],
     )  # fmt: skip

@@ -16,6 +16,9 @@ Array = NDArray[Any]
 
 OUTLIER: Final = 1000
 """Elements above this multiple of the median magnitude are excluded from the root mean square."""
+VAGUE: Final = 2.0**-6
+"""A bound above this fraction of the element, or of the usual size of the tensor, would accept almost any result: it counts for
+nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,11 @@ class Written:
     expected: float = 0.0
     not_finite: int = 0
     undefined: int = 0
+
+
+def right(one: Written) -> bool:
+    """Whether a result is within its tolerance, or was compared with nothing."""
+    return one.error is None or one.error <= 1
 
 
 def written_json(one: Written) -> dict[str, Any]:
@@ -63,9 +71,10 @@ def _typical(expected: Array) -> float:
 
 
 def compared(
-    spec: TensorSpec, array: Array, truth: Array, tolerance: tuple[float | None, float | None]
+    spec: TensorSpec, array: Array, truth: Array, tolerance: tuple[float | None, float | None], bound: Array | None = None
 ) -> Written | str:  # fmt: skip
-    """The largest error of a result in units of the tolerance, or a text that says why it cannot be compared."""
+    """The largest error of a result in units of the tolerance, or a text that says why it cannot be compared. `bound`: how far
+    each element may be off by rounding (`tilec.interpreter.error_bounds`), which is allowed too."""
     seen = summary(spec, array)
     if truth.shape != array.shape:
         return f"`{spec.name}` has shape {array.shape}, the reference's {truth.shape}"
@@ -80,6 +89,9 @@ def compared(
         if absolute is None:
             absolute = relative * _typical(expected)
         allowed = absolute + relative * np.abs(expected)
+        if bound is not None:
+            telling = bound <= VAGUE * np.maximum(np.abs(expected), _typical(expected))
+            allowed = np.where(telling, np.maximum(allowed, bound), allowed)
         comparable = np.isfinite(found) & np.isfinite(expected) & (allowed > 0)
         error = np.where(comparable, np.abs(found - expected) / np.where(comparable, allowed, 1.0), np.inf)
         same = (found == expected) | (np.isnan(found) & np.isnan(expected))

@@ -111,7 +111,8 @@ def _judged(manifest: Manifest, contract: Contract, arena: Arena, case: Case) ->
             truths["reference"] = case.references[spec.name]
         for side, truth in truths.items():
             allowed = case.allowances[spec.name] if side == "interpreter" else case.tolerance
-            one = compared(spec, result, truth, allowed)
+            analysed = side == "interpreter" or case.tolerance == (None, None)
+            one = compared(spec, result, truth, allowed, case.bounds.get(spec.name) if analysed else None)
             if isinstance(one, str):
                 reason = reason or one
             else:

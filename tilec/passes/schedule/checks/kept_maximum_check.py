@@ -70,7 +70,7 @@ class _Check:
         if [self.value(value) for value in rows[0].operands] != [old, op.result] or self.uses[old] != [op, rows[0]]:
             raise VerifyError(f"{at(op)}: the one before has its difference to it, and nothing else")
         for use in (*rows, *matrices):
-            if not all(isinstance(inner, Unary) and inner.kind == "exp2" for inner in self.uses[use.result]):
+            if not all(isinstance(inner, Unary) and inner.kind in ("exp2", "fast_exp2") for inner in self.uses[use.result]):
                 raise VerifyError(f"{at(op)}: each difference to it has exp2, and nothing else")
 
     def of_matrix(self, op: KeptMaximum, column: Op) -> list[Op]:

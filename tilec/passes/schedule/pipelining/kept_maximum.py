@@ -64,7 +64,8 @@ def _ordered(pair: BackToBack, operands: list[Value]) -> list[Value]:
 
 def _argument(value: Value) -> Value | None:
     """The argument of an exp2."""
-    return value.owner.operands[0] if isinstance(value.owner, Unary) and value.owner.kind == "exp2" else None
+    kinds = ("exp2", "fast_exp2")
+    return value.owner.operands[0] if isinstance(value.owner, Unary) and value.owner.kind in kinds else None
 
 
 def _is_relative(pair: BackToBack, factors: Value, maximum: Op, uses: Uses) -> bool:

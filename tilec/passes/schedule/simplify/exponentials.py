@@ -45,4 +45,4 @@ def _divide(block: Block) -> None:
 
 
 def _is_of_a_matrix(op: Op) -> bool:
-    return type(op) is Unary and op.kind == "exp2" and op.result.tile.rank == 2 and op.result.tile.dtype == f32
+    return type(op) is Unary and op.kind == "fast_exp2" and op.result.tile.rank == 2 and op.result.tile.dtype == f32
