@@ -24,6 +24,7 @@ from tilec.cli.project import (
     toolchain,
 )  # fmt: skip
 from tilec.diagnostics.diagnostic import CompileError
+from tilec.ir.facts.order import order_dependent
 from tilec.project.trial.inputs import OwnInputs, launch_inputs, own_inputs
 from tilec.project.trial.interpreted import before_launch, compared_with_interpreter, interpret, laid_out, outputs_of
 from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, small_launches
@@ -144,7 +145,8 @@ def _compared(launch: Emulated, function: Function, contract: Contract, storage:
     except InterpreterError as error:
         return replace(launch, problem=f"the interpreter stopped: {error}")
     found = {spec.name: laid_out(spec, report.tensors[spec.name], integers) for spec in outputs_of(contract)}
-    return replace(launch, results=compared_with_interpreter(function, contract, expected, found))
+    results = compared_with_interpreter(function, contract, expected, found)
+    return replace(launch, results=results, unordered=tuple(sorted(order_dependent(function))))
 
 
 def _edges(manifest: Manifest, function: Function, small: dict[str, float]) -> list[dict[str, float]]:

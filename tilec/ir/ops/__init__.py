@@ -11,8 +11,9 @@ computed in f32. Docstrings give the operand order; `tilec.ir.core.Op` describes
 
 from tilec.ir.ops.control import For, If, Yield
 from tilec.ir.ops.memory import (
-    ATOMIC_DTYPES,
-    ATOMIC_KINDS,
+    ATOMICS,
+    BOX_KINDS,
+    AtomicScatter,
     AtomicUpdate,
     Gather,
     Load,
@@ -52,14 +53,15 @@ from tilec.ir.ops.values import (
 )
 
 __all__ = [
-    "ATOMIC_DTYPES",
-    "ATOMIC_KINDS",
+    "ATOMICS",
     "BINARY_KINDS",
+    "BOX_KINDS",
     "COMPARE_KINDS",
     "EXP2_GROUP",
     "FLOAT_UNARY",
     "REDUCE_KINDS",
     "UNARY_KINDS",
+    "AtomicScatter",
     "AtomicUpdate",
     "Binary",
     "BinaryInRange",
