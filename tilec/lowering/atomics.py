@@ -15,8 +15,8 @@ _NAMES: Final = {"exchange": "exch"}
 
 
 def combine(context: Context, kind: str, pointer: SsaValue, value: SsaValue, dtype: DType) -> None:
-    """`add`, `max`, `min`, `and`, `or` or `xor` of which nobody needs the old value: `red`, which ptxas does not make of an `atom`
-    that is inline PTX or LLVM's."""
+    """`add`, `max`, `min`, `and`, `or` or `xor` of which nobody needs the old value: `red`, which ptxas does not make of LLVM's
+    own `atom`."""
     if dtype.is_float and kind in ("max", "min"):
         _float_extremum(context, kind, pointer, value, returns=False)
         return

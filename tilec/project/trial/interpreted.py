@@ -76,8 +76,8 @@ def allowances(function: Function, contract: Contract, expected: Mapping[str, Ar
 def compared_with_interpreter(
     function: Function, contract: Contract, expected: Mapping[str, Array], found: Mapping[str, Array]
 ) -> tuple[Written, ...]:  # fmt: skip
-    """The largest difference of each result of the compiled kernel, `found`, from the interpreter's; of none that depends on the
-    order in which blocks and threads run."""
+    """The largest difference of each result of the compiled kernel, `found`, from the interpreter's; of none that depends on
+    the order in which blocks and threads run."""
     allowed, unordered = allowances(function, contract, expected), order_dependent(function)
     rows = [
         compared(spec, found[spec.name], expected[spec.name], allowed[spec.name])
