@@ -22,7 +22,7 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir.core import Function
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
-from tilec.ir.ops import AtomicScatter, Broadcast, Constant, Load, Mma
+from tilec.ir.ops import Broadcast, Constant, Load, Mma
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, before, copy_of, run_on_copy, through
@@ -110,7 +110,6 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         _override_problem(schedule, wanted)
         or next(iter(problems(schedule, target)), None)
         or _grid_problem(draft, schedule)
-        or _atomic_problem(draft, schedule)
         or too_few_registers(draft, schedule)
         or _store_problem(draft, schedule, target)
         or _too_large(draft, schedule, target, wanted)
@@ -161,13 +160,6 @@ def _grid_problem(draft: Function, schedule: Schedule) -> Problem | None:
     """Why blocks cannot be persistent."""
     text = persistent.problem(draft) if schedule.persistent else None
     return Problem("persistent", text, "leave `persistent` out") if text else None
-
-
-def _atomic_problem(draft: Function, schedule: Schedule) -> Problem | None:
-    """Why a block has one role: each role computes the scalars that it needs, and an atomic is executed once."""
-    gives = any(isinstance(op, AtomicScatter) and op.results for op in draft.body.walk())
-    text = "roles, in a kernel that uses the old values of atomics" if gives and len(schedule.roles) > 1 else None
-    return Problem("copy", text, "leave `copy` out") if text else None
 
 
 def _store_problem(draft: Function, schedule: Schedule, target: Target) -> Problem | None:
