@@ -29,9 +29,8 @@ from tilec.target.targets import SM_90A, SM_120A
 
 HEAD = '''"""Atomics."""
 import tilec
-from tilec import Atomic, Dim, In, InOut, Out, Scratch, arange, atomic_add, atomic_cas, atomic_exchange, atomic_max, bf16, bid, f32
-from tilec import cdiv, gather, grid, i32, i64, load, maximum, minimum, mma, requires, scatter, store, sum, unsafe, values, where
-from tilec import zeros
+from tilec import Atomic, Dim, In, InOut, Out, Scratch, arange, atomic_add, atomic_cas, atomic_exchange, atomic_max, bf16
+from tilec import bid, cdiv, f32, grid, i32, load, maximum, minimum, mma, requires, scatter, store, sum, unsafe, values, zeros
 
 
 class N(Dim):
@@ -285,14 +284,14 @@ def test_atomics_of_which_the_order_matters_have_a_barrier_between_them(tmp_path
     assert barriers("atomic_exchange(t, 1, at=arange(64))", "atomic_exchange(t, 2, at=v)") == 1
 
 
-PRODUCT = """def k(a: In[bf16, 256, 128], b: In[bf16, 128, 128], c: Atomic[i32, 2], out: Out[f32, 128, 128], places: Out[i32, 2, 64]):
+PRODUCT = """def k(a: In[bf16, 128, 128], b: In[bf16, 128, 128], c: Atomic[i32, 2], y: Out[f32, 128, 128], p: Out[i32, 2, 64]):
     grid(2)
     t = PLACE
     acc = zeros((64, 128), f32)
     for k in range(2):
         acc = mma(load(a, (t, k), shape=(64, 64)), load(b, (k, 0), shape=(64, 128)), acc)
-    store(out, (bid(0), 0), acc)
-    store(places, (bid(0), 0), atomic_add(c, 1, at=zeros((1, 64), i32)))
+    store(y, (bid(0), 0), acc)
+    store(p, (bid(0), 0), atomic_add(c, 1, at=zeros((1, 64), i32)))
 """
 
 

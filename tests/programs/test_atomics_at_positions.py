@@ -38,7 +38,7 @@ from block_machine import launch  # pyright: ignore
 
 Array = np.ndarray[Any, Any]
 BLOCKS, EXTENT = 3, 7
-INTEGER: dict[str, Callable[[int, int], int]] = {
+COMBINED: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b, "max": max, "min": min, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b, "exchange": lambda _, b: b,
 }  # fmt: skip
@@ -78,7 +78,8 @@ class Case:
         body = "\n".join(f"    {line}" for line in (f"grid({BLOCKS})", "b = bid(0)", *lines))
         names = "Atomic, In, Out, bid, load, store, grid, zeros, i32, i64, u32, f32, f16, bf16"
         words = ", ".join(f"atomic_{kind}" for kind in ATOMICS["i32"])
-        return f'"""Atomics."""\nimport tilec\nfrom tilec import {names}, {words}\n\n\n@tilec.kernel\ndef k({", ".join(parameters)}):\n{body}\n'
+        head = f'"""Atomics."""\nimport tilec\nfrom tilec import {names}, {words}'
+        return f"{head}\n\n\n@tilec.kernel\ndef k({', '.join(parameters)}):\n{body}\n"
 
     def function(self, folder: Path) -> Function:
         path = folder / "k.py"
@@ -90,11 +91,11 @@ class Case:
     def arrays(self, seed: int) -> dict[str, Array]:
         """Few positions and few values, so that many updates meet; some positions lie outside."""
         random, dtype = np.random.default_rng(seed), numpy_dtype(DTYPES[self.dtype])
-        low = 0 if self.dtype[0] == "u" else -3
-        values = lambda shape: random.integers(low, 4, shape).astype(dtype)  # noqa: E731
-        shape = (BLOCKS, *self.shape)
-        found = {"x": values(shape), "y": values(shape), "t": values((EXTENT,) * self.axes)}
-        found |= {f"p{axis}": random.integers(-1, EXTENT + 1, shape).astype(np.int32) for axis in range(self.axes)}
+        low, shape = 0 if self.dtype[0] == "u" else -3, (BLOCKS, *self.shape)
+        found: dict[str, Array] = {name: random.integers(low, 4, shape).astype(dtype) for name in ("x", "y")}
+        found["t"] = random.integers(low, 4, (EXTENT,) * self.axes).astype(dtype)
+        for axis in range(self.axes):
+            found[f"p{axis}"] = random.integers(-1, EXTENT + 1, shape).astype(np.int32)
         if self.used:
             found["old_values"] = np.zeros(shape, dtype)
         if self.used and self.spread:
@@ -139,7 +140,7 @@ def wrong(case: Case, before: dict[str, Array], after: dict[str, Array]) -> str:
         if case.kind == "cas":
             put = new if old == before["y"][index] else old
         else:
-            put = np.asarray(INTEGER[case.kind](old, new)).astype(old.dtype)
+            put = np.asarray(COMBINED[case.kind](old.item(), new.item())).astype(old.dtype)
         edges.setdefault(tuple(int(place[index]) for place in places), []).append((old.item(), put.item()))
     for place in np.ndindex(before["t"].shape):
         if not has_order(before["t"][place].item(), after["t"][place].item(), edges.get(place, [])):
@@ -212,7 +213,9 @@ def test_every_architecture_agrees(case: Case, tmp_path: Path) -> None:
         function = case.function(tmp_path)
         code = lowered(case.function(tmp_path), target, case.warps)
         text, described = ptx.to_ptx(code.mlir, target), manifest(function, code, target)
-        assert ("atom." in text) == (case.used or case.kind in ("exchange", "cas") or case.dtype == "f32" and case.kind == "max")
+        assert ("atom." in text) == (
+            case.used or case.kind in ("exchange", "cas") or (case.dtype == "f32" and case.kind == "max")
+        )
         before = case.arrays(number)
         expected = copied(before)
         run(function, expected)
