@@ -1,7 +1,7 @@
 """Atomics at positions on the interpreter, the block machine and the emulator of three architectures.
 
 Blocks and threads run in any order, so the old values of two runs need not be equal. What they must be is tested exactly: of
-each element, the updates are the edges of a graph from the old value to the one that they put there, and an order in which one
+each element, the updates are the edges of a graph from the old value to the new one, and an order in which one
 value follows from the other is a trail from the first to the last value that takes each edge once.
 """
 
@@ -24,7 +24,7 @@ from tilec.emulator import emulate
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.core import Function
-from tilec.ir.ops import ATOMICS, AtomicScatter
+from tilec.ir.ops import ATOMICS, AtomicScatter, atomic_word
 from tilec.ir.types import DTYPES
 from tilec.lowering import Lowered, lower
 from tilec.passes.prover import prove
@@ -40,7 +40,7 @@ Array = np.ndarray[Any, Any]
 BLOCKS, EXTENT = 3, 7
 COMBINED: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b, "max": max, "min": min, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b, "exchange": lambda _, b: b,
+    "xor": lambda a, b: a ^ b, "exch": lambda _, b: b,
 }  # fmt: skip
 
 
@@ -64,7 +64,7 @@ class Case:
         places = ", ".join(f"load(p{axis}, (b{more}), shape={box}).reshape(({shape},))" for axis in range(self.axes))
         value = f"load(x, (b{more}), shape={box}).reshape(({shape},))"
         compare = f"load(y, (b{more}), shape={box}).reshape(({shape},)), " if self.kind == "cas" else ""
-        call = f"atomic_{self.kind}(t, {compare}{value}, at=({places},), mask=True)"
+        call = f"{atomic_word(self.kind)}(t, {compare}{value}, at=({places},), mask=True)"
         lines = [f"old = {call}" if self.used else call]
         if self.used:
             lines.append(f"store(old_values, (b{more}), old.reshape({box}))")
@@ -77,7 +77,7 @@ class Case:
         parameters += [f"sums: Out[{dtype}, {BLOCKS}, {shape}, 16]"] if self.used and self.spread else []
         body = "\n".join(f"    {line}" for line in (f"grid({BLOCKS})", "b = bid(0)", *lines))
         names = "Atomic, In, Out, bid, load, store, grid, zeros, i32, i64, u32, f32, f16, bf16"
-        words = ", ".join(f"atomic_{kind}" for kind in ATOMICS["i32"])
+        words = ", ".join(map(atomic_word, ATOMICS["i32"]))
         head = f'"""Atomics."""\nimport tilec\nfrom tilec import {names}, {words}'
         return f"{head}\n\n\n@tilec.kernel\ndef k({', '.join(parameters)}):\n{body}\n"
 
@@ -155,10 +155,10 @@ CASES = [
     *(Case(kind, "i32", (24,), used=False) for kind in ATOMICS["i32"]),
     *(Case("add", dtype, (3, 16), axes=2, used=False) for dtype in ATOMICS),
     Case("max", "f32", (5, 8), used=False, warps=1),
-    Case("add", "i32", (1,), warps=1), Case("add", "i64", (1,), warps=4), Case("exchange", "f32", (2, 3), axes=2),
+    Case("add", "i32", (1,), warps=1), Case("add", "i64", (1,), warps=4), Case("exch", "f32", (2, 3), axes=2),
     Case("cas", "i64", (4, 24), axes=2, warps=4), Case("add", "u32", (200,), warps=1), Case("add", "i32", (3, 40), warps=4),
     Case("add", "i32", (1000,), warps=4), Case("add", "i32", (24,), spread=True, warps=4),
-    Case("exchange", "i64", (4, 6), axes=2, spread=True), Case("add", "bf16", (1,), warps=4, spread=True),
+    Case("exch", "i64", (4, 6), axes=2, spread=True), Case("add", "bf16", (1,), warps=4, spread=True),
 ]  # fmt: skip
 """Of the 16-bit floats, sums of few small integers are exact."""
 
@@ -171,7 +171,7 @@ def name_of(case: Case) -> str:
 def agrees(case: Case, expected: dict[str, Array], before: dict[str, Array], after: dict[str, Array]) -> None:
     if case.used:
         assert wrong(case, before, after) == ""
-    if case.kind not in ("exchange", "cas"):
+    if case.kind not in ("exch", "cas"):
         np.testing.assert_array_equal(after["t"], expected["t"])
 
 
@@ -213,9 +213,7 @@ def test_every_architecture_agrees(case: Case, tmp_path: Path) -> None:
         function = case.function(tmp_path)
         code = lowered(case.function(tmp_path), target, case.warps)
         text, described = ptx.to_ptx(code.mlir, target), manifest(function, code, target)
-        assert ("atom." in text) == (
-            case.used or case.kind in ("exchange", "cas") or (case.dtype == "f32" and case.kind == "max")
-        )
+        assert ("atom." in text) == (case.used or case.kind in ("exch", "cas") or (case.dtype == "f32" and case.kind == "max"))
         before = case.arrays(number)
         expected = copied(before)
         run(function, expected)

@@ -96,7 +96,8 @@ def _atomic_scatter(
 
 def _atomic_kind(call: Call, tensor: Value) -> str:
     """The kind of a word's atomics, which the tensor's dtype has; E0201."""
-    kind, dtype = call.word.removeprefix("atomic_"), tensor.tensor.dtype
+    dtype = tensor.tensor.dtype
+    kind = next(kind for kind in ops.ATOMICS["i32"] if ops.atomic_word(kind) == call.word)
     if kind not in ops.ATOMICS.get(dtype.name, ()):
         having = [name for name, kinds in ops.ATOMICS.items() if kind in kinds]
         hint = f"use {', '.join(having[:-1])} or {having[-1]}"

@@ -95,7 +95,7 @@ def atomic_scatter(memory: Memory, op: AtomicScatter) -> Array | None:
 def _combined(op: AtomicScatter, old: Array, new: Array, compared: Array | None) -> Array:
     if compared is not None:
         return np.where(old == compared, new, old)
-    if op.kind == "exchange":
+    if op.kind == "exch":
         return new
     if not op.tile.tile.dtype.is_float:
         return INTEGER_BINARY[op.kind](old, new).astype(old.dtype)

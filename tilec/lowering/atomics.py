@@ -9,9 +9,7 @@ from tilec.lowering.context import Context, storage
 from tilec.mlir.types import SsaValue, Type, i16, i32, i64
 from tilec.target.dtypes import DType
 
-_FLOAT_SUMS: Final = {"f32": "add.f32", "f16": "add.noftz.f16", "bf16": "add.noftz.bf16"}
 _LETTERS: Final[dict[int, tuple[str, Type]]] = {16: ("h", i16), 32: ("r", i32), 64: ("l", i64)}
-_NAMES: Final = {"exchange": "exch"}
 
 
 def combine(context: Context, kind: str, pointer: SsaValue, value: SsaValue, dtype: DType) -> None:
@@ -43,10 +41,10 @@ def old_value(
 def _instruction(kind: str, dtype: DType) -> str:
     """The operation and the type of an instruction other than an extremum of floats."""
     if dtype.is_float and kind == "add":
-        return _FLOAT_SUMS[dtype.name]
+        return f"add.{'noftz.' if dtype.bits == 16 else ''}{dtype.name}"
     if kind in ("max", "min"):
         return f"{kind}.{'s' if dtype.kind == 'i' else 'u'}{dtype.bits}"
-    return f"{_NAMES.get(kind, kind)}.{'u' if kind == 'add' else 'b'}{dtype.bits}"
+    return f"{kind}.{'u' if kind == 'add' else 'b'}{dtype.bits}"
 
 
 def _as(context: Context, value: SsaValue, type: Type) -> SsaValue:

@@ -1,7 +1,7 @@
 """Which tensors a kernel leaves different if its blocks and threads run in another order, by more than rounding.
 
 In: a function. Out: names of tensors. The old value of an atomic depends on the order, and so does what is computed from it, at
-positions computed from it, or under a condition on it. An element that is exchanged, compared and swapped, or combined in two
+positions computed from it, or under a condition on it. An element that is replaced, compared and swapped, or combined in two
 ways depends on which came last. What is read of such a tensor depends on the order too.
 """
 

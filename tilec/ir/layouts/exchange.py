@@ -41,7 +41,7 @@ def is_uniform(value: Value) -> bool:
 
 
 def is_shared(op: AtomicScatter) -> bool:
-    """Whether threads other than the one that executes an atomic need the old value: they have the element too."""
+    """Whether threads need the old value of an atomic that another thread executes: they have the element too."""
     return any(value.layout is None or _is_copied(value.layout, value.tile.shape) for value in op.results)
 
 

@@ -22,6 +22,7 @@ from tilec.ir.ops.memory import (
     Scatter,
     Store,
     WriteOp,
+    atomic_word,
 )
 from tilec.ir.ops.values import (
     BINARY_KINDS,
@@ -92,5 +93,6 @@ __all__ = [
     "Unary",
     "WriteOp",
     "Yield",
+    "atomic_word",
     "convert",
 ]

@@ -13,10 +13,10 @@ from typing import ClassVar, Final
 from tilec.ir.core import Effect, Op, Value
 from tilec.ir.types import TensorType
 
-_OF_INTEGERS: Final = ("add", "max", "min", "and", "or", "xor", "exchange", "cas")
+_OF_INTEGERS: Final = ("add", "max", "min", "and", "or", "xor", "exch", "cas")
 ATOMICS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("i32", "u32", "i64"), _OF_INTEGERS),
-    "f32": ("add", "max", "min", "exchange"),
+    "f32": ("add", "max", "min", "exch"),
     **dict.fromkeys(("f16", "bf16"), ("add",)),
 }
 """Kinds of atomics by dtype. Of less than 4 bytes, PTX has sums of floats (PTX ISA, `atom`, `.noftz`) and compare-and-swap; and
@@ -24,6 +24,11 @@ ATOMICS: Final[dict[str, tuple[str, ...]]] = {
 BOX_KINDS: Final = ("add", "max", "min", "and", "or", "xor")
 """Kinds of atomics of a box: those of which the order of two does not matter, apart from rounding."""
 _VECTORS: Final = (0, 1, 2, 4, 8, 16, 32)
+
+
+def atomic_word(kind: str) -> str:
+    """The word of the language for a kind of atomics."""
+    return "atomic_exchange" if kind == "exch" else f"atomic_{kind}"
 
 
 class MemoryOp(Op):
@@ -208,7 +213,7 @@ class AtomicUpdate(WriteOp, opcode="atomic", effect=Effect.ATOMIC):
 
     @property
     def verb(self) -> str:
-        return f"atomic_{self.kind}"
+        return atomic_word(self.kind)
 
     def verify(self) -> None:
         self.require(self.kind in BOX_KINDS, f"unknown kind {self.kind}")
@@ -244,7 +249,7 @@ class AtomicScatter(WriteOp, opcode="atomic_scatter", effect=Effect.ATOMIC):
 
     @property
     def verb(self) -> str:
-        return f"atomic_{self.kind}"
+        return atomic_word(self.kind)
 
     def verify(self) -> None:
         dtype = self.tensor.tensor.dtype
