@@ -268,6 +268,20 @@ def _atomic(d: Draft) -> None:
     tensor = d.tensor("Atomic", dtype, *shape)
     d.line(f"{kind}({tensor}, {d.tiles.expression(dtype, shape, 2)}, offset={start}{', mask=True' if start else ''})")
     d.parts.add("atomic")
+    _atomic_at_positions(d, dtype, shape)
+
+
+def _atomic_at_positions(d: Draft, dtype: str, shape: Shape) -> None:
+    """The same at positions, several of which are one element, and some outside. It draws from another source, so that programs
+    of a number stay what they were; nobody uses the old values, which depend on the order."""
+    r, (width,), extent = random.Random(f"{d.count} {dtype} {shape}"), shape, 5
+    kinds = ["max", "min"] if dtype == "f32" else [kind for kind in ATOMICS[dtype] if kind in BOX_KINDS]
+    index = r.choice([f"arange({width}) % 3", f"arange({width}) ^ 3", f"(arange({width}) - 2) // 2"])
+    value = r.choice([v.name for v in d.tiles.scope if v.dtype == dtype and v.shape in (shape, (1,))] or ["1"])
+    tensor = d.tensor("Atomic", dtype, *([extent] if r.random() < 0.7 else [2, extent]))
+    places = index if tensor_rank(d, tensor) == 1 else f"({r.choice(['0', '1', f'arange({width}) % 2'])}, {index})"
+    d.line(f"{atomic_word(r.choice(kinds))}({tensor}, {value}, at={places}, mask=True)")
+    d.parts.add("atomic at positions")
 
 
 def _product(d: Draft) -> None:
