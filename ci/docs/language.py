@@ -20,7 +20,10 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 SECTIONS: Final = {
     "A kernel and its contract": ("kernel", "function", "grid", "requires", "values", "ensures", "resident", "unsafe"),
     "Where a block is": ("bid", "num_blocks", "cdiv"),
-    "Memory": ("load", "store", "gather", "scatter", "atomic_add", "atomic_max", "atomic_min"),
+    "Memory": (
+        "load", "store", "gather", "scatter", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
+        "atomic_exchange", "atomic_cas",
+    ),
     "Making tiles": ("arange", "full", "zeros", "inf"),
     "Shapes and dtypes": ("astype", "bitcast", "reshape", "permute", "broadcast_to", "join", "split"),
     "Element by element": (

@@ -65,6 +65,20 @@ def histogram(x: Array, counts: Array) -> Array:
     return counts + np.bincount(x, minlength=len(counts))
 
 
+def embedding_gradient(grad: Array, ids: Array, table: Array) -> Array:
+    total = table.astype(np.float64)
+    np.add.at(total, ids, grad)
+    return total
+
+
+def compact(x: Array, count: Array, out: Array) -> tuple[Array, Array]:
+    """In the order of the interpreter."""
+    kept = x[x > 0]
+    places, found = count[0] + np.arange(len(kept)), out.copy()
+    found[places[places < len(out)]] = kept[places < len(out)]
+    return count + len(kept), found
+
+
 def causal_mask(N: int) -> Array:
     return np.tril(np.ones((N, N)))
 

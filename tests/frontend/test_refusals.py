@@ -33,6 +33,7 @@ CASES = {
     "read of Out": ("a = load(out, 0)", "E0207", "out"),
     "write to In": ("store(x, 0, 1.0)", "E0207", "x"),
     "atomic on Out": ("atomic_add(out, 0, 1.0)", "E0207", "out"),
+    "atomic at positions of Out": ("atomic_add(out, 1.0, at=pos)", "E0207", "out"),
     "store dtype": ("store(out, 0, pos + load(ids, 0))", "E0201", "store(out, 0, pos + load(ids, 0))"),
     "literal overflow": ("a = pos + 5000000000", "E0205", "pos + 5000000000"),
     "f16 overflow": ("a = full(4, 1e6, f16)", "E0205", "full(4, 1e6, f16)"),

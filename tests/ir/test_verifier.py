@@ -56,6 +56,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %23 = gather %x, %11, %11 {pad = none, unsafe = none} : f32[16]
   scatter %out, %23, %11, %11 {mask = true, unsafe = none}
   atomic %out, %22, %13, %0 {kind = "add", mask = true, unsafe = none}
+  %old = atomic_scatter %out, %23, %11, %11 {kind = "exch", mask = true, unsafe = none} : f32[16]
   %32 = ring : ring<3>
   %24 = shared_alloc %32 {offset = 128} : shared<f32, [16, 16], stages 3>
   acquire %32
@@ -80,6 +81,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %31 = dim {symbol = "S"} : i64
   %33 = shared_alloc {offset = 65536} : scratch<1088>
   scratch_store %33, %5 {steps = [17, 1]}
+  scratch_store_owned %33, %5 {steps = [17, 1]}
   %34 = scratch_load %33 {steps = [17, 1]} : f32[16, 16]
   reduce_store %33, %5 {kind = "sum", axis = 0}
   %35 = reduce_combine %33, %5 {kind = "sum", axis = 0} : f32[16]
@@ -261,6 +263,17 @@ BROKEN = [
     ("scratch<1088>", "scratch<0>", "scratch<0> is not a shared buffer"),
     ("scratch_store %33, %5 {steps = [17, 1]}", "scratch_store %33, %5 {steps = [17]}", "a step for each axis"),
     ("scratch_store %33, %5 {steps = [17, 1]}", "scratch_store %33, %5 {steps = [17, 0]}", "a step for each axis"),
+    ("scratch_store_owned %33, %5", "scratch_store_owned %24, %5", "scratch_store_owned: operand 0 is shared<f32"),
+    ('atomic %out, %22, %13, %0 {kind = "add"', 'atomic %out, %22, %13, %0 {kind = "exch"', "atomic: unknown kind exch"),
+    ('%11 {kind = "exch"', '%11 {kind = "cas"', "no cas of f32"),
+    ('%11 {kind = "exch"', '%11 {kind = "sum"', "no sum of f32"),
+    ("atomic_scatter %out, %23, %11, %11", "atomic_scatter %out, %23, %11", "one index tile per tensor axis"),
+    ("atomic_scatter %out, %23, %11, %11", "atomic_scatter %out, %23, %11, %0", "indices have the tile's shape"),
+    (
+        "unsafe = none} : f32[16]\n  %32 = ring",
+        "unsafe = none} : i32[16]\n  %32 = ring",
+        "result and compared tile are like the tile",
+    ),
     ("scratch_store %33, %5", "scratch_store %24, %5", "scratch_store: operand 0 is shared<f32"),
     ("scratch_load %33 {steps = [17, 1]}", "scratch_load %33 {steps = [99, 1]}", "the tile fits the scratch"),
     ('reduce_store %33, %5 {kind = "sum"', 'reduce_store %33, %5 {kind = "mean"', "unknown kind mean"),

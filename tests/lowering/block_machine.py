@@ -187,13 +187,8 @@ class BlockMachine(BlockMemory):
             case "store":
                 self.store(step, inputs[0], inputs[1], active)
                 return []
-            case "atomicrmw":
-                return [self.atomic(step.text.split()[1], inputs[0], inputs[1], active)]
-            case "inline_asm" if ".cas." in step.text:
-                kind = re.search(r"again: (max|min)\.f32", step.text)
-                assert kind, step.text
-                self.atomic(f"f{kind[1]}", inputs[0], inputs[1], active)
-                return []
+            case "inline_asm" if ".relaxed.gpu.global." in step.text:
+                return self.atomics(step.text.split('"')[1], inputs, active)
             case "inline_asm" if "griddepcontrol" in step.text:
                 self.waited |= "griddepcontrol.wait" in step.text
                 return []

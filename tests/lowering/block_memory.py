@@ -13,6 +13,12 @@ import numpy as np
 from mlir_steps import ATOMIC, TYPES, Array, Step, numpy_type
 from numpy.typing import NDArray
 
+PTX_TYPES = {
+    **{f"{kind}{8 * size}": np.dtype(f"{'i' if kind == 's' else 'u'}{size}") for kind in "sub" for size in (4, 8)},
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": TYPES["bf16"],
+}
 SHARED = 0  # index of the shared memory among the buffers; tensors follow
 SPACE = 40  # bits of an address inside its buffer
 MANY = -2  # more than one thread
@@ -110,13 +116,26 @@ class BlockMemory:
         if buffer == SHARED:
             self.unfenced[positions] = True
 
-    def atomic(self, kind: str, pointer: Array, value: Array, active: NDArray[np.bool_]) -> Array:
-        buffer, positions = self.locate(pointer, value.dtype.itemsize, value.dtype.itemsize, active)
-        for position, operand in zip(positions, value[active], strict=True):
-            old = self.memory[buffer][position].view(value.dtype)
-            new = ATOMIC[kind](old, operand).astype(value.dtype)
+    def atomics(self, text: str, inputs: list[Array], active: NDArray[np.bool_]) -> list[Array]:
+        """One after the other; the old values, which a `red` does not give."""
+        loop = re.search(r"again: (max|min)\.f32", text)
+        plain = re.fullmatch(r"(?:atom|red)\.relaxed\.gpu\.global\.(\w+)\.(?:noftz\.)?(\w+) .*", text)
+        kind = f"f{loop[1]}" if loop else plain[1] if plain else ""
+        dtype = PTX_TYPES["f32" if loop else plain[2] if plain else ""]
+        old = np.zeros_like(inputs[1])
+        buffer, positions = self.locate(inputs[0], dtype.itemsize, dtype.itemsize, active)
+        assert self.waited, "an atomic before earlier kernels are complete"
+        operands = [value.view(dtype) for value in inputs[1:]]
+        for thread, position in zip(np.flatnonzero(active), positions, strict=True):
+            found = self.memory[buffer][position].view(dtype).copy()
+            given = [value[thread : thread + 1] for value in operands]
+            if kind == "cas":
+                new = np.where(found == given[0], given[1], found)
+            else:
+                new = ATOMIC[kind](found, given[0]).astype(dtype)
             self.memory[buffer][position] = new.view(np.uint8)
-        return value
+            old[thread : thread + 1] = found.view(old.dtype)
+        return [] if text.startswith("red") or (loop and "$2" not in text) else [old]
 
     def wait(self, pending: int) -> None:
         num_complete = len(self.groups) - pending

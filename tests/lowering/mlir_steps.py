@@ -169,7 +169,6 @@ def to_integer(text: str, value: Array) -> Array:
     return np.array(values, info.dtype).view(f"int{kind[2]}")
 
 
-ATOMIC = {"add": np.add, "fadd": np.add, "max": np.maximum, "min": np.minimum,
-    "fmax": NUMBERS["llvm.maximumnum.f32"],
-    "fmin": NUMBERS["llvm.minimumnum.f32"], "umax": lambda a, b: np.maximum(unsigned(a), unsigned(b)).view(a.dtype),
-    "umin": lambda a, b: np.minimum(unsigned(a), unsigned(b)).view(a.dtype)}  # fmt: skip
+ATOMIC = {"add": np.add, "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "exch": lambda _, new: new, "fmax": NUMBERS["llvm.maximumnum.f32"],
+    "fmin": NUMBERS["llvm.minimumnum.f32"]}  # fmt: skip

@@ -85,7 +85,6 @@ MISTAKES: dict[str, Callable[[Builder], object]] = {
     "`getelementptr` takes no %x of f32": lambda out: out.offset(value(GLOBAL), value(f32)),
     "`load` takes no %x of i64": lambda out: out.load(value(i64), f32),
     "`store` takes no %x of i64": lambda out: out.store(value(f32), value(i64)),
-    "`atomicrmw` takes no %x of !llvm.ptr<1> with %x of i32": lambda out: out.atomic_update("fadd", value(GLOBAL), value(i32)),
     "`shfl.sync` takes no %x of i64": lambda out: out.shuffle(value(i64), 1),
     "inline PTX with `=r,f` is given (i32) -> (i32)": lambda out: out.inline_ptx("", "=r,f", [value(i32)], [i32]),
     "inline PTX with `=r,f` is given (f32) -> (f32)": lambda out: out.inline_ptx("", "=r,f", [value(f32)], [f32]),
@@ -188,7 +187,7 @@ def _every_operation(out: Builder, pointer: SsaValue, number: SsaValue) -> None:
     with out.where(condition):
         out.store(out.extract(pair, 1), out.offset(pointer, 8), alignment=2)
     with out.where(None):
-        out.atomic_update("umax", pointer, final)
+        out.store(final, pointer)
     out.either(condition, lambda: out.store(total_, shared), lambda: out.store(out.zero(vector(4, i32)), pointer, alignment=16))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.programs.typed_tiles import INTEGERS, NARROW_FLOATS, Shape, Tiles, Variable, tuple_text
 from tests.soundness.sketch import imports
+from tilec.ir.ops import BOX_KINDS
 from tilec.target.schedule import Overrides
 
 SHAPES: tuple[Shape, ...] = (
@@ -281,6 +282,20 @@ def _atomic(d: Draft) -> None:
     tensor = d.tensor("Atomic", dtype, *shape)
     d.line(f"{kind}({tensor}, {d.tiles.expression(dtype, shape, 2)}, offset={start}{', mask=True' if start else ''})")
     d.parts.add("atomic")
+    _atomic_at_positions(d, dtype, shape)
+
+
+def _atomic_at_positions(d: Draft, dtype: str, shape: Shape) -> None:
+    """The same at positions, several of which are one element, and some outside. It draws from another source, so that programs
+    of a number stay what they were; nobody uses the old values, which depend on the order."""
+    r, (width,) = random.Random(f"{d.count} {dtype} {shape}"), shape
+    kind = r.choice(["max", "min"] if dtype == "f32" else BOX_KINDS)
+    index = r.choice([f"arange({width}) % 3", f"arange({width}) ^ 3", f"(arange({width}) - 2) // 2"])
+    value = r.choice([v.name for v in d.tiles.scope if v.dtype == dtype and v.shape in (shape, (1,), ())] or ["1"])
+    rows = r.choice([[], [], [2]])
+    places = f"({r.choice(['0', '1', f'arange({width}) % 2'])}, {index})" if rows else index
+    d.line(f"atomic_{kind}({d.tensor('Atomic', dtype, *rows, 5)}, {value}, at={places}, mask=True)")
+    d.parts.add("atomic at positions")
 
 
 def _product(d: Draft) -> None:

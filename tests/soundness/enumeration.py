@@ -18,7 +18,7 @@ from math import prod
 from tests.soundness.arithmetic import Tile, evaluate, wrapped
 from tests.soundness.memory import Element, Memory, NoSuchLaunch
 from tilec.ir import ops
-from tilec.ir.core import Access, Block, Function, Op, Parameter, Value
+from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
 from tilec.ir.types import MAX_DIM
 
 Place = tuple[int, ...]
@@ -78,7 +78,7 @@ def needed_values(function: Function) -> set[Value]:
         found = _sources(function, found)
         read = {op.source for op in function.body.walk() if isinstance(op, ops.Load | ops.Gather) and op.result in found}
         for op in function.body.walk():
-            if isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate) and op.target in read:
+            if isinstance(op, ops.WriteOp) and op.target in read:
                 found.add(op.tile)
     return found
 
@@ -87,7 +87,7 @@ def _index_operands(op: Op) -> list[Value]:
     """The indices or offsets of an access."""
     if isinstance(op, ops.Load | ops.Gather):
         return op.operands[1:]
-    return op.operands[2:] if isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate) else []
+    return op.places if isinstance(op, ops.WriteOp) else []
 
 
 def _sources(function: Function, values: set[Value]) -> set[Value]:
@@ -197,8 +197,12 @@ class Launch:
                 found = self._read(op)
                 if op.result in self.needed:
                     self.values[op.result] = found
-            elif isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate):
+            elif isinstance(op, ops.WriteOp):
                 self._write(op)
+                if op.results and op.results[0] in self.needed:  # what other blocks left there
+                    dtype, count = op.results[0].tile.dtype, op.results[0].tile.size
+                    ends = (-2, 2) if dtype.is_float else dtype.integer_range()
+                    self.values[op.results[0]] = [self.memory.pick(*ends) for _ in range(count)]
             elif isinstance(op, ops.BlockId):
                 self.values[op.result] = [self.block[op.axis]]
             elif isinstance(op, ops.NumBlocks):
@@ -268,7 +272,7 @@ class Launch:
         name = self.parameters[tensor].name
         shape = tile.tile.shape
         self._step(tile.tile.size)
-        if isinstance(op, ops.Gather | ops.Scatter):
+        if isinstance(op, ops.MemoryOp) and op.indexed:
             columns = [self.values[index] for index in index_operands]
             candidates: Iterable[Element] = zip(*columns, strict=True)  # pyright: ignore[reportAssignmentType]
         else:
@@ -306,28 +310,28 @@ class Launch:
                 values.append(self.memory.read(name, element))
         return values
 
-    def _write(self, op: ops.Store | ops.Scatter | ops.AtomicUpdate) -> None:
+    def _write(self, op: ops.WriteOp) -> None:
         tensor = op.target
         parameter = self.parameters[tensor]
         name, traffic, written = parameter.name, self.traffic[parameter.name], self.written_by_block[parameter.name]
         values = self.values.get(op.tile)
-        role = traffic.atomics if isinstance(op, ops.AtomicUpdate) else traffic.writers
+        role = traffic.atomics if op.effect is Effect.ATOMIC else traffic.writers
         accessed: set[Element] = set()
         allow_out_of_bounds = op.mask or op.unsafe is not None
-        for position, element in enumerate(self._elements(op, tensor, op.operands[2:], op.tile, allow_out_of_bounds)):
+        for position, element in enumerate(self._elements(op, tensor, op.places, op.tile, allow_out_of_bounds)):
             if element is None:
                 continue
             if op.unsafe is None:
                 _record_block(role, self._address(tensor, element), self.block)
                 written_before = element in written and parameter.access is Access.OUT
-                if (written_before or element in accessed) and not isinstance(op, ops.AtomicUpdate):
+                if (written_before or element in accessed) and op.effect is not Effect.ATOMIC:
                     self._fault("once", op, name, element)
             else:
                 written.add(element)
             accessed.add(element)
             written.add(element)
             if values is not None:
-                self.memory.write(name, element, None if isinstance(op, ops.AtomicUpdate) else values[position])
+                self.memory.write(name, element, None if op.effect is Effect.ATOMIC else values[position])
         if op.unsafe is not None:
             traffic.trusted |= {self._address(tensor, element) for element in accessed}
 

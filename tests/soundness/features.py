@@ -25,8 +25,8 @@ def operations(function: Function) -> set[tuple[str, str]]:
 def _operation(op: Op) -> tuple[str, str]:
     if isinstance(op, ops.Load | ops.Gather):
         return op.opcode, op.operands[0].tensor.dtype.name
-    if isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate):
-        kind = f" {op.kind}" if isinstance(op, ops.AtomicUpdate) else ""
+    if isinstance(op, ops.WriteOp):
+        kind = f" {op.kind}" if isinstance(op, ops.AtomicUpdate | ops.AtomicScatter) else ""
         return op.opcode + kind, op.operands[0].tensor.dtype.name
     if isinstance(op, ops.Cast):
         return f"cast from {op.operands[0].tile.dtype}", op.result.tile.dtype.name

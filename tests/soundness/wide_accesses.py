@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 from tests.programs.typed_tiles import BITS, FLOATS, INTEGERS, Shape, Variable
 from tests.soundness.bounded import Ranged
 from tests.soundness.sketch import Sketch
+from tilec.ir.ops import ATOMICS, atomic_word
 
 TOO_TIGHT = 0.1
 """How often a tensor is smaller than its index requires, or an index is not shifted to begin at zero."""
@@ -116,6 +119,27 @@ def _atomic(s: Sketch, width: int) -> None:
     tensor = s.tensor("Atomic", dtype, s.r.randint(1, 8) if mask else _extent(s, high + width - 1))
     s.line(f"{kind}({tensor}, zeros(({width},), {dtype}), offset={start}{', mask=True' if mask else ''})")
     s.parts.append("atomic")
+    if high < 1 << 20:
+        _atomic_at_positions(s, width, dtype, start, high)
+
+
+def _atomic_at_positions(s: Sketch, width: int, dtype: str, start: str, high: int) -> None:
+    """Atomics from `start` on, some twice, sometimes one past the end; an old value may be an index of a clamped read. It draws
+    from another source, so that the kernels of a number stay what they were."""
+    r = random.Random(f"{width} {dtype} {start} {high}")
+    word = atomic_word(r.choice([kind for kind in ATOMICS[dtype] if kind != "cas"]))
+    last = high + width - 1 - (r.random() < TOO_TIGHT)
+    tensor = s.tensor("Atomic", dtype, max(1, last + 1))
+    lanes = r.choice([f"arange({width})", f"arange({width}) // 2", f"({width - 1} - arange({width}))"])
+    mask = r.choice(["", "", ", mask=True"])
+    call = f"{word}({tensor}, zeros(({width},), {dtype}), at={lanes} + ({start}).astype(i32){mask})"
+    if dtype != "i32" or r.random() < 0.5:
+        s.line(call)
+        return
+    low = r.choice([0, 0, 0, -1])  # -1 is no row
+    s.line(f"old = minimum(maximum({call}, {low}), 3)")
+    _read(s, f"gather({s.tensor('In', 'i32', 4)}, old)", "i32", (width,))
+    s.parts.append("old value")
 
 
 def _scratch(s: Sketch, width: int) -> None:

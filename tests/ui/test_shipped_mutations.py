@@ -208,7 +208,7 @@ def _refusals(mutant: Mutant, folder: Path) -> tuple[Diagnostic, ...]:
 
 def _has_accesses(function: Function) -> bool:
     written = {p.name for p in function.parameters if p.access not in (None, Access.IN)}
-    return bool(written) and any(isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate) for op in _walk(function.body))
+    return bool(written) and any(isinstance(op, ops.WriteOp) for op in _walk(function.body))
 
 
 def _walk(block: Block) -> Iterator[object]:

@@ -57,7 +57,7 @@ def _pairs(program: Program, parameter: Parameter) -> Iterator[tuple[MemoryOp, M
     accesses = [op for op in program.accesses() if program.parameter(op) is parameter]
     for number, left in enumerate(accesses):
         for right in accesses[number:]:
-            atomic = left.opcode == right.opcode == "atomic"
+            atomic = {left.opcode, right.opcode} <= {"atomic", "atomic_scatter"}
             if (writes(left) or writes(right)) and not atomic:
                 yield left, right
 

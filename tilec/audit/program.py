@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tilec.audit.contract import Contract
 from tilec.audit.intervals import Bounds, bounds_of
 from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
-from tilec.ir.ops import Binary, Broadcast, Constant, For, If, MemoryOp, ReadOp, Reshape
+from tilec.ir.ops import Binary, Broadcast, Constant, For, If, MemoryOp, Reshape
 
 UNROLLED = 8
 """Maximum trip count of a loop that is evaluated iteration by iteration."""
@@ -190,7 +190,7 @@ class Program:
         if isinstance(owner, If):
             index = owner.results.index(value)
             return [owner.operands[0], *(region.ops[-1].operands[index] for region in owner.regions)]
-        if isinstance(owner, ReadOp):
+        if isinstance(owner, MemoryOp):  # a loaded value, or the old one of an atomic
             return []
         if isinstance(owner, Op):
             return [operand for operand in owner.operands if not operand.tile.dtype.is_float]

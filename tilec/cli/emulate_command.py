@@ -24,6 +24,7 @@ from tilec.cli.project import (
     toolchain,
 )  # fmt: skip
 from tilec.diagnostics.diagnostic import CompileError
+from tilec.ir.facts.order import order_dependent
 from tilec.project.trial.inputs import OwnInputs, launch_inputs, own_inputs
 from tilec.project.trial.interpreted import (
     before_launch,
@@ -155,7 +156,7 @@ def _compared(launch: Emulated, function: Function, contract: Contract, storage:
     results = compared_with_interpreter(
         function, contract, expected, found, lambda: bounds_of_errors(function, contract, unchanged, launch.values)
     )
-    return replace(launch, results=results)
+    return replace(launch, results=results, unordered=tuple(sorted(order_dependent(function))))
 
 
 def _edges(manifest: Manifest, function: Function, small: dict[str, float]) -> list[dict[str, float]]:

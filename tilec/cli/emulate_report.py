@@ -45,7 +45,7 @@ class Sources:
 @dataclass(frozen=True, slots=True)
 class Emulated:
     """One emulated launch. `results` are its differences from the interpreter, None if they were not compared; `problem` says
-    why, unless that was asked for."""
+    why, unless that was asked for. `unordered` are tensors that are not among them, as they depend on the order of threads."""
 
     manifest: Manifest
     values: Mapping[str, float]
@@ -53,6 +53,7 @@ class Emulated:
     report: Report
     results: tuple[Written, ...] | None = None
     problem: str = ""
+    unordered: tuple[str, ...] = ()
 
     @property
     def findings(self) -> list[Fault]:
@@ -101,6 +102,7 @@ def as_json(launch: Emulated, spans: bytes) -> dict[str, Any]:
         "results": None if results is None else [written_json(one) for one in results],
         "differs": launch.differs,
         "problem": launch.problem,
+        "order_dependent": list(launch.unordered),
         "statistics": statistics,
     }
 
@@ -128,6 +130,8 @@ def lines(launch: Emulated, sources: Sources) -> Iterator[str]:
 def _result_lines(launch: Emulated) -> Iterator[str]:
     if launch.problem:
         yield f"  not compared: {launch.problem}"
+    for name in launch.unordered:
+        yield f"  not compared: `{name}`, which depends on the order of atomics"
     for one in launch.results or ():
         element = f"`{one.name}[{', '.join(map(str, one.worst))}]`"
         if one.error is None:

@@ -26,7 +26,7 @@ from tilec.ir.ops import (
     Store,
     Unary,
 )
-from tilec.ir.ops.memory import AtomicUpdate
+from tilec.ir.ops.memory import AtomicScatter, AtomicUpdate
 from tilec.ir.ops.staging_ops import (
     AsyncCopy,
     GroupMma,
@@ -110,7 +110,7 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
         case Load() | Store():
             tile = op.tile
             return {"alu": _lanes(tile, warps) * tile.tile.dtype.bytes / max(op.vector, tile.tile.dtype.bytes)}
-        case Gather() | Scatter() | AtomicUpdate():
+        case Gather() | Scatter() | AtomicUpdate() | AtomicScatter():
             return {"alu": _lanes(op.tile, warps)}
         case _:
             return _computed(op, warps)

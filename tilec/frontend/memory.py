@@ -52,16 +52,72 @@ def store(call: Call) -> Term:
     return None
 
 
-@word("atomic_add", "atomic_max", "atomic_min")
+@word("atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor")
 def atomic(call: Call) -> Term:
-    """Combine a tile into a box of an `Atomic` tensor."""
+    """Combine a tile with a box of an `Atomic` tensor, or with its elements at positions, whose old values it gives."""
+    if "at" in call.keywords:
+        tensor, tile, at, mask = call.bind_optional("tensor tile", "at mask?")
+        return _atomic_scatter(call, tensor, at, (tile,), mask)
     tensor, tile, offsets, mask = _write(call, (Access.ATOMIC,), "updated atomically")
-    if tensor.tensor.dtype.name not in ops.ATOMIC_DTYPES:
-        raise call.place(0).error("E0201", f"atomics of {tensor.tensor.dtype} do not exist", hint="use f32, i32, u32 or i64")
-    op = ops.AtomicUpdate(kind=call.word.removeprefix("atomic_"), mask=mask, unsafe=call.emitter.unsafe,
+    op = ops.AtomicUpdate(kind=_atomic_kind(call, tensor), mask=mask, unsafe=call.emitter.unsafe,
                           operands=[tensor, tile, *offsets])  # fmt: skip
     call.emitter.emit(op, call.at)
     return None
+
+
+@word("atomic_exchange")
+def atomic_exchange(call: Call) -> Term:
+    """Put values at positions of an `Atomic` tensor; the old ones."""
+    tensor, tile, at, mask = call.bind_optional("tensor tile", "at mask?")
+    return _atomic_scatter(call, tensor, at, (tile,), mask)
+
+
+@word("atomic_cas")
+def atomic_cas(call: Call) -> Term:
+    """Put values where an `Atomic` tensor has the compared ones; the old ones."""
+    tensor, compare, tile, at, mask = call.bind_optional("tensor compare tile", "at mask?")
+    return _atomic_scatter(call, tensor, at, (tile, compare), mask)
+
+
+def _atomic_scatter(
+    call: Call, tensor_term: Term | Missing, at: Term | Missing, given: tuple[Term | Missing, ...], mask: Term | Missing
+) -> Term:
+    """An atomic for each position of the tiles `at`, broadcast against each other and `given`; of scalars, a scalar."""
+    assert not isinstance(tensor_term, Missing) and not isinstance(at, Missing)
+    tensor, _ = call.tensor(tensor_term, (Access.ATOMIC,), "updated atomically")
+    kind = _atomic_kind(call, tensor)
+    terms = [term for term in given if not isinstance(term, Missing)]
+    shape: tuple[int, ...] = ()
+    for term in terms:
+        if isinstance(term, Value):
+            shape = arithmetic.common_shape(shape, _as_dtype(call, tensor, term).tile.shape, call.at)
+    indices = _indices(call, tensor, at, shape)
+    shape = indices[0].tile.shape
+    if not shape:
+        indices = [call.emitter.reshape(index, (1,), call.at) for index in indices]
+    tiles = [_values_at(call, tensor, term, shape or (1,)) for term in terms]
+    op = ops.AtomicScatter(kind=kind, mask=call.flag(mask, "mask"), unsafe=call.emitter.unsafe,
+                           operands=[tensor, tiles[0], *indices, *tiles[1:]])  # fmt: skip
+    old = call.emitter.emit(op, call.at, tiles[0].tile)[0]
+    return old if shape else call.emitter.reshape(old, (), call.at)
+
+
+def _atomic_kind(call: Call, tensor: Value) -> str:
+    """The kind of a word's atomics, which the tensor's dtype has; E0201."""
+    dtype = tensor.tensor.dtype
+    kind = next(kind for kind in ops.ATOMICS["i32"] if ops.atomic_word(kind) == call.word)
+    if kind not in ops.ATOMICS.get(dtype.name, ()):
+        having = [name for name, kinds in ops.ATOMICS.items() if kind in kinds]
+        hint = f"use {', '.join(having[:-1])} or {having[-1]}"
+        raise call.place(0).error("E0201", f"`{call.word}` of {dtype} does not exist", hint=hint)
+    return kind
+
+
+def _values_at(call: Call, tensor: Value, term: Term, shape: tuple[int, ...]) -> Value:
+    """Values for the positions of a tile of `shape`, with the tensor's dtype."""
+    if isinstance(term, Value):
+        return call.emitter.broadcast(_as_dtype(call, tensor, term), shape, call.at)
+    return call.emitter.constant(number_of(term, call.at), TileType(tensor.tensor.dtype, shape), call.at)
 
 
 def _write(call: Call, allowed: tuple[Access, ...], verb: str) -> tuple[Value, Value, list[Value], bool]:
@@ -127,7 +183,7 @@ def _offsets(call: Call, tensor: Value, index: Term | Missing, offset: Term | Mi
 
 def _places(call: Call, count: int) -> list[At]:
     """Location of each item of the index or offset of an access."""
-    given = [keyword.value for keyword in call.node.keywords if keyword.arg in ("index", "offset", "indices")]
+    given = [keyword.value for keyword in call.node.keywords if keyword.arg in ("index", "offset", "indices", "at")]
     node = (given or call.node.args[1:2] or [call.node])[0]
     if isinstance(node, ast.Tuple) and len(node.elts) == count:
         return [call.scope.at(element) for element in node.elts]
@@ -170,11 +226,7 @@ def scatter(call: Call) -> Term:
     if isinstance(tile, Value):
         shape = _as_dtype(call, tensor, tile).tile.shape
     tiles = _indices(call, tensor, indices, shape)
-    shape = tiles[0].tile.shape
-    if isinstance(tile, Value):
-        value = call.emitter.broadcast(_as_dtype(call, tensor, tile), shape, call.at)
-    else:
-        value = call.emitter.constant(number_of(tile, call.at), TileType(tensor.tensor.dtype, shape), call.at)
+    value = _values_at(call, tensor, tile, tiles[0].tile.shape)
     op = ops.Scatter(mask=call.flag(mask, "mask"), unsafe=call.emitter.unsafe, operands=[tensor, value, *tiles])
     call.emitter.emit(op, call.at)
     return None

@@ -74,7 +74,7 @@ class BoundedRun(BlockRun):
         elif type(op) in ACCESSES:
             tile = getattr(op, "tile", None)
             # Whichever of two values is selected, its error is at most the larger of theirs.
-            access = replace(op, kind="max") if isinstance(op, ops.AtomicUpdate) else op
+            access = replace(op, kind="max") if isinstance(op, ops.AtomicUpdate | ops.AtomicScatter) else op
             propagated = ACCESSES[type(op)](_BoundMemory(self, tile), access)  # pyright: ignore[reportArgumentType]
             if propagated is not None:
                 self.bounds[id(op.result)] = np.asarray(propagated).astype(np.float64) * 1.01

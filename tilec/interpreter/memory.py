@@ -13,7 +13,7 @@ from tilec.interpreter.arithmetic import FLOAT_BINARY, INTEGER_BINARY
 from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.interpreter.errors import InterpreterError
 from tilec.ir.core import Op, Value
-from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
+from tilec.ir.ops import AtomicScatter, AtomicUpdate, Gather, Load, Scatter, Store
 
 
 class Memory(Protocol):
@@ -70,6 +70,46 @@ def atomic(memory: Memory, op: AtomicUpdate) -> None:
     old, new = (x.astype(np.float32) if is_float else x for x in (array[inside], tile[part]))
     combine = FLOAT_BINARY if is_float else INTEGER_BINARY
     array[inside] = combine[op.kind](old, new).astype(array.dtype)
+
+
+def atomic_scatter(memory: Memory, op: AtomicScatter) -> Array | None:
+    """Combines one element per position, in row-major order of the tile; the old values, 0 where a position is skipped."""
+    name, array = memory.tensor(op.target)
+    index, inside = _element_indices(memory, op, name, array, op.indices, op.mask)
+    if memory.accesses is not None:
+        memory.accesses.write(name, memory.number, index)
+    new = memory.value(op.tile)[inside]
+    compared = None if op.compared is None else memory.value(op.compared)[inside]
+    found = np.zeros(len(new), array.dtype)
+    for turn in _turns(index, array.shape):
+        where = tuple(axis[turn] for axis in index)
+        found[turn] = array[where]
+        array[where] = _combined(op, found[turn], new[turn], None if compared is None else compared[turn])
+    if not op.results:
+        return None
+    old = np.zeros(op.tile.tile.shape, array.dtype)
+    old[inside] = found
+    return old
+
+
+def _combined(op: AtomicScatter, old: Array, new: Array, compared: Array | None) -> Array:
+    if compared is not None:
+        return np.where(old == compared, new, old)
+    if op.kind == "exch":
+        return new
+    if not op.tile.tile.dtype.is_float:
+        return INTEGER_BINARY[op.kind](old, new).astype(old.dtype)
+    return FLOAT_BINARY[op.kind](old.astype(np.float32), new.astype(np.float32)).astype(old.dtype)
+
+
+def _turns(index: tuple[Array, ...], shape: tuple[int, ...]) -> list[Array]:
+    """The positions in groups that each name no element twice: first the first ones of every element, then the second."""
+    flat = np.ravel_multi_index(index, shape) if len(index[0]) else np.zeros(0, np.int64)
+    order = np.argsort(flat, kind="stable")
+    ordered = flat[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    return [order[turn == number] for number in range(int(turn.max(initial=-1)) + 1)]
 
 
 def gather(memory: Memory, op: Gather) -> Array:
@@ -135,6 +175,6 @@ def _out_of_bounds(memory: Memory, op: Op, name: str, element: list[int], axis: 
 
 
 ACCESSES: Final[dict[type[Op], Callable[[Memory, Any], Array | None]]] = {
-    Load: load, Store: store, Gather: gather, Scatter: scatter, AtomicUpdate: atomic,
+    Load: load, Store: store, Gather: gather, Scatter: scatter, AtomicUpdate: atomic, AtomicScatter: atomic_scatter,
 }  # fmt: skip
 """Interpretation of the operations that access memory."""

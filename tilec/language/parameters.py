@@ -92,10 +92,10 @@ class Scratch(Tensor, Generic[D, *Dims]):
 
 
 class Atomic(Tensor, Generic[D, *Dims]):
-    """`Atomic[dtype, *dims]`: any block may update any element with `atomic_add`, `atomic_max`, `atomic_min`.
+    """`Atomic[dtype, *dims]`: any block may update any element with `atomic_add` and the other words that begin with `atomic_`.
 
-    The dtype is f32, i32, u32 or i64; others are E0201. Floats: a number wins over a NaN, -0 is below +0, and sums may flush
-    subnormal numbers to zero."""
+    i32, u32 and i64 have all of them; f32 has `add`, `max`, `min`, `exchange`; f16 and bf16 have `add`; others are E0201.
+    Floats: a number wins over a NaN, -0 is below +0, and sums of f32 may flush subnormal numbers to zero."""
 
 
 class Align(Generic[A]):

@@ -22,8 +22,13 @@ __all__: list[str] = [
     "argmin",
     "astype",
     "atomic_add",
+    "atomic_and",
+    "atomic_cas",
+    "atomic_exchange",
     "atomic_max",
     "atomic_min",
+    "atomic_or",
+    "atomic_xor",
     "bid",
     "bitcast",
     "broadcast_to",
@@ -188,20 +193,61 @@ def scatter(tensor: Tensor, indices: Index, tile: Operand, /, *, mask: bool = Fa
 
 
 def atomic_add(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
-               mask: bool = False) -> None:  # fmt: skip
-    """Add a tile to a box of an `Atomic` tensor, atomically per element, in no particular order."""
+               at: Index | None = None, mask: bool = False) -> Tile:  # fmt: skip
+    """Add a tile to a box of an `Atomic` tensor, atomically per element, in no particular order.
+
+    `atomic_add(out, index, tile)` and `atomic_add(out, tile, offset=...)` name a box, as for `store`. `old = atomic_add(out,
+    tile, at=indices)` adds one element per position of the index tiles, as `scatter` has them, and gives the elements that were
+    there before; several positions may name one element. With `mask=True`, elements outside the tensor are skipped, and their
+    old value is 0.
+    """
     not_compiled()
 
 
 def atomic_max(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
-               mask: bool = False) -> None:  # fmt: skip
-    """Replace each element of a box of an `Atomic` tensor by the larger of itself and the tile's, atomically per element."""
+               at: Index | None = None, mask: bool = False) -> Tile:  # fmt: skip
+    """Replace each element of a box, or `at` positions, of an `Atomic` tensor by the larger of itself and the tile's; the rest
+    as for `atomic_add`."""
     not_compiled()
 
 
 def atomic_min(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
-               mask: bool = False) -> None:  # fmt: skip
-    """Replace each element of a box of an `Atomic` tensor by the smaller of itself and the tile's, atomically per element."""
+               at: Index | None = None, mask: bool = False) -> Tile:  # fmt: skip
+    """Replace each element of a box, or `at` positions, of an `Atomic` tensor by the smaller of itself and the tile's; the rest
+    as for `atomic_add`."""
+    not_compiled()
+
+
+def atomic_and(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
+               at: Index | None = None, mask: bool = False) -> Tile:  # fmt: skip
+    """Replace each integer of a box, or `at` positions, of an `Atomic` tensor by its bits that the tile's has too; the rest
+    as for `atomic_add`."""
+    not_compiled()
+
+
+def atomic_or(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
+               at: Index | None = None, mask: bool = False) -> Tile:  # fmt: skip
+    """Set in each integer of a box, or `at` positions, of an `Atomic` tensor the bits of the tile's; the rest as for
+    `atomic_add`."""
+    not_compiled()
+
+
+def atomic_xor(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
+               at: Index | None = None, mask: bool = False) -> Tile:  # fmt: skip
+    """Flip in each integer of a box, or `at` positions, of an `Atomic` tensor the bits of the tile's; the rest as for
+    `atomic_add`."""
+    not_compiled()
+
+
+def atomic_exchange(tensor: Tensor, tile: Operand, /, *, at: Index, mask: bool = False) -> Tile:
+    """Put one element per position of the index tiles `at` into an `Atomic` tensor; gives those that were there before. Where
+    several positions name one element, one of them comes last. `mask` as for `atomic_add`."""
+    not_compiled()
+
+
+def atomic_cas(tensor: Tensor, compare: Operand, tile: Operand, /, *, at: Index, mask: bool = False) -> Tile:
+    """Put one integer per position of the index tiles `at` into an `Atomic` tensor where it has `compare`'s element; gives
+    those that were there before, equal to `compare` where it was put. `mask` as for `atomic_add`."""
     not_compiled()
 
 

@@ -3,15 +3,16 @@ memory. The barriers before, between and after the stores and loads are separate
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from tilec.atoms.products import MOVES
 from tilec.ir.layouts.exchange import Steps, is_uniform, renamed
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops.staging_ops import Relayout, ScratchLoad, ScratchStore
+from tilec.ir.ops.staging_ops import Relayout, ScratchLoad, ScratchStore, ScratchStoreOwned
 from tilec.ir.types import TileType
 from tilec.lowering.context import Context, storage
-from tilec.lowering.coordinates import TileCoordinates
+from tilec.lowering.coordinates import TileCoordinates, is_first_owner
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import SsaValue, i1, i8, i32
 from tilec.target.families import MemorySpace
@@ -39,6 +40,19 @@ def lower_relayout(context: Context, op: Relayout) -> None:
 def lower_scratch_store(context: Context, op: ScratchStore) -> None:
     """Stores each element from the registers that own it, not from wrapped copies (`tilec.ir.layouts.layout`). If an element is
     replicated over several threads, all of them store the same value, because selecting one of them costs more."""
+    _store(context, op, context.replicated if op.operands[1].layout and op.operands[1].layout.is_replicated else nullcontext)
+
+
+@lowers(ScratchStoreOwned)
+def lower_scratch_store_owned(context: Context, op: ScratchStoreOwned) -> None:
+    """Stores each element from the first thread that has it."""
+    layout = op.operands[1].layout
+    assert layout is not None
+    first = is_first_owner(context, layout)
+    _store(context, op, lambda: context.where(first))
+
+
+def _store(context: Context, op: ScratchStore, by: Callable[[], AbstractContextManager[None]]) -> None:
     scratch, value = op.operands
     tile, layout = value.tile, value.layout
     assert layout is not None
@@ -49,7 +63,7 @@ def lower_scratch_store(context: Context, op: ScratchStore) -> None:
     context.assign(scratch, [pointer])
     coordinates = TileCoordinates(context, layout, tile.shape)
     addresses = _pointers(context, pointer, layout, op.steps, coordinates, tile.dtype.bytes)
-    with context.replicated() if layout.is_replicated else nullcontext():
+    with by():
         for register, address in enumerate(addresses):
             with context.where(coordinates.is_original(register)):
                 context.store(registers[register], address)

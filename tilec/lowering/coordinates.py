@@ -88,3 +88,24 @@ class TileCoordinates:
             wrap_offset, zero = self.context.constant(-self.shape[axis] * scale, type), self.context.constant(0, type)
             self._shifts[key] = self.context.select(past_end, wrap_offset, zero)
         return self._shifts[key]
+
+
+def conjunction(context: Context, left: SsaValue | None, right: SsaValue | None) -> SsaValue | None:
+    """Both conditions; None is one that is always true."""
+    return context.bit_and(left, right) if left and right else left or right
+
+
+def is_first_owner(context: Context, layout: Layout) -> SsaValue | None:
+    """Whether this thread is the first of those that have the same elements; None if no element is replicated."""
+    if not layout.lanes:
+        return context.compare("eq", context.thread(), context.constant(0))
+    out: SsaValue | None = None
+    lane, warp = context.bit_and(context.thread(), 31), context.lshr(context.thread(), 5)
+    for index, digits in ((lane, layout.lanes), (warp, layout.warps)):
+        weight = 1
+        for digit in digits:
+            if digit.axis is None and digit.extent > 1:
+                step = context.urem(context.udiv(index, weight), digit.extent)
+                out = conjunction(context, out, context.compare("eq", step, context.constant(0)))
+            weight *= digit.extent
+    return out

@@ -15,6 +15,8 @@ from tilec.ir.expr import sym
 from tilec.ir.layouts.blocked_layouts import vector_length
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import (
+    BOX_KINDS,
+    AtomicScatter,
     AtomicUpdate,
     Binary,
     Broadcast,
@@ -31,9 +33,9 @@ from tilec.ir.ops import (
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.ir.types import i32
 from tilec.lowering import positions
-from tilec.lowering.atomics import float_extremum
+from tilec.lowering.atomics import combine, old_value
 from tilec.lowering.context import Context, literal
-from tilec.lowering.coordinates import TileCoordinates
+from tilec.lowering.coordinates import TileCoordinates, conjunction, is_first_owner
 from tilec.lowering.rules import lowers
 from tilec.lowering.words import Words, load_element, load_predicated, store_vector
 from tilec.mlir.types import SsaValue, i1, i8, i64
@@ -98,10 +100,10 @@ def lower_store(context: Context, op: Store) -> None:
     def store_elements_in_bounds() -> None:
         step = width if box.no_partial_access(width, rows_end_aligned=op.whole) else 1
         for register in range(0, layout.num_registers, step):
-            with context.where(_conjunction(context, box.coordinates.is_original(register), box.element_in_bounds(register))):
+            with context.where(conjunction(context, box.coordinates.is_original(register), box.element_in_bounds(register))):
                 store_vector(context, box.pointer(register), registers[register : register + step], streamed=op.streamed)
 
-    with context.where(_is_first_owner(context, layout)):
+    with context.where(is_first_owner(context, layout)):
         if op.mask:
             context.either(box.all_in_bounds(), store_box, store_elements_in_bounds)
         else:
@@ -125,7 +127,7 @@ def lower_gather(context: Context, op: Gather) -> None:
             out.append(load_element(context, _element_pointer(context, op.source, coordinates), dtype, path))
             continue
         in_bounds = _element_in_bounds(context, op.source, coordinates)
-        in_bounds = _conjunction(context, context.registers(condition)[register] if condition else None, in_bounds)
+        in_bounds = conjunction(context, context.registers(condition)[register] if condition else None, in_bounds)
         assert in_bounds is not None
         pad = literal(context, op.pad, dtype)
         out.append(
@@ -195,11 +197,11 @@ def lower_scatter(context: Context, op: Scatter) -> None:
     registers = context.registers(op.tile)
     indices = [_as_i64(context, index, context.registers(index)) for index in op.indices]
     coordinates = TileCoordinates(context, layout, op.tile.tile.shape)
-    with context.where(_is_first_owner(context, layout)):
+    with context.where(is_first_owner(context, layout)):
         for register in range(layout.num_registers):
             position = [values[register] for values in indices]
             in_bounds = _element_in_bounds(context, op.target, position) if op.mask else None
-            with context.where(_conjunction(context, coordinates.is_original(register), in_bounds)):
+            with context.where(conjunction(context, coordinates.is_original(register), in_bounds)):
                 store_vector(context, _element_pointer(context, op.target, position), [registers[register]])
 
 
@@ -210,16 +212,46 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
     layout = op.tile.layout or Layout(op.tile.tile.rank, (), (), ())
     registers = context.registers(op.tile)
     box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
-    signed = "" if dtype.kind == "i" else "u"
-    kind = ("fadd" if dtype.is_float else "add") if op.kind == "add" else ("f" if dtype.is_float else signed) + op.kind
-    with context.where(_is_first_owner(context, layout)):
+    with context.where(is_first_owner(context, layout)):
         for register in range(layout.num_registers):
             in_bounds = box.element_in_bounds(register) if op.mask else None
-            with context.where(_conjunction(context, box.coordinates.is_original(register), in_bounds)):
-                if kind in ("fmax", "fmin"):
-                    float_extremum(context, op.kind, box.pointer(register), registers[register])
-                else:
-                    context.atomic_update(kind, box.pointer(register), registers[register])
+            with context.where(conjunction(context, box.coordinates.is_original(register), in_bounds)):
+                combine(context, op.kind, box.pointer(register), registers[register], dtype)
+
+
+@lowers(AtomicScatter)
+def lower_atomic_scatter(context: Context, op: AtomicScatter) -> None:
+    """One relaxed atomic per element, by the first of the threads that have it; others, and skipped elements, have 0 as the old
+    value (`tilec.passes.schedule.layouts.shared_conversions` gives it to all)."""
+    dtype, layout = op.tile.tile.dtype, op.tile.layout
+    assert layout is not None
+    values = context.registers(op.tile)
+    compared = [None] * len(values) if op.compared is None else context.registers(op.compared)
+    indices = [_as_i64(context, index, context.registers(index)) for index in op.indices]
+    coordinates = TileCoordinates(context, layout, op.tile.tile.shape)
+    first = is_first_owner(context, layout)
+    old: list[SsaValue] = []
+    for register, value in enumerate(values):
+        position = [axis[register] for axis in indices]
+        in_bounds = _element_in_bounds(context, op.target, position) if op.mask else None
+        executes = conjunction(context, conjunction(context, first, coordinates.is_original(register)), in_bounds)
+
+        def update(
+            value: SsaValue = value, position: list[SsaValue] = position, other: SsaValue | None = compared[register]
+        ) -> SsaValue:
+            pointer = _element_pointer(context, op.target, position)
+            return old_value(context, op.kind, pointer, value, dtype, other)
+
+        if op.results:
+            old.append(update() if executes is None else context.choose(executes, update, lambda: literal(context, 0, dtype)))
+        elif op.kind in BOX_KINDS:
+            with context.where(executes):
+                combine(context, op.kind, _element_pointer(context, op.target, position), value, dtype)
+        else:
+            with context.where(executes):
+                update()
+    if op.results:
+        context.assign(op.result, old)
 
 
 class _Box:
@@ -268,13 +300,13 @@ class _Box:
         context, in_bounds = self.context, None
         for axis, offset in enumerate(self.offsets):
             limit = self._extent(axis)
-            in_bounds = _conjunction(context, in_bounds, context.compare("sge", offset, context.constant(0, i64)))
+            in_bounds = conjunction(context, in_bounds, context.compare("sge", offset, context.constant(0, i64)))
             if self.wraps[axis]:  # offset + shape could overflow i64
                 last = context.sub(limit, self.shape[axis])
-                in_bounds = _conjunction(context, in_bounds, context.compare("sle", offset, last))
+                in_bounds = conjunction(context, in_bounds, context.compare("sle", offset, last))
                 continue
             end = context.add(offset, context.constant(self.shape[axis], i64))
-            in_bounds = _conjunction(context, in_bounds, context.compare("sle", end, limit))
+            in_bounds = conjunction(context, in_bounds, context.compare("sle", end, limit))
         assert in_bounds is not None
         return in_bounds
 
@@ -334,12 +366,8 @@ def _element_in_bounds(
         if axis in known_axes:
             continue
         # The unsigned comparison also rejects negative indices.
-        out = _conjunction(context, out, context.compare("ult", index, context.launch_value(tensor.tensor.dims[axis])))
+        out = conjunction(context, out, context.compare("ult", index, context.launch_value(tensor.tensor.dims[axis])))
     return out
-
-
-def _conjunction(context: Context, left: SsaValue | None, right: SsaValue | None) -> SsaValue | None:
-    return context.bit_and(left, right) if left and right else left or right
 
 
 def _as_i64(context: Context, value: Value, registers: list[SsaValue]) -> list[SsaValue]:
@@ -358,19 +386,3 @@ def _element_pointer(context: Context, tensor: Value, position: list[SsaValue]) 
             byte_offset = context.mul(context.mul(index, context.stride(tensor, axis)), context.constant(size, i64))
         pointer = context.offset(pointer, byte_offset)
     return pointer
-
-
-def _is_first_owner(context: Context, layout: Layout) -> SsaValue | None:
-    """Whether this thread is the first of those that have the same elements; None if no element is replicated."""
-    if not layout.lanes:
-        return context.compare("eq", context.thread(), context.constant(0))
-    out: SsaValue | None = None
-    lane, warp = context.bit_and(context.thread(), 31), context.lshr(context.thread(), 5)
-    for index, digits in ((lane, layout.lanes), (warp, layout.warps)):
-        weight = 1
-        for digit in digits:
-            if digit.axis is None and digit.extent > 1:
-                step = context.urem(context.udiv(index, weight), digit.extent)
-                out = _conjunction(context, out, context.compare("eq", step, context.constant(0)))
-            weight *= digit.extent
-    return out

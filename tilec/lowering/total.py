@@ -39,7 +39,6 @@ KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     # pairs).
     "llvm.load": ("alignment", "invariant"),
     "llvm.store": ("alignment",),
-    "llvm.atomicrmw": ("monotonic", "add", "fadd", "max", "min", "umax", "umin"),
     "llvm.inline_asm": ("has_side_effects",),
     "llvm.call_intrinsic": (),
     "scf.if": (),
@@ -63,6 +62,7 @@ INTRINSICS: Final = re.compile(
 )
 _REGISTER: Final = r"\$\d+"
 _LIST: Final = rf"\{{?{_REGISTER}(?:, {_REGISTER})*\}}?"
+_REDUCTION: Final = r"(?:add\.(?:u32|u64|f32|noftz\.b?f16)|(?:and|or|xor)\.b(?:32|64)|(?:max|min)\.[su](?:32|64))"
 INLINE: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -83,10 +83,16 @@ INLINE: Final = tuple(
         r"fence\.proxy\.async\.shared::cta;",
         r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32 \d+;",
         r"\{ \.reg \.pred q; not\.pred q, \$2; cp\.async\.c[ag]\.shared\.global \[\$0\], \[\$1\], (?:4|8|16), q; \}",
-        r"\{ \.reg \.pred same; \.reg \.b32 old, seen, new; ld\.relaxed\.gpu\.global\.b32 old, \[\$0\]; "
-        r"again: (?:max|min)\.f32 new, old, \$1; setp\.eq\.b32 same, new, old; @same bra done; "
-        r"atom\.relaxed\.gpu\.global\.cas\.b32 seen, \[\$0\], old, new; setp\.eq\.b32 same, seen, old; mov\.b32 old, seen; "
-        r"@!same bra again; done: \}",
+        *(
+            rf"\{{ \.reg \.pred same; \.reg \.b32 old, seen, new; ld\.relaxed\.gpu\.global\.b32 old, \[\${at}\]; "
+            rf"again: (?:max|min)\.f32 new, old, \${at + 1}; setp\.eq\.b32 same, new, old; @same bra done; "
+            rf"atom\.relaxed\.gpu\.global\.cas\.b32 seen, \[\${at}\], old, new; setp\.eq\.b32 same, seen, old; "
+            rf"mov\.b32 old, seen; @!same bra again; done:{result} \}}"
+            for at, result in ((0, ""), (1, r" mov\.b32 \$0, old;"))
+        ),
+        rf"red\.relaxed\.gpu\.global\.{_REDUCTION} \[\$0\], \$1;",
+        rf"atom\.relaxed\.gpu\.global\.(?:{_REDUCTION}|exch\.b(?:32|64)) \$0, \[\$1\], \$2;",
+        r"atom\.relaxed\.gpu\.global\.cas\.b(?:32|64) \$0, \[\$1\], \$2, \$3;",
         r"cvt\.rn\.(?:bf16|f16)x2\.f32 \$0, \$1, \$2;",
         r"(?:\{ \.reg \.pred late; (?:setp\.eq\.b32 late, \$\d+, 0x7f800001; @late nanosleep\.u32 0; )+\} )?"
         r"wgmma\.wait_group\.sync\.aligned \d+;",

@@ -260,13 +260,6 @@ class Builder(Writer):
         types = f"{value.type.text}, {pointer.type.text}"
         self._effect(f"llvm.store {value.name}, {pointer.name}{_alignment(alignment)} : {types}")
 
-    def atomic_update(self, kind: str, pointer: SsaValue, value: SsaValue) -> SsaValue:
-        """A relaxed `add`, `fadd`, `max`, `min`, `umax` or `umin` on memory; returns the old value."""
-        if pointer.type.kind != "pointer" or value.type.kind != ("float" if kind == "fadd" else "integer"):
-            raise _type_mismatch("atomicrmw", pointer, value)
-        types = f"{pointer.type.text}, {value.type.text}"
-        return self._value(f"llvm.atomicrmw {kind} {pointer.name}, {value.name} monotonic : {types}", value.type)
-
     # Synchronization, asynchronous copies and shuffles
 
     def barrier(self) -> None:

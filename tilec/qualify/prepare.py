@@ -24,6 +24,7 @@ from tilec.audit.launches import edge_launches
 from tilec.interpreter import InterpreterError
 from tilec.interpreter import run as interpret
 from tilec.ir.core import Function
+from tilec.ir.facts.order import order_dependent
 from tilec.ir.text.parser import ParseError, parse_function
 from tilec.project.trial.launches import Contract
 from tilec.qualify.model import Shape, chosen, model_shapes
@@ -92,6 +93,8 @@ def prepared(subject: Subject, edges: int = EDGES, references: Path | None = Non
         function = parse_function(subject.tir.decode())
     except (ParseError, UnicodeError, ValueError) as error:
         return Entry(subject.name, tir or "0" * 64, (), (f"all: the bundle lacks its tile IR ({error})"[:500],))
+    if unordered := ", ".join(sorted(order_dependent(function))):
+        return Entry(subject.name, tir, (), (f"all: what is in {unordered} depends on the order of atomics"[:500],))
     scalars = {spec.name: EDGE_SCALAR for spec in manifest.scalars if DTYPES[spec.dtype].is_float}
     scalars |= subject.shapes[0].scalars if subject.shapes else {}
     wanted = [

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tilec.ir.core import Access, Effect, Function, Op, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.shared_plan import interval
-from tilec.ir.ops import MemoryOp
+from tilec.ir.ops import BOX_KINDS, AtomicScatter, AtomicUpdate, MemoryOp
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.types import SharedType, TensorType
 
@@ -52,8 +52,9 @@ class Touches:
 
 
 def may_conflict(earlier: Touch, later: Touch) -> bool:
-    """Whether two accesses need an order: they may overlap, one of them is not a read, and they are not both atomic."""
-    if earlier.kind is later.kind and earlier.kind is not Effect.WRITE:
+    """Whether two accesses need an order: they may overlap, one of them is not a read, and they are not atomics of which the
+    order does not matter: of one kind, with no old value that is used."""
+    if earlier.kind is later.kind is Effect.READ or (earlier.kind is later.kind is Effect.ATOMIC and _commute(earlier, later)):
         return False
     if earlier.is_shared != later.is_shared:
         return False
@@ -62,6 +63,11 @@ def may_conflict(earlier: Touch, later: Touch) -> bool:
     if earlier.memory is not None and earlier.memory is later.memory:
         return False  # ordered by the ring's own operations
     return earlier.first < later.last and later.first < earlier.last
+
+
+def _commute(earlier: Touch, later: Touch) -> bool:
+    kinds = {op.kind if isinstance(op := touch.op, AtomicScatter | AtomicUpdate) else "" for touch in (earlier, later)}
+    return len(kinds) == 1 and kinds <= {*BOX_KINDS} and not (earlier.op.results or later.op.results)
 
 
 def touches(function: Function) -> dict[Op, Touches]:

@@ -13,7 +13,7 @@ from math import prod
 from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import ROW_PADDING_BYTES, reshaped, row_major, row_padding, with_axes
 from tilec.ir.layouts.layout import Layout, register_map
-from tilec.ir.ops import Broadcast, Constant, Permute, Reduce, Reshape
+from tilec.ir.ops import AtomicScatter, Broadcast, Constant, Permute, Reduce, Reshape
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.ir.types import TileType
 
@@ -38,6 +38,15 @@ def is_uniform(value: Value) -> bool:
     """True for a constant and a broadcast scalar: every thread can produce any part of the tile by itself."""
     owner = value.owner
     return isinstance(owner, Constant) or (isinstance(owner, Broadcast) and owner.operands[0].tile.size == 1)
+
+
+def is_shared(op: AtomicScatter) -> bool:
+    """Whether threads need the old value of an atomic that another thread executes: they have the element too."""
+    return any(value.layout is None or _is_copied(value.layout, value.tile.shape) for value in op.results)
+
+
+def _is_copied(layout: Layout, shape: tuple[int, ...]) -> bool:
+    return layout.is_replicated or layout.wraps(shape)
 
 
 def is_free(value: Value, layout: Layout) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden
 from tilec.ir.layouts.layout import Digit, Layout
-from tilec.ir.ops import Broadcast, For, If, MemoryOp, Mma
+from tilec.ir.ops import AtomicScatter, Broadcast, For, If, MemoryOp, Mma
 from tilec.ir.ops.staging_ops import GroupMma, PackPairs, RegisterGroupMma, WaitMma
 
 Layouts = tuple[Layout | None, ...]
@@ -20,6 +20,9 @@ def operand_layouts(op: Op) -> Layouts:
     """Layouts of the leading operands; further operands have None."""
     if op.elementwise:
         return (op.result.layout,) * len(op.operands)
+    if isinstance(op, AtomicScatter):
+        layout = op.results[0].layout if op.results else op.tile.layout
+        return (None, *[layout] * (len(op.operands) - 1))
     if isinstance(op, MemoryOp) and op.indexed:
         return (*[None] * (len(op.operands) - len(op.places)), *[op.tile.layout] * len(op.places))
     match op:

@@ -11,8 +11,9 @@ computed in f32. Docstrings give the operand order; `tilec.ir.core.Op` describes
 
 from tilec.ir.ops.control import For, If, Yield
 from tilec.ir.ops.memory import (
-    ATOMIC_DTYPES,
-    ATOMIC_KINDS,
+    ATOMICS,
+    BOX_KINDS,
+    AtomicScatter,
     AtomicUpdate,
     Gather,
     Load,
@@ -21,6 +22,7 @@ from tilec.ir.ops.memory import (
     Scatter,
     Store,
     WriteOp,
+    atomic_word,
 )
 from tilec.ir.ops.values import (
     BINARY_KINDS,
@@ -52,14 +54,15 @@ from tilec.ir.ops.values import (
 )
 
 __all__ = [
-    "ATOMIC_DTYPES",
-    "ATOMIC_KINDS",
+    "ATOMICS",
     "BINARY_KINDS",
+    "BOX_KINDS",
     "COMPARE_KINDS",
     "EXP2_GROUP",
     "FLOAT_UNARY",
     "REDUCE_KINDS",
     "UNARY_KINDS",
+    "AtomicScatter",
     "AtomicUpdate",
     "Binary",
     "BinaryInRange",
@@ -90,5 +93,6 @@ __all__ = [
     "Unary",
     "WriteOp",
     "Yield",
+    "atomic_word",
     "convert",
 ]

@@ -13,10 +13,22 @@ from typing import ClassVar, Final
 from tilec.ir.core import Effect, Op, Value
 from tilec.ir.types import TensorType
 
-ATOMIC_KINDS: Final = ("add", "max", "min")
-ATOMIC_DTYPES: Final = ("f32", "i32", "u32", "i64")
-"""Dtypes of atomics, all of 4 bytes or more: an atomic on part of a word would be a compare-and-swap of its neighbors too."""
+_OF_INTEGERS: Final = ("add", "max", "min", "and", "or", "xor", "exch", "cas")
+ATOMICS: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("i32", "u32", "i64"), _OF_INTEGERS),
+    "f32": ("add", "max", "min", "exch"),
+    **dict.fromkeys(("f16", "bf16"), ("add",)),
+}
+"""Kinds of atomics by dtype. Of less than 4 bytes, PTX has sums of floats (PTX ISA, `atom`, `.noftz`) and compare-and-swap; and
+`cas` compares bits, which of floats is not their equality."""
+BOX_KINDS: Final = ("add", "max", "min", "and", "or", "xor")
+"""Kinds of atomics of a box: those of which the order of two does not matter, apart from rounding."""
 _VECTORS: Final = (0, 1, 2, 4, 8, 16, 32)
+
+
+def atomic_word(kind: str) -> str:
+    """The word of the language for a kind of atomics."""
+    return "atomic_exchange" if kind == "exch" else f"atomic_{kind}"
 
 
 class MemoryOp(Op):
@@ -201,10 +213,49 @@ class AtomicUpdate(WriteOp, opcode="atomic", effect=Effect.ATOMIC):
 
     @property
     def verb(self) -> str:
-        return f"atomic_{self.kind}"
+        return atomic_word(self.kind)
 
     def verify(self) -> None:
-        self.require(self.kind in ATOMIC_KINDS, f"unknown kind {self.kind}")
+        self.require(self.kind in BOX_KINDS, f"unknown kind {self.kind}")
         dtype = self.tensor.tensor.dtype
-        self.require(dtype.name in ATOMIC_DTYPES, f"atomics of {dtype} do not exist")
+        self.require(self.kind in ATOMICS.get(dtype.name, ()), f"atomics of {dtype} do not exist")
         super().verify()
+
+
+@dataclass(eq=False, kw_only=True)
+class AtomicScatter(WriteOp, opcode="atomic_scatter", effect=Effect.ATOMIC):
+    """Combine one element per tile position with the tensor's element at that position's indices, each by one relaxed atomic,
+    those of one tile in any order. Operands: tensor, tile, one integer index tile per axis, and for `cas` a tile of the values
+    to compare with. The result, if there is one, has the elements that were there before, and 0 where `mask` skipped one."""
+
+    indexed = True
+    num_results = None
+    kind: str
+    mask: bool = False
+    unsafe: int | None = None
+
+    @property
+    def indices(self) -> list[Value]:
+        return self.places
+
+    @property
+    def places(self) -> list[Value]:
+        return self.operands[2 : len(self.operands) - (self.kind == "cas")]
+
+    @property
+    def compared(self) -> Value | None:
+        """The tile that `cas` compares with."""
+        return self.operands[-1] if self.kind == "cas" else None
+
+    @property
+    def verb(self) -> str:
+        return atomic_word(self.kind)
+
+    def verify(self) -> None:
+        dtype = self.tensor.tensor.dtype
+        self.require(self.kind in ATOMICS.get(dtype.name, ()), f"no {self.kind} of {dtype}")
+        super().verify()
+        self.require(len(self.results) <= 1, "at most one result")
+        same = [*self.results, *([self.compared] if self.compared is not None else [])]
+        self.require(all(value.type == self.tile.type for value in same), "result and compared tile are like the tile")
+        self.require(self.tile.tile.rank > 0, "a tile has an axis")

@@ -315,6 +315,11 @@ class ScratchStore(Op, opcode="scratch_store", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
+class ScratchStoreOwned(ScratchStore, opcode="scratch_store_owned", effect=Effect.SHARED):
+    """`scratch_store` by the first of the threads that have an element alone: the old values of atomics, which no other has."""
+
+
+@dataclass(eq=False, kw_only=True)
 class ScratchLoad(Op, opcode="scratch_load", effect=Effect.SHARED):
     """Load a tile from scratch, each thread the elements that the layout assigns to it. Operand: scratch. `steps` as in
     `scratch_store`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
-from tilec.ir.ops import For, If, MemoryOp, ReadOp
+from tilec.ir.ops import AtomicScatter, For, If, MemoryOp, ReadOp
 from tilec.ir.ops.staging_ops import StageCopy
 from tilec.ir.types import ScratchType, TileType
 
@@ -91,7 +91,8 @@ def _shared_operands(op: Op) -> list[Value]:
 
 
 def _sources(loops: dict[Block, For], value: Value) -> Iterator[Value]:
-    """Values that this one is computed from. A loaded value ends the slice: its index is a root of its own unless `unsafe`."""
+    """Values that this one is computed from. A loaded value, or the old one of an atomic, ends the slice: its
+    index is a root of its own unless `unsafe`."""
     owner = value.owner
     if isinstance(owner, For):
         index = owner.results.index(value)
@@ -100,7 +101,7 @@ def _sources(loops: dict[Block, For], value: Value) -> Iterator[Value]:
         yield owner.operands[0]
         yield from (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
     elif isinstance(owner, Op):
-        if not isinstance(owner, ReadOp):
+        if not isinstance(owner, ReadOp | AtomicScatter):
             yield from (operand for operand in owner.operands if _is_integer(operand))
     elif owner is not None and owner in loops:
         loop = loops[owner]

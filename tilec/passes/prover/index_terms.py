@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tilec.ir.core import Access, Block, Op, Value
 from tilec.ir.ops import (
+    AtomicScatter,
     Binary,
     BlockId,
     Broadcast,
@@ -352,7 +353,7 @@ class IndexTerms(HostTerms):
         if value in self._names:
             return True
         owner = value.owner
-        if not isinstance(owner, Op) or owner.regions or isinstance(owner, BlockId | Load | Gather):
+        if not isinstance(owner, Op) or owner.regions or isinstance(owner, BlockId | Load | Gather | AtomicScatter):
             return False
         return all(self._uniform(operand) for operand in owner.operands)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.artifact.records import TensorSpec
+from tilec.ir.facts.order import order_dependent
 from tilec.ir.types import DTYPES
 from tilec.project.trial.comparison import Written, compared, right
 from tilec.project.trial.launches import Contract
@@ -90,14 +91,16 @@ def compared_with_interpreter(
     function: Function, contract: Contract, expected: Mapping[str, Array], found: Mapping[str, Array],
     bounds: Callable[[], Mapping[str, Array]],
 ) -> tuple[Written, ...]:  # fmt: skip
-    """The largest difference of each result of the compiled kernel, `found`, from the interpreter's. `bounds` is called if any
-    is above its tolerance: a chain of steps may amplify rounding beyond what the tolerance, which knows no steps, allows."""
-    allowed = allowances(function, contract, expected)
+    """The largest difference of each result of the compiled kernel, `found`, from the interpreter's; of none that depends on
+    the order in which blocks and threads run. `bounds` is called if any is above its tolerance: a chain of steps may amplify
+    rounding beyond what the tolerance, which knows no steps, allows."""
+    allowed, unordered = allowances(function, contract, expected), order_dependent(function)
 
     def judged(bounds: Mapping[str, Array]) -> tuple[Written, ...]:
         rows = [
             compared(spec, found[spec.name], expected[spec.name], allowed[spec.name], bounds.get(spec.name))
             for spec in outputs_of(contract)
+            if spec.name not in unordered
         ]
         return tuple(row for row in rows if isinstance(row, Written))
 

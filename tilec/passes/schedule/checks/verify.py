@@ -25,11 +25,11 @@ from tilec.atoms.products import atom_of
 from tilec.ir import verifier
 from tilec.ir.core import Access, Block, Function, Op, Value, VerifyError
 from tilec.ir.facts.touches import Touch, may_conflict, touches
-from tilec.ir.layouts.exchange import conversion_bytes, is_uniform, moves_space, renamed
+from tilec.ir.layouts.exchange import conversion_bytes, is_shared, is_uniform, moves_space, renamed
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
-from tilec.ir.ops import Exp2InParts, Permute, Reshape, Yield
+from tilec.ir.ops import AtomicScatter, Exp2InParts, Permute, Reshape, Yield
 from tilec.ir.ops.pair_ops import PairRing
 from tilec.ir.ops.signal_ops import OWN, Await, SignalMma, SignalOp
 from tilec.ir.ops.staging_ops import (
@@ -39,6 +39,7 @@ from tilec.ir.ops.staging_ops import (
     Relayout,
     ScratchLoad,
     ScratchStore,
+    ScratchStoreOwned,
     SharedAlloc,
     TensorCopy,
 )
@@ -142,6 +143,10 @@ class _Walk:
             raise VerifyError(f"{at(op)}: one thread of the role is here alone")
 
     def op(self, op: Op, warps: int) -> None:
+        if not isinstance(op, ScratchStore) and any(
+            isinstance(value.owner, AtomicScatter) and is_shared(value.owner) for value in op.operands
+        ):
+            raise VerifyError(f"{at(op)} uses old values of an atomic in threads that did not execute it")
         if conversion_bytes(op, warps * 32):
             raise VerifyError(f"{at(op)} passes elements between threads by itself")
         for layout in (value.layout for value in op.results if value.layout is not None):
@@ -161,6 +166,9 @@ class _Walk:
             case Exp2InParts() if not self.target.computes_pairs:
                 raise VerifyError(f"{at(op)}: {self.target} does not compute on pairs of floats")
             case ScratchStore() | ReduceStore():
+                owner = op.operands[1].owner
+                if isinstance(owner, AtomicScatter) and is_shared(owner) and not isinstance(op, ScratchStoreOwned):
+                    raise VerifyError(f"{at(op)} stores old values that one thread has from all")
                 self.stores[op.operands[0]] = op
             case ScratchLoad() | ReduceCombine():
                 self.check_load(op)

@@ -10,18 +10,27 @@ reads another thread's elements. Each one that did becomes
 
 and `barrier_insertion` inserts the barriers. `reshape` and `permute` keep every element in its thread, and a `relayout` after
 them moves it; a reshape goes through scratch itself only if no layout of its result keeps the elements in place. Any remaining
-`relayout` only renames registers.
+`relayout` only renames registers. The old values of an atomic, which one thread executes for each element, go through scratch
+to the other threads that have the element.
 """
 
 from __future__ import annotations
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import reshaped, row_major, with_axes
-from tilec.ir.layouts.exchange import Steps, conversion_bytes, conversion_steps, is_uniform
+from tilec.ir.layouts.exchange import Steps, conversion_bytes, conversion_steps, is_shared, is_uniform
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.shared_plan import scratch_offset, taken_bytes
-from tilec.ir.ops import Constant, Permute, Reduce, Reshape
-from tilec.ir.ops.staging_ops import ReduceCombine, ReduceStore, Relayout, ScratchLoad, ScratchStore, SharedAlloc
+from tilec.ir.ops import AtomicScatter, Constant, Permute, Reduce, Reshape
+from tilec.ir.ops.staging_ops import (
+    ReduceCombine,
+    ReduceStore,
+    Relayout,
+    ScratchLoad,
+    ScratchStore,
+    ScratchStoreOwned,
+    SharedAlloc,
+)
 from tilec.ir.ops.sync_ops import SharedFree
 from tilec.ir.types import ScratchType
 
@@ -67,6 +76,9 @@ def _block(block: Block, used_bytes: dict[Op, int], threads: int) -> None:
     for op in block.ops:
         for region in op.regions:
             _block(region, used_bytes, threads)
+        if isinstance(op, AtomicScatter) and is_shared(op):
+            ops += _given_to_all(op, scratch_offset(used_bytes.get(op, 0)))
+            continue
         size = conversion_bytes(op, threads)
         ops += _stores_and_loads(op, size, scratch_offset(used_bytes.get(op, 0))) if size else [op]
     block.ops = ops
@@ -86,6 +98,19 @@ def _stores_and_loads(op: Op, size: int, offset: int) -> list[Op]:
     load.results = [result]
     result.owner = load
     return [alloc, store, load, SharedFree(operands=[scratch], loc=op.loc)]
+
+
+def _given_to_all(op: AtomicScatter, offset: int) -> list[Op]:
+    """An atomic whose old values go from the thread that executed it to all that have the element."""
+    (result,) = op.results
+    alloc = SharedAlloc(offset=offset, loc=op.loc)
+    alloc.define(ScratchType(result.tile.dtype.bytes_of(result.tile.size)))
+    op.results = [Value(result.type, result.name, op, result.layout)]
+    steps = row_major(result.tile.shape)
+    store = ScratchStoreOwned(operands=[alloc.result, op.result], steps=steps, loc=op.loc)
+    load = ScratchLoad(operands=[alloc.result], steps=steps, loc=op.loc, results=[result])
+    result.owner = load
+    return [op, alloc, store, load, SharedFree(operands=[alloc.result], loc=op.loc)]
 
 
 def _steps(op: Op) -> tuple[Steps, Steps]:

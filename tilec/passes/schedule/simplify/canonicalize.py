@@ -2,13 +2,14 @@
 and dead code elimination.
 
 Later passes then see one value for each quantity, and loop-invariant offsets before their loop. Tiles are not hoisted, which
-would lengthen their live ranges in registers. Operations that write memory stay in place; unused loads are removed.
+would lengthen their live ranges in registers. Operations that write memory stay in place; unused loads, and
+unused results of atomics, are removed.
 """
 
 from __future__ import annotations
 
 from tilec.ir.core import Block, Effect, Function, Op, Value, attribute_text
-from tilec.ir.ops import For
+from tilec.ir.ops import AtomicScatter, For
 from tilec.ir.types import TileType
 from tilec.passes.schedule.simplify.folding import folded, same_as
 
@@ -116,6 +117,8 @@ def _drop_dead(block: Block) -> None:
             removable = op.effect in (Effect.NONE, Effect.READ) and not op.regions
             if removable and used.isdisjoint(op.results):
                 continue
+            if isinstance(op, AtomicScatter) and used.isdisjoint(op.results):
+                op.results = []  # one that returns nothing need not wait for memory
             used.update(op.operands)
             for region in reversed(op.regions):
                 sweep(region)
