@@ -7,7 +7,7 @@ import numpy as np
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.instructions.quads import mov_b128
 from tilec.emulator.machine.frame import Frame, union
-from tilec.emulator.machine.halves import high, low, packed
+from tilec.emulator.machine.halves import high, low, packed, whole
 from tilec.emulator.machine.memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from tilec.emulator.machine.registry import Decoder, lanewise
 from tilec.emulator.machine.scalar_types import RAW, TYPES
@@ -132,9 +132,31 @@ def prmt(d: Decoder) -> Step:
     d.finish(4)
     a, b, c = (d.source(k, "b32") for k in (1, 2, 3))
     if mode is None:
-        return d.pure(0, "b32", [a, b, c], permute)
+        return _permuted(d.target(0, "b32"), a, b, c)
     table = np.array(_SELECTORS[mode], np.uint32)
     return d.pure(0, "b32", [a, b, c], lambda x, y, z: permute(x, y, table[(z & np.uint32(3)).astype(np.int64)]))
+
+
+def _permuted(target: Target, a: Source, b: Source, c: Source) -> Step:
+    """The default mode. The result has the poison of the halves that its bytes are selected from: LLVM leaves the operand that
+    no byte is selected from undefined."""
+
+    def step(frame: Frame) -> None:
+        selectors, chosen = np.asarray(c.value(frame)), c.poison(frame)
+        halves = [half for source in (a, b) for half in (low(source.halves(frame)), high(source.halves(frame)))]
+        poison: Poison | None = None
+        if any(half is not None for half in halves):
+            choices = [np.uint8(0) if half is None else half for half in halves]
+            numbers = [(selectors >> np.uint32(4 * k + 1)) & np.uint32(3) for k in range(4)]
+            parts = [np.broadcast_to(np.choose(number.astype(np.int64), choices), frame.n) for number in numbers]
+            poison = packed([part.astype(np.uint8) for part in parts])
+        target(
+            frame,
+            permute(a.value(frame), b.value(frame), selectors),
+            poison if chosen is None else union(whole(poison), chosen),
+        )
+
+    return step
 
 
 _SELECTORS = {
