@@ -140,6 +140,8 @@ class BoundedRun(_BlockRun):
                 return np.broadcast_to(bounds[0], shape)
             case ops.Permute():
                 return bounds[0].transpose(op.axes)
+            case ops.Butterfly():
+                return bounds[0].take(np.bitwise_xor(np.arange(shape[op.axis]), op.mask), op.axis)
             case _ if not op.result.tile.dtype.is_float:
                 return np.zeros(shape)
             case _:

@@ -15,6 +15,7 @@ from tilec.ir.ops import (
     Bitcast,
     BlockId,
     Broadcast,
+    Butterfly,
     Cast,
     Compare,
     Constant,
@@ -123,7 +124,7 @@ def _operation(op: Op, found: dict[Value, Bounds], contract: Contract) -> Bounds
             return max(1, low), max(1, min(high, GRID_LIMITS[op.axis]))
         case DimValue():
             return contract.symbols.get(op.symbol, (0, MAX_DIM))
-        case Broadcast() | Reshape() | Permute():
+        case Broadcast() | Butterfly() | Reshape() | Permute():
             return known[0]
         case Cast():
             return known[0] if op.operands[0].tile.dtype.kind != "f" and op.result.tile.dtype.kind != "b" else None

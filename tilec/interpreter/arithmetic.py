@@ -15,6 +15,7 @@ from tilec.ir.ops import (
     BinaryInRange,
     Bitcast,
     Broadcast,
+    Butterfly,
     Cast,
     Compare,
     Constant,
@@ -174,6 +175,12 @@ def permute(op: Permute, x: Array) -> Array:
     return x.transpose(op.axes)
 
 
+def butterfly(op: Butterfly, x: Array) -> Array:
+    """Element `i ^ mask` along the axis."""
+    partners = np.bitwise_xor(np.arange(x.shape[op.axis]), op.mask)
+    return x.take(partners, op.axis)
+
+
 def reduce(op: Reduce, x: Array) -> Array:
     """Float sums accumulate in f32; `argmax` and `argmin` return the lowest position among equals, and prefer any number to
     NaN."""
@@ -221,6 +228,6 @@ PURE: Final[dict[type[Op], Callable[..., Array]]] = {
     Constant: constant, Iota: iota, Unary: unary, Exp2InParts: unary, Binary: binary, BinaryInRange: binary,
     KeptMaximum: kept_maximum, Compare: compare, Select: select, Cast: cast, Bitcast: bitcast,
     Broadcast: broadcast, Reshape: reshape,
-    Permute: permute, Reduce: reduce, Mma: mma,
+    Permute: permute, Butterfly: butterfly, Reduce: reduce, Mma: mma,
 }  # fmt: skip
 """Rules of operations that depend on their operands alone."""

@@ -13,7 +13,7 @@ from math import prod
 
 from tilec.diagnostics.diagnostic import Fix, Label, Span
 from tilec.ir.core import Access, Op, Parameter, Value
-from tilec.ir.ops import Binary, For, ReadOp
+from tilec.ir.ops import Binary, Butterfly, For, ReadOp
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance
 from tilec.passes.prover.bijections import over_box_cells, over_lane_cells
@@ -62,7 +62,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     incomplete = False
     uncertain_covers: list[Cover] = []
     memory_dependent: list[Cover] = []
-    has_xor = any(isinstance(op, Binary) and op.kind == "xor" for op in findings.index.deciding)
+    has_xor = any(_exchanges_bits(op) for op in findings.index.deciding)
     for site in writes:
         instance, proofs = over_lane_cells(findings, site) if has_xor else (site.instance, [])
         discharges += proofs
@@ -105,6 +105,10 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
         example = None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
     _complain(findings, parameter, writes, elements, example)
+
+
+def _exchanges_bits(op: Op) -> bool:
+    return isinstance(op, Butterfly) or (isinstance(op, Binary) and op.kind == "xor")
 
 
 def _by_segment(

@@ -12,10 +12,12 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from tilec.ir.core import Access, Block, Op, Value
+from tilec.ir.facts.range_facts import exactly
 from tilec.ir.ops import (
     Binary,
     BlockId,
     Broadcast,
+    Butterfly,
     Cast,
     Compare,
     Constant,
@@ -31,7 +33,7 @@ from tilec.ir.ops import (
     Select,
     Unary,
 )
-from tilec.ir.types import TileType
+from tilec.ir.types import TileType, i32
 from tilec.passes.analysis.ranges import Range, symbol_ranges, value_ranges
 from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
@@ -135,6 +137,9 @@ class IndexTerms(HostTerms):
                 return self.symbol(op.symbol)
             case Broadcast() | Permute() | Reshape():
                 return self.element(op.operands[0], self._source_positions(op, positions))
+            case Butterfly():
+                partner = self._partner(op, positions)
+                return self.element(op.operands[0], partner) if partner else None
             case Binary() | Unary():
                 return self._exact(op, [self.element(v, positions) for v in op.operands])
             case Select():
@@ -201,6 +206,13 @@ class IndexTerms(HostTerms):
             source_positions.insert(0, linear - upper * extent)
             linear = upper
         return tuple(source_positions)
+
+    def _partner(self, op: Butterfly, positions: Positions) -> Positions | None:
+        """Positions in the operand; None if the mask has too many runs of bits."""
+        extent = op.result.tile.shape[op.axis]
+        ranges = [Range(0, extent - 1), exactly(op.mask)]
+        partner = bit_term(self.atoms, "xor", i32.bits, [positions[op.axis], terms.const(op.mask)], ranges)
+        return None if partner is None else (*positions[: op.axis], partner, *positions[op.axis + 1 :])
 
     def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:
         """An element of an In tensor is a function of its index, and so is the result of a first read. Other tensors may change
@@ -361,6 +373,8 @@ class IndexTerms(HostTerms):
                 return self._pick(condition, on_true, on_false)
             case Broadcast() | Permute() | Reshape():
                 return self.condition(owner.operands[0], self._source_positions(owner, positions))
+            case Butterfly() if (partner := self._partner(owner, positions)) is not None:
+                return self.condition(owner.operands[0], partner)
             case Cast() if not owner.operands[0].tile.dtype.is_float:
                 return terms.ne(self.element(owner.operands[0], positions))
             case If():

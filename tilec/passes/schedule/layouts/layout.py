@@ -2,7 +2,7 @@
 
 In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes of its widest load. Out: the same
 function with a `Layout` on every tile value, `vector` and `whole` on every access. A tensor whose loads may be wider than its
-alignment gets that alignment, which the launcher then requires. Five rules determine layouts:
+alignment gets that alignment, which the launcher then requires. Six rules determine layouts:
 
 1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
    axis, lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape therefore need no
@@ -10,7 +10,8 @@ alignment gets that alignment, which the launcher then requires. Five rules dete
 2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast.
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
 4. A reshape or permutation keeps every element in its thread if the digits of the layout divide the new axes.
-5. Layouts set by the staging pass (`mma`, shared loads) are kept, and propagate to dependent operations (`propagation`).
+5. A butterfly keeps the layout if each bit of the position is a bit of a register, lane or warp index.
+6. Layouts set by the staging pass (`mma`, shared loads) are kept, and propagate to dependent operations (`propagation`).
 
 Operand layouts need not match here: `conversions` inserts the conversions.
 """
@@ -25,8 +26,9 @@ from math import gcd
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.expr import const
 from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, natural, reshaped, with_axes, without_axis
+from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
+from tilec.ir.ops import Broadcast, Butterfly, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
 from tilec.ir.types import TensorType, TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
 from tilec.passes.schedule.layouts.propagation import propagate
@@ -175,6 +177,10 @@ def _layout(op: Op, result: Value, natural_of: NaturalLayout) -> Layout:
             source = op.operands[0]
             same = reshaped(source.layout, source.tile.shape, shape) if source.layout is not None else None
             return same or natural_of(shape)
+        case Butterfly():
+            source = op.operands[0].layout
+            assert source is not None
+            return source if is_binary(source, op.axis) else natural_of(shape)
         case Constant() | Iota() | Load() | Broadcast():
             return natural_of(shape)
         case _:

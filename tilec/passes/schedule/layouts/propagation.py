@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped, with_axes, without_axis
+from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Broadcast, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape
+from tilec.ir.ops import Broadcast, Butterfly, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape
 from tilec.ir.ops.staging_ops import GroupProduct
 from tilec.ir.types import TileType
 from tilec.target.families import MemorySpace
@@ -83,11 +84,13 @@ class _State:
         if op.elementwise:
             shape = op.result.tile.shape
             return next((v.layout for v in op.operands if v.layout is not None and v.tile.shape == shape), None)
-        if not isinstance(op, Reduce | Permute | Reshape) or op.operands[0].layout is None:
+        if not isinstance(op, Reduce | Permute | Reshape | Butterfly) or op.operands[0].layout is None:
             return None
         source, layout = op.operands[0], op.operands[0].layout
         if isinstance(op, Reduce):
             return without_axis(layout, op.axis)
+        if isinstance(op, Butterfly):
+            return layout if is_binary(layout, op.axis) else None
         if isinstance(op, Reshape):
             return reshaped(layout, source.tile.shape, op.result.tile.shape)
         return with_axes(layout, {old: new for new, old in enumerate(op.axes)}, op.result.tile.rank)

@@ -1,0 +1,39 @@
+"""Operations that move the elements of a tile along an axis: each result has the operand's elements in another order.
+
+Authors write `butterfly` and the words that are composed of it: `flip`, `cumsum`, `scan` and the like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilec.ir.core import Op
+from tilec.ir.facts.range_facts import Range
+from tilec.ir.types import TileType
+
+
+@dataclass(eq=False, kw_only=True)
+class Butterfly(Op, opcode="butterfly"):
+    """Element `i ^ mask` of the operand at position `i` of an axis, whose extent is a power of two greater than `mask`; every
+    bit is kept."""
+
+    num_operands = 1
+
+    axis: int
+    mask: int
+
+    def verify(self) -> None:
+        self.require(self.operands[0].type == self.result.type, "operand and result types differ")
+        verify_exchange(self, self.result.tile, self.axis, self.mask)
+
+    def result_range(self, operands: Sequence[Range]) -> Range | None:
+        return operands[0]
+
+
+def verify_exchange(op: Op, tile: TileType, axis: int, mask: int) -> None:
+    """Raise VerifyError unless the positions `i ^ mask` of an axis are positions of it too."""
+    op.require(0 <= axis < tile.rank, "axis out of range")
+    extent = tile.shape[axis]
+    op.require(extent & (extent - 1) == 0, f"the extent {extent} is no power of two")
+    op.require(0 < mask < extent, f"the mask {mask} is not in 1..{extent}")
