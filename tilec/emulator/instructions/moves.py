@@ -7,7 +7,7 @@ import numpy as np
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.instructions.quads import mov_b128
 from tilec.emulator.machine.frame import Frame, union
-from tilec.emulator.machine.halves import high, low, packed, whole
+from tilec.emulator.machine.halves import high, low, packed, quarter, whole
 from tilec.emulator.machine.memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from tilec.emulator.machine.registry import Decoder, lanewise
 from tilec.emulator.machine.scalar_types import RAW, TYPES
@@ -55,7 +55,7 @@ def _pack(d: Decoder, vector: Vector, kind: str) -> Step:
         total = parts[0].value(frame).astype(dtype)
         for k, source in enumerate(parts[1:], 1):
             total = total | (source.value(frame).astype(dtype) << dtype(k * bits))
-        target(frame, total, packed([source.poison(frame) for source in parts]))
+        target(frame, total, packed([source.halves(frame) for source in parts]))
 
     return step
 
@@ -138,16 +138,15 @@ def prmt(d: Decoder) -> Step:
 
 
 def _permuted(target: Target, a: Source, b: Source, c: Source) -> Step:
-    """The default mode. The result has the poison of the halves that its bytes are selected from: LLVM leaves the operand that
-    no byte is selected from undefined."""
+    """The default mode. The result has the poison of the bytes that are selected: LLVM leaves the others undefined."""
 
     def step(frame: Frame) -> None:
         selectors, chosen = np.asarray(c.value(frame)), c.poison(frame)
-        halves = [half for source in (a, b) for half in (low(source.halves(frame)), high(source.halves(frame)))]
+        bytes_ = [quarter(source.halves(frame), k) for source in (a, b) for k in range(4)]
         poison: Poison | None = None
-        if any(half is not None for half in halves):
-            choices = [np.uint8(0) if half is None else half for half in halves]
-            numbers = [(selectors >> np.uint32(4 * k + 1)) & np.uint32(3) for k in range(4)]
+        if any(byte is not None for byte in bytes_):
+            choices = [np.uint8(0) if byte is None else byte for byte in bytes_]
+            numbers = [(selectors >> np.uint32(4 * k)) & np.uint32(7) for k in range(4)]
             parts = [np.broadcast_to(np.choose(number.astype(np.int64), choices), frame.n) for number in numbers]
             poison = packed([part.astype(np.uint8) for part in parts])
         target(
