@@ -28,6 +28,7 @@ SECTIONS: Final = {
         "floor", "ceil", "erf", "mulhi",
     ),
     "Reductions": ("sum", "max", "min", "any", "all", "argmax", "argmin"),
+    "Along an axis": ("flip", "cumsum", "cumprod", "cummax", "cummin", "scan", "butterfly"),
     "Matrix products": ("mma",),
 }  # fmt: skip
 """Order of the page; words in no section are at its end."""

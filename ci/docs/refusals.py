@@ -19,6 +19,7 @@ FRONTEND: Final = (
     "words",
     "reductions",
     "joins",
+    "scans",
     "memory",
     "directives",
     "arithmetic",

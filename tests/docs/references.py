@@ -73,6 +73,13 @@ def transpose(x: Array) -> Array:
     return x.T
 
 
+def recurrence(decay: Array, x: Array) -> Array:
+    states = wide(x)
+    for j in range(1, x.shape[1]):
+        states[:, j] += wide(decay)[:, j] * states[:, j - 1]
+    return states
+
+
 def int_product(a: Array, b: Array) -> Array:
     return a.astype(np.int64) @ b.astype(np.int64).T
 

@@ -348,7 +348,7 @@ def moved(op: Op, position: Position) -> Position:
         last = position[len(position) - len(source) :]
         return tuple(smt.integer(0) if extent == 1 else at for extent, at in zip(source, last, strict=True))
     if isinstance(op, Butterfly):
-        return tuple(exchanged(at, op.mask) if axis == op.axis else at for axis, at in enumerate(position))
+        return tuple(with_bits(at, op.mask) if axis == op.axis else at for axis, at in enumerate(position))
     if isinstance(op, Permute):
         return tuple(position[op.axes.index(axis)] for axis in range(len(position)))
     if [e for e in source if e != 1] == [e for e in target if e != 1]:
@@ -364,7 +364,7 @@ def moved(op: Op, position: Position) -> Position:
     return tuple(reversed(found))
 
 
-def exchanged(at: Term, mask: int) -> Term:
+def with_bits(at: Term, mask: int) -> Term:
     """A position that is not negative, with the bits of `mask` inverted: each bit that is 0 adds its value, each 1 takes it."""
     found = at
     for bit in range(mask.bit_length()):

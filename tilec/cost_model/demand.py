@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tilec.ir.core import Op, Value
-from tilec.ir.layouts.butterflies import exchange_of, words
+from tilec.ir.layouts.butterflies import parts_of, words
 from tilec.ir.ops import (
     Binary,
     Butterfly,
@@ -184,7 +184,7 @@ def _computed(op: Op, warps: int) -> Demand:
         case Reduce():
             return _reduced(op, warps)
         case Butterfly():
-            return _exchanged(op, warps)
+            return _shuffled(op, warps)
         case ReduceStore() | ReduceCombine():
             return {"shared": lanes * 8}
         case _:
@@ -224,10 +224,10 @@ def _reduced(op: Reduce, warps: int) -> Demand:
     return {unit: lanes + shuffled, "shuffle": shuffled}
 
 
-def _exchanged(op: Butterfly, warps: int) -> Demand:
+def _shuffled(op: Butterfly, warps: int) -> Demand:
     layout = op.result.layout
     assert layout is not None
-    passes = exchange_of(layout, op.axis, op.mask).lanes
+    passes = parts_of(layout, op.axis, op.mask).lanes
     return {"shuffle": float(words(layout, op.result.tile.dtype) * LANES * warps)} if passes else {}
 
 

@@ -177,8 +177,7 @@ def permute(op: Permute, x: Array) -> Array:
 
 def butterfly(op: Butterfly, x: Array) -> Array:
     """Element `i ^ mask` along the axis."""
-    partners = np.bitwise_xor(np.arange(x.shape[op.axis]), op.mask)
-    return x.take(partners, op.axis)
+    return x.take([i ^ op.mask for i in range(x.shape[op.axis])], op.axis)
 
 
 def reduce(op: Reduce, x: Array) -> Array:

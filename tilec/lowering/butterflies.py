@@ -1,10 +1,10 @@
-"""Exchanges of elements at positions that differ in given bits: of registers by renaming, of lanes by shuffles, of warps
+"""Butterflies, which swap elements at positions that differ in given bits: of registers by renaming, of lanes by shuffles, of warps
 through shared memory, where each thread has its own slots."""
 
 from __future__ import annotations
 
 from tilec.ir.core import Value
-from tilec.ir.layouts.butterflies import WORD_BYTES, exchange_of, partners, words
+from tilec.ir.layouts.butterflies import WORD_BYTES, partners, parts_of, words
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Butterfly
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
@@ -20,11 +20,11 @@ def lower_butterfly(context: Context, op: Butterfly) -> None:
     """Within a warp."""
     layout, dtype = op.result.layout, op.result.tile.dtype
     assert layout is not None
-    exchange = exchange_of(layout, op.axis, op.mask)
-    assert not exchange.warps, f"{layout} passes elements between warps"
+    parts = parts_of(layout, op.axis, op.mask)
+    assert not parts.warps, f"{layout} passes elements between warps"
     registers = context.registers(op.operands[0])
-    if exchange.lanes:
-        moved = [context.shuffle(word, exchange.lanes) for word in _packed(context, registers, dtype)]
+    if parts.lanes:
+        moved = [context.shuffle(word, parts.lanes) for word in _packed(context, registers, dtype)]
         registers = _unpacked(context, moved, layout, dtype)
     _assign(context, op.result, layout, op, registers)
 
@@ -58,10 +58,10 @@ def lower_butterfly_load(context: Context, op: ButterflyLoad) -> None:
 
 def _partner(context: Context, layout: Layout, op: ButterflyLoad) -> SsaValue:
     """Index of the thread that has this thread's elements of the result."""
-    exchange = exchange_of(layout, op.axis, op.mask)
+    parts = parts_of(layout, op.axis, op.mask)
     thread = context.thread()
-    partner = context.bit_xor(thread, exchange.lanes) if exchange.lanes else thread
-    for weight, extent, mask in exchange.warps:
+    partner = context.bit_xor(thread, parts.lanes) if parts.lanes else thread
+    for weight, extent, mask in parts.warps:
         if weight & (weight - 1) == 0:
             partner = context.bit_xor(partner, 32 * weight * mask)
             continue

@@ -2,8 +2,8 @@
 
 In: a layout, an axis whose extent is a power of two, a mask. Out: the mask as parts of the register, lane and warp index. An
 element's coordinate is a sum of digits; if each digit of the axis counts a power of two, its strides are powers of two too,
-and each bit of the coordinate is a bit of one digit. Replicas and wrapped copies exchange elements among their own kind, since
-digits of other axes do not change.
+and each bit of the coordinate is a bit of one digit. Replicas and wrapped copies pass elements to their own kind, since digits of
+other axes do not change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Turn(NamedTuple):
     mask: int
 
 
-class Exchange(NamedTuple):
+class Parts(NamedTuple):
     """`registers`: the bits of the mask that lie within a thread; `lanes`: the mask of the lane index; `warps`: the digits of
     the warp index that change."""
 
@@ -42,12 +42,12 @@ def is_binary(layout: Layout, axis: int) -> bool:
 
 
 @cache
-def exchange_of(layout: Layout, axis: int, mask: int) -> Exchange:
+def parts_of(layout: Layout, axis: int, mask: int) -> Parts:
     """The parts of a mask. The layout is binary on the axis."""
     assert is_binary(layout, axis), f"{layout} on axis {axis}"
     within = sum(turn.mask * digit.stride for digit, turn in _turns(layout.registers, axis, mask))
     lanes = sum(turn.mask * turn.weight for _, turn in _turns(layout.lanes, axis, mask))
-    return Exchange(within, lanes, tuple(turn for _, turn in _turns(layout.warps, axis, mask)))
+    return Parts(within, lanes, tuple(turn for _, turn in _turns(layout.warps, axis, mask)))
 
 
 def _turns(digits: tuple[Digit, ...], axis: int, mask: int) -> list[tuple[Digit, Turn]]:
@@ -67,8 +67,8 @@ def words(layout: Layout, dtype: DType) -> int:
 
 
 def partners(layout: Layout, axis: int, mask: int) -> list[int]:
-    """For each register, the register with the element at `i ^ mask`, in this thread or in the one that passes it on."""
-    within = exchange_of(layout, axis, mask).registers
+    """For each register, the register with the element at `i ^ mask`, in this thread or in its partner."""
+    within = parts_of(layout, axis, mask).registers
     numbers = {layout.coordinates(register, 0, 0): register for register in range(layout.num_registers)}
     return [
         numbers[tuple(c ^ within if other == axis else c for other, c in enumerate(coordinates))] for coordinates in numbers

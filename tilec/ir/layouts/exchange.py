@@ -13,7 +13,7 @@ from math import prod
 
 from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import ROW_PADDING_BYTES, reshaped, row_major, row_padding, with_axes
-from tilec.ir.layouts.butterflies import WORD_BYTES, exchange_of, words
+from tilec.ir.layouts.butterflies import WORD_BYTES, parts_of, words
 from tilec.ir.layouts.layout import Layout, register_map
 from tilec.ir.ops import Broadcast, Butterfly, Constant, Permute, Reduce, Reshape
 from tilec.ir.ops.staging_ops import Relayout
@@ -81,7 +81,7 @@ def conversion_bytes(op: Op, threads: int) -> int:
         case Butterfly():
             layout = op.result.layout
             assert layout is not None
-            moves = exchange_of(layout, op.axis, op.mask).warps
+            moves = parts_of(layout, op.axis, op.mask).warps
             return threads * words(layout, op.result.tile.dtype) * WORD_BYTES if moves else 0
         case _:
             return 0

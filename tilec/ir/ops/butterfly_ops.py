@@ -1,11 +1,11 @@
-"""How warps exchange the elements of a `butterfly` through scratch. Made by a pass, never by an author."""
+"""How warps pass the elements of a `butterfly` to each other, through scratch. Made by a pass, never by an author."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tilec.ir.core import Effect, Op, Value
-from tilec.ir.ops.moves import verify_exchange
+from tilec.ir.ops.moves import verify_butterfly
 from tilec.ir.types import ScratchType
 
 
@@ -37,7 +37,7 @@ class ButterflyLoad(Op, opcode="butterfly_load", effect=Effect.SHARED):
 
     def verify(self) -> None:
         self.require(isinstance(self.operands[0].type, ScratchType), "the operand is scratch")
-        verify_exchange(self, self.result.tile, self.axis, self.mask)
+        verify_butterfly(self, self.result.tile, self.axis, self.mask)
 
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
         return ((self.operands[0], Effect.READ),)

@@ -25,13 +25,13 @@ class Butterfly(Op, opcode="butterfly"):
 
     def verify(self) -> None:
         self.require(self.operands[0].type == self.result.type, "operand and result types differ")
-        verify_exchange(self, self.result.tile, self.axis, self.mask)
+        verify_butterfly(self, self.result.tile, self.axis, self.mask)
 
     def result_range(self, operands: Sequence[Range]) -> Range | None:
         return operands[0]
 
 
-def verify_exchange(op: Op, tile: TileType, axis: int, mask: int) -> None:
+def verify_butterfly(op: Op, tile: TileType, axis: int, mask: int) -> None:
     """Raise VerifyError unless the positions `i ^ mask` of an axis are positions of it too."""
     op.require(0 <= axis < tile.rank, "axis out of range")
     extent = tile.shape[axis]

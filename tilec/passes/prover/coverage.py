@@ -62,7 +62,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     incomplete = False
     uncertain_covers: list[Cover] = []
     memory_dependent: list[Cover] = []
-    has_xor = any(_exchanges_bits(op) for op in findings.index.deciding)
+    has_xor = any(_permutes_bits(op) for op in findings.index.deciding)
     for site in writes:
         instance, proofs = over_lane_cells(findings, site) if has_xor else (site.instance, [])
         discharges += proofs
@@ -107,7 +107,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     _complain(findings, parameter, writes, elements, example)
 
 
-def _exchanges_bits(op: Op) -> bool:
+def _permutes_bits(op: Op) -> bool:
     return isinstance(op, Butterfly) or (isinstance(op, Binary) and op.kind == "xor")
 
 

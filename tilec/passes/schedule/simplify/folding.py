@@ -34,7 +34,7 @@ def same_as(op: Op) -> Value | None:
         case Permute() if op.axes == tuple(range(len(op.axes))):
             return op.operands[0]
         case Butterfly():
-            return _exchanged_before(op)
+            return _moved_back(op)
         case Binary():
             left, right = op.operands
             if (op.kind, constant_of(right)) in _NEUTRAL:
@@ -52,7 +52,7 @@ def same_as(op: Op) -> Value | None:
             return None
 
 
-def _exchanged_before(op: Butterfly) -> Value | None:
+def _moved_back(op: Butterfly) -> Value | None:
     """What a butterfly of elements that are equal along its axis, or of another one that it undoes, equals."""
     value = op.operands[0]
     match value.owner:
