@@ -28,7 +28,7 @@ SECTIONS: Final = {
         "floor", "ceil", "erf", "mulhi",
     ),
     "Reductions": ("sum", "max", "min", "any", "all", "argmax", "argmin"),
-    "Along an axis": ("flip", "cumsum", "cumprod", "cummax", "cummin", "scan", "butterfly"),
+    "Along an axis": ("cumsum", "cumprod", "cummax", "cummin", "scan", "sort", "argsort", "topk", "flip", "butterfly"),
     "Matrix products": ("mma",),
 }  # fmt: skip
 """Order of the page; words in no section are at its end."""

@@ -20,6 +20,7 @@ FRONTEND: Final = (
     "reductions",
     "joins",
     "scans",
+    "sorts",
     "memory",
     "directives",
     "arithmetic",

@@ -27,6 +27,7 @@ from tilec.ir.ops import (
     Reduce,
     Reshape,
     Select,
+    Sort,
     Unary,
 )
 from tilec.ir.types import DType, f32
@@ -178,6 +179,19 @@ def permute(op: Permute, x: Array) -> Array:
 def butterfly(op: Butterfly, x: Array) -> Array:
     """Element `i ^ mask` along the axis."""
     return x.take([i ^ op.mask for i in range(x.shape[op.axis])], op.axis)
+
+
+def sort(op: Sort, *tiles: Array) -> list[Array]:
+    """All tiles in the order of the first one's elements. NumPy's stable sort has NaN last; the sign decides between zeros."""
+    keys = tiles[0]
+    if op.operands[0].tile.dtype.is_float:
+        wide = keys.astype(np.float32)
+        bits = wide.view(np.int32)
+        keys = np.where(np.isnan(wide), np.int32(2**31 - 1), np.where(bits < 0, np.int32(-(2**31)) - bits - 1, bits))
+    if op.descending:
+        keys = np.bitwise_not(keys)
+    order = np.argsort(keys, op.axis, kind="stable")
+    return [np.take_along_axis(tile, order, op.axis) for tile in tiles]
 
 
 def reduce(op: Reduce, x: Array) -> Array:

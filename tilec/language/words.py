@@ -20,6 +20,7 @@ __all__: list[str] = [
     "arange",
     "argmax",
     "argmin",
+    "argsort",
     "astype",
     "atomic_add",
     "atomic_max",
@@ -67,11 +68,13 @@ __all__: list[str] = [
     "scatter",
     "sigmoid",
     "sin",
+    "sort",
     "split",
     "sqrt",
     "store",
     "sum",
     "tanh",
+    "topk",
     "unsafe",
     "values",
     "where",
@@ -445,4 +448,24 @@ def scan(function: Callable[..., Any], x: Tile | tuple[Tile, ...], /, axis: int,
     shape: then both arguments are such tuples, and the function returns one. With `reverse`, elements are combined from the
     last to the first, which is then `before`. The axis has a power of two of elements (E0202). The function keeps dtypes
     (E0201) and shapes (E0202)."""
+    not_compiled()
+
+
+def sort(x: Tile | tuple[Tile, ...], /, axis: int, *, descending: bool = False) -> Any:
+    """A tile in ascending order along an axis, or in descending order. Of a tuple of tiles of one shape, the first has the
+    keys: the result is a tuple of all of them in the order of the keys. -0 is below 0, a NaN above all numbers: last in
+    ascending order, first in descending order. Equal keys, and NaN, keep the order of their positions in both. Keys are
+    numbers (E0204); the axis has a power of two of elements (E0202)."""
+    not_compiled()
+
+
+def argsort(x: Tile, /, axis: int, *, descending: bool = False) -> Tile:
+    """The position of each element that `sort` puts there, as i32: each position of the axis once, so that a `scatter` to these
+    positions writes each element once."""
+    not_compiled()
+
+
+def topk(x: Tile, /, k: int, axis: int) -> tuple[Tile, Tile]:
+    """The `k` largest elements along an axis, the largest first, and their positions as i32; in the order of `sort` with
+    `descending`. `k` is a power of two up to the extent (E0203), which is one too (E0202)."""
     not_compiled()

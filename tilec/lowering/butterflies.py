@@ -1,5 +1,5 @@
-"""Butterflies, which swap elements at positions that differ in given bits: of registers by renaming, of lanes by shuffles, of warps
-through shared memory, where each thread has its own slots."""
+"""Butterflies, which swap elements at positions that differ in given bits: of registers by renaming, of lanes by shuffles, of
+warps through shared memory, where each thread has its own slots."""
 
 from __future__ import annotations
 

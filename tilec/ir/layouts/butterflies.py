@@ -2,8 +2,8 @@
 
 In: a layout, an axis whose extent is a power of two, a mask. Out: the mask as parts of the register, lane and warp index. An
 element's coordinate is a sum of digits; if each digit of the axis counts a power of two, its strides are powers of two too,
-and each bit of the coordinate is a bit of one digit. Replicas and wrapped copies pass elements to their own kind, since digits of
-other axes do not change.
+and each bit of the coordinate is a bit of one digit. Replicas and wrapped copies pass elements to their own kind:
+digits of other axes do not change.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tilec.ir.ops.memory import (
     Store,
     WriteOp,
 )
-from tilec.ir.ops.moves import Butterfly
+from tilec.ir.ops.moves import Butterfly, Sort
 from tilec.ir.ops.values import (
     BINARY_KINDS,
     COMPARE_KINDS,
@@ -88,6 +88,7 @@ __all__ = [
     "Reshape",
     "Scatter",
     "Select",
+    "Sort",
     "Store",
     "Unary",
     "WriteOp",

@@ -31,6 +31,7 @@ from tilec.ir.ops import (
     Permute,
     Reshape,
     Select,
+    Sort,
     Unary,
 )
 from tilec.ir.types import TileType, i32
@@ -140,6 +141,8 @@ class IndexTerms(HostTerms):
             case Butterfly():
                 partner = self._partner(op, positions)
                 return self.element(op.operands[0], partner) if partner else None
+            case Sort():
+                return self.element(op.operands[op.results.index(value)], self._sorted_from(op, positions))
             case Binary() | Unary():
                 return self._exact(op, [self.element(v, positions) for v in op.operands])
             case Select():
@@ -213,6 +216,16 @@ class IndexTerms(HostTerms):
         ranges = [Range(0, extent - 1), exactly(op.mask)]
         partner = bit_term(self.atoms, "xor", i32.bits, [positions[op.axis], terms.const(op.mask)], ranges)
         return None if partner is None else (*positions[: op.axis], partner, *positions[op.axis + 1 :])
+
+    def _sorted_from(self, op: Sort, positions: Positions) -> Positions:
+        """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
+        loops = [self.iteration(frame.op) for frame in self.structure.frames[op] if isinstance(frame.op, For)]
+        blocks = [self.block(axis) for axis in range(len(self.grid))]
+        others = (*positions[: op.axis], *positions[op.axis + 1 :])
+        label = f"{terms.ORDER}{self.structure.position[op]}"
+        index = (*blocks, *loops, *others, positions[op.axis])
+        order = self.atoms.loaded(label, index, (0, op.results[0].tile.shape[op.axis] - 1))
+        return (*positions[: op.axis], terms.of(order), *positions[op.axis + 1 :])
 
     def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:
         """An element of an In tensor is a function of its index, and so is the result of a first read. Other tensors may change
@@ -373,6 +386,8 @@ class IndexTerms(HostTerms):
                 return self._pick(condition, on_true, on_false)
             case Broadcast() | Permute() | Reshape():
                 return self.condition(owner.operands[0], self._source_positions(owner, positions))
+            case Sort():
+                return self.condition(owner.operands[owner.results.index(value)], self._sorted_from(owner, positions))
             case Butterfly() if (partner := self._partner(owner, positions)) is not None:
                 return self.condition(owner.operands[0], partner)
             case Cast() if not owner.operands[0].tile.dtype.is_float:

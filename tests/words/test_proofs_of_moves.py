@@ -1,0 +1,128 @@
+"""The prover knows that a butterfly and a sort reorder elements: ranges stay, and different positions stay different."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.passes.builder import Kernel
+from tests.words.kernels import One
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.ir import ops
+from tilec.ir.facts.range_facts import Range
+from tilec.ir.types import TileType, f32, i32
+from tilec.passes.analysis.ranges import value_ranges
+
+WRITTEN_ONCE = (
+    "tl.butterfly(tl.arange(64), 0, 5)",
+    "tl.flip(tl.arange(64), 0)",
+    "tl.argsort(a, 0)",
+    "63 - tl.argsort(a, 0, descending=True)",
+    "tl.sort((a, tl.arange(64) ^ 9), 0)[1]",
+    "tl.sort((a, tl.argsort(-a, 0)), 0)[1]",
+    "tl.butterfly(tl.argsort(a, 0), 0, 3)",
+    "tl.flip(tl.sort((a, tl.flip(tl.arange(64), 0)), 0)[1], 0)",
+)
+REFUSED = {
+    "tl.butterfly(tl.arange(64) // 2, 0, 1)": "E0404",
+    "tl.butterfly(tl.arange(64), 0, 1) + 1": "E0303",
+    "tl.argsort(a, 0) // 2": "E0404",
+    "tl.argsort(a, 0) + 1": "E0303",
+    "tl.argsort(a, 0) - 1": "E0303",
+    "tl.sort((a, tl.arange(64) & 62), 0)[1]": "E0404",
+    "tl.sort(tl.load(b_, 0, shape=(64,)), 0)": "E0303",
+    "tl.where(a > 0, tl.argsort(a, 0), tl.argsort(-a, 0))": "E0404",
+    "tl.topk(a, 64, 0)[1] | 1": "E0404",
+}
+
+
+def scattered(index: str) -> One:
+    """Writes each element of `a` to `out`, through an index."""
+
+    class Scattered(One):
+        @property
+        def text(self) -> str:
+            stored = f"tl.store(out, (0,), {self.expression})"
+            return super().text.replace(stored, f"tl.scatter(out, {self.expression}, a)")
+
+    return Scattered(index, "f32", (64,), (("f32", (64,)), ("i32", (64,))))
+
+
+@pytest.mark.parametrize("index", WRITTEN_ONCE)
+def test_a_scatter_through_reordered_positions_writes_each_element_once(index: str) -> None:
+    assert scattered(index).function() is not None
+
+
+@pytest.mark.parametrize("index", REFUSED)
+def test_a_scatter_that_may_write_twice_or_outside_is_refused(index: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        scattered(index).function()
+    assert REFUSED[index] in {one.code for one in caught.value.diagnostics}
+
+
+ROWS = '''"""Rows."""
+
+import tilec as tl
+
+
+@tl.kernel
+def k(a_: tl.In[tl.f32, 4, 64], out: tl.Out[tl.f32, 4, 64]):
+    tl.grid(1)
+    a = tl.load(a_, (0, 0), shape=(4, 64))
+    row = tl.broadcast_to(tl.arange(4)[:, None], (4, 64))
+    tl.scatter(out, (INDEX), a)
+'''
+
+
+@pytest.mark.parametrize(
+    ("index", "accepted"),
+    [("row, tl.argsort(a, 1)", True), ("row * 0, tl.argsort(a, 1)", False), ("tl.argsort(a, 0), row * 16", False)],
+)
+def test_positions_are_distinct_along_the_sorted_axis_alone(index: str, accepted: bool) -> None:
+    class Rows(One):
+        @property
+        def text(self) -> str:
+            return ROWS.replace("INDEX", self.expression)
+
+    one = Rows(index, "f32", (4, 64), ())
+    if accepted:
+        assert one.function() is not None
+        return
+    with pytest.raises(CompileError):
+        one.function()
+
+
+LOOP = '''"""Positions of two iterations are not the same."""
+
+import tilec as tl
+
+
+@tl.kernel
+def k(a_: tl.In[tl.f32, 2, 64], out: tl.Out[tl.f32, 64]):
+    tl.grid(1)
+    for i in range(2):
+        a = tl.load(a_, (i, 0), shape=(1, 64)).reshape(64)
+        tl.scatter(out, tl.argsort(a, 0), a)
+'''
+
+
+def test_iterations_may_write_the_same_element() -> None:
+    class Loop(One):
+        @property
+        def text(self) -> str:
+            return LOOP
+
+    with pytest.raises(CompileError) as caught:
+        Loop("", "f32", (64,), ()).function()
+    assert {one.code for one in caught.value.diagnostics} & {"E0404", "E0405"}
+
+
+def test_ranges_stay() -> None:
+    k = Kernel(1)
+    line = k.emit(ops.Iota(), TileType(i32, (16,))).result
+    key = k.emit(ops.Constant(value=0.0), TileType(f32, (16,))).result
+    sort = ops.Sort(axis=0, operands=[key, line])
+    moved = k.emit(ops.Butterfly(axis=0, mask=3, operands=[line]), TileType(i32, (16,))).result
+    k.emit_region(sort)
+    sort.define(key.tile, line.tile)
+    ranges = value_ranges(k.function)
+    assert ranges[sort.results[1]] == ranges[moved] == Range(0, 15)
