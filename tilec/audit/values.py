@@ -37,6 +37,7 @@ from tilec.ir.ops import (
     Reduce,
     Reshape,
     Select,
+    Sort,
     Unary,
 )  # fmt: skip
 
@@ -89,6 +90,8 @@ class Execution:
             sides = [region.ops[-1].operands[result_index] for region in owner.regions]
             condition = self.element(owner.operands[0])
             return smt.choose(condition, self.element(sides[0], position), self.element(sides[1], position))
+        if isinstance(owner, Sort):
+            return self.element(owner.operands[owner.results.index(value)], self._sorted_from(owner, position))
         if value.tile.dtype.kind == "b":
             return self._boolean(owner, value, position)
         return self._integer(owner, value, position)
@@ -228,6 +231,20 @@ class Execution:
             return term
         pad = max(low, min(high, int(op.pad)))
         return smt.choose(smt.every(self.query.inside(name, element_index)), term, smt.integer(pad))
+
+    def _sorted_from(self, op: Sort, position: Position) -> Position:
+        """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
+        label = f"order of {self.program.order[op]}"
+        loops = [self.iterations[frame.op] for frame in self.program.frames[op] if isinstance(frame.op, For)]
+        counts = [smt.integer(count) if isinstance(count, int) else count for count in loops]
+        others = (*position[: op.axis], *position[op.axis + 1 :])
+        term = self.query.fresh(f"{self.name}.{label}", (0, op.results[0].tile.shape[op.axis] - 1))
+        index = (*self.blocks, *counts, *others, position[op.axis])
+        self.own_facts += self.query.record_order(Loaded(term, label, index))
+        if self.definitions is self.query.universal:
+            self.query.facts += self.own_facts
+            self.own_facts = []
+        return (*position[: op.axis], term, *position[op.axis + 1 :])
 
     # Loops
 
