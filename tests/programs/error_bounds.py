@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tilec.interpreter.arithmetic import sort
 from tilec.interpreter.dtypes import Array
 from tilec.interpreter.memory import ACCESSES
 from tilec.interpreter.run import _BlockRun, _fixed  # pyright: ignore[reportPrivateUsage]
@@ -101,6 +102,8 @@ class BoundedRun(_BlockRun):
         found = super().results(op)
         if isinstance(op, ops.If):
             self.bounds |= {id(result): bound for result, bound in zip(op.results, self.yielded, strict=True)}
+        elif isinstance(op, ops.Sort):
+            self._sort(op)
         elif type(op) in ACCESSES:
             tile = getattr(op, "tile", None)
             # Whichever of two values is selected, its error is at most the larger of theirs.
@@ -113,6 +116,14 @@ class BoundedRun(_BlockRun):
             with np.errstate(all="ignore"):
                 self.bounds[id(op.result)] = self._computed(op, found[0], operands)
         return found
+
+    def _sort(self, op: ops.Sort) -> None:
+        """Keys move by at most the largest of their errors; the other tiles follow keys that are exact."""
+        keys, *others = [self.bound(operand) for operand in op.operands]
+        assert not others or not keys.any(), "the order of inexact keys is not determined"
+        largest = np.broadcast_to(keys.max(op.axis, keepdims=True), keys.shape)
+        moved = sort(op, self.value(op.operands[0]), *others)[1:]
+        self.bounds |= {id(result): bound for result, bound in zip(op.results, [largest, *moved], strict=True)}
 
     def _loop(self, op: ops.For) -> list[Array]:
         body = op.regions[0]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
+
+import numpy as np
 import pytest
 
+from tests import campaign
 from tests.passes.builder import Kernel
 from tests.words.kernels import One
+from tilec import interpreter
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.ir import ops
 from tilec.ir.facts.range_facts import Range
@@ -126,3 +132,62 @@ def test_ranges_stay() -> None:
     sort.define(key.tile, line.tile)
     ranges = value_ranges(k.function)
     assert ranges[sort.results[1]] == ranges[moved] == Range(0, 15)
+
+
+@dataclass(frozen=True)
+class Given(One):
+    """A kernel of any source."""
+
+    source: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.source
+
+
+def random_index(r: random.Random, depth: int) -> str:
+    """An index of 16 positions, which may repeat or leave 0..16."""
+    if not depth:
+        return r.choice(("tl.arange(16)", "tl.arange(16)", "tl.argsort(a, 0)", "tl.argsort(-a, 0, descending=True)"))
+    inner, roll = random_index(r, depth - 1), r.random()
+    if roll < 0.2:
+        return f"tl.butterfly({inner}, 0, {r.randrange(1, 16)})"
+    if roll < 0.3:
+        return f"tl.flip({inner}, 0)"
+    if roll < 0.5:
+        return f"tl.sort(({r.choice(('a', 'tl.abs(a)', inner))}, {inner}), 0)[1]"
+    if roll < 0.55:
+        return f"tl.where(a > 0, {inner}, {random_index(r, depth - 1)})"
+    forms = (
+        "({} ^ 5)",
+        "(15 - {})",
+        "({} // 2)",
+        "(({} + 3) & 15)",
+        "({} * 2)",
+        "({} | 1)",
+        "tl.topk({}, 16, 0)[0]",
+        "({} + 1)",
+    )
+    return r.choice(forms[: r.choice((2, 8))]).format(inner)
+
+
+@pytest.mark.parametrize("seed", campaign.first(3, range(12)))
+def test_no_accepted_scatter_writes_twice_or_outside(seed: int) -> None:
+    """By brute force: what the prover accepts writes each element once, for every data that is tried."""
+    r, random_data = random.Random(f"moves {seed}"), np.random.default_rng(seed)
+    accepted = 0
+    for _ in range(12):
+        text = scattered(random_index(r, r.choice((1, 2, 3)))).text.replace("64", "16")
+
+        try:
+            function = Given("", "f32", (16,), (), text).function()
+        except CompileError:
+            continue
+        accepted += 1
+        for count in (1, 2, 9, 9, 9):
+            a = random_data.integers(-count, count, 16).astype(np.float32)
+            a[random_data.integers(0, 16)] = np.nan if count == 2 else 0
+            out = np.full(16, 99, np.float32)
+            interpreter.run(function, {"a_": a, "b_": np.zeros(16, np.int32), "out": out})
+            np.testing.assert_array_equal(np.sort(out), np.sort(a), err_msg=text)
+    assert accepted
