@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from tilec.ir import ops
 from tilec.ir.facts.range_facts import Range
 from tilec.ir.types import TileType, f32, i32
 from tilec.passes.analysis.ranges import value_ranges
+from tilec.passes.prover import terms
+from tilec.passes.prover.atoms import Atoms
+from tilec.passes.prover.declared_facts import consistency
 
 WRITTEN_ONCE = (
     "tl.butterfly(tl.arange(64), 0, 5)",
@@ -191,3 +195,16 @@ def test_no_accepted_scatter_writes_twice_or_outside(seed: int) -> None:
             interpreter.run(function, {"a_": a, "b_": np.zeros(16, np.int32), "out": out})
             np.testing.assert_array_equal(np.sort(out), np.sort(a), err_msg=text)
     assert accepted
+
+
+def test_facts_about_sorts_hold_for_every_order() -> None:
+    """Two rows of two elements, each in either order: nothing is assumed that one of them contradicts, and that the positions
+    of a row are the same is excluded."""
+    atoms = Atoms()
+    index = [(row, place) for row in range(2) for place in range(2)]
+    orders = [atoms.loaded(f"{terms.ORDER}0", (terms.const(row), terms.const(place)), (0, 1)) for row, place in index]
+    facts = consistency(terms.eq(terms.of(a), terms.of(b)) for a, b in itertools.pairwise(orders))
+    for numbers in itertools.product(range(2), repeat=4):
+        values = dict(zip(orders, numbers, strict=True))
+        is_order = numbers[0] != numbers[1] and numbers[2] != numbers[3]
+        assert all(terms.holds(fact, values.__getitem__) for fact in facts) == is_order
