@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -9,14 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.passes.schedule_edits import block_of, drop
 from tests.words.kernels import One, refusal
 from tests.words.test_joins import NUMBERS, any_bits, bits_of
+from tilec.ir.core import Function, Op, VerifyError
 from tilec.ir.layouts.blocked_layouts import natural
 from tilec.ir.layouts.butterflies import is_binary, partners, parts_of
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import Butterfly
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
+from tilec.ir.ops.sync_ops import Barrier
 from tilec.passes.schedule import prepare
+from tilec.passes.schedule.checks.verify import verify
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.target.schedule import Overrides
 from tilec.target.targets import MAIN_TARGETS, SM_90A
@@ -114,6 +119,46 @@ def test_only_bits_of_the_warp_index_need_shared_memory() -> None:
             not through_scratch,
         )
         assert one.ptx(SM_90A, WARPS)[0].count("shfl.sync.bfly") == (16 if "lanes" in name else 0)
+
+
+def lose_the_store(function: Function) -> None:
+    drop(function, first(function, ButterflyStore))
+
+
+def lose_the_barrier(function: Function) -> None:
+    """The one between the store and the load."""
+    load = first(function, ButterflyLoad)
+    ops = block_of(function, load).ops
+    assert isinstance(ops[ops.index(load) - 1], Barrier)
+    del ops[ops.index(load) - 1]
+
+
+def load_another_layout(function: Function) -> None:
+    first(function, ButterflyLoad).result.layout = natural((2, 1024), WARPS, vector=4)
+
+
+def pass_elements_directly(function: Function) -> None:
+    """A butterfly between warps by itself."""
+    load, store = first(function, ButterflyLoad), first(function, ButterflyStore)
+    assert isinstance(load, ButterflyLoad)
+    direct = Butterfly(axis=load.axis, mask=load.mask, operands=[store.operands[1]], results=load.results)
+    direct.result.owner = direct
+    ops = block_of(function, load).ops
+    ops[ops.index(load)] = direct
+
+
+def first(function: Function, kind: type[Op]) -> Op:
+    return next(op for op in function.body.walk() if type(op) is kind)
+
+
+@pytest.mark.parametrize("mistake", [lose_the_store, lose_the_barrier, load_another_layout, pass_elements_directly])
+def test_the_verifier_of_schedules_refuses_mistakes(mistake: Callable[[Function], None]) -> None:
+    one = One("tl.butterfly(a, 1, 256)", "f32", SHAPE, (("f32", SHAPE),))
+    function = prepare(one.function(), SM_90A, Overrides(warps=WARPS))
+    verify(function, SM_90A)
+    mistake(function)
+    with pytest.raises(VerifyError):
+        verify(function, SM_90A)
 
 
 @pytest.mark.parametrize(
