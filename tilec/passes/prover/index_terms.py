@@ -12,7 +12,6 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from tilec.ir.core import Access, Block, Op, Value
-from tilec.ir.facts.range_facts import exactly
 from tilec.ir.ops import (
     Binary,
     BlockId,
@@ -34,16 +33,16 @@ from tilec.ir.ops import (
     Sort,
     Unary,
 )
-from tilec.ir.types import TileType, i32
+from tilec.ir.types import TileType
 from tilec.passes.analysis.ranges import Range, symbol_ranges, value_ranges
 from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
 from tilec.passes.prover.bit_terms import bit_term
 from tilec.passes.prover.host_terms import HostTerms, compare
+from tilec.passes.prover.source_positions import Positions, partner_positions, source_positions
 from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
-Positions = tuple[Poly, ...]
 IN_ORDER = 100  # with more deciding operations than this, scalars are translated in program order
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
@@ -137,9 +136,9 @@ class IndexTerms(HostTerms):
             case DimValue():
                 return self.symbol(op.symbol)
             case Broadcast() | Permute() | Reshape():
-                return self.element(op.operands[0], self._source_positions(op, positions))
+                return self.element(op.operands[0], source_positions(self.atoms, op, positions))
             case Butterfly():
-                partner = self._partner(op, positions)
+                partner = partner_positions(self.atoms, op, positions)
                 return self.element(op.operands[0], partner) if partner else None
             case Sort():
                 return self.element(op.operands[op.results.index(value)], self._sorted_from(op, positions))
@@ -189,33 +188,6 @@ class IndexTerms(HostTerms):
                 return self.arithmetic(op.kind, operands[0], operands[1])
             case _:
                 return None
-
-    def _source_positions(self, op: Broadcast | Permute | Reshape, positions: Positions) -> Positions:
-        """Positions in the operand of the element at `positions` of the result."""
-        source, target = op.operands[0].tile, op.result.tile
-        if isinstance(op, Broadcast):
-            return tuple(terms.ZERO if e == 1 else p for e, p in zip(source.shape, positions, strict=False))
-        if isinstance(op, Permute):
-            return tuple(positions[op.axes.index(axis)] for axis in range(source.rank))
-        non_unit = [p for p, extent in zip(positions, target.shape, strict=True) if extent != 1]
-        if [e for e in source.shape if e != 1] == [e for e in target.shape if e != 1]:
-            return tuple(terms.ZERO if extent == 1 else non_unit.pop(0) for extent in source.shape)
-        linear = terms.ZERO
-        for position, extent in zip(positions, target.shape, strict=True):
-            linear = linear * extent + position
-        source_positions: list[Poly] = []
-        for extent in reversed(source.shape):
-            upper = self.atoms.quotient(linear, terms.const(extent))
-            source_positions.insert(0, linear - upper * extent)
-            linear = upper
-        return tuple(source_positions)
-
-    def _partner(self, op: Butterfly, positions: Positions) -> Positions | None:
-        """Positions in the operand; None if the mask has too many runs of bits."""
-        extent = op.result.tile.shape[op.axis]
-        ranges = [Range(0, extent - 1), exactly(op.mask)]
-        partner = bit_term(self.atoms, "xor", i32.bits, [positions[op.axis], terms.const(op.mask)], ranges)
-        return None if partner is None else (*positions[: op.axis], partner, *positions[op.axis + 1 :])
 
     def _sorted_from(self, op: Sort, positions: Positions) -> Positions:
         """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
@@ -385,10 +357,10 @@ class IndexTerms(HostTerms):
                 condition, on_true, on_false = (self.condition(v, positions) for v in owner.operands)
                 return self._pick(condition, on_true, on_false)
             case Broadcast() | Permute() | Reshape():
-                return self.condition(owner.operands[0], self._source_positions(owner, positions))
+                return self.condition(owner.operands[0], source_positions(self.atoms, owner, positions))
             case Sort():
                 return self.condition(owner.operands[owner.results.index(value)], self._sorted_from(owner, positions))
-            case Butterfly() if (partner := self._partner(owner, positions)) is not None:
+            case Butterfly() if (partner := partner_positions(self.atoms, owner, positions)) is not None:
                 return self.condition(owner.operands[0], partner)
             case Cast() if not owner.operands[0].tile.dtype.is_float:
                 return terms.ne(self.element(owner.operands[0], positions))
