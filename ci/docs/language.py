@@ -31,6 +31,7 @@ SECTIONS: Final = {
         "cos", "floor", "ceil", "erf", "mulhi",
     ),
     "Reductions": ("sum", "max", "min", "any", "all", "argmax", "argmin"),
+    "Along an axis": ("cumsum", "cumprod", "cummax", "cummin", "scan", "sort", "argsort", "topk", "flip", "butterfly"),
     "Matrix products": ("mma",),
 }  # fmt: skip
 """Order of the page; words in no section are at its end."""

@@ -19,6 +19,8 @@ FRONTEND: Final = (
     "words",
     "reductions",
     "joins",
+    "scans",
+    "sorts",
     "memory",
     "directives",
     "arithmetic",

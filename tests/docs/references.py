@@ -87,6 +87,18 @@ def transpose(x: Array) -> Array:
     return x.T
 
 
+def recurrence(decay: Array, x: Array) -> Array:
+    states = wide(x)
+    for j in range(1, x.shape[1]):
+        states[:, j] += wide(decay)[:, j] * states[:, j - 1]
+    return states
+
+
+def largest(x: Array, K: int) -> tuple[Array, Array]:
+    order = np.argsort(-wide(x), axis=1, kind="stable")[:, :K]
+    return np.take_along_axis(wide(x), order, 1), order
+
+
 def int_product(a: Array, b: Array) -> Array:
     return a.astype(np.int64) @ b.astype(np.int64).T
 

@@ -37,6 +37,13 @@ WRONG: dict[str, tuple[str, set[str], dict[str, Any]]] = {
     "through shfl": ("shfl.sync.idx.b32 %r5, %r9, 0, 31, -1;" + END, {"poison"}, {}),
     "through vote": ("setp.eq.u32 %p1, %r9, 0; vote.sync.ballot.b32 %r5, %p1, -1;" + END, {"poison"}, {}),
     "through redux": ("redux.sync.add.u32 %r5, %r9, -1;" + END, {"poison"}, {}),
+    "a byte through prmt": ("mov.u32 %r8, 7; prmt.b32 %r5, %r8, %r9, 0x3214;" + END, {"poison"}, {}),
+    "a byte through two of them": (
+        "mov.u32 %r8, 7; prmt.b32 %r6, %r8, %r9, 0x3214; prmt.b32 %r5, %r8, %r6, 0x4321;" + END, {"poison"}, {}),
+    "a byte, by truncation and mov": (
+        "mov.u32 %r8, 7; prmt.b32 %r6, %r8, %r9, 0x3241; cvt.u16.u32 %h0, %r6; mov.u16 %h1, 0; mov.b32 %r5, {%h1, %h0};" + END,
+        {"poison"}, {}),
+    "a poisoned selector of prmt": ("mov.u32 %r8, 7; prmt.b32 %r5, %r8, %r8, %r9;" + END, {"poison"}, {}),
     "one lane defined": ("setp.eq.u32 %p1, %t, 0; @%p1 mov.u32 %r5, 1;" + END, {"poison"}, {}),
     "a poisoned guard": ("mov.u32 %r5, 1; @%p9 mov.u32 %r5, 1;" + END, {"poison"}, {}),
     "through cvt and pack": (
@@ -166,6 +173,11 @@ def test_wrong(name: str) -> None:
 
 
 RIGHT: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "bytes packed with undefined ones, of which none is stored": (
+        "prmt.b32 %r6, %r9, %t, 0x4340; prmt.b32 %r7, %t, %r6, 0x7410; prmt.b32 %r5, %r7, %t, 0x3744; prmt.b32 %r5, %r5, %t,"
+        "0x5563;" + END, list(range(32)), {}),
+    "prmt that selects no byte of an undefined operand": (
+        "prmt.b32 %r5, %t, %r9, 0x0123; prmt.b32 %r5, %r9, %r5, 0x4567;" + END, list(range(32)), {}),
     "shfl up in segments": (
         "shfl.sync.up.b32 %r5|%p1, %t, 1, 0x1800, -1; selp.b32 %r5, %r5, 99, %p1;" + END,
         [99 if t % 8 == 0 else t - 1 for t in range(32)], {}),

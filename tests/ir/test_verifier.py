@@ -46,6 +46,8 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %15 = reshape %5 : f32[256]
   %16 = permute %5 {axes = [1, 0]} : f32[16, 16]
   %17 = reduce %5 {axis = 1, kind = "sum"} : f32[16]
+  %104 = butterfly %5 {axis = 1, mask = 8} : f32[16, 16]
+  %106, %107 = sort %5, %bits {axis = 1, descending = true} : f32[16, 16], i16[16, 16]
   %18 = broadcast %e : f32[16, 16]
   %19 = mma %14, %14, %5 : f32[16, 16]
   %20 = unary %19 {kind = "exp"} : f32[16, 16]
@@ -85,6 +87,8 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %34 = scratch_load %33 {steps = [17, 1]} : f32[16, 16]
   reduce_store %33, %5 {kind = "sum", axis = 0}
   %35 = reduce_combine %33, %5 {kind = "sum", axis = 0} : f32[16]
+  butterfly_store %33, %5
+  %105 = butterfly_load %33 {axis = 0, mask = 15} : f32[16, 16]
   shared_free %33, %24
   %40 = ring {sync = "mbarriers", offset = 70000, readers = 4, consumer_roles = 2} : ring<3>
   order_wait %40, %3 {consumer = 0}
@@ -216,6 +220,41 @@ BROKEN = [
     ('axis = 1, kind = "sum"', 'axis = 2, kind = "sum"', "axis out of range"),
     ('kind = "sum"} : f32[16]', 'kind = "sum"} : f32[8]', "the result is f32 of shape (16,)"),
     ('kind = "sum"} : f32[16]', 'kind = "argmax"} : f32[16]', "the result is i32 of shape (16,)"),
+    ("axis = 1, mask = 8", "axis = 2, mask = 8", "axis out of range"),
+    ("axis = 1, mask = 8", "axis = 1, mask = 16", "the mask 16 is not in 1..16"),
+    ("axis = 1, mask = 8", "axis = 1, mask = 0", "the mask 0 is not in 1..16"),
+    ("mask = 8} : f32[16, 16]", "mask = 8} : f32[256]", "operand and result types differ"),
+    (
+        "  %104 = butterfly %5",
+        "  %99 = iota : i32[24]\n  %98 = butterfly %99 {axis = 0, mask = 1} : i32[24]\n  %104 = butterfly %5",
+        "the extent 24 is no power of two",
+    ),
+    (
+        "%106, %107 = sort %5, %bits {axis = 1, descending = true} : f32[16, 16], i16[16, 16]",
+        "%106 = sort %5, %bits {axis = 1, descending = true} : f32[16, 16]",
+        "sort: operand and result types differ",
+    ),
+    (": f32[16, 16], i16[16, 16]", ": f32[16, 16], f32[16, 16]", "sort: operand and result types differ"),
+    (
+        "sort %5, %bits {axis = 1, descending = true} : f32[16, 16], i16[16, 16]",
+        "sort %5, %11 {axis = 1, descending = true} : f32[16, 16], i32[16]",
+        "the tiles have one shape",
+    ),
+    (
+        "  %106, %107 = sort %5, %bits",
+        '  %99 = compare %5, %5 {kind = "lt"} : bool[16, 16]\n  %98 = sort %99 {axis = 0, '
+        "descending = false} : bool[16, 16]\n  %106, %107 = sort %5, %bits",
+        "keys are numbers",
+    ),
+    (
+        "  %106, %107 = sort %5, %bits",
+        "  %99 = iota : i32[24]\n  %98 = sort %99 {axis = 0, descending = false} : i32[24]\n  %106, %107 = sort %5, %bits",
+        "the extent 24 is no power of two",
+    ),
+    ("axis = 1, descending", "axis = 2, descending", "axis out of range"),
+    ("butterfly_store %33, %5", "butterfly_store %24, %5", "butterfly_store: operand 0 is shared<f32"),
+    ("butterfly_load %33", "butterfly_load %24", "butterfly_load: operand 0 is shared<f32"),
+    ("axis = 0, mask = 15", "axis = 0, mask = 16", "the mask 16 is not in 1..16"),
     ("mma %14, %14, %5", "mma %14, %14, %17", "operands have one rank, 2 or 3"),
     ("mma %14, %14, %5", "mma %14, %5, %5", "a and b share a float dtype"),
     ("mma %14, %14, %5", "mma %14, %14, %14", "accumulator and result are f32"),

@@ -45,6 +45,33 @@ def test_canonicalize_folds_constants_and_drops_what_nothing_uses() -> None:
     )
 
 
+def test_a_network_replaces_a_sort() -> None:
+    """Of two elements: the lower position keeps the minimum."""
+    body = f"""  %0 = iota : i32[2]
+  %1 = sort %0 {{axis = 0, descending = true}} : i32[2]
+  %2 = gather %x, %1 {{pad = none, unsafe = none}} : f32[2]
+  store %out, %2, %n {{{STORE}, streamed = false}}
+"""
+    assert (
+        after("networks", body)
+        == f"""  %0 = iota : i32[2]
+  %1 = unary %0 {{kind = "not"}} : i32[2]
+  %2 = butterfly %1 {{axis = 0, mask = 1}} : i32[2]
+  %3 = constant {{value = 1}} : i32[2]
+  %4 = constant {{value = 0}} : i32[2]
+  %5 = iota : i32[2]
+  %6 = binary %5, %3 {{kind = "and"}} : i32[2]
+  %7 = compare %6, %4 {{kind = "eq"}} : bool[2]
+  %8 = binary %1, %2 {{kind = "min"}} : i32[2]
+  %9 = binary %1, %2 {{kind = "max"}} : i32[2]
+  %10 = select %7, %8, %9 : i32[2]
+  %11 = unary %10 {{kind = "not"}} : i32[2]
+  %12 = gather %x, %11 {{pad = none, unsafe = none}} : f32[2]
+  store %out, %12, %n {{{STORE}, streamed = false}}
+"""
+    )
+
+
 BODY = f"""  %0 = load %x, %n {{pad = none, {LOAD}}} : f32[32]
   %1 = block_id {{axis = 0}} : i32
   store %out, %0, %1 {{{STORE}, streamed = false}}

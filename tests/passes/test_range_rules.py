@@ -72,6 +72,9 @@ def cases(opcode: str) -> Iterator[Op]:
                 yield with_operands(ops.Reshape(), matrix, tile)
             case "permute":
                 yield with_operands(ops.Permute(axes=(1, 0)), TileType(dtype, (EXTENT, 1)), matrix)
+            case "butterfly":
+                four = TileType(dtype, (EXTENT + 1,))
+                yield from (with_operands(ops.Butterfly(axis=0, mask=mask), four, four) for mask in (1, 2, 3))
             case "broadcast":
                 yield with_operands(ops.Broadcast(), TileType(dtype, (EXTENT, EXTENT)), matrix)
             case "iota":

@@ -74,6 +74,8 @@ def evaluate(op: Op, operands: list[Tile]) -> Tile:
             return _broadcast(op, operands[0])
         case ops.Permute():
             return _permute(op, operands[0])
+        case ops.Butterfly():
+            return _butterfly(op, operands[0])
         case ops.Reduce():
             return _reduce(op, operands[0])
         case ops.Mma():
@@ -147,6 +149,12 @@ def _permute(op: ops.Permute, tile: Tile) -> Tile:
             source_position[axis] = index
         result.append(tile[_at(source, tuple(source_position))])
     return result
+
+
+def _butterfly(op: ops.Butterfly, tile: Tile) -> Tile:
+    shape = op.result.tile.shape
+    partners = ([i ^ op.mask if axis == op.axis else i for axis, i in enumerate(p)] for p in product(*map(range, shape)))
+    return [tile[_at(shape, tuple(partner))] for partner in partners]
 
 
 def _reduce(op: ops.Reduce, tile: Tile) -> Tile:

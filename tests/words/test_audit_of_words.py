@@ -8,6 +8,7 @@ import pytest
 
 from tests.audit import samples
 from tests.words.kernels import One
+from tests.words.test_proofs_of_moves import scattered
 from tilec.audit.run import audit
 from tilec.audit.work import Options
 from tilec.ir.core import Function
@@ -20,15 +21,23 @@ INDICES = {
     "the upper half of a product": "tl.gather(b_, tl.bitcast(tl.mulhi(a, 32), tl.i32))",
     "bits of a float": "tl.gather(b_, tl.bitcast(b, tl.i32) & 31)",
     "bits of an integer": "tl.gather(b_, tl.bitcast(a & 31, tl.i32))",
+    "other positions": "tl.gather(b_, tl.butterfly(tl.bitcast(a & 31, tl.i32), 0, 5))",
+    "sorted integers": "tl.gather(b_, tl.sort(tl.bitcast(a & 31, tl.i32), 0))",
 }
 
 
 def verdicts(tir: str, folder: Path) -> set[str]:
+    return set(found_by(tir, folder).values())
+
+
+def found_by(tir: str, folder: Path) -> dict[str, str]:
+    """The verdict on each obligation, by its subject."""
     path = folder / "a.bundle"
     path.write_bytes(samples.bundle({"k": tir}))
     with open_bundle(path) as bundle:
         report = audit(bundle, Options(launches=0))
-    return {one["verdict"] for artifact in report["artifacts"] for one in artifact["obligations"]}
+    obligations = [one for artifact in report["artifacts"] for one in artifact["obligations"]]
+    return {f"{one['property']} of {one['subject']}": one["verdict"] for one in obligations}
 
 
 @pytest.mark.parametrize("name", INDICES)
@@ -48,3 +57,29 @@ def test_an_index_is_inside_and_a_larger_one_is_not_confirmed(
 
     monkeypatch.setattr(samples, "prove", mistaken)
     assert verdicts(larger, tmp_path) - {"confirmed"}
+
+
+@pytest.mark.parametrize(
+    ("index", "old", "new"),
+    [("tl.butterfly(tl.arange(64) & 63, 0, 5)", "{value = 63}", "{value = 62}"),
+     ("tl.sort((a, tl.arange(64) & 63), 0)[1]", "{value = 63}", "{value = 62}"),
+     ("tl.argsort(a, 0) + 0", "{value = 0}", "{value = 1}")],
+)  # fmt: skip
+def test_reordered_positions_are_distinct_and_no_others(
+    index: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That every element is written is unknown to the audit: it has no witness of a sort."""
+    function = scattered(index).function()
+    tir = print_function(function)
+    found = found_by(tir, tmp_path)
+    assert found.pop("coverage of `out`") == "unknown"
+    assert set(found.values()) == {"confirmed"}
+    assert old in tir
+    proofs = prove(function)
+
+    def mistaken(_: Function) -> Proofs:
+        return proofs
+
+    monkeypatch.setattr(samples, "prove", mistaken)
+    found = found_by(tir.replace(old, new), tmp_path)
+    assert {found["race of `out` written once"], found["bounds of scatter to `out`"]} != {"confirmed"}

@@ -13,7 +13,7 @@ from math import prod
 from typing import Final, Literal
 
 from tilec.ir.core import Function, Op, Value
-from tilec.ir.ops import Cast, For, Load, MemoryOp, Mma, Permute, Reduce, Reshape
+from tilec.ir.ops import Butterfly, Cast, For, Load, MemoryOp, Mma, Permute, Reduce, Reshape
 
 Side = Literal["left", "right"]
 LEFT: Final = "left"
@@ -98,11 +98,13 @@ def _row_axis_of(value: Value, seen: dict[Value, int | None]) -> int | None:
     if op.elementwise:
         known = {axis for operand in op.operands if (axis := _row_axis(operand, seen)) is not None}
         return known.pop() if len(known) == 1 else None
-    axis = _row_axis(op.operands[0], seen) if isinstance(op, Permute | Reduce | Reshape) else None
+    axis = _row_axis(op.operands[0], seen) if isinstance(op, Butterfly | Permute | Reduce | Reshape) else None
     if axis is None:
         return None
     if isinstance(op, Permute):
         return op.axes.index(axis)
+    if isinstance(op, Butterfly):
+        return None if op.axis == axis else axis
     if isinstance(op, Reduce):
         return None if op.axis == axis else axis - (op.axis < axis)
     return 0 if axis == 0 and op.operands[0].tile.shape[0] == value.tile.shape[0] else None

@@ -15,6 +15,7 @@ from tilec.ir.ops import (
     Bitcast,
     BlockId,
     Broadcast,
+    Butterfly,
     Cast,
     Compare,
     Constant,
@@ -29,6 +30,7 @@ from tilec.ir.ops import (
     Reduce,
     Reshape,
     Select,
+    Sort,
     Unary,
 )  # fmt: skip
 from tilec.ir.types import MAX_DIM, TileType
@@ -70,6 +72,10 @@ def _block(block: Block, found: dict[Value, Bounds], contract: Contract) -> None
                 sides = [region.ops[-1].operands[index] for region in op.regions]
                 if all(side in found for side in sides):
                     _set(result, _join(found[sides[0]], found[sides[1]]), found)
+        elif isinstance(op, Sort):
+            for result, operand in zip(op.results, op.operands, strict=True):
+                if not result.tile.dtype.is_float:
+                    _set(result, found.get(operand), found)
         else:
             for result in op.results:
                 if isinstance(result.type, TileType) and not result.type.dtype.is_float:
@@ -123,7 +129,7 @@ def _operation(op: Op, found: dict[Value, Bounds], contract: Contract) -> Bounds
             return max(1, low), max(1, min(high, GRID_LIMITS[op.axis]))
         case DimValue():
             return contract.symbols.get(op.symbol, (0, MAX_DIM))
-        case Broadcast() | Reshape() | Permute():
+        case Broadcast() | Butterfly() | Reshape() | Permute():
             return known[0]
         case Cast():
             return known[0] if op.operands[0].tile.dtype.kind != "f" and op.result.tile.dtype.kind != "b" else None

@@ -78,6 +78,19 @@ class Query:
         self.loaded.append(loaded)
         return facts
 
+    def record_order(self, order: Loaded) -> list[Term]:
+        """Records the position that a sort takes an element from, at an index whose last component is the position along the
+        axis; returns the facts that earlier ones of the same sort imply: one position for each index, and where only the last
+        component differs, different ones."""
+        facts: list[Term] = []
+        for earlier in self.loaded:
+            if earlier.tensor == order.tensor:
+                same = [a == b for a, b in zip(order.element_index, earlier.element_index, strict=True)]
+                facts.append(smt.implies(smt.every(same), order.term == earlier.term))
+                facts.append(smt.implies(smt.every([*same[:-1], order.term == earlier.term]), same[-1]))
+        self.loaded.append(order)
+        return facts
+
     def _ends(self, loaded: Loaded, low: Term, high: Term) -> list[Term]:
         """The first element is the lowest value of the range, the last one the highest."""
         (dim,) = self.program.function.parameter(loaded.tensor).value.tensor.dims

@@ -21,6 +21,7 @@ from tilec.ir.ops import (
     Binary,
     BlockId,
     Broadcast,
+    Butterfly,
     Cast,
     Compare,
     Constant,
@@ -36,6 +37,7 @@ from tilec.ir.ops import (
     Reduce,
     Reshape,
     Select,
+    Sort,
     Unary,
 )  # fmt: skip
 
@@ -88,6 +90,8 @@ class Execution:
             sides = [region.ops[-1].operands[result_index] for region in owner.regions]
             condition = self.element(owner.operands[0])
             return smt.choose(condition, self.element(sides[0], position), self.element(sides[1], position))
+        if isinstance(owner, Sort):
+            return self.element(owner.operands[owner.results.index(value)], self._sorted_from(owner, position))
         if value.tile.dtype.kind == "b":
             return self._boolean(owner, value, position)
         return self._integer(owner, value, position)
@@ -105,7 +109,7 @@ class Execution:
                 return self.query.expression(grid[op.axis]) if op.axis < len(grid) else smt.integer(1)
             case DimValue():
                 return self.query.host.symbol(op.symbol)
-            case Broadcast() | Reshape() | Permute():
+            case Broadcast() | Butterfly() | Reshape() | Permute():
                 return self.element(op.operands[0], moved(op, position))
             case Select():
                 condition, on_true, on_false = (self.element(operand, position) for operand in op.operands)
@@ -185,7 +189,7 @@ class Execution:
                 if op.operands[0].tile.dtype.kind == "b":
                     left, right = (smt.choose(side, smt.integer(1), smt.integer(0)) for side in (left, right))
                 return smt.compare(op.kind, left, right)
-            case Broadcast() | Reshape() | Permute():
+            case Broadcast() | Butterfly() | Reshape() | Permute():
                 return self.element(op.operands[0], moved(op, position))
             case Select():
                 condition, on_true, on_false = (self.element(operand, position) for operand in op.operands)
@@ -227,6 +231,20 @@ class Execution:
             return term
         pad = max(low, min(high, int(op.pad)))
         return smt.choose(smt.every(self.query.inside(name, element_index)), term, smt.integer(pad))
+
+    def _sorted_from(self, op: Sort, position: Position) -> Position:
+        """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
+        label = f"order of {self.program.order[op]}"
+        loops = [self.iterations[frame.op] for frame in self.program.frames[op] if isinstance(frame.op, For)]
+        counts = [smt.integer(count) if isinstance(count, int) else count for count in loops]
+        others = (*position[: op.axis], *position[op.axis + 1 :])
+        term = self.query.fresh(f"{self.name}.{label}", (0, op.results[0].tile.shape[op.axis] - 1))
+        index = (*self.blocks, *counts, *others, position[op.axis])
+        self.own_facts += self.query.record_order(Loaded(term, label, index))
+        if self.definitions is self.query.universal:
+            self.query.facts += self.own_facts
+            self.own_facts = []
+        return (*position[: op.axis], term, *position[op.axis + 1 :])
 
     # Loops
 
@@ -341,11 +359,13 @@ def tile_shape(op: MemoryOp) -> tuple[int, ...]:
 
 
 def moved(op: Op, position: Position) -> Position:
-    """The position in the operand that corresponds to a position in the result of a broadcast, reshape or permute."""
+    """The position in the operand of what a broadcast, butterfly, reshape or permute puts at a position."""
     source, target = op.operands[0].tile.shape, op.result.tile.shape
     if isinstance(op, Broadcast):
         last = position[len(position) - len(source) :]
         return tuple(smt.integer(0) if extent == 1 else at for extent, at in zip(source, last, strict=True))
+    if isinstance(op, Butterfly):
+        return tuple(with_bits(at, op.mask) if axis == op.axis else at for axis, at in enumerate(position))
     if isinstance(op, Permute):
         return tuple(position[op.axes.index(axis)] for axis in range(len(position)))
     if [e for e in source if e != 1] == [e for e in target if e != 1]:
@@ -359,3 +379,13 @@ def moved(op: Op, position: Position) -> Position:
         found.append(smt.z3.simplify(flat % extent) if extent != 1 else smt.integer(0))
         flat = smt.z3.simplify(flat / extent) if extent != 1 else flat
     return tuple(reversed(found))
+
+
+def with_bits(at: Term, mask: int) -> Term:
+    """A position that is not negative, with the bits of `mask` inverted: each bit that is 0 adds its value, each 1 takes it."""
+    found = at
+    for bit in range(mask.bit_length()):
+        if mask >> bit & 1:
+            is_set = smt.z3.simplify(at / (1 << bit)) % 2 == 1
+            found = found + smt.choose(is_set, smt.integer(-(1 << bit)), smt.integer(1 << bit))
+    return smt.z3.simplify(found)

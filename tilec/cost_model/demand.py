@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from tilec.ir.core import Op, Value
+from tilec.ir.layouts.butterflies import parts_of, words
 from tilec.ir.ops import (
     Binary,
+    Butterfly,
     Cast,
     Compare,
     Exp2InParts,
@@ -26,6 +28,7 @@ from tilec.ir.ops import (
     Store,
     Unary,
 )
+from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
 from tilec.ir.ops.memory import AtomicScatter, AtomicUpdate
 from tilec.ir.ops.staging_ops import (
     AsyncCopy,
@@ -100,9 +103,9 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
             return {"shared": float(box_bytes(op.buffer)), "copies": 1.0}
         case AsyncCopy():
             return {"shared": float(box_bytes(op.buffer)), "alu": box_bytes(op.buffer) / op.vector}
-        case SharedLoad() | ScratchLoad():
+        case SharedLoad() | ScratchLoad() | ButterflyLoad():
             return {"shared": _moved(op.result, warps)}
-        case ScratchStore() | ScratchStoreRows():
+        case ScratchStore() | ScratchStoreRows() | ButterflyStore():
             return {"shared": _stored_to_scratch(op, warps)}
         case TensorStore():
             size = op.rows * op.columns * op.target.tensor.dtype.bytes
@@ -152,7 +155,7 @@ def _tensor_memory(op: TmemAccess) -> Demand:
             return {"tmem": float(ACCUMULATOR_BYTES * rows * columns)}
 
 
-def _stored_to_scratch(op: ScratchStore | ScratchStoreRows, warps: int) -> float:
+def _stored_to_scratch(op: ScratchStore | ScratchStoreRows | ButterflyStore, warps: int) -> float:
     if isinstance(op, ScratchStoreRows):
         return float(op.tile.tile.shape[0] * op.columns * op.tile.tile.dtype.bytes)
     return _moved(op.operands[1], warps)
@@ -190,6 +193,8 @@ def _computed(op: Op, warps: int) -> Demand:
             return {"alu": lanes}
         case Reduce():
             return _reduced(op, warps)
+        case Butterfly():
+            return _shuffled(op, warps)
         case ReduceStore() | ReduceCombine():
             return {"shared": lanes * 8}
         case _:
@@ -232,6 +237,13 @@ def _reduced(op: Reduce, warps: int) -> Demand:
     shuffled = _lanes(op.result, warps) * steps
     unit = "alu" if op.kind in ("max", "min") else "fma"
     return {unit: lanes + shuffled, "shuffle": shuffled}
+
+
+def _shuffled(op: Butterfly, warps: int) -> Demand:
+    layout = op.result.layout
+    assert layout is not None
+    passes = parts_of(layout, op.axis, op.mask).lanes
+    return {"shuffle": float(words(layout, op.result.tile.dtype) * LANES * warps)} if passes else {}
 
 
 def _lanes(value: Value, warps: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,9 @@ class Missing:
 
 MISSING: Final = Missing()
 
+TAKE_FUNCTION: Final = ("scan",)
+"""Words whose first argument is a tile function of two arguments."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -29,6 +33,9 @@ class Call:
     word: str
     arguments: list[Term]
     keywords: dict[str, Term]
+    function: Callable[[Term, Term], Term] | None = None
+    """Applies the tile function that is the first argument of a word in `TAKE_FUNCTION`; the other arguments are counted
+    from there."""
 
     @property
     def at(self) -> At:
@@ -40,7 +47,7 @@ class Call:
 
     def place(self, position: int) -> At:
         """Location of a positional argument, else of the call itself."""
-        args = self.node.args
+        args = self.node.args[1:] if self.function is not None else self.node.args
         return self.scope.at(args[position]) if position < len(args) else self.at
 
     def bind_optional(self, positional: str, keywords: str = "") -> list[Term | Missing]:

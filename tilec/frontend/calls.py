@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Final
 
 from tilec.diagnostics.spelling import ask_first
-from tilec.frontend import arithmetic, joins, memory, reductions, words
-from tilec.frontend.arguments import Call
-from tilec.frontend.emitter import Term, describe, number_of, usable
+from tilec.frontend import arithmetic, joins, memory, reductions, scans, sorts, words
+from tilec.frontend.arguments import TAKE_FUNCTION, Call
+from tilec.frontend.emitter import At, Term, describe, number_of, usable
 from tilec.frontend.expressions import expression, package_of
 from tilec.frontend.liveness import analyse, assigned
 from tilec.frontend.loop_exits import without_exits
@@ -20,7 +21,7 @@ from tilec.frontend.vocabulary import METHODS, WORDS
 from tilec.ir.types import DType
 
 MAX_CALL_DEPTH = 32
-_MEANINGS: Final = (joins, memory, reductions, words)  # importing them fills `WORDS`
+_MEANINGS: Final = (joins, memory, reductions, scans, sorts, words)  # importing them fills `WORDS`
 
 
 def call(scope: Scope, node: ast.Call) -> Term:
@@ -36,9 +37,10 @@ def call(scope: Scope, node: ast.Call) -> Term:
         return _method(scope, node, node.func)
     callee = _callee(scope, node.func)
     if isinstance(callee, Routine):
-        return _inline(scope, callee, node)
-    given = Call(scope, node, "", [expression(scope, a) for a in node.args],
-                 {str(k.arg): expression(scope, k.value) for k in node.keywords})  # fmt: skip
+        return _inline(scope, callee, at, lambda: _bind(scope, callee, node))
+    function, first = (_function(scope, node, callee), 1) if callee in TAKE_FUNCTION else (None, 0)
+    given = Call(scope, node, "", [expression(scope, a) for a in node.args[first:]],
+                 {str(k.arg): expression(scope, k.value) for k in node.keywords}, function)  # fmt: skip
     if isinstance(callee, DType):
         given.word = callee.name
         (value,) = given.bind("value")
@@ -90,8 +92,32 @@ def _method(scope: Scope, node: ast.Call, func: ast.Attribute) -> Term:
     return WORDS[func.attr](Call(scope, node, func.attr, [receiver, *arguments], keywords))
 
 
-def _inline(scope: Scope, routine: Routine, node: ast.Call) -> Term:
-    at = scope.at(node)
+def _function(scope: Scope, node: ast.Call, word: object) -> Callable[[Term, Term], Term]:
+    """What applies the tile function that is a call's first argument; E0106, E0113."""
+    hint = "its first argument is the name of a tile function of two arguments"
+    if not node.args:
+        raise scope.at(node).error("E0113", f"`{word}` needs a function", hint=hint)
+    first = node.args[0]
+    routine = scope.name(first) if isinstance(first, ast.Name) else None
+    if not isinstance(routine, Routine):
+        raise scope.at(first).error("E0106", f"`{word}` takes a tile function", hint=hint)
+
+    def apply(left: Term, right: Term) -> Term:
+        at = scope.at(first)
+        return _inline(scope, routine, at, lambda: _bind_two(scope, routine, left, right, at))
+
+    return apply
+
+
+def _bind_two(scope: Scope, routine: Routine, left: Term, right: Term, at: At) -> dict[str, Term]:
+    """Two terms by parameter name; E0114."""
+    names = [parameter.arg for parameter in _positional(routine, at)]
+    if len(names) < 2:
+        raise at.error("E0114", f"`{routine.name}` takes {len(names)} arguments, 2 given", hint="it combines two values")
+    return _completed(scope, routine, {names[0]: left, names[1]: right}, at)
+
+
+def _inline(scope: Scope, routine: Routine, at: At, bind: Callable[[], dict[str, Term]]) -> Term:
     if len(scope.callers) > MAX_CALL_DEPTH:
         message = f"calls of tile functions are nested more than {MAX_CALL_DEPTH} deep at `{routine.name}`"
         raise at.error("E0512", message, hint="call fewer functions from functions, or write a loop")
@@ -99,7 +125,7 @@ def _inline(scope: Scope, routine: Routine, node: ast.Call) -> Term:
         raise at.error("E0114", f"tile function `{routine.name}` calls itself", hint="write a loop")
     scope.emitter.inline(at)
     problems = len(scope.problems)
-    env = _bind(scope, routine, node)
+    env = bind()
     body = without_exits(routine.node.body)
     inner = Scope(routine.module, scope.function, scope.signature, scope.emitter, env,
                   frozenset(assigned(body)) | frozenset(env), analyse(body), scope.problems,
@@ -113,9 +139,7 @@ def _inline(scope: Scope, routine: Routine, node: ast.Call) -> Term:
 def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
     """Arguments by parameter name; E0114."""
     at, parameters = scope.at(node), routine.node.args
-    if parameters.vararg is not None or parameters.kwarg is not None:
-        raise at.error("E0114", f"`{routine.name}` takes `*` or `**` arguments", hint="give it a fixed list of parameters")
-    positional = [*parameters.posonlyargs, *parameters.args]
+    positional = _positional(routine, at)
     if len(node.args) > len(positional):
         raise at.error(
             "E0114", f"`{routine.name}` takes {len(positional)} arguments, {len(node.args)} given", hint="check its definition"
@@ -129,6 +153,19 @@ def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
             hint = ask_first(name, names - env.keys(), "check its definition")
             raise scope.at(keyword.value).error("E0114", f"`{name}` {wrong} of `{routine.name}`", hint=hint)
         env[name] = usable(expression(scope, keyword.value))
+    return _completed(scope, routine, env, at)
+
+
+def _positional(routine: Routine, at: At) -> list[ast.arg]:
+    parameters = routine.node.args
+    if parameters.vararg is not None or parameters.kwarg is not None:
+        raise at.error("E0114", f"`{routine.name}` takes `*` or `**` arguments", hint="give it a fixed list of parameters")
+    return [*parameters.posonlyargs, *parameters.args]
+
+
+def _completed(scope: Scope, routine: Routine, env: dict[str, Term], at: At) -> dict[str, Term]:
+    """The arguments with the defaults of those that are not given; E0114, E0203."""
+    positional, parameters = _positional(routine, at), routine.node.args
     defaults = dict(zip([p.arg for p in positional[len(positional) - len(parameters.defaults) :]], parameters.defaults,
                         strict=True))  # fmt: skip
     defaults |= {p.arg: d for p, d in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True) if d is not None}

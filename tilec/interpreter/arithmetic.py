@@ -17,6 +17,7 @@ from tilec.ir.ops import (
     BinaryInRange,
     Bitcast,
     Broadcast,
+    Butterfly,
     Cast,
     Compare,
     Constant,
@@ -28,6 +29,7 @@ from tilec.ir.ops import (
     Reduce,
     Reshape,
     Select,
+    Sort,
     Unary,
 )
 from tilec.ir.types import DType, f32
@@ -198,6 +200,24 @@ def permute(op: Permute, x: Array) -> Array:
     return x.transpose(op.axes)
 
 
+def butterfly(op: Butterfly, x: Array) -> Array:
+    """Element `i ^ mask` along the axis."""
+    return x.take([i ^ op.mask for i in range(x.shape[op.axis])], op.axis)
+
+
+def sort(op: Sort, *tiles: Array) -> list[Array]:
+    """All tiles in the order of the first one's elements. NumPy's stable sort has NaN last; the sign decides between zeros."""
+    keys = tiles[0]
+    if op.operands[0].tile.dtype.is_float:
+        wide = keys.astype(np.float32)
+        bits = wide.view(np.int32)
+        keys = np.where(np.isnan(wide), np.int32(2**31 - 1), np.where(bits < 0, np.int32(-(2**31)) - bits - 1, bits))
+    if op.descending:
+        keys = np.bitwise_not(keys)
+    order = np.argsort(keys, op.axis, kind="stable")
+    return [np.take_along_axis(tile, order, op.axis) for tile in tiles]
+
+
 def reduce(op: Reduce, x: Array) -> Array:
     """Float sums accumulate in f32; `argmax` and `argmin` return the lowest position among equals, and prefer any number to
     NaN."""
@@ -245,6 +265,6 @@ PURE: Final[dict[type[Op], Callable[..., Array]]] = {
     Constant: constant, Iota: iota, Unary: unary, Exp2InParts: unary, Binary: binary, BinaryInRange: binary,
     KeptMaximum: kept_maximum, Compare: compare, Select: select, Cast: cast, Bitcast: bitcast,
     Broadcast: broadcast, Reshape: reshape,
-    Permute: permute, Reduce: reduce, Mma: mma,
+    Permute: permute, Butterfly: butterfly, Reduce: reduce, Mma: mma,
 }  # fmt: skip
 """Rules of operations that depend on their operands alone."""

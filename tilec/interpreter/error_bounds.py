@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilec.interpreter import error_rules
+from tilec.interpreter.arithmetic import sort
 from tilec.interpreter.dtypes import Array
 from tilec.interpreter.error_rules import BINARY, UNIT, infinite, widened
 from tilec.interpreter.launch import bind
@@ -71,6 +72,8 @@ class BoundedRun(BlockRun):
         found = super().results(op)
         if isinstance(op, ops.If):
             self.bounds |= {id(result): bound for result, bound in zip(op.results, self.yielded, strict=True)}
+        elif isinstance(op, ops.Sort):
+            self._sort(op)
         elif type(op) in ACCESSES:
             tile = getattr(op, "tile", None)
             # Whichever of two values is selected, its error is at most the larger of theirs.
@@ -83,6 +86,14 @@ class BoundedRun(BlockRun):
             with np.errstate(all="ignore"):
                 self.bounds[id(op.result)] = self._computed(op, found[0], operands)
         return found
+
+    def _sort(self, op: ops.Sort) -> None:
+        """Keys move by at most the largest of their errors; the other tiles follow keys that are exact."""
+        keys, *others = [self.bound(operand) for operand in op.operands]
+        assert not others or not keys.any(), "the order of inexact keys is not determined"
+        largest = np.broadcast_to(keys.max(op.axis, keepdims=True), keys.shape)
+        moved = sort(op, self.value(op.operands[0]), *others)[1:]
+        self.bounds |= {id(result): bound for result, bound in zip(op.results, [largest, *moved], strict=True)}
 
     def _loop(self, op: ops.For) -> list[Array]:
         body = op.regions[0]
@@ -110,6 +121,8 @@ class BoundedRun(BlockRun):
                 return np.broadcast_to(bounds[0], shape)
             case ops.Permute():
                 return bounds[0].transpose(op.axes)
+            case ops.Butterfly():
+                return bounds[0].take(np.bitwise_xor(np.arange(shape[op.axis]), op.mask), op.axis)
             case _ if not op.result.tile.dtype.is_float:
                 return np.zeros(shape)
             case _:

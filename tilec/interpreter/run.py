@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 
 from tilec.interpreter.accesses import Accesses
-from tilec.interpreter.arithmetic import PURE
+from tilec.interpreter.arithmetic import PURE, sort
 from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.interpreter.errors import InterpreterError
 from tilec.interpreter.launch import Launch, bind, check_promises, contents_before
 from tilec.interpreter.memory import ACCESSES
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.ops import BlockId, Constant, DimValue, For, If, Iota, NumBlocks, Yield
+from tilec.ir.ops import BlockId, Constant, DimValue, For, If, Iota, NumBlocks, Sort, Yield
 
 FIXED: Final = (Constant, Iota, NumBlocks, DimValue)
 """Operations with the same results in every block."""
@@ -136,6 +136,8 @@ class BlockRun:
             return self.execute(op.regions[0 if taken else 1])
         if isinstance(op, BlockId):
             return [np.array(self.block[op.axis], np.int32)]
+        if isinstance(op, Sort):
+            return sort(op, *(self.value(operand) for operand in op.operands))
         if isinstance(op, FIXED):
             return [self.value(op.result)]
         raise self.error(op, f"`{op.opcode}` is an operation of later stages, which the interpreter does not run")

@@ -20,6 +20,7 @@ __all__: list[str] = [
     "arange",
     "argmax",
     "argmin",
+    "argsort",
     "astype",
     "atomic_add",
     "atomic_and",
@@ -32,13 +33,19 @@ __all__: list[str] = [
     "bid",
     "bitcast",
     "broadcast_to",
+    "butterfly",
     "cdiv",
     "ceil",
     "cos",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "ensures",
     "erf",
     "exp",
     "exp2",
+    "flip",
     "floor",
     "full",
     "function",
@@ -63,14 +70,17 @@ __all__: list[str] = [
     "reshape",
     "resident",
     "rsqrt",
+    "scan",
     "scatter",
     "sigmoid",
     "sin",
+    "sort",
     "split",
     "sqrt",
     "store",
     "sum",
     "tanh",
+    "topk",
     "unsafe",
     "values",
     "where",
@@ -463,4 +473,68 @@ def join(a: Operand, b: Operand, /) -> Tile:
 def split(x: Tile, /) -> tuple[Tile, Tile]:
     """The inverse of `join`: `a, b = split(x)` of shape `(*s, 2)` gives two tiles of shape `s`, the elements at 0 and at 1 of
     the last axis, every bit kept. Another last axis is refused (E0202)."""
+    not_compiled()
+
+
+def butterfly(x: Tile, /, axis: int, mask: int) -> Tile:
+    """The element at position `i ^ mask` of an axis at position `i`, every bit kept: of pairs, groups of four and so on, the
+    elements exchanged. The axis has a power of two of elements (E0202), more than the constant `mask` (E0203)."""
+    not_compiled()
+
+
+def flip(x: Tile, /, axis: int) -> Tile:
+    """The elements of an axis in reverse order, every bit kept. The axis has a power of two of elements (E0202)."""
+    not_compiled()
+
+
+def cumsum(x: Tile, /, axis: int, *, reverse: bool = False, exclusive: bool = False) -> Tile:
+    """The sum of all elements up to each along an axis, itself included; without itself if `exclusive`, then 0 at the first.
+    With `reverse` of all elements from each to the last. The order in which elements are added is the same for every block, a
+    tree. Floats are added in f32, and each sum is rounded once; integers wrap. The axis has a power of two of elements
+    (E0202): load more of them with `pad=0`. Booleans are refused (E0204)."""
+    not_compiled()
+
+
+def cumprod(x: Tile, /, axis: int, *, reverse: bool = False, exclusive: bool = False) -> Tile:
+    """The product of all elements up to each along an axis, otherwise as `cumsum`; 1 at the first if `exclusive`."""
+    not_compiled()
+
+
+def cummax(x: Tile, /, axis: int, *, reverse: bool = False) -> Tile:
+    """The largest of all elements up to each along an axis, or from each to the last if `reverse`. As in `maximum`, a number
+    wins over a NaN. The axis has a power of two of elements (E0202)."""
+    not_compiled()
+
+
+def cummin(x: Tile, /, axis: int, *, reverse: bool = False) -> Tile:
+    """The smallest of all elements up to each along an axis, otherwise as `cummax`."""
+    not_compiled()
+
+
+def scan(function: Callable[..., Any], x: Tile | tuple[Tile, ...], /, axis: int, *, reverse: bool = False) -> Any:
+    """All elements up to each along an axis, combined by a tile function of two arguments: `function(before, after)`, of tiles
+    of any shape, gives what stands for both. It is associative; it need not be commutative. `x` may be a tuple of tiles of one
+    shape: then both arguments are such tuples, and the function returns one. With `reverse`, elements are combined from the
+    last to the first, which is then `before`. The axis has a power of two of elements (E0202). The function keeps dtypes
+    (E0201) and shapes (E0202)."""
+    not_compiled()
+
+
+def sort(x: Tile | tuple[Tile, ...], /, axis: int, *, descending: bool = False) -> Any:
+    """A tile in ascending order along an axis, or in descending order. Of a tuple of tiles of one shape, the first has the
+    keys: the result is a tuple of all of them in the order of the keys. -0 is below 0, a NaN above all numbers: last in
+    ascending order, first in descending order. Equal keys, and NaN, keep the order of their positions in both. Keys are
+    numbers (E0204); the axis has a power of two of elements (E0202)."""
+    not_compiled()
+
+
+def argsort(x: Tile, /, axis: int, *, descending: bool = False) -> Tile:
+    """The position of each element that `sort` puts there, as i32: each position of the axis once, so that a `scatter` to these
+    positions writes each element once."""
+    not_compiled()
+
+
+def topk(x: Tile, /, k: int, axis: int) -> tuple[Tile, Tile]:
+    """The `k` largest elements along an axis, the largest first, and their positions as i32; in the order of `sort` with
+    `descending`. `k` is a power of two up to the extent (E0203), which is one too (E0202)."""
     not_compiled()

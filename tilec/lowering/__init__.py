@@ -22,6 +22,7 @@ from tilec.ir.ops import launch_ops, staging_ops, sync_ops
 from tilec.ir.text.lines import text_line
 from tilec.lowering import (
     arithmetic,
+    butterflies,
     control,
     convert,
     launch,
@@ -46,6 +47,7 @@ __all__ = ["Lowered", "lower"]
 
 _RULE_MODULES: Final = (
     arithmetic,
+    butterflies,
     convert,
     launch,
     memory,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.errors import Poison
+from tilec.emulator.errors import STORED, Poison
 from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.instructions.warp_matrices import registers
 from tilec.emulator.machine.access import Access
@@ -59,7 +59,7 @@ def ldmatrix(d: Decoder) -> Step:
         if poison_rows[:, : 8 * count].any():
             halves = (poison_rows[..., 0::2] | poison_rows[..., 1::2]).astype(np.uint16)
             poison = load_matrix(_matrices(halves, count), transposed)
-            poison = (poison | poison >> np.uint32(16)).astype(np.uint8)
+            poison = (poison | poison >> np.uint32(16)).astype(np.uint8) & np.uint8(STORED - 1)
         for position, target in enumerate(targets):
             flags = None if poison is None else np.ascontiguousarray(poison[..., position]).reshape(-1)
             target(frame, np.ascontiguousarray(words[..., position]).reshape(-1), flags)

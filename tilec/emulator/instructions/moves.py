@@ -7,7 +7,7 @@ import numpy as np
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.instructions.quads import mov_b128
 from tilec.emulator.machine.frame import Frame, union
-from tilec.emulator.machine.halves import high, low, packed
+from tilec.emulator.machine.halves import high, low, packed, quarter, whole
 from tilec.emulator.machine.memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from tilec.emulator.machine.registry import Decoder, lanewise
 from tilec.emulator.machine.scalar_types import RAW, TYPES
@@ -55,7 +55,7 @@ def _pack(d: Decoder, vector: Vector, kind: str) -> Step:
         total = parts[0].value(frame).astype(dtype)
         for k, source in enumerate(parts[1:], 1):
             total = total | (source.value(frame).astype(dtype) << dtype(k * bits))
-        target(frame, total, packed([source.poison(frame) for source in parts]))
+        target(frame, total, packed([source.halves(frame) for source in parts]))
 
     return step
 
@@ -132,9 +132,30 @@ def prmt(d: Decoder) -> Step:
     d.finish(4)
     a, b, c = (d.source(k, "b32") for k in (1, 2, 3))
     if mode is None:
-        return d.pure(0, "b32", [a, b, c], permute)
+        return _permuted(d.target(0, "b32"), a, b, c)
     table = np.array(_SELECTORS[mode], np.uint32)
     return d.pure(0, "b32", [a, b, c], lambda x, y, z: permute(x, y, table[(z & np.uint32(3)).astype(np.int64)]))
+
+
+def _permuted(target: Target, a: Source, b: Source, c: Source) -> Step:
+    """The default mode. The result has the poison of the bytes that are selected: LLVM leaves the others undefined."""
+
+    def step(frame: Frame) -> None:
+        selectors, chosen = np.asarray(c.value(frame)), c.poison(frame)
+        bytes_ = [quarter(source.halves(frame), k) for source in (a, b) for k in range(4)]
+        poison: Poison | None = None
+        if any(byte is not None for byte in bytes_):
+            choices = [np.uint8(0) if byte is None else byte for byte in bytes_]
+            numbers = [(selectors >> np.uint32(4 * k)) & np.uint32(7) for k in range(4)]
+            parts = [np.broadcast_to(np.choose(number.astype(np.int64), choices), frame.n) for number in numbers]
+            poison = packed([part.astype(np.uint8) for part in parts])
+        target(
+            frame,
+            permute(a.value(frame), b.value(frame), selectors),
+            poison if chosen is None else union(whole(poison), chosen),
+        )
+
+    return step
 
 
 _SELECTORS = {

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.errors import IN_FLIGHT, POISON, Poison
+from tilec.emulator.errors import IN_FLIGHT, POISON, STORED, Poison
 from tilec.emulator.instructions.convergence import converge_group
 from tilec.emulator.instructions.operands import poison_of, read
 from tilec.emulator.instructions.warpgroup_state import GROUP, Product, Warpgroups
@@ -277,7 +277,7 @@ def _shared(
     for offset in range(1, width):
         flags = flags | memory.poison[index + offset]
     if flags.any():
-        poison = np.bitwise_or.reduce(flags, axis=1)
+        poison = np.bitwise_or.reduce(flags, axis=1) & np.uint8(STORED - 1)
     per_chunk = CHUNK // width
     chunks = index[::per_chunk] if transposed else index[:, ::per_chunk]
     return decode(raw, kind), poison, chunks.reshape(-1)

@@ -81,6 +81,8 @@ class Accesses:
                 all_poison = np.bitwise_or.reduce(raw.reshape(len(index), count, width), axis=2)
         elif poison is not None:
             all_poison = poison[:, None]
+        if all_poison is not None:
+            all_poison = all_poison & np.uint8(STORED - 1)
         if used != -1:
             marked = np.where(_used_bytes(used, width * count), values.view(np.uint8).reshape(len(index), -1), UNUSED)
             rows = np.ascontiguousarray(marked).view(f"u{width}").reshape(len(index), count)

@@ -1,8 +1,9 @@
 """Which operations pass elements between threads through shared memory, and how many bytes of scratch each needs.
 
-In: operations with layouts. Out: bytes of scratch, from types and layouts alone. Four operations may need some: `relayout`,
-`reshape` and `permute` if a thread needs elements of another thread, and `reduce` along an axis distributed over several
-warps. `tilec.passes.schedule.layouts.shared_conversions` replaces them, so that lowering sees none of these.
+In: operations with layouts. Out: bytes of scratch, from types and layouts alone. Five operations may need some: `relayout`,
+`reshape` and `permute` if a thread needs elements of another thread, `reduce` along an axis distributed over several warps, and
+`butterfly` with a bit that is one of the warp index. `tilec.passes.schedule.layouts.shared_conversions` replaces them, so that
+lowering sees none of these.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from math import prod
 
 from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import ROW_PADDING_BYTES, reshaped, row_major, row_padding, with_axes
+from tilec.ir.layouts.butterflies import WORD_BYTES, parts_of, words
 from tilec.ir.layouts.layout import Layout, register_map
-from tilec.ir.ops import AtomicScatter, Broadcast, Constant, Permute, Reduce, Reshape
+from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, Permute, Reduce, Reshape
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.ir.types import TileType
 
@@ -85,6 +87,11 @@ def conversion_bytes(op: Op, threads: int) -> int:
             return _rearranged_bytes(op)
         case Reduce():
             return _reduced_bytes(op, threads)
+        case Butterfly():
+            layout = op.result.layout
+            assert layout is not None
+            moves = parts_of(layout, op.axis, op.mask).warps
+            return threads * words(layout, op.result.tile.dtype) * WORD_BYTES if moves else 0
         case _:
             return 0
 

@@ -14,7 +14,7 @@ from typing import Final
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.expr import Expr
 from tilec.ir.facts.range_facts import Range, arithmetic, between, exactly, join, of_dtype, unary, within
-from tilec.ir.ops import Binary, BlockId, Cast, Constant, DimValue, For, NumBlocks, Select, Unary
+from tilec.ir.ops import Binary, BlockId, Cast, Constant, DimValue, For, NumBlocks, Select, Sort, Unary
 from tilec.ir.types import MAX_DIM, TileType, f32
 from tilec.passes.analysis.dataflow import Analysis, solve
 from tilec.passes.analysis.selected_ranges import selected
@@ -86,6 +86,8 @@ class RangeAnalysis(Analysis[Range]):
         if not op.results:
             return []
         self.latest.update(zip(op.operands, operands, strict=True))
+        if isinstance(op, Sort):
+            return operands  # the same numbers in another order
         found = self._result(op, operands)
         return self._within_type(op, found)
 

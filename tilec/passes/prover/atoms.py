@@ -10,6 +10,7 @@ from math import gcd
 from tilec.passes.prover.terms import (
     FALSE,
     ONE,
+    ORDER,
     ZERO,
     Atom,
     Formula,
@@ -154,7 +155,8 @@ class Atoms:
         """The element of a tensor before the launch, at an index."""
         varies = any(a.varies for p in index for a in p.atoms())
         key = (tensor, index)
-        return self.make(key, Kind.LOADED, f"{tensor}_at", bounds, args=index, varies=varies, label=tensor)
+        name = "order_at" if tensor.startswith(ORDER) else f"{tensor}_at"
+        return self.make(key, Kind.LOADED, name, bounds, args=index, varies=varies, label=tensor)
 
 
 def _split(dividend: Poly, divisor: Poly) -> tuple[Poly, Poly]:

@@ -186,9 +186,11 @@ def _lane_cells_of_axis(
 
 
 def _derived_from(polys: list[Poly]) -> list[Atom]:
-    """Lanes and iterations inside quotients and choices."""
-    derived = [atom for atom in terms.closure(Formula("eq", poly) for poly in polys) if atom.derived]
-    inner = terms.closure(Formula("eq", terms.of(atom)) for atom in derived)
+    """Lanes and iterations inside quotients and choices, and lanes that a sort permutes."""
+    found = terms.closure(Formula("eq", poly) for poly in polys)
+    derived = [terms.of(atom) for atom in found if atom.derived]
+    derived += [atom.args[-1] for atom in found if atom.is_order]
+    inner = terms.closure(Formula("eq", poly) for poly in derived)
     return [atom for atom in inner if atom.kind in (Kind.POSITION, Kind.ITERATION)]
 
 

@@ -81,7 +81,7 @@ def _assumed(index: IndexTerms, found: Assignment) -> str:
 def _loaded(found: Mapping[Atom, int], value: Callable[[Atom], int]) -> dict[str, int]:
     values: dict[str, int] = {}
     for atom, number in found.items():
-        if atom.kind is Kind.LOADED:
+        if atom.kind is Kind.LOADED and not atom.is_order:
             index = ", ".join(str(terms.evaluate(arg, value)) for arg in atom.args)
             values[f"{atom.label}[{index}]"] = number
     return values

@@ -13,7 +13,7 @@ from math import prod
 
 from tilec.diagnostics.diagnostic import Fix, Label, Span
 from tilec.ir.core import Access, Op, Parameter, Value
-from tilec.ir.ops import Binary, For, ReadOp
+from tilec.ir.ops import Binary, Butterfly, For, ReadOp, Sort
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance
 from tilec.passes.prover.bijections import over_box_cells, over_lane_cells
@@ -63,9 +63,9 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     incomplete = False
     uncertain_covers: list[Cover] = []
     memory_dependent: list[Cover] = []
-    has_xor = any(isinstance(op, Binary) and op.kind == "xor" for op in findings.index.deciding)
+    permutes = any(_permutes(op) for op in findings.index.deciding)
     for site in writes:
-        instance, proofs = over_lane_cells(findings, site) if has_xor else (site.instance, [])
+        instance, proofs = over_lane_cells(findings, site) if permutes else (site.instance, [])
         discharges += proofs
         cover = cover_of(findings, instance, elements)
         if not usable(cover, set()) or loaded_or_opaque(cover, set()):
@@ -106,6 +106,10 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
         example = None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
     _complain(findings, parameter, writes, elements, example)
+
+
+def _permutes(op: Op) -> bool:
+    return isinstance(op, Butterfly | Sort) or (isinstance(op, Binary) and op.kind == "xor")
 
 
 def _by_segment(

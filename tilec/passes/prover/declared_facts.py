@@ -69,13 +69,17 @@ def extent_facts(index: IndexTerms) -> list[Fact]:
 
 
 def consistency(formulas: Iterable[Formula]) -> list[Formula]:
-    """A loaded element is a function of its index: equal indices, equal values."""
+    """A loaded element is a function of its index: equal indices, equal values. So is the position from which a sort takes an
+    element; along the sorted axis, it is different for each position."""
     loaded = [atom for atom in terms.closure(formulas) if atom.kind is Kind.LOADED]
     pairs = [(a, b) for a, b in combinations(loaded, 2) if a.label == b.label]
     found: list[Formula] = []
     for left, right in pairs[:MAX_LOADED_PAIRS]:
         differs = [terms.ne(a, b) for a, b in zip(left.args, right.args, strict=True)]
         found.append(terms.disjunction((*differs, terms.eq(terms.of(left), terms.of(right)))))
+        if left.is_order:
+            same = terms.eq(left.args[-1], right.args[-1])
+            found.append(terms.disjunction((*differs[:-1], same, terms.ne(terms.of(left), terms.of(right)))))
     return found
 
 

@@ -17,6 +17,7 @@ from tilec.ir.ops import (
     Binary,
     BlockId,
     Broadcast,
+    Butterfly,
     Cast,
     Compare,
     Constant,
@@ -30,6 +31,7 @@ from tilec.ir.ops import (
     Permute,
     Reshape,
     Select,
+    Sort,
     Unary,
 )
 from tilec.ir.types import TileType
@@ -40,10 +42,10 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.bit_terms import BIT_KINDS, bit_term
 from tilec.passes.prover.declared_bits import by_declared
 from tilec.passes.prover.host_terms import HostTerms, compare
+from tilec.passes.prover.source_positions import Positions, partner_positions, source_positions
 from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
-Positions = tuple[Poly, ...]
 IN_ORDER = 100  # with more deciding operations than this, scalars are translated in program order
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
@@ -138,7 +140,12 @@ class IndexTerms(HostTerms):
             case DimValue():
                 return self.symbol(op.symbol)
             case Broadcast() | Permute() | Reshape():
-                return self.element(op.operands[0], self._source_positions(op, positions))
+                return self.element(op.operands[0], source_positions(self.atoms, op, positions))
+            case Butterfly():
+                partner = partner_positions(self.atoms, op, positions)
+                return self.element(op.operands[0], partner) if partner else None
+            case Sort():
+                return self.element(op.operands[op.results.index(value)], self._sorted_from(op, positions))
             case Binary() | Unary():
                 operands = [self.element(v, positions) for v in op.operands]
                 return self._exact(op, operands) or self._by_declared(op, operands, positions)
@@ -195,25 +202,15 @@ class IndexTerms(HostTerms):
         ranges, declared = ([known[value] for value in op.operands] for known in (self.ranges, self._declared))
         return by_declared(self.atoms, op, operands, ranges, declared, self.opaque(op.result, positions))
 
-    def _source_positions(self, op: Broadcast | Permute | Reshape, positions: Positions) -> Positions:
-        """Positions in the operand of the element at `positions` of the result."""
-        source, target = op.operands[0].tile, op.result.tile
-        if isinstance(op, Broadcast):
-            return tuple(terms.ZERO if e == 1 else p for e, p in zip(source.shape, positions, strict=False))
-        if isinstance(op, Permute):
-            return tuple(positions[op.axes.index(axis)] for axis in range(source.rank))
-        non_unit = [p for p, extent in zip(positions, target.shape, strict=True) if extent != 1]
-        if [e for e in source.shape if e != 1] == [e for e in target.shape if e != 1]:
-            return tuple(terms.ZERO if extent == 1 else non_unit.pop(0) for extent in source.shape)
-        linear = terms.ZERO
-        for position, extent in zip(positions, target.shape, strict=True):
-            linear = linear * extent + position
-        source_positions: list[Poly] = []
-        for extent in reversed(source.shape):
-            upper = self.atoms.quotient(linear, terms.const(extent))
-            source_positions.insert(0, linear - upper * extent)
-            linear = upper
-        return tuple(source_positions)
+    def _sorted_from(self, op: Sort, positions: Positions) -> Positions:
+        """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
+        loops = [self.iteration(frame.op) for frame in self.structure.frames[op] if isinstance(frame.op, For)]
+        blocks = [self.block(axis) for axis in range(len(self.grid))]
+        others = (*positions[: op.axis], *positions[op.axis + 1 :])
+        label = f"{terms.ORDER}{self.structure.position[op]}"
+        index = (*blocks, *loops, *others, positions[op.axis])
+        order = self.atoms.loaded(label, index, (0, op.results[0].tile.shape[op.axis] - 1))
+        return (*positions[: op.axis], terms.of(order), *positions[op.axis + 1 :])
 
     def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:
         """An element of an In tensor is a function of its index, and so is the result of a first read. Other tensors may change
@@ -373,7 +370,11 @@ class IndexTerms(HostTerms):
                 condition, on_true, on_false = (self.condition(v, positions) for v in owner.operands)
                 return self._pick(condition, on_true, on_false)
             case Broadcast() | Permute() | Reshape():
-                return self.condition(owner.operands[0], self._source_positions(owner, positions))
+                return self.condition(owner.operands[0], source_positions(self.atoms, owner, positions))
+            case Sort():
+                return self.condition(owner.operands[owner.results.index(value)], self._sorted_from(owner, positions))
+            case Butterfly() if (partner := partner_positions(self.atoms, owner, positions)) is not None:
+                return self.condition(owner.operands[0], partner)
             case Cast() if not owner.operands[0].tile.dtype.is_float:
                 return terms.ne(self.element(owner.operands[0], positions))
             case If():

@@ -26,6 +26,7 @@ from tilec.ir.ops import (
     Binary,
     BlockId,
     Broadcast,
+    Butterfly,
     Cast,
     Compare,
     Constant,
@@ -291,7 +292,7 @@ class _Run:
                 return [None if a is None or b is None else int(_COMPARE[op.kind](a, b)) for a, b in pairs]
             case Select():
                 return [None if c is None else a if c else b for c, a, b in zip(*operands, strict=True)]
-            case Broadcast() | Permute() | Reshape():
+            case Broadcast() | Butterfly() | Permute() | Reshape():
                 return _moved(op, operands[0])
             case Load() | Gather() if op.unsafe is None:
                 return self.read(op, operands[1:])
@@ -332,7 +333,7 @@ def _unknown(value: Value) -> Tile:
     return [None] * (max(1, value.tile.size) if isinstance(value.type, TileType) else 1)
 
 
-def _moved(op: Broadcast | Permute | Reshape, tile: Tile) -> Tile:
+def _moved(op: Broadcast | Butterfly | Permute | Reshape, tile: Tile) -> Tile:
     """The same elements at other positions."""
     source, target = op.operands[0].tile.shape, op.result.tile.shape
     if isinstance(op, Reshape):
@@ -343,6 +344,8 @@ def _moved(op: Broadcast | Permute | Reshape, tile: Tile) -> Tile:
     for position in product(*map(range, target)):
         if isinstance(op, Permute):
             source_position = [position[op.axes.index(axis)] for axis in range(len(source))]
+        elif isinstance(op, Butterfly):
+            source_position = [c ^ op.mask if axis == op.axis else c for axis, c in enumerate(position)]
         else:
             source_position = [0 if extent == 1 else coordinate for extent, coordinate in zip(source, position, strict=True)]
         flat_index = 0

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
+from typing import Final
 
 from tilec.untrusted.limits import MAX_DEGREE, MAX_TERMS
 
@@ -65,9 +66,19 @@ class Atom:
         return self.name
 
     @property
+    def is_order(self) -> bool:
+        """True for a position that a sort takes an element from: a function of block, iterations and positions, the last of
+        which is that along the sorted axis. Different ones give different values."""
+        return self.label.startswith(ORDER)
+
+    @property
     def derived(self) -> bool:
         """True if other atoms determine the value."""
         return self.kind in (Kind.QUOTIENT, Kind.CHOICE)
+
+
+ORDER: Final = "order of "
+"""Begins the labels of atoms of sorts; no name of a tensor does."""
 
 
 class Poly:

@@ -18,7 +18,7 @@ from tilec.passes.schedule.checks import bounds_fill_check
 from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_rings, prologue_stages
 from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, streamed_stores, tensor_stores
 from tilec.passes.schedule.pipelining import bounds_fill, staging
-from tilec.passes.schedule.simplify import exponentials, in_range, versioning
+from tilec.passes.schedule.simplify import exponentials, in_range, networks, versioning
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import pairs, persistent, pingpong, roles
 from tilec.passes.schedule.sync import barrier_insertion
@@ -78,6 +78,7 @@ SHARED_CONVERSIONS: Final = Pass(
     "The conversions that renaming registers cannot make are left. Shared memory grows no more.",
 )
 PASSES: Final = (
+    Pass("networks", lambda function, _: networks.expand(function), "No later pass knows sorts."),
     Pass("canonicalize", lambda function, _: canonicalize(function), "Later passes need not know equal forms."),
     Pass(
         "pairs",

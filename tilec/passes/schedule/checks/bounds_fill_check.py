@@ -16,7 +16,7 @@ from math import prod
 from typing import Any, Final
 
 from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
-from tilec.ir.ops import Binary, Broadcast, Cast, For, If, Mma, Permute, Reduce, Reshape, Select, Store, Unary, Yield
+from tilec.ir.ops import Binary, Broadcast, Butterfly, Cast, For, If, Mma, Permute, Reduce, Reshape, Select, Store, Unary, Yield
 from tilec.ir.ops.staging_ops import GroupMma, Relayout, SharedLoad, TensorCopy, WaitMma
 from tilec.ir.ops.tmem_ops import TmemLoad, TmemMma
 from tilec.ir.types import SharedType, TileType, TmemType
@@ -27,7 +27,8 @@ Demand = tuple[Bound | None, ...]
 """A bound for each axis of a value; None if all elements are demanded."""
 
 _KNOWN: Final = (
-    Unary, Binary, Select, Cast, Broadcast, Relayout, Permute, Reshape, Reduce, WaitMma, GroupMma, Mma, SharedLoad, TmemLoad,
+    Unary, Binary, Select, Cast, Broadcast, Butterfly, Relayout, Permute, Reshape, Reduce, WaitMma, GroupMma, Mma, SharedLoad,
+    TmemLoad,
 )  # fmt: skip
 
 
@@ -123,6 +124,8 @@ def _demanded_of_operands(op: Op, bounds: Demand) -> Iterator[tuple[Value, Deman
             yield from map(_fully_demanded, others)
         case Permute():
             yield op.operands[0], tuple(bounds[op.axes.index(axis)] for axis in range(len(bounds)))
+        case Butterfly():
+            yield op.operands[0], tuple(None if axis == op.axis else bound for axis, bound in enumerate(bounds))
         case Reduce():
             yield op.operands[0], (*bounds[: op.axis], None, *bounds[op.axis :])
         case Reshape():

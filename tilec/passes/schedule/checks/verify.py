@@ -30,6 +30,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
 from tilec.ir.ops import AtomicScatter, Exp2InParts, Permute, Reshape, Yield
+from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
 from tilec.ir.ops.pair_ops import PairRing
 from tilec.ir.ops.signal_ops import OWN, Await, SignalMma, SignalOp
 from tilec.ir.ops.staging_ops import (
@@ -96,6 +97,12 @@ def _check_shared(function: Function, target: Target) -> None:
                 begin, end = interval(other)
                 if other is not op and first < end and begin < last:
                     raise VerifyError(f"{at(op)} takes bytes of the {other.opcode} before it")
+
+
+_LOADS: Final[dict[type[Op], type[Op]]] = {
+    ScratchStore: ScratchLoad, ReduceStore: ReduceCombine, ButterflyStore: ButterflyLoad,
+}  # fmt: skip
+"""Stores into scratch, each with the operation that loads what it stored."""
 
 
 class _Walk:
@@ -165,12 +172,12 @@ class _Walk:
                 self.check_kept(op)
             case Exp2InParts() if not self.target.computes_pairs:
                 raise VerifyError(f"{at(op)}: {self.target} does not compute on pairs of floats")
-            case ScratchStore() | ReduceStore():
+            case ScratchStore() | ReduceStore() | ButterflyStore():
                 owner = op.operands[1].owner
                 if isinstance(owner, AtomicScatter) and is_shared(owner) and not isinstance(op, ScratchStoreOwned):
                     raise VerifyError(f"{at(op)} stores old values that one thread has from all")
                 self.stores[op.operands[0]] = op
-            case ScratchLoad() | ReduceCombine():
+            case ScratchLoad() | ReduceCombine() | ButterflyLoad():
                 self.check_load(op)
             case GroupProduct() if not isinstance(op, ThreadProduct):
                 self.check_product(op, warps)
@@ -196,14 +203,20 @@ class _Walk:
         if kept_layout(op) != result.layout:
             raise VerifyError(f"{at(op)} moves elements to other threads or registers")
 
-    def check_load(self, op: ScratchLoad | ReduceCombine) -> None:
+    def check_load(self, op: ScratchLoad | ReduceCombine | ButterflyLoad) -> None:
         source = self.stores.get(op.operands[0])
-        if source is None or isinstance(op, ScratchLoad) != isinstance(source, ScratchStore):
+        if source is None or _LOADS[type(source)] is not type(op):
             raise VerifyError(f"{at(op)} loads what was not stored there")
         if isinstance(op, ReduceCombine):
             if source.operands[1] is not op.operands[1] or source.attributes() != op.attributes():
                 raise VerifyError(f"{at(op)} takes another reduction than was put there")
-        elif source.operands[1].tile.size != op.result.tile.size or source.operands[1].tile.dtype != op.result.tile.dtype:
+            return
+        stored, result = source.operands[1], op.result
+        if isinstance(op, ButterflyLoad):
+            alike = (stored.type, stored.layout) == (result.type, result.layout)
+        else:
+            alike = (stored.tile.size, stored.tile.dtype) == (result.tile.size, result.tile.dtype)
+        if not alike:
             raise VerifyError(f"{at(op)} takes another tile than was put there")
 
     def check_product(self, op: GroupProduct, warps: int) -> None:

@@ -2,15 +2,17 @@
 
 In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes of its widest load. Out: the same
 function with a `Layout` on every tile value, `vector` and `whole` on every access. A tensor whose loads may be wider than its
-alignment gets that alignment, which the launcher then requires. Five rules determine layouts:
+alignment gets that alignment, which the launcher then requires. Six rules determine layouts:
 
 1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
    axis, lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape therefore need no
    conversion.
-2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast.
+2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast; in kernels with
+   butterflies, of the first that a thread cannot compute by itself.
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
 4. A reshape or permutation keeps every element in its thread if the digits of the layout divide the new axes.
-5. Layouts set by the staging pass (`mma`, shared loads) are kept, and propagate to dependent operations (`propagation`).
+5. A butterfly keeps the layout if each bit of the position is a bit of a register, lane or warp index.
+6. Layouts set by the staging pass (`mma`, shared loads) are kept, and propagate to dependent operations (`propagation`).
 
 Operand layouts need not match here: `conversions` inserts the conversions.
 """
@@ -25,12 +27,13 @@ from math import gcd
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.expr import const
 from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, natural, reshaped, with_axes, without_axis
+from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
+from tilec.ir.ops import Broadcast, Butterfly, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
 from tilec.ir.ops.sync_ops import Ring
 from tilec.ir.types import TensorType, TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
-from tilec.passes.schedule.layouts.propagation import propagate
+from tilec.passes.schedule.layouts.propagation import computed_anywhere, propagate, rematerialize
 from tilec.target.families import MemorySpace
 from tilec.target.schedule import VECTOR
 
@@ -44,7 +47,10 @@ def assign(function: Function, widest: int = VECTOR) -> Function:
     _set_vectors(function, widest)
     propagate(function)
     _load_as_broadcast(function, natural_of)
-    _block(function.body, natural_of)
+    free = computed_anywhere(function)
+    _block(function.body, natural_of, free)
+    if free:
+        rematerialize(function)
     return function
 
 
@@ -151,38 +157,38 @@ def _is_uniform(value: Value) -> bool:
     return isinstance(op, Constant) or not value.tile.rank
 
 
-def _block(block: Block, natural_of: NaturalLayout) -> None:
+def _block(block: Block, natural_of: NaturalLayout, free: frozenset[Value]) -> None:
     for op in block.ops:
-        _op(op, natural_of)
+        _op(op, natural_of, free)
 
 
-def _op(op: Op, natural_of: NaturalLayout) -> None:
+def _op(op: Op, natural_of: NaturalLayout, free: frozenset[Value]) -> None:
     if isinstance(op, For):
-        _loop(op, natural_of)
+        _loop(op, natural_of, free)
         return
     for region in op.regions:
-        _block(region, natural_of)
+        _block(region, natural_of, free)
     if isinstance(op, If):
         for position, result in enumerate(op.results):
             result.layout = result.layout or op.regions[0].ops[-1].operands[position].layout
         return
     for result in op.results:
         if isinstance(result.type, TileType) and result.type.rank and result.layout is None:
-            result.layout = _layout(op, result, natural_of).in_space(MemorySpace.REGISTERS)
+            result.layout = _layout(op, result, natural_of, free).in_space(MemorySpace.REGISTERS)
 
 
-def _loop(op: For, natural_of: NaturalLayout) -> None:
+def _loop(op: For, natural_of: NaturalLayout, free: frozenset[Value]) -> None:
     body = op.regions[0]
     carried = body.arguments[1:]
     for argument, initial in zip(carried, op.initial, strict=True):
         if argument.tile.rank and argument.layout is None:
             argument.layout = initial.layout or natural_of(argument.tile.shape)
-    _block(body, natural_of)
+    _block(body, natural_of, free)
     for result, argument in zip(op.results, carried, strict=True):
         result.layout = argument.layout
 
 
-def _layout(op: Op, result: Value, natural_of: NaturalLayout) -> Layout:
+def _layout(op: Op, result: Value, natural_of: NaturalLayout, free: frozenset[Value]) -> Layout:
     shape = result.tile.shape
     match op:
         case Reduce():
@@ -197,11 +203,15 @@ def _layout(op: Op, result: Value, natural_of: NaturalLayout) -> Layout:
             source = op.operands[0]
             same = reshaped(source.layout, source.tile.shape, shape) if source.layout is not None else None
             return same or natural_of(shape)
+        case Butterfly():
+            source = op.operands[0].layout
+            assert source is not None
+            return source if is_binary(source, op.axis) else natural_of(shape)
         case Constant() | Iota() | Load() | Broadcast():
             return natural_of(shape)
         case _:
             for operand in op.operands:
-                owner = operand.owner
-                if operand.layout is not None and operand.tile.shape == shape and not isinstance(owner, Constant | Broadcast):
+                anchors = not isinstance(operand.owner, Constant | Broadcast) and operand not in free
+                if operand.layout is not None and operand.tile.shape == shape and anchors:
                     return operand.layout
             return next((v.layout for v in op.operands if v.layout and v.tile.shape == shape), natural_of(shape))

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped, with_axes, without_axis
+from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Broadcast, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape
+from tilec.ir.ops import Broadcast, Butterfly, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape
 from tilec.ir.ops.staging_ops import GroupProduct
 from tilec.ir.types import TileType
 from tilec.target.families import MemorySpace
@@ -26,6 +27,44 @@ def propagate(function: Function) -> None:
         while state.changed:
             state.changed = False
             state.block(function.body)
+
+
+def computed_anywhere(function: Function) -> frozenset[Value]:
+    """Tiles of which every thread can compute any element by itself: of positions, constants and scalars. None in kernels
+    without butterflies, which stay unchanged."""
+    if not any(isinstance(op, Butterfly) for op in function.body.walk()):
+        return frozenset()
+    found: set[Value] = set()
+    for op in function.body.walk():
+        known = isinstance(op, Constant | Iota)
+        moves = isinstance(op, Broadcast) or (isinstance(op, Reshape | Permute) and _moved_axes(op) is not None)
+        if (op.elementwise or moves) and len(op.results) == 1:
+            known = all(not value.tile.rank or value in found for value in op.operands)
+        if known and op.result.tile.rank:
+            found.add(op.result)
+    return frozenset(found)
+
+
+def rematerialize(function: Function) -> None:
+    """Computes the operands that a thread can compute by itself in the layout in which they are used, in place: the masks of a
+    scan, where it combines totals. Every tile has a layout."""
+    state = _State(function)
+    for op in list(function.body.walk()):
+        if op.results and not op.regions and isinstance(op.results[0].type, TileType):
+            state.backward(op)
+    _remove_unused(function.body, {value for op in function.body.walk() for value in op.operands})
+
+
+def _remove_unused(block: Block, used: set[Value]) -> None:
+    """Removes what only rematerialized operations used."""
+    ops: list[Op] = []
+    for op in reversed(block.ops):
+        for region in op.regions:
+            _remove_unused(region, used)
+        is_pure = op.elementwise or isinstance(op, Constant | Iota | Broadcast | Reshape | Permute)
+        if not is_pure or not used.isdisjoint(op.results):
+            ops.insert(0, op)
+    block.ops = ops
 
 
 @dataclass(eq=False, slots=True)
@@ -83,11 +122,13 @@ class _State:
         if op.elementwise:
             shape = op.result.tile.shape
             return next((v.layout for v in op.operands if v.layout is not None and v.tile.shape == shape), None)
-        if not isinstance(op, Reduce | Permute | Reshape) or op.operands[0].layout is None:
+        if not isinstance(op, Reduce | Permute | Reshape | Butterfly) or op.operands[0].layout is None:
             return None
         source, layout = op.operands[0], op.operands[0].layout
         if isinstance(op, Reduce):
             return without_axis(layout, op.axis)
+        if isinstance(op, Butterfly):
+            return layout if is_binary(layout, op.axis) else None
         if isinstance(op, Reshape):
             return reshaped(layout, source.tile.shape, op.result.tile.shape)
         return with_axes(layout, {old: new for new, old in enumerate(op.axes)}, op.result.tile.rank)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from math import prod
 
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.ops import Binary, Broadcast, Cast, For, If, Mma, Permute, Reduce, Reshape, Select, Store, Unary, Yield
+from tilec.ir.ops import Binary, Broadcast, Butterfly, Cast, For, If, Mma, Permute, Reduce, Reshape, Select, Store, Unary, Yield
 from tilec.ir.ops.staging_ops import GroupMma, Relayout, SharedLoad, TensorCopy, WaitMma
 from tilec.ir.ops.tmem_chain_ops import TileProduct
 from tilec.ir.ops.tmem_ops import TmemLoad, TmemMma
@@ -64,7 +64,7 @@ def _reached(op: Op, buffer: Value, axes: dict[Value, set[int]]) -> Iterator[tup
                     for axis in axes.get(value, ()) if axis != depth)  # fmt: skip
     elif isinstance(op, WaitMma | TmemLoad):
         yield from ((op.result, axis) for axis in axes.get(op.operands[0], ()))
-    elif isinstance(op, SAME_AXES):
+    elif isinstance(op, (*SAME_AXES, Butterfly)):
         yield from ((op.result, axis) for value in op.operands for axis in axes.get(value, ()))
     elif isinstance(op, Permute):
         yield from ((op.result, op.axes.index(axis)) for axis in axes.get(op.operands[0], ()))
@@ -109,7 +109,7 @@ def _keeps_rows_independent(op: Op, copy: TensorCopy, axes: dict[Value, set[int]
         )
     if isinstance(op, Reshape):
         return axes[op.operands[0]] <= _kept_axes(op).keys()
-    if isinstance(op, Reduce):
+    if isinstance(op, Reduce | Butterfly):
         return op.axis not in axes[op.operands[0]]
     if not isinstance(op, Store) or not op.mask:
         return False

@@ -11,7 +11,7 @@ from typing import Final
 
 from tilec.ir.core import Op, Value
 from tilec.ir.facts.meaning import INTEGER_KINDS, integer_binary, integer_cast, integer_unary
-from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Constant, Permute, Reshape, Select, Unary
+from tilec.ir.ops import Binary, Broadcast, Butterfly, Cast, Compare, Constant, Permute, Reshape, Select, Unary
 from tilec.ir.types import TileType
 
 _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
@@ -33,6 +33,8 @@ def same_as(op: Op) -> Value | None:
             return op.operands[0]
         case Permute() if op.axes == tuple(range(len(op.axes))):
             return op.operands[0]
+        case Butterfly():
+            return _moved_back(op)
         case Binary():
             left, right = op.operands
             if (op.kind, constant_of(right)) in _NEUTRAL:
@@ -46,6 +48,21 @@ def same_as(op: Op) -> Value | None:
             if isinstance(known, Constant):
                 return on_true if known.value else on_false
             return on_true if on_true is on_false else None
+        case _:
+            return None
+
+
+def _moved_back(op: Butterfly) -> Value | None:
+    """What a butterfly of elements that are equal along its axis, or of another one that it undoes, equals."""
+    value = op.operands[0]
+    match value.owner:
+        case Constant():
+            return value
+        case Broadcast() as repeated:
+            source = repeated.operands[0].tile
+            return value if not source.rank or source.shape[op.axis] == 1 else None
+        case Butterfly(axis=op.axis, mask=op.mask) as before:
+            return before.operands[0]
         case _:
             return None
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from math import prod
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
-from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Load, Mma, Permute, Reduce, Reshape, Store, Yield
+from tilec.ir.ops import Broadcast, Butterfly, Cast, Constant, For, If, Load, Mma, Permute, Reduce, Reshape, Store, Yield
 from tilec.ir.ops.pair_ops import ClusterRank
 from tilec.ir.types import TMEM_LANES, TileType, i32
 from tilec.passes.schedule.pipelining.staged_products import Emitter
@@ -106,6 +106,8 @@ def _same_rows(op: Op) -> Iterator[list[Place]]:
         yield from ([(op.operands[0], axis), (op.result, axis)] for axis in kept)
     elif isinstance(op, Permute):
         yield from ([(op.operands[0], axis), (op.result, position)] for position, axis in enumerate(op.axes))
+    elif isinstance(op, Butterfly):
+        yield from _all_axes(op.operands[0], op.result)
     elif isinstance(op, Reduce):
         kept = [axis for axis in range(op.operands[0].tile.rank) if axis != op.axis]
         yield from ([(op.operands[0], axis), (op.result, position)] for position, axis in enumerate(kept))
@@ -143,7 +145,7 @@ def _reason(op: Op, axes: dict[Value, int]) -> str | None:
         return (
             "takes rows of a product as its right operand" if op.operands[1] in axes or len(op.result.tile.shape) > 2 else None
         )
-    if isinstance(op, Reduce):
+    if isinstance(op, Reduce | Butterfly):
         return "goes across the rows" if axes.get(op.operands[0]) == op.axis else None
     if isinstance(op, Reshape) and all(value in axes for value in (op.operands[0], op.result)):
         return None
