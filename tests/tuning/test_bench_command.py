@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import json
 import py_compile
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.tuning import tuned_project
 from tilec.cli import bench_command, commands
 from tilec.cost_model.cards import CARDS
 from tilec.frontend import load_kernel
+from tilec.ir.text.printer import print_function
 from tilec.passes.prover import prove
 from tilec.project.trial.launches import Contract, large_launch, span_of
 from tilec.runtime import Device
@@ -338,6 +341,29 @@ def test_the_reference_of_an_artifact_is_next_to_its_kernel(tmp_path: Path, text
     assert bench_command._kernels(artifact) is None  # pyright: ignore[reportPrivateUsage]
     (tmp_path / "build.toml").write_text(text)
     assert bench_command._kernels(artifact) == tmp_path / folder  # pyright: ignore[reportPrivateUsage]
+
+
+def test_products_of_an_artifact_are_counted_in_its_source(tmp_path: Path) -> None:
+    """Only while the file gives the tile IR that the artifact was made of."""
+    for name in ("matmul", "dims"):
+        shutil.copy(ROOT / f"kernels_src/{name}.py", tmp_path)
+    path = tmp_path / "matmul.py"
+    constants: dict[str, Any] = {"E": "bf16", "BM": 64, "BN": 64, "BK": 64, "GROUP": 8}
+    function = load_kernel(path, constants)
+    digest = hashlib.sha256(print_function(function).encode()).hexdigest()
+    source = bench_command._source  # pyright: ignore[reportPrivateUsage]
+
+    def manifest(tir: str) -> Any:
+        return types.SimpleNamespace(kernel="matmul", constants=constants, digests={"tir": tir})
+
+    found = source(manifest(digest), tmp_path)
+    contract = Contract.of_function(function, prove(function))
+    assert work(contract, {"M": 128, "N": 192, "K": 64}, found).products == 2 * 128 * 192 * 64
+    assert source(manifest("0" * 64), tmp_path) is None and source(manifest(digest), None) is None
+    path.write_text(path.read_text(encoding="utf-8").replace("def matmul(", "def matmul(a b"), encoding="utf-8")
+    assert source(manifest(digest), tmp_path) is None
+    path.unlink()
+    assert source(manifest(digest), tmp_path) is None
 
 
 def test_a_baseline_is_run_from_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

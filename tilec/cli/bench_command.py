@@ -14,11 +14,13 @@ import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from tilec.artifact.records import Manifest
 from tilec.cli.project import UsageError, chosen_targets, named_gpu, notify, open_one, print_line
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.trial.inputs import OwnInputs, own_inputs
@@ -40,8 +42,8 @@ BUILD_FILE, KERNELS = "build.toml", "kernels_src"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The kernel to time: its manifest and the path of it, its tile IR (`function`, None for a built artifact), the folder of
-    its reference and baseline (`kernels`), and its build file."""
+    """The kernel to time: its manifest and the path of it, its tile IR (`function`, None for a built artifact whose source is
+    not there), the folder of its reference and baseline (`kernels`), and its build file (None for a built artifact)."""
 
     manifest: Manifest
     path: Path
@@ -107,7 +109,8 @@ def _subject(project: str | None, kernel: str, constants: tuple[str, ...], targe
             manifest, _ = load_artifact(kernel)
         except LaunchError as error:
             raise UsageError(f"`{kernel}` cannot be used: {error}") from None
-        return Subject(manifest, Path(kernel), None, _kernels(Path(kernel)), None)
+        kernels = _kernels(Path(kernel))
+        return Subject(manifest, Path(kernel), _source(manifest, kernels), kernels, None)
     from dataclasses import replace
 
     from tilec.frontend import load_kernel
@@ -122,6 +125,21 @@ def _subject(project: str | None, kernel: str, constants: tuple[str, ...], targe
     function = load_kernel(build.kernels / f"{entry.name}.py", values, root=build.root)
     manifest, _ = load_artifact(path)
     return Subject(manifest, path, function, build.kernels, build)
+
+
+def _source(manifest: Manifest, kernels: Path | None) -> Any:
+    """The tile IR of a built artifact, from the kernel's file in its project; None if the file now gives another, or none."""
+    path = None if kernels is None else kernels / f"{manifest.kernel}.py"
+    if path is None or kernels is None or not path.is_file():
+        return None
+    from tilec.frontend import load_kernel
+    from tilec.ir.text.printer import print_function
+
+    with contextlib.suppress(CompileError):
+        function = load_kernel(path, manifest.constants, root=kernels.parent)
+        if sha256(print_function(function).encode()).hexdigest() == manifest.digests.get("tir"):
+            return function
+    return None
 
 
 def _kernels(artifact: Path) -> Path | None:

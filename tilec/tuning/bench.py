@@ -24,6 +24,7 @@ from tilec.project.trial.launches import Contract, LaunchValuesError, Stored, ra
 from tilec.project.trial.trial import NoReference, reference_inputs, reference_results
 from tilec.runtime import TRUSTED, Device, DeviceArray, Kernel, LaunchError, Plan, load
 from tilec.runtime.driver import L2_BYTES
+from tilec.target.dtypes import numpy_dtype
 from tilec.tuning.clock import Starts, timed
 from tilec.tuning.records import Shape, Time
 
@@ -258,11 +259,12 @@ def _open_dims(contract: Contract, values: Mapping[str, int]) -> dict[str, int]:
 
 
 def widened(spec: TensorSpec, storage: NDArray[Any]) -> NDArray[Any]:
-    """Storage as a NumPy dtype with the same values. NoReference for 8-bit floats, which NumPy lacks."""
+    """Storage as a NumPy dtype with the same values. NoReference for 8-bit floats without ml_dtypes, which has them."""
     dtype = DTYPES[spec.dtype]
     if spec.dtype == "bf16":
         return (storage.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    if dtype.extension:
-        raise NoReference(f"NumPy has no {spec.dtype}")
-    values = storage.view(dtype.numpy)
+    try:
+        values = storage.view(numpy_dtype(dtype))
+    except ImportError:
+        raise NoReference(f"NumPy has no {spec.dtype}; install ml_dtypes") from None
     return values.astype(np.float32) if dtype.is_float else values

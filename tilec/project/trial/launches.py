@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tilec.artifact.records import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, parameter_specs
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES, MAX_DIM
+from tilec.target.dtypes import numpy_dtype
 
 if TYPE_CHECKING:
     from tilec.ir.core import Function
@@ -255,17 +256,17 @@ class Stored:
 
 
 def random_values(random: np.random.Generator, spec: TensorSpec, count: int, stored: Stored) -> NDArray[Any]:
-    """Random storage of `count` elements for a tensor; integers satisfy `stored`."""
+    """Random storage of `count` elements for a tensor: normal floats, and integers of the whole range of `stored`."""
     dtype = DTYPES[spec.dtype]
-    if dtype.is_float and not dtype.extension:
-        return random.normal(size=count).astype(dtype.numpy)
-    if spec.dtype == "bf16":
+    if spec.dtype == "bf16":  # without ml_dtypes, so that a machine with the launcher alone can time its kernels
         return (random.normal(size=count).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     if dtype.is_float:
-        return random.integers(0, 0x70, count).astype(np.uint8)
+        return random.normal(size=count).astype(np.float32).astype(numpy_dtype(dtype)).view(dtype.storage)
     if dtype.kind == "b":
         return _integers(random, Stored(0, 2), count).astype(np.uint8)
-    return _integers(random, stored, count).astype(dtype.numpy)
+    low, high = dtype.integer_range()
+    held = replace(stored, low=max(low, stored.low), high=min(high + 1, stored.high))
+    return _integers(random, held, count).astype(dtype.numpy)
 
 
 def _integers(random: np.random.Generator, stored: Stored, count: int) -> NDArray[Any]:
@@ -277,5 +278,5 @@ def _integers(random: np.random.Generator, stored: Stored, count: int) -> NDArra
     if stored.distinct:
         found = random.permutation(np.arange(low, high))[:count]
     else:
-        found = random.integers(low, high if stored.sorted else min(high, low + 127), count)
+        found = random.integers(low, high, count)
     return np.sort(found) if stored.sorted else found
