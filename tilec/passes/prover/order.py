@@ -70,7 +70,7 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
         f"write the elements of `{read.name}` first, in the same block",
     )
     found = findings.ladder.admitted(found) if found is not None else None
-    # A write at an unknown place may be the one that the read needs, and a value that a loop carries may be another one.
+    # A write at an unknown place may write what the read needs, and what a loop carries may differ from the solution.
     if (
         found is None
         or not all_known
