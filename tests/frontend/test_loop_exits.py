@@ -59,7 +59,7 @@ def bodies(draw: st.DrawFn, depth: int = 2, variable: str = "i") -> list[str]:
         elif kind == "unsafe":
             lines += ['with unsafe("a test"):', *branch()]
         else:
-            inner = f"{variable}{len(lines)}"  # after a loop the name of its variable has no value
+            inner = f"{variable}_{len(lines)}"  # after a loop the name of its variable has no value
             lines += [f"for {inner} in range({draw(st.integers(0, 3))}):"]
             lines += [f"    {line}" for line in draw(bodies(depth - 1, inner))]
     return lines
