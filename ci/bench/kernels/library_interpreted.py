@@ -129,7 +129,7 @@ def trained(steps: int) -> dict[str, list[float]]:
 
 
 def _differences(curves: dict[str, list[float]]) -> dict[str, float]:
-    """Mean differences from PyTorch's curve: of the library's, and of the one that is rounded elsewhere."""
+    """Mean differences from PyTorch's curve: of the curves of the library and of other roundings."""
     if not curves:
         return {}
     from ci.bench.kernels.training_runs import LIBRARY, PYTORCH, ROUNDED, apart
