@@ -22,9 +22,11 @@ import ast
 import hashlib
 import json
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -165,10 +167,20 @@ class Digests:
         """The relevant files of a path, sorted; UnknownDigest if there are none."""
         top = self.root / path
         found = [top] if top.is_file() else sorted(top.rglob("*"))
-        found = [file for file in found if file.is_file() and file.suffix not in WORDS and "__pycache__" not in file.parts]
+        found = [file for file in found if file.is_file() and file.suffix not in WORDS and not self._is_ignored(file)]
         if not found:
             raise UnknownDigest(f"`{path}` has no source")
         return iter(found)
+
+    def _is_ignored(self, file: Path) -> bool:
+        return "__pycache__" in file.parts or not self._ignored.isdisjoint([file, *file.parents])
+
+    @cached_property
+    def _ignored(self) -> frozenset[Path]:
+        """Files and folders that git ignores, such as built artifacts; none outside a checkout."""
+        command = ["git", "-C", str(self.root), "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return frozenset(self.root / name for name in done.stdout.split("\0") if name)
 
     def _content(self, file: Path, docstrings: bool) -> bytes:
         key = file, docstrings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ def test_another_program_has_another_digest(edit: str, repository: Path) -> None
     assert now.of("source:tilec") != before["source:tilec"]
     assert now.of("source:tilec/judge.py") != before["source:tilec/judge.py"]
     assert now.of("source:other") == before["source:other"]
+
+
+def test_built_files_that_git_ignores_do_not_count(repository: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    write(repository / ".gitignore", "/tilec/artifacts/\n")
+    before = Digests(repository).of("source:tilec")
+    write(repository / "tilec/artifacts/build/add.json", "{}")
+    assert Digests(repository).of("source:tilec") == before
+    write(repository / "tilec/new.json", "{}")  # not yet added
+    assert Digests(repository).of("source:tilec") != before
 
 
 MOVED = {

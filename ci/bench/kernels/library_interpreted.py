@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ci.bench import front, markdown
 from ci.bench.front import Outcome
-from ci.bench.kernels.training import FARTHER
 
 if TYPE_CHECKING:
     from ci.bench.kernels.library_problems import Problem
@@ -71,6 +70,7 @@ def measure(options: argparse.Namespace) -> Outcome:
 
     interpreted_ops.install()
     from ci.bench.kernels.library_problems import PROBLEMS, torch
+    from ci.bench.kernels.training_runs import FARTHER
 
     rows: list[Row] = []
     tried = set[tuple[Any, ...]]()
@@ -100,7 +100,7 @@ def checked(problem: Problem, sizes: dict[str, int], *, backward: bool) -> Row:
     row = Row(problem.function, "gradients" if backward else "results", shown)
     try:
         row.error = problem.error(sizes, backward=backward)
-        row.compiled = all(_same_compiled(problem, sizes, backward, dynamic=dynamic) for dynamic in (False, True))
+        row.compiled = _same_compiled(problem, sizes, backward)
         if not row.compiled:
             row.problem = "other bits when compiled"
     except Exception as error:  # a failure of one function only affects its rows
@@ -109,14 +109,19 @@ def checked(problem: Problem, sizes: dict[str, int], *, backward: bool) -> Row:
     return row
 
 
-def _same_compiled(problem: Problem, sizes: dict[str, int], backward: bool, *, dynamic: bool) -> bool:
+def _same_compiled(problem: Problem, sizes: dict[str, int], backward: bool) -> bool:
+    """Whether the function gives the bits of eager mode when it is compiled for fixed and for dynamic shapes."""
     from ci.bench.kernels.library_problems import torch
 
-    torch.compiler.reset()
-    compiled = torch.compile(problem.ours, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     given = problem.inputs(sizes, 1)
-    eager, other = (problem.run(one, problem.copied(given), backward=backward) for one in (problem.ours, compiled))
-    return all(torch.equal(one, two) for one, two in zip(eager, other, strict=True))
+    eager = problem.run(problem.ours, problem.copied(given), backward=backward)
+    for dynamic in (False, True):
+        torch.compiler.reset()
+        compiled = torch.compile(problem.ours, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+        found = problem.run(compiled, problem.copied(given), backward=backward)
+        if not all(torch.equal(one, other) for one, other in zip(found, eager, strict=True)):
+            return False
+    return True
 
 
 def trained(steps: int) -> dict[str, list[float]]:
@@ -129,7 +134,7 @@ def trained(steps: int) -> dict[str, list[float]]:
 
 
 def _differences(curves: dict[str, list[float]]) -> dict[str, float]:
-    """Mean differences from PyTorch's curve: of the library's, and of the one that is rounded elsewhere."""
+    """Mean differences from PyTorch's curve: of the curves of the library and of other roundings."""
     if not curves:
         return {}
     from ci.bench.kernels.training_runs import LIBRARY, PYTORCH, ROUNDED, apart

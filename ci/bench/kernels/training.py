@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any, Final
+from typing import Any
 
 from ci.bench import markdown
 from ci.bench.front import Outcome
-
-FARTHER: Final = 4.0
-"""Mean difference of two curves in units of what other roundings make."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Outcome:
     """Train, compare and time."""
-    from ci.bench.kernels.training_runs import LIBRARY, PYTORCH, ROUNDED, Size, apart, texts, torch, train, words
+    from ci.bench.kernels.training_runs import FARTHER, LIBRARY, PYTORCH, ROUNDED, Size, apart, texts, torch, train, words
 
     size = Size()
     batches = texts(size, options.steps)

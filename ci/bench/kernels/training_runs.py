@@ -16,6 +16,8 @@ from tilec import kernels  # noqa: E402  after torch, so that its ops are PyTorc
 functional: Any = torch.nn.functional
 
 RATE: Final = 3e-4
+FARTHER: Final = 4.0
+"""Mean difference of two curves that is allowed, in units of what other roundings make."""
 LIBRARY, PYTORCH, ROUNDED = "library", "PyTorch", "PyTorch, other roundings"
 """The ways of `words`."""
 TIMED: Final = 50

@@ -4,7 +4,7 @@ A lease appears with its contents in one step: it is written under a temporary n
 exists (`link(2)`). Renewal renames a new file over it. So no builder ever reads a lease that is empty or half written.
 
 Of several builders that read an expired lease, the holder of a second lease, `lease-<key>-next`, replaces it, and only if its
-text has not changed since. A holder that stops between reading its own lease and renewing it, for longer than the rest
+text is still the same. A holder that stops between reading its own lease and renewing it, for longer than the rest
 of the lease, is not noticed: work is then done twice.
 """
 
