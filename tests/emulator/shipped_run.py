@@ -21,9 +21,11 @@ from tilec.target.targets import MAIN_TARGETS, TARGETS, Target
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel at one size: the function as written, its launch information from lowering, its schedule, and its PTX."""
+    """A kernel at one size: the function as written and as scheduled, its launch information from lowering, its schedule, and
+    its PTX."""
 
     function: Function
+    scheduled: Function
     lowered: Lowered
     schedule: Schedule
     ptx: str
@@ -54,15 +56,16 @@ def compiled(name: str, number: int, arch: str) -> Compiled:
     size, target = shipped_launches.SIZES[name][number], target_named(arch)
     entry, constants = _specialisation(name, size, target)
     schedule = choose(shipped.load(name, constants), target, merged(entry.overrides(constants), target))
-    lowered = lower(shipped.prepared(name, target, constants), target, min_blocks=schedule.blocks)
+    scheduled = shipped.prepared(name, target, constants)
+    lowered = lower(scheduled, target, min_blocks=schedule.blocks)
     function = shipped.load(name, constants)
     env = shipped_launches.launch_values(function, size)
-    return Compiled(function, lowered, schedule, to_ptx(lowered.mlir, target), env, target)
+    return Compiled(function, scheduled, lowered, schedule, to_ptx(lowered.mlir, target), env, target)
 
 
 def emulate(kernel: Compiled, arrays: dict[str, Any], *, seed: int = 0, text: str | None = None, **more: Any) -> Report:
-    """A launch; `text` replaces the PTX."""
-    described = manifest(kernel.function, kernel.lowered, kernel.target, kernel.schedule)
+    """A launch; `text` replaces the PTX. Tensors have the alignment that the schedule requires of them."""
+    described = manifest(kernel.scheduled, kernel.lowered, kernel.target, kernel.schedule)
     return launch.emulate(kernel.ptx if text is None else text, described, arrays, kernel.env, seed=seed, **more)
 
 
