@@ -122,7 +122,7 @@ class BoundedRun(BlockRun):
             case ops.Permute():
                 return bounds[0].transpose(op.axes)
             case ops.Butterfly():
-                return bounds[0].take(np.bitwise_xor(np.arange(shape[op.axis]), op.mask), op.axis)
+                return bounds[0].take([position ^ op.mask for position in range(shape[op.axis])], op.axis)
             case _ if not op.result.tile.dtype.is_float:
                 return np.zeros(shape)
             case _:
