@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from tilec.artifact.records import Manifest, to_json
 from tilec.audit import emulation, launches
 from tilec.audit.emulation import emulated
 from tilec.codegen import to_ptx
+from tilec.frontend.build import load_kernel
 from tilec.ir.text.parser import parse_function
 from tilec.lowering import lower
+from tilec.passes.schedule import prepare
 from tilec.target.targets import TARGETS
 
 pytest.importorskip("tilec.emulator")
@@ -47,6 +50,21 @@ def test_right_code_is_clean_and_agrees_with_the_interpreter(name: str) -> None:
     assert found["coverage"] > 0.8
     assert found["instructions"] > 1000
     assert found == emulation_of(manifest, ptx)
+
+
+@pytest.mark.parametrize("factor", ["2.0", "3.0"])
+def test_tensors_with_gaps_are_compared_element_by_element(factor: str, tmp_path: Path) -> None:
+    source = samples.KERNELS / "strided_scale.py"
+    launched = tmp_path / source.name
+    launched.write_text(source.read_text(encoding="utf-8").replace("2.0 *", f"{factor} *"), encoding="utf-8")
+    function = load_kernel(source, {"BLOCK": 64}, root=samples.KERNELS)
+    lowered = lower(prepare(load_kernel(launched, {"BLOCK": 64}, root=tmp_path), SM_90), SM_90)
+    data = samples.manifest_data(function, b"", b"")
+    data |= {"abi": to_json(lowered.abi), "block": lowered.num_threads, "entry": lowered.entry}
+    found = emulated(manifest_from_json(data), function, to_ptx(lowered.mlir, SM_90), launches=4, seeds=1)
+    assert found["status"] == "clean"
+    assert any(row["values"]["OC"] > 1 for row in found["launches"])
+    assert [row["differs"] for row in found["launches"]] == [["out"] if factor == "3.0" else []] * len(found["launches"])
 
 
 def test_a_wrong_value_is_seen_by_the_comparison() -> None:

@@ -37,7 +37,7 @@ def test_the_tile_ir_after_every_pass(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--after", "stagin"), "no pass `stagin`; the passes are canonicalize, pairs, dependency-wait, "),
+        (("--after", "stagin"), "no pass `stagin`; the passes are networks, canonicalize, pairs, dependency-wait, "),
         (("--after", "stagin"), "did you mean `staging`?"),
         (("--after", "dependency_wait"), "did you mean `dependency-wait`?"),
         (("--after", "staging", "--stage", "ptx"), "leave one out"),

@@ -197,7 +197,7 @@ class Maker:
         b = r.choice(same) if r.random() < 0.5 else self.constant(dtype)
         form = r.random()
         if form < 0.5:
-            kinds = [kind for kind in ops.BINARY_KINDS if kind not in ("div", "pow")]
+            kinds = [kind for kind in ops.BINARY_KINDS if kind not in ("div", "pow", "fast_pow")]
             self.add(ops.Binary(kind=r.choice(kinds), operands=[a, b]), a.tile)
         elif form < 0.6:
             self.add(ops.Unary(kind=r.choice(("neg", "abs", "not")), operands=[a]), a.tile)

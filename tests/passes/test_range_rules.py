@@ -28,7 +28,7 @@ from tilec.passes.analysis.ranges import RangeAnalysis, unwrapped
 MODULES = (ops, launch_ops, pair_ops, staging_ops, store_ops, sync_ops)
 EXTENT = 3
 INTEGER_UNARY = [kind for kind in ops.UNARY_KINDS if kind not in ops.FLOAT_UNARY]
-INTEGER_BINARY = [kind for kind in ops.BINARY_KINDS if kind not in ("div", "pow")]
+INTEGER_BINARY = [kind for kind in ops.BINARY_KINDS if kind not in ("div", "pow", "fast_pow")]
 BY_OTHERS = {"block_id", "num_blocks", "dim", "launched_blocks", "grid_extent", "cluster_rank", "for", "if", "select"}
 """Operations whose values come from a launch or control flow; see `tests/passes/test_ranges_of_control.py`."""
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilec.artifact.records import Manifest
 from tilec.audit.contract import contract_of
-from tilec.audit.launches import Array, Case, contents, edge_launches
+from tilec.audit.launches import Array, Case, contents, edge_launches, elements, stored
 from tilec.ir.core import Function
 from tilec.ir.facts.order import order_dependent
 
@@ -78,8 +78,9 @@ def _launch(
         return {**row, "skipped": "no contents satisfy the value checks"}
     scalars: dict[str, int | float] = {spec.name: case.values.get(spec.name, 0.5) for spec in manifest.scalars}
     limits = emulator.Limits(instructions=INSTRUCTIONS)
+    tensors = {spec.name: stored(spec, arrays[spec.name], case.values) for spec in manifest.tensors}
     try:
-        report = emulator.emulate(module, manifest, arrays, {**case.values, **scalars}, seed=seed, limits=limits)
+        report = emulator.emulate(module, manifest, tensors, {**case.values, **scalars}, seed=seed, limits=limits)
     except MemoryError as error:
         return {**row, "stopped": str(error) or "it needs more memory than is available"}
     for line, count in report.statistics["lane_counts"].items():
@@ -95,16 +96,20 @@ def _launch(
     if compare:
         if unordered := order_dependent(function):
             row["not_compared"] = sorted(unordered)
-        row["differs"] = _differences(function, arrays, scalars, case, report.tensors)
+        launched, found = (
+            {spec.name: elements(spec, given[spec.name], case.values) for spec in manifest.tensors}
+            for given in ({name: array.copy() for name, array in tensors.items()}, report.tensors)
+        )
+        row["differs"] = _differences(function, launched, scalars, case, found)
     return row
 
 
 def _differences(
-    function: Function, arrays: dict[str, Array], scalars: dict[str, int | float], case: Case, found: dict[str, Array]
+    function: Function, expected: dict[str, Array], scalars: dict[str, int | float], case: Case, found: dict[str, Array]
 ) -> list[str]:
-    """Tensors whose contents differ from the interpreter's by more than rounding, and not by the order of atomics."""
+    """Tensors whose contents differ from the interpreter's by more than rounding, and not by the order of atomics. `expected` has
+    the contents at the launch; the interpreter changes them."""
     interpreter: Any = import_module("tilec.interpreter")
-    expected = {name: array.copy() for name, array in arrays.items()}
     dims = {name: case.values[name] for name in function.dims}
     try:
         interpreter.run(function, expected, scalars, dims=dims)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ ODD: Final = 5
 """Minimum number of loop iterations."""
 SMALL: Final = (1, 2, 3, 4, 8, 16, 32, 64, 128, 512, 2048, 16384, 1 << 18)
 """Bounds on unconstrained sizes, tried in this order."""
+STEPS: Final = (256, 4096, 1 << 16, 1 << 18)
+"""Bounds on strides, tried in this order for each bound on sizes: a stride is about the product of the extents inside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +192,11 @@ def _solve(manifest: Manifest, contract: Contract, minimums: dict[str, int], rea
     facts += host.definitions.facts
     wanted: list[Term] = [host.symbol(name) >= value for name, value in minimums.items()]
     reason = f"the contract allows no sizes below {SMALL[-1]} for it"
-    for bound in SMALL:
-        bounded = [_bounded(host.symbol(name), max(bound, minimums.get(name, 0) + bound - 1)) for name in contract.symbols]
+    strides = {name for spec in manifest.tensors for expr in spec.strides or () for name in expr.symbols()}
+    for bound, step in product(SMALL, STEPS if strides else STEPS[:1]):
+        sizes = {name: max(bound, minimums.get(name, 0) + bound - 1) for name in contract.symbols}
+        sizes |= {name: max(step, size) for name, size in sizes.items() if name in strides}
+        bounded = [_bounded(host.symbol(name), size) for name, size in sizes.items()]
         result = smt.check([*facts, *wanted, *bounded], Budget(SIZE_STEPS))
         if result.verdict == "found":
             return {name: result.model.get(name, max(0, low)) for name, (low, _) in contract.symbols.items()}
@@ -215,13 +221,17 @@ def _too_large(manifest: Manifest, values: dict[str, int]) -> str:
 
 
 def _extent(manifest: Manifest, values: dict[str, int]) -> tuple[int, int]:
-    """Number of blocks of a launch, and of elements of all its tensors."""
+    """Number of blocks of a launch, and of elements of all its tensors, gaps between them included."""
     blocks = prod(axis.evaluate(values) for axis in manifest.grid)
-    return blocks, sum(_elements(spec, values) for spec in manifest.tensors)
+    return blocks, sum(_span(spec, values) for spec in manifest.tensors)
 
 
-def _elements(spec: TensorSpec, values: dict[str, int]) -> int:
-    return prod(dim.evaluate(values) for dim in spec.dims)
+def _span(spec: TensorSpec, values: dict[str, int]) -> int:
+    """Number of elements from the first to the last in memory."""
+    shape = [dim.evaluate(values) for dim in spec.dims]
+    if spec.strides is None:
+        return prod(shape)
+    return 1 + sum((extent - 1) * stride.evaluate(values) for extent, stride in zip(shape, spec.strides, strict=True))
 
 
 def contents(manifest: Manifest, values: dict[str, int], seed: int) -> dict[str, Array] | None:
@@ -239,8 +249,26 @@ def contents(manifest: Manifest, values: dict[str, int], seed: int) -> dict[str,
             array = _in_order(array, (low, high) if any(check.ends for check in checks) else None)
         if array is None:
             return None
-        arrays[spec.name] = array if spec.strides is None else _strided(array, spec, values)
+        arrays[spec.name] = array
     return arrays
+
+
+def stored(spec: TensorSpec, array: Array, values: dict[str, int]) -> Array:
+    """An array as a tensor has it in memory at the strides of a launch: flat, from the first element to the last, with zeros in
+    the gaps. Without strides it is the array itself."""
+    if spec.strides is None:
+        return array
+    flat = np.zeros(_span(spec, values), array.dtype)
+    elements(spec, flat, values)[...] = array
+    return flat
+
+
+def elements(spec: TensorSpec, flat: Array, values: dict[str, int]) -> Array:
+    """The elements of a tensor in its shape, out of what `stored` returns; a view of it."""
+    if spec.strides is None:
+        return flat
+    shape = [dim.evaluate(values) for dim in spec.dims]
+    return np.lib.stride_tricks.as_strided(flat, shape, [stride.evaluate(values) * flat.itemsize for stride in spec.strides])
 
 
 def _filled(
@@ -276,13 +304,3 @@ def _in_order(array: Array, ends: tuple[int | None, int | None] | None) -> Array
     ordered[0], ordered[-1] = ends[0], ends[1] - 1
     return ordered if ends[0] == ordered[0] else None
 
-
-def _strided(array: Array, spec: TensorSpec, values: dict[str, int]) -> Array:
-    """The same elements at the strides of the launch, in a buffer of their span."""
-    assert spec.strides is not None
-    strides = [stride.evaluate(values) for stride in spec.strides]
-    span = 1 + sum((extent - 1) * stride for extent, stride in zip(array.shape, strides, strict=True))
-    flat = np.zeros(span, array.dtype)
-    view = np.lib.stride_tricks.as_strided(flat, array.shape, [stride * array.itemsize for stride in strides])
-    view[...] = array
-    return view

@@ -73,7 +73,7 @@ class Replay:
 def replays(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> Iterator[Replay]:
     """Runs of the launch that a solution describes, one for each of `FILLS` if a loop-carried value depends on memory."""
     unknown = [atom for instance in instances for atom in _assumed_in(index, found, instance)]
-    carried = any(is_carried(index.sources[atom]) for atom in unknown)
+    carried = any(is_carried(index.function, index.sources[atom]) for atom in unknown)
     for fill in range(FILLS) if carried else (None,):
         memory = _Memory(index, found, fill)
         replay = _replayed(index, found, instances, memory)
@@ -96,7 +96,7 @@ def _replayed(index: IndexTerms, found: Assignment, instances: Sequence[Instance
         tiles = _Run(index.function, sizes, block, iterations, memory).tiles()
         for atom in unknown:
             number = _element(index, atom, tiles, found)
-            complete &= number is not None or not is_carried(index.sources[atom])
+            complete &= number is not None or not is_carried(index.function, index.sources[atom])
             if number is not None and number != found[atom]:
                 numbers[atom] = number
                 learned.append(terms.disjunction((*other_point, terms.eq(terms.of(atom), number))))
@@ -108,7 +108,7 @@ def _assumed_in(index: IndexTerms, found: Assignment, instance: Instance) -> lis
     return [atom for atom in _atoms(instance) if atom.kind is Kind.OPAQUE and atom in found and atom in index.sources]
 
 
-def is_carried(value: Value) -> bool:
+def is_carried(function: Function, value: Value) -> bool:
     """Whether a value is one that a loop carries, or is computed from such values."""
     pending, seen = [value], set[Value]()
     while pending:
@@ -117,7 +117,9 @@ def is_carried(value: Value) -> bool:
         if one in seen or owner is None:
             continue
         seen.add(one)
-        if isinstance(owner, For) or (isinstance(owner, Block) and len(owner.arguments) > 1 and one is not owner.arguments[0]):
+        if isinstance(owner, For):
+            return True
+        if isinstance(owner, Block) and owner is not function.body and one is not owner.arguments[0]:
             return True
         if isinstance(owner, Op):
             pending += owner.operands

@@ -100,7 +100,7 @@ def _check_shared(function: Function, target: Target) -> None:
 
 
 _LOADS: Final[dict[type[Op], type[Op]]] = {
-    ScratchStore: ScratchLoad, ReduceStore: ReduceCombine, ButterflyStore: ButterflyLoad,
+    ScratchStore: ScratchLoad, ScratchStoreOwned: ScratchLoad, ReduceStore: ReduceCombine, ButterflyStore: ButterflyLoad,
 }  # fmt: skip
 """Stores into scratch, each with the operation that loads what it stored."""
 
