@@ -41,6 +41,18 @@ def test_a_card_that_nobody_measured_says_so(capsys: pytest.CaptureFixture[str])
     assert "RTX 5090; the model was never compared with a measurement on it" in out and "mma_sync" in out
 
 
+def test_strides_that_are_not_given_leave_no_gaps(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "attention_delta", "-c", "E=bf16,D=64,BM=64", "--project", str(ROOT / "tilec" / "kernels")
+    dims = {"B": 2, "T": 100, "HKV": 4, "G": 2}
+    for given, strides in [
+        ({}, {"OG": 64, "OH": 2 * 64, "OT": 4 * 2 * 64, "OB": 100 * 4 * 2 * 64}),
+        ({"OT": 1024}, {"OG": 64, "OH": 2 * 64, "OT": 1024, "OB": 100 * 4 * 2 * 64}),
+    ]:
+        text = ",".join(f"{name}={value}" for name, value in {**dims, **given}.items())
+        assert commands.run(["estimate", *rows, "--dims", text, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["launch"] == {**dims, **strides}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

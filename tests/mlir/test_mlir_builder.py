@@ -184,8 +184,14 @@ def _every_operation(out: Builder, pointer: SsaValue, number: SsaValue) -> None:
     )
     (final,) = out.loop(out.constant(0), 8, 1, [count], lambda index, h: [out.shl(h[0], 1)])
     assert out.loop(out.constant(0), 8, number, [], lambda index, h: h) == []
-    bounds = out.constant(0), number, out.constant(2)
-    _, final = out.loop_while(*bounds, [condition, final], 0, lambda index, h: [out.compare("slt", h[1], index), out.add(h[1], 1)])
+    _, final = out.loop_while(
+        out.constant(0),
+        number,
+        out.constant(2),
+        [condition, final],
+        0,
+        lambda index, h: [out.compare("slt", h[1], index), out.add(h[1], 1)],
+    )
     with out.where(condition):
         out.store(out.extract(pair, 1), out.offset(pointer, 8), alignment=2)
     with out.where(None):

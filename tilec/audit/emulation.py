@@ -107,8 +107,8 @@ def _launch(
 def _differences(
     function: Function, expected: dict[str, Array], scalars: dict[str, int | float], case: Case, found: dict[str, Array]
 ) -> list[str]:
-    """Tensors whose contents differ from the interpreter's by more than rounding, and not by the order of atomics. `expected` has
-    the contents at the launch; the interpreter changes them."""
+    """Tensors whose contents differ from the interpreter's by more than rounding, and not by the order of atomics. `expected`
+    has the contents at the launch; the interpreter changes them."""
     interpreter: Any = import_module("tilec.interpreter")
     dims = {name: case.values[name] for name in function.dims}
     try:

@@ -303,4 +303,3 @@ def _in_order(array: Array, ends: tuple[int | None, int | None] | None) -> Array
         return ordered
     ordered[0], ordered[-1] = ends[0], ends[1] - 1
     return ordered if ends[0] == ordered[0] else None
-

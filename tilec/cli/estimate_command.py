@@ -23,6 +23,7 @@ from tilec.diagnostics.diagnostic import CompileError
 if TYPE_CHECKING:
     from tilec.cost_model.cards import Card
     from tilec.cost_model.estimate import Estimate
+    from tilec.ir.core import Function
     from tilec.project.read.plan import Planned
     from tilec.tuning.prediction import Scheduled
 
@@ -77,7 +78,8 @@ def _scheduled(project: str | None, kernel: str, constants: tuple[str, ...], car
 
 
 def _values(made: Scheduled, dims: str) -> dict[str, int | float]:
-    """The launch values: those given, and 1 for floats that are not. UsageError if one is missing or not allowed."""
+    """The launch values: those given, and for the rest 1 for floats and strides without gaps. UsageError if one is missing or
+    not allowed."""
     from tilec.ir.types import TileType
     from tilec.project.trial.launches import LaunchValuesError, given_values
 
@@ -93,11 +95,28 @@ def _values(made: Scheduled, dims: str) -> dict[str, int | float]:
     if missing:
         raise UsageError(f"`--dims` leaves {', '.join(f'`{name}`' for name in missing)} open")
     values: dict[str, int | float] = {**given, **dict.fromkeys(floats, 1.0)}
+    values = {**_strides_without_gaps(function, {name: int(value) for name, value in given.items()}), **values}
     integer_values = {name: int(value) for name, value in values.items() if name not in floats}
     for one in function.requires:
         if not one.condition.evaluate(integer_values):
             raise UsageError(f"the kernel requires {one.condition}")
     return values
+
+
+def _strides_without_gaps(function: Function, dims: dict[str, int]) -> dict[str, int]:
+    """Strides by name, of tensors whose elements follow each other."""
+    from tilec.ir.types import TensorType
+
+    strides: dict[str, int] = {}
+    for tensor in (parameter.value.type for parameter in function.parameters):
+        if not isinstance(tensor, TensorType) or tensor.strides is None:
+            continue
+        step = 1
+        for dim, stride in reversed(list(zip(tensor.dims, tensor.strides, strict=True))):
+            if stride.op == "sym":
+                strides[stride.name] = step
+            step *= dim.evaluate(dims)
+    return strides
 
 
 def _data(made: Scheduled, card: Card, values: Mapping[str, int | float], found: Estimate) -> dict[str, Any]:

@@ -264,7 +264,8 @@ def _computed(findings: Findings, cover: Cover) -> bool:
     """Whether a cover has unknowns with one value that the prover does not know: those that do not depend on memory, and those
     that a loop carries, which start with a number before any memory is read."""
     sources = (findings.index.sources.get(a) for a in terms.closure(cover) if a.kind is Kind.OPAQUE and a.varies)
-    return any(value is not None and (is_carried(findings.index.function, value) or not _from_memory(findings, value)) for value in sources)
+    function = findings.index.function
+    return any(value and (is_carried(function, value) or not _from_memory(findings, value)) for value in sources)
 
 
 def _from_memory(findings: Findings, value: Value) -> bool:
