@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ACCESSES = {"load": 1, "store": 1, "gather": 1, "scatter": 1, "atomic_add": 1, "atomic_max": 1, "atomic_min": 1}
+ATOMICS = ("add", "max", "min", "and", "or", "xor", "exchange", "cas")
+ACCESSES = {"load": 1, "store": 1, "gather": 1, "scatter": 1, **{f"atomic_{kind}": 1 for kind in ATOMICS}}
 """Functions with an index argument, and its position."""
 
 
@@ -102,7 +103,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[str, str, Change]]:
 
 
 def _access_changes(call: ast.Call, location: str, names: list[str]) -> Iterator[tuple[str, str, Change]]:
-    index_arguments = [keyword.value for keyword in call.keywords if keyword.arg == "offset"]
+    index_arguments = [keyword.value for keyword in call.keywords if keyword.arg in ("offset", "at")]
     if not index_arguments and len(call.args) > ACCESSES[word(call.func)]:
         index_arguments = [call.args[1]]
     for index in index_arguments:

@@ -4,23 +4,50 @@ real launches."""
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tests import shipped
 from tests.mutation.generate import Mutant
-from tests.shipped_launches import SIZES, expected, launch_values, make_arrays
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Function
 from tilec.ir.text.printer import print_function
-from tilec.passes.prover import prove
+from tilec.passes.prover import Proofs, prove
+from tilec.project.read.models import Constant
 
-Size = dict[str, float | str]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Arguments of a launch, and the results of the kernel's reference by tensor, computed when called; empty without one."""
+
+    arrays: dict[str, Array]
+    scalars: Mapping[str, float]
+    dims: Mapping[str, int]
+    expected: Callable[[], Mapping[str, Any]]
+
+
+class Kernels(Protocol):
+    """A folder of kernels, with the specialisations and launches at which their mutants are judged."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def specialisations(self, kernel: str) -> Sequence[Mapping[str, Constant]]:
+        """Constants of a kernel; each is proven and launched."""
+        ...
+
+    def launches(self, function: Function, proofs: Proofs, number: int) -> Iterator[Launch]:
+        """Launches of an accepted mutant at specialisation `number`; none if its contract allows none."""
+        ...
 
 
 @dataclass
@@ -34,25 +61,24 @@ class Verdict:
     problems: list[str] = field(default_factory=list[str])
 
 
-def judge(mutant: Mutant) -> Verdict:
-    """Proves it at every specialisation that the launches use, then runs accepted ones."""
-    accepted: list[tuple[Size, Function]] = []
+def judge(mutant: Mutant, kernels: Kernels) -> Verdict:
+    """Proves it at every specialisation, then runs accepted ones."""
+    accepted: list[tuple[int, Function, Proofs]] = []
     changed = False
-    for size in SIZES[mutant.kernel]:
-        function = _load(mutant, size)
+    for number, constants in enumerate(kernels.specialisations(mutant.kernel)):
+        function = _load(mutant, kernels.folder, constants)
         if isinstance(function, CompileError):
             return _refused(function)
-        if print_function(function) == _original(mutant.kernel, _key(size)):
+        if print_function(function) == _original(mutant.path, tuple(constants.items())):
             continue
         changed = True
         try:
-            prove(function)
+            accepted.append((number, function, prove(function)))
         except CompileError as error:
             return _refused(error)
-        accepted.append((size, function))
     if not changed:
         return Verdict("equivalent")
-    return _run(accepted)
+    return _run(kernels, accepted)
 
 
 def _refused(error: CompileError) -> Verdict:
@@ -60,40 +86,33 @@ def _refused(error: CompileError) -> Verdict:
     return Verdict("refused", codes, any(diagnostic.counterexample is not None for diagnostic in error.diagnostics))
 
 
-def _run(accepted: list[tuple[Size, Function]]) -> Verdict:
+def _run(kernels: Kernels, accepted: list[tuple[int, Function, Proofs]]) -> Verdict:
     outcomes: set[str] = set()
     problems: list[str] = []
-    for size, function in accepted:
-        env = launch_values(function, size)
-        arrays = make_arrays(function, env)
-        scalars = {p.name: env[p.name] for p in function.parameters if p.access is None}
-        dims = {name: int(value) for name, value in env.items() if name in function.dims}
-        before = {name: array.copy() for name, array in arrays.items()}
-        accesses = Accesses(function, arrays)
-        try:
-            run(function, arrays, scalars, dims=dims, accesses=accesses)
-        except InterpreterError as error:
-            if error.block is None:  # the launch violates the mutant's contract
-                outcomes.add("unjudged")
-                continue
-            problems.append(str(error))
-            continue
-        problems += accesses.problems()
-        reference = expected(function, before, env)
-        close = all(
-            np.allclose(arrays[name].astype(np.float64), np.asarray(values, np.float64), rtol=0.05, atol=0.05, equal_nan=True)
-            for name, values in reference.items()
-        )
-        outcomes.add("right" if close else "safe")
+    for number, function, proofs in accepted:
+        for launch in kernels.launches(function, proofs, number):
+            accesses = Accesses(function, launch.arrays)
+            try:
+                run(function, launch.arrays, launch.scalars, dims=launch.dims, accesses=accesses)
+            except InterpreterError as error:
+                if error.block is not None:
+                    problems.append(str(error))
+                continue  # without a block, the launch violates the mutant's contract
+            problems += accesses.problems()
+            reference = launch.expected()
+            close = all(
+                np.allclose(launch.arrays[name].astype(np.float64), np.asarray(values, np.float64), 0.05, 0.05, equal_nan=True)
+                for name, values in reference.items()
+            )
+            outcomes.add("right" if reference and close else "safe")
     if problems:
         return Verdict("false accept", problems=problems)
     return Verdict("safe" if "safe" in outcomes else "right" if "right" in outcomes else "unjudged")
 
 
-def _load(mutant: Mutant, size: Size) -> Function | CompileError:
-    _, constants = shipped.specialisation(mutant.kernel, size)
+def _load(mutant: Mutant, kernels: Path, constants: Mapping[str, Constant]) -> Function | CompileError:
     with tempfile.TemporaryDirectory() as folder:
-        for path in (shipped.ROOT / "kernels_src").glob("*.py"):
+        for path in kernels.glob("*.py"):
             Path(folder, path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
         target = Path(folder, f"{mutant.kernel}.py")
         target.write_text(mutant.text, encoding="utf-8")
@@ -103,10 +122,6 @@ def _load(mutant: Mutant, size: Size) -> Function | CompileError:
             return error
 
 
-def _key(size: Size) -> tuple[tuple[str, float | str], ...]:
-    return tuple(sorted(size.items()))
-
-
 @cache
-def _original(kernel: str, size: tuple[tuple[str, float | str], ...]) -> str:
-    return print_function(shipped.load(kernel, dict(size)))
+def _original(path: Path, constants: tuple[tuple[str, Constant], ...]) -> str:
+    return print_function(load_kernel(path, dict(constants), root=path.parent))

@@ -8,22 +8,24 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from typing import Any, Final
 
 from ci.bench.front import Outcome, names
 from ci.bench.markdown import grid, page
-from ci.evidence import ROOT
 from tests import shipped
 from tests.mutation.generate import Mutant, mutants
-from tests.mutation.judge import judge
+from tests.mutation.judge import Kernels, judge
+from tests.mutation.shipped_kernels import ShippedKernels
 
 OUTCOMES: Final = ("equivalent", "refused", "right", "safe", "unjudged", "false accept")
 
 
-def checked(mutant: Mutant) -> dict[str, Any]:
+def checked(mutant: Mutant, kernels: Kernels) -> dict[str, Any]:
     """The verdict as data."""
-    verdict = judge(mutant)
+    verdict = judge(mutant, kernels)
     return {
         "kernel": mutant.kernel, "kind": mutant.kind, "what": mutant.what, "outcome": verdict.outcome,
         "codes": list(verdict.codes), "counterexample": verdict.counterexample, "problems": verdict.problems[:3],
@@ -37,30 +39,35 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Outcome:
     """Check all mutants; status 1 if the interpreter refutes an accepted one."""
+    return judged("mutations.md", "Mutants of the shipped kernels", shipped.NAMES, ShippedKernels(), options)
+
+
+def judged(name: str, title: str, every: Sequence[str], kernels: Kernels, options: argparse.Namespace) -> Outcome:
+    """The verdicts on all mutants of kernels, with the page `name`."""
     began = time.monotonic()
-    kernels = [name for name in shipped.NAMES if options.only is None or name in options.only]
-    todo = [mutant for name in kernels for mutant in mutants(ROOT / "kernels_src" / f"{name}.py")]
+    chosen = [kernel for kernel in every if options.only is None or kernel in options.only]
+    todo = [mutant for kernel in chosen for mutant in mutants(kernels.folder / f"{kernel}.py")]
     with ProcessPoolExecutor(options.jobs) as pool:
-        records = list(pool.map(checked, todo, chunksize=4))
+        records = list(pool.map(checked, todo, repeat(kernels), chunksize=4))
     wrong = [record for record in records if record["outcome"] == "false accept"]
     for record in wrong:
         print("FALSE ACCEPT", record)
-    pages = {"mutations.md": table(records, time.monotonic() - began)}
+    pages = {name: table(title, records, time.monotonic() - began)}
     return Outcome(records if options.only is None else None, pages, int(bool(wrong)))
 
 
-def table(records: list[dict[str, Any]], seconds: float) -> str:
+def table(title: str, records: list[dict[str, Any]], seconds: float) -> str:
     """The table of results."""
     lines = [
-        "# Mutants of the shipped kernels", "",
+        f"# {title}", "",
         f"{len(records)} mutants, {seconds:.0f} s. Equivalent: the same tile IR. Right and safe: accepted,",
         "and run over all blocks of launches that reach past edges, in bounds and race-free; right ones compute the reference.",
     ]  # fmt: skip
-    for title, key in (("kernel", "kernel"), ("mistake", "kind")):
+    for heading, key in (("kernel", "kernel"), ("mistake", "kind")):
         outcomes = Counter((record[key], record["outcome"]) for record in records)
         values = Counter(record[key] for record in records)
         rows = [(value, count, *(outcomes[value, name] for name in OUTCOMES)) for value, count in values.items()]
-        lines += ["", *grid([title, "mutants", *OUTCOMES], rows)]
+        lines += ["", *grid([heading, "mutants", *OUTCOMES], rows)]
     refused = [record for record in records if record["outcome"] == "refused"]
     shown = sum(record["counterexample"] for record in refused)
     codes = Counter(" ".join(record["codes"]) for record in refused)
