@@ -53,6 +53,27 @@ def add_rms_norm(element: str, hidden: int) -> dict[str, Any]:
     return manifest("add_rms_norm", {"E": element, "H": hidden}, tensors, scalars, ["T"], ["T"], no_alias)
 
 
+ROWS = """import tilec
+from tilec import Dim, In, Out, Strides, bf16, grid, i32
+
+class T(Dim): ''
+class S(Dim): ''
+
+@tilec.kernel
+def rows(x: In[bf16, T, 8, Strides[S, 1]], out: Out[bf16, T, 8], n: i32):
+    grid(T)
+"""
+"""A kernel of a tensor with a stride, and an integer."""
+
+
+def rows() -> dict[str, Any]:
+    """Of the kernel `ROWS`."""
+    tensors = [tensor("x", "in", "bf16", "T", 8) | {"strides": ["S", 1]}, tensor("out", "out", "bf16", "T", 8)]
+    found = manifest("rows", {}, tensors, [{"name": "n", "dtype": "i32"}], ["T"], ["T"], [["x", "out"]])
+    found["abi"].insert(3, {"kind": "stride", "name": "S"})
+    return found
+
+
 def manifest(
     kernel: str, constants: dict[str, Any], tensors: list[dict[str, Any]], scalars: list[dict[str, Any]], dims: list[str],
     grid: list[Any], no_alias: list[list[str]],

@@ -112,26 +112,58 @@ def test_the_contract_is_enforced_on_every_call(
 
 def test_strides_of_a_tensor_that_says_so_are_part_of_the_call(torch: FakeTorch, driver: CopyingDriver, tmp_path: Path) -> None:
     source = tmp_path / "rows.py"
-    source.write_text(
-        "import tilec\nfrom tilec import Dim, In, Out, Strides, bf16, grid, i32\n\n"
-        "class T(Dim): ''\nclass S(Dim): ''\n\n"
-        "@tilec.kernel\ndef rows(x: In[bf16, T, 8, Strides[S, 1]], out: Out[bf16, T, 8], n: i32):\n    grid(T)\n"
-    )
-    tensors = [
-        prebuilt.tensor("x", "in", "bf16", "T", 8) | {"strides": ["S", 1]},
-        prebuilt.tensor("out", "out", "bf16", "T", 8),
-    ]
-    manifest = prebuilt.manifest("rows", {}, tensors, [{"name": "n", "dtype": "i32"}], ["T"], ["T"], [["x", "out"]])
-    manifest["abi"].insert(3, {"kind": "stride", "name": "S"})
-    strided = tilec.op(source, prebuilt=prebuilt.write(tmp_path / "build", manifest))
+    source.write_text(prebuilt.ROWS)
+    strided = tilec.op(source, prebuilt=prebuilt.write(tmp_path / "build", prebuilt.rows()))
     x = torch.empty(4, 8, dtype="bfloat16")
     for stride, number in ((8, 1), (64, 1), (64, 2), (8, 1), (64, 2)):
         x.strides = (stride, 1)
         strided(x, number)
         assert driver.sent[-1][3:] == [struct.pack("<q", stride), struct.pack("<i", number)]
-    with pytest.raises(LaunchError, match="E0912"):
-        strided(x, True)
+    for number in (True, 2**31, -(2**31) - 1, 1.0):
+        with pytest.raises(LaunchError, match="E0912"):
+            strided(x, number)
     assert torch.operators["tilec::rows"].schema == "rows(Tensor x, SymInt n) -> Tensor"
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_integer_that_no_clause_names_costs_no_check(
+    torch: FakeTorch, driver: CopyingDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Each other value of an integer is checked like a first call if a clause of the contract names it, and only then."""
+    source = tmp_path / "rows.py"
+    source.write_text(prebuilt.ROWS)
+    checks = [{"condition": ["<=", "n", 8], "text": "n is at most 8"}] if named else []
+    folder = prebuilt.write(tmp_path / "build", prebuilt.rows() | {"launch_checks": checks})
+    strided = tilec.op(source, prebuilt=folder)
+    first, firsts = type(strided).plan, list[int]()
+    monkeypatch.setattr(
+        type(strided), "plan", lambda self, given, *more: firsts.append(given["n"]) or first(self, given, *more)
+    )
+    x, other = (torch.empty(extent, 8, dtype="bfloat16") for extent in (4, 5))
+    for number in (1, 2, 2, 3, 1):
+        strided(x, number)
+        strided(other, number + 1)
+        assert [sent[4] for sent in driver.sent[-2:]] == [struct.pack("<i", number), struct.pack("<i", number + 1)]
+    assert firsts == ([1, 2, 2, 3, 3, 4] if named else [1, 2])
+    if named:
+        with pytest.raises(LaunchError, match="n is at most 8"):
+            strided(x, 9)
+    else:
+        strided(x, 9)
+
+
+def test_integers_that_constants_may_follow_are_part_of_the_call(
+    torch: FakeTorch, driver: CopyingDriver, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+    source = tmp_path / "rows.py"
+    source.write_text(prebuilt.ROWS)
+    folder = prebuilt.write(tmp_path / "build", prebuilt.rows())
+    strided = tilec.op(source, prebuilt=folder, constants=lambda known: seen.append(known["n"]) or {})
+    x = torch.empty(4, 8, dtype="bfloat16")
+    for number in (1, 2, 1, 2):
+        strided(x, number)
+    assert {*seen} == {1, 2} and len(driver.launches) == 4
 
 
 def test_tensors_may_not_overlap(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 from fake_driver import FakeDriver, argument_bytes
 from launch_contracts import embedding_like, loaded, manifest, tensor, view
 
-from tilec.artifact.records import AbiSlot, Manifest, ScalarSpec, TensorMapSpec
-from tilec.ir.expr import sym
+from tilec.artifact.records import AbiSlot, LaunchCheck, Manifest, ScalarSpec, TensorMapSpec, ValueCheck
+from tilec.ir.expr import binary, const, sym
 from tilec.runtime import TRUSTED, Kernel, LaunchError
-from tilec.runtime.prepared import MAX_PLANS, Prepared
+from tilec.runtime.prepared import MAX_PLANS, Prepared, free_scalars
 
 KINDS = {"a": "f32", "b": "f16", "c": "bf16", "n": "i32", "flag": "bool"}
 SIZES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "bool": 1}
@@ -29,13 +29,14 @@ def kernel_manifest(**changes: Any) -> Manifest:
 
 
 SCALARS = {"a": 0.5, "b": 0.25, "c": 2.0, "n": -7, "flag": True}
+GIVEN = (1.0, 1.0, 1.0, -7, True)
 ARGUMENTS = {"x": view(1 << 12, "f32", (10,)), "out": view(1 << 16, "f32", (10,)), **SCALARS}
 
 
 def prepared(kernel_manifest: Manifest, fresh: tuple[str, ...] = ()) -> tuple[Prepared, Kernel, FakeDriver]:
     driver = FakeDriver()
     kernel = loaded(kernel_manifest, driver)
-    return Prepared(kernel, kernel.plan(ARGUMENTS).checked, fresh), kernel, driver
+    return Prepared(kernel, kernel.plan(ARGUMENTS).checked, fresh, free_scalars(kernel_manifest)), kernel, driver
 
 
 def test_it_passes_the_arguments_of_a_plan() -> None:
@@ -43,17 +44,35 @@ def test_it_passes_the_arguments_of_a_plan() -> None:
     sizes = [
         SIZES[KINDS[slot.name]] if slot.kind == "scalar" else 4 if slot.kind == "dim" else 8 for slot in kernel.manifest.abi
     ]
-    for pointers, floats in (((1 << 12, 1 << 16), (0.5, 0.25, 2.0)), ((1 << 20, 1 << 30), (-1.0, 3.5, float("inf")))):
-        prepared_launch.launch(7, pointers, floats)
+    for pointers, scalars in (
+        ((1 << 12, 1 << 16), (0.5, 0.25, 2.0, -7, True)),
+        ((1 << 20, 1 << 30), (-1.0, 3.5, float("inf"), 2**31 - 1, False)),
+    ):
+        prepared_launch.launch(7, pointers, scalars)
         own_launch = driver.launches[-1]
         sent = argument_bytes(own_launch, sizes)
         pointers_by_name = dict(zip(("x", "out"), pointers, strict=True))
         tensors = {name: replace(ARGUMENTS[name], pointer=pointer) for name, pointer in pointers_by_name.items()}
-        plan = kernel.plan(SCALARS | dict(zip("abc", floats, strict=True)) | tensors)
+        plan = kernel.plan(dict(zip(KINDS, scalars, strict=True)) | tensors)
         plan.launch(7)
         assert sent == argument_bytes(driver.launches[-1], sizes)
         assert replace(own_launch, parameters=0) == replace(driver.launches[-1], parameters=0)
-    assert [spec.name for spec in prepared_launch.floats] == ["a", "b", "c"]
+    assert [spec.name for spec in prepared_launch.scalars] == ["a", "b", "c", "n", "flag"]
+
+
+CLAUSES: dict[str, dict[str, Any]] = {
+    "a launch check": {"launch_checks": (LaunchCheck(binary("<=", sym("n"), const(8)), "n is at most 8"),)},
+    "the grid": {"grid": (binary("+", sym("T"), sym("n")),)},
+    "an extent": {
+        "tensors": (tensor("x", "in", "f32", sym("T")), tensor("out", "out", "f32", binary("+", sym("T"), sym("n"))))
+    },
+    "the range of stored values": {"value_checks": (ValueCheck("x", const(0), sym("n"), False),)},
+}
+
+
+@pytest.mark.parametrize("clause", CLAUSES)
+def test_integers_that_a_clause_names_stay_as_they_were_checked(clause: str) -> None:
+    assert [spec.name for spec in free_scalars(kernel_manifest(**CLAUSES[clause]))] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -73,10 +92,10 @@ def test_addresses_are_checked_every_time(pointers: tuple[int, int], code: str |
     prepared_launch, _, driver = prepared(kernel_manifest())
     for _ in range(2):
         if code is None:
-            prepared_launch.launch(0, pointers, (1.0, 1.0, 1.0))
+            prepared_launch.launch(0, pointers, GIVEN)
             continue
         with pytest.raises(LaunchError) as caught:
-            prepared_launch.launch(0, pointers, (1.0, 1.0, 1.0))
+            prepared_launch.launch(0, pointers, GIVEN)
         assert caught.value.code == code
     assert len(driver.launches) == (2 if code is None else 0)
 
@@ -94,14 +113,14 @@ def test_persistent_blocks_are_limited_to_those_that_run_at_once() -> None:
 
 def test_a_fresh_tensor_is_not_checked_for_overlap() -> None:
     prepared_launch, _, driver = prepared(kernel_manifest(), fresh=("out",))
-    prepared_launch.launch(0, (4096, 4096), (1.0, 1.0, 1.0))
+    prepared_launch.launch(0, (4096, 4096), GIVEN)
     assert len(driver.launches) == 1
 
 
 def test_two_slots_of_one_tensor_both_have_its_address() -> None:
     twice = kernel_manifest()
     prepared_launch, _, driver = prepared(replace(twice, abi=(*twice.abi, AbiSlot("pointer", "x"))))
-    prepared_launch.launch(0, (1 << 20, 1 << 16), (1.0, 1.0, 1.0))
+    prepared_launch.launch(0, (1 << 20, 1 << 16), GIVEN)
     sent = argument_bytes(driver.launches[0], [4, 2, 2, 4, 1, 8, 4, 8, 8])
     assert sent[7] == sent[8] == struct.pack("<Q", 1 << 20)
 
@@ -110,7 +129,7 @@ def test_tensor_maps_are_encoded_for_the_addresses() -> None:
     mapped = replace(kernel_manifest(), tensor_maps=(TensorMapSpec("x", (8,), 32),))
     mapped = replace(mapped, abi=(*mapped.abi, AbiSlot("tensor_map", "x")))
     prepared_launch, _, driver = prepared(mapped)
-    prepared_launch.launch(0, (1 << 20, 1 << 16), (1.0, 1.0, 1.0))
+    prepared_launch.launch(0, (1 << 20, 1 << 16), GIVEN)
     assert [request.pointer for request in driver.map_requests] == [1 << 12, 1 << 20]
 
 
@@ -118,8 +137,8 @@ def test_repeated_launches_with_tensor_maps_are_cached_and_still_checked() -> No
     mapped = replace(kernel_manifest(), tensor_maps=(TensorMapSpec("x", (8,), 32),))
     prepared_launch, _, driver = prepared(replace(mapped, abi=(*mapped.abi, AbiSlot("tensor_map", "x"))))
     addresses = [(1 << 20, 1 << 16), (1 << 21, 1 << 16), (1 << 20, 1 << 17)]
-    floats = [(0.0, 1.0, 1.0), (-0.0, 1.0, 1.0)]
-    calls = [(pointers, values) for pointers in addresses for values in floats]
+    scalars = [(0.0, 1.0, 1.0, -7, True), (-0.0, 1.0, 1.0, -7, True), (-0.0, 1.0, 1.0, 3, True)]
+    calls = [(pointers, values) for pointers in addresses for values in scalars]
     for pointers, values in (*calls, *calls):
         prepared_launch.launch(0, pointers, values)
     sent = [argument_bytes(launch, [4, 2, 2, 4, 1, 8, 4, 8]) for launch in driver.launches]
@@ -128,9 +147,9 @@ def test_repeated_launches_with_tensor_maps_are_cached_and_still_checked() -> No
     parameters = [launch.parameters for launch in driver.launches]
     assert parameters[: len(calls)] == parameters[len(calls) :]
     with pytest.raises(LaunchError):
-        prepared_launch.launch(0, (1 << 20, 1 << 20), floats[0])  # they overlap
+        prepared_launch.launch(0, (1 << 20, 1 << 20), scalars[0])  # they overlap
     for index in range(MAX_PLANS + 1):
-        prepared_launch.launch(0, ((1 << 22) + 64 * index, 1 << 16), floats[0])
+        prepared_launch.launch(0, ((1 << 22) + 64 * index, 1 << 16), scalars[0])
     assert len(prepared_launch._map_plans) <= MAX_PLANS
 
 
@@ -142,11 +161,11 @@ def test_nested_launches_have_their_own_storage() -> None:
     def nested(*arguments: Any) -> None:
         parameter_addresses.append(arguments[5])
         if len(parameter_addresses) == 1:
-            prepared_launch.launch(0, (1 << 21, 1 << 16), (1.0, 1.0, 1.0))
+            prepared_launch.launch(0, (1 << 21, 1 << 16), GIVEN)
         inner(*arguments)
 
     prepared_launch._enqueue = nested
-    prepared_launch.launch(0, (1 << 20, 1 << 16), (1.0, 1.0, 1.0))
+    prepared_launch.launch(0, (1 << 20, 1 << 16), GIVEN)
     assert parameter_addresses[0] != parameter_addresses[1]
     sent = [argument_bytes(launch, [4, 2, 2, 4, 1, 8, 4, 8])[7] for launch in driver.launches]
     assert sent == [struct.pack("<Q", 1 << 21), struct.pack("<Q", 1 << 20)]
@@ -163,11 +182,11 @@ def test_an_embedding_is_prepared_with_its_dims() -> None:
     plan = kernel.plan({name: arguments.get(name, 1) for name in names(kernel.manifest)}, values={"ids": TRUSTED})
     prepared_launch = Prepared(kernel, plan.checked)
     prepared_launch.launch(
-        0, [arguments[spec.name].pointer + 1024 for spec in kernel.manifest.tensors], [1.0] * len(prepared_launch.floats)
+        0, [arguments[spec.name].pointer + 1024 for spec in kernel.manifest.tensors], [1.0] * len(prepared_launch.scalars)
     )
     with pytest.raises(LaunchError, match="E0908"):
         prepared_launch.launch(
-            0, [arguments[spec.name].pointer + 1 for spec in kernel.manifest.tensors], [1.0] * len(prepared_launch.floats)
+            0, [arguments[spec.name].pointer + 1 for spec in kernel.manifest.tensors], [1.0] * len(prepared_launch.scalars)
         )
     assert len(driver.launches) == 1
 

@@ -13,7 +13,7 @@ A call must take only a few microseconds, so the function does not loop over par
                 return dispatch(x, weight, eps)
             key = (x.dtype, x.shape, x.is_contiguous(), x.get_device(), weight.dtype, ...)
             entry = entries.get(key)
-            if entry is None: return first(key, (x, weight, eps))
+            if entry is None: return first(key, (), (x, weight, eps))
             if entry.alike is None: learn(entry, (x, weight))
             last[0] = entry
         if type(eps) is not float or not -3.4e38 <= eps <= 3.4e38: eps = checked("eps", eps)
@@ -24,9 +24,9 @@ A call must take only a few microseconds, so the function does not loop over par
         return out
 
 `alike` is a single check that all tensors, and the state of PyTorch, match those of the last call. If it fails, tensors are
-checked one by one. The key contains everything that the launch contract depends on except addresses and floats; it contains
-integers by value, after a check of their types. Every name except the parameters has a prefix, so that parameters may have any
-name.
+checked one by one. The key contains everything about tensors that the launch contract depends on except addresses. If the
+contract depends on integers, their values are added to the key; if not, the entry's `integers` are None, and each launch gets
+them as it gets floats. Every name except the parameters has a prefix, so that parameters may have any name.
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ def call_text(declaration: Declaration, *, guarded: bool) -> str:
     allocated = {declared.name: f"@new{number}" for number, declared in enumerate((*declaration.outputs, *declaration.scratch))}
     lines += [f"    {name} = @empty(*@entry.made[{number}])" for number, name in enumerate(allocated.values())]
     pointers = "".join(f"{allocated.get(declared.name, declared.name)}.data_ptr(), " for declared in declaration.tensors)
-    floats = "".join(f"{declared.name}, " for declared in declaration.floats)
-    launch = f"@entry.launch(@stream(@entry.device), ({pointers}), ({floats}))"
+    launch = f"@entry.launch(@stream(@entry.device), ({pointers}), {_scalars(declaration)})"
     lines += [f"    try: {launch}", f"    except @Refused as @error: @recover(@error, @entry); {launch}"]
     lines += [f"    if not {name}.is_inference(): @written(({name},))" for name in tensors if name in declaration.mutated]
     results = [allocated[declared.name] for declared in declaration.outputs]
@@ -89,15 +88,23 @@ def call_text(declaration: Declaration, *, guarded: bool) -> str:
 
 
 def _integers(declaration: Declaration) -> list[Declared]:
-    """Scalars that are part of the key."""
+    """Scalars that are part of the key, unless the contract depends on none of them."""
     return [declared for declared in declaration.arguments if not declared.access and not DTYPES[declared.dtype].is_float]
+
+
+def _scalars(declaration: Declaration) -> str:
+    """The scalars that a launch gets."""
+    every = "".join(f"{declared.name}, " for declared in declaration.arguments if not declared.access)
+    floats = "".join(f"{declared.name}, " for declared in declaration.floats)
+    return f"(({every}) if @entry.integers is None else ({floats}))" if _integers(declaration) else f"({floats})"
 
 
 def _alike(declaration: Declaration) -> str:
     tests = [f"@entry.alike({', '.join(declared.name for declared in declaration.arguments if declared.access)})"]
-    for number, declared in enumerate(_integers(declaration)):
-        kind = TYPES[DTYPES[declared.dtype].kind]
-        tests.append(f"@type({declared.name}) is @{kind} and {declared.name} == @entry.integers[{number}]")
+    if integers := _integers(declaration):
+        tests += [f"not ({_unusual(declared)})" for declared in integers]
+        equal = " and ".join(f"{declared.name} == @entry.integers[{number}]" for number, declared in enumerate(integers))
+        tests.append(f"(@entry.integers is None or {equal})")
     return " and ".join(tests)
 
 
@@ -107,11 +114,13 @@ def _entry(declaration: Declaration, argument_list: str) -> list[str]:
         f"if {_unusual(declared)}: {declared.name} = @checked({declared.name!r}, {declared.name})"
         for declared in _integers(declaration)
     ]
+    integers = "".join(f"{declared.name}, " for declared in _integers(declaration))
     return [
         *lines,
-        f"@key = ({''.join(_key(declared) for declared in declaration.arguments)})",
+        f"@key = ({''.join(_key(declared) for declared in declaration.arguments if declared.access)})",
         "@entry = @entries.get(@key)",
-        f"if @entry is None: return @first(@key, ({argument_list}))",
+        *([f"if @entry is None: @entry = @entries.get((*@key, {integers}))"] if integers else []),
+        f"if @entry is None: return @first(@key, ({integers}), ({argument_list}))",
     ]
 
 
@@ -123,16 +132,15 @@ def _guard(tensors: list[str]) -> str:
 
 
 def _unusual(declared: Declared) -> str:
-    """The condition under which a scalar must be checked: another type than its own, or a float that may be out of range."""
+    """The condition under which a scalar must be checked: another type than its own, or a number that may be out of range."""
     dtype = DTYPES[declared.dtype]
     other_type = f"@type({declared.name}) is not @{TYPES[dtype.kind]}"
-    if not dtype.is_float:
+    if dtype.kind == "b":
         return other_type
-    return f"{other_type} or not -{dtype.largest!r} <= {declared.name} <= {dtype.largest!r}"
+    low, high = (-dtype.largest, dtype.largest) if dtype.is_float else dtype.integer_range()
+    return f"{other_type} or not {low!r} <= {declared.name} <= {high!r}"
 
 
 def _key(declared: Declared) -> str:
-    if not declared.access:
-        return "" if DTYPES[declared.dtype].is_float else f"{declared.name}, "
     layout = "is_contiguous()" if declared.contiguous else "stride()"
     return f"{declared.name}.dtype, {declared.name}.shape, {declared.name}.{layout}, {declared.name}.get_device(), "

@@ -24,7 +24,7 @@ from tilec.ops.tensor_op import Op
 from tilec.ops.traced import check_devices, check_overlaps, traced_number, traced_view
 from tilec.runtime import LaunchError, TensorView
 from tilec.runtime.driver import Driver, DriverError
-from tilec.runtime.prepared import Prepared
+from tilec.runtime.prepared import Prepared, free_scalars
 from tilec.runtime.scalars import check_scalar
 from tilec.runtime.values import Evidence
 
@@ -41,13 +41,13 @@ _numbers: dict[str, itertools.count[int]] = {}
 
 @dataclass(slots=True)
 class Entry:
-    """State cached for calls whose tensors have equal dtypes, shapes, strides and device, and whose integers are equal: the
-    launch; shape, strides and dtype of each tensor to allocate; the CUDA context of the kernel; and, once learned, the check
-    that tensors match."""
+    """State cached for calls whose tensors have equal dtypes, shapes, strides and device, and whose integers are equal (any, if
+    `integers` is None): the launch; shape, strides and dtype of each tensor to allocate; the CUDA context of the kernel; and,
+    once learned, the check that tensors match."""
 
     launch: Callable[..., None]
     device: int
-    integers: tuple[int, ...]
+    integers: tuple[int, ...] | None
     made: tuple[tuple[tuple[int, ...], tuple[int, ...], Any], ...]
     context: Any
     driver: Driver
@@ -189,8 +189,8 @@ class TorchOp(Op):
         number = check_scalar(self._scalars[name], value, self.__name__)
         return bool(number) if self._scalars[name].dtype == "bool" else number
 
-    def _first(self, key: Any, args: tuple[Any, ...]) -> Any:
-        """The first call with a given key."""
+    def _first(self, key: tuple[Any, ...], integers: tuple[int, ...], args: tuple[Any, ...]) -> Any:
+        """The first call with tensors of a given key, and with these integers if the launch depends on them."""
         arguments = {argument.name: arg for argument, arg in zip(self.declaration.arguments, args, strict=True)}
         tensors = {argument.name: arguments[argument.name] for argument in self.declaration.arguments if argument.access}
         first_tensor = next(iter(tensors.values()))
@@ -212,12 +212,17 @@ class TorchOp(Op):
                 plan.launch(stream)
             context = device.driver.context()
         made = {argument.name for argument in (*self.declaration.outputs, *self.declaration.scratch)}
-        launch = _launch_nothing if plan is None else Prepared(plan.kernel, plan.checked, made).launch
+        chosen = callable(self.declaration.constants) or callable(self.declaration.dims)  # by a function that may see integers
+        scalars = () if plan is None or chosen else free_scalars(plan.kernel.manifest)
+        is_free = bool(integers) and len(scalars) == len(self._scalars)
+        launch = _launch_nothing
+        if plan is not None:
+            launch = Prepared(plan.kernel, plan.checked, made, scalars if is_free else None).launch
         allocations = tuple((tuple(argument.shape), tuple(argument.stride()), argument.dtype) for argument in allocated)
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
-        integers = tuple(arguments[name] for name, spec in self._scalars.items() if not DTYPES[spec.dtype].is_float)
-        self._entries[key] = Entry(launch, first_tensor.device.index, integers, allocations, context, device.driver)
+        entry = Entry(launch, first_tensor.device.index, None if is_free else integers, allocations, context, device.driver)
+        self._entries[key if is_free else (*key, *integers)] = entry
         for name in self.declaration.mutated:
             if not tensors[name].is_inference():
                 torch.autograd.graph.increment_version((tensors[name],))
