@@ -31,7 +31,7 @@ SECTIONS: Final = {
         "cos", "floor", "ceil", "erf", "mulhi",
     ),
     "Reductions": ("sum", "max", "min", "any", "all", "argmax", "argmin"),
-    "Along an axis": ("cumsum", "cumprod", "cummax", "cummin", "scan", "sort", "argsort", "topk", "flip", "butterfly"),
+    "Along an axis": ("cumsum", "cumprod", "cummax", "cummin", "scan", "sort", "argsort", "topk", "flip", "butterfly", "take"),
     "Matrix products": ("mma",),
 }  # fmt: skip
 """Order of the page; words in no section are at its end."""

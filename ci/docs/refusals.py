@@ -21,6 +21,7 @@ FRONTEND: Final = (
     "joins",
     "scans",
     "sorts",
+    "takes",
     "memory",
     "directives",
     "arithmetic",

@@ -87,6 +87,10 @@ def transpose(x: Array) -> Array:
     return x.T
 
 
+def decode(codes: Array, table: Array) -> Array:
+    return wide(table)[codes & 15]
+
+
 def recurrence(decay: Array, x: Array) -> Array:
     states = wide(x)
     for j in range(1, x.shape[1]):

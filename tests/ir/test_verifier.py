@@ -48,6 +48,8 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %17 = reduce %5 {axis = 1, kind = "sum"} : f32[16]
   %104 = butterfly %5 {axis = 1, mask = 8} : f32[16, 16]
   %106, %107 = sort %5, %bits {axis = 1, descending = true} : f32[16, 16], i16[16, 16]
+  %108 = broadcast %3 : i32[16, 16]
+  %109 = take %5, %108 {axis = 1} : f32[16, 16]
   %18 = broadcast %e : f32[16, 16]
   %19 = mma %14, %14, %5 : f32[16, 16]
   %20 = unary %19 {kind = "exp"} : f32[16, 16]
@@ -89,6 +91,8 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %35 = reduce_combine %33, %5 {kind = "sum", axis = 0} : f32[16]
   butterfly_store %33, %5
   %105 = butterfly_load %33 {axis = 0, mask = 15} : f32[16, 16]
+  scratch_store %33, %5 {steps = [16, 1]}
+  %110 = take_load %33, %108 {axis = 1, source = [16, 16]} : f32[16, 16]
   shared_free %33, %24
   %40 = ring {sync = "mbarriers", offset = 70000, readers = 4, consumer_roles = 2} : ring<3>
   order_wait %40, %3 {consumer = 0}
@@ -252,6 +256,21 @@ BROKEN = [
         "the extent 24 is no power of two",
     ),
     ("axis = 1, descending", "axis = 2, descending", "axis out of range"),
+    ("take %5, %108", "take %5, %5", "take: indices are i32"),
+    ("take %5, %108", "take %5, %11", "take: an element for each index"),
+    ("take %5, %108 {axis = 1}", "take %5, %108 {axis = 2}", "take: axis out of range"),
+    ("take %5, %108 {axis = 1} : f32[16, 16]", "take %5, %108 {axis = 1} : i32[16, 16]", "take: an element for each index"),
+    ("take %5, %108 {axis = 1}", "take %17, %108 {axis = 0}", "take: the shapes differ on the axis alone"),
+    (
+        "  %109 = take %5, %108 {axis = 1}",
+        "  %99 = reshape %5 : f32[32, 8]\n  %109 = take %99, %108 {axis = 1}",
+        "take: the shapes differ on the axis alone",
+    ),
+    ("take_load %33, %108", "take_load %24, %108", "take_load: operand 0 is shared<f32"),
+    ("take_load %33, %108", "take_load %33, %5", "take_load: indices are i32"),
+    ("take_load %33, %108", "take_load %33, %11", "take_load: an element for each index"),
+    ("source = [16, 16]", "source = [8, 16]", "take_load: the shapes differ on the axis alone"),
+    ("{axis = 1, source", "{axis = 2, source", "take_load: axis out of range"),
     ("butterfly_store %33, %5", "butterfly_store %24, %5", "butterfly_store: operand 0 is shared<f32"),
     ("butterfly_load %33", "butterfly_load %24", "butterfly_load: operand 0 is shared<f32"),
     ("axis = 0, mask = 15", "axis = 0, mask = 16", "the mask 16 is not in 1..16"),

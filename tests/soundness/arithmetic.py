@@ -76,6 +76,8 @@ def evaluate(op: Op, operands: list[Tile]) -> Tile:
             return _permute(op, operands[0])
         case ops.Butterfly():
             return _butterfly(op, operands[0])
+        case ops.Take():
+            return _take(op, *operands)
         case ops.Reduce():
             return _reduce(op, operands[0])
         case ops.Mma():
@@ -155,6 +157,16 @@ def _butterfly(op: ops.Butterfly, tile: Tile) -> Tile:
     shape = op.result.tile.shape
     partners = ([i ^ op.mask if axis == op.axis else i for axis, i in enumerate(p)] for p in product(*map(range, shape)))
     return [tile[_at(shape, tuple(partner))] for partner in partners]
+
+
+def _take(op: ops.Take, tile: Tile, indices: Tile) -> Tile:
+    """An index outside of the axis counts as the last position."""
+    shape = op.operands[0].tile.shape
+    found: Tile = []
+    for position, index in zip(product(*map(range, op.result.tile.shape)), indices, strict=True):
+        place = int(index) if 0 <= index < shape[op.axis] else shape[op.axis] - 1
+        found.append(tile[_at(shape, (*position[: op.axis], place, *position[op.axis + 1 :]))])
+    return found
 
 
 def _reduce(op: ops.Reduce, tile: Tile) -> Tile:

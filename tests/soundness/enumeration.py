@@ -1,11 +1,11 @@
 """The prover's oracle: runs every block, iteration and element of one concrete launch and reports faults.
 
 It shares no code with the analyses or the interpreter: plain loops over plain integers and floats. A fault is one of bounds (an
-access is out of bounds), race (two blocks access an element and one writes it), once (an `Out` element is written twice in a
-block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no block), wrap (index
-arithmetic overflows its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch` element is read before its
-block wrote it), address (two elements of a strided tensor share memory). Large launches can be sampled: `only` selects blocks,
-and loops keep the ends. Values that no index, bound or condition depends on are not computed.
+access, or an index of `take`, is out of bounds), race (two blocks access an element and one writes it), once (an `Out` element
+is written twice in a block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no
+block), wrap (index arithmetic overflows its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch`
+element is read before its block wrote it), address (two elements of a strided tensor share memory). Large launches can be
+sampled: `only` selects blocks, and loops keep the ends. Values that no index, bound or condition depends on are not computed.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ def deciding_values(function: Function) -> set[Value]:
             found.update(op.operands[:3])
         elif isinstance(op, ops.If):
             found.add(op.operands[0])
+        elif isinstance(op, ops.Take):
+            found.add(op.operands[1])
         elif getattr(op, "unsafe", None) is None:
             found.update(_index_operands(op))
     return _sources(function, found)
@@ -210,6 +212,8 @@ class Launch:
             elif isinstance(op, ops.DimValue):
                 self.values[op.result] = [self.sizes[op.symbol]]
             elif not isinstance(op, ops.Yield):
+                if isinstance(op, ops.Take):
+                    self._take(op)
                 self._compute(op)
 
     def _bind(self, targets: list[Value], sources: list[Value]) -> None:
@@ -236,6 +240,12 @@ class Launch:
                 self._fault("wrap", op)
             computed = wrapped_values
         self.values[result] = computed
+
+    def _take(self, op: ops.Take) -> None:
+        source, indices = op.operands
+        extent = source.tile.shape[op.axis]
+        if not all(0 <= index < extent for index in self.values[indices]):
+            self._fault("bounds", op)
 
     def _loop(self, op: ops.For) -> None:
         lower, upper, step = (self._scalar(value) for value in op.operands[:3])

@@ -11,7 +11,7 @@ from tilec.audit.scene import Query
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import Execution, box, tile_shape
 from tilec.ir.core import Access, Parameter
-from tilec.ir.ops import MemoryOp
+from tilec.ir.ops import MemoryOp, Take
 
 
 def bounds(program: Program, budget: Budget) -> Iterator[Finding]:
@@ -35,6 +35,25 @@ def _inside(program: Program, op: MemoryOp, budget: Budget) -> Verdict:
             path_conditions = execution.path_conditions(op)
             for condition in query.inside(tensor, element_index):
                 yield never(query, [*path_conditions, smt.negate(condition)], budget)
+
+    return worst(parts())
+
+
+def takes(program: Program, budget: Budget) -> Iterator[Finding]:
+    """One finding per `take`: its indices are positions of the axis."""
+    for op in program.order:
+        if isinstance(op, Take):
+            yield _within_axis(program, op, budget).named("bounds", f"take along axis {op.axis}")
+
+
+def _within_axis(program: Program, op: Take, budget: Budget) -> Verdict:
+    source, indices = op.operands
+    extent = smt.integer(source.tile.shape[op.axis])
+
+    def parts() -> Iterator[Verdict]:
+        for query, execution in single(program, op):
+            index = execution.element(indices, positions(query, "tile", indices.tile.shape))
+            yield never(query, [*execution.path_conditions(op), smt.some([index < 0, index >= extent])], budget)
 
     return worst(parts())
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tilec.audit.contract import Contract
 from tilec.audit.intervals import Bounds, bounds_of
 from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
-from tilec.ir.ops import Binary, Broadcast, Constant, For, If, MemoryOp, Reshape
+from tilec.ir.ops import Binary, Broadcast, Constant, For, If, MemoryOp, Reshape, Take
 
 UNROLLED = 8
 """Maximum trip count of a loop that is evaluated iteration by iteration."""
@@ -166,6 +166,8 @@ class Program:
         for op in self.order:
             if isinstance(op, MemoryOp):
                 pending += op.places if op.unsafe is None else []
+            elif isinstance(op, Take):
+                pending += op.operands[1:]
             elif isinstance(op, For):
                 pending += op.operands[:3]
             elif isinstance(op, If):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilec.audit import smt
-from tilec.audit.accesses import bounds, races, written_once
+from tilec.audit.accesses import bounds, races, takes, written_once
 from tilec.audit.arithmetic import arithmetic
 from tilec.audit.contract import Contract, HostTerms
 from tilec.audit.coverage import coverage, order
@@ -22,7 +22,7 @@ from tilec.audit.smt import Budget
 from tilec.ir.core import Function
 from tilec.ir.verifier import verify
 
-PROPERTIES = (arithmetic, bounds, races, written_once, coverage, order, promises)
+PROPERTIES = (arithmetic, bounds, takes, races, written_once, coverage, order, promises)
 
 
 def prove_function(function: Function, contract: Contract, budget: Budget) -> list[Finding]:

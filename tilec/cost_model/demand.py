@@ -26,6 +26,7 @@ from tilec.ir.ops import (
     Scatter,
     Select,
     Store,
+    Take,
     Unary,
 )
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
@@ -43,6 +44,7 @@ from tilec.ir.ops.staging_ops import (
     TensorCopy,
 )
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore
+from tilec.ir.ops.take_ops import TakeLoad
 from tilec.ir.ops.tmem_chain_ops import TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
 from tilec.ir.ops.tmem_ops import ThreadProduct, TmemAccess, TmemLoad, TmemMma
 from tilec.ir.ops.values import EXP2_GROUP, UNARY_KINDS
@@ -103,7 +105,7 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
             return {"shared": float(box_bytes(op.buffer)), "copies": 1.0}
         case AsyncCopy():
             return {"shared": float(box_bytes(op.buffer)), "alu": box_bytes(op.buffer) / op.vector}
-        case SharedLoad() | ScratchLoad() | ButterflyLoad():
+        case SharedLoad() | ScratchLoad() | ButterflyLoad() | TakeLoad():
             return {"shared": _moved(op.result, warps)}
         case ScratchStore() | ScratchStoreRows() | ButterflyStore():
             return {"shared": _stored_to_scratch(op, warps)}
@@ -195,6 +197,8 @@ def _computed(op: Op, warps: int) -> Demand:
             return _reduced(op, warps)
         case Butterfly():
             return _shuffled(op, warps)
+        case Take():
+            return {"shared": _moved(op.operands[0], warps) + _moved(op.result, warps)}
         case ReduceStore() | ReduceCombine():
             return {"shared": lanes * 8}
         case _:

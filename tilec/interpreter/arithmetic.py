@@ -30,6 +30,7 @@ from tilec.ir.ops import (
     Reshape,
     Select,
     Sort,
+    Take,
     Unary,
 )
 from tilec.ir.types import DType, f32
@@ -205,6 +206,12 @@ def butterfly(op: Butterfly, x: Array) -> Array:
     return x.take([i ^ op.mask for i in range(x.shape[op.axis])], op.axis)
 
 
+def take(op: Take, x: Array, indices: Array) -> Array:
+    """The element at each index; one outside of the axis, which no proven kernel has, counts as the last position."""
+    last = x.shape[op.axis] - 1
+    return np.take_along_axis(x, np.where((indices < 0) | (indices > last), last, indices), op.axis)
+
+
 def sort(op: Sort, *tiles: Array) -> list[Array]:
     """All tiles in the order of the first one's elements. NumPy's stable sort has NaN last; the sign decides between zeros."""
     keys = tiles[0]
@@ -265,6 +272,6 @@ PURE: Final[dict[type[Op], Callable[..., Array]]] = {
     Constant: constant, Iota: iota, Unary: unary, Exp2InParts: unary, Binary: binary, BinaryInRange: binary,
     KeptMaximum: kept_maximum, Compare: compare, Select: select, Cast: cast, Bitcast: bitcast,
     Broadcast: broadcast, Reshape: reshape,
-    Permute: permute, Butterfly: butterfly, Reduce: reduce, Mma: mma,
+    Permute: permute, Butterfly: butterfly, Take: take, Reduce: reduce, Mma: mma,
 }  # fmt: skip
 """Rules of operations that depend on their operands alone."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilec.interpreter import error_rules
-from tilec.interpreter.arithmetic import sort
+from tilec.interpreter.arithmetic import sort, take
 from tilec.interpreter.dtypes import Array
 from tilec.interpreter.error_rules import BINARY, UNIT, infinite, widened
 from tilec.interpreter.launch import bind
@@ -123,6 +123,8 @@ class BoundedRun(BlockRun):
                 return bounds[0].transpose(op.axes)
             case ops.Butterfly():
                 return bounds[0].take([position ^ op.mask for position in range(shape[op.axis])], op.axis)
+            case ops.Take():
+                return take(op, bounds[0], operands[1])
             case _ if not op.result.tile.dtype.is_float:
                 return np.zeros(shape)
             case _:

@@ -79,6 +79,7 @@ __all__: list[str] = [
     "sqrt",
     "store",
     "sum",
+    "take",
     "tanh",
     "topk",
     "unsafe",
@@ -484,6 +485,13 @@ def butterfly(x: Tile, /, axis: int, mask: int) -> Tile:
 
 def flip(x: Tile, /, axis: int) -> Tile:
     """The elements of an axis in reverse order, every bit kept. The axis has a power of two of elements (E0202)."""
+    not_compiled()
+
+
+def take(x: Tile, indices: Tile, /, axis: int) -> Tile:
+    """The elements at computed positions along an axis, as NumPy's `take_along_axis`: for axis 1, `x[i, indices[i, j]]` at
+    `[i, j]`. The tile of i32 indices has the axes of `x`; along the others both broadcast. The prover must show that every
+    index is within the axis, from 0 to its extent less 1 (E0308)."""
     not_compiled()
 
 

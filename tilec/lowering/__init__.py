@@ -33,6 +33,7 @@ from tilec.lowering import (
     rings,
     staging,
     stores,
+    takes,
     tmem,
     tmem_chain,
     total,
@@ -57,6 +58,7 @@ _RULE_MODULES: Final = (
     rings,
     staging,
     stores,
+    takes,
     tmem,
     tmem_chain,
 )  # importing them fills `RULES`

@@ -24,7 +24,7 @@ from tilec.ir.ops.memory import (
     WriteOp,
     atomic_word,
 )
-from tilec.ir.ops.moves import Butterfly, Sort
+from tilec.ir.ops.moves import Butterfly, Sort, Take
 from tilec.ir.ops.values import (
     BINARY_KINDS,
     COMPARE_KINDS,
@@ -93,6 +93,7 @@ __all__ = [
     "Select",
     "Sort",
     "Store",
+    "Take",
     "Unary",
     "WriteOp",
     "Yield",

@@ -32,6 +32,7 @@ from tilec.ir.ops import (
     Reshape,
     Select,
     Sort,
+    Take,
     Unary,
 )
 from tilec.ir.types import TileType
@@ -144,6 +145,8 @@ class IndexTerms(HostTerms):
             case Butterfly():
                 partner = partner_positions(self.atoms, op, positions)
                 return self.element(op.operands[0], partner) if partner else None
+            case Take():
+                return self.element(op.operands[0], self._taken_from(op, positions))
             case Sort():
                 return self.element(op.operands[op.results.index(value)], self._sorted_from(op, positions))
             case Binary() | Unary():
@@ -201,6 +204,10 @@ class IndexTerms(HostTerms):
             self._declared = declared_ranges(self.function) or self.ranges
         ranges, declared = ([known[value] for value in op.operands] for known in (self.ranges, self._declared))
         return by_declared(self.atoms, op, operands, ranges, declared, self.opaque(op.result, positions))
+
+    def _taken_from(self, op: Take, positions: Positions) -> Positions:
+        """Positions in the operand; an index has an obligation to be one."""
+        return (*positions[: op.axis], self.element(op.operands[1], positions), *positions[op.axis + 1 :])
 
     def _sorted_from(self, op: Sort, positions: Positions) -> Positions:
         """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
@@ -375,6 +382,8 @@ class IndexTerms(HostTerms):
                 return self.condition(owner.operands[owner.results.index(value)], self._sorted_from(owner, positions))
             case Butterfly() if (partner := partner_positions(self.atoms, owner, positions)) is not None:
                 return self.condition(owner.operands[0], partner)
+            case Take():
+                return self.condition(owner.operands[0], self._taken_from(owner, positions))
             case Cast() if not owner.operands[0].tile.dtype.is_float:
                 return terms.ne(self.element(owner.operands[0], positions))
             case If():

@@ -25,6 +25,7 @@ from tilec.passes.prover.ladder import Ladder
 from tilec.passes.prover.order import prove_order
 from tilec.passes.prover.promises import prove_promises
 from tilec.passes.prover.races import prove_races, prove_written_once
+from tilec.passes.prover.takes import prove_takes
 from tilec.passes.prover.terms import OutOfWork
 from tilec.passes.prover.work import Work, out_of_work, too_deep
 from tilec.passes.prover.wrap import prove_arithmetic
@@ -77,6 +78,7 @@ def _prove(function: Function, work: Work) -> Proofs:
         # All other proofs assume that divisors and steps are positive.
         raise CompileError(sorted(findings.diagnostics, key=_source_order))
     prove_bounds(findings, sites)
+    prove_takes(findings)
     prove_races(findings, sites)
     prove_written_once(findings, sites)
     prove_coverage(findings, sites)
