@@ -11,7 +11,7 @@ from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel, read_kernel
 
 CASES = {
-    "while": ("while pos > 0:\n    pos = pos - 1", "E0105", "while pos > 0:"),
+    "while without a number": ("while pos != 0:\n    pos = pos - 1", "E0111", "pos != 0"),
     "try": ("try:\n    pass\nexcept ValueError:\n    pass", "E0105", "try:"),
     "break": ("break", "E0105", "break"),
     "comprehension": ("a = [i for i in range(3)]", "E0106", "[i for i in range(3)]"),

@@ -4,8 +4,9 @@ It shares no code with the analyses or the interpreter: plain loops over plain i
 access, or an index of `take`, is out of bounds), race (two blocks access an element and one writes it), once (an `Out` element
 is written twice in a block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no
 block), wrap (index arithmetic overflows its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch`
-element is read before its block wrote it), address (two elements of a strided tensor share memory). Large launches can be
-sampled: `only` selects blocks, and loops keep the ends. Values that no index, bound or condition depends on are not computed.
+element is read before its block wrote it), address (two elements of a strided tensor share memory), invariant (one is false),
+progress (the number of a `while` is not positive or does not fall). Large launches can be sampled: `only` selects blocks, and
+loops keep the ends. Values that no index, bound or condition depends on are not computed.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def deciding_values(function: Function) -> set[Value]:
             found.add(op.operands[0])
         elif isinstance(op, ops.Take):
             found.add(op.operands[1])
+        elif isinstance(op, ops.Invariant | ops.Decreases):
+            found.add(op.operands[0])
         elif getattr(op, "unsafe", None) is None:
             found.update(_index_operands(op))
     return _sources(function, found)
@@ -151,6 +154,7 @@ class Launch:
         self.block: Place = ()
         self.written_by_block: dict[str, set[Element]] = {}
         self.values: dict[Value, Tile] = {}
+        self.numbers: dict[int, int] = {}
 
     def run(self) -> list[Fault]:
         """All faults, at most one per kind and operation."""
@@ -211,6 +215,8 @@ class Launch:
                 self.values[op.result] = [self.grid[op.axis]]
             elif isinstance(op, ops.DimValue):
                 self.values[op.result] = [self.sizes[op.symbol]]
+            elif isinstance(op, ops.Invariant | ops.Decreases):
+                self._claim(op)
             elif not isinstance(op, ops.Yield):
                 if isinstance(op, ops.Take):
                     self._take(op)
@@ -240,6 +246,18 @@ class Launch:
                 self._fault("wrap", op)
             computed = wrapped_values
         self.values[result] = computed
+
+    def _claim(self, op: ops.Invariant | ops.Decreases) -> None:
+        number = self._scalar(op.operands[0])
+        if isinstance(op, ops.Invariant):
+            if not number:
+                self._fault("invariant", op)
+        elif op.place == "start":
+            self.numbers[op.number] = number
+            if number < 1:
+                self._fault("progress", op)
+        elif number >= self.numbers[op.number]:
+            self._fault("progress", op)
 
     def _take(self, op: ops.Take) -> None:
         source, indices = op.operands

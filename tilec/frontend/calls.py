@@ -12,7 +12,7 @@ from tilec.frontend.arguments import TAKE_FUNCTION, Call
 from tilec.frontend.emitter import At, Term, describe, number_of, usable
 from tilec.frontend.expressions import expression, package_of
 from tilec.frontend.liveness import analyse, assigned
-from tilec.frontend.loop_exits import without_exits
+from tilec.frontend.loop_exits import plain_loops
 from tilec.frontend.module import DIRECTIVES, Package, Routine, Word, dtype_word, is_word, meant_word, word_of
 from tilec.frontend.report import Refused
 from tilec.frontend.scope import Scope
@@ -126,7 +126,7 @@ def _inline(scope: Scope, routine: Routine, at: At, bind: Callable[[], dict[str,
     scope.emitter.inline(at)
     problems = len(scope.problems)
     env = bind()
-    body = without_exits(routine.node.body)
+    body = plain_loops(routine.node, routine.module)
     inner = Scope(routine.module, scope.function, scope.signature, scope.emitter, env,
                   frozenset(assigned(body)) | frozenset(env), analyse(body), scope.problems,
                   scope.builders, (*scope.callers, routine), grid_axes=scope.grid_axes)  # fmt: skip

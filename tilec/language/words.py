@@ -41,6 +41,7 @@ __all__: list[str] = [
     "cummin",
     "cumprod",
     "cumsum",
+    "decreases",
     "ensures",
     "erf",
     "exp",
@@ -52,6 +53,7 @@ __all__: list[str] = [
     "gather",
     "grid",
     "inf",
+    "invariant",
     "join",
     "kernel",
     "load",
@@ -485,6 +487,20 @@ def butterfly(x: Tile, /, axis: int, mask: int) -> Tile:
 
 def flip(x: Tile, /, axis: int) -> Tile:
     """The elements of an axis in reverse order, every bit kept. The axis has a power of two of elements (E0202)."""
+    not_compiled()
+
+
+def invariant(*conditions: bool) -> None:
+    """At the start of a loop's body: conditions on what the loop carries, which hold whenever an iteration starts, and after
+    the loop. The prover shows that they hold before the loop and that each iteration keeps them (E0310), and then knows them.
+    A condition is arithmetic of scalars; it may mention the loop's variable. Iterations that a `break` skips keep it too."""
+    not_compiled()
+
+
+def decreases(number: Scalar) -> None:
+    """At the start of the body of `while`: an i32 that is positive where a pass starts, and smaller where it ends, so that the
+    loop ends; the prover shows both (E0309). Without it, the number is the difference of the sides of the first comparison in
+    the condition, `n - i` for `while i < n`. A pass that ends in a `break` need not make it smaller."""
     not_compiled()
 
 

@@ -10,6 +10,7 @@ passes make are in `tilec/ir/ops/staging_ops.py`, `store_ops.py`, `sync_ops.py` 
 """
 
 from tilec.ir.ops.control import For, If, Yield
+from tilec.ir.ops.loop_claims import Decreases, Invariant
 from tilec.ir.ops.memory import (
     ATOMICS,
     BOX_KINDS,
@@ -74,11 +75,13 @@ __all__ = [
     "Cast",
     "Compare",
     "Constant",
+    "Decreases",
     "DimValue",
     "Exp2InParts",
     "For",
     "Gather",
     "If",
+    "Invariant",
     "Iota",
     "KeptMaximum",
     "Load",

@@ -25,6 +25,7 @@ from tilec.ir.ops import (
     For,
     Gather,
     If,
+    Invariant,
     Iota,
     Load,
     NumBlocks,
@@ -65,6 +66,7 @@ class IndexTerms(HostTerms):
     sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
     places: dict[Atom, Positions] = field(default_factory=dict[Atom, Positions])
     _divisions: tuple[Binary, ...] = ()
+    _claims: tuple[Invariant, ...] = ()
     _with_obligation: frozenset[Op] = frozenset()
     _trial_values: frozenset[Value] = frozenset()
     _declared: dict[Value, Range] | None = None
@@ -79,6 +81,7 @@ class IndexTerms(HostTerms):
         self.deciding = deciding_ops(self.function, self.stored)
         self._with_obligation = frozenset(self.deciding)
         self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
+        self._claims = tuple(op for op in self.function.body.walk() if isinstance(op, Invariant))
         self.grid = tuple(self.expression(extent) for extent in self.function.grid)
         self._names = {parameter.value: parameter.name for parameter in self.function.parameters}
         if len(self.deciding) > IN_ORDER:
@@ -261,19 +264,29 @@ class IndexTerms(HostTerms):
                 found.append(terms.negate(condition) if frame.arm else condition)
         return found
 
+    def given(self, op: Op) -> list[Formula]:
+        """What is true whenever `op` is executed, because of operations that are executed before it: claims of loops, and that
+        divisors are positive. Each has an obligation, proven from those before it."""
+        before = [claim.operands[0] for claim in self._claims if self._precedes(claim, op)]
+        claimed = map(self.condition, before)
+        return [*self.divided(op), *(formula for formula in dict.fromkeys(claimed) if formula != terms.TRUE)]
+
+    def _precedes(self, other: Op, op: Op) -> bool:
+        """Whether an operation is executed before `op` whenever `op` is."""
+        enclosing, frames = self.structure.frames[other], self.structure.frames[op]
+        outer = len(enclosing) <= len(frames) and all(
+            a.op is b.op and a.arm == b.arm for a, b in zip(enclosing, frames, strict=False)
+        )
+        return outer and self.structure.position[other] < self.structure.position[op]
+
     def divided(self, op: Op) -> list[Formula]:
         """Formulas stating that divisors are positive, for the divisions executed before `op` whenever `op` is. Each division
         has an obligation for its divisor, proven from those before it."""
-        frames, position = self.structure.frames[op], self.structure.position[op]
-        found: list[Formula] = []
+        position, found = self.structure.position[op], list[Formula]()
         for other in self._divisions:
             if self.structure.position[other] >= position:
                 break
-            enclosing = self.structure.frames[other]
-            outer = len(enclosing) <= len(frames) and all(
-                a.op is b.op and a.arm == b.arm for a, b in zip(enclosing, frames, strict=False)
-            )
-            if outer:
+            if self._precedes(other, op):
                 found.append(terms.ge(self.scalar(other.operands[1]), 1))
         return [formula for formula in dict.fromkeys(found) if formula != terms.TRUE]
 

@@ -22,6 +22,7 @@ from tilec.passes.prover.findings import Findings
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Solver
 from tilec.passes.prover.ladder import Ladder
+from tilec.passes.prover.loop_claims import prove_loop_claims
 from tilec.passes.prover.order import prove_order
 from tilec.passes.prover.promises import prove_promises
 from tilec.passes.prover.races import prove_races, prove_written_once
@@ -77,6 +78,7 @@ def _prove(function: Function, work: Work) -> Proofs:
     if any(diagnostic.code == "E0305" for diagnostic in findings.diagnostics):
         # All other proofs assume that divisors and steps are positive.
         raise CompileError(sorted(findings.diagnostics, key=_source_order))
+    prove_loop_claims(findings)
     prove_bounds(findings, sites)
     prove_takes(findings)
     prove_races(findings, sites)
