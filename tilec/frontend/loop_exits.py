@@ -14,7 +14,7 @@
 What follows a statement with an exit goes into the branch that does not leave; if each branch may do either, it is guarded by
 a flag of the iteration. So whatever reasons about kernels sees loops and branches only: an access after a possible exit is
 conditional, and after the loop nothing is known about how it ended. Lowering leaves a loop whose iterations do nothing any
-more (`tilec.lowering.loop_exits`). Claims at the start of a body stay there, for all iterations.
+more (`tilec.ir.facts.loop_exits`). Claims at the start of a body stay there, for all iterations.
 """
 
 from __future__ import annotations

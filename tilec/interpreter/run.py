@@ -15,6 +15,7 @@ from tilec.interpreter.errors import InterpreterError
 from tilec.interpreter.launch import Launch, bind, check_promises, contents_before
 from tilec.interpreter.memory import ACCESSES
 from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.facts.loop_exits import exit_condition
 from tilec.ir.ops import BlockId, Constant, Decreases, DimValue, For, If, Invariant, Iota, NumBlocks, Sort, Yield
 
 FIXED: Final = (Constant, Iota, NumBlocks, DimValue)
@@ -165,8 +166,10 @@ class BlockRun:
         lower, upper, step = (int(self.value(value)) for value in op.operands[:3])
         if step <= 0:
             raise self.error(op, f"the step of a loop is {step}")
-        carried = [self.value(value) for value in op.initial]
+        carried, leaving = [self.value(value) for value in op.initial], exit_condition(op)
         for index in range(lower, upper, step):
+            if leaving is not None and not carried[leaving]:
+                break  # the other iterations change nothing
             self.values[id(body.arguments[0])] = np.array(index, np.int32)
             for argument, array in zip(body.arguments[1:], carried, strict=True):
                 self.values[id(argument)] = array

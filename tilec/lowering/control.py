@@ -15,7 +15,7 @@ from tilec.ir.ops.staging_ops import GroupProduct, SharedLoad, StageCopy
 from tilec.ir.ops.sync_ops import Roles, SharedFree
 from tilec.ir.ops.tmem_ops import ThreadProduct
 from tilec.lowering.context import Context
-from tilec.lowering.loop_exits import exit_condition
+from tilec.ir.facts.loop_exits import exit_condition
 from tilec.lowering.pairs import cluster_rank
 from tilec.lowering.words import Words
 from tilec.mlir.types import SsaValue
