@@ -32,7 +32,7 @@ def _inside(program: Program, op: MemoryOp, budget: Budget) -> Verdict:
     def parts() -> Iterator[Verdict]:
         for query, execution in single(program, op):
             element_index = execution.element_index(op, positions(query, "tile", tile_shape(op)))
-            path_conditions = execution.path_conditions(op)
+            path_conditions = execution.known(op)
             for condition in query.inside(tensor, element_index):
                 yield never(query, [*path_conditions, smt.negate(condition)], budget)
 
@@ -53,7 +53,7 @@ def _within_axis(program: Program, op: Take, budget: Budget) -> Verdict:
     def parts() -> Iterator[Verdict]:
         for query, execution in single(program, op):
             index = execution.element(indices, positions(query, "tile", indices.tile.shape))
-            yield never(query, [*execution.path_conditions(op), smt.some([index < 0, index >= extent])], budget)
+            yield never(query, [*execution.known(op), smt.some([index < 0, index >= extent])], budget)
 
     return worst(parts())
 
@@ -95,7 +95,7 @@ def _disjoint(program: Program, left: MemoryOp, right: MemoryOp, budget: Budget)
 
 def overlap(query: Query, first: Execution, left: MemoryOp, second: Execution, right: MemoryOp) -> list[Term]:
     """Conditions under which two executions access the same element."""
-    conditions = [*first.path_conditions(left), *second.path_conditions(right)]
+    conditions = [*first.known(left), *second.known(right)]
     if box(left) is not None and box(right) is not None:
         return conditions + _boxes_overlap(query, first, left, second, right)
     left_index = first.element_index(left, positions(query, "p", tile_shape(left)))

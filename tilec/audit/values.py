@@ -351,6 +351,11 @@ class Execution:
                 conditions.append(condition if frame.region == 0 else smt.negate(condition))
         return conditions
 
+    def known(self, op: Op) -> list[Term]:
+        """What is true whenever `op` is executed: its path conditions, and the invariants that precede it."""
+        claims = [claim for claim in self.program.claims if self.program.precedes(claim, op)]
+        return [*self.path_conditions(op), *(self.element(claim.operands[0]) for claim in claims)]
+
     # Memory accesses
 
     def element_index(self, op: MemoryOp, position: Position) -> tuple[Term, ...]:
