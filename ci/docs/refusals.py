@@ -22,6 +22,7 @@ FRONTEND: Final = (
     "scans",
     "sorts",
     "takes",
+    "loop_claims",
     "memory",
     "directives",
     "arithmetic",
