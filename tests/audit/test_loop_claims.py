@@ -1,4 +1,4 @@
-"""The audit shows claims of loops by itself, and knows no invariant that it has not shown."""
+"""The audit shows claims of loops by itself, and knows only invariants that it has shown."""
 
 from __future__ import annotations
 

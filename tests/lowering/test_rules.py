@@ -24,4 +24,13 @@ def test_every_operation_has_a_rule_or_a_reason() -> None:
     assert {kind.opcode for kind in RULES} | STRUCTURED.keys() == OPS.keys()
     assert not {kind.opcode for kind in RULES} & STRUCTURED.keys()
     assert all(OPS[kind.opcode] is kind and callable(rule) for kind, rule in RULES.items())
-    assert {OPS[name] for name in STRUCTURED} == {ops.Decreases, ops.For, ops.If, ops.Invariant, ops.Sort, ops.Take, ops.Yield, Roles}
+    assert {OPS[name] for name in STRUCTURED} == {
+        ops.Decreases,
+        ops.For,
+        ops.If,
+        ops.Invariant,
+        ops.Sort,
+        ops.Take,
+        ops.Yield,
+        Roles,
+    }

@@ -163,12 +163,13 @@ END = """
     store(out, 3, b)
 """
 EDITS: tuple[tuple[str, str], ...] = (
-    (r" < ", " <= "), (r" <= ", " < "), (r" > ", " >= "), (r" \+ 1", ""), (r" \+ 1", " + 2"), (r" - 1", ""), (r" // 2", " // 3"),
+    (r" < ", " <= "), (r" <= ", " < "), (r" > ", " >= "), (r" \+ 1", ""), (r" \+ 1", " + 2"), (r" - 1", ""),
+    (r" // 2", " // 3"), (r"else:", "if a > 1:"),
     (r"i32\(0\)", "i32(1)"), (r"i32\(0\)", "i32(-1)"), (r"\b0 <=", "1 <="), (r"\bN\b", "(N - 1)"), (r"\bs\b", "t"),
     (r"\bt\b", "s"), (r"maximum\((\w), 0\)", r"\1"), (r"\n +break\n", "\n            pass\n"), (r"continue", "pass"),
     (r"\n +invariant\([^\n]*\n", "\n"), (r"\n +decreases\([^\n]*\n", "\n"), (r"invariant\(0 <= (\w), ", r"invariant("),
     (r"\+", "-"), (r" = t\b", " = t + 1"), (r"\blo\b", "hi"), (r"\bhi\b", "lo"), (r" == ", " != "), (r"10", "2147483647"),
-    (r"range\(", "range(1, "), (r"load\(x, (\w)\)", r"load(x, \1 + 1)"), (r"\bN\b", "a"), (r"\bi\b", "s"), (r"else:", "if a > 1:"),
+    (r"range\(", "range(1, "), (r"load\(x, (\w)\)", r"load(x, \1 + 1)"), (r"\bN\b", "a"), (r"\bi\b", "s"),
 )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.programs.generate import Program
 from tests.programs.machines import examine, load, lowered
-from tilec.ir.ops import For
 from tilec.ir.facts.loop_exits import exit_condition
+from tilec.ir.ops import For
 from tilec.target.targets import MAIN_TARGETS, SM_90A
 
 IMPORTS = """import tilec

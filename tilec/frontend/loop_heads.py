@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+
 from tilec.frontend.liveness import assigned
 from tilec.ir.ops.loop_claims import PASS
 
@@ -40,7 +41,7 @@ class Passes(ast.For):
 
 
 def with_heads(body: list[ast.stmt], parameters: list[str], word_of: WordOf) -> list[ast.stmt]:
-    """The statements of a function in which each `while` is a loop of passes; the same nodes where there is none, and no head."""
+    """The statements of a function in which each `while` is a loop of passes; the same nodes where none is, and no head."""
     taken = {*parameters, *assigned(body)}
 
     def claim(node: ast.stmt) -> str:
@@ -108,7 +109,7 @@ def _difference(test: ast.expr) -> ast.expr | None:
     """A number that is positive where a condition is true: of the first comparison of names and numbers in it; None if there is
     none."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        return next((found for one in test.values if (found := _difference(one)) is not None), None)
+        return next((number for one in test.values if (number := _difference(one)) is not None), None)
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or any(isinstance(node, ast.Call) for node in ast.walk(test)):
         return None
     left, right, one = test.left, test.comparators[0], ast.Constant(1)

@@ -382,7 +382,8 @@ def _pass(scope: Scope, node: ast.Pass) -> None:
 
 _BUILD: Final[dict[type[ast.stmt], Callable[[Scope, Any], None]]] = {
     ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented, ast.If: _if,
-    ast.For: _for, Passes: _for, Measure: measure, ast.While: refused_while, ast.With: _with, ast.Assert: _assert, ast.Pass: _pass,
+    ast.For: _for, Passes: _for, Measure: measure, ast.While: refused_while, ast.With: _with, ast.Assert: _assert,
+    ast.Pass: _pass,
 }  # fmt: skip
 _UNSUPPORTED: Final[dict[type[ast.stmt], tuple[str, str]]] = {
     ast.Try: ("`try`", "tile operations raise nothing"),

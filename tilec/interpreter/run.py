@@ -36,8 +36,8 @@ def run(
     Dims come from the shapes; `dims` supplies those that no shape determines. `block_order` lists the block ids to run, each
     with one entry per grid axis; the default is all of them in row-major order. `accesses` records the accesses of every
     block. bf16 and f8 arrays have the dtypes of ml_dtypes. Raises `InterpreterError` if the launch violates the kernel's
-    contract, an access is out of bounds, a loop step is not positive, or a claim of a loop is false; the arrays then contain the writes up to that point.
-    It also raises if all blocks ran and the arrays violate the kernel's promises."""
+    contract, an access is out of bounds, a loop step is not positive, or a claim of a loop is false; the arrays then contain
+    the writes up to that point. It also raises if all blocks ran and the arrays violate the kernel's promises."""
     launch = bind(function, arrays, scalars or {}, dims or {})
     before = contents_before(function, launch)
     order = itertools.product(*map(range, launch.grid)) if block_order is None else block_order
@@ -158,7 +158,8 @@ class BlockRun:
                 raise self.error(op, f"a pass of a `while` starts with the number {value}")
             self.numbers[op.number] = int(value)
         elif value >= self.numbers[op.number]:
-            raise self.error(op, f"a pass of a `while` does not make its number smaller: {self.numbers[op.number]}, then {value}")
+            before = self.numbers[op.number]
+            raise self.error(op, f"a pass of a `while` does not make its number smaller: {before}, then {value}")
 
     def loop(self, op: For) -> list[Array]:
         """Runs a loop; returns the carried values after the last iteration."""

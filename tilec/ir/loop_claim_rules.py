@@ -72,7 +72,7 @@ class _Turn:
         is_outside = isinstance(op, Block) or all(op is not one for one in body.walk())
         if is_outside and value is other:
             return True
-        if not isinstance(op, Op) or type(op) is not type(found) or value.type != other.type:
+        if not isinstance(op, Op) or not isinstance(found, Op) or type(op) is not type(found) or value.type != other.type:
             return False
         is_pure = op.effect is Effect.NONE and not op.regions and len(op.results) == 1
         same = op.attributes() == found.attributes() and len(op.operands) == len(found.operands)

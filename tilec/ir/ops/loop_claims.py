@@ -13,7 +13,7 @@ PASS: Final = "pass"
 """Variable of a loop that was a `while`: a keyword, so no name of a kernel. It is one less than the number of the pass."""
 FLAG: Final = "?"
 """In the names of conditions that exits of a loop clear, which are no names of a kernel."""
-PLACES: Final = ("entry", "head", "end", "after")
+POINTS: Final = ("entry", "head", "end", "after")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -31,7 +31,7 @@ class Invariant(Op, opcode="invariant"):
 
     def verify(self) -> None:
         self.require(self.operands[0].type == TileType(boolean), "the condition is a bool scalar")
-        self.require(self.place in PLACES, f"no place {self.place}")
+        self.require(self.place in POINTS, f"no place {self.place}")
 
 
 @dataclass(eq=False, kw_only=True)
