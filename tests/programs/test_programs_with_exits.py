@@ -11,8 +11,8 @@ from tilec.ir.ops import For
 from tilec.target.targets import MAIN_TARGETS, SM_90A
 
 IMPORTS = """import tilec
-from tilec import Dim, In, InOut, Out, bf16, bid, cdiv, decreases, f32, grid, i32, invariant, load, max, minimum, mma, store, sum
-from tilec import where, zeros
+from tilec import Dim, In, InOut, Out, bf16, bid, cdiv, decreases, f32, grid, i32, invariant, load, max, minimum, mma, store
+from tilec import sum, where, zeros
 class N(Dim): "rows"
 class K(Dim): "depth"
 @tilec.kernel
