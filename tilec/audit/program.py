@@ -73,10 +73,16 @@ class Program:
                 for region_index, region in enumerate(op.regions):
                     self._enclose(region, (*frames, Frame(op, region_index)))
 
-    def precedes(self, other: Op, op: Op) -> bool:
-        """Whether an operation is executed before `op` whenever `op` is."""
-        enclosing = self.frames[other]
-        return self.order[other] < self.order[op] and enclosing == self.frames[op][: len(enclosing)]
+    def branches_before(self, other: Op, op: Op) -> tuple[Frame, ...] | None:
+        """The branches in which `other` is executed before `op`, besides those around both; None if it comes later, or is in a
+        loop that `op` is not in."""
+        enclosing, frames = self.frames[other], self.frames[op]
+        shared = 0
+        while shared < min(len(enclosing), len(frames)) and enclosing[shared] == frames[shared]:
+            shared += 1
+        inner = enclosing[shared:]
+        is_later = self.order[other] >= self.order[op]
+        return None if is_later or any(isinstance(frame.op, For) for frame in inner) else inner
 
     def accesses(self) -> list[MemoryOp]:
         """Every memory access in program order."""

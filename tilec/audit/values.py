@@ -352,9 +352,16 @@ class Execution:
         return conditions
 
     def known(self, op: Op) -> list[Term]:
-        """What is true whenever `op` is executed: its path conditions, and the invariants that precede it."""
-        claims = [claim for claim in self.program.claims if self.program.precedes(claim, op)]
-        return [*self.path_conditions(op), *(self.element(claim.operands[0]) for claim in claims)]
+        """What is true whenever `op` is executed: its path conditions, and the invariants that precede it, those of
+        a branch if it was taken."""
+        facts = self.path_conditions(op)
+        for claim in self.program.claims:
+            branches = self.program.branches_before(claim, op)
+            if branches is not None:
+                conditions = [self.element(frame.op.operands[0]) for frame in branches]
+                taken = [one if frame.region == 0 else smt.negate(one) for one, frame in zip(conditions, branches, strict=True)]
+                facts.append(smt.implies(smt.every(taken), self.element(claim.operands[0])))
+        return facts
 
     # Memory accesses
 

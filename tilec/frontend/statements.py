@@ -71,6 +71,8 @@ def _always_returns(body: list[ast.stmt]) -> bool:
 
 def _returning_if(scope: Scope, node: ast.If, rest: list[ast.stmt]) -> Returned | None:
     """Builds `if c: return a` followed by more statements as `if c: return a; else: more`."""
+    if scope.depth:
+        _return(scope, next(one for one in ast.walk(node) if isinstance(one, ast.Return)))
     test = expression(scope, node.test)
     if isinstance(test, bool | int | float):
         chosen = node.body if test else node.orelse

@@ -267,9 +267,19 @@ class IndexTerms(HostTerms):
     def given(self, op: Op) -> list[Formula]:
         """What is true whenever `op` is executed, because of operations that are executed before it: claims of loops, and that
         divisors are positive. Each has an obligation, proven from those before it."""
-        before = [claim.operands[0] for claim in self._claims if self._precedes(claim, op)]
-        claimed = map(self.condition, before)
+        claimed = (self._claimed(claim, op) for claim in self._claims)
         return [*self.divided(op), *(formula for formula in dict.fromkeys(claimed) if formula != terms.TRUE)]
+
+    def _claimed(self, claim: Invariant, op: Op) -> Formula:
+        """What a claim says where `op` is executed. One in a branch that `op` does not stand in, but whose end it follows, holds
+        if the branch was taken."""
+        enclosing, frames = self.structure.frames[claim], self.structure.frames[op]
+        pairs = enumerate(zip(enclosing, frames, strict=False))
+        shared = next((k for k, (a, b) in pairs if a.op is not b.op or a.arm != b.arm), min(len(enclosing), len(frames)))
+        inner = enclosing[shared:]
+        if self.structure.position[claim] >= self.structure.position[op] or any(isinstance(one.op, For) for one in inner):
+            return terms.TRUE
+        return terms.disjunction((*map(terms.negate, self.runs(inner)), self.condition(claim.operands[0])))
 
     def _precedes(self, other: Op, op: Op) -> bool:
         """Whether an operation is executed before `op` whenever `op` is."""
