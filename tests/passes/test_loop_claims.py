@@ -140,6 +140,19 @@ LOOPS = {
                 break
             s = s + 1
     """,
+    "what a branch leaves": """
+        s, t = i32(0), i32(0)
+        if a > 0:
+            for i in range(N):
+                invariant(0 <= s, s <= i)
+                if load(x, i) > b:
+                    s = s + 1
+            t = s
+        else:
+            t = N
+        if t > 0:
+            s = load(x, t - 1)
+    """,
     "a loop in a branch": """
         s, t = i32(0), i32(0)
         if a > 0:

@@ -8,6 +8,7 @@ becomes an opaque atom with its range from the dataflow analysis.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -44,6 +45,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.bit_terms import BIT_KINDS, bit_term
 from tilec.passes.prover.declared_bits import by_declared
 from tilec.passes.prover.host_terms import HostTerms, compare
+from tilec.passes.prover.related_facts import related_to
 from tilec.passes.prover.source_positions import Positions, partner_positions, source_positions
 from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
@@ -264,30 +266,20 @@ class IndexTerms(HostTerms):
                 found.append(terms.negate(condition) if frame.arm else condition)
         return found
 
-    def given(self, op: Op) -> list[Formula]:
-        """What is true whenever `op` is executed, because of operations that are executed before it: claims of loops, and that
-        divisors are positive. Each has an obligation, proven from those before it."""
-        claimed = (self._claimed(claim, op) for claim in self._claims)
-        return [*self.divided(op), *(formula for formula in dict.fromkeys(claimed) if formula != terms.TRUE)]
+    def given(self, op: Op, about: Iterable[Formula]) -> list[Formula]:
+        """What is true whenever `op` is executed, because of operations that are executed before it: that divisors are
+        positive, and claims of loops that share unknowns with the formulas `about` or with each other. Each has an obligation,
+        proven from those before it."""
+        claimed = dict.fromkeys(self._claimed(claim, op) for claim in self._claims)
+        related = related_to([one for one in claimed if one != terms.TRUE], [*about, *self.runs(self.structure.frames[op])])
+        return [*self.divided(op), *related]
 
     def _claimed(self, claim: Invariant, op: Op) -> Formula:
-        """What a claim says where `op` is executed. One in a branch that `op` does not stand in, but whose end it follows, holds
-        if the branch was taken."""
-        enclosing, frames = self.structure.frames[claim], self.structure.frames[op]
-        pairs = enumerate(zip(enclosing, frames, strict=False))
-        shared = next((k for k, (a, b) in pairs if a.op is not b.op or a.arm != b.arm), min(len(enclosing), len(frames)))
-        inner = enclosing[shared:]
-        if self.structure.position[claim] >= self.structure.position[op] or any(isinstance(one.op, For) for one in inner):
+        """What a claim says where `op` is executed. One in a branch before it holds if the branch was taken."""
+        branches = self.structure.branches_before(claim, op)
+        if branches is None:
             return terms.TRUE
-        return terms.disjunction((*map(terms.negate, self.runs(inner)), self.condition(claim.operands[0])))
-
-    def _precedes(self, other: Op, op: Op) -> bool:
-        """Whether an operation is executed before `op` whenever `op` is."""
-        enclosing, frames = self.structure.frames[other], self.structure.frames[op]
-        outer = len(enclosing) <= len(frames) and all(
-            a.op is b.op and a.arm == b.arm for a, b in zip(enclosing, frames, strict=False)
-        )
-        return outer and self.structure.position[other] < self.structure.position[op]
+        return terms.disjunction((*map(terms.negate, self.runs(branches)), self.condition(claim.operands[0])))
 
     def divided(self, op: Op) -> list[Formula]:
         """Formulas stating that divisors are positive, for the divisions executed before `op` whenever `op` is. Each division
@@ -296,7 +288,7 @@ class IndexTerms(HostTerms):
         for other in self._divisions:
             if self.structure.position[other] >= position:
                 break
-            if self._precedes(other, op):
+            if self.structure.branches_before(other, op) == ():
                 found.append(terms.ge(self.scalar(other.operands[1]), 1))
         return [formula for formula in dict.fromkeys(found) if formula != terms.TRUE]
 

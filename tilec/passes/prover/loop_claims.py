@@ -80,7 +80,7 @@ def _falls(findings: Findings, start: Decreases, op: Decreases) -> None:
         findings,
         op,
         ("progress", "`while` ends"),
-        [*index.runs(index.structure.frames[start]), *index.given(start), terms.ge(after, before)],
+        [*index.runs(index.structure.frames[start]), *index.given(start, [terms.ge(after, before)]), terms.ge(after, before)],
         [after, before],
         Complaint(
             "E0309",

@@ -53,9 +53,11 @@ def located(findings: Findings, op: Op, polys: list[Poly], also: Iterable[Formul
     frames = index.structure.frames[op]
     loops = [frame.op for frame in frames if isinstance(frame.op, For)]
     axes = tuple(Axis(poly, 1, terms.ONE) for poly in polys)
+    also = list(also)
+    about = [*also, *(Formula("eq", poly) for poly in polys)]
     blocks = tuple(index.block(axis) for axis in range(len(index.grid)))
     named = tuple((loop, index.variable(loop), index.iteration(loop)) for loop in loops)
-    instance = Instance(axes, tuple(index.runs(frames)), (*index.given(op), *also), blocks, {}, named, ())
+    instance = Instance(axes, tuple(index.runs(frames)), (*index.given(op, about), *also), blocks, {}, named, ())
     return rebased(index, op, instance)[0]
 
 
