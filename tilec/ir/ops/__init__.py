@@ -5,8 +5,8 @@ given by the table in `tilec/ir/SEMANTICS.md`. Integer arithmetic is two's compl
 minus infinity. bf16 and f16 arithmetic is computed in f32 and rounded once per operation. Reductions of float tiles are
 computed in f32. Docstrings give the operand order; `tilec.ir.core.Op` describes the class variables.
 
-`values` computes, `moves` reorders, `memory` reads and writes tensors, `control` has regions. The operations that
-passes make are in `tilec/ir/ops/staging_ops.py`, `store_ops.py`, `sync_ops.py` and `launch_ops.py`.
+`values` computes, `moves` reorders, `memory` reads and writes tensors, `control` has regions, `loop_claims` states what loops
+keep. The operations that passes make are in `tilec/ir/ops/staging_ops.py`, `store_ops.py`, `sync_ops.py` and `launch_ops.py`.
 """
 
 from tilec.ir.ops.control import For, If, Yield

@@ -1,8 +1,8 @@
 """Proves one kernel: the `ladder` discharges each obligation; one that it cannot discharge is an error with a counterexample.
 
 Order of work: translate index values (`index_terms`), check that some launch satisfies the contract (`contract`), describe
-every access as statement instances (`accesses`), then prove arithmetic, bounds, races, coverage, order and promises, each in
-its own file. All use one `Ladder` and report to one `Findings`.
+every access as statement instances (`accesses`), then prove arithmetic, claims of loops, bounds, races, coverage, order and
+promises, each in its own file. All use one `Ladder` and report to one `Findings`.
 """
 
 from __future__ import annotations

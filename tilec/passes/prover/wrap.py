@@ -115,7 +115,8 @@ def _hint(findings: Findings, op: Op) -> str:
         owner = value.owner
         if isinstance(owner, Block) and owner in loops and value is not owner.arguments[0]:
             name = value.name if value.name.isidentifier() else "c"
-            return f"clamp what the loop carries, such as `{name} = minimum({name} + 1, N)`"
+            clamped, bound = f"`{name} = minimum({name} + 1, N)`", f"`invariant({name} <= N)`"
+            return f"clamp what the loop carries, such as {clamped}, or state at the start of its body what bounds it: {bound}"
     return "widen an operand with `.astype(i64)`, or bound the sizes with `requires(...)`"
 
 
