@@ -199,8 +199,7 @@ def _loop(d: Draft) -> None:
         Variable(d.let(v.dtype, v.shape, f"where({trip_count} > 7, {v.name}, {v.name})"), v.dtype, v.shape) for v in carried
     ]
     turn = d.name("turn")
-    d.line(f"for {turn} in range({d.r.choice([trip_count, trip_count, f'{trip_count} - 1', '2'])}):")
-    d.depth += 1
+    _header(d, turn, d.r.choice([trip_count, trip_count, f"{trip_count} - 1", "2"]))
     _exit(d, turn)
     for v in carried_copies or [None]:
         if v is None:
@@ -210,6 +209,20 @@ def _loop(d: Draft) -> None:
     d.depth -= 1
     d.tiles.scope = scope_before + carried_copies
     d.parts.add("loop")
+
+
+def _header(d: Draft, turn: str, stop: str) -> None:
+    """The start of a loop, as a `while` now and then, by numbers of its own."""
+    if random.Random(f"while {d.count} {d.body[-1]}").random() > 0.2:
+        d.line(f"for {turn} in range({stop}):")
+        d.depth += 1
+        return
+    d.line(f"{turn} = i32(-1)")
+    d.line(f"while {turn} < {stop} - 1:")
+    d.depth += 1
+    d.line(f"invariant(-1 <= {turn})")
+    d.line(f"{turn} = {turn} + 1")
+    d.parts.add("while")
 
 
 def _exit(d: Draft, turn: str) -> None:
