@@ -15,13 +15,12 @@ from tilec.lowering.staging import stage_pointer
 
 @lowers(Mma)
 def lower_mma(context: Context, op: Mma) -> None:
-    """One `mma.sync.m16n8k16` per instruction tile; operands and accumulator have their fragment layouts. In a batched product
-    (rank 3) a thread has `products_per_thread` whole products, consecutive among its registers."""
-    dtype = op.operands[0].tile.dtype
+    """One `mma.sync` per instruction tile; operands and accumulator have their fragment layouts. In a batched product (rank 3)
+    a thread has `products_per_thread` whole products, consecutive among its registers."""
+    dtype, other = (operand.tile.dtype for operand in op.operands[:2])
     a, b, total = (context.registers(value) for value in op.operands)
-    left = [mma_sync.pack(context, a[i], a[i + 1], dtype) for i in range(0, len(a), 2)]
-    right = [mma_sync.pack(context, b[i], b[i + 1], dtype) for i in range(0, len(b), 2)]
-    steps = op.operands[0].tile.shape[-1] // mma_sync.K
+    left, right = mma_sync.words(context, a, dtype), mma_sync.words(context, b, other)
+    steps = op.operands[0].tile.shape[-1] // mma_sync.depth_of(dtype)
     products_per_thread = mma_sync.products_of_thread(op.result.layout) if op.result.tile.rank == 3 and op.result.layout else 1
     row_tiles, column_tiles = len(left) // (4 * steps * products_per_thread), len(right) // (2 * steps * products_per_thread)
     result = list(total)
@@ -35,7 +34,7 @@ def lower_mma(context: Context, op: Mma) -> None:
                     first_b = 2 * ((product * column_tiles + column) * steps + k)
                     first_c = 4 * ((product * row_tiles + row) * column_tiles + column)
                     fragments = left[first_a : first_a + 4], right[first_b : first_b + 2], result[first_c : first_c + 4]
-                    result[first_c : first_c + 4] = mma_sync.multiply(context, *fragments, dtype)
+                    result[first_c : first_c + 4] = mma_sync.multiply(context, *fragments, dtype, other)
     context.assign(op.result, result)
 
 

@@ -94,6 +94,16 @@ INLINE: Final = tuple(
         rf"atom\.relaxed\.gpu\.global\.(?:{_REDUCTION}|exch\.b(?:32|64)) \$0, \[\$1\], \$2;",
         r"atom\.relaxed\.gpu\.global\.cas\.b(?:32|64) \$0, \[\$1\], \$2, \$3;",
         r"cvt\.rn\.(?:bf16|f16)x2\.f32 \$0, \$1, \$2;",
+        r"cvt\.rna\.tf32\.f32 \$0, \$1;",
+        *(
+            rf"mma\.sync\.aligned\.m16n8k{shape} \{{\$0, \$1, \$2, \$3\}}, \{{\$4, \$5, \$6, \$7\}}, \{{\$8, \$9\}}, "
+            r"\{\$10, \$11, \$12, \$13\};"
+            for shape in (
+                r"8\.row\.col\.f32\.tf32\.tf32\.f32",
+                r"32\.row\.col\.f32\.e(?:4m3|5m2)\.e(?:4m3|5m2)\.f32",
+                r"32\.row\.col\.s32\.[su]8\.[su]8\.s32",
+            )
+        ),
         r"(?:\{ \.reg \.pred late; (?:setp\.eq\.b32 late, \$\d+, 0x7f800001; @late nanosleep\.u32 0; )+\} )?"
         r"wgmma\.wait_group\.sync\.aligned \d+;",
         r"mbarrier\.init\.shared::cta\.b64 \[\$0\], \d+;",

@@ -44,12 +44,18 @@ class Issuer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Elements of one instruction: M (`rows`), the step and the maximum of N (`columns`, `most_columns`), and K (`depth`)."""
+    """Elements of one instruction: M (`rows`), the step and the maximum of N (`columns`, `most_columns`), and K of 16-bit
+    elements (`depth`)."""
 
     rows: int
     columns: int
     most_columns: int
     depth: int
+
+    def depth_of(self, bits: int) -> int:
+        """K of elements of so many bits: an instruction always takes the same bytes of a row (PTX ISA, "Matrix Shape" of
+        `mma`, `wgmma.mma_async` and `tcgen05.mma`)."""
+        return self.depth * 16 // bits
 
 
 class Work(Enum):
@@ -84,7 +90,8 @@ class Specialization:
 class Family:
     """Matrix instructions of one kind. `copies`: how their operands may be loaded. `operands` and `accumulators`: where they
     are. `least_stages` and `most_stages`: of a pipeline that feeds them. `stage_alignment`: of a stage, in bytes. `row_bytes`:
-    of a row of an operand in shared memory; 0 if any will do. `least_registers`: per thread, by number of columns.
+    of a row of an operand in shared memory; 0 if any will do. `least_registers`: per thread, by number of columns. `dtypes`:
+    of operands.
     `specialization`: the roles of a block with a producer. `pattern`: matches its intrinsics and PTX; empty for a family that
     every target has."""
 
@@ -99,6 +106,7 @@ class Family:
     stage_alignment: int
     row_bytes: int
     least_registers: Callable[[int], int]
+    dtypes: frozenset[str]
     specialization: Specialization | None = None
     pattern: str = ""
 
@@ -120,6 +128,8 @@ class Family:
         return 0 if warps % self.issuer.warps else warps // self.issuer.warps
 
 
+READ_AS_THEY_ARE: Final = frozenset({"bf16", "f16", "f8e4m3", "f8e5m2", "i8", "u8"})
+"""Dtypes that an instruction can read in shared memory. Elements of f32 must be rounded to tf32 first, which a thread does."""
 PRODUCER: Final = Helper("producer", 4, Work.COPY)
 """A whole warpgroup, because registers move between warpgroups."""
 REALLOCATION: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({2: (232, 40), 3: (160, 32)})
@@ -128,6 +138,7 @@ warpgroup."""
 MMA_SYNC: Final = Family(
     "mma_sync", Issuer.WARP, Shape(16, 8, 8, 16), (LOAD, CP_ASYNC, TMA), MemorySpace.REGISTERS, MemorySpace.REGISTERS,
     least_stages=1, most_stages=4, stage_alignment=128, row_bytes=0, least_registers=lambda _: 0,
+    dtypes=READ_AS_THEY_ARE | {"f32"},
     # Warps multiply by themselves, but registers move between warpgroups, and so a consumer is one.
     specialization=Specialization(4, (PRODUCER,), 3, REALLOCATION),
 )  # fmt: skip
@@ -140,6 +151,7 @@ WGMMA: Final = Family(
     least_stages=3, most_stages=8, stage_alignment=1024, row_bytes=128,
     # ptxas (13.5) accepts no fewer for an instruction: its accumulators plus 26.
     least_registers=lambda columns: columns // 2 + 26,
+    dtypes=READ_AS_THEY_ARE,
     specialization=Specialization(4, (PRODUCER,), 3, REALLOCATION),
     pattern=r"wgmma[.:]",
 )  # fmt: skip
@@ -149,6 +161,7 @@ MULTIPLIER: Final = Helper("multiplier", 1, Work.MULTIPLY)
 TCGEN05: Final = Family(
     "tcgen05", Issuer.THREAD, Shape(64, 16, 256, 16), (TMA,), MemorySpace.SHARED, MemorySpace.TENSOR,
     least_stages=2, most_stages=8, stage_alignment=1024, row_bytes=128, least_registers=lambda _: 0,
+    dtypes=READ_AS_THEY_ARE,
     specialization=Specialization(4, (LOADER, MULTIPLIER), 2, {}),
     pattern=r"tcgen05[.:]",
 )  # fmt: skip

@@ -52,6 +52,7 @@ from tilec.ir.ops.values import (
     Select,
     Unary,
     convert,
+    sum_dtype,
 )
 
 __all__ = [
@@ -98,4 +99,5 @@ __all__ = [
     "Yield",
     "atomic_word",
     "convert",
+    "sum_dtype",
 ]
