@@ -135,7 +135,8 @@ INLINE: Final = tuple(
         r"ld\.shared\.b32 \$0, \[\$1\];",
         r"tcgen05\.dealloc\.cta_group::[12]\.sync\.aligned\.b32 \$0, \d+;",
         r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one\.shared::cluster\.b64 \[\$0\];",
-        r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::[12]\.kind::f16 \[to\], a, b, code, (?:more|\$3); \}",
+        r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::[12]\.kind::(?:f16|f8f6f4|i8) \[to\], a, b, code, "
+        r"(?:more|\$3); \}",
         rf"tcgen05\.fence::after_thread_sync; (?:tcgen05\.ld\.sync\.aligned\.16x256b\.x\d+\.b32 {_LIST}, "
         rf"\[{_REGISTER} \+ \d+\]; )+tcgen05\.wait::ld\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
         r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::1\.kind::f16 \[\$0\], (?:a|\[from\]), b, code, (?:more|\$3); \}",
@@ -145,7 +146,8 @@ INLINE: Final = tuple(
         r"tcgen05\.wait::st\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
         r"\{ \.reg \.pred own, some; [^\"]*@!some bra equal; [^\"]*tcgen05\.wait::st\.sync\.aligned; "
         r"tcgen05\.fence::before_thread_sync; equal: \}",
-        r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
+        r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+"
+        r"(?:k16\.f32\.(?:bf16\.bf16|f16\.f16)|k32\.f32\.e(?:4m3|5m2)\.e(?:4m3|5m2)|k32\.s32\.[su]8\.[su]8)[^\"]* \}",
     )
 )
 """Inline PTX that lowering may emit. LLVM does not analyze it, so the PTX ISA alone defines its meaning."""

@@ -12,6 +12,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from tilec.target.dtypes import DType
+
 LOAD: Final = "load"
 CP_ASYNC: Final = "cp_async"
 TMA: Final = "tma"
@@ -91,7 +93,7 @@ class Family:
     """Matrix instructions of one kind. `copies`: how their operands may be loaded. `operands` and `accumulators`: where they
     are. `least_stages` and `most_stages`: of a pipeline that feeds them. `stage_alignment`: of a stage, in bytes. `row_bytes`:
     of a row of an operand in shared memory; 0 if any will do. `least_registers`: per thread, by number of columns. `dtypes`:
-    of operands.
+    of operands. `few_columns`: up to which numbers of columns of integer products are in steps of 8.
     `specialization`: the roles of a block with a producer. `pattern`: matches its intrinsics and PTX; empty for a family that
     every target has."""
 
@@ -107,8 +109,18 @@ class Family:
     row_bytes: int
     least_registers: Callable[[int], int]
     dtypes: frozenset[str]
+    few_columns: int = 0
     specialization: Specialization | None = None
     pattern: str = ""
+
+    def has_columns(self, columns: int, dtype: DType, blocks: int = 1) -> bool:
+        """Whether an instruction on operands of `dtype`, with the rows of B in `blocks` blocks, has so many columns. Those of
+        integers have fewer numbers of columns (PTX ISA, "Matrix Shape" of `wgmma.mma_async`, "Kind and shapes" of
+        `tcgen05.mma`)."""
+        step = self.shape.columns
+        if dtype.is_integer and self.runs_ahead and columns > self.few_columns:
+            step = max(step, 16 * blocks)
+        return columns % step == 0 and 0 < columns <= self.shape.most_columns
 
     @property
     def in_tensor_memory(self) -> bool:
@@ -151,7 +163,7 @@ WGMMA: Final = Family(
     least_stages=3, most_stages=8, stage_alignment=1024, row_bytes=128,
     # ptxas (13.5) accepts no fewer for an instruction: its accumulators plus 26.
     least_registers=lambda columns: columns // 2 + 26,
-    dtypes=READ_AS_THEY_ARE,
+    dtypes=READ_AS_THEY_ARE, few_columns=32,
     specialization=Specialization(4, (PRODUCER,), 3, REALLOCATION),
     pattern=r"wgmma[.:]",
 )  # fmt: skip

@@ -262,7 +262,8 @@ def pipelines_of(
                 raise refusal(draft, problem, wanted, target)
             return found[-1]
         family = found[-1].family
-        if family is not None and (family not in candidate.families or found[-1].stages < family.least_stages):
+        lacks = family is not None and target.has(family) and not target.multiplies(family, candidate.dtypes)
+        if family is not None and (lacks or family not in candidate.families or found[-1].stages < family.least_stages):
             text = f"its product is none that `{family.name}` makes in {found[-1].stages} stages"
             hint = f"leave `mma` out, or have {family.least_stages} stages"
             raise refusal(draft, Problem("mma", text, hint), wanted, target)
@@ -282,7 +283,8 @@ def _pipeline(
         max_stages = _stages(replace(candidate, used_bytes=used_bytes, unstaged_bytes=0), blocks, target, family.most_stages)
         fitting_stages = max(LEAST_BY_TMA, min(limit or family.most_stages, max_stages))
         return Pipeline(wanted.stages or fitting_stages, TMA, wanted.mma or family.name)
-    fitting = [family for family in candidate.families if target.has(family) and CP_ASYNC in family.copies]
+    usable = (one for one in candidate.families if target.multiplies(one, candidate.dtypes))
+    fitting = [family for family in usable if CP_ASYNC in family.copies]
     family = (family_named(wanted.mma) or MMA_SYNC) if wanted.mma is not None else fitting[0]
     stages = wanted.stages
     if stages is None:

@@ -82,6 +82,8 @@ def tma_problem(function: Function, candidate: Candidate, family: Family, target
     chain = candidate.chain(family)
     if not target.feeds(family, TMA):
         text = f"`tma` feeds `{family.name}`, which {target} lacks"
+    elif not target.multiplies(family, candidate.dtypes):
+        text = f"`{family.name}` has no products of {' and '.join(map(str, candidate.dtypes))} on {target}"
     elif chain is not None and function.cluster > 1:
         text = "back-to-back products are not those of a pair of blocks"
     elif chain is not None:

@@ -28,7 +28,7 @@ from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops import Cast, Constant, For, If, Load, Mma, Reshape, Yield
 from tilec.ir.ops.staging_ops import AsyncCopy, SharedAlloc
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
-from tilec.ir.types import RingType, SharedType, TileType, i32
+from tilec.ir.types import DType, RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
 from tilec.passes.schedule.pipelining import (
@@ -81,6 +81,11 @@ class Candidate:
     stage_bytes: int
     families: tuple[Family, ...]
     chains: tuple[Chain, ...] = ()
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """Those of all operands of its MMAs."""
+        return tuple(dict.fromkeys(dtype for product in self.products for dtype in product.dtypes))
 
     def chain(self, family: Family) -> Chain | None:
         """The back-to-back GEMM, or else the fused products, that the loop is for a family; None if it is neither."""

@@ -36,9 +36,9 @@ def suits(family: Family, loop: For, products: list[Product], warps: int, max_ac
     left, right, mma = product.left, product.right, product.mma
     if left is None or right is None or left is right or product.transposed != (False, True):
         return False
-    if not family.dtypes.issuperset(dtype.name for dtype in product.dtypes):
-        return False
     rows, columns = mma.result.tile.shape
+    if any(dtype.name not in family.dtypes or not family.has_columns(columns, dtype) for dtype in product.dtypes):
+        return False
     row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
     if family.in_tensor_memory and not _only_accumulates(loop, mma):
         return False
