@@ -18,9 +18,10 @@ from tilec.emulator import Report, emulate
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.interpreter.dtypes import numpy_dtype
+from tilec.interpreter.error_bounds import run_bounded
 from tilec.ir.core import Function
 from tilec.ir.types import DTYPES
-from tilec.lowering import lower
+from tilec.lowering import Lowered, lower
 from tilec.passes.prover import positive_divisions
 from tilec.passes.schedule import choose, prepare
 from tilec.target.schedule import Overrides, Schedule
@@ -45,13 +46,15 @@ def product(a: In[{left}, {a}], b: In[{right}, {b}], out: Out[{sums}, M, N]):
 
 @dataclass(frozen=True)
 class Case:
-    """A product: dtypes of operands, tile (M, N, K), whether the rows of each operand are along K, and schedule overrides."""
+    """A product: dtypes of operands, tile (M, N, K), whether the rows of each operand are along K, schedule overrides, and
+    other source text if it is given."""
 
     left: str
     right: str
     tile: tuple[int, int, int]
     along_k: tuple[bool, bool] = (True, True)
     wanted: tuple[tuple[str, Any], ...] = ()
+    source: str = ""
 
     @property
     def sums(self) -> str:
@@ -59,6 +62,8 @@ class Case:
 
     def text(self) -> str:
         """The kernel's source."""
+        if self.source:
+            return self.source
         rows, columns, depth = self.tile
         x = f"load(a, (m, k), shape=({rows}, {depth}), pad=0)"
         x = x if self.along_k[0] else f"load(a, (k, m), shape=({depth}, {rows}), pad=0).T"
@@ -79,6 +84,7 @@ class Made:
     function: Function
     prepared: Function
     schedule: Schedule
+    lowered: Lowered
     ptx: str
     manifest: Manifest = field(repr=False)
 
@@ -100,7 +106,7 @@ def made(case: Case, target: Target) -> Made:
     prepared = prepare(function, target, schedule, positive=positive)
     lowered = lower(prepared, target, min_blocks=schedule.blocks)
     launch = replace(manifest(function_of(case), lowered, target), schedule=schedule.to_json(), cluster=schedule.cluster)
-    return Made(case, function_of(case), prepared, schedule, to_ptx(lowered.mlir, target), launch)
+    return Made(case, function_of(case), prepared, schedule, lowered, to_ptx(lowered.mlir, target), launch)
 
 
 def operands(case: Case, extents: tuple[int, int, int], seed: int) -> dict[str, Any]:
@@ -134,3 +140,11 @@ def interpreted(case: Case, arrays: dict[str, Any]) -> Any:
     own = {name: array.copy() for name, array in arrays.items()}
     run(function_of(case), own, {})
     return own["out"]
+
+
+def differs_by_more(case: Case, arrays: dict[str, Any], found: Any) -> bool:
+    """Whether a result differs from the interpreter's by more than the interpreter's bound of its error."""
+    own = {name: array.copy() for name, array in arrays.items()}
+    bound = run_bounded(function_of(case), own, {})["out"]
+    assert np.isfinite(bound).all()
+    return bool((np.abs(found.astype(np.float64) - own["out"].astype(np.float64)) > bound).any())

@@ -1,0 +1,266 @@
+"""Products of tf32 and of 8-bit operands, by `mma.sync`, `wgmma` and `tcgen05.mma`: bit-identical to the interpreter where sums
+are exact, in the PTX emulator and on the block machine; within the interpreter's own error bound where they are not; the
+instructions that machine code has; what schedules, checks and notes refuse or say; planted mistakes."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from block_machine import launch
+
+from tests import campaign
+from tests.clean import check_clean
+from tests.narrow_products import Case, Made, differs_by_more, emulated, function_of, interpreted, made, operands
+from tilec.assemble import assemble
+from tilec.assemble.sass import disassemble, instructions
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.ir.core import Function, Value, VerifyError
+from tilec.ir.ops.staging_ops import GroupMma
+from tilec.ir.ops.tmem_ops import TmemMma
+from tilec.ir.types import DTYPES, SharedType
+from tilec.passes.schedule.checks import verify
+from tilec.passes.schedule.notes import notes
+from tilec.target.targets import MAIN_TARGETS, SM_90A, SM_100A, SM_120A, TARGETS, Target
+
+PAIRS = (
+    ("i8", "i8"),
+    ("u8", "i8"),
+    ("i8", "u8"),
+    ("f8e4m3", "f8e4m3"),
+    ("f8e4m3", "f8e5m2"),
+    ("f8e5m2", "f8e4m3"),
+    ("f32", "f32"),
+)
+FED = (("copy", "tma"),)
+BY_WARPS = (("copy", "tma"), ("mma", "mma_sync"))
+OLDER = tuple(target for target in TARGETS if target not in MAIN_TARGETS)
+
+
+def random_case(number: int) -> tuple[Case, Target, tuple[int, int, int]]:
+    """A product, a target and extents."""
+    r = random.Random(f"narrow product {number}")
+    left, right = PAIRS[number % len(PAIRS)]
+    target = MAIN_TARGETS[number // len(PAIRS) % 3] if number % 4 else r.choice(TARGETS)
+    step = 32 // DTYPES[left].bytes
+    tile = (r.choice((16, 32, 64, 128)), r.choice((16, 32, 64, 80)), step * r.choice((1, 2, 3, 4)))
+    along_k = (r.random() < 0.7, r.random() < 0.7)
+    wanted: tuple[tuple[str, Any], ...] = ()
+    if r.random() < 0.4 and target in MAIN_TARGETS:  # operands in rows of 128 bytes, of a shape that a producer can feed
+        tile, along_k = (r.choice((64, 128)), r.choice((32, 64, 96)), 4 * step), (True, True)
+        wanted = FED if left != "f32" else BY_WARPS if target is not SM_100A else ()
+    extents = tuple(16 * r.choice((1, 3, 5, 9)) for _ in range(3))
+    return Case(left, right, tile, along_k, wanted), target, (extents[0], extents[1], extents[2])
+
+
+def check(case: Case, target: Target, extents: tuple[int, int, int], seed: int = 0) -> Made:
+    """The emulator finds nothing, and its result is the interpreter's, of operands whose sums are exact."""
+    kernel, arrays = made(case, target), operands(case, extents, seed)
+    report, found = emulated(kernel, arrays, seed=seed)
+    check_clean(report)
+    np.testing.assert_array_equal(found, interpreted(case, arrays))
+    return kernel
+
+
+@pytest.mark.parametrize("number", campaign.first(21, range(210)))
+def test_a_random_product_emulates_as_it_is_interpreted(number: int) -> None:
+    case, target, extents = random_case(number)
+    check(case, target, extents, number)
+
+
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_lowered_code_computes_the_product(left: str, right: str) -> None:
+    """On a machine that shares nothing with the emulator, by `mma.sync`, and by `wgmma` where it has it."""
+    step = 32 // DTYPES[left].bytes
+    for tile, target, along_k in (
+        ((32, 16, 2 * step), SM_120A, (True, True)), ((32, 16, 2 * step), SM_120A, (False, False)),
+        ((32, 16, 2 * step), SM_90A, (True, False)), ((64, 32, 4 * step), SM_90A, (True, True)),
+    ):  # fmt: skip
+        case = Case(left, right, tile, along_k)
+        kernel, arrays = made(case, target), operands(case, (48, 32, 6 * step), 3)
+        assert ("wgmma.mma_async" in kernel.ptx) == (tile[0] == 64 and left != "f32")
+        expected = interpreted(case, arrays)
+        launch(function_of(case), kernel.lowered, arrays, {"M": 48, "N": 32, "K": 6 * step})
+        np.testing.assert_array_equal(arrays["out"], expected)
+
+
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
+@pytest.mark.parametrize(("left", "right"), [("f32", "f32"), ("f8e4m3", "f8e5m2"), ("f8e5m2", "f8e5m2")])
+def test_inexact_sums_are_within_the_interpreters_bound(left: str, right: str, target: Target) -> None:
+    case = Case(left, right, (64, 32, 4 * 32 // DTYPES[left].bytes))
+    arrays = operands(case, (64, 48, 160), 5)
+    scale = np.random.default_rng(6)
+    for name in ("a", "b"):
+        old: Any = arrays[name]
+        arrays[name] = scale.normal(size=old.shape).astype(old.dtype)
+    report, found = emulated(made(case, target), arrays)
+    check_clean(report)
+    exact = arrays["a"].astype(np.float64) @ arrays["b"].astype(np.float64).T
+    assert (found != exact).any(), "these sums are rounded"
+    assert not differs_by_more(case, arrays, found)
+
+
+def test_operands_of_f32_are_rounded_to_the_nearest_tf32() -> None:
+    """Truncation, which the instruction would do, is another result; a planted `mov` instead of the conversion does it."""
+    case = Case("f32", "f32", (16, 16, 8))
+    arrays = operands(case, (16, 16, 16), 0)
+    arrays["a"][:] = np.float32(1 + 2.0**-11)  # halfway between two numbers of tf32: away from zero
+    arrays["b"][:] = np.float32(1 - 2.0**-20)
+    kernel = made(case, SM_120A)
+    _, found = emulated(kernel, arrays)
+    np.testing.assert_array_equal(found, np.float32(16 * (1 + 2.0**-10)))
+    np.testing.assert_array_equal(interpreted(case, arrays), found)
+    planted, count = re.subn(r"cvt\.rna\.tf32\.f32", "mov.b32", kernel.ptx)
+    _, wrong = emulated(kernel, arrays, planted)
+    assert count and (wrong < found).all()
+
+
+def test_sums_of_integers_wrap() -> None:
+    case = Case("i8", "i8", (16, 16, 32))
+    text = case.text().replace("zeros((16, 16), i32)", "full((16, 16), 2147483647, i32)").replace("zeros", "full", 1)
+    other = Case("i8", "i8", (16, 16, 32), source=text)
+    arrays = operands(other, (16, 16, 16), 1)
+    for target in MAIN_TARGETS:
+        _, found = emulated(made(other, target), arrays)
+        exact = arrays["a"].astype(np.int64) @ arrays["b"].astype(np.int64).T + 2**31 - 1
+        assert (exact > 2**31 - 1).any()
+        np.testing.assert_array_equal(found, exact.astype(np.int32))
+        np.testing.assert_array_equal(interpreted(other, arrays), found)
+
+
+MISTAKES = [
+    (
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32",
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32",
+        SM_120A,
+        "i8",
+        "u8",
+        (),
+    ),
+    ("m16n8k32.row.col.f32.e4m3.e5m2", "m16n8k32.row.col.f32.e5m2.e4m3", SM_120A, "f8e4m3", "f8e5m2", ()),
+    ("k32.s32.u8.s8", "k32.s32.s8.s8", SM_90A, "u8", "i8", ()),
+    ("k32.f32.e4m3.e5m2", "k32.f32.e5m2.e4m3", SM_90A, "f8e4m3", "f8e5m2", ()),
+    ("kind::f8f6f4", "kind::i8", SM_100A, "f8e4m3", "f8e4m3", FED),
+]
+
+
+@pytest.mark.parametrize(("text", "other", "target", "left", "right", "wanted"), MISTAKES, ids=[one[1] for one in MISTAKES])
+def test_a_planted_mistake_is_found(text: str, other: str, target: Target, left: str, right: str, wanted: Any) -> None:
+    case = Case(left, right, (64, 32, 128), wanted=wanted)
+    kernel, arrays = made(case, target), operands(case, (64, 32, 128), 7)
+    assert text in kernel.ptx
+    report, found = emulated(kernel, arrays, kernel.ptx.replace(text, other))
+    assert report.faults or (found != interpreted(case, arrays)).any()
+
+
+INSTRUCTIONS: list[tuple[str, Target, tuple[tuple[str, Any], ...], str, str]] = [
+    ("i8", SM_90A, (), "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8", "IGMMA"),
+    ("u8", SM_90A, FED, "wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.u8", "IGMMA"),
+    ("f8e4m3", SM_90A, FED, "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3", "QGMMA"),
+    ("f32", SM_90A, BY_WARPS, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "HMMA"),
+    ("i8", SM_100A, FED, "tcgen05.mma.cta_group::1.kind::i8", "UTCIMMA"),
+    ("f8e5m2", SM_100A, FED, "tcgen05.mma.cta_group::1.kind::f8f6f4", "UTCQMMA"),
+    ("f8e4m3", SM_100A, (), "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "HMMA"),
+    ("f32", SM_100A, (), "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "HMMA"),
+    ("i8", SM_120A, (), "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", "IMMA"),
+    ("f8e5m2", SM_120A, FED, "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32", "QMMA"),
+    ("f32", SM_120A, FED, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "HMMA"),
+]
+
+
+@pytest.mark.parametrize(("name", "target", "wanted", "text", "opcode"), INSTRUCTIONS, ids=str)
+def test_a_product_of_128_by_128_is_these_instructions_and_spills_nothing(
+    name: str, target: Target, wanted: Any, text: str, opcode: str
+) -> None:
+    kernel = made(Case(name, name, (128, 128, 128 // DTYPES[name].bytes), wanted=wanted), target)
+    assembled = assemble(kernel.ptx, target)
+    assert text in kernel.ptx and (assembled.resources.spill_bytes, assembled.one_by_one) == (0, False)
+    used = {one.split(".")[0] for one in instructions(disassemble(assembled.cubin))}
+    assert opcode in used
+    matrices = "mma_sync" in str(kernel.schedule)
+    assert ("LDSM" in used) == matrices and "LDL" not in used
+
+
+@pytest.mark.parametrize("target", OLDER, ids=str)
+def test_other_targets_build_products_of_every_dtype(target: Target) -> None:
+    for left, right in (("i8", "u8"), ("f8e4m3", "f8e5m2"), ("f32", "f32")):
+        kernel = check(Case(left, right, (32, 32, 64)), target, (48, 32, 80))
+        assemble(kernel.ptx, target)
+
+
+def test_a_family_without_a_dtype_does_not_compute_it() -> None:
+    """f32 is not rounded in shared memory, and integers have sums in tensor memory on one target alone."""
+    for case, target in (
+        (Case("f32", "f32", (64, 64, 32), wanted=FED), SM_90A),
+        (Case("f32", "f32", (128, 64, 32), wanted=FED), SM_100A),
+        (Case("f32", "f32", (64, 64, 32), wanted=(("mma", "wgmma"), ("stages", 3))), SM_90A),
+        (Case("i8", "i8", (128, 64, 128), wanted=FED), Target.parse("sm_100f")),
+        (Case("i8", "i8", (64, 72, 128), wanted=FED), SM_90A),  # no instruction has 72 columns of integers
+    ):
+        with pytest.raises(CompileError) as refused:
+            made(case, target)
+        assert refused.value.diagnostics[0].code == "E0809", refused.value
+    assert "tcgen05" in made(Case("f8e4m3", "f8e4m3", (128, 64, 128), wanted=FED), Target.parse("sm_100f")).ptx
+
+
+def test_a_tile_that_is_no_whole_instruction_is_refused() -> None:
+    with pytest.raises(CompileError) as refused:
+        made(Case("i8", "i8", (32, 32, 16)), SM_120A)
+    (problem,) = refused.value.diagnostics
+    assert problem.code == "E0506" and "tensor cores multiply 16 x 8 x 32 of i8" in problem.message
+    assert problem.hint == "choose a tile of multiples of 16, with a depth that is a multiple of 32"
+
+
+def test_checks_refuse_products_that_no_instruction_makes() -> None:
+    kernel = made(Case("i8", "i8", (64, 64, 128), wanted=FED), SM_90A)
+    _one(kernel.prepared, GroupMma).verify()
+    for left, right, text in (
+        ("f8e4m3", "i8", "no products of f8e4m3 and i8"),
+        ("i8", "f8e4m3", "no products of i8 and f8e4m3"),
+        ("f32", "f32", "has no products of f32"),
+        ("bf16", "bf16", "with sums in i32"),
+    ):
+        op = _one(fresh(Case("i8", "i8", (64, 64, 128), wanted=FED), SM_90A), GroupMma)
+        _retype(op, 0, left)
+        _retype(op, 2, right)
+        with pytest.raises(VerifyError, match=re.escape(text)):
+            op.verify()
+    function = fresh(Case("i8", "i8", (128, 64, 128), wanted=FED), SM_100A)
+    _one(function, TmemMma).verify()
+    verify.verify(function, SM_100A)
+    with pytest.raises(VerifyError, match="sm_100f has no products of i8 in tensor memory"):
+        verify.verify(function, Target.parse("sm_100f"))
+
+
+def test_notes_say_why_a_product_is_slower() -> None:
+    def of(case: Case, target: Target) -> list[str]:
+        return [one.text for one in notes(made(case, target).prepared, target) if one.kind == "tensor_core"]
+
+    assert of(Case("i8", "i8", (64, 64, 128)), SM_90A) == []
+    assert of(Case("f32", "f32", (64, 64, 32)), SM_90A) == [
+        "a product of 64 x 64 does without `wgmma`: it reads shared memory, and these operands are rounded to tf32 in registers"
+    ]
+    assert of(Case("f32", "f32", (64, 64, 32)), SM_120A) == []
+    (read,) = of(Case("i8", "i8", (64, 64, 128), (True, False)), SM_120A)
+    assert read == "an operand of i8 is read one element at a time: its rows are not along the depth of the product"
+    assert "it has no 72 columns of i8" in of(Case("i8", "i8", (64, 72, 128)), SM_90A)[0]
+    assert "it has none of i8 on sm_100f" in of(Case("i8", "i8", (128, 64, 128)), Target.parse("sm_100f"))[0]
+
+
+def fresh(case: Case, target: Target) -> Function:
+    """The prepared kernel, which a test may change."""
+    made.cache_clear()
+    return made(case, target).prepared
+
+
+def _one(function: Function, kind: type[Any]) -> Any:
+    return next(op for op in function.body.walk() if isinstance(op, kind))
+
+
+def _retype(op: Any, index: int, name: str) -> None:
+    """Give an operand's buffer another dtype."""
+    old = op.operands[index].shared
+    op.operands[index] = Value(SharedType(DTYPES[name], old.shape, old.stages), owner=op.operands[index].owner)
