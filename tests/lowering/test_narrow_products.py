@@ -91,14 +91,15 @@ def test_lowered_code_computes_the_product(left: str, right: str) -> None:
 @pytest.mark.parametrize(("left", "right"), [("f32", "f32"), ("f8e4m3", "f8e5m2"), ("f8e5m2", "f8e5m2")])
 def test_inexact_sums_are_within_the_interpreters_bound(left: str, right: str, target: Target) -> None:
     case = Case(left, right, (64, 32, 4 * 32 // DTYPES[left].bytes))
-    arrays = operands(case, (64, 48, 160), 5)
+    arrays: Any = operands(case, (64, 48, 160), 5)
     scale = np.random.default_rng(6)
     for name in ("a", "b"):
         old: Any = arrays[name]
         arrays[name] = scale.normal(size=old.shape).astype(old.dtype)
     report, found = emulated(made(case, target), arrays)
     check_clean(report)
-    exact = arrays["a"].astype(np.float64) @ arrays["b"].astype(np.float64).T
+    a, b = arrays["a"], arrays["b"]
+    exact: Any = a.astype(np.float64) @ b.astype(np.float64).T
     assert (found != exact).any(), "these sums are rounded"
     assert not differs_by_more(case, arrays, found)
 
