@@ -36,7 +36,6 @@ PAIRS = (
     ("f32", "f32"),
 )
 FED = (("copy", "tma"),)
-BY_WARPS = (("copy", "tma"), ("mma", "mma_sync"))
 OLDER = tuple(target for target in TARGETS if target not in MAIN_TARGETS)
 
 
@@ -51,7 +50,7 @@ def random_case(number: int) -> tuple[Case, Target, tuple[int, int, int]]:
     wanted: tuple[tuple[str, Any], ...] = ()
     if r.random() < 0.4 and target in MAIN_TARGETS:  # operands in rows of 128 bytes, of a shape that a producer can feed
         tile, along_k = (r.choice((64, 128)), r.choice((32, 64, 96)), 4 * step), (True, True)
-        wanted = FED if left != "f32" else BY_WARPS if target is not SM_100A else ()
+        wanted = FED
     extents = tuple(16 * r.choice((1, 3, 5, 9)) for _ in range(3))
     return Case(left, right, tile, along_k, wanted), target, (extents[0], extents[1], extents[2])
 
@@ -92,7 +91,7 @@ def test_lowered_code_computes_the_product(left: str, right: str) -> None:
 def test_inexact_sums_are_within_the_interpreters_bound(left: str, right: str, target: Target) -> None:
     case = Case(left, right, (64, 32, 4 * 32 // DTYPES[left].bytes))
     arrays: Any = operands(case, (64, 48, 160), 5)
-    scale = np.random.default_rng(6)
+    scale: Any = np.random.default_rng(6)
     for name in ("a", "b"):
         old: Any = arrays[name]
         arrays[name] = scale.normal(size=old.shape).astype(old.dtype)
@@ -161,11 +160,11 @@ INSTRUCTIONS: list[tuple[str, Target, tuple[tuple[str, Any], ...], str, str]] = 
     ("i8", SM_90A, (), "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8", "IGMMA"),
     ("u8", SM_90A, FED, "wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.u8", "IGMMA"),
     ("f8e4m3", SM_90A, FED, "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3", "QGMMA"),
-    ("f32", SM_90A, BY_WARPS, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "HMMA"),
+    ("f32", SM_90A, FED, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "HMMA"),
     ("i8", SM_100A, FED, "tcgen05.mma.cta_group::1.kind::i8", "UTCIMMA"),
     ("f8e5m2", SM_100A, FED, "tcgen05.mma.cta_group::1.kind::f8f6f4", "UTCQMMA"),
     ("f8e4m3", SM_100A, (), "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "HMMA"),
-    ("f32", SM_100A, (), "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "HMMA"),
+    ("f32", SM_100A, FED, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "HMMA"),
     ("i8", SM_120A, (), "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", "IMMA"),
     ("f8e5m2", SM_120A, FED, "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32", "QMMA"),
     ("f32", SM_120A, FED, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "HMMA"),
@@ -195,16 +194,18 @@ def test_other_targets_build_products_of_every_dtype(target: Target) -> None:
 def test_a_family_without_a_dtype_does_not_compute_it() -> None:
     """f32 is not rounded in shared memory, and integers have sums in tensor memory on one target alone."""
     for case, target in (
-        (Case("f32", "f32", (64, 64, 32), wanted=FED), SM_90A),
-        (Case("f32", "f32", (128, 64, 32), wanted=FED), SM_100A),
+        (Case("f32", "f32", (64, 64, 32), wanted=(*FED, ("mma", "wgmma"))), SM_90A),
+        (Case("f32", "f32", (128, 64, 32), wanted=(*FED, ("mma", "tcgen05"))), SM_100A),
         (Case("f32", "f32", (64, 64, 32), wanted=(("mma", "wgmma"), ("stages", 3))), SM_90A),
-        (Case("i8", "i8", (128, 64, 128), wanted=FED), Target.parse("sm_100f")),
+        (Case("i8", "i8", (128, 64, 128), wanted=(*FED, ("mma", "tcgen05"))), Target.parse("sm_100f")),
         (Case("i8", "i8", (64, 72, 128), wanted=FED), SM_90A),  # no instruction has 72 columns of integers
     ):
         with pytest.raises(CompileError) as refused:
             made(case, target)
         assert refused.value.diagnostics[0].code == "E0809", refused.value
-    assert "tcgen05" in made(Case("f8e4m3", "f8e4m3", (128, 64, 128), wanted=FED), Target.parse("sm_100f")).ptx
+    fed = {name: made(Case(name, name, (128, 64, 128), wanted=FED), Target.parse("sm_100f")) for name in ("f8e4m3", "i8")}
+    assert "tcgen05.mma" in fed["f8e4m3"].ptx
+    assert "tcgen05" not in fed["i8"].ptx and "mma.sync" in fed["i8"].ptx and "cp.async.bulk.tensor" in fed["i8"].ptx
 
 
 def test_a_tile_that_is_no_whole_instruction_is_refused() -> None:
