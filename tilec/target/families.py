@@ -55,7 +55,7 @@ class Shape:
     depth: int
 
     def depth_of(self, bits: int) -> int:
-        """K of elements of so many bits: an instruction always takes the same bytes of a row (PTX ISA, "Matrix Shape" of
+        """K of elements of this width, in bits: an instruction always takes the same bytes of a row (PTX ISA, "Matrix Shape" of
         `mma`, `wgmma.mma_async` and `tcgen05.mma`)."""
         return self.depth * 16 // bits
 
