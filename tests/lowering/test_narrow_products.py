@@ -184,6 +184,14 @@ def test_a_product_of_128_by_128_is_these_instructions_and_spills_nothing(
     assert ("LDSM" in used) == matrices and "LDL" not in used
 
 
+@pytest.mark.parametrize("name", ["i8", "f8e4m3"])
+def test_a_pair_of_blocks_computes_the_product(name: str) -> None:
+    kernel = check(Case(name, name, (256, 64, 128), wanted=(*FED, ("cluster", 2))), SM_100A, (272, 80, 272))
+    kind = "i8" if name == "i8" else "f8f6f4"
+    assert f"tcgen05.mma.cta_group::2.kind::{kind}" in kernel.ptx
+    assemble(kernel.ptx, SM_100A)
+
+
 @pytest.mark.parametrize("target", OLDER, ids=str)
 def test_other_targets_build_products_of_every_dtype(target: Target) -> None:
     for left, right in (("i8", "u8"), ("f8e4m3", "f8e5m2"), ("f32", "f32")):
@@ -198,7 +206,8 @@ def test_a_family_without_a_dtype_does_not_compute_it() -> None:
         (Case("f32", "f32", (128, 64, 32), wanted=(*FED, ("mma", "tcgen05"))), SM_100A),
         (Case("f32", "f32", (64, 64, 32), wanted=(("mma", "wgmma"), ("stages", 3))), SM_90A),
         (Case("i8", "i8", (128, 64, 128), wanted=(*FED, ("mma", "tcgen05"))), Target.parse("sm_100f")),
-        (Case("i8", "i8", (64, 72, 128), wanted=FED), SM_90A),  # no instruction has 72 columns of integers
+        (Case("i8", "i8", (64, 72, 128), wanted=FED), SM_90A),  # no instruction has 72 columns of integers,
+        (Case("i8", "i8", (256, 48, 128), wanted=(*FED, ("cluster", 2))), SM_100A),  # and none of a pair 48
     ):
         with pytest.raises(CompileError) as refused:
             made(case, target)
