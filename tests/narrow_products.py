@@ -35,8 +35,9 @@ class K(Dim): "depth"
 @kernel
 def product(a: In[{left}, {a}], b: In[{right}, {b}], out: Out[{sums}, M, N]):
     requires(K % 16 == 0, M % 16 == 0, N % 16 == 0)
-    grid(cdiv(M, {rows}), cdiv(N, {columns}))
-    m, n = bid(0), bid(1)
+    across = cdiv(N, {columns})
+    grid(cdiv(M, {rows}) * across)
+    m, n = bid(0) // across, bid(0) % across
     acc = zeros(({rows}, {columns}), {sums})
     for k in range(cdiv(K, {depth})):
         acc = mma({x}, {y}, acc{tf32})

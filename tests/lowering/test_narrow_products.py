@@ -184,6 +184,82 @@ def test_a_product_of_128_by_128_is_these_instructions_and_spills_nothing(
     assert ("LDSM" in used) == matrices and "LDL" not in used
 
 
+SCHEDULES: list[tuple[str, Target, dict[str, Any]]] = [
+    ("i8", SM_90A, {"persistent": True}),
+    ("f8e4m3", SM_90A, {"persistent": True, "order": "pingpong", "consumers": 2}),
+    ("f8e5m2", SM_100A, {"persistent": True}),
+    ("f32", SM_100A, {"persistent": True, "order": "pingpong", "consumers": 2}),
+    ("f32", SM_120A, {"persistent": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "target", "wanted"), SCHEDULES, ids=str)
+def test_persistent_blocks_compute_the_product(name: str, target: Target, wanted: dict[str, Any]) -> None:
+    case = Case(name, name, (128, 64, 128 // DTYPES[name].bytes), wanted=(*FED, *wanted.items()))
+    check(case, target, (272, 144, 272))
+
+
+FORMS = {
+    "without a loop": """
+    x, y = load(a, (m, 0), shape=(32, {depth}), pad=0), load(b, (n, 0), shape=(32, {depth}), pad=0)
+    store(out, (m, n), mma(x, y.T, zeros((32, 32), {sums}){tf32}), mask=True)
+""",
+    "of a computed operand": """
+    acc = zeros((32, 32), {sums})
+    for k in range(cdiv(K, {depth})):
+        x = load(a, (m, k), shape=(32, {depth}), pad=0)
+        acc = mma(maximum(x, zeros((32, {depth}), {name})), load(b, (n, k), shape=(32, {depth}), pad=0).T, acc{tf32})
+    store(out, (m, n), acc, mask=True)
+""",
+    "of a computed right operand": """
+    acc = zeros((32, 32), {sums})
+    for k in range(cdiv(K, {depth})):
+        y = load(b, (n, k), shape=(32, {depth}), pad=0)
+        acc = mma(load(a, (m, k), shape=(32, {depth}), pad=0), maximum(y, zeros((32, {depth}), {name})).T, acc{tf32})
+    store(out, (m, n), acc, mask=True)
+""",
+    "in steps": """
+    acc = zeros((32, 32), {sums})
+    for k in range(cdiv(K, {depth})):
+        x, y = load(a, (m, k), shape=(32, {depth}), pad=0), load(b, (n, k), shape=(32, {depth}), pad=0)
+        acc = acc + mma(x, y.T, zeros((32, 32), {sums}){tf32})
+    store(out, (m, n), acc, mask=True)
+""",
+    "side by side": """
+    x = load(a, (m, 0), shape=(32, 4 * {depth}), pad=0).reshape((32, 4, {depth}))
+    y = load(b, (n, 0), shape=(32, 4 * {depth}), pad=0).reshape((32, 4, {depth}))
+    parts = mma(permute(x, (1, 0, 2)), permute(y, (1, 2, 0)), zeros((4, 32, 32), {sums}){tf32})
+    store(out, (m, n), sum(parts, axis=0), mask=True)
+""",
+    "back to back": """
+    x, y = load(a, (m, 0), shape=(32, {depth}), pad=0), load(b, (n, 0), shape=(32, {depth}), pad=0)
+    acc = zeros((32, 32), {sums})
+    for k in range(cdiv(K, {depth})):
+        s = mma(x, load(b, (n, k), shape=({depth}, {depth}), pad=0).T, zeros((32, {depth}), {sums}){tf32})
+        acc = mma(maximum(minimum(s, 3), -3).astype({name}), y.T, acc{tf32})
+    store(out, (m, n), acc, mask=True)
+""",
+}
+
+
+@pytest.mark.parametrize(("form", "name"), campaign.in_turn(FORMS, ("i8", "f8e4m3", "f32"), every=2))
+def test_other_forms_of_products(form: str, name: str) -> None:
+    """Operands through registers, products of whole tiles, several products at once, one of another one's result."""
+    step = 32 // DTYPES[name].bytes
+    sums, tf32 = ("i32", "") if name == "i8" else ("f32", ", tf32=True" if name == "f32" else "")
+    body = FORMS[form].format(depth=2 * step, name=name, sums=sums, tf32=tf32)
+    words = "Dim, In, Out, bid, cdiv, grid, kernel, load, maximum, minimum, mma, permute, requires, store, sum, zeros"
+    dtypes = ", ".join(dict.fromkeys((name, sums)))
+    head = f"from tilec import {words}, {dtypes}\n" + "".join(f'class {one}(Dim): "an extent"\n' for one in "MNK")
+    text = (
+        f"{head}@kernel\ndef product(a: In[{name}, M, K], b: In[{name}, N, K], out: Out[{sums}, M, N]):\n"
+        f"    requires(K % 16 == 0)\n    grid(cdiv(M, 32), cdiv(N, 32))\n    m, n = bid(0), bid(1)\n{body.strip(chr(10))}\n"
+    )
+    case = Case(name, name, (32, 32, 2 * step), source=text)
+    for target in MAIN_TARGETS:
+        check(case, target, (48, 40, 112), 2)
+
+
 @pytest.mark.parametrize("name", ["i8", "f8e4m3"])
 def test_a_pair_of_blocks_computes_the_product(name: str) -> None:
     kernel = check(Case(name, name, (256, 64, 128), wanted=(*FED, ("cluster", 2))), SM_100A, (272, 80, 272))
