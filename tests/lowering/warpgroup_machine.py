@@ -41,7 +41,7 @@ class Warpgroups:
         for."""
         count = len(operands) - 2
         integers = ".s32." in text
-        results = [
+        results: list[Array] = [
             np.full(self.threads, -99 if integers else np.nan, np.int32 if integers else np.float32) for _ in range(count)
         ]
         registers: dict[str, Array] = {f"${2 * count + i}": operands[count + i].astype(np.int64) for i in range(2)}
