@@ -112,6 +112,7 @@ def test_products_cover_the_tile_once(dtype: DType, grid: WarpGrid, steps: int, 
     monkeypatch.setattr(mma_sync, "words", words)
     monkeypatch.setattr(mma_sync, "multiply", multiply)
     context = Context(32 * grid.count)
+    context.multiplies_f8 = True
     for value, layout in zip(values, layouts, strict=True):
         context.assign(value, [SsaValue(str(i), storage(value.tile.dtype)) for i in range(layout.num_registers)])
     products.lower_mma(context, op)

@@ -26,10 +26,6 @@ M: Final = FAMILY.shape.rows
 N: Final = FAMILY.shape.columns
 K: Final = FAMILY.shape.depth
 """Depth of an instruction of 16-bit elements."""
-KINDS: Final = {
-    "bf16": "bf16", "f16": "f16", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8", "f32": "tf32",
-}  # fmt: skip
-"""What PTX calls the dtypes of operands (PTX ISA, `mma`, `wgmma.mma_async`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +115,7 @@ def _multiply_by_text(
     """`multiply` as inline PTX. It has side effects, so that LLVM does not move it to where only some threads of a warp are."""
     sums, letter = ("s32", "r") if dtype.is_integer else ("f32", "f")
     lists = [", ".join(f"${index}" for index in range(*ends)) for ends in ((0, 4), (4, 8), (8, 10), (10, 14))]
-    shape = f"m{M}n{N}k{depth_of(dtype)}.row.col.{sums}.{KINDS[dtype.name]}.{KINDS[other.name]}.{sums}"
+    shape = f"m{M}n{N}k{depth_of(dtype)}.row.col.{sums}.{dtype.matrix}.{other.matrix}.{sums}"
     text = f"mma.sync.aligned.{shape} {', '.join(f'{{{names}}}' for names in lists)};"
     constraints = ",".join([*[f"={letter}"] * 4, *["r"] * 6, *[letter] * 4])
     return out.inline_ptx(text, constraints, [*a, *b, *c], [i32 if dtype.is_integer else f32] * 4, side_effects=True)

@@ -35,8 +35,8 @@ LOAD_COLUMNS: Final = 8
 """Columns of the smallest load of 256 bits a lane."""
 VERSION: Final = 1 << 46
 """The field that distinguishes a descriptor of shared memory from that of `wgmma` (PTX ISA, "Shared memory descriptor")."""
-_FORMATS: Final = {"f16": 0, "bf16": 1, "f8e4m3": 0, "f8e5m2": 1, "u8": 0, "i8": 1}
-"""Formats of A and B in an instruction descriptor (PTX ISA, "Instruction descriptor")."""
+_FORMATS: Final = {"f16": 0, "bf16": 1} | {"e4m3": 0, "e5m2": 1} | {"u8": 0, "s8": 1}
+"""Formats of A and B, by `DType.matrix`, in an instruction descriptor (PTX ISA, "Instruction descriptor")."""
 _RESULT_F32: Final = 1 << 4
 _RESULT_S32: Final = 2 << 4
 LANE_SHIFT: Final = 16
@@ -93,7 +93,7 @@ def instruction(rows: int, columns: int, dtype: DType, other: DType | None = Non
     """The instruction descriptor of a product of `rows` rows of A, K-major, of `dtype`, and B, of `other` if that differs (PTX
     ISA, "Instruction descriptor")."""
     result = _RESULT_S32 if dtype.is_integer else _RESULT_F32
-    formats = _FORMATS[dtype.name] << 7 | _FORMATS[(other or dtype).name] << 10
+    formats = _FORMATS[dtype.matrix or ""] << 7 | _FORMATS[(other or dtype).matrix or ""] << 10
     return result | formats | int(b_is_mn_major) << 16 | columns >> 3 << 17 | rows >> 4 << 24
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tilec.atoms.mma_sync import KINDS, M, N
+from tilec.atoms.mma_sync import M, N
 from tilec.atoms.staged_operands import UNIT, Left, Right, descriptor_offset, matrix_descriptor
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import DType
@@ -91,8 +91,8 @@ def start(
     first = results if zero_init else 2 * results
     registers_per_tile, num_a_registers = results // tiles, len(left.a_registers)
     dtype, step = dtypes[0], FAMILY.shape.depth_of(dtypes[0].bits)
-    kinds = ".".join(KINDS[one.name] for one in dtypes)
-    shape = f"wgmma.mma_async.sync.aligned.m{GROUP_M}n{columns}k{step}.{'s32' if dtype.is_integer else 'f32'}.{kinds}"
+    sums = "s32" if dtype.is_integer else "f32"
+    shape = f"wgmma.mma_async.sync.aligned.m{GROUP_M}n{columns}k{step}.{sums}.{dtype.matrix}.{dtypes[1].matrix}"
     statements = [
         ".reg .pred p; .reg .b32 t; .reg .b64 b; .reg .b64 a<" + str(tiles) + ">;",
         "mov.u32 t, 1; setp.ne.u32 p, t, 0;",

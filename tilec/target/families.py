@@ -92,10 +92,9 @@ class Specialization:
 class Family:
     """Matrix instructions of one kind. `copies`: how their operands may be loaded. `operands` and `accumulators`: where they
     are. `least_stages` and `most_stages`: of a pipeline that feeds them. `stage_alignment`: of a stage, in bytes. `row_bytes`:
-    of a row of an operand in shared memory; 0 if any will do. `least_registers`: per thread, by number of columns. `dtypes`:
-    of operands. `few_columns`: up to which numbers of columns of integer products are in steps of 8.
-    `specialization`: the roles of a block with a producer. `pattern`: matches its intrinsics and PTX; empty for a family that
-    every target has."""
+    of a row of an operand in shared memory; 0 if any will do. `least_registers`: per thread, by number of columns.
+    `few_columns`: up to which number the columns of integer products are in steps of 8. `specialization`: the roles of a block
+    with a producer. `pattern`: matches its intrinsics and PTX; empty for a family that every target has."""
 
     name: str
     issuer: Issuer
@@ -108,10 +107,14 @@ class Family:
     stage_alignment: int
     row_bytes: int
     least_registers: Callable[[int], int]
-    dtypes: frozenset[str]
     few_columns: int = 0
     specialization: Specialization | None = None
     pattern: str = ""
+
+    def takes(self, dtype: DType) -> bool:
+        """Whether it has operands of a dtype. Elements of f32 must be rounded to tf32 first, which a thread does: an
+        instruction that reads shared memory would ignore their lower bits."""
+        return dtype.matrix is not None and not (dtype.bits == 32 and self.runs_ahead)
 
     def has_columns(self, columns: int, dtype: DType, blocks: int = 1) -> bool:
         """Whether an instruction on operands of `dtype`, with the rows of B in `blocks` blocks, has so many columns. Those of
@@ -140,8 +143,6 @@ class Family:
         return 0 if warps % self.issuer.warps else warps // self.issuer.warps
 
 
-READ_AS_THEY_ARE: Final = frozenset({"bf16", "f16", "f8e4m3", "f8e5m2", "i8", "u8"})
-"""Dtypes that an instruction can read in shared memory. Elements of f32 must be rounded to tf32 first, which a thread does."""
 PRODUCER: Final = Helper("producer", 4, Work.COPY)
 """A whole warpgroup, because registers move between warpgroups."""
 REALLOCATION: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({2: (232, 40), 3: (160, 32)})
@@ -150,7 +151,6 @@ warpgroup."""
 MMA_SYNC: Final = Family(
     "mma_sync", Issuer.WARP, Shape(16, 8, 8, 16), (LOAD, CP_ASYNC, TMA), MemorySpace.REGISTERS, MemorySpace.REGISTERS,
     least_stages=1, most_stages=4, stage_alignment=128, row_bytes=0, least_registers=lambda _: 0,
-    dtypes=READ_AS_THEY_ARE | {"f32"},
     # Warps multiply by themselves, but registers move between warpgroups, and so a consumer is one.
     specialization=Specialization(4, (PRODUCER,), 3, REALLOCATION),
 )  # fmt: skip
@@ -163,7 +163,7 @@ WGMMA: Final = Family(
     least_stages=3, most_stages=8, stage_alignment=1024, row_bytes=128,
     # ptxas (13.5) accepts no fewer for an instruction: its accumulators plus 26.
     least_registers=lambda columns: columns // 2 + 26,
-    dtypes=READ_AS_THEY_ARE, few_columns=32,
+    few_columns=32,
     specialization=Specialization(4, (PRODUCER,), 3, REALLOCATION),
     pattern=r"wgmma[.:]",
 )  # fmt: skip
@@ -173,7 +173,6 @@ MULTIPLIER: Final = Helper("multiplier", 1, Work.MULTIPLY)
 TCGEN05: Final = Family(
     "tcgen05", Issuer.THREAD, Shape(64, 16, 256, 16), (TMA,), MemorySpace.SHARED, MemorySpace.TENSOR,
     least_stages=2, most_stages=8, stage_alignment=1024, row_bytes=128, least_registers=lambda _: 0,
-    dtypes=READ_AS_THEY_ARE,
     specialization=Specialization(4, (LOADER, MULTIPLIER), 2, {}),
     pattern=r"tcgen05[.:]",
 )  # fmt: skip

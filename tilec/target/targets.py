@@ -66,7 +66,7 @@ class Target:
     def multiplies(self, family: Family, dtypes: Sequence[DType]) -> bool:
         """Whether it has instructions of a family on operands of these dtypes. Those of integers with sums in tensor memory are
         of `sm_100a` alone (PTX ISA, target notes of `tcgen05.mma`, `.kind::i8`)."""
-        if not self.has(family) or any(dtype.name not in family.dtypes for dtype in dtypes):
+        if not self.has(family) or not all(family.takes(dtype) for dtype in dtypes):
             return False
         if family.in_tensor_memory and any(dtype.is_integer for dtype in dtypes):
             return self.name == SM_100A.name

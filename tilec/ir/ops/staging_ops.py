@@ -188,7 +188,7 @@ class GroupProduct(Op):
     def verify_dtypes(self, left: SharedType, right: SharedType, sums: DType) -> None:
         """Rules of the dtypes of matrices in shared memory and of the sums of their products."""
         family = family_named(self.family)
-        known = family is not None and all(one.dtype.name in family.dtypes for one in (left, right))
+        known = family is not None and family.takes(left.dtype) and family.takes(right.dtype)
         self.require(known, f"`{self.family}` has no products of {left.dtype} and {right.dtype}")
         found = sum_dtype(left.dtype, right.dtype)
         self.require(found == sums, f"there are no products of {left.dtype} and {right.dtype} with sums in {sums}")

@@ -39,7 +39,7 @@ def suits(family: Family, loop: For, products: list[Product], warps: int, max_ac
         return False
     rows, columns = mma.result.tile.shape
     blocks = PAIR if right.halved else 1
-    if any(dtype.name not in family.dtypes or not family.has_columns(columns, dtype, blocks) for dtype in product.dtypes):
+    if not all(family.takes(dtype) and family.has_columns(columns, dtype, blocks) for dtype in product.dtypes):
         return False
     row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
     if family.in_tensor_memory and not _only_accumulates(loop, mma):
