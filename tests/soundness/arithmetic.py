@@ -12,7 +12,7 @@ from itertools import product
 from tests.soundness import floats
 from tilec.ir import ops
 from tilec.ir.core import Op
-from tilec.ir.types import DType
+from tilec.ir.types import DType, f32
 
 Number = int | float
 Tile = list[Number]
@@ -214,6 +214,11 @@ def _mma(op: Op, left: Tile, right: Tile, acc: Tile) -> Tile:
     for row, column in product(range(rows), range(columns)):
         total = acc[row * columns + column]
         for k in range(inner):
-            total = floats.to_f32(total + left[row * inner + k] * right[k * columns + column])
+            a, b = left[row * inner + k], right[k * columns + column]
+            if op.operands[0].tile.dtype == f32:
+                a, b = floats.to_tf32(a), floats.to_tf32(b)
+            total += a * b
+            if op.result.tile.dtype == f32:
+                total = floats.to_f32(total)
         result.append(total)
     return result

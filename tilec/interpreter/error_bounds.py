@@ -145,9 +145,7 @@ class BoundedRun(BlockRun):
             total = bounds[0].sum(op.axis) + 2 * size * UNIT * np.abs(operands[0]).sum(op.axis)
             bound = bounds[0].max(op.axis) if exact else total
         elif isinstance(op, ops.Mma):
-            a, b = np.abs(operands[0]), np.abs(operands[1])
-            inner = a.shape[-1] + 2
-            bound = (a + bounds[0]) @ bounds[1] + bounds[0] @ b + bounds[2] + 4 * inner * UNIT * (a @ b + np.abs(operands[2]))
+            bound = error_rules.product(op, *operands, *bounds)
         else:
             exact, bound = isinstance(op, ops.Constant), bounds[0] if bounds else np.zeros(v.shape)
         return widened(v, bound, op.result.tile.dtype, exact)

@@ -433,9 +433,11 @@ def argmin(x: Tile, /, axis: int | None = None) -> Tile:
     not_compiled()
 
 
-def mma(a: Tile, b: Tile, acc: Tile, /) -> Tile:
-    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc f32 (M, N). No target multiplies f8 yet (E0506). With
-    three axes, a batch of products: (S, M, K), (S, K, N), (S, M, N)."""
+def mma(a: Tile, b: Tile, acc: Tile, /, *, tf32: bool = False) -> Tile:
+    """`a @ b + acc`: a (M, K), b (K, N), acc (M, N). acc is f32 for operands that are both bf16, both f16, or of f8e4m3 and
+    f8e5m2 in any order; i32, in which sums wrap, for i8 and u8 in any order. Two f32 operands need `tf32=True`, which rounds
+    them to tf32 (11 significant bits, to nearest, ties away from zero); acc is f32. With three axes, a batch of products:
+    (S, M, K), (S, K, N), (S, M, N)."""
     not_compiled()
 
 

@@ -53,6 +53,7 @@ from tilec.ir.ops.values import (
     Select,
     Unary,
     convert,
+    sum_dtype,
 )
 
 __all__ = [
@@ -102,4 +103,5 @@ __all__ = [
     "Yield",
     "atomic_word",
     "convert",
+    "sum_dtype",
 ]

@@ -241,6 +241,9 @@ class _Walk:
             if buffer.shared.width * buffer.shared.dtype.bytes != family.row_bytes:
                 raise VerifyError(f"{at(op)}: its matrices lie in rows of {family.row_bytes} bytes")
         rows, columns = op.result.tile.shape
+        dtypes = [buffer.shared.dtype for buffer, _ in op.reads]
+        if not self.target.multiplies(family, dtypes) or not all(family.has_columns(columns, dtype) for dtype in dtypes):
+            raise VerifyError(f"{at(op)}: no instruction has {columns} columns of {' and '.join(map(str, dtypes))}")
         if op.result.layout != atom.accumulator(rows, columns, warps):
             raise VerifyError(f"{at(op)}: {op.result.layout} is no accumulator of {warps} warps")
 
