@@ -7,6 +7,7 @@ launch is another. `Array` has the methods of a PyTorch tensor that the function
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -118,7 +119,7 @@ class InterpretedOp:
         constants = declared.specialisation(known)
         self.calls.append(Call(self.path.stem, constants))
         outputs = {
-            argument.name: tensor(np.full(shape, np.nan), numpy_dtype(DTYPES[dtype]))
+            argument.name: tensor(np.full(shape, math.nan if DTYPES[dtype].is_float else -1), numpy_dtype(DTYPES[dtype]))
             for argument, (dtype, shape) in zip(declared.outputs, declared.shapes(declared.outputs, known), strict=True)
         }
         everything = {**arrays, **outputs}

@@ -46,6 +46,9 @@ CALLS: dict[str, Callable[[Any, Place], Any]] = {
     "swiglu": lambda use, at: use.swiglu(at(_random(0, 3, 7)), at(_random(1, 3, 7))),
     "gelu": lambda use, at: use.gelu(at(_random(0, 3, 7))),
     "dropout": lambda use, at: use.dropout(at(_random(0, 3, 7)), 0.5, 1),
+    "sort": lambda use, at: use.sort(at(_random(0, 3, 40))),
+    "long sort": lambda use, at: use.sort(at(_random(0, 1, 4104))),
+    "topk": lambda use, at: use.topk(at(_random(0, 3, 40)), 8),
     "rope": lambda use, at: use.rope(at(_random(0, 2, 3, 2, 64)), *(at(_random(1, 3, 32, dtype=np.float32)) for _ in "cs")),
     "attention": lambda use, at: use.attention(*(at(_random(seed, 1, 5, 2, 64)) for seed in range(3)), causal=True),
 }

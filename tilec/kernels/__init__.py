@@ -13,9 +13,10 @@ from tilec.kernels.dropout import dropout
 from tilec.kernels.losses import cross_entropy
 from tilec.kernels.norms import group_norm, layer_norm, rms_norm, softmax
 from tilec.kernels.optimizers import adamw_
+from tilec.kernels.ordering import argsort, sort, topk
 from tilec.kernels.positions import rope
 
 __all__ = [
-    "adamw_", "attention", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm", "rope", "softmax",
-    "swiglu",
+    "adamw_", "argsort", "attention", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm", "rope",
+    "softmax", "sort", "swiglu", "topk",
 ]  # fmt: skip

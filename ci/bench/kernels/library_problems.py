@@ -302,6 +302,45 @@ def _attentions(causal: bool) -> Problem:
     )  # fmt: skip
 
 
+def _sorted(x: Any, descending: bool = True) -> Any:
+    return torch.sort(x, dim=-1, stable=True, descending=descending)[0]
+
+
+def _topk(x: Any, k: int) -> Any:
+    return torch.topk(x, k, dim=-1)[0]
+
+
+def _distinct(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Rows of different numbers, which all have f32: where they go is the same in every sort."""
+    noise = torch.rand(sizes["T"], sizes["N"], device=DEVICE, generator=generator)
+    return {"x": (torch.argsort(noise, dim=-1) - sizes["N"] // 2).float()}
+
+
+def _largest(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    return _distinct(generator, sizes) | {"k": sizes["K"]}
+
+
+def _sorts() -> list[Problem]:
+    """Sorts and the largest elements, of which PyTorch's operator has one kernel for each length too."""
+
+    def ours(x: Any, descending: bool = True) -> Any:
+        return kernels.sort(x, descending)[0]
+
+    def largest(x: Any, k: int) -> Any:
+        return kernels.topk(x, k)[0]
+
+    rows = [{"T": (1 << 26) // length, "N": length} for length in (1024, 1 << 20)]
+    found = [{"T": 65536, "N": 128, "K": 8}, {"T": 64, "N": 151936, "K": 50}]
+    odd = ({"T": 5, "N": 77}, {"T": 3, "N": 1000}, {"T": 1, "N": 5003})
+    some = ({"T": 5, "N": 77, "K": 9}, {"T": 3, "N": 1000, "K": 1000}, {"T": 1, "N": 9001, "K": 50})
+    return [
+        *(Problem("sort", f"{size['T']} x {size['N']}", size, (*odd, size), _distinct, ours, _sorted,
+                  lambda sizes: (12 * sizes["T"] * sizes["N"], 12 * sizes["T"] * sizes["N"]), ("x",)) for size in rows),
+        *(Problem("topk", f"{size['K']} of {size['T']} x {size['N']}", size, (*some, size), _largest, largest, _topk,
+                  lambda sizes: (4 * sizes["T"] * sizes["N"], 4 * sizes["T"] * sizes["N"]), ("x",)) for size in found),
+    ]  # fmt: skip
+
+
 GROUPED: Final = {"B": 64, "C": 256, "L": 4096}
 VOCABULARY: Final = {"T": 4096, "V": 151936}
 TURNED: Final = {"B": 4, "P": 4096, "H": 32, "D": 128}
@@ -331,6 +370,7 @@ PROBLEMS: Final = (
     Problem("rope", "4 x 4096, 32 heads of 128", TURNED,
             ({"B": 2, "P": 77, "H": 3, "D": 64}, {"B": 1, "P": 9, "H": 40, "D": 128}, TURNED), _turned, kernels.rope, _rope,
             lambda sizes: (_once(2, sizes), _once(2, sizes)), ("x",)),
+    *_sorts(),
     Problem("adamw_", "64 Mi of f32", {"N": 1 << 26}, ({"N": 1}, {"N": 100_003}), _parameters, kernels.adamw_, _adamw,
             lambda sizes: (28 * sizes["N"], 0), compiles=False, written=("p", "m", "v")),
     _attentions(causal=False),

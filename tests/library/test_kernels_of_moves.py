@@ -1,0 +1,86 @@
+"""The kernels that move data: right at odd and even sizes on the interpreter, and at one size each as PTX on the emulator; no
+spills.
+
+The default run assembles the kernels that come nearest to their limit of registers, the campaign the others.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.campaign import first
+from tests.library.emulated import check_emulated
+from tests.library.prebuilt import FOLDER, entries, request, specialisations
+from tilec.cli import commands
+from tilec.project.trial.trial import trials
+
+ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
+    "sort": [{"T": 3, "N": 101, "descending": 1}, {"T": 9, "N": 128, "descending": 0}],
+    "sort_tiles": [{"T": 2, "N": 4099, "descending": 0}, {"T": 1, "N": 8192, "descending": 1}],
+    "merge_runs": [{"T": 2, "N": 5003, "run": 2048}, {"T": 1, "N": 8192, "run": 4096}],
+    "topk": [{"T": 3, "N": 101, "parts": 1, "k": 7}, {"T": 9, "N": 128, "parts": 1, "k": 64}],
+    "take_columns": [{"T": 3, "N": 77, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
+    "put_columns": [{"T": 3, "N": 1101, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
+}
+"""Launch values; dims that scalars give are added."""
+LONG: dict[str, list[dict[str, float]]] = {
+    "topk": [{"T": 2, "N": 6145, "parts": 2, "k": 33}, {"T": 1, "N": 4096, "parts": 1, "k": 64}],
+}
+"""For specialisations for rows of several tiles."""
+NEAR_THE_LIMIT = ("topk", "merge_runs")
+CASES = specialisations(*ODD_AND_EVEN)
+EMULATED = [next(case for case in CASES if case[0].name == name) for name in ODD_AND_EVEN]
+
+
+def _id(case: Any) -> str:
+    return "-".join(map(str, (case[0].name, *case[1].values()))) if isinstance(case, tuple) else str(case)
+
+
+def _sizes(kernel: str, constants: dict[str, Any]) -> list[dict[str, float]]:
+    """Two launches of a specialisation."""
+    several = kernel == "topk" and constants["MOST"] < constants["BLOCK"]
+    chosen = (LONG if several else ODD_AND_EVEN)[kernel]
+    return [{**values, "S": values["parts"], "K": values["k"]} if kernel == "topk" else values for values in chosen]
+
+
+@pytest.mark.parametrize("kernel", ODD_AND_EVEN)
+def test_results_are_those_of_the_reference(kernel: str) -> None:
+    """Both sizes at the first specialisation, and alternately one at each of the others."""
+    for number, (_, constants) in enumerate(case for case in CASES if case[0].name == kernel):
+        sizes = _sizes(kernel, constants)
+        for dims in sizes if number == 0 else [sizes[number % 2]]:
+            (trial,) = trials(request(kernel, constants, dims, seed=number))
+            assert trial.right, (constants, trial)
+            assert all(one.error is not None for one in trial.written)
+
+
+@pytest.mark.parametrize("case", EMULATED, ids=_id)
+def test_the_emulator_agrees_with_the_interpreter(case: Any) -> None:
+    entry, constants = case
+    check_emulated(entry, constants, _sizes(entry.name, constants)[0])
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    first(1, [[NEAR_THE_LIMIT], [[name for name in ODD_AND_EVEN if name not in NEAR_THE_LIMIT]]]),
+    ids=["near", "others"],
+)
+def test_one_architecture_is_built_without_spills(kernels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    folder = tmp_path / "kernels"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("artifacts", "__pycache__"))
+    names = [word for name in kernels for word in ("--kernel", name)]
+    assert commands.run(["build", *names, "--project", str(folder), "--jobs", "1", "--arch", "sm_90"]) == 0
+    found = [json.loads(path.read_text()) for path in (folder / "artifacts/build").glob("*/*.json")]
+    assert len(found) == len(specialisations(*kernels))
+    assert [one["kernel"] for one in found if one["resources"]["spill_bytes"]] == []
+
+
+def test_every_entry_forbids_spills_and_the_set_stays_small() -> None:
+    assert all(entry.budget == {"spill_bytes": 0} for entry in entries(*ODD_AND_EVEN))
+    assert len(CASES) <= 100
