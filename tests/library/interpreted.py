@@ -72,6 +72,12 @@ class Array(np.ndarray):
     def new_zeros(self, shape: tuple[int, ...]) -> Array:
         return tensor(np.zeros(shape), self.dtype)
 
+    def new_ones(self, shape: tuple[int, ...]) -> Array:
+        return tensor(np.ones(shape), self.dtype)
+
+    def new_full(self, shape: tuple[int, ...], value: float) -> Array:
+        return tensor(np.full(shape, value), self.dtype)
+
     def detach(self) -> Array:
         return self
 

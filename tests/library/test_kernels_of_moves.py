@@ -25,6 +25,14 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "merge_runs": [{"T": 2, "N": 5003, "run": 2048}, {"T": 1, "N": 8192, "run": 4096}],
     "topk": [{"T": 3, "N": 101, "parts": 1, "k": 7}, {"T": 9, "N": 128, "parts": 1, "k": 64}],
     "take_columns": [{"T": 3, "N": 77, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
+    "expert_counts": [{"N": 517, "X": 11, "P": 5}, {"N": 256, "X": 16, "P": 2}],
+    "expert_starts": [{"P": 515, "X": 13}, {"P": 256, "X": 512}],
+    "expert_places": [{"N": 517, "X": 70, "P": 5}, {"N": 256, "X": 8, "P": 2}],
+    "moe_route": [{"T": 5, "X": 41, "k": 7, "K": 7, "normalize": 1}, {"T": 16, "X": 64, "k": 8, "K": 8, "normalize": 0}],
+    "moe_route_backward": [{"T": 5, "X": 41, "K": 7, "normalize": 1}, {"T": 16, "X": 64, "K": 8, "normalize": 0}],
+    "expand_rows": [{"T": 3, "K": 3, "N": 9, "H": 1029}, {"T": 4, "K": 2, "N": 8, "H": 2048}],
+    "combine_rows": [{"T": 3, "K": 3, "N": 9, "H": 1029}, {"T": 4, "K": 2, "N": 8, "H": 2048}],
+    "combine_rows_dots": [{"T": 3, "K": 3, "N": 9, "H": 1029}, {"T": 4, "K": 2, "N": 8, "H": 2048}],
     "put_columns": [{"T": 3, "N": 1101, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
 }
 """Launch values; dims that scalars give are added."""
@@ -33,6 +41,8 @@ LONG: dict[str, list[dict[str, float]]] = {
 }
 """For specialisations for rows of several tiles."""
 NEAR_THE_LIMIT = ("topk", "merge_runs")
+WIDE = 8
+"""The `MULTIPLE` of rows that begin at whole vectors."""
 CASES = specialisations(*ODD_AND_EVEN)
 EMULATED = [next(case for case in CASES if case[0].name == name) for name in ODD_AND_EVEN]
 
@@ -45,6 +55,8 @@ def _sizes(kernel: str, constants: dict[str, Any]) -> list[dict[str, float]]:
     """Two launches of a specialisation."""
     several = kernel == "topk" and constants["MOST"] < constants["BLOCK"]
     chosen = (LONG if several else ODD_AND_EVEN)[kernel]
+    if constants.get("MULTIPLE") == WIDE:
+        chosen = [{**values, "H": values["H"] // WIDE * WIDE} for values in chosen]
     return [{**values, "S": values["parts"], "K": values["k"]} if kernel == "topk" else values for values in chosen]
 
 

@@ -35,6 +35,12 @@ def _repeated(x: Any, *shape: int) -> Any:
     return np.broadcast_to(x, shape).view(Array)
 
 
+def _permuted(use: Any, at: Place) -> Any:
+    order, places, _ = use.sort_by_expert(at(tensor([[1, 0], [0, 1], [1, 1]], np.int32)), 2)
+    rows = use.moe_permute(at(_random(0, 3, 9)), at(order), at(places))
+    return use.moe_combine(at(rows), at(_random(1, 3, 2)), at(order), at(places))
+
+
 Place = Callable[[Any], Any]
 CALLS: dict[str, Callable[[Any, Place], Any]] = {
     "softmax": lambda use, at: use.softmax(at(_random(0, 3, 40))),
@@ -49,6 +55,8 @@ CALLS: dict[str, Callable[[Any, Place], Any]] = {
     "sort": lambda use, at: use.sort(at(_random(0, 3, 40))),
     "long sort": lambda use, at: use.sort(at(_random(0, 1, 4104))),
     "topk": lambda use, at: use.topk(at(_random(0, 3, 40)), 8),
+    "moe_route": lambda use, at: use.moe_route(at(_random(0, 3, 9)), 2),
+    "moe_permute": lambda use, at: _permuted(use, at),
     "rope": lambda use, at: use.rope(at(_random(0, 2, 3, 2, 64)), *(at(_random(1, 3, 32, dtype=np.float32)) for _ in "cs")),
     "attention": lambda use, at: use.attention(*(at(_random(seed, 1, 5, 2, 64)) for seed in range(3)), causal=True),
 }

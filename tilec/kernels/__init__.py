@@ -15,8 +15,9 @@ from tilec.kernels.norms import group_norm, layer_norm, rms_norm, softmax
 from tilec.kernels.optimizers import adamw_
 from tilec.kernels.ordering import argsort, sort, topk
 from tilec.kernels.positions import rope
+from tilec.kernels.routing import moe_combine, moe_permute, moe_route, sort_by_expert
 
 __all__ = [
-    "adamw_", "argsort", "attention", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm", "rope",
-    "softmax", "sort", "swiglu", "topk",
+    "adamw_", "argsort", "attention", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "moe_combine",
+    "moe_permute", "moe_route", "rms_norm", "rope", "softmax", "sort", "sort_by_expert", "swiglu", "topk",
 ]  # fmt: skip

@@ -34,12 +34,13 @@ def whole(x: Any) -> Any:
     return x if x.is_contiguous() and is_aligned(x) else copied(x)
 
 
-def rows_of(function: str, x: Any, limit: int | None = None) -> Any:
-    """`x` as rows of its last axis, for a function; ValueError if there is none or it is longer than `limit`."""
+def rows_of(function: str, x: Any, limit: int | None = None, name: str = "x") -> Any:
+    """`x`, an argument called `name`, as rows of its last axis, for a function; ValueError if there is none or it is longer
+    than `limit`."""
     if len(x.shape) == 0:
-        raise ValueError(f"{function}: `x` has no axes; at least 1 is needed")
+        raise ValueError(f"{function}: `{name}` has no axes; at least 1 is needed")
     if limit is not None and x.shape[-1] > limit:
-        raise ValueError(f"{function}: the last axis of `x` has {x.shape[-1]} elements; at most {limit} are supported")
+        raise ValueError(f"{function}: the last axis of `{name}` has {x.shape[-1]} elements; at most {limit} are supported")
     return whole(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
 
 

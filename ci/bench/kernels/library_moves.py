@@ -1,0 +1,128 @@
+"""Problems of the functions of `tilec.kernels` that move data, for checking and timing them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ci.bench.kernels.library_problem import DEVICE, Problem, Sizes, normal, torch  # torch first, so that ops are PyTorch's
+from tilec import kernels
+
+
+def _sorted(x: Any, descending: bool = True) -> Any:
+    return torch.sort(x, dim=-1, stable=True, descending=descending)[0]
+
+
+def _topk(x: Any, k: int) -> Any:
+    return torch.topk(x, k, dim=-1)[0]
+
+
+def _distinct(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Rows of different numbers, which all have f32: where they go is the same in every sort."""
+    noise = torch.rand(sizes["T"], sizes["N"], device=DEVICE, generator=generator)
+    return {"x": (torch.argsort(noise, dim=-1) - sizes["N"] // 2).float()}
+
+
+def _largest(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    return _distinct(generator, sizes) | {"k": sizes["K"]}
+
+
+def _sorts() -> list[Problem]:
+    """Sorts and the largest elements."""
+
+    def ours(x: Any, descending: bool = True) -> Any:
+        return kernels.sort(x, descending)[0]
+
+    def largest(x: Any, k: int) -> Any:
+        return kernels.topk(x, k)[0]
+
+    rows = [{"T": (1 << 26) // length, "N": length} for length in (1024, 1 << 20)]
+    found = [{"T": 65536, "N": 128, "K": 8}, {"T": 64, "N": 151936, "K": 50}]
+    odd = ({"T": 5, "N": 77}, {"T": 3, "N": 1000}, {"T": 1, "N": 5003})
+    some = ({"T": 5, "N": 77, "K": 9}, {"T": 3, "N": 1000, "K": 1000}, {"T": 1, "N": 9001, "K": 50})
+    return [
+        *(Problem("sort", f"{size['T']} x {size['N']}", size, (*odd, size), _distinct, ours, _sorted,
+                  lambda sizes: (12 * sizes["T"] * sizes["N"], 12 * sizes["T"] * sizes["N"]), ("x",)) for size in rows),
+        *(Problem("topk", f"{size['K']} of {size['T']} x {size['N']}", size, (*some, size), _largest, largest, _topk,
+                  lambda sizes: (4 * sizes["T"] * sizes["N"], 4 * sizes["T"] * sizes["N"]), ("x",)) for size in found),
+    ]  # fmt: skip
+
+
+def _routed(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    return {"logits": normal(generator, sizes["T"], sizes["X"], dtype=torch.float32), "k": sizes["K"]}
+
+
+def _route(logits: Any, k: int) -> Any:
+    weights = torch.topk(torch.softmax(logits, dim=-1), k, dim=-1)[0]
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def _chosen(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """The experts of tokens, without those of a token being distinct."""
+    choices = torch.randint(0, sizes["X"], (sizes["T"], sizes["K"]), device=DEVICE, generator=generator)
+    return {"choices": choices.int(), "experts": sizes["X"]}
+
+
+def _order(choices: Any) -> Any:
+    return torch.argsort(choices.reshape(-1), stable=True)
+
+
+def _places(choices: Any, experts: int) -> Any:
+    return torch.argsort(_order(choices)).reshape(choices.shape).float()
+
+
+def _for_experts(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    return {"x": normal(generator, sizes["T"], sizes["H"]), **_chosen(generator, sizes)}
+
+
+def _permuted(x: Any, choices: Any, experts: int) -> Any:
+    return x[_order(choices) // choices.shape[1]]
+
+
+def _of_experts(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    weights = torch.softmax(normal(generator, sizes["T"], sizes["K"], dtype=torch.float32), dim=-1)
+    y = normal(generator, sizes["T"] * sizes["K"], sizes["H"])
+    return {"y": y, "weights": weights, **_chosen(generator, sizes)}
+
+
+def _combined(y: Any, weights: Any, choices: Any, experts: int) -> Any:
+    """PyTorch's sum in the dtype of `weights`, rounded once."""
+    rows = y[_places(choices, experts).long()].to(weights.dtype)
+    return (rows * weights[..., None]).sum(dim=1).to(y.dtype)
+
+
+def _experts() -> list[Problem]:
+    """Mixtures of experts."""
+
+    def route(logits: Any, k: int) -> Any:
+        return kernels.moe_route(logits, k)[0]
+
+    def places(choices: Any, experts: int) -> Any:
+        return kernels.sort_by_expert(choices, experts)[1].float()
+
+    def permuted(x: Any, choices: Any, experts: int) -> Any:
+        return kernels.moe_permute(x, *kernels.sort_by_expert(choices, experts)[:2])
+
+    def combined(y: Any, weights: Any, choices: Any, experts: int) -> Any:
+        return kernels.moe_combine(y, weights, *kernels.sort_by_expert(choices, experts)[:2])
+
+    def rows(sizes: Sizes, tokens: int, choices: int) -> int:
+        return 2 * sizes["T"] * sizes["H"] * (tokens + choices * sizes["K"])
+
+    routed = {"T": 65536, "X": 128, "K": 8}
+    moved = {"T": 16384, "K": 8, "X": 128, "H": 2048}
+    odd = ({"T": 5, "X": 77, "K": 7}, {"T": 33, "X": 16, "K": 2})
+    some = ({"T": 19, "K": 3, "X": 7, "H": 77}, {"T": 33, "K": 2, "X": 70, "H": 1032})
+    return [
+        Problem("moe_route", "8 of 128 experts, 65,536 tokens", routed, (*odd, routed), _routed, route, _route,
+                lambda sizes: (4 * sizes["T"] * (sizes["X"] + 2 * sizes["K"]), 4 * sizes["T"] * 2 * (sizes["X"] + sizes["K"])),
+                ("logits",)),
+        Problem("sort_by_expert", "8 of 128 experts, 65,536 tokens", routed, (*odd, routed), _chosen, places, _places,
+                lambda sizes: (12 * sizes["T"] * sizes["K"], 0)),
+        Problem("moe_permute", "16,384 tokens of 2048, 8 of 128 experts", moved, (*some, moved), _for_experts, permuted,
+                _permuted, lambda sizes: (rows(sizes, 1, 1), rows(sizes, 1, 1)), ("x",)),
+        Problem("moe_combine", "16,384 tokens of 2048, 8 of 128 experts", moved, (*some, moved), _of_experts, combined,
+                _combined, lambda sizes: (rows(sizes, 1, 1), rows(sizes, 2, 2)), ("y", "weights")),
+    ]  # fmt: skip
+
+
+MOVES: Final = (*_sorts(), *_experts())
