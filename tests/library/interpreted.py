@@ -78,6 +78,12 @@ class Array(np.ndarray):
     def new_full(self, shape: tuple[int, ...], value: float) -> Array:
         return tensor(np.full(shape, value), self.dtype)
 
+    def int(self) -> Array:
+        return tensor(self, np.int32)
+
+    def float(self) -> Array:
+        return tensor(self, np.float32)
+
     def detach(self) -> Array:
         return self
 

@@ -33,6 +33,11 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "expand_rows": [{"T": 3, "K": 3, "N": 9, "H": 1029}, {"T": 4, "K": 2, "N": 8, "H": 2048}],
     "combine_rows": [{"T": 3, "K": 3, "N": 9, "H": 1029}, {"T": 4, "K": 2, "N": 8, "H": 2048}],
     "combine_rows_dots": [{"T": 3, "K": 3, "N": 9, "H": 1029}, {"T": 4, "K": 2, "N": 8, "H": 2048}],
+    "part_sums": [{"T": 2, "N": 16387, "S": 2}, {"T": 1, "N": 32768, "S": 2}],
+    "cumsum": [{"T": 3, "N": 301, "reverse": 0}, {"T": 17, "N": 128, "reverse": 0}],
+    "cumsum_parts": [{"T": 2, "N": 16387, "S": 2, "reverse": 0}, {"T": 1, "N": 32768, "S": 2, "reverse": 0}],
+    "bincount": [{"N": 4099, "BINS": 37}, {"N": 8192, "BINS": 64}],
+    "histogram": [{"N": 4099, "BINS": 37, "low": -1.5, "high": 2.0}, {"N": 8192, "BINS": 64, "low": -2.0, "high": 2.0}],
     "put_columns": [{"T": 3, "N": 1101, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
 }
 """Launch values; dims that scalars give are added."""
@@ -54,10 +59,14 @@ def _id(case: Any) -> str:
 def _sizes(kernel: str, constants: dict[str, Any]) -> list[dict[str, float]]:
     """Two launches of a specialisation."""
     several = kernel == "topk" and constants["MOST"] < constants["BLOCK"]
-    chosen = (LONG if several else ODD_AND_EVEN)[kernel]
-    if constants.get("MULTIPLE") == WIDE:
-        chosen = [{**values, "H": values["H"] // WIDE * WIDE} for values in chosen]
-    return [{**values, "S": values["parts"], "K": values["k"]} if kernel == "topk" else values for values in chosen]
+    found: list[dict[str, float]] = []
+    for values in (LONG if several else ODD_AND_EVEN)[kernel]:
+        more = {"S": values["parts"], "K": values["k"]} if kernel == "topk" else {}
+        if constants.get("MULTIPLE") == WIDE:
+            row = "H" if "H" in values else "N"
+            more |= {row: values[row] // WIDE * WIDE}
+        found.append({**values, **more, **({"reverse": constants["REVERSE"]} if "REVERSE" in constants else {})})
+    return found
 
 
 @pytest.mark.parametrize("kernel", ODD_AND_EVEN)
@@ -95,4 +104,4 @@ def test_one_architecture_is_built_without_spills(kernels: Any, tmp_path: Path, 
 
 def test_every_entry_forbids_spills_and_the_set_stays_small() -> None:
     assert all(entry.budget == {"spill_bytes": 0} for entry in entries(*ODD_AND_EVEN))
-    assert len(CASES) <= 100
+    assert len(CASES) <= 200

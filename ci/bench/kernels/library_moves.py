@@ -125,4 +125,55 @@ def _experts() -> list[Problem]:
     ]  # fmt: skip
 
 
-MOVES: Final = (*_sorts(), *_experts())
+def _rows(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    return {"x": normal(generator, sizes["T"], sizes["N"], dtype=torch.float32)}
+
+
+def _cumsum(x: Any) -> Any:
+    return torch.cumsum(x, dim=-1)
+
+
+def _numbers(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    x = torch.randint(0, sizes["BINS"], (sizes["N"],), device=DEVICE, generator=generator)
+    return {"x": x.int(), "bins": sizes["BINS"]}
+
+
+def _bincount(x: Any, bins: int) -> Any:
+    return torch.bincount(x, minlength=bins).float()
+
+
+def _elements(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Multiples of an eighth in bins of an eighth, of which every dtype computes the same bins."""
+    x = torch.randint(0, 8, (sizes["N"],), device=DEVICE, generator=generator) / 8
+    return {"x": x.bfloat16() * (sizes["BINS"] // 8), "bins": sizes["BINS"], "low": 0.0, "high": sizes["BINS"] / 8}
+
+
+def _histogram(x: Any, bins: int, low: float, high: float) -> Any:
+    return torch.histc(x.float(), bins, low, high)
+
+
+def _scans() -> list[Problem]:
+    """Sums up to each element, and counts."""
+
+    def bincount(x: Any, bins: int) -> Any:
+        return kernels.bincount(x, bins).float()
+
+    def histogram(x: Any, bins: int, low: float, high: float) -> Any:
+        return kernels.histogram(x, bins, low, high).float()
+
+    summed = [{"T": (1 << 26) // length, "N": length} for length in (1024, 1 << 20)]
+    odd = ({"T": 5, "N": 77}, {"T": 3, "N": 4099}, {"T": 2, "N": 16385})
+    counted = [{"N": 1 << 26, "BINS": bins} for bins in (64, 1 << 16)]
+    some = ({"N": 7001, "BINS": 33}, {"N": 600, "BINS": 1000})
+    binned = {"N": 1 << 26, "BINS": 256}
+    return [
+        *(Problem("cumsum", f"{size['T']} x {size['N']}", size, (*odd, size), _rows, kernels.cumsum, _cumsum,
+                  lambda sizes: (8 * sizes["T"] * sizes["N"], 8 * sizes["T"] * sizes["N"]), ("x",)) for size in summed),
+        *(Problem("bincount", f"64 Mi of {size['BINS']}", size, (*some, size), _numbers, bincount, _bincount,
+                  lambda sizes: (4 * sizes["N"], 0), compiles=False) for size in counted),
+        Problem("histogram", "64 Mi of bf16 in 256 bins", binned, ({"N": 7001, "BINS": 32}, {"N": 1300, "BINS": 512}, binned),
+                _elements, histogram, _histogram, lambda sizes: (2 * sizes["N"], 0), compiles=False),
+    ]  # fmt: skip
+
+
+MOVES: Final = (*_sorts(), *_experts(), *_scans())
