@@ -38,6 +38,12 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "cumsum_parts": [{"T": 2, "N": 16387, "S": 2, "reverse": 0}, {"T": 1, "N": 32768, "S": 2, "reverse": 0}],
     "bincount": [{"N": 4099, "BINS": 37}, {"N": 8192, "BINS": 64}],
     "histogram": [{"N": 4099, "BINS": 37, "low": -1.5, "high": 2.0}, {"N": 8192, "BINS": 64, "low": -2.0, "high": 2.0}],
+    "take_rows": [{"N": 5, "V": 7, "H": 1029}, {"N": 4, "V": 3, "H": 1024}],
+    "embedding_bag": [{"N": 23, "B": 5, "V": 7, "H": 1029}, {"N": 16, "B": 4, "V": 3, "H": 1024}],
+    "bag_scales": [{"B": 261, "count": 900, "mean": 1}, {"B": 256, "count": 300, "mean": 0}],
+    "sort_numbers": [{"T": 1, "N": 4099}, {"T": 1, "N": 8192}],
+    "count_below": [{"N": 301, "Q": 259, "count": 259}, {"N": 256, "Q": 256, "count": 256}],
+    "table_gradient": [{"N": 43, "V": 5, "B": 11, "H": 517}, {"N": 64, "V": 4, "B": 8, "H": 512}],
     "put_columns": [{"T": 3, "N": 1101, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
 }
 """Launch values; dims that scalars give are added."""

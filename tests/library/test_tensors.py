@@ -59,6 +59,10 @@ CALLS: dict[str, Callable[[Any, Place], Any]] = {
     "long cumsum": lambda use, at: use.cumsum(at(_random(0, 1, 16400))),
     "bincount": lambda use, at: use.bincount(at(tensor([1, 5, 2, 9, 1], np.int64)), 7),
     "histogram": lambda use, at: use.histogram(at(_random(0, 3, 40)), 9, -1.0, 1.0),
+    "embedding": lambda use, at: use.embedding(at(tensor([1, 4, 0], np.int64)), at(_random(0, 5, 9))),
+    "embedding_bag": lambda use, at: use.embedding_bag(
+        at(tensor([1, 4, 0], np.int64)), at(_random(0, 5, 9)), at(tensor([0, 2], np.int64))
+    ),
     "moe_route": lambda use, at: use.moe_route(at(_random(0, 3, 9)), 2),
     "moe_permute": lambda use, at: _permuted(use, at),
     "rope": lambda use, at: use.rope(at(_random(0, 2, 3, 2, 64)), *(at(_random(1, 3, 32, dtype=np.float32)) for _ in "cs")),

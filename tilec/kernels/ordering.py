@@ -85,14 +85,23 @@ _take_columns = library_op("take_columns", {"BLOCK": 1024}, gradient=(_take_grad
 _put_columns = library_op("put_columns", {"BLOCK": 1024})
 
 
-def _long_positions(rows: Any, descending: bool) -> Any:
-    """Where the elements of sorted rows of several tiles are."""
-    keys, positions = _sort_tiles()(rows.detach(), int(descending))
+def merged(keys: Any, positions: Any) -> tuple[Any, Any]:
+    """Keys in order and their positions, of rows whose tiles are sorted."""
     run = SORTED[-1]
-    while run < rows.shape[1]:
+    while run < keys.shape[1]:
         keys, positions = _merge_runs()(keys, positions, run)
         run *= 2
-    return positions
+    return keys, positions
+
+
+def taken(x: Any, columns: Any) -> Any:
+    """Elements of rows at columns, 0 where there is none."""
+    return _take_columns()(x, columns)
+
+
+def _long_positions(rows: Any, descending: bool) -> Any:
+    """Where the elements of sorted rows of several tiles are."""
+    return merged(*_sort_tiles()(rows.detach(), int(descending)))[1]
 
 
 def sort(x: Any, descending: bool = False) -> tuple[Any, Any]:

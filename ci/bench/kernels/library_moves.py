@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ci.bench.kernels.library_problem import DEVICE, Problem, Sizes, normal, torch  # torch first, so that ops are PyTorch's
+from ci.bench.kernels.library_problem import (  # torch first, so that ops are PyTorch's
+    DEVICE,
+    Problem,
+    Sizes,
+    functional,
+    normal,
+    torch,
+)
 from tilec import kernels
 
 
@@ -176,4 +183,45 @@ def _scans() -> list[Problem]:
     ]  # fmt: skip
 
 
-MOVES: Final = (*_sorts(), *_experts(), *_scans())
+def _looked_up(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    ids = torch.randint(0, sizes["V"], (sizes["T"],), device=DEVICE, generator=generator)
+    return {"ids": ids, "table": normal(generator, sizes["V"], sizes["H"])}
+
+
+def _embedding(ids: Any, table: Any) -> Any:
+    return functional.embedding(ids, table)
+
+
+def _bagged(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Bags of any length, some of which are empty."""
+    offsets = torch.randint(0, sizes["T"], (sizes["B"],), device=DEVICE, generator=generator).sort()[0]
+    offsets[0] = 0
+    return {**_looked_up(generator, sizes), "offsets": offsets}
+
+
+def _embedding_bag(ids: Any, table: Any, offsets: Any) -> Any:
+    return functional.embedding_bag(ids, table, offsets)
+
+
+def _tables() -> list[Problem]:
+    """Rows of tables."""
+    taken = {"T": 65536, "V": 151936, "H": 1024}
+    bags = {"T": 1 << 20, "V": 1 << 20, "H": 128, "B": 1 << 15}
+    some = ({"T": 19, "V": 7, "H": 77}, {"T": 33, "V": 70, "H": 136})
+    bagged = ({"T": 19, "V": 7, "H": 77, "B": 5}, {"T": 33, "V": 9, "H": 136, "B": 9})
+
+    def rows(sizes: Sizes) -> tuple[int, int]:
+        return 4 * sizes["T"] * sizes["H"], 2 * (sizes["T"] + sizes["V"]) * sizes["H"]
+
+    def sums(sizes: Sizes) -> tuple[int, int]:
+        return 2 * (sizes["T"] + sizes["B"]) * sizes["H"], 2 * (sizes["T"] + sizes["V"]) * sizes["H"]
+
+    return [
+        Problem("embedding", "65,536 of 151,936 rows of 1024", taken, (*some, taken), _looked_up, kernels.embedding, _embedding,
+                rows, ("table",)),
+        Problem("embedding_bag", "1 Mi of 1 Mi rows of 128, 32,768 bags", bags, (*bagged, bags), _bagged, kernels.embedding_bag,
+                _embedding_bag, sums, ("table",), compiles=False),
+    ]  # fmt: skip
+
+
+MOVES: Final = (*_sorts(), *_experts(), *_scans(), *_tables())

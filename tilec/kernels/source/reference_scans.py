@@ -48,12 +48,12 @@ def cumsum_parts_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[
 
 def bincount_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     """Some numbers have no bin."""
-    x: Integers = rng.integers(-3, dims["BINS"] + 3, dims["N"])
+    x = np.asarray(rng.integers(-3, dims["BINS"] + 3, dims["N"]), np.int64)
     x[0] = -(2**31)
     return {"x": x, "counts": np.zeros(dims["BINS"], np.int32)}
 
 
 def histogram_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    x: Float = rng.standard_normal(dims["N"])
+    x = np.asarray(rng.standard_normal(dims["N"]), np.float64)
     x[:5] = dims["low"], dims["high"], np.nan, np.inf, -np.inf
     return {"x": x, "counts": np.zeros(dims["BINS"], np.int32)}
