@@ -44,6 +44,14 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "sort_numbers": [{"T": 1, "N": 4099}, {"T": 1, "N": 8192}],
     "count_below": [{"N": 301, "Q": 259, "count": 259}, {"N": 256, "Q": 256, "count": 256}],
     "table_gradient": [{"N": 43, "V": 5, "B": 11, "H": 517}, {"N": 64, "V": 4, "B": 8, "H": 512}],
+    "causal_conv1d": [{"B": 2, "T": 37, "D": 67, "silu": 1}, {"B": 1, "T": 32, "D": 64, "silu": 0}],
+    "causal_conv1d_slope": [{"B": 2, "T": 37, "D": 67, "silu": 1}, {"B": 1, "T": 32, "D": 64, "silu": 0}],
+    "causal_conv1d_backward": [{"B": 2, "T": 37, "D": 67, "P": 3}, {"B": 1, "T": 96, "D": 64, "P": 4}],
+    "selective_scan": [{"B": 2, "T": 19, "D": 27, "N": 11, "P": 3}, {"B": 1, "T": 16, "D": 32, "N": 16, "P": 2}],
+    "selective_scan_backward": [
+        {"B": 2, "T": 19, "D": 27, "N": 11, "P": 3, "G": 2},
+        {"B": 1, "T": 16, "D": 32, "N": 16, "P": 2, "G": 2},
+    ],
     "put_columns": [{"T": 3, "N": 1101, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
 }
 """Launch values; dims that scalars give are added."""
@@ -69,7 +77,7 @@ def _sizes(kernel: str, constants: dict[str, Any]) -> list[dict[str, float]]:
     for values in (LONG if several else ODD_AND_EVEN)[kernel]:
         more = {"S": values["parts"], "K": values["k"]} if kernel == "topk" else {}
         if constants.get("MULTIPLE") == WIDE:
-            row = "H" if "H" in values else "N"
+            row = next(name for name in "HDN" if name in values)
             more |= {row: values[row] // WIDE * WIDE}
         found.append({**values, **more, **({"reverse": constants["REVERSE"]} if "REVERSE" in constants else {})})
     return found

@@ -63,6 +63,13 @@ CALLS: dict[str, Callable[[Any, Place], Any]] = {
     "embedding_bag": lambda use, at: use.embedding_bag(
         at(tensor([1, 4, 0], np.int64)), at(_random(0, 5, 9)), at(tensor([0, 2], np.int64))
     ),
+    "causal_conv1d": lambda use, at: use.causal_conv1d(at(_random(0, 2, 5, 3)), at(_random(1, 3, 4)), at(_random(2, 3))),
+    "selective_scan": lambda use, at: use.selective_scan(
+        *(at(_random(0, 2, 5, 3)) for _ in "ud"),
+        at(_random(1, 3, 4, dtype=np.float32)),
+        *(at(_random(2, 2, 5, 4)) for _ in "bc"),
+        at(_random(3, 3, dtype=np.float32)),
+    ),
     "moe_route": lambda use, at: use.moe_route(at(_random(0, 3, 9)), 2),
     "moe_permute": lambda use, at: _permuted(use, at),
     "rope": lambda use, at: use.rope(at(_random(0, 2, 3, 2, 64)), *(at(_random(1, 3, 32, dtype=np.float32)) for _ in "cs")),

@@ -87,7 +87,7 @@ def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> No
     ctx.save_for_backward(inputs[0], inputs[1], *output[1:])
 
 
-def _summed(partial: Any, weight: Any) -> Any:
+def summed(partial: Any, weight: Any) -> Any:
     """Sums over the first axis, of the dtype of `weight`."""
     rows = partial.reshape(partial.shape[0], -1)
     out = weight.new_empty((rows.shape[1],))
@@ -98,20 +98,20 @@ def _summed(partial: Any, weight: Any) -> Any:
 def _layer_norm_gradient(ctx: Any, dout: Any, *of_statistics: Any) -> tuple[Any, ...]:
     x, weight, mean, rstd = ctx.saved_tensors
     dx, partial = _layer_norm_backward()(whole(dout), x, weight, mean, rstd)
-    of_weight, of_bias = _summed(partial, weight)
+    of_weight, of_bias = summed(partial, weight)
     return dx, of_weight, of_bias, None
 
 
 def _rms_norm_gradient(ctx: Any, dout: Any, *of_statistics: Any) -> tuple[Any, ...]:
     x, weight, rstd = ctx.saved_tensors
     dx, partial = _rms_norm_backward()(whole(dout), x, weight, rstd)
-    return dx, _summed(partial, weight), None
+    return dx, summed(partial, weight), None
 
 
 def _group_norm_gradient(ctx: Any, dout: Any, *of_statistics: Any) -> tuple[Any, ...]:
     x, weight, mean, rstd = ctx.saved_tensors
     dx, partial = _group_norm_backward()(whole(dout), x, weight, mean, rstd)
-    of_weight, of_bias = _summed(partial, weight)
+    of_weight, of_bias = summed(partial, weight)
     return dx, of_weight, of_bias, None
 
 

@@ -224,4 +224,54 @@ def _tables() -> list[Problem]:
     ]  # fmt: skip
 
 
-MOVES: Final = (*_sorts(), *_experts(), *_scans(), *_tables())
+def _convolved(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    x = normal(generator, sizes["B"], sizes["T"], sizes["D"])
+    return {"x": x, "weight": 0.5 * normal(generator, sizes["D"], 4), "bias": normal(generator, sizes["D"])}
+
+
+def _causal_conv1d(x: Any, weight: Any, bias: Any) -> Any:
+    padded = functional.pad(x.transpose(1, 2), (3, 0))
+    return functional.silu(functional.conv1d(padded, weight[:, None], bias, groups=x.shape[2]).transpose(1, 2))
+
+
+def _scanned(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    batch, length, channels, states = (sizes[name] for name in "BTDN")
+    a = -torch.exp(0.5 * normal(generator, channels, states, dtype=torch.float32))
+    delta = functional.softplus(normal(generator, batch, length, channels) - 1)
+    b, c = (normal(generator, batch, length, states) for _ in range(2))
+    skip = normal(generator, channels, dtype=torch.float32)
+    return {"u": normal(generator, batch, length, channels), "delta": delta, "a": a, "b": b, "c": c, "skip": skip}
+
+
+def _selective_scan(u: Any, delta: Any, a: Any, b: Any, c: Any, skip: Any) -> Any:
+    """A token at a time, in the dtype of `a`."""
+    x, time, inputs, outputs = (one.to(a.dtype) for one in (u, delta, b, c))
+    state, found = x.new_zeros((*x.shape[::2], a.shape[1])), list[Any]()
+    for t in range(x.shape[1]):
+        added = (time[:, t] * x[:, t])[..., None] * inputs[:, t, None]
+        state = torch.exp(time[:, t, :, None] * a) * state + added
+        found.append((state * outputs[:, t, None]).sum(dim=-1) + skip * x[:, t])
+    return torch.stack(found, dim=1).to(u.dtype)
+
+
+def _sequences() -> list[Problem]:
+    """Functions along the tokens of sequences."""
+    convolved = {"B": 8, "T": 4096, "D": 4096}
+    scanned = {"B": 8, "T": 2048, "D": 4096, "N": 16}
+    some = ({"B": 2, "T": 37, "D": 67}, {"B": 1, "T": 64, "D": 72})
+    few = ({"B": 2, "T": 19, "D": 21, "N": 11}, {"B": 1, "T": 24, "D": 16, "N": 16})
+
+    def tokens(sizes: Sizes, share: int) -> int:
+        return 2 * share * sizes["B"] * sizes["T"] * sizes["D"]
+
+    return [
+        Problem("causal_conv1d", "8 x 4096 tokens, 4096 channels, SiLU", convolved, (*some, convolved), _convolved,
+                kernels.causal_conv1d, _causal_conv1d, lambda sizes: (tokens(sizes, 2), tokens(sizes, 3)),
+                ("x", "weight", "bias")),
+        Problem("selective_scan", "8 x 2048 tokens, 4096 channels of 16", scanned, (*few, scanned), _scanned,
+                kernels.selective_scan, _selective_scan, lambda sizes: (tokens(sizes, 3), tokens(sizes, 5)),
+                ("u", "delta", "a", "b", "c", "skip"), compiles=False),
+    ]  # fmt: skip
+
+
+MOVES: Final = (*_sorts(), *_experts(), *_scans(), *_tables(), *_sequences())
