@@ -19,6 +19,14 @@ from tests.library.prebuilt import FOLDER, entries, request, specialisations
 from tilec.cli import commands
 from tilec.project.trial.trial import trials
 
+
+def _pool(planes: int, height: int, width: int, window: int, stride: int, padding: int) -> dict[str, float]:
+    """Launch values of a pool and of its gradient."""
+    sides = {"M": planes, "H": height, "W": width, "height": height, "width": width}
+    outputs = {f"O{name}": (sides[name] + 2 * padding - window) // stride + 1 for name in "HW"}
+    return {**sides, **outputs, "window": window, "stride": stride, "padding": padding}
+
+
 ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "sort": [{"T": 3, "N": 101, "descending": 1}, {"T": 9, "N": 128, "descending": 0}],
     "sort_tiles": [{"T": 2, "N": 4099, "descending": 0}, {"T": 1, "N": 8192, "descending": 1}],
@@ -52,6 +60,12 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
         {"B": 2, "T": 19, "D": 27, "N": 11, "P": 3, "G": 2},
         {"B": 1, "T": 16, "D": 32, "N": 16, "P": 2, "G": 2},
     ],
+    "max_pool2d": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
+    "max_pool2d_backward": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
+    "avg_pool2d": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
+    "avg_pool2d_backward": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
+    "fft_roots": [{"N": 300}, {"N": 512}],
+    "fft": [{"T": 67, "sign": -1.0, "scale": 1.0}, {"T": 64, "sign": 1.0, "scale": 0.25}],
     "put_columns": [{"T": 3, "N": 1101, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
 }
 """Launch values; dims that scalars give are added."""
@@ -79,6 +93,8 @@ def _sizes(kernel: str, constants: dict[str, Any]) -> list[dict[str, float]]:
         if constants.get("MULTIPLE") == WIDE:
             row = next(name for name in "HDN" if name in values)
             more |= {row: values[row] // WIDE * WIDE}
+        if kernel in ("max_pool2d", "avg_pool2d"):
+            values = {name: value for name, value in values.items() if name not in ("height", "width")}
         found.append({**values, **more, **({"reverse": constants["REVERSE"]} if "REVERSE" in constants else {})})
     return found
 
@@ -97,7 +113,8 @@ def test_results_are_those_of_the_reference(kernel: str) -> None:
 @pytest.mark.parametrize("case", EMULATED, ids=_id)
 def test_the_emulator_agrees_with_the_interpreter(case: Any) -> None:
     entry, constants = case
-    check_emulated(entry, constants, _sizes(entry.name, constants)[0])
+    dims = {"N": constants["N"]} if "N" in constants else {}
+    check_emulated(entry, constants, _sizes(entry.name, constants)[0] | dims)
 
 
 @pytest.mark.parametrize(

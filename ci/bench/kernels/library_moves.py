@@ -274,4 +274,46 @@ def _sequences() -> list[Problem]:
     ]  # fmt: skip
 
 
-MOVES: Final = (*_sorts(), *_experts(), *_scans(), *_tables(), *_sequences())
+def _planes(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Planes of which each has different numbers, so that only one is the largest of a window."""
+    noise = torch.rand(sizes["M"], sizes["H"] * sizes["W"], device=DEVICE, generator=generator)
+    x = torch.argsort(noise, dim=-1).float().reshape(sizes["M"], sizes["H"], sizes["W"])
+    return {"x": x, "window": sizes["K"], "stride": sizes["S"], "padding": sizes["P"]}
+
+
+def _max_pool2d(x: Any, window: int, stride: int, padding: int) -> Any:
+    return functional.max_pool2d(x, window, stride, padding)
+
+
+def _avg_pool2d(x: Any, window: int, stride: int, padding: int) -> Any:
+    return functional.avg_pool2d(x, window, stride, padding)
+
+
+def _pairs(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    return {"x": normal(generator, sizes["T"], sizes["N"], 2, dtype=torch.float32)}
+
+
+def _fft(x: Any) -> Any:
+    return torch.view_as_real(torch.fft.fft(torch.view_as_complex(x)))
+
+
+def _of_planes() -> list[Problem]:
+    """Pools and transforms."""
+    pooled = {"M": 8192, "H": 112, "W": 112, "K": 3, "S": 2, "P": 1}
+    some = ({"M": 3, "H": 19, "W": 37, "K": 3, "S": 2, "P": 1}, {"M": 2, "H": 16, "W": 40, "K": 2, "S": 2, "P": 0})
+    transformed = [{"T": (1 << 25) // length, "N": length} for length in (256, 4096)]
+
+    def plane(sizes: Sizes) -> tuple[int, int]:
+        size = 4 * sizes["M"] * sizes["H"] * sizes["W"]
+        return size + size // sizes["S"] ** 2, size + size // sizes["S"] ** 2
+
+    return [
+        *(Problem(name, "8192 planes of 112 x 112, 3 x 3 by 2", pooled, (*some, pooled), _planes, ours, theirs, plane, ("x",))
+          for name, ours, theirs in (("max_pool2d", kernels.max_pool2d, _max_pool2d),
+                                     ("avg_pool2d", kernels.avg_pool2d, _avg_pool2d))),
+        *(Problem("fft", f"{size['T']} x {size['N']}", size, ({"T": 5, "N": 64}, {"T": 1, "N": 2048}, size), _pairs,
+        kernels.fft, _fft, lambda sizes: (16 * sizes["T"] * sizes["N"], 16 * sizes["T"] * sizes["N"]), ("x",), compiles=False)
+        for size in transformed), ]  # fmt: skip
+
+
+MOVES: Final = (*_sorts(), *_experts(), *_scans(), *_tables(), *_sequences(), *_of_planes())
