@@ -72,6 +72,9 @@ class Array(np.ndarray):
     def new_zeros(self, shape: tuple[int, ...]) -> Array:
         return tensor(np.zeros(shape), self.dtype)
 
+    def permute(self, *axes: int) -> Any:
+        return self.transpose(axes)
+
     def new_ones(self, shape: tuple[int, ...]) -> Array:
         return tensor(np.ones(shape), self.dtype)
 

@@ -27,6 +27,12 @@ def _pool(planes: int, height: int, width: int, window: int, stride: int, paddin
     return {**sides, **outputs, "window": window, "stride": stride, "padding": padding}
 
 
+def _turn(down: int, up: int, direction: int, offset: int) -> dict[str, float]:
+    """Launch values of a convolution."""
+    return {"down": down, "up": up, "direction": direction, "offset": offset}
+
+
+FILTER: dict[str, float] = {"rows": 4, "columns": 5, "stride": 2, "padding": 1, "height": 3, "width": 2}
 ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "sort": [{"T": 3, "N": 101, "descending": 1}, {"T": 9, "N": 128, "descending": 0}],
     "sort_tiles": [{"T": 2, "N": 4099, "descending": 0}, {"T": 1, "N": 8192, "descending": 1}],
@@ -66,6 +72,15 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "avg_pool2d_backward": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
     "fft_roots": [{"N": 300}, {"N": 512}],
     "fft": [{"T": 67, "sign": -1.0, "scale": 1.0}, {"T": 64, "sign": 1.0, "scale": 0.25}],
+    "conv2d": [
+        {"B": 2, "H": 7, "W": 9, "C": 37, "O": 67, "R": 3, "S": 2, "Q": 40, "rows": 4, "columns": 5, **_turn(2, 1, 1, -1)},
+        {"B": 1, "H": 4, "W": 5, "C": 40, "O": 64, "R": 3, "S": 2, "Q": 63, "rows": 7, "columns": 9, **_turn(1, 2, -1, 1)},
+    ],
+    "conv2d_weights": [
+        {"B": 2, "H": 7, "W": 9, "C": 37, "O": 67, "R": 3, "S": 2, "Q": 40, "P": 2, **FILTER},
+        {"B": 1, "H": 7, "W": 9, "C": 64, "O": 64, "R": 3, "S": 2, "Q": 20, "P": 1, **FILTER},
+    ],
+    "column_sums": [{"T": 201, "N": 67, "P": 3}, {"T": 128, "N": 64, "P": 4}],
     "put_columns": [{"T": 3, "N": 1101, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
 }
 """Launch values; dims that scalars give are added."""
@@ -91,8 +106,8 @@ def _sizes(kernel: str, constants: dict[str, Any]) -> list[dict[str, float]]:
     for values in (LONG if several else ODD_AND_EVEN)[kernel]:
         more = {"S": values["parts"], "K": values["k"]} if kernel == "topk" else {}
         if constants.get("MULTIPLE") == WIDE:
-            row = next(name for name in "HDN" if name in values)
-            more |= {row: values[row] // WIDE * WIDE}
+            rows = "CO" if "C" in values else next(name for name in "HDN" if name in values)
+            more |= {name: values[name] // WIDE * WIDE for name in rows}
         if kernel in ("max_pool2d", "avg_pool2d"):
             values = {name: value for name, value in values.items() if name not in ("height", "width")}
         found.append({**values, **more, **({"reverse": constants["REVERSE"]} if "REVERSE" in constants else {})})

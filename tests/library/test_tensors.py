@@ -72,6 +72,7 @@ CALLS: dict[str, Callable[[Any, Place], Any]] = {
     ),
     "max_pool2d": lambda use, at: use.max_pool2d(at(_random(0, 2, 5, 7)), 2),
     "avg_pool2d": lambda use, at: use.avg_pool2d(at(_random(0, 2, 5, 7)), 2),
+    "conv2d": lambda use, at: use.conv2d(at(_random(0, 2, 3, 5, 7)), at(_random(1, 4, 3, 3, 2)), at(_random(2, 4)), 2, 1),
     "fft": lambda use, at: use.fft(at(_random(0, 2, 8, 2, dtype=np.float32))),
     "moe_route": lambda use, at: use.moe_route(at(_random(0, 3, 9)), 2),
     "moe_permute": lambda use, at: _permuted(use, at),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tilec.kernels.activations import gelu, swiglu
 from tilec.kernels.attention import attention
+from tilec.kernels.convolutions import conv2d
 from tilec.kernels.dropout import dropout
 from tilec.kernels.losses import cross_entropy
 from tilec.kernels.norms import group_norm, layer_norm, rms_norm, softmax
@@ -23,7 +24,7 @@ from tilec.kernels.tables import embedding, embedding_bag
 from tilec.kernels.transforms import fft
 
 __all__ = [
-    "adamw_", "argsort", "attention", "avg_pool2d", "bincount", "causal_conv1d", "cross_entropy", "cumsum", "dropout",
+    "adamw_", "argsort", "attention", "avg_pool2d", "bincount", "causal_conv1d", "conv2d", "cross_entropy", "cumsum", "dropout",
     "embedding", "embedding_bag", "fft", "gelu", "group_norm", "histogram", "layer_norm", "max_pool2d", "moe_combine",
     "moe_permute", "moe_route", "rms_norm", "rope", "selective_scan", "softmax", "sort", "sort_by_expert", "swiglu", "topk",
 ]  # fmt: skip

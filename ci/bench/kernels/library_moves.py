@@ -316,4 +316,40 @@ def _of_planes() -> list[Problem]:
         for size in transformed), ]  # fmt: skip
 
 
-MOVES: Final = (*_sorts(), *_experts(), *_scans(), *_tables(), *_sequences(), *_of_planes())
+def _filtered(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Planes whose channels are the last axis in memory, and weights."""
+    planes = normal(generator, sizes["B"], sizes["H"], sizes["H"], sizes["C"])
+    filters = normal(generator, sizes["O"], sizes["R"], sizes["R"], sizes["C"])
+    x, weight = (one.permute(0, 3, 1, 2) for one in (planes, filters * (sizes["R"] ** 2 * sizes["C"]) ** -0.5))
+    return {"x": x, "weight": weight, "bias": normal(generator, sizes["O"]), "stride": sizes["S"], "padding": sizes["P"]}
+
+
+def _conv2d(x: Any, weight: Any, bias: Any, stride: int, padding: int) -> Any:
+    return functional.conv2d(x, weight, bias, stride, padding)
+
+
+def _convolutions() -> list[Problem]:
+    """Convolutions of planes."""
+    wide = {"B": 64, "C": 256, "H": 56, "O": 256, "R": 3, "S": 1, "P": 1}
+    some = ({"B": 2, "C": 5, "H": 9, "O": 7, "R": 3, "S": 2, "P": 1}, {"B": 1, "C": 16, "H": 6, "O": 8, "R": 2, "S": 1, "P": 0})
+
+    def side(sizes: Sizes) -> int:
+        return (sizes["H"] + 2 * sizes["P"] - sizes["R"]) // sizes["S"] + 1
+
+    def moved(sizes: Sizes) -> tuple[int, int]:
+        planes = 2 * sizes["B"] * (sizes["H"] ** 2 * sizes["C"] + side(sizes) ** 2 * sizes["O"])
+        return planes, 2 * planes
+
+    def products(sizes: Sizes) -> tuple[float, float]:
+        each = 2.0 * sizes["B"] * side(sizes) ** 2 * sizes["O"] * sizes["C"] * sizes["R"] ** 2
+        return each, 2 * each
+
+    return [
+        Problem("conv2d", "64 x 256 x 56 x 56, 256 of 3 x 3", wide, (*some, wide), _filtered, kernels.conv2d, _conv2d, moved,
+                ("x", "weight", "bias"), products, like_torch=True),
+    ]  # fmt: skip
+
+
+MOVES: Final = (
+    *_sorts(), *_experts(), *_scans(), *_tables(), *_sequences(), *_of_planes(), *_convolutions(),
+)  # fmt: skip
