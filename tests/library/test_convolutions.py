@@ -72,11 +72,11 @@ def test_references_of_gradients_are_slopes() -> None:
     random = np.random.default_rng(4)
     x, filters, bias = random.normal(size=(2, 7, 6, 3)), random.normal(size=(4, 3, 2, 3)), random.normal(size=4)
     rows, columns, stride, padding = 4, 4, 2, 1
-    numbers, dout = (rows, columns, stride, 1, 1, -padding), random.normal(size=(32, 4))
+    numbers, dout = (rows, columns, stride, 1, 1, -padding, 32), random.normal(size=(32, 4))
     to_x, to_filters = random.normal(size=x.shape), random.normal(size=filters.shape)
     found = slope(lambda at: (reference.conv2d(at, filters, bias, *numbers) * dout).sum(), x, to_x)
     turned, nothing = filters.transpose(3, 1, 2, 0), np.zeros(3)
-    dx = reference.conv2d(dout.reshape(2, 4, 4, 4), turned, nothing, 7, 6, 1, stride, -1, padding)
+    dx = reference.conv2d(dout.reshape(2, 4, 4, 4), turned, nothing, 7, 6, 1, stride, -1, padding, 84)
     np.testing.assert_allclose((dx.reshape(x.shape) * to_x).sum(), found, rtol=1e-8)
     found = slope(lambda at: (reference.conv2d(x, at, bias, *numbers) * dout).sum(), filters, to_filters)
     partial = reference.conv2d_weights(dout, x, rows, columns, stride, padding, 3, 2, 2, 8)

@@ -20,7 +20,8 @@ def avg_pool2d(
     """`out[m, i, j]` is the mean of the `window * window` elements `x[m, h, w]` with `i * stride - padding <= h < i * stride -
     padding + window`, and w so of j, where those outside are 0; in f32, rounded once. A block computes BH x BW outputs."""
     tl.requires(H <= MOST and W <= MOST and OH <= MOST and OW <= MOST)
-    tl.requires(window >= 1 and window <= MOST and stride >= 1 and stride <= MOST and padding >= 0 and padding <= MOST)
+    tl.requires(window >= 1 and window <= MOST and stride >= 1 and stride <= MOST and padding >= 0 and 2 * padding <= window)
+    tl.requires((H + 2 * padding - window) // stride + 1 == OH and (W + 2 * padding - window) // stride + 1 == OW)
     across = tl.cdiv(OW, BW)
     tl.grid(M, tl.cdiv(OH, BH) * across)
     plane, i, j = tl.bid(0), tl.bid(1) // across, tl.bid(1) % across

@@ -22,7 +22,8 @@ def avg_pool2d_backward(
     """`dx[m, h, w]` is the sum of `dout` of the windows that have the element, over `window * window`; in f32 and in a fixed
     order, rounded once. `height` and `width` are H and W. A block computes BH x BW gradients."""
     tl.requires(H <= MOST and W <= MOST and height == H and width == W)
-    tl.requires(window >= 1 and window <= MOST and stride >= 1 and stride <= MOST and padding >= 0 and padding <= MOST)
+    tl.requires(window >= 1 and window <= MOST and stride >= 1 and stride <= MOST and padding >= 0 and 2 * padding <= window)
+    tl.requires((H + 2 * padding - window) // stride + 1 == OH and (W + 2 * padding - window) // stride + 1 == OW)
     across = tl.cdiv(W, BW)
     tl.grid(M, tl.cdiv(H, BH) * across)
     plane, i, j = tl.bid(0), tl.bid(1) // across, tl.bid(1) % across

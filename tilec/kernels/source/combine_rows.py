@@ -42,7 +42,7 @@ def combine_rows(
 ):
     """`out[t] = sum of weights[t, j] * y[places[t, j]]`, in f32 and in the order of j, rounded once; rows that do not exist are
     0. A block writes BLOCK elements of a row. `order` is for the gradient."""
-    tl.requires(H % MULTIPLE == 0)
+    tl.requires(H % MULTIPLE == 0 and T * K == N)
     tl.grid(T, tl.cdiv(H, BLOCK))
     t, part = tl.bid(0), tl.bid(1)
     total = tl.zeros((1, BLOCK), tl.f32)

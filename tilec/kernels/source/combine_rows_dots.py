@@ -42,7 +42,7 @@ def combine_rows_dots(
 ):
     """`dweights[t, j] = sum(dout[t] * y[places[t, j]])`, in f32, rounded once to the dtype of `weights`; a block takes a token,
     BLOCK elements at a time."""
-    tl.requires(H % MULTIPLE == 0)
+    tl.requires(H % MULTIPLE == 0 and T * K == N)
     tl.grid(T)
     t = tl.bid(0)
     for j in range(K):

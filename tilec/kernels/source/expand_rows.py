@@ -42,7 +42,7 @@ def expand_rows(
 ):
     """`out[i] = weights[t, j] * x[t]` of choice `order[i] = t * K + j`, in f32, rounded once; 0 for one that does not exist. A
     block writes BLOCK elements of a row. `places` is for the gradient."""
-    tl.requires(H % MULTIPLE == 0)
+    tl.requires(H % MULTIPLE == 0 and T * K == N)
     tl.grid(N, tl.cdiv(H, BLOCK))
     i, part = tl.bid(0), tl.bid(1)
     choice = tl.load(order, i)

@@ -22,7 +22,8 @@ def max_pool2d(
     j; `positions` are `h * W + w` of the first such element in the order of rows. NaN is above all. A block computes BH x BW
     outputs."""
     tl.requires(H <= MOST and W <= MOST and OH <= MOST and OW <= MOST)
-    tl.requires(window >= 1 and window <= MOST and stride >= 1 and stride <= MOST and padding >= 0 and padding <= MOST)
+    tl.requires(window >= 1 and window <= MOST and stride >= 1 and stride <= MOST and padding >= 0 and 2 * padding <= window)
+    tl.requires((H + 2 * padding - window) // stride + 1 == OH and (W + 2 * padding - window) // stride + 1 == OW)
     across = tl.cdiv(OW, BW)
     tl.grid(M, tl.cdiv(OH, BH) * across)
     plane, i, j = tl.bid(0), tl.bid(1) // across, tl.bid(1) % across

@@ -15,22 +15,25 @@ def _sources(count: int, tap: int, extent: int, down: int, up: int, direction: i
     return np.where((t % up == 0) & (t >= 0) & (t // up < extent), t // up, extent)
 
 
-def _pixels(x: Float, rows: int, columns: int, r: int, s: int, down: int, up: int, direction: int, offset: int) -> Float:
-    """The pixels that positions of a result take with a tap of the filter, `[Q, C]`."""
+def _pixels(
+    x: Float, Q: int, rows: int, columns: int, r: int, s: int, down: int, up: int, direction: int, offset: int
+) -> Float:
+    """The pixels that Q positions of a result take with a tap of the filter, `[Q, C]`; 0 after the last sample."""
     padded = np.pad(x, ((0, 0), (0, 1), (0, 1), (0, 0)))
     h = _sources(rows, r, x.shape[1], down, up, direction, offset)
     w = _sources(columns, s, x.shape[2], down, up, direction, offset)
-    return padded[:, h][:, :, w].reshape(-1, x.shape[3])
+    found = padded[:, h][:, :, w].reshape(-1, x.shape[3])[:Q]
+    return np.pad(found, ((0, Q - len(found)), (0, 0)))
 
 
 def conv2d(
-    x: Array, weight: Array, bias: Array, rows: int, columns: int, down: int, up: int, direction: int, offset: int
+    x: Array, weight: Array, bias: Array, rows: int, columns: int, down: int, up: int, direction: int, offset: int, Q: int
 ) -> Float:
     planes, filters = x.astype(np.float64), weight.astype(np.float64)
-    total = np.tile(bias.astype(np.float64), (len(x) * rows * columns, 1))
+    total = np.tile(bias.astype(np.float64), (Q, 1))
     for r in range(filters.shape[1]):
         for s in range(filters.shape[2]):
-            total += _pixels(planes, rows, columns, r, s, down, up, direction, offset) @ filters[:, r, s].T
+            total += _pixels(planes, Q, rows, columns, r, s, down, up, direction, offset) @ filters[:, r, s].T
     return total
 
 
@@ -42,7 +45,7 @@ def conv2d_weights(
     found = np.zeros((P, slopes.shape[1], height, width, planes.shape[3]))
     for r in range(height):
         for s in range(width):
-            pixels = _pixels(planes, rows, columns, r, s, stride, 1, 1, -padding)
+            pixels = _pixels(planes, len(slopes), rows, columns, r, s, stride, 1, 1, -padding)
             for p in range(P):
                 found[p, :, r, s] = slopes[stripe == p].T @ pixels[stripe == p]
     return found

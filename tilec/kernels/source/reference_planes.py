@@ -71,4 +71,5 @@ def max_pool2d_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -
 
 
 def fft_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    return {"roots": fft_roots(dims["N"])}
+    """In one of the two directions."""
+    return {"roots": fft_roots(dims["N"]), "sign": rng.choice([-1.0, 1.0])}

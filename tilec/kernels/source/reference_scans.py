@@ -55,5 +55,6 @@ def bincount_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str,
 
 def histogram_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     x = np.asarray(rng.standard_normal(dims["N"]), np.float64)
-    x[:5] = dims["low"], dims["high"], np.nan, np.inf, -np.inf
-    return {"x": x, "counts": np.zeros(dims["BINS"], np.int32)}
+    low, high = -1.5, 2.0
+    x[:5] = np.array([low, high, np.nan, np.inf, -np.inf])[: len(x)]
+    return {"x": x, "counts": np.zeros(dims["BINS"], np.int32), "low": low, "high": high}
