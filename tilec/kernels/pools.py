@@ -24,32 +24,32 @@ def _outputs(known: Mapping[str, Any]) -> dict[str, Any]:
     return {f"O{name}": side(known[name], known["window"], known["stride"], known["padding"]) for name in "HW"}
 
 
-def _inputs(known: Mapping[str, Any]) -> dict[str, Any]:
-    return {"H": known["height"], "W": known["width"]}
-
-
 def _keep_positions(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
     without_gradient(ctx, output[1])
-    ctx.numbers = (*inputs[1:], *inputs[0].shape[1:])
+    ctx.shape, ctx.numbers = inputs[0].shape, inputs[1:]
     ctx.save_for_backward(output[1])
 
 
 def _keep_numbers(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.numbers = (*inputs[1:], *inputs[0].shape[1:])
+    ctx.shape, ctx.numbers = inputs[0].shape, inputs[1:]
 
 
 def _max_gradient(ctx: Any, dout: Any, of_positions: Any) -> tuple[Any, ...]:
-    return _max_pool2d_backward()(whole(dout), *ctx.saved_tensors, *ctx.numbers), None, None, None
+    dx = dout.new_empty(tuple(ctx.shape))
+    _max_pool2d_backward()(whole(dout), *ctx.saved_tensors, dx, *ctx.numbers)
+    return dx, None, None, None
 
 
 def _avg_gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
-    return _avg_pool2d_backward()(whole(dout), *ctx.numbers), None, None, None
+    dx = dout.new_empty(tuple(ctx.shape))
+    _avg_pool2d_backward()(whole(dout), dx, *ctx.numbers)
+    return dx, None, None, None
 
 
 _max_pool2d = library_op("max_pool2d", TILE, dims=_outputs, gradient=(_max_gradient, _keep_positions))
-_max_pool2d_backward = library_op("max_pool2d_backward", TILE, dims=_inputs)
+_max_pool2d_backward = library_op("max_pool2d_backward", TILE, mutates=["dx"])
 _avg_pool2d = library_op("avg_pool2d", TILE, dims=_outputs, gradient=(_avg_gradient, _keep_numbers))
-_avg_pool2d_backward = library_op("avg_pool2d_backward", TILE, dims=_inputs)
+_avg_pool2d_backward = library_op("avg_pool2d_backward", TILE, mutates=["dx"])
 
 
 def _planes(function: str, x: Any, window: int, stride: int, padding: int) -> Any:

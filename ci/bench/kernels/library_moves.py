@@ -257,7 +257,7 @@ def _selective_scan(u: Any, delta: Any, a: Any, b: Any, c: Any, skip: Any) -> An
 def _sequences() -> list[Problem]:
     """Functions along the tokens of sequences."""
     convolved = {"B": 8, "T": 4096, "D": 4096}
-    scanned = {"B": 8, "T": 2048, "D": 4096, "N": 16}
+    scanned = {"B": 8, "T": 1024, "D": 2048, "N": 16}
     some = ({"B": 2, "T": 37, "D": 67}, {"B": 1, "T": 64, "D": 72})
     few = ({"B": 2, "T": 19, "D": 21, "N": 11}, {"B": 1, "T": 24, "D": 16, "N": 16})
 
@@ -268,7 +268,7 @@ def _sequences() -> list[Problem]:
         Problem("causal_conv1d", "8 x 4096 tokens, 4096 channels, SiLU", convolved, (*some, convolved), _convolved,
                 kernels.causal_conv1d, _causal_conv1d, lambda sizes: (tokens(sizes, 2), tokens(sizes, 3)),
                 ("x", "weight", "bias")),
-        Problem("selective_scan", "8 x 2048 tokens, 4096 channels of 16", scanned, (*few, scanned), _scanned,
+        Problem("selective_scan", "8 x 1024 tokens, 2048 channels of 16", scanned, (*few, scanned), _scanned,
                 kernels.selective_scan, _selective_scan, lambda sizes: (tokens(sizes, 3), tokens(sizes, 5)),
                 ("u", "delta", "a", "b", "c", "skip"), compiles=False),
     ]  # fmt: skip

@@ -13,17 +13,15 @@ def max_pool2d_backward(
     window: tl.i32,
     stride: tl.i32,
     padding: tl.i32,
-    height: tl.i32,
-    width: tl.i32,
     *,
     E: tl.Const,
     BH: tl.Const,
     BW: tl.Const,
 ):
     """`dx[m, h, w]` is the sum of `dout` of the windows whose largest element is there, in f32 and in a fixed order, rounded
-    once. `height` and `width` are H and W. A block computes BH x BW gradients; only `cdiv(window, stride)` windows a side reach
+    once. A block computes BH x BW gradients; only `cdiv(window, stride)` windows a side reach
     one."""
-    tl.requires(H <= MOST and W <= MOST and height == H and width == W)
+    tl.requires(H <= MOST and W <= MOST)
     tl.requires(window >= 1 and window <= MOST and stride >= 1 and stride <= MOST and padding >= 0 and 2 * padding <= window)
     tl.requires((H + 2 * padding - window) // stride + 1 == OH and (W + 2 * padding - window) // stride + 1 == OW)
     across = tl.cdiv(W, BW)

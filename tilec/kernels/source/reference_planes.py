@@ -33,23 +33,23 @@ def max_pool2d(x: Array, window: int, stride: int, padding: int) -> tuple[Float,
     return np.take_along_axis(elements, which, axis=-1)[..., 0], np.take_along_axis(places, which, axis=-1)[..., 0]
 
 
-def max_pool2d_backward(dout: Array, positions: Integers, height: int, width: int) -> Float:
-    found = np.zeros((dout.shape[0], height * width))
+def max_pool2d_backward(dout: Array, positions: Integers, H: int, W: int) -> Float:
+    found = np.zeros((dout.shape[0], H * W))
     for plane, (values, places) in enumerate(zip(dout.astype(np.float64), positions, strict=True)):
         np.add.at(found[plane], places.reshape(-1), values.reshape(-1))
-    return found.reshape(-1, height, width)
+    return found.reshape(-1, H, W)
 
 
 def avg_pool2d(x: Array, window: int, stride: int, padding: int) -> Float:
     return _windows(x.astype(np.float64), window, stride, padding, 0).mean(axis=-1)
 
 
-def avg_pool2d_backward(dout: Array, window: int, stride: int, padding: int, height: int, width: int) -> Float:
-    places = _places((1, height, width), window, stride, padding)[0].astype(np.int64)
-    found = np.zeros((dout.shape[0], height * width + 1))
+def avg_pool2d_backward(dout: Array, window: int, stride: int, padding: int, H: int, W: int) -> Float:
+    places = _places((1, H, W), window, stride, padding)[0].astype(np.int64)
+    found = np.zeros((dout.shape[0], H * W + 1))
     for plane, values in enumerate(dout.astype(np.float64) / window**2):
         np.add.at(found[plane], places, np.broadcast_to(values[..., None], places.shape))
-    return found[:, :-1].reshape(-1, height, width)
+    return found[:, :-1].reshape(-1, H, W)
 
 
 def fft_roots(N: int) -> Float:
