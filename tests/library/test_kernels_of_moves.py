@@ -41,7 +41,7 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "take_columns": [{"T": 3, "N": 77, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
     "expert_counts": [{"N": 517, "X": 11, "P": 5}, {"N": 256, "X": 16, "P": 2}],
     "expert_starts": [{"P": 515, "X": 13}, {"P": 256, "X": 512}],
-    "expert_places": [{"N": 517, "X": 70, "P": 5}, {"N": 256, "X": 8, "P": 2}],
+    "expert_slots": [{"N": 517, "X": 70, "P": 5}, {"N": 256, "X": 8, "P": 2}],
     "moe_route": [{"T": 5, "X": 41, "k": 7, "K": 7, "normalize": 1}, {"T": 16, "X": 64, "k": 8, "K": 8, "normalize": 0}],
     "moe_route_backward": [{"T": 5, "X": 41, "K": 7, "normalize": 1}, {"T": 16, "X": 64, "K": 8, "normalize": 0}],
     "expand_rows": [{"T": 3, "K": 3, "N": 9, "H": 1029}, {"T": 4, "K": 2, "N": 8, "H": 2048}],

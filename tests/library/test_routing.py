@@ -29,16 +29,16 @@ def _choices(tokens: int, k: int, experts: int, seed: int = 0) -> Any:
 def test_choices_are_sorted_by_expert(tokens: int, k: int, experts: int, seed: int) -> None:
     choices = _choices(tokens, k, experts, seed)
     with interpreted() as library:
-        order, places, ends = library.module.sort_by_expert(choices, experts)
+        order, slots, ends = library.module.sort_by_expert(choices, experts)
         assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)
     flat = choices.reshape(-1)
     inside = (flat >= 0) & (flat < experts)
     count = int(inside.sum())
     expected = np.argsort(np.where(inside, flat, experts), kind="stable")[:count]
     np.testing.assert_array_equal(order[:count], expected)
-    assert (order[count:] == -1).all() and places.shape == choices.shape
-    np.testing.assert_array_equal(places.reshape(-1)[expected], np.arange(count))
-    assert (places.reshape(-1)[~inside] == -1).all()
+    assert (order[count:] == -1).all() and slots.shape == choices.shape
+    np.testing.assert_array_equal(slots.reshape(-1)[expected], np.arange(count))
+    assert (slots.reshape(-1)[~inside] == -1).all()
     np.testing.assert_array_equal(ends, np.cumsum(np.bincount(flat[inside], minlength=experts)))
 
 
@@ -81,9 +81,9 @@ def test_rows_go_to_experts_and_come_back(width: int, dtype: str, of_weights: st
     x, weights = _random(11, width, dtype=dtype), _random(11, 3, dtype=of_weights, seed=1)
     bound = 1e-5 if dtype == "float32" else 4e-3
     with interpreted() as library:
-        order, places, ends = library.module.sort_by_expert(choices, 6)
-        rows = library.module.moe_permute(x, order, places)
-        back = library.module.moe_combine(rows, weights, order, places)
+        order, slots, ends = library.module.sort_by_expert(choices, 6)
+        rows = library.module.moe_permute(x, order, slots)
+        back = library.module.moe_combine(rows, weights, order, slots)
         assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)
     count = ends[-1]
     np.testing.assert_array_equal(rows[:count], x[order[:count] // 3])
@@ -100,17 +100,17 @@ def test_gradients_of_rows(dtype: str) -> None:
     x, weights, dout = _random(9, 24, dtype=dtype), _random(9, 2, seed=1), _random(18, 24, dtype=dtype, seed=2)
     bound = 1e-5 if dtype == "float32" else 4e-3
     with interpreted() as library:
-        order, places, _ = library.module.sort_by_expert(choices, 4)
-        inputs = (x, weights, order, places)
+        order, slots, _ = library.module.sort_by_expert(choices, 4)
+        inputs = (x, weights, order, slots)
         found = library.gradient("expand_rows", inputs, library.ops["expand_rows"](*inputs), dout)
         assert found[2:] == (None, None)
-        np.testing.assert_allclose(found[0], reference.combine_rows(dout, weights, places), rtol=bound, atol=bound)
-        np.testing.assert_allclose(found[1], reference.combine_rows_dots(x, dout, places), rtol=1e-4, atol=1e-4)
-        inputs = (dout, weights, places, order)
+        np.testing.assert_allclose(found[0], reference.combine_rows(dout, weights, slots), rtol=bound, atol=bound)
+        np.testing.assert_allclose(found[1], reference.combine_rows_dots(x, dout, slots), rtol=1e-4, atol=1e-4)
+        inputs = (dout, weights, slots, order)
         found = library.gradient("combine_rows", inputs, library.ops["combine_rows"](*inputs), x)
         assert found[2:] == (None, None)
         np.testing.assert_allclose(found[0], reference.expand_rows(x, weights, order), rtol=bound, atol=bound)
-        np.testing.assert_allclose(found[1], reference.combine_rows_dots(x, dout, places), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found[1], reference.combine_rows_dots(x, dout, slots), rtol=1e-4, atol=1e-4)
 
 
 def test_references_of_gradients_are_slopes() -> None:
@@ -123,8 +123,8 @@ def test_references_of_gradients_are_slopes() -> None:
 
     to_x, to_weights = random.normal(size=(6, 5)), random.normal(size=(6, 2))
     found = slope(lambda at: value(at, weights), x, to_x), slope(lambda at: value(x, at), weights, to_weights)
-    np.testing.assert_allclose((reference.combine_rows(dout, weights, placed["places"]) * to_x).sum(), found[0], rtol=1e-8)
-    dots = reference.combine_rows_dots(x, dout, placed["places"])
+    np.testing.assert_allclose((reference.combine_rows(dout, weights, placed["slots"]) * to_x).sum(), found[0], rtol=1e-8)
+    dots = reference.combine_rows_dots(x, dout, placed["slots"])
     np.testing.assert_allclose((dots * to_weights).sum(), found[1], rtol=1e-8)
 
 
@@ -133,18 +133,18 @@ def test_nothing_and_wrong_arguments() -> None:
     x, weights = _random(4, 8), _random(4, 2)
     with interpreted() as library:
         module = library.module
-        order, places, ends = module.sort_by_expert(choices[:0], 6)
-        assert (order.shape, places.shape, ends.tolist()) == ((0,), (0, 2), [0] * 6)
-        assert module.moe_permute(x[:0], order, places).shape == (0, 8)
-        assert module.moe_combine(x[:0], weights[:0], order, places).shape == (0, 8)
-        order, places, _ = module.sort_by_expert(choices, 6)
+        order, slots, ends = module.sort_by_expert(choices[:0], 6)
+        assert (order.shape, slots.shape, ends.tolist()) == ((0,), (0, 2), [0] * 6)
+        assert module.moe_permute(x[:0], order, slots).shape == (0, 8)
+        assert module.moe_combine(x[:0], weights[:0], order, slots).shape == (0, 8)
+        order, slots, _ = module.sort_by_expert(choices, 6)
         with pytest.raises(ValueError, match=r"moe_route: `k` is 9; it is from 1 to 16, and not more than the 8 experts"):
             module.moe_route(x, 9)
         with pytest.raises(ValueError, match=r"moe_route: the last axis of `logits` has 513 elements; at most 512"):
             module.moe_route(_random(1, routing.EXPERTS[-1] + 1), 2)
         with pytest.raises(ValueError, match=r"sort_by_expert: `experts` is 513; it is from 1 to 512"):
             module.sort_by_expert(choices, 513)
-        with pytest.raises(ValueError, match=r"moe_permute: `order` has the shape \[8\] and `places` \[4, 2\]; of 3 tokens"):
-            module.moe_permute(x[:3], order, places)
+        with pytest.raises(ValueError, match=r"moe_permute: `order` has the shape \[8\] and `slots` \[4, 2\]; of 3 tokens"):
+            module.moe_permute(x[:3], order, slots)
         with pytest.raises(ValueError, match=r"moe_combine: `y` has the shape \[4, 8\] and `weights` \[4, 2\]"):
-            module.moe_combine(x, weights, order, places)
+            module.moe_combine(x, weights, order, slots)

@@ -36,9 +36,9 @@ def _repeated(x: Any, *shape: int) -> Any:
 
 
 def _permuted(use: Any, at: Place) -> Any:
-    order, places, _ = use.sort_by_expert(at(tensor([[1, 0], [0, 1], [1, 1]], np.int32)), 2)
-    rows = use.moe_permute(at(_random(0, 3, 9)), at(order), at(places))
-    return use.moe_combine(at(rows), at(_random(1, 3, 2)), at(order), at(places))
+    order, slots, _ = use.sort_by_expert(at(tensor([[1, 0], [0, 1], [1, 1]], np.int32)), 2)
+    rows = use.moe_permute(at(_random(0, 3, 9)), at(order), at(slots))
+    return use.moe_combine(at(rows), at(_random(1, 3, 2)), at(order), at(slots))
 
 
 Place = Callable[[Any], Any]

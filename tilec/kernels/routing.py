@@ -1,7 +1,7 @@
 """Mixtures of experts: the experts of each token, and the rows of tokens in the order of experts, with gradients.
 
 Choice `t * K + j` is the j-th expert of token t. A counting sort gives their order: counts of experts in tiles of choices, a
-scan of these, and the place of each choice."""
+scan of these, and the slot of each choice."""
 
 from __future__ import annotations
 
@@ -58,24 +58,24 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _expand_gradient(ctx: Any, dout: Any) -> tuple[Any, Any, None, None]:
-    x, weights, order, places = ctx.saved_tensors
+    x, weights, order, slots = ctx.saved_tensors
     rows = whole(dout)
-    dx = _combine_rows()(rows, weights, places, order)
-    return dx, _combine_rows_dots()(x, rows, weights, places), None, None
+    dx = _combine_rows()(rows, weights, slots, order)
+    return dx, _combine_rows_dots()(x, rows, weights, slots), None, None
 
 
 def _combine_gradient(ctx: Any, dout: Any) -> tuple[Any, Any, None, None]:
-    y, weights, places, order = ctx.saved_tensors
+    y, weights, slots, order = ctx.saved_tensors
     rows = whole(dout)
-    dy = _expand_rows()(rows, weights, order, places)
-    return dy, _combine_rows_dots()(rows, y, weights, places), None, None
+    dy = _expand_rows()(rows, weights, order, slots)
+    return dy, _combine_rows_dots()(rows, y, weights, slots), None, None
 
 
 _moe_route = library_op("moe_route", _topk_tile, dims=lambda known: {"K": known["k"]}, gradient=(_route_gradient, _keep_route))
 _moe_route_backward = library_op("moe_route_backward", _route_tile)
 _expert_counts = library_op("expert_counts", _counted, dims=_tiles)
 _expert_starts = library_op("expert_starts", {"EXPERTS": EXPERTS[-1], "ROWS": 256, "COLUMNS": 8})
-_expert_places = library_op("expert_places", {"BLOCK": CHOICES})
+_expert_slots = library_op("expert_slots", {"BLOCK": CHOICES})
 _expand_rows = library_op("expand_rows", _row_tile, gradient=(_expand_gradient, _keep))
 _combine_rows = library_op("combine_rows", _row_tile, gradient=(_combine_gradient, _keep))
 _combine_rows_dots = library_op("combine_rows_dots", _row_tile)
@@ -100,7 +100,7 @@ def sort_by_expert(choices: Any, experts: int) -> tuple[Any, Any, Any]:
 
     choices: `[...]`, i32, of N choices in all, such as `[T, K]`; those that are no number from 0 to below `experts`, at most
     512, are left out. Returns i32 tensors: `order` `[N]`, the numbers of choices in the order of experts, -1 after the last
-    one; `places` `[...]`, where choices are in that order, -1 of those that are left out; and `ends` `[experts]`, the number of
+    one; `slots` `[...]`, where choices are in that order, -1 of those that are left out; and `ends` `[experts]`, the number of
     choices of all experts up to each, the offsets of a grouped product. ValueError for another number of experts."""
     if not 1 <= experts <= EXPERTS[-1]:
         raise ValueError(f"sort_by_expert: `experts` is {experts}; it is from 1 to {EXPERTS[-1]}")
@@ -110,40 +110,40 @@ def sort_by_expert(choices: Any, experts: int) -> tuple[Any, Any, Any]:
         return order, ids.reshape(choices.shape), totals
     counts = _expert_counts()(ids, totals)
     starts, ends = _expert_starts()(counts, totals)
-    places = _expert_places()(ids, starts, order)
-    return order, places.reshape(choices.shape), ends
+    slots = _expert_slots()(ids, starts, order)
+    return order, slots.reshape(choices.shape), ends
 
 
-def _placed(function: str, order: Any, places: Any, tokens: int) -> tuple[Any, Any]:
-    """`order`, and `places` as `[T, K]`; ValueError if they are not of `tokens` tokens."""
-    if places.ndim < 2 or math.prod(places.shape[:-1]) != tokens or order.shape[0] != math.prod(places.shape):
-        given = f"`order` has the shape {list(order.shape)} and `places` {list(places.shape)}"
+def _slotted(function: str, order: Any, slots: Any, tokens: int) -> tuple[Any, Any]:
+    """`order`, and `slots` as `[T, K]`; ValueError if they are not of `tokens` tokens."""
+    if slots.ndim < 2 or math.prod(slots.shape[:-1]) != tokens or order.shape[0] != math.prod(slots.shape):
+        given = f"`order` has the shape {list(order.shape)} and `slots` {list(slots.shape)}"
         raise ValueError(f"{function}: {given}; of {tokens} tokens they are `[{tokens} * K]` and `[{tokens}, K]`")
-    return whole(order), whole(places.reshape(tokens, places.shape[-1]))
+    return whole(order), whole(slots.reshape(tokens, slots.shape[-1]))
 
 
-def moe_permute(x: Any, order: Any, places: Any) -> Any:
+def moe_permute(x: Any, order: Any, slots: Any) -> Any:
     """The rows of tokens in the order of experts: a row for each choice of `sort_by_expert`.
 
-    x: `[..., H]`, bf16, f16 or f32, of T tokens in all; order: `[T * K]` and places: `[..., K]`, i32, as `sort_by_expert`
+    x: `[..., H]`, bf16, f16 or f32, of T tokens in all; order: `[T * K]` and slots: `[..., K]`, i32, as `sort_by_expert`
     returns them. Returns `[T * K, H]`, row i that of token `order[i] // K`, 0 after the last choice. Gradient: of `x`, a sum in
     f32 over the K rows of a token, the same at every call. ValueError for other shapes."""
     tokens = rows_of("moe_permute", x)
-    own_order, own_places = _placed("moe_permute", order, places, tokens.shape[0])
-    return _expand_rows()(tokens, tokens.new_ones(tuple(own_places.shape)), own_order, own_places)
+    own_order, own_slots = _slotted("moe_permute", order, slots, tokens.shape[0])
+    return _expand_rows()(tokens, tokens.new_ones(tuple(own_slots.shape)), own_order, own_slots)
 
 
-def moe_combine(y: Any, weights: Any, order: Any, places: Any) -> Any:
+def moe_combine(y: Any, weights: Any, order: Any, slots: Any) -> Any:
     """The weighted sum of the rows of each token, which lie in the order of experts: `sum over j of weights[t, j] *
-    y[places[t, j]]`, in f32 and in the order of j, rounded once.
+    y[slots[t, j]]`, in f32 and in the order of j, rounded once.
 
-    y: `[T * K, H]`, bf16, f16 or f32; weights: `[..., K]`, f32 or of the dtype of `y`; order: `[T * K]` and places: `[..., K]`,
+    y: `[T * K, H]`, bf16, f16 or f32; weights: `[..., K]`, f32 or of the dtype of `y`; order: `[T * K]` and slots: `[..., K]`,
     i32, as `sort_by_expert` returns them. Returns `[..., H]`. Gradients: of `y` and of `weights`. ValueError for other
     shapes."""
-    if y.ndim != 2 or y.shape[0] != order.shape[0] or weights.shape != places.shape:
+    if y.ndim != 2 or y.shape[0] != order.shape[0] or weights.shape != slots.shape:
         shapes = f"`y` has the shape {list(y.shape)} and `weights` {list(weights.shape)}"
-        raise ValueError(f"moe_combine: {shapes}; they are a row for each choice of `order`, and the shape of `places`")
+        raise ValueError(f"moe_combine: {shapes}; they are a row for each choice of `order`, and the shape of `slots`")
     shape = (*weights.shape[:-1], y.shape[1])
-    own_order, own_places = _placed("moe_combine", order, places, math.prod(weights.shape[:-1]))
-    rows = _combine_rows()(whole(y), whole(weights.reshape(tuple(own_places.shape))), own_places, own_order)
+    own_order, own_slots = _slotted("moe_combine", order, slots, math.prod(weights.shape[:-1]))
+    rows = _combine_rows()(whole(y), whole(weights.reshape(tuple(own_slots.shape))), own_slots, own_order)
     return rows.reshape(shape)

@@ -73,7 +73,7 @@ def _order(choices: Any) -> Any:
     return torch.argsort(choices.reshape(-1), stable=True)
 
 
-def _places(choices: Any, experts: int) -> Any:
+def _slots(choices: Any, experts: int) -> Any:
     return torch.argsort(_order(choices)).reshape(choices.shape).float()
 
 
@@ -93,7 +93,7 @@ def _of_experts(generator: Any, sizes: Sizes) -> dict[str, Any]:
 
 def _combined(y: Any, weights: Any, choices: Any, experts: int) -> Any:
     """PyTorch's sum in the dtype of `weights`, rounded once."""
-    rows = y[_places(choices, experts).long()].to(weights.dtype)
+    rows = y[_slots(choices, experts).long()].to(weights.dtype)
     return (rows * weights[..., None]).sum(dim=1).to(y.dtype)
 
 
@@ -103,7 +103,7 @@ def _experts() -> list[Problem]:
     def route(logits: Any, k: int) -> Any:
         return kernels.moe_route(logits, k)[0]
 
-    def places(choices: Any, experts: int) -> Any:
+    def slots(choices: Any, experts: int) -> Any:
         return kernels.sort_by_expert(choices, experts)[1].float()
 
     def permuted(x: Any, choices: Any, experts: int) -> Any:
@@ -123,7 +123,7 @@ def _experts() -> list[Problem]:
         Problem("moe_route", "8 of 128 experts, 65,536 tokens", routed, (*odd, routed), _routed, route, _route,
                 lambda sizes: (4 * sizes["T"] * (sizes["X"] + 2 * sizes["K"]), 4 * sizes["T"] * 2 * (sizes["X"] + sizes["K"])),
                 ("logits",)),
-        Problem("sort_by_expert", "8 of 128 experts, 65,536 tokens", routed, (*odd, routed), _chosen, places, _places,
+        Problem("sort_by_expert", "8 of 128 experts, 65,536 tokens", routed, (*odd, routed), _chosen, slots, _slots,
                 lambda sizes: (12 * sizes["T"] * sizes["K"], 0)),
         Problem("moe_permute", "16,384 tokens of 2048, 8 of 128 experts", moved, (*some, moved), _for_experts, permuted,
                 _permuted, lambda sizes: (rows(sizes, 1, 1), rows(sizes, 1, 1)), ("x",)),

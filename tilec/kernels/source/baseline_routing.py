@@ -17,9 +17,9 @@ def expand_rows(x: Any, weights: Any, order: Any) -> Any:
     return x[order.long() // weights.shape[1]] * weights.reshape(-1, 1)[order.long()].to(x.dtype)
 
 
-def combine_rows(y: Any, weights: Any, places: Any) -> Any:
-    return (y[places.long()] * weights.to(y.dtype)[..., None]).sum(dim=1)
+def combine_rows(y: Any, weights: Any, slots: Any) -> Any:
+    return (y[slots.long()] * weights.to(y.dtype)[..., None]).sum(dim=1)
 
 
-def combine_rows_dots(dout: Any, y: Any, places: Any) -> Any:
-    return (y[places.long()] * dout[:, None]).sum(dim=-1)
+def combine_rows_dots(dout: Any, y: Any, slots: Any) -> Any:
+    return (y[slots.long()] * dout[:, None]).sum(dim=-1)

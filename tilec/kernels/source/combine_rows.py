@@ -31,7 +31,7 @@ class H(tl.Dim):
 def combine_rows(
     y: tl.In[E, N, H],
     weights: tl.In[W, T, K],
-    places: tl.In[tl.i32, T, K],
+    slots: tl.In[tl.i32, T, K],
     order: tl.In[tl.i32, N],
     out: tl.Out[E, T, H],
     *,
@@ -40,13 +40,13 @@ def combine_rows(
     BLOCK: tl.Const,
     MULTIPLE: tl.Const,
 ):
-    """`out[t] = sum of weights[t, j] * y[places[t, j]]`, in f32 and in the order of j, rounded once; rows that do not exist are
+    """`out[t] = sum of weights[t, j] * y[slots[t, j]]`, in f32 and in the order of j, rounded once; rows that do not exist are
     0. A block writes BLOCK elements of a row. `order` is for the gradient."""
     tl.requires(H % MULTIPLE == 0 and T * K == N)
     tl.grid(T, tl.cdiv(H, BLOCK))
     t, part = tl.bid(0), tl.bid(1)
     total = tl.zeros((1, BLOCK), tl.f32)
     for j in range(K):
-        v = tl.load(y, (tl.load(places, (t, j)), part), shape=(1, BLOCK), pad=0).astype(tl.f32)
+        v = tl.load(y, (tl.load(slots, (t, j)), part), shape=(1, BLOCK), pad=0).astype(tl.f32)
         total = total + v * tl.load(weights, (t, j)).astype(tl.f32)
     tl.store(out, (t, part), total.astype(E), mask=True)

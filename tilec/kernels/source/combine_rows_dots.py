@@ -32,7 +32,7 @@ def combine_rows_dots(
     dout: tl.In[E, T, H],
     y: tl.In[E, N, H],
     weights: tl.In[W, T, K],
-    places: tl.In[tl.i32, T, K],
+    slots: tl.In[tl.i32, T, K],
     dweights: tl.Out[W, T, K],
     *,
     E: tl.Const,
@@ -40,15 +40,15 @@ def combine_rows_dots(
     BLOCK: tl.Const,
     MULTIPLE: tl.Const,
 ):
-    """`dweights[t, j] = sum(dout[t] * y[places[t, j]])`, in f32, rounded once to the dtype of `weights`; a block takes a token,
+    """`dweights[t, j] = sum(dout[t] * y[slots[t, j]])`, in f32, rounded once to the dtype of `weights`; a block takes a token,
     BLOCK elements at a time."""
     tl.requires(H % MULTIPLE == 0 and T * K == N)
     tl.grid(T)
     t = tl.bid(0)
     for j in range(K):
-        place = tl.load(places, (t, j))
+        slot = tl.load(slots, (t, j))
         total = tl.zeros((1, BLOCK), tl.f32)
         for part in range(tl.cdiv(H, BLOCK)):
-            v = tl.load(y, (place, part), shape=(1, BLOCK), pad=0).astype(tl.f32)
+            v = tl.load(y, (slot, part), shape=(1, BLOCK), pad=0).astype(tl.f32)
             total = total + v * tl.load(dout, (t, part), shape=(1, BLOCK), pad=0).astype(tl.f32)
         tl.store(dweights, (t, j), tl.sum(total).astype(W))

@@ -32,7 +32,7 @@ def expand_rows(
     x: tl.In[E, T, H],
     weights: tl.In[W, T, K],
     order: tl.In[tl.i32, N],
-    places: tl.In[tl.i32, T, K],
+    slots: tl.In[tl.i32, T, K],
     out: tl.Out[E, N, H],
     *,
     E: tl.Const,
@@ -41,7 +41,7 @@ def expand_rows(
     MULTIPLE: tl.Const,
 ):
     """`out[i] = weights[t, j] * x[t]` of choice `order[i] = t * K + j`, in f32, rounded once; 0 for one that does not exist. A
-    block writes BLOCK elements of a row. `places` is for the gradient."""
+    block writes BLOCK elements of a row. `slots` is for the gradient."""
     tl.requires(H % MULTIPLE == 0 and T * K == N)
     tl.grid(N, tl.cdiv(H, BLOCK))
     i, part = tl.bid(0), tl.bid(1)

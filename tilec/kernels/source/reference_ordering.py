@@ -20,7 +20,7 @@ def _keys(x: Array, descending: bool) -> Integers:
 
 
 def _runs(keys: Integers, length: int) -> Integers:
-    """The columns of keys that are sorted in runs of so many elements."""
+    """The columns of keys that are sorted in runs of `length` elements."""
     found = np.empty_like(keys)
     for begin in range(0, keys.shape[1], length):
         found[:, begin : begin + length] = begin + np.argsort(keys[:, begin : begin + length], axis=1, kind="stable")

@@ -29,15 +29,15 @@ def expert_starts(counts: Integers, totals: Integers) -> tuple[Integers, Integer
     return ends - totals + np.cumsum(counts, axis=0) - counts, ends
 
 
-def expert_places(ids: Integers, starts: Integers, order: Integers) -> tuple[Integers, Integers]:
+def expert_slots(ids: Integers, starts: Integers, order: Integers) -> tuple[Integers, Integers]:
     """`starts` are those of the choices."""
     experts = starts.shape[1]
-    places = np.full(len(ids), -1)
+    slots = np.full(len(ids), -1)
     inside = (ids >= 0) & (ids < experts)
-    places[np.argsort(np.where(inside, ids, experts), kind="stable")[: inside.sum()]] = np.arange(inside.sum())
+    slots[np.argsort(np.where(inside, ids, experts), kind="stable")[: inside.sum()]] = np.arange(inside.sum())
     found = order.copy()
-    np.maximum.at(found, places[inside], np.arange(len(ids))[inside])
-    return places, found
+    np.maximum.at(found, slots[inside], np.arange(len(ids))[inside])
+    return slots, found
 
 
 def moe_route(logits: Array, k: int, normalize: int) -> tuple[Float, Integers]:
@@ -72,12 +72,12 @@ def expand_rows(x: Array, weights: Array, order: Integers) -> Float:
     return _rows(_rows(x, np.arange(len(factors)) // weights.shape[1]) * factors, order)
 
 
-def combine_rows(y: Array, weights: Array, places: Integers) -> Float:
-    return (_rows(y, places) * weights.astype(np.float64)[..., None]).sum(axis=1)
+def combine_rows(y: Array, weights: Array, slots: Integers) -> Float:
+    return (_rows(y, slots) * weights.astype(np.float64)[..., None]).sum(axis=1)
 
 
-def combine_rows_dots(dout: Array, y: Array, places: Integers) -> Float:
-    return (_rows(y, places) * dout.astype(np.float64)[:, None]).sum(axis=2)
+def combine_rows_dots(dout: Array, y: Array, slots: Integers) -> Float:
+    return (_rows(y, slots) * dout.astype(np.float64)[:, None]).sum(axis=2)
 
 
 def expert_counts_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def expert_starts_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict
     return {"counts": counts, "totals": counts.sum(axis=0).astype(np.int32)}
 
 
-def expert_places_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+def expert_slots_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     ids = expert_counts_inputs(rng, dims)["ids"]
     counts = _tiles(ids, dims["BLOCK"], dims["X"])
     starts, _ = expert_starts(counts, counts.sum(axis=0))
@@ -103,22 +103,22 @@ def moe_route_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) ->
     return {"logits": logits, "weights": weights, "experts": experts.astype(np.int32)}
 
 
-def _placed(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    """The order and places of choices, of which one is of no expert."""
+def _slotted(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    """The order and slots of choices, of which one is of no expert."""
     order = rng.permutation(dims["N"]).astype(np.int32)
-    places = np.full(dims["N"], -1, np.int32)
-    places[order] = np.arange(dims["N"])
-    places[order[-1]], order[-1] = -1, -1
-    return {"order": order, "places": places.reshape(dims["T"], dims["K"])}
+    slots = np.full(dims["N"], -1, np.int32)
+    slots[order] = np.arange(dims["N"])
+    slots[order[-1]], order[-1] = -1, -1
+    return {"order": order, "slots": slots.reshape(dims["T"], dims["K"])}
 
 
 def expand_rows_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    return _placed(rng, dims)
+    return _slotted(rng, dims)
 
 
 def combine_rows_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    return _placed(rng, dims)
+    return _slotted(rng, dims)
 
 
 def combine_rows_dots_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    return {"places": _placed(rng, dims)["places"]}
+    return {"slots": _slotted(rng, dims)["slots"]}

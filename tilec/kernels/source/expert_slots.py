@@ -6,25 +6,25 @@ import tilec as tl
 
 
 @tl.kernel
-def expert_places(
+def expert_slots(
     ids: tl.In[tl.i32, N],
     starts: tl.In[tl.i32, P, X],
-    places: tl.Out[tl.i32, N],
+    slots: tl.Out[tl.i32, N],
     order: tl.Atomic[tl.i32, N],
     *,
     BLOCK: tl.Const,
 ):
-    """`places[i]` is the number of choices before choice i in the order of experts, and `order[places[i]]` becomes i, if it was
-    -1 before. Choices of no expert have the place -1.
+    """`slots[i]` is the number of choices before choice i in the order of experts, and `order[slots[i]]` becomes i, if it was
+    -1 before. Choices of no expert have the slot -1.
 
     A choice comes after those of its expert in earlier tiles and those above it in its own. The prover does not know that
-    places differ: `order` is a maximum, which any places leave within its bounds and the same at every launch."""
+    slots differ: `order` is a maximum, which any slots leave within its bounds and the same at every launch."""
     tl.requires(tl.cdiv(N, BLOCK) == P and N <= 1073741824)
     tl.grid(P)
     tile, i = tl.bid(0), tl.arange(BLOCK)
     chosen = tl.load(ids, tile, shape=BLOCK, pad=-1)
     is_before = (chosen[:, None] == chosen[None, :]) & (i[None, :] < i[:, None])
     start = tl.minimum(tl.gather(starts, (tile, chosen), pad=-1), N)
-    place = tl.where(start < 0, -1, tl.maximum(start, 0) + tl.sum(tl.where(is_before, 1, 0), axis=1))
-    tl.store(places, tile, place, mask=True)
-    tl.atomic_max(order, tile * BLOCK + i, at=place, mask=True)
+    slot = tl.where(start < 0, -1, tl.maximum(start, 0) + tl.sum(tl.where(is_before, 1, 0), axis=1))
+    tl.store(slots, tile, slot, mask=True)
+    tl.atomic_max(order, tile * BLOCK + i, at=slot, mask=True)
