@@ -46,7 +46,7 @@ def _anywhere(kernel: str, tensors: Any) -> None:
     """A launch takes CUDA tensors of one device; the interpreter takes any."""
 
 
-def _launched(op: Any, key: Any, args: tuple[Any, ...]) -> Any:
+def _launched(op: Any, key: Any, integers: Any, args: tuple[Any, ...]) -> Any:
     return op._interpreted(*args)
 
 
