@@ -30,6 +30,7 @@ from tilec.ir.ops import (
 )
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
 from tilec.ir.ops.memory import AtomicScatter, AtomicUpdate
+from tilec.ir.ops.private_ops import PrivateFill, PrivateFlush, PrivateUpdate
 from tilec.ir.ops.staging_ops import (
     AsyncCopy,
     GroupMma,
@@ -75,6 +76,8 @@ UNITS: Final = ("tensor", "mma", "shared", "tmem", "fma", "alu", "special", "shu
 whose operands are in registers. `shared`, `tmem`: bytes that shared memory and tensor memory move. `fma`, `alu`, `special`,
 `shuffle`: operations of lanes on floats, on integers and conversions, of the special function unit, between lanes. `copies`:
 those that one thread starts."""
+READ_AND_WRITTEN: Final = 2
+"""An atomic moves its element twice."""
 Demand = dict[str, float]
 
 
@@ -115,6 +118,12 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
             return {"alu": _lanes(tile, warps) * tile.tile.dtype.bytes / max(op.vector, tile.tile.dtype.bytes)}
         case Gather() | Scatter() | AtomicUpdate() | AtomicScatter():
             return {"alu": _lanes(op.tile, warps)}
+        case PrivateFill():
+            return {"shared": float(op.part.scratch.bytes)}
+        case PrivateUpdate():
+            return {"alu": _lanes(op.tile, warps), "shared": READ_AND_WRITTEN * _moved(op.tile, warps)}
+        case PrivateFlush():
+            return {"alu": float(op.places), "shared": float(op.part.scratch.bytes)}
         case _:
             return _computed(op, warps)
 

@@ -1,5 +1,5 @@
-"""The instructions of atomics on global memory, relaxed at GPU scope (PTX ISA, `atom`, `red`); maxima and minima of floats,
-which PTX lacks, are compare-and-swap loops."""
+"""The instructions of atomics (PTX ISA, `atom`, `red`): on global memory, relaxed at GPU scope, where maxima and minima of
+floats, which PTX lacks, are compare-and-swap loops; and on shared memory, relaxed at the scope of the block."""
 
 from __future__ import annotations
 
@@ -18,8 +18,17 @@ def combine(context: Context, kind: str, pointer: SsaValue, value: SsaValue, dty
     if dtype.is_float and kind in ("max", "min"):
         _float_extremum(context, kind, pointer, value, returns=False)
         return
+    _reduce(context, f"gpu.global.{_instruction(kind, dtype)}", pointer, value, dtype)
+
+
+def combine_in_block(context: Context, kind: str, pointer: SsaValue, value: SsaValue, dtype: DType) -> None:
+    """`combine` on the block's own shared memory, for the kinds and dtypes of `private_ops.can_be_private`."""
+    _reduce(context, f"cta.shared.{_instruction(kind, dtype)}", pointer, value, dtype)
+
+
+def _reduce(context: Context, name: str, pointer: SsaValue, value: SsaValue, dtype: DType) -> None:
     letter, bits = _LETTERS[dtype.bits]
-    text = f"red.relaxed.gpu.global.{_instruction(kind, dtype)} [$0], $1;"
+    text = f"red.relaxed.{name} [$0], $1;"
     context.inline_ptx(text, f"l,{letter},~{{memory}}", [pointer, _as(context, value, bits)], side_effects=True)
 
 

@@ -29,7 +29,17 @@ from tilec.ir.core import (
 )
 from tilec.ir.expr import Expr
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import launch_ops, pair_ops, signal_ops, staging_ops, store_ops, sync_ops, tmem_chain_ops, tmem_ops
+from tilec.ir.ops import (
+    launch_ops,
+    pair_ops,
+    private_ops,
+    signal_ops,
+    staging_ops,
+    store_ops,
+    sync_ops,
+    tmem_chain_ops,
+    tmem_ops,
+)
 from tilec.ir.text.tokens import ParseError, Token
 from tilec.ir.text.type_reader import TypeReader
 from tilec.ir.types import Type
@@ -37,7 +47,7 @@ from tilec.ir.types import Type
 __all__ = ["ParseError", "parse_expr", "parse_function"]
 
 _OP_MODULES: Final = (
-    ops, launch_ops, pair_ops, signal_ops, staging_ops, store_ops, sync_ops, tmem_chain_ops, tmem_ops,
+    ops, launch_ops, pair_ops, private_ops, signal_ops, staging_ops, store_ops, sync_ops, tmem_chain_ops, tmem_ops,
 )  # fmt: skip
 """Importing them fills `OPS`."""
 _LITERALS: Final = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}

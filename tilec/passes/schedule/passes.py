@@ -16,7 +16,14 @@ from tilec.ir.core import Block, Function, Value
 from tilec.ir.layouts import thread_elements
 from tilec.passes.schedule.checks import bounds_fill_check
 from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_rings, prologue_stages
-from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, streamed_stores, tensor_stores
+from tilec.passes.schedule.layouts import (
+    conversions,
+    layout,
+    private_parts,
+    shared_conversions,
+    streamed_stores,
+    tensor_stores,
+)
 from tilec.passes.schedule.pipelining import bounds_fill, staging
 from tilec.passes.schedule.simplify import exponentials, in_range, networks, versioning
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
@@ -145,6 +152,12 @@ PASSES: Final = (
         when=lambda schedule, _: schedule.store == STREAMED,
     ),
     Pass("conversions", lambda function, _: conversions.convert(function), "Operands have all layouts that operations need."),
+    Pass(
+        "private_parts",
+        lambda function, _: private_parts.insert(function),
+        "Operands have their layouts, and the scratch of conversions comes after the parts.",
+        when=lambda schedule, _: private_parts.applies(schedule),
+    ),
     SHARED_CONVERSIONS,
     Pass(
         "barrier_insertion",
