@@ -36,7 +36,7 @@ BROKEN = [
     ("scratch<192>", "scratch<176>", PLACES),
     ("scratch<160>", "scratch<144>", PLACES),
     (f'{FILL} {{kind = "max", shape = [5, 3]}}', f'{FILL} {{kind = "max", shape = [5, 4]}}', "the extents are the tensor's"),
-    (f'{FILL} {{kind = "max", shape = [5, 3]}}', f'{FILL} {{kind = "max", shape = [15]}}', "an extent for each axis of the tensor"),
+    (f'{FILL} {{kind = "max", shape = [5, 3]}}', f'{FILL} {{kind = "max", shape = [15]}}', "for each axis of the tensor"),
     (f'{FILL} {{kind = "max", shape = [5, 3]}}', f'{FILL} {{kind = "max", shape = [0, 3]}}', "an extent for each axis"),
     (f'{FILL} {{kind = "max"', f'{FILL} {{kind = "exch"', "no parts of exch of i32"),
     (f'{FLUSH} {{kind = "max"', f'{FLUSH} {{kind = "cas"', "no parts of cas of i32"),

@@ -57,8 +57,8 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %22 = select %21, %20, %18 : f32[16, 16]
   %23 = gather %x, %11, %11 {pad = none, unsafe = none} : f32[16]
   scatter %out, %23, %11, %11 {mask = true, unsafe = none}
-  atomic %out, %22, %13, %0 {kind = "add", mask = true, unsafe = none}
-  %old = atomic_scatter %out, %23, %11, %11 {kind = "exch", mask = true, unsafe = none} : f32[16]
+  atomic %out, %22, %13, %0 {kind = "add", mask = true, unsafe = none, vector = 0, whole = false}
+  %old = atomic_scatter %out, %23, %11, %11 {kind = "exch", mask = true, unsafe = none, vector = 0, whole = false} : f32[16]
   %32 = ring : ring<3>
   %24 = shared_alloc %32 {offset = 128} : shared<f32, [16, 16], stages 3>
   acquire %32
@@ -307,10 +307,17 @@ BROKEN = [
     ('%11 {kind = "exch"', '%11 {kind = "cas"', "no cas of f32"),
     ('%11 {kind = "exch"', '%11 {kind = "sum"', "no sum of f32"),
     ("atomic_scatter %out, %23, %11, %11", "atomic_scatter %out, %23, %11", "one index tile per tensor axis"),
+    (
+        '"exch", mask = true, unsafe = none, vector = 0',
+        '"exch", mask = true, unsafe = none, vector = 8',
+        "of sums of floats, of",
+    ),
+    ('"add", mask = true, unsafe = none, vector = 0', '"max", mask = true, unsafe = none, vector = 8', "vectors are of sums"),
+    ('"add", mask = true, unsafe = none, vector = 0', '"add", mask = true, unsafe = none, vector = 3', "moves no 3 bytes"),
     ("atomic_scatter %out, %23, %11, %11", "atomic_scatter %out, %23, %11, %0", "indices have the tile's shape"),
     (
-        "unsafe = none} : f32[16]\n  %32 = ring",
-        "unsafe = none} : i32[16]\n  %32 = ring",
+        "whole = false} : f32[16]\n  %32 = ring",
+        "whole = false} : i32[16]\n  %32 = ring",
         "result and compared tile are like the tile",
     ),
     ("scratch_store %33, %5", "scratch_store %24, %5", "scratch_store: operand 0 is shared<f32"),

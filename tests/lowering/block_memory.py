@@ -121,6 +121,10 @@ class BlockMemory:
 
     def atomics(self, text: str, inputs: list[Array], active: NDArray[np.bool_]) -> list[Array]:
         """One after the other; the old values, which a `red` does not give."""
+        sums = re.search(r"global\.add\.(?:noftz\.)?(?:v(\d)\.)?(f32|b?f16x2) \[", text)
+        if sums and (sums[1] or sums[2].endswith("x2")):
+            self.add_vectors(inputs, sums[2].removesuffix("x2"), active)
+            return []
         loop = re.search(r"again: (max|min)\.f32", text)
         plain = re.fullmatch(r"(?:atom|red)\.relaxed\.(?:gpu\.global|cta\.shared)\.(\w+)\.(?:noftz\.)?(\w+) .*", text)
         kind = f"f{loop[1]}" if loop else plain[1] if plain else ""
@@ -144,6 +148,17 @@ class BlockMemory:
             self.memory[buffer][position] = new.view(np.uint8)
             old[thread : thread + 1] = found.view(old.dtype)
         return [] if text.startswith("red") or (loop and "$2" not in text) else [old]
+
+    def add_vectors(self, inputs: list[Array], kind: str, active: NDArray[np.bool_]) -> None:
+        """Sums of neighbors at an address that is a multiple of their size, each by itself; pairs of 16 bits to a register."""
+        pointer, *words = inputs
+        self.locate(pointer, 4 * len(words), 4 * len(words), active)
+        parts = [np.ascontiguousarray(word).view(np.uint16).reshape(-1, 2)[:, half].copy() for word in words for half in (0, 1)]
+        elements = words if kind == "f32" else parts
+        size = 4 if kind == "f32" else 2
+        for number, element in enumerate(elements):
+            name = "f32" if kind == "f32" else f"noftz.{kind}"
+            self.atomics(f"red.relaxed.gpu.global.add.{name} [$0], $1;", [pointer + number * size, element], active)
 
     def wait(self, pending: int) -> None:
         num_complete = len(self.groups) - pending

@@ -31,9 +31,9 @@ from tilec.ir.ops import (
     Store,
 )
 from tilec.ir.ops.staging_ops import Relayout
-from tilec.ir.types import i32
+from tilec.ir.types import DType, i32
 from tilec.lowering import positions
-from tilec.lowering.atomics import combine, old_value
+from tilec.lowering.atomics import combine, combine_vector, old_value
 from tilec.lowering.context import Context, literal
 from tilec.lowering.coordinates import TileCoordinates, conjunction, is_first_owner
 from tilec.lowering.rules import lowers
@@ -207,22 +207,39 @@ def lower_scatter(context: Context, op: Scatter) -> None:
 
 @lowers(AtomicUpdate)
 def lower_atomic(context: Context, op: AtomicUpdate) -> None:
-    """One relaxed atomic per element."""
+    """One relaxed atomic per element or vector."""
     dtype = op.tile.tile.dtype
     layout = op.tile.layout or Layout(op.tile.tile.rank, (), (), ())
     registers = context.registers(op.tile)
     box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
+    width = _vector_width(op, layout)
+    if op.mask and not box.no_partial_access(width, rows_end_aligned=op.whole):
+        width = 1
     with context.where(is_first_owner(context, layout)):
-        for register in range(layout.num_registers):
+        for register in range(0, layout.num_registers, width):
             in_bounds = box.element_in_bounds(register) if op.mask else None
             with context.where(conjunction(context, box.coordinates.is_original(register), in_bounds)):
-                combine(context, op.kind, box.pointer(register), registers[register], dtype)
+                _combine(context, op.kind, box.pointer(register), registers[register : register + width], dtype)
+
+
+def _vector_width(op: AtomicUpdate | AtomicScatter, layout: Layout) -> int:
+    """Elements that a thread combines at once; 1 unless a pass has set vectors."""
+    width = vector_length(layout, op.vector // op.tile.tile.dtype.bytes) if op.vector else 1
+    return width if op.tile.tile.rank and op.tile.tile.shape[-1] % width == 0 else 1
+
+
+def _combine(context: Context, kind: str, pointer: SsaValue, values: list[SsaValue], dtype: DType) -> None:
+    if len(values) > 1:
+        combine_vector(context, pointer, values, dtype)
+    else:
+        combine(context, kind, pointer, values[0], dtype)
 
 
 @lowers(AtomicScatter)
 def lower_atomic_scatter(context: Context, op: AtomicScatter) -> None:
-    """One relaxed atomic per element, by the first of the threads that have it; others, and skipped elements, have 0 as the old
-    value (`tilec.passes.schedule.layouts.shared_conversions` gives it to all)."""
+    """One relaxed atomic per element or vector, by the first of the threads that have it; others, and skipped elements, have 0
+    as the old value (`tilec.passes.schedule.layouts.shared_conversions` gives it to all). Like a vector of a box
+    (`_Box.no_partial_access`), one of consecutive positions lies entirely inside or outside where rows end at its multiples."""
     dtype, layout = op.tile.tile.dtype, op.tile.layout
     assert layout is not None
     values = context.registers(op.tile)
@@ -231,7 +248,9 @@ def lower_atomic_scatter(context: Context, op: AtomicScatter) -> None:
     coordinates = TileCoordinates(context, layout, op.tile.tile.shape)
     first = is_first_owner(context, layout)
     old: list[SsaValue] = []
-    for register, value in enumerate(values):
+    width = _vector_width(op, layout) if op.whole or not op.mask else 1
+    for register in range(0, layout.num_registers, width):
+        value = values[register]
         position = [axis[register] for axis in indices]
         in_bounds = _element_in_bounds(context, op.target, position) if op.mask else None
         executes = conjunction(context, conjunction(context, first, coordinates.is_original(register)), in_bounds)
@@ -246,7 +265,8 @@ def lower_atomic_scatter(context: Context, op: AtomicScatter) -> None:
             old.append(update() if executes is None else context.choose(executes, update, lambda: literal(context, 0, dtype)))
         elif op.kind in BOX_KINDS:
             with context.where(executes):
-                combine(context, op.kind, _element_pointer(context, op.target, position), value, dtype)
+                pointer = _element_pointer(context, op.target, position)
+                _combine(context, op.kind, pointer, values[register : register + width], dtype)
         else:
             with context.where(executes):
                 update()

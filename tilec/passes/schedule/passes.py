@@ -23,6 +23,7 @@ from tilec.passes.schedule.layouts import (
     shared_conversions,
     streamed_stores,
     tensor_stores,
+    vector_atomics,
 )
 from tilec.passes.schedule.pipelining import bounds_fill, staging
 from tilec.passes.schedule.simplify import exponentials, in_range, networks, versioning
@@ -139,6 +140,12 @@ PASSES: Final = (
         when=lambda _, target: target.waits_for_exponentials,
     ),
     LAYOUT,
+    Pass(
+        "vector_atomics",
+        lambda function, _: vector_atomics.mark(function),
+        "What an index is divisible by is known before conversions add operations.",
+        when=lambda _, target: target.adds_vectors,
+    ),
     Pass(
         "tensor_stores",
         lambda function, settings: tensor_stores.insert(function, settings.target, settings.schedule.consumer_roles),

@@ -4,11 +4,11 @@ In: a proven function with `num_warps` set, its pipelined loops already staged, 
 function with a `Layout` on every tile value, `vector` and `whole` on every access. A tensor whose loads may be wider than its
 alignment gets that alignment, which the launcher then requires. Six rules determine layouts:
 
-1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
-   axis, lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape therefore need no
-   conversion.
+1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type (`_first_digit`) per
+   thread on the last axis, lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape
+   therefore need no conversion.
 2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast; in kernels with
-   butterflies, of the first that a thread cannot compute by itself.
+   butterflies or atomics at positions, of the first that a thread cannot compute by itself.
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
 4. A reshape or permutation keeps every element in its thread if the digits of the layout divide the new axes.
 5. A butterfly keeps the layout if each bit of the position is a bit of a register, lane or warp index.
@@ -29,7 +29,24 @@ from tilec.ir.expr import const
 from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, natural, reshaped, with_axes, without_axis
 from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Broadcast, Butterfly, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
+from tilec.ir.ops import (
+    AtomicScatter,
+    AtomicUpdate,
+    Broadcast,
+    Butterfly,
+    Cast,
+    Constant,
+    For,
+    If,
+    Iota,
+    Load,
+    MemoryOp,
+    Permute,
+    Reduce,
+    Reshape,
+    Store,
+)
+from tilec.ir.ops.memory import VectorOp, adds_vectors
 from tilec.ir.ops.sync_ops import Ring
 from tilec.ir.types import TensorType, TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
@@ -43,7 +60,7 @@ NaturalLayout = Callable[[tuple[int, ...]], Layout]
 
 def assign(function: Function, widest: int = VECTOR) -> Function:
     """Set layouts and vectors, in place. `widest`: maximum bytes of a load."""
-    natural_of = partial(natural, warps=function.num_warps, vector=FIRST_DIGIT * widest // VECTOR)
+    natural_of = partial(natural, warps=function.num_warps, vector=_first_digit(function, widest))
     _set_vectors(function, widest)
     propagate(function)
     _load_as_broadcast(function, natural_of)
@@ -54,8 +71,17 @@ def assign(function: Function, widest: int = VECTOR) -> Function:
     return function
 
 
+def _first_digit(function: Function, widest: int) -> int:
+    """Consecutive elements of a thread: the widest load of 16 bits or, in a kernel that adds f32 to memory and accesses nothing
+    narrower, of f32. Threads then have adjacent vectors there."""
+    moved = [op for op in function.body.walk() if isinstance(op, MemoryOp)]
+    adds = any(isinstance(op, AtomicUpdate | AtomicScatter) and adds_vectors(op) for op in moved)
+    narrow = any(op.tensor.tensor.dtype.bits < 32 for op in moved)
+    return VECTOR // 4 if adds and not narrow and widest == VECTOR else FIRST_DIGIT * widest // VECTOR
+
+
 def _set_vectors(function: Function, widest: int) -> None:
-    alignments = _Alignments(function)
+    alignments = Alignments(function)
     if widest > VECTOR:
         alignments.raise_for_loads(widest)
     for op in function.body.walk():
@@ -66,7 +92,7 @@ def _set_vectors(function: Function, widest: int) -> None:
             op.whole = alignments.divisor_of_rows(tensor) % op.vector == 0
 
 
-class _Alignments:
+class Alignments:
     """Powers of two that divide the addresses of accesses, from the alignment of tensors, their dims, strides and offsets."""
 
     def __init__(self, function: Function) -> None:
@@ -74,7 +100,7 @@ class _Alignments:
         self.facts = aligned_ranges(function)
         self.symbols = promised_symbols(function)
 
-    def of(self, op: Load | Store, base: int) -> int:
+    def of(self, op: VectorOp, base: int) -> int:
         """A divisor of the address of every row of an access, in bytes, if `base` divides that of the tensor."""
         tensor = op.operands[0].tensor
         size, last = tensor.dtype.bytes, tensor.rank - 1
