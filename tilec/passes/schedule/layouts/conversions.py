@@ -8,18 +8,14 @@ makes a warp touch twice as many sectors of memory.
 
 from __future__ import annotations
 
-from typing import Final
-
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import natural, vector_length
+from tilec.ir.layouts.coalescing import SECTOR, pieces
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
 from tilec.ir.ops import AtomicUpdate, Store
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.target.families import MemorySpace
-
-SECTOR: Final = 32
-"""Bytes that memory moves at least."""
 
 
 def convert(function: Function) -> Function:
@@ -79,24 +75,8 @@ def _atomic_layout(op: AtomicUpdate, warps: int) -> Layout | None:
     size = tile.tile.dtype.bytes
     most = op.vector // size if op.vector else 1
     adjacent = natural(tile.tile.shape, warps, most)
-    own, other = (sectors(layout, size, most) for layout in (tile.layout, adjacent))
+    own, other = (pieces(layout, size, most, SECTOR) for layout in (tile.layout, adjacent))
     return adjacent if own >= 2 * other else tile.layout
-
-
-def sectors(layout: Layout, size: int, most: int) -> int:
-    """Sectors of memory that the instructions of a warp touch, each as often as an instruction does, in elements of `size`
-    bytes; a thread moves at most `most` of them at once. Rows begin at sectors and lie apart."""
-    width = vector_length(layout, most)
-    total = 0
-    for register in range(0, layout.num_registers, width):
-        touched: set[tuple[int, ...]] = set()
-        for lane in range(32):
-            *row, column = layout.coordinates(register, lane, 0)
-            touched |= {
-                (*row, byte // SECTOR) for byte in range(column * size, (column + width) * size, min(size * width, SECTOR))
-            }
-        total += len(touched)
-    return total
 
 
 def _store_layout(op: Store, warps: int) -> Layout | None:

@@ -4,8 +4,8 @@ In: a proven function with `num_warps` set, its pipelined loops already staged, 
 function with a `Layout` on every tile value, `vector` and `whole` on every access. A tensor whose loads may be wider than its
 alignment gets that alignment, which the launcher then requires. Six rules determine layouts:
 
-1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type (`_first_digit`) per
-   thread on the last axis, lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape
+1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
+   axis (fewer of `narrow_rows`), lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape
    therefore need no conversion.
 2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast; in kernels with
    butterflies or atomics at positions, of the first that a thread cannot compute by itself.
@@ -26,12 +26,11 @@ from math import gcd
 
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.expr import const
-from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, natural, reshaped, with_axes, without_axis
+from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, interleaved, natural, reshaped, with_axes, without_axis
 from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import (
     AtomicScatter,
-    AtomicUpdate,
     Broadcast,
     Butterfly,
     Cast,
@@ -40,16 +39,16 @@ from tilec.ir.ops import (
     If,
     Iota,
     Load,
-    MemoryOp,
     Permute,
     Reduce,
     Reshape,
     Store,
 )
-from tilec.ir.ops.memory import VectorOp, adds_vectors
+from tilec.ir.ops.memory import VectorOp
 from tilec.ir.ops.sync_ops import Ring
 from tilec.ir.types import TensorType, TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
+from tilec.passes.schedule.layouts.narrow_rows import consecutive
 from tilec.passes.schedule.layouts.propagation import computed_anywhere, propagate, rematerialize
 from tilec.target.families import MemorySpace
 from tilec.target.schedule import VECTOR
@@ -60,24 +59,30 @@ NaturalLayout = Callable[[tuple[int, ...]], Layout]
 
 def assign(function: Function, widest: int = VECTOR) -> Function:
     """Set layouts and vectors, in place. `widest`: maximum bytes of a load."""
-    natural_of = partial(natural, warps=function.num_warps, vector=_first_digit(function, widest))
     _set_vectors(function, widest)
-    propagate(function)
-    _load_as_broadcast(function, natural_of)
-    free = computed_anywhere(function)
-    _block(function.body, natural_of, free)
-    if free:
-        rematerialize(function)
+    distribute = partial(_distribute, vector=FIRST_DIGIT * widest // VECTOR)
+    distribute(function, consecutive(function, distribute) if widest == VECTOR else None)
     return function
 
 
-def _first_digit(function: Function, widest: int) -> int:
-    """Consecutive elements of a thread: the widest load of 16 bits or, in a kernel that adds f32 to memory and accesses nothing
-    narrower, of f32. Threads then have adjacent vectors there."""
-    moved = [op for op in function.body.walk() if isinstance(op, MemoryOp)]
-    adds = any(isinstance(op, AtomicUpdate | AtomicScatter) and adds_vectors(op) for op in moved)
-    narrow = any(op.tensor.tensor.dtype.bits < 32 for op in moved)
-    return VECTOR // 4 if adds and not narrow and widest == VECTOR else FIRST_DIGIT * widest // VECTOR
+def _distribute(function: Function, number: int | None, vector: int) -> None:
+    """Set layouts: natural ones of `vector` elements, with at most `number` consecutive elements of a thread."""
+
+    def natural_of(shape: tuple[int, ...]) -> Layout:
+        layout = natural(shape, function.num_warps, vector)
+        return interleaved(layout, number) if number else layout
+
+    propagate(function)
+    _load_as_broadcast(function, natural_of)
+    free = computed_anywhere(function) if _moves_positions(function) else frozenset[Value]()
+    _block(function.body, natural_of, free)
+    if free:
+        rematerialize(function)
+
+
+def _moves_positions(function: Function) -> bool:
+    """Whether positions are needed in several layouts: in butterflies, and for atomics at positions."""
+    return any(isinstance(op, Butterfly | AtomicScatter) for op in function.body.walk())
 
 
 def _set_vectors(function: Function, widest: int) -> None:

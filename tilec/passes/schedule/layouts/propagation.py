@@ -30,10 +30,7 @@ def propagate(function: Function) -> None:
 
 
 def computed_anywhere(function: Function) -> frozenset[Value]:
-    """Tiles of which every thread can compute any element by itself: of positions, constants and scalars. None in kernels
-    without butterflies and atomics at positions, which stay unchanged."""
-    if not any(isinstance(op, Butterfly | AtomicScatter) for op in function.body.walk()):
-        return frozenset()
+    """Tiles of which every thread can compute any element by itself: of positions, constants and scalars."""
     found: set[Value] = set()
     for op in function.body.walk():
         known = isinstance(op, Constant | Iota)
@@ -47,13 +44,15 @@ def computed_anywhere(function: Function) -> frozenset[Value]:
 
 def rematerialize(function: Function) -> None:
     """Computes the operands that a thread can compute by itself in the layout in which they are used, in place: the masks of a
-    scan, where it combines totals, and the positions of atomics. Every tile has a layout."""
+    scan, where it combines totals, and of rows, and the positions of atomics. Every tile has a layout."""
     state = _State(function)
     for op in list(function.body.walk()):
         if op.results and not op.regions and isinstance(op.results[0].type, TileType):
             state.backward(op)
         if isinstance(op, AtomicScatter):
             state.positions(op)
+        elif isinstance(op, Broadcast):
+            state.spread(op)
     _remove_unused(function.body, {value for op in function.body.walk() for value in op.operands})
 
 
@@ -145,16 +144,18 @@ class _State:
                 op.operands[index] = self.in_layout(value, op.result.layout)
 
     def positions(self, op: AtomicScatter) -> None:
-        """The indices of atomics, whose tile has a layout, and what a broadcast makes of fewer."""
+        """The indices of atomics, whose tile has a layout."""
         layout = op.results[0].layout if op.results else op.tile.layout
         for place, value in enumerate(op.operands):
-            if value not in op.indices or layout is None:
-                continue
-            op.operands[place] = value = self.in_layout(value, layout)
-            spread = value.owner
-            if isinstance(spread, Broadcast) and spread.operands[0].tile.rank and spread.result.layout is not None:
-                repeated = {axis for axis, extent in enumerate(spread.operands[0].tile.shape) if extent == 1}
-                spread.operands[0] = self.in_layout(spread.operands[0], hidden(spread.result.layout, repeated))
+            if value in op.indices and layout is not None:
+                op.operands[place] = self.in_layout(value, layout)
+
+    def spread(self, op: Broadcast) -> None:
+        """What a broadcast repeats, in the part of its layout that a thread needs."""
+        (source,), layout = op.operands, op.result.layout
+        if source.tile.rank and layout is not None:
+            repeated = {axis for axis, extent in enumerate(source.tile.shape) if extent == 1}
+            op.operands[0] = self.in_layout(source, hidden(layout, repeated))
 
     def in_layout(self, value: Value, layout: Layout) -> Value:
         """`value` in `layout`, rematerialized if it already has another one; `value` itself if that is impossible."""
