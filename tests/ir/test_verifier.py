@@ -55,8 +55,8 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %103 = kept_maximum %20, %5 {threshold = 0x1.0000000000000p+3} : f32[16, 16]
   %21 = compare %20, %5 {kind = "gt"} : bool[16, 16]
   %22 = select %21, %20, %18 : f32[16, 16]
-  %23 = gather %x, %11, %11 {pad = none, unsafe = none} : f32[16]
-  scatter %out, %23, %11, %11 {mask = true, unsafe = none}
+  %23 = gather %x, %11, %11 {pad = none, unsafe = none, vector = 0, whole = false} : f32[16]
+  scatter %out, %23, %11, %11 {mask = true, unsafe = none, vector = 0, whole = false}
   atomic %out, %22, %13, %0 {kind = "add", mask = true, unsafe = none, vector = 0, whole = false}
   %old = atomic_scatter %out, %23, %11, %11 {kind = "exch", mask = true, unsafe = none, vector = 0, whole = false} : f32[16]
   %32 = ring : ring<3>

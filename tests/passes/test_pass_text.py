@@ -49,7 +49,7 @@ def test_a_network_replaces_a_sort() -> None:
     """Of two elements: the lower position keeps the minimum."""
     body = f"""  %0 = iota : i32[2]
   %1 = sort %0 {{axis = 0, descending = true}} : i32[2]
-  %2 = gather %x, %1 {{pad = none, unsafe = none}} : f32[2]
+  %2 = gather %x, %1 {{pad = none, {LOAD}}} : f32[2]
   store %out, %2, %n {{{STORE}, streamed = false}}
 """
     assert (
@@ -66,7 +66,7 @@ def test_a_network_replaces_a_sort() -> None:
   %9 = binary %1, %2 {{kind = "max"}} : i32[2]
   %10 = select %7, %8, %9 : i32[2]
   %11 = unary %10 {{kind = "not"}} : i32[2]
-  %12 = gather %x, %11 {{pad = none, unsafe = none}} : f32[2]
+  %12 = gather %x, %11 {{pad = none, {LOAD}}} : f32[2]
   store %out, %12, %n {{{STORE}, streamed = false}}
 """
     )

@@ -27,7 +27,7 @@ from tilec.ir.types import DTYPES
 from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
-from tilec.passes.schedule.layouts import vector_atomics
+from tilec.passes.schedule.layouts import vector_positions
 from tilec.passes.schedule.layouts.layout import Alignments
 from tilec.target.dtypes import numpy_dtype
 from tilec.target.schedule import Overrides
@@ -208,7 +208,7 @@ def test_a_vector_that_is_too_wide_is_found(program: Program, tmp_path: Path, mo
     function = program.function(tmp_path)
     monkeypatch.setattr(Alignments, "of", _sixteen)
     monkeypatch.setattr(Alignments, "divisor_of_rows", _sixteen)
-    monkeypatch.setattr(vector_atomics, "_aligned", _sixteen)
+    monkeypatch.setattr(vector_positions, "_aligned", _sixteen)
     code = lower(prepare(program.function(tmp_path), SM_90A), SM_90A)
     arrays = program.arrays(0)
     arrays["ids"][:] = 1

@@ -113,11 +113,9 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
         case TensorStore():
             size = op.rows * op.columns * op.target.tensor.dtype.bytes
             return {"shared": float(size)}
-        case Load() | Store() | AtomicUpdate() | AtomicScatter():
+        case Load() | Store() | Gather() | Scatter() | AtomicUpdate() | AtomicScatter():
             tile = op.tile
             return {"alu": _lanes(tile, warps) * tile.tile.dtype.bytes / max(op.vector, tile.tile.dtype.bytes)}
-        case Gather() | Scatter():
-            return {"alu": _lanes(op.tile, warps)}
         case PrivateFill():
             return {"shared": float(op.part.scratch.bytes)}
         case PrivateUpdate():

@@ -179,12 +179,15 @@ class Store(VectorOp, WriteOp, opcode="store", effect=Effect.WRITE):
 
 
 @dataclass(eq=False, kw_only=True)
-class Gather(ReadOp, opcode="gather", effect=Effect.READ):
-    """Read one element per tile position. Operands: tensor, one integer index tile per axis (all of the result's shape)."""
+class Gather(VectorOp, ReadOp, opcode="gather", effect=Effect.READ):
+    """Read one element per tile position. Operands: tensor, one integer index tile per axis (all of the result's shape). With
+    `vector`, positions are consecutive in runs of as many bytes (`AtomicScatter`)."""
 
     indexed = True
     pad: float | None = None
     unsafe: int | None = None
+    vector: int = 0
+    whole: bool = False
 
     @property
     def indices(self) -> list[Value]:
@@ -192,12 +195,14 @@ class Gather(ReadOp, opcode="gather", effect=Effect.READ):
 
 
 @dataclass(eq=False, kw_only=True)
-class Scatter(WriteOp, opcode="scatter", effect=Effect.WRITE):
-    """Write one element per tile position. Operands: tensor, tile, one integer index tile per axis."""
+class Scatter(VectorOp, WriteOp, opcode="scatter", effect=Effect.WRITE):
+    """Write one element per tile position. Operands: tensor, tile, one integer index tile per axis. `vector` as in `gather`."""
 
     indexed = True
     mask: bool = False
     unsafe: int | None = None
+    vector: int = 0
+    whole: bool = False
 
     @property
     def indices(self) -> list[Value]:

@@ -23,7 +23,7 @@ from tilec.passes.schedule.layouts import (
     shared_conversions,
     streamed_stores,
     tensor_stores,
-    vector_atomics,
+    vector_positions,
 )
 from tilec.passes.schedule.pipelining import bounds_fill, staging
 from tilec.passes.schedule.simplify import exponentials, in_range, networks, versioning
@@ -141,10 +141,9 @@ PASSES: Final = (
     ),
     LAYOUT,
     Pass(
-        "vector_atomics",
-        lambda function, _: vector_atomics.mark(function),
+        "vector_positions",
+        lambda function, settings: vector_positions.mark(function, settings.target),
         "What an index is divisible by is known before conversions add operations.",
-        when=lambda _, target: target.adds_vectors,
     ),
     Pass(
         "tensor_stores",
