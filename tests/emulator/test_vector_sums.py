@@ -41,7 +41,7 @@ def arrays(form: str, seed: int = 0) -> tuple[Any, Any, int]:
 @pytest.mark.parametrize("seed", [0, 3])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_element_is_added(form: str, seed: int) -> None:
-    """Eight threads meet in each vector; small integers are exact in any order."""
+    """Eight threads add to each vector; small integers are exact in any order."""
     given, out, size = arrays(form)
     text = sums(form, f"and.b32 %r9, %t, 3; mul.lo.u32 %r9, %r9, {size};")
     report = launch(text, {"given": given, "out": out.copy()}, seed=seed)

@@ -31,10 +31,10 @@ GOOD = """kernel @k(%t: atomic tensor<i32, [V, 3], align 16>, %u: atomic tensor<
 }
 """
 FILL, UPDATE, FLUSH = "private_fill %2, %t", "private_update %2, %t, %0, %0, %0", "private_flush %t, %2"
-PLACES = "the part has a place for each element"
+SIZE_RULE = "the part has a place for each element"
 BROKEN = [
-    ("scratch<192>", "scratch<176>", PLACES),
-    ("scratch<160>", "scratch<144>", PLACES),
+    ("scratch<192>", "scratch<176>", SIZE_RULE),
+    ("scratch<160>", "scratch<144>", SIZE_RULE),
     (f'{FILL} {{kind = "max", shape = [5, 3]}}', f'{FILL} {{kind = "max", shape = [5, 4]}}', "the extents are the tensor's"),
     (f'{FILL} {{kind = "max", shape = [5, 3]}}', f'{FILL} {{kind = "max", shape = [15]}}', "for each axis of the tensor"),
     (f'{FILL} {{kind = "max", shape = [5, 3]}}', f'{FILL} {{kind = "max", shape = [0, 3]}}', "an extent for each axis"),

@@ -91,7 +91,7 @@ def test_edges_agree(program: Program, tmp_path: Path) -> None:
     agrees_everywhere(program, tmp_path)
 
 
-def test_places_that_no_position_names_keep_their_bits(tmp_path: Path) -> None:
+def test_elements_that_no_position_names_keep_their_bits(tmp_path: Path) -> None:
     """A sum of f32 in memory flushes subnormal numbers: it must not touch what the kernel does not name, nor the sign of 0."""
     program = Program(dtype="f32", extents=(8,), repeated=True, masked=False)
     function, code = program.function(tmp_path), lower(scheduled(program, tmp_path), SM_90A)

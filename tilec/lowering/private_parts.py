@@ -11,7 +11,7 @@ from typing import Final
 
 from tilec.ir.core import Value
 from tilec.ir.layouts.blocked_layouts import row_major
-from tilec.ir.ops.private_ops import SPARE_PLACES, PrivateFill, PrivateFlush, PrivateUpdate, neutral
+from tilec.ir.ops.private_ops import SPARE_SLOTS, PrivateFill, PrivateFlush, PrivateUpdate, neutral
 from tilec.lowering.atomics import combine, combine_in_block
 from tilec.lowering.context import Context, literal
 from tilec.lowering.coordinates import TileCoordinates, conjunction, is_first_owner
@@ -52,7 +52,7 @@ def lower_private_update(context: Context, op: PrivateUpdate) -> None:
     coordinates = TileCoordinates(context, layout, op.tile.tile.shape)
     indices = [[position(context, index, one) for one in context.registers(index)] for index in op.indices]
     extents = [context.extent(op.tensor, axis) for axis in range(len(op.shape))] if op.mask else []
-    spare = context.add(context.bit_and(context.thread(), SPARE_PLACES - 1), op.places) if op.mask else None
+    spare = context.add(context.bit_and(context.thread(), SPARE_SLOTS - 1), op.places) if op.mask else None
     with context.where(is_first_owner(context, layout)):
         for register, value in enumerate(context.registers(op.tile)):
             place = [index[register] for index in indices]

@@ -19,7 +19,7 @@ from tilec.ir.core import Effect, Op, Value
 from tilec.ir.ops.memory import ATOMICS, BOX_KINDS
 from tilec.ir.types import DType, ScratchType, TensorType, f32
 
-SPARE_PLACES: Final = 32
+SPARE_SLOTS: Final = 32
 """Places after those of the tensor, one for each lane, for positions outside of it. Nothing is done with what is there."""
 
 
@@ -72,7 +72,7 @@ class _PrivateOp(Op):
 
 def part_bytes(places: int, dtype: DType) -> int:
     """Shared memory of a part with its spare places: whole vectors of 16 bytes."""
-    return -(-(places + SPARE_PLACES) * dtype.bytes // 16) * 16
+    return -(-(places + SPARE_SLOTS) * dtype.bytes // 16) * 16
 
 
 @dataclass(eq=False, kw_only=True)

@@ -4,7 +4,7 @@ In: a function whose accesses have their vectors, before its tiles have layouts.
 16 bytes of a thread side by side, are as good. A narrow access of such a layout makes a warp touch as many sectors as it has
 lanes, and a line for each eight of them; with fewer consecutive elements, adjacent lanes access adjacent memory.
 
-The number is the one that needs least of memory by this count: an instruction costs one, one more for each cache line that a
+The chosen number needs least of memory by this count: an instruction costs one, one more for each cache line that a
 warp touches, and one for as many sectors as a line has. It must need much less, and must not cost what it saves elsewhere: no
 more conversions through shared memory, and no more shuffles, than natural layouts. A kernel whose author sums 8 neighbors in a
 thread first keeps them there.
@@ -67,11 +67,11 @@ def _communication(function: Function, distribute: Distribute, number: int | Non
     copy = dataclasses.replace(function, body=Block(function.body.arguments, clone(function.body.ops, {})))
     distribute(copy, number)
     conversions.convert(copy)
-    exchanged, shuffled = 0, 0
+    converted, shuffled = 0, 0
     for op in copy.body.walk():
-        exchanged += conversion_bytes(op, 32 * copy.num_warps) > 0
+        converted += conversion_bytes(op, 32 * copy.num_warps) > 0
         if isinstance(op, Reduce) and op.operands[0].layout is not None:
             results = op.result.layout.num_registers if op.result.layout is not None else 1
             steps = [digit.extent.bit_length() - 1 for digit in op.operands[0].layout.lanes if digit.axis == op.axis]
             shuffled += results * sum(steps)
-    return exchanged, shuffled
+    return converted, shuffled

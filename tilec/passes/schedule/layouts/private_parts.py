@@ -44,7 +44,7 @@ MOST_BYTES: Final = 32 << 10
 LEAST_UPDATES: Final = 2
 """Updates for each element from which a part pays: fill, flush and two barriers cost about as much as half of the updates."""
 LEAST_LOOPS: Final = 4
-"""The same if updates are loops of compare-and-swap: threads that meet in one place repeat theirs."""
+"""The same if updates are loops of compare-and-swap: threads that update one element at once repeat theirs."""
 
 
 def applies(schedule: Schedule) -> bool:
