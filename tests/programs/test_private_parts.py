@@ -302,3 +302,41 @@ def test_one_barrier_before_a_loop(tmp_path: Path) -> None:
     prepared = scheduled(Program(rounds=9), tmp_path)
     loops = [op for op in prepared.body.walk() if isinstance(op, For)]
     assert loops and not any(isinstance(op, Barrier) for loop in loops for op in Block(ops=[loop]).walk())
+
+
+STRIDED = '''"""How often each number occurs."""
+import tilec
+from tilec import Atomic, Dim, In, atomic_add, bid, cdiv, grid, i32, f32, load, values
+
+
+class N(Dim):
+    """numbers"""
+
+
+@tilec.kernel
+def k(x: In[i32, N], t: Atomic[f32, 8]):
+    grid(6)
+    values(x, 0, 8)
+    for i in range(bid(0), cdiv(N, 64), 6):
+        atomic_add(t, 1.0, at=load(x, i, shape=64, pad=-1), mask=True)
+'''
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 300, 700])
+def test_blocks_without_a_tile_change_nothing(count: int, tmp_path: Path) -> None:
+    """Blocks whose loop makes no iteration flush a part that nobody updated; the others may have masked positions alone."""
+    path = tmp_path / "k.py"
+    path.write_text(STRIDED)
+    numbers = np.random.default_rng(count).integers(0, 4, count).astype(np.int32)
+    before = np.array([2, 0, -3, 5, 1e-40, -0.0, -1e-40, np.nan], np.float32)
+    expected = before.copy()
+    np.add.at(expected, numbers, np.float32(1))
+    for target in MAIN_TARGETS:
+        function = load_kernel(path, {}, root=tmp_path)
+        prepared = prepare(load_kernel(path, {}, root=tmp_path), target)
+        assert kinds(prepared, PrivateFlush)
+        code = lower(prepared, target)
+        arrays = {"x": numbers, "t": before.copy()}
+        report = emulate(ptx.to_ptx(code.mlir, target), manifest(function, code, target), arrays, {"N": count}, seed=count)
+        assert report.clean and not report.notes
+        np.testing.assert_array_equal(report.tensors["t"].view(np.uint32), expected.view(np.uint32))
