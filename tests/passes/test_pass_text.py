@@ -162,6 +162,38 @@ def test_a_load_of_one_box_leaves_its_loop() -> None:
     assert after("invariant-loads", inside) == head + f"  {load.format(2)}" + loop.format(3, "", 4)
 
 
+def test_a_box_that_a_loop_updates_is_carried() -> None:
+    """No iteration is known: the update is in a branch."""
+    head = "  %0 = constant {value = 0} : i32\n  %1 = constant {value = 1} : i32\n"
+    tile, update = "constant {value = 0x1.0000000000000p+0} : f32[4]", f'{{kind = "add", mask = false, {LOAD}}}'
+    body = f"""  for %0, %n, %1 {{variable = "i"}} {{
+  ^(%2: i32)
+    %3 = {tile}
+    atomic %out, %3, %0 {update}
+    yield
+  }}
+"""
+    assert (
+        after("loop-sums", head + body, head=ATOMIC)
+        == head
+        + f"""  %2 = constant {{value = -0x0.0p+0}} : f32[4]
+  %7 = for %0, %n, %1, %2 {{variable = "i"}} : f32[4] {{
+  ^(%3: i32, %4: f32[4])
+    %5 = {tile}
+    %6 = binary %4, %5 {{kind = "add"}} : f32[4]
+    yield %6
+  }}
+  %8 = compare %0, %n {{kind = "lt"}} : bool
+  if %8 {{
+    atomic %out, %7, %0 {update}
+    yield
+  }} {{
+    yield
+  }}
+"""
+    )
+
+
 def test_a_pass_runs_for_the_schedules_that_need_it_alone() -> None:
     assert after("streamed-stores", BODY) == BODY
     streamed = after("streamed-stores", BODY, Schedule((Role("all", 1),), store="streamed"))

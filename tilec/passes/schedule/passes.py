@@ -26,7 +26,7 @@ from tilec.passes.schedule.layouts import (
     vector_positions,
 )
 from tilec.passes.schedule.pipelining import bounds_fill, staging
-from tilec.passes.schedule.simplify import exponentials, in_range, invariant_loads, networks, versioning
+from tilec.passes.schedule.simplify import exponentials, in_range, invariant_loads, loop_sums, networks, versioning
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import pairs, persistent, pingpong, roles
 from tilec.passes.schedule.sync import barrier_insertion
@@ -131,6 +131,12 @@ PASSES: Final = (
         "invariant_loads",
         lambda function, _: invariant_loads.hoist(function),
         "It moves loads of the author, of which versioning makes two.",
+        when=lambda schedule, _: len(schedule.roles) == 1 and not schedule.persistent and schedule.cluster == 1,
+    ),
+    Pass(
+        "loop_sums",
+        lambda function, _: loop_sums.combine(function),
+        "It moves atomics of the author, of which versioning makes two.",
         when=lambda schedule, _: len(schedule.roles) == 1 and not schedule.persistent and schedule.cluster == 1,
     ),
     Pass("versioning", lambda function, _: versioning.version(function), "It copies a body that has its final operations."),

@@ -15,7 +15,7 @@ Elements that stay in registers during the loop are few (`MOST_ELEMENTS` for a t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tilec.ir.core import Access, Block, Effect, Function, Op, Value
@@ -57,7 +57,7 @@ def _moved(function: Function, loop: For, facts: Mapping[Value, Range]) -> list[
     for op in body.ops:
         if not isinstance(op, Load) or op.result.tile.size > room or not _reads_the_same(function, op):
             continue
-        needed = _computation(op, inside)
+        needed = computation(op.operands, inside)
         if needed is None or not (iterates or _is_safe_anywhere(op)):
             continue
         room -= op.result.tile.size
@@ -71,10 +71,11 @@ def _reads_the_same(function: Function, load: Load) -> bool:
     return load.unsafe is None and function.parameter_of(load.source).access is Access.IN
 
 
-def _computation(load: Load, inside: Mapping[Value, Op | None]) -> set[Op] | None:
-    """The operations of the body that compute the offsets; None if these depend on the iteration or on memory."""
+def computation(offsets: Sequence[Value], inside: Mapping[Value, Op | None]) -> set[Op] | None:
+    """The operations of a loop's body that compute the offsets; None if these depend on the iteration or on memory. `inside`:
+    the operation of each value of the body, None for its arguments."""
     needed: set[Op] = set()
-    pending = list(load.operands)
+    pending = list(offsets)
     while pending:
         value = pending.pop()
         if value not in inside:
