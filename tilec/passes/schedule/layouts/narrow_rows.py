@@ -5,9 +5,9 @@ In: a function whose accesses have their vectors, before its tiles have layouts.
 lanes, and a line for each eight of them; with fewer consecutive elements, adjacent lanes access adjacent memory.
 
 The chosen number needs least of memory by this count: an instruction costs one, one more for each cache line that a
-warp touches, and one for as many sectors as a line has. It must need much less, and must not cost what it saves elsewhere: no
-more conversions through shared memory, and no more shuffles, than natural layouts. A kernel whose author sums 8 neighbors in a
-thread first keeps them there.
+warp touches, and one for as many sectors as a line has. It must need much less, with what it adds in conversions through
+shared memory, and no more shuffles than natural layouts: a kernel whose author sums 8 neighbors in a thread first keeps them
+there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from tilec.ir.layouts.exchange import conversion_bytes
 from tilec.ir.ops import AtomicScatter, AtomicUpdate, Butterfly, Load, MemoryOp, Mma, Reduce, Store
 from tilec.ir.ops.memory import adds_vectors
 from tilec.ir.ops.staging_ops import GroupProduct
+from tilec.passes.analysis.trips import repeats
 from tilec.passes.schedule.layouts import conversions
 from tilec.target.schedule import VECTOR
 
 MUCH_LESS: Final = 2
+BARRIERS: Final = 32
+"""What the barriers of a conversion cost in the same count."""
 MOST_ELEMENTS: Final = 256
 """Elements of a thread up to which instructions are counted: more do not fit registers."""
 Distribute = Callable[[Function, int | None], None]
@@ -47,12 +50,16 @@ def consecutive(function: Function, distribute: Distribute) -> int | None:
     boxes = [op for op in moved if isinstance(op, Load | Store) and op.tile.tile.rank]
     if any(op.tile.tile.size > MOST_ELEMENTS * 32 * function.num_warps for op in boxes):
         return None
-    costs = {number: sum(_cost(op, function.num_warps, number) for op in boxes) for number in (FIRST_DIGIT, 4, 2, 1)}
+    repeated = repeats(function.body)
+    costs = {
+        number: sum(repeated[op] * _cost(op, function.num_warps, number) for op in boxes) for number in (FIRST_DIGIT, 4, 2, 1)
+    }
     best = min(costs, key=lambda number: costs[number])
     if MUCH_LESS * costs[best] > costs[FIRST_DIGIT]:
         return None
-    before, after = (_communication(function, distribute, number) for number in (None, best))
-    return best if all(new <= old for new, old in zip(after, before, strict=True)) else None
+    (before, shuffled), (after, more) = (_communication(function, distribute, number) for number in (None, best))
+    pays = MUCH_LESS * (costs[best] + max(0, after - before)) <= costs[FIRST_DIGIT]
+    return best if pays and more <= shuffled else None
 
 
 def _cost(op: Load | Store, warps: int, number: int) -> int:
@@ -63,15 +70,18 @@ def _cost(op: Load | Store, warps: int, number: int) -> int:
 
 
 def _communication(function: Function, distribute: Distribute, number: int | None) -> tuple[int, int]:
-    """Conversions through shared memory, and shuffles of a thread, with so many consecutive elements."""
+    """What conversions through shared memory cost in the same count, a store and a load for each element and `BARRIERS`, and
+    the shuffles of a thread, with so many consecutive elements."""
     copy = dataclasses.replace(function, body=Block(function.body.arguments, clone(function.body.ops, {})))
     distribute(copy, number)
     conversions.convert(copy)
     converted, shuffled = 0, 0
-    for op in copy.body.walk():
-        converted += conversion_bytes(op, 32 * copy.num_warps) > 0
+    for op, times in repeats(copy.body).items():
+        if conversion_bytes(op, 32 * copy.num_warps):
+            layout = op.operands[0].layout
+            converted += times * (BARRIERS + 2 * (layout.num_registers if layout is not None else 1))
         if isinstance(op, Reduce) and op.operands[0].layout is not None:
             results = op.result.layout.num_registers if op.result.layout is not None else 1
             steps = [digit.extent.bit_length() - 1 for digit in op.operands[0].layout.lanes if digit.axis == op.axis]
-            shuffled += results * sum(steps)
+            shuffled += times * results * sum(steps)
     return converted, shuffled

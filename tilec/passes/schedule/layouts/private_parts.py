@@ -29,7 +29,7 @@ from typing import Final
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.shared_plan import scratch_offset, taken_bytes
-from tilec.ir.ops import AtomicScatter, Constant, For
+from tilec.ir.ops import AtomicScatter
 from tilec.ir.ops.private_ops import PrivateFill, PrivateFlush, PrivateUpdate, can_be_private, part_bytes
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import SharedFree
@@ -37,6 +37,7 @@ from tilec.ir.types import ScratchType
 from tilec.passes.analysis.declared_ranges import required
 from tilec.passes.analysis.divisibility import promised_symbols
 from tilec.passes.analysis.ranges import expr_range
+from tilec.passes.analysis.trips import repeats
 from tilec.target.schedule import Schedule
 
 MOST_BYTES: Final = 32 << 10
@@ -83,36 +84,21 @@ def _uses(function: Function) -> dict[Value, _Use]:
     found: dict[Value, _Use] = {}
     refused: set[Value] = set()
 
-    def visit(block: Block, iterations: int, statement: Op | None) -> None:
-        for op in block.ops:
-            here = op if statement is None else statement
+    repeated = repeats(function.body)
+    for statement in function.body.ops:
+        for op in Block(ops=[statement]).walk():
             if isinstance(op, AtomicScatter) and _may_be_private(op):
                 use = found.setdefault(op.tensor, _Use())
                 use.ops.append(op)
-                use.updates += iterations * op.tile.tile.size
-                use.statements.append(here)
+                use.updates += repeated[op] * op.tile.tile.size
+                use.statements.append(statement)
             else:
                 refused.update(tensor for tensor, _ in op.touched())
-            inner = iterations * _trips(op) if isinstance(op, For) else iterations
-            for region in op.regions:
-                visit(region, inner, here)
-
-    visit(function.body, 1, None)
     return {tensor: use for tensor, use in found.items() if tensor not in refused and len({op.kind for op in use.ops}) == 1}
 
 
 def _may_be_private(op: AtomicScatter) -> bool:
     return not op.results and op.unsafe is None and can_be_private(op.kind, op.tensor.tensor.dtype)
-
-
-def _trips(loop: For) -> int:
-    """Iterations of a loop of constant bounds; else 1."""
-    bounds = [value.owner for value in (loop.lower, loop.upper, loop.step)]
-    numbers = [int(owner.value) for owner in bounds if isinstance(owner, Constant)]
-    if len(numbers) < 3:
-        return 1
-    lower, upper, step = numbers
-    return max(0, -(-(upper - lower) // step))
 
 
 def _bounds(function: Function, tensor: Value) -> tuple[int, ...] | None:
