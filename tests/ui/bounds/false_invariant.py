@@ -13,7 +13,7 @@ def false_invariant(x: In[i32, N], packed: InOut[i32, N]):
     grid(1)
     count = i32(0)
     for i in range(1, N):
-        invariant(0 <= count, count < i)  #~ E0310
+        invariant(count >= 0, count < i)  #~ E0310
         if load(x, i) > 0:
             count += 2
     store(packed, count, 1)

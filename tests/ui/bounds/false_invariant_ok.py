@@ -13,7 +13,7 @@ def false_invariant_ok(x: In[i32, N], packed: InOut[i32, N]):
     grid(1)
     count = i32(0)
     for i in range(N):
-        invariant(0 <= count, count <= i)
+        invariant(count >= 0, count <= i)
         v = load(x, i)
         if v > 0:
             store(packed, count, v)

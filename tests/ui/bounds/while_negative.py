@@ -18,7 +18,7 @@ def while_negative(x: In[f32, N], out: Out[f32, 1], *, BLOCK: Const):
     i = i32(0)
     sums = zeros((BLOCK,), f32)
     while i <= N // BLOCK:
-        invariant(0 <= i)
+        invariant(i >= 0)
         decreases(N // BLOCK - i)  #~ E0309
         sums = sums + load(x, i, shape=(BLOCK,), pad=0)
         i += 1

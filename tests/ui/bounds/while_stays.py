@@ -19,7 +19,7 @@ def while_stays(x: In[i32, N], wanted: In[i32, B], out: Out[i32, B]):
     w = load(wanted, bid(0))
     low, high = i32(0), N
     while low < high:  #~ E0309
-        invariant(0 <= low, low <= high, high <= N)
+        invariant(low >= 0, low <= high, high <= N)
         middle = (low + high) // 2
         if load(x, middle) < w:
             low = middle
