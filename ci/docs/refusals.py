@@ -21,6 +21,8 @@ FRONTEND: Final = (
     "joins",
     "scans",
     "sorts",
+    "takes",
+    "loop_claims",
     "memory",
     "directives",
     "arithmetic",

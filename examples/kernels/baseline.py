@@ -44,6 +44,14 @@ def int8_product(a: Any, b: Any, a_scale: Any, b_scale: Any, E: str) -> Any:
     return (exact.float() * a_scale[:, None] * b_scale).to({"bf16": torch.bfloat16, "f16": torch.float16}.get(E, torch.float32))
 
 
+def f8_product(a: Any, b: Any, a_scale: Any, b_scale: Any, E: str) -> Any:
+    depth, columns = a.shape[1], b.shape[0]
+    rows = a_scale.repeat_interleave(128, 1)[:, :depth]
+    blocks = b_scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[:columns, :depth]
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16}.get(E, torch.float32)
+    return (a.float() * rows).to(dtype) @ (b.float() * blocks).to(dtype).T
+
+
 def batched_product(x: Any, y: Any) -> Any:
     return torch.bmm(x, y.transpose(1, 2))
 

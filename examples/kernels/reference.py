@@ -55,6 +55,13 @@ def int8_product(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Float:
     return exact * a_scale.astype(np.float64)[:, None] * b_scale.astype(np.float64)
 
 
+def f8_product(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Float:
+    depth, columns = a.shape[1], b.shape[0]
+    rows = np.repeat(a_scale.astype(np.float64), 128, axis=1)[:, :depth]
+    blocks = np.repeat(np.repeat(b_scale.astype(np.float64), 128, axis=0), 128, axis=1)[:columns, :depth]
+    return (a.astype(np.float64) * rows) @ (b.astype(np.float64) * blocks).T
+
+
 def batched_product(x: Array, y: Array) -> Float:
     return x.astype(np.float64) @ y.astype(np.float64).transpose(0, 2, 1)
 

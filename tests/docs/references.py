@@ -87,6 +87,28 @@ def transpose(x: Array) -> Array:
     return x.T
 
 
+def pack_positive(x: Array, packed: Array) -> tuple[Array, Array]:
+    found, after = x[x > 0], packed.copy()
+    after[: len(found)] = found
+    return after, np.array([len(found)])
+
+
+def search(x: Array, wanted: Array) -> Array:
+    """Of elements in any order: the steps of the search."""
+    found: list[int] = []
+    for w in wanted:
+        low, high = 0, len(x)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if x[middle] < w else (low, middle)
+        found.append(low)
+    return np.array(found)
+
+
+def decode(codes: Array, table: Array) -> Array:
+    return wide(table)[codes & 15]
+
+
 def recurrence(decay: Array, x: Array) -> Array:
     states = wide(x)
     for j in range(1, x.shape[1]):

@@ -68,6 +68,13 @@ SNIPPETS = (
     "{%f5, %f6, %f7, %f8};",
     "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, "
     "{%f5, %f6, %f7, %f8};",
+    "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%r1, %r2, %r3, %r4}, {%r5, %r6, %r7, %r8}, {%r1, %r2}, "
+    "{%r1, %r2, %r3, %r4};",
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, "
+    "{%f5, %f6, %f7, %f8};",
+    "cvt.rna.tf32.f32 %r1, %f1;",
+    "tcgen05.mma.cta_group::1.kind::i8 [%r1], %d1, %d2, %r2, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f8f6f4 [%r1], %d1, %d2, %r2, %p1;",
     "wgmma.fence.sync.aligned;",
     "setmaxnreg.dec.sync.aligned.u32 40;",
     "tcgen05.fence::before_thread_sync;",

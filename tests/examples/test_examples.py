@@ -29,6 +29,10 @@ ODD_AND_EVEN = {
     "transpose": [{"M": 8, "N": 136}, {"M": 128, "N": 128}],
     "causal_conv1d": [{"B": 1, "T": 17, "D": 136}, {"B": 2, "T": 130, "D": 512}],
     "int8_product": [{"M": 33, "N": 40, "K": 208}, {"M": 128, "N": 128, "K": 64}],
+    "f8_product": [
+        {"M": 33, "N": 40, "K": 208, "NB": 1, "KB": 2},
+        {"M": 128, "N": 136, "K": 128, "NB": 2, "KB": 3},
+    ],
     "batched_product": [{"B": 3, "M": 99, "N": 136, "K": 72}, {"B": 2, "M": 128, "N": 128, "K": 64}],
     "top_k": [{"T": 9}, {"T": 8}],
     "csr_row_sum": [{"R": 17, "N": 1777}, {"R": 32, "N": 1}],
@@ -37,7 +41,7 @@ ODD_AND_EVEN = {
     "kv_update": [{"T": 3, "S": 8}, {"T": 4, "S": 4}],
     "merge_splits": [{"M": 3, "N": 520}, {"M": 2, "N": 1024}],
 }
-HEAVY = ("int8_product", "batched_product", "causal_conv1d", "top_k")
+HEAVY = ("int8_product", "f8_product", "batched_product", "causal_conv1d", "top_k")
 """The kernels that take longest to assemble."""
 
 

@@ -128,7 +128,8 @@ REFUSED = {
     "continue in a branch outside of a loop": ("if a > 0:\n    continue", "E0105"),
     "else of a loop with a break": ("for i in range(3):\n    break\nelse:\n    x = 1", "E0111"),
     "return in a loop": ("for i in range(3):\n    if i == a:\n        return", "E0115"),
-    "while": ("while a > 0:\n    a = a - 1", "E0105"),
+    "while without a number": ("while a != 0:\n    a = a - 1", "E0111"),
+    "else of a while": ("while a > 0:\n    a = a - 1\nelse:\n    b = 1", "E0111"),
     "a condition that is a tile": ("for i in range(3):\n    if arange(4) > i:\n        break", "E0210"),
     "a name that only the loop sets": (
         "for i in range(3):\n    y = i\n    if i == a:\n        break\nstore(out, 0, y)",

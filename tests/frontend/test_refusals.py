@@ -11,7 +11,7 @@ from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel, read_kernel
 
 CASES = {
-    "while": ("while pos > 0:\n    pos = pos - 1", "E0105", "while pos > 0:"),
+    "while without a number": ("while pos != 0:\n    pos = pos - 1", "E0111", "pos != 0"),
     "try": ("try:\n    pass\nexcept ValueError:\n    pass", "E0105", "try:"),
     "break": ("break", "E0105", "break"),
     "comprehension": ("a = [i for i in range(3)]", "E0106", "[i for i in range(3)]"),
@@ -61,6 +61,25 @@ CASES = {
     "grid in a loop": ("for i in range(3):\n    grid(4)", "E0109", "grid(4)"),
     "bid axis": ("a = bid(1)", "E0110", "bid(1)"),
     "mma of f32": ("a = zeros((16, 16), f32) @ zeros((16, 16), f32)", "E0201", "zeros((16, 16), f32) @ zeros((16, 16), f32)"),
+    "mma of f32 by a name that is no truth value": (
+        "a = mma(zeros((16, 8), f32), zeros((8, 16), f32), zeros((16, 16), f32), tf32=1)", "E0203",
+        "mma(zeros((16, 8), f32), zeros((8, 16), f32), zeros((16, 16), f32), tf32=1)",
+    ),
+    "mma of bf16 as tf32": (
+        "a = mma(zeros((16, 16), bf16), zeros((16, 16), bf16), zeros((16, 16), f32), tf32=True)", "E0201",
+        "mma(zeros((16, 16), bf16), zeros((16, 16), bf16), zeros((16, 16), f32), tf32=True)",
+    ),
+    "mma of i8 summed in f32": (
+        "a = mma(zeros((16, 32), i8), zeros((32, 16), u8), zeros((16, 16), f32))", "E0201",
+        "mma(zeros((16, 32), i8), zeros((32, 16), u8), zeros((16, 16), f32))",
+    ),
+    "mma of i8 and f8": (
+        "a = zeros((16, 32), i8) @ zeros((32, 16), f8e4m3)", "E0201", "zeros((16, 32), i8) @ zeros((32, 16), f8e4m3)",
+    ),
+    "mma of bf16 and f16": (
+        "a = zeros((16, 16), bf16) @ zeros((16, 16), f16)", "E0201", "zeros((16, 16), bf16) @ zeros((16, 16), f16)",
+    ),
+    "mma of i16": ("a = zeros((16, 16), i16) @ zeros((16, 16), i16)", "E0201", "zeros((16, 16), i16) @ zeros((16, 16), i16)"),
     "mma inner extents": (
         "a = zeros((16, 8), bf16) @ zeros((16, 16), bf16)", "E0202", "zeros((16, 8), bf16) @ zeros((16, 16), bf16)",
     ),

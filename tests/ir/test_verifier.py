@@ -6,7 +6,7 @@ import pytest
 
 from tests.ir.broken_texts import check_refused
 from tilec.ir.core import OPS
-from tilec.ir.ops import pair_ops, private_ops, signal_ops, tmem_chain_ops
+from tilec.ir.ops import loop_claims, pair_ops, private_ops, signal_ops, tmem_chain_ops
 from tilec.ir.ops.launch_ops import LaunchedBlocks
 from tilec.ir.ops.staging_ops import Part, Relayout
 from tilec.ir.text.parser import parse_function
@@ -48,6 +48,8 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %17 = reduce %5 {axis = 1, kind = "sum"} : f32[16]
   %104 = butterfly %5 {axis = 1, mask = 8} : f32[16, 16]
   %106, %107 = sort %5, %bits {axis = 1, descending = true} : f32[16, 16], i16[16, 16]
+  %108 = broadcast %3 : i32[16, 16]
+  %109 = take %5, %108 {axis = 1} : f32[16, 16]
   %18 = broadcast %e : f32[16, 16]
   %19 = mma %14, %14, %5 : f32[16, 16]
   %20 = unary %19 {kind = "exp"} : f32[16, 16]
@@ -89,6 +91,8 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %35 = reduce_combine %33, %5 {kind = "sum", axis = 0} : f32[16]
   butterfly_store %33, %5
   %105 = butterfly_load %33 {axis = 0, mask = 15} : f32[16, 16]
+  scratch_store %33, %5 {steps = [16, 1]}
+  %110 = take_load %33, %108 {axis = 1, source = [16, 16]} : f32[16, 16]
   shared_free %33, %24
   %40 = ring {sync = "mbarriers", offset = 70000, readers = 4, consumer_roles = 2} : ring<3>
   order_wait %40, %3 {consumer = 0}
@@ -252,11 +256,26 @@ BROKEN = [
         "the extent 24 is no power of two",
     ),
     ("axis = 1, descending", "axis = 2, descending", "axis out of range"),
+    ("take %5, %108", "take %5, %5", "take: indices are i32"),
+    ("take %5, %108", "take %5, %11", "take: an element for each index"),
+    ("take %5, %108 {axis = 1}", "take %5, %108 {axis = 2}", "take: axis out of range"),
+    ("take %5, %108 {axis = 1} : f32[16, 16]", "take %5, %108 {axis = 1} : i32[16, 16]", "take: an element for each index"),
+    ("take %5, %108 {axis = 1}", "take %17, %108 {axis = 0}", "take: the shapes differ on the axis alone"),
+    (
+        "  %109 = take %5, %108 {axis = 1}",
+        "  %99 = reshape %5 : f32[32, 8]\n  %109 = take %99, %108 {axis = 1}",
+        "take: the shapes differ on the axis alone",
+    ),
+    ("take_load %33, %108", "take_load %24, %108", "take_load: operand 0 is shared<f32"),
+    ("take_load %33, %108", "take_load %33, %5", "take_load: indices are i32"),
+    ("take_load %33, %108", "take_load %33, %11", "take_load: an element for each index"),
+    ("source = [16, 16]", "source = [8, 16]", "take_load: the shapes differ on the axis alone"),
+    ("{axis = 1, source", "{axis = 2, source", "take_load: axis out of range"),
     ("butterfly_store %33, %5", "butterfly_store %24, %5", "butterfly_store: operand 0 is shared<f32"),
     ("butterfly_load %33", "butterfly_load %24", "butterfly_load: operand 0 is shared<f32"),
     ("axis = 0, mask = 15", "axis = 0, mask = 16", "the mask 16 is not in 1..16"),
     ("mma %14, %14, %5", "mma %14, %14, %17", "operands have one rank, 2 or 3"),
-    ("mma %14, %14, %5", "mma %14, %5, %5", "a and b share a float dtype"),
+    ("mma %14, %14, %5", "mma %14, %5, %5", "there are no products of bf16 and f32"),
     ("mma %14, %14, %5", "mma %14, %14, %14", "accumulator and result are f32"),
     ("load %x, %0, %1", "load %x, %0", "one offset and one extent per tensor axis"),
     ("load %x, %0, %1", "load %x, %0, %e", "offsets are integer scalars"),
@@ -337,7 +356,7 @@ BROKEN = [
     ("%36 = cast %e : bf16", "%36 = cast %5 : bf16[16, 16]", "is used where it is not defined"),
     ("offset = 2048, alignment = 1024", "offset = 1152, alignment = 1024", "the offset is a multiple of 1024 bytes"),
     ("offset = 2048, alignment = 1024", "offset = 2048, alignment = 64", "buffers are aligned to 128 or 1024 bytes"),
-    ("group_mma %26, %3, %26", "group_mma %24, %3, %26", "matrices of one 16-bit dtype"),
+    ("group_mma %26, %3, %26", "group_mma %24, %3, %26", "`wgmma` has no products of f32 and bf16"),
     ("group_mma %26, %3, %26", "group_mma %27, %3, %26", "group_mma: operand 0 is f32[64, 64]"),
     ("%26, %3, %26, %0, %27 {", "%26, %3, %26, %0 {", "group_mma: 4 operands instead of 5"),
     ("%26, %3, %26, %0, %27 {", "%26, %e, %26, %0, %27 {", "the stages are i32 scalars"),
@@ -398,10 +417,10 @@ BROKEN = [
 
 def test_the_text_is_fine_unbroken() -> None:
     """`test_tensor_memory_operations` has a text of signals and of rows in tensor memory, `test_pair_ops` one of pairs,
-    `test_private_ops` one of parts."""
+    `test_loop_claim_rules` one of claims, `test_private_ops` one of parts."""
     function = parse_function(GOOD)
     verify(function)
-    elsewhere = {module.__name__ for module in (signal_ops, tmem_chain_ops, pair_ops, private_ops)}
+    elsewhere = {module.__name__ for module in (signal_ops, tmem_chain_ops, pair_ops, private_ops, loop_claims)}
     others = {op for op in OPS.values() if op.__module__ in elsewhere}
     assert {type(op) for op in function.body.walk()} == set(OPS.values()) - others - {Relayout, Part, LaunchedBlocks}
 

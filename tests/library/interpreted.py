@@ -7,6 +7,7 @@ launch is another. `Array` has the methods of a PyTorch tensor that the function
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -71,6 +72,21 @@ class Array(np.ndarray):
     def new_zeros(self, shape: tuple[int, ...]) -> Array:
         return tensor(np.zeros(shape), self.dtype)
 
+    def permute(self, *axes: int) -> Any:
+        return self.transpose(axes)
+
+    def new_ones(self, shape: tuple[int, ...]) -> Array:
+        return tensor(np.ones(shape), self.dtype)
+
+    def new_full(self, shape: tuple[int, ...], value: float) -> Array:
+        return tensor(np.full(shape, value), self.dtype)
+
+    def int(self) -> Array:
+        return tensor(self, np.int32)
+
+    def float(self) -> Array:
+        return tensor(self, np.float32)
+
     def detach(self) -> Array:
         return self
 
@@ -118,7 +134,7 @@ class InterpretedOp:
         constants = declared.specialisation(known)
         self.calls.append(Call(self.path.stem, constants))
         outputs = {
-            argument.name: tensor(np.full(shape, np.nan), numpy_dtype(DTYPES[dtype]))
+            argument.name: tensor(np.full(shape, math.nan if DTYPES[dtype].is_float else -1), numpy_dtype(DTYPES[dtype]))
             for argument, (dtype, shape) in zip(declared.outputs, declared.shapes(declared.outputs, known), strict=True)
         }
         everything = {**arrays, **outputs}

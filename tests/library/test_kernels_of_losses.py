@@ -11,26 +11,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.campaign import first
-from tests.clean import check_clean
-from tests.library.prebuilt import FOLDER, SOURCE, entries, request, specialisations
-from tests.programs.machines import manifest
+from tests.library.emulated import check_emulated
+from tests.library.prebuilt import FOLDER, entries, request, specialisations
 from tilec.cli import commands
-from tilec.codegen import to_ptx
-from tilec.emulator import launch
-from tilec.frontend import load_kernel
-from tilec.interpreter import run
-from tilec.lowering import lower
-from tilec.passes.prover import positive_divisions, prove
-from tilec.passes.schedule import choose, prepare
-from tilec.project.trial.launches import Contract, random_tensors
 from tilec.project.trial.trial import trials
-from tilec.target.dtypes import DTYPES, numpy_dtype
-from tilec.target.schedule import merged
-from tilec.target.targets import MAIN_TARGETS
 
 HALF = 1 << 31
 WORDS = {"threshold": HALF, "scale": 2.0, "seed_low": 0xFFFFFFFF, "seed_high": 5, "offset_low": 7, "offset_high": 0xDEADBEEF}
@@ -80,38 +67,12 @@ def test_results_are_those_of_the_reference(kernel: str) -> None:
 @pytest.mark.parametrize("case", EMULATED, ids=_id)
 def test_the_emulator_agrees_with_the_interpreter(case: Any) -> None:
     entry, constants = case
-    assert MAIN_TARGETS[0].name == "sm_90a"
-    target, values = MAIN_TARGETS[0], dict(ODD_AND_EVEN[entry.name][0])
+    values = dict(ODD_AND_EVEN[entry.name][0])
     if constants.get("MULTIPLE") == NARROW:
         values["V"] -= 1
     if "D" in constants:
         values["D"] = constants["D"]
-    path = SOURCE / f"{entry.name}.py"
-    written = load_kernel(path, constants, root=SOURCE)
-    contract = Contract.of_function(written, prove(written))
-    overrides = merged(entry.overrides(constants), target)
-    schedule = choose(load_kernel(path, constants, root=SOURCE), target, overrides)
-    scheduled = load_kernel(path, constants, root=SOURCE)
-    positive = frozenset(op.operands[1] for op in positive_divisions(scheduled))
-    lowered = lower(prepare(scheduled, target, overrides, positive=positive), target, min_blocks=schedule.blocks)
-    described = manifest(written, lowered, target, schedule)
-    arrays: dict[str, Any] = {}
-    for spec in contract.tensors:
-        shape = tuple(dim.evaluate({name: int(value) for name, value in values.items()}) for dim in spec.dims)
-        flat = random_tensors(contract, values, 1)[spec.name]
-        arrays[spec.name] = flat.view(numpy_dtype(DTYPES[spec.dtype])).reshape(shape)
-    report = launch.emulate(to_ptx(lowered.mlir, target), described, arrays, values)
-    check_clean(report)
-    expected = {name: array.copy() for name, array in arrays.items()}
-    scalars = {spec.name: values[spec.name] for spec in contract.scalars}
-    run(written, expected, scalars, dims={name: int(value) for name, value in values.items() if name in written.dims})
-    for spec in contract.tensors:
-        if spec.access == "in":
-            continue
-        found = report.tensors[spec.name].astype(np.float64)
-        wanted = expected[spec.name].astype(np.float64)
-        relative = DTYPES[spec.dtype].tolerance
-        np.testing.assert_allclose(found, wanted, rtol=relative, atol=relative, err_msg=spec.name)
+    check_emulated(entry, constants, values)
 
 
 def test_rows_of_whole_vectors_are_moved_as_such(capsys: pytest.CaptureFixture[str]) -> None:

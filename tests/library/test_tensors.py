@@ -35,6 +35,12 @@ def _repeated(x: Any, *shape: int) -> Any:
     return np.broadcast_to(x, shape).view(Array)
 
 
+def _permuted(use: Any, at: Place) -> Any:
+    order, slots, _ = use.sort_by_expert(at(tensor([[1, 0], [0, 1], [1, 1]], np.int32)), 2)
+    rows = use.moe_permute(at(_random(0, 3, 9)), at(order), at(slots))
+    return use.moe_combine(at(rows), at(_random(1, 3, 2)), at(order), at(slots))
+
+
 Place = Callable[[Any], Any]
 CALLS: dict[str, Callable[[Any, Place], Any]] = {
     "softmax": lambda use, at: use.softmax(at(_random(0, 3, 40))),
@@ -46,6 +52,30 @@ CALLS: dict[str, Callable[[Any, Place], Any]] = {
     "swiglu": lambda use, at: use.swiglu(at(_random(0, 3, 7)), at(_random(1, 3, 7))),
     "gelu": lambda use, at: use.gelu(at(_random(0, 3, 7))),
     "dropout": lambda use, at: use.dropout(at(_random(0, 3, 7)), 0.5, 1),
+    "sort": lambda use, at: use.sort(at(_random(0, 3, 40))),
+    "long sort": lambda use, at: use.sort(at(_random(0, 1, 4104))),
+    "topk": lambda use, at: use.topk(at(_random(0, 3, 40)), 8),
+    "cumsum": lambda use, at: use.cumsum(at(_random(0, 3, 40))),
+    "long cumsum": lambda use, at: use.cumsum(at(_random(0, 1, 16400))),
+    "bincount": lambda use, at: use.bincount(at(tensor([1, 5, 2, 9, 1], np.int64)), 7),
+    "histogram": lambda use, at: use.histogram(at(_random(0, 3, 40)), 9, -1.0, 1.0),
+    "embedding": lambda use, at: use.embedding(at(tensor([1, 4, 0], np.int64)), at(_random(0, 5, 9))),
+    "embedding_bag": lambda use, at: use.embedding_bag(
+        at(tensor([1, 4, 0], np.int64)), at(_random(0, 5, 9)), at(tensor([0, 2], np.int64))
+    ),
+    "causal_conv1d": lambda use, at: use.causal_conv1d(at(_random(0, 2, 5, 3)), at(_random(1, 3, 4)), at(_random(2, 3))),
+    "selective_scan": lambda use, at: use.selective_scan(
+        *(at(_random(0, 2, 5, 3)) for _ in "ud"),
+        at(_random(1, 3, 4, dtype=np.float32)),
+        *(at(_random(2, 2, 5, 4)) for _ in "bc"),
+        at(_random(3, 3, dtype=np.float32)),
+    ),
+    "max_pool2d": lambda use, at: use.max_pool2d(at(_random(0, 2, 5, 7)), 2),
+    "avg_pool2d": lambda use, at: use.avg_pool2d(at(_random(0, 2, 5, 7)), 2),
+    "conv2d": lambda use, at: use.conv2d(at(_random(0, 2, 3, 5, 7)), at(_random(1, 4, 3, 3, 2)), at(_random(2, 4)), 2, 1),
+    "fft": lambda use, at: use.fft(at(_random(0, 2, 8, 2, dtype=np.float32))),
+    "moe_route": lambda use, at: use.moe_route(at(_random(0, 3, 9)), 2),
+    "moe_permute": lambda use, at: _permuted(use, at),
     "rope": lambda use, at: use.rope(at(_random(0, 2, 3, 2, 64)), *(at(_random(1, 3, 32, dtype=np.float32)) for _ in "cs")),
     "attention": lambda use, at: use.attention(*(at(_random(seed, 1, 5, 2, 64)) for seed in range(3)), causal=True),
 }

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Collection
 
+import fragment_machine
 import numpy as np
 from block_memory import SHARED, SPACE, BlockMemory
 from mlir_steps import (
@@ -192,6 +193,11 @@ class BlockMachine(BlockMemory):
             case "inline_asm" if "griddepcontrol" in step.text:
                 self.waited |= "griddepcontrol.wait" in step.text
                 return []
+            case "inline_asm" if "mma.sync" in step.text:
+                assert active.all()
+                return [fragment_machine.multiply(step.text, inputs)]  # pyright: ignore[reportReturnType]
+            case "inline_asm" if "cvt.rna.tf32" in step.text:
+                return [fragment_machine.to_tf32(inputs[0])]
             case "inline_asm" if "wgmma.mma_async" in step.text:
                 assert active.all()
                 return [self.warpgroups.start(step.text.split('"')[1], inputs)]  # pyright: ignore[reportReturnType]

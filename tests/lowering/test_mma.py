@@ -12,7 +12,7 @@ from tilec.ir.expr import sym
 from tilec.ir.layouts.layout import Layout, register_map
 from tilec.ir.ops import Mma
 from tilec.ir.ops.staging_ops import AsyncCopy
-from tilec.ir.types import DType, SharedType, TensorType, TileType, bf16, f32, i32, i64
+from tilec.ir.types import DType, SharedType, TensorType, TileType, bf16, f8e4m3, f32, i8, i32, i64
 from tilec.lowering import products, staging
 from tilec.lowering.context import storage
 from tilec.mlir import types as mlir
@@ -68,29 +68,40 @@ def names(values: list[SsaValue]) -> list[str]:
 
 
 @pytest.mark.parametrize("grid", [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(1, 4)], ids=str)
-@pytest.mark.parametrize("depth", [16, 48])
-def test_products_cover_the_tile_once(grid: WarpGrid, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, columns, single_warp = 64, 64, WarpGrid(1, 1)
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("dtype", [bf16, i8, f8e4m3, f32], ids=str)
+def test_products_cover_the_tile_once(dtype: DType, grid: WarpGrid, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, columns, single_warp, step = 64, 64, WarpGrid(1, 1), 32 // dtype.bytes
+    depth, sums = steps * step, i32 if dtype == i8 else f32
     values = [
-        Value(TileType(bf16, (rows, depth))),
-        Value(TileType(bf16, (depth, columns))),
-        Value(TileType(f32, (rows, columns))),
+        Value(TileType(dtype, (rows, depth))),
+        Value(TileType(dtype, (depth, columns))),
+        Value(TileType(sums, (rows, columns))),
     ]
     op = Mma(operands=values)
-    op.define(TileType(f32, (rows, columns)))
+    op.define(TileType(sums, (rows, columns)))
+    op.verify()
     layouts = (
-        mma_sync.operand_a(rows, depth, grid),
-        mma_sync.operand_b(depth, columns, grid),
+        mma_sync.operand_a(rows, depth, grid, dtype),
+        mma_sync.operand_b(depth, columns, grid, dtype),
         mma_sync.accumulator(rows, columns, grid),
     )
     fragments = (
-        mma_sync.operand_a(16, 16, single_warp),
-        mma_sync.operand_b(16, 8, single_warp),
+        mma_sync.operand_a(16, step, single_warp, dtype),
+        mma_sync.operand_b(step, 8, single_warp, dtype),
         mma_sync.accumulator(16, 8, single_warp),
     )
     multiplied: list[tuple[int, int, int]] = []
 
-    def multiply(out: object, a: list[SsaValue], b: list[SsaValue], c: list[SsaValue], dtype: DType) -> list[SsaValue]:
+    def words(out: object, registers: list[SsaValue], dtype: DType) -> list[SsaValue]:
+        count = 4 // dtype.bytes
+        groups = [registers[first : first + count] for first in range(0, len(registers), count)]
+        return [SsaValue(" ".join(value.name for value in group), mlir.i32) for group in groups]
+
+    def multiply(
+        out: object, a: list[SsaValue], b: list[SsaValue], c: list[SsaValue], dtype: DType, other: DType
+    ) -> list[SsaValue]:
+        assert (len(a), len(b), len(c)) == (4, 2, 4) and dtype == other
         a_origin = origin(layouts[0], names(a), fragments[0])
         b_origin = origin(layouts[1], names(b), fragments[1])
         c_origin = origin(layouts[2], names(c), fragments[2])
@@ -98,13 +109,14 @@ def test_products_cover_the_tile_once(grid: WarpGrid, depth: int, monkeypatch: p
         multiplied.append((*c_origin, a_origin[1]))
         return c
 
-    monkeypatch.setattr(mma_sync, "pack", lambda out, low, high, dtype: SsaValue(f"{low.name} {high.name}", mlir.i32))
+    monkeypatch.setattr(mma_sync, "words", words)
     monkeypatch.setattr(mma_sync, "multiply", multiply)
     context = Context(32 * grid.count)
+    context.multiplies_f8 = True
     for value, layout in zip(values, layouts, strict=True):
         context.assign(value, [SsaValue(str(i), storage(value.tile.dtype)) for i in range(layout.num_registers)])
     products.lower_mma(context, op)
-    expected = (rows // grid.rows // 16) * (columns // grid.columns // 8) * (depth // 16)
+    expected = (rows // grid.rows // 16) * (columns // grid.columns // 8) * steps
     assert len(multiplied) == len(set(multiplied)) == expected
     assert context.registers(op.result) == context.registers(values[2])
 

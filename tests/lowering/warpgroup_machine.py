@@ -9,13 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from mlir_steps import Array
 from numpy.typing import NDArray
 
-ELEMENTS = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
+ELEMENTS = {
+    "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "e5m2": np.dtype(ml_dtypes.float8_e5m2), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
+}  # fmt: skip
+MODIFIERS = {"bf16": ", 1, 1, 0, 0", "f16": ", 1, 1, 0, 0", "e4m3": ", 1, 1", "e5m2": ", 1, 1", "s8": "", "u8": ""}
+"""What follows the operands of a product of two K-major matrices."""
 Read = Callable[[NDArray[np.int64]], Array]
 """Bytes of shared memory at the given addresses, checked for hazards."""
 
@@ -34,7 +40,10 @@ class Warpgroups:
         """Executes the statements of one text; accumulators come first among the operands. The results are NaN until waited
         for."""
         count = len(operands) - 2
-        results = [np.full(self.threads, np.nan, np.float32) for _ in range(count)]
+        integers = ".s32." in text
+        results: list[Array] = [
+            np.full(self.threads, -99 if integers else np.nan, np.int32 if integers else np.float32) for _ in range(count)
+        ]
         registers: dict[str, Array] = {f"${2 * count + i}": operands[count + i].astype(np.int64) for i in range(2)}
         state: dict[int, Array] = {}
         self.group.append(lambda: state.update({i: operands[i].copy() for i in range(count)}))
@@ -53,17 +62,16 @@ class Warpgroups:
                 self.groups.append(self.group)
                 self.group = []
             else:
-                instruction = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(\w+)\.(\w+)", name)
+                instruction = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(f32|s32)\.(\w+)\.(\w+)", name)
                 assert instruction and self.fenced, statement
-                operand_match = re.fullmatch(r"\{(.*)\}, (\w+), (\w+), p, 1, 1, 0, 0", operand_text)
-                assert operand_match and instruction[2] == instruction[3], statement
+                kinds = instruction[4], instruction[5]
+                operand_match = re.fullmatch(r"\{(.*)\}, (\w+), (\w+), p" + MODIFIERS[kinds[0]], operand_text)
+                assert operand_match and MODIFIERS[kinds[0]] == MODIFIERS[kinds[1]], statement
+                assert int(instruction[2]) * ELEMENTS[kinds[0]].itemsize == 32 and integers == (instruction[3] == "s32")
                 accumulators = [int(argument.strip(" $")) for argument in operand_match[1].split(",")]
                 assert len(accumulators) == int(instruction[1]) // 2
-                self.group.append(
-                    self._product(
-                        state, accumulators, registers[operand_match[2]], registers[operand_match[3]], ELEMENTS[instruction[2]]
-                    )
-                )
+                matrices = registers[operand_match[2]], registers[operand_match[3]]
+                self.group.append(self._product(state, accumulators, *matrices, (ELEMENTS[kinds[0]], ELEMENTS[kinds[1]])))
         self.groups[-1].append(lambda: [results[i].__setitem__(slice(None), state[i]) for i in range(count)] and None)
         return results
 
@@ -74,7 +82,7 @@ class Warpgroups:
                 run()
 
     def _product(
-        self, state: dict[int, Array], accumulators: list[int], a: Array, b: Array, element: np.dtype
+        self, state: dict[int, Array], accumulators: list[int], a: Array, b: Array, elements: tuple[np.dtype, np.dtype]
     ) -> Callable[[], None]:
         columns = 2 * len(accumulators)
         lane, warp = np.arange(128) % 32, np.arange(128) // 32
@@ -82,17 +90,20 @@ class Warpgroups:
         def run() -> None:
             for first in range(0, self.threads, 128):
                 group_threads = slice(first, first + 128)
-                left, right = self._matrix(a[group_threads], 64, element), self._matrix(b[group_threads], columns, element)
+                left = self._matrix(a[group_threads], 64, elements[0])
+                right = self._matrix(b[group_threads], columns, elements[1])
                 product = left.astype(np.float64) @ right.astype(np.float64).T
                 for i, accumulator in enumerate(accumulators):
                     row = 16 * warp + lane // 4 + (8 if i % 4 >= 2 else 0)
                     column = 8 * (i // 4) + 2 * (lane % 4) + i % 2
-                    state[accumulator][group_threads] += product[row, column].astype(np.float32)
+                    sums: Any = state[accumulator]
+                    terms: Any = product[row, column].astype(np.int64 if sums.dtype.kind == "i" else np.float32)
+                    sums[group_threads] = (sums[group_threads] + terms).astype(sums.dtype)
 
         return run
 
     def _matrix(self, descriptors: Array, rows: int, element: np.dtype) -> Array:
-        """Rows of 16 elements at a descriptor that all threads of the warpgroup share (PTX ISA, "Matrix Descriptor Format")."""
+        """Rows of 32 bytes at a descriptor that all threads of the warpgroup share (PTX ISA, "Matrix Descriptor Format")."""
         (descriptor,) = {int(value) & (1 << 64) - 1 for value in descriptors}
         assert descriptor >> 62 == 1 and not descriptor >> 49 & 7, "the 128-byte swizzle from a multiple of 1024 bytes"
         start, stride = (descriptor & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4

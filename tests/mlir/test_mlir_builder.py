@@ -211,6 +211,7 @@ def test_every_operation_is_accepted_by_the_rule_and_by_mlir() -> None:
         "at_line",
         "replicated",
         "converts_f8",
+        "multiplies_f8",
     }
     assert not methods - called
 

@@ -36,7 +36,7 @@ class Launch:
 
 
 class Kernels(Protocol):
-    """A folder of kernels, with the specialisations and launches at which their mutants are judged."""
+    """A folder of kernels, with the specialisations and launches at which their mutants are checked."""
 
     @property
     def folder(self) -> Path: ...

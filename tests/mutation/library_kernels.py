@@ -1,4 +1,4 @@
-"""Where mutants of the library's kernels are judged: at small launches that their own contract allows, past edges of tiles."""
+"""Where mutants of the library's kernels are checked: at small launches that their own contract allows, past edges of tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where mutants of the shipped kernels are judged: at the launches of `tests.shipped_launches`."""
+"""Where mutants of the shipped kernels are checked: at the launches of `tests.shipped_launches`."""
 
 from __future__ import annotations
 

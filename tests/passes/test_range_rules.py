@@ -75,6 +75,8 @@ def cases(opcode: str) -> Iterator[Op]:
             case "butterfly":
                 four = TileType(dtype, (EXTENT + 1,))
                 yield from (with_operands(ops.Butterfly(axis=0, mask=mask), four, four) for mask in (1, 2, 3))
+            case "take":
+                yield with_operands(ops.Take(axis=0), tile, TileType(dtype, (EXTENT + 1,)), TileType(i32, (EXTENT,)))
             case "broadcast":
                 yield with_operands(ops.Broadcast(), TileType(dtype, (EXTENT, EXTENT)), matrix)
             case "iota":

@@ -18,7 +18,7 @@ from tilec.ir.core import Block, Function, Resident, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.staging_ops import AsyncCopy, GroupProduct, WaitMma
-from tilec.ir.types import DType, TileType, bf16, f16, f32, i32
+from tilec.ir.types import DType, TileType, bf16, f8e4m3, f16, f32, i32
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.choose import _stages  # pyright: ignore[reportPrivateUsage]
 from tilec.passes.schedule.launch_overlap import dependency_wait
@@ -147,7 +147,12 @@ def test_more_accumulators_fit_only_if_the_producer_gives_up_registers() -> None
 
 @pytest.mark.parametrize(
     ("dtype", "depth", "hint"),
-    [(bf16, 8, "multiples of 16"), (f16, 24, "multiples of 16"), (f32, 16, "convert the operands"), (f32, 8, "convert the")],
+    [
+        (bf16, 8, "a multiple of 16"),
+        (f16, 24, "a multiple of 16"),
+        (f32, 12, "a multiple of 8"),
+        (f8e4m3, 48, "a multiple of 32"),
+    ],
     ids=str,
 )
 def test_a_product_that_no_instruction_makes_is_refused_with_the_change_that_helps(dtype: DType, depth: int, hint: str) -> None:

@@ -199,8 +199,7 @@ def _loop(d: Draft) -> None:
         Variable(d.let(v.dtype, v.shape, f"where({trip_count} > 7, {v.name}, {v.name})"), v.dtype, v.shape) for v in carried
     ]
     turn = d.name("turn")
-    d.line(f"for {turn} in range({d.r.choice([trip_count, trip_count, f'{trip_count} - 1', '2'])}):")
-    d.depth += 1
+    _header(d, turn, d.r.choice([trip_count, trip_count, f"{trip_count} - 1", "2"]))
     _exit(d, turn)
     for v in carried_copies or [None]:
         if v is None:
@@ -210,6 +209,20 @@ def _loop(d: Draft) -> None:
     d.depth -= 1
     d.tiles.scope = scope_before + carried_copies
     d.parts.add("loop")
+
+
+def _header(d: Draft, turn: str, stop: str) -> None:
+    """The start of a loop, as a `while` now and then, by numbers of its own."""
+    if random.Random(f"while {d.count} {d.body[-1]}").random() > 0.2:
+        d.line(f"for {turn} in range({stop}):")
+        d.depth += 1
+        return
+    d.line(f"{turn} = i32(-1)")
+    d.line(f"while {turn} < {stop} - 1:")
+    d.depth += 1
+    d.line(f"invariant(-1 <= {turn})")
+    d.line(f"{turn} = {turn} + 1")
+    d.parts.add("while")
 
 
 def _exit(d: Draft, turn: str) -> None:
@@ -306,18 +319,27 @@ def _product(d: Draft) -> None:
         rows, columns, inner = d.r.choice([16, 48, 96]), d.r.choice([8, 24, 40]), d.r.choice([48, 80])
     steps = d.r.choice([1, 2, 3])
     access = d.r.choice(["In", "In", "InOut"])
-    a, w = d.tensor(access, dtype, "N", rows, inner * steps), d.tensor("In", dtype, inner * steps, columns)
+    other, sums = dtype, "f32"
+    r = random.Random(f"narrow product {d.count} {len(d.body)} {rows} {inner}")
+    if r.random() < 0.5:  # by numbers of its own: the programs without one stay as they were
+        dtype, other = r.choice([("i8", "i8"), ("i8", "u8"), ("f8e4m3", "f8e4m3"), ("f8e5m2", "f8e4m3"), ("f32", "f32")])
+        inner = max(1, inner // 32) * 32
+        sums = "i32" if dtype == "i8" else "f32"
+        d.parts.add(f"mma of {dtype}")
+    a, w = d.tensor(access, dtype, "N", rows, inner * steps), d.tensor("In", other, inner * steps, columns)
     d.parts.add("mma")
-    d.small |= {a, w}
-    d.line(f"acc = zeros(({rows}, {columns}), f32)")
+    d.small |= {a, w} if sums == "f32" else set()
+    d.line(f"acc = zeros(({rows}, {columns}), {sums})")
     d.line(f"for k in range({steps}):")
     d.line(f"    left = load({a}, (b, 0, k), shape=(1, {rows}, {inner})).reshape(({rows}, {inner}))")
     if d.r.random() < 0.3:
         d.line("    left = left + left")
-    d.line(f"    acc = mma(left, load({w}, (k, 0), shape=({inner}, {columns})), acc)")
+    tf32 = ", tf32=True" if dtype == "f32" else ""
+    d.line(f"    acc = mma(left, load({w}, (k, 0), shape=({inner}, {columns})), acc{tf32})")
     if access == "InOut" and d.r.random() < 0.7:
-        d.line(f"    store({a}, (b, 0, k), maximum(minimum(left, 2.0), -1.0).reshape((1, {rows}, {inner})))")
-    d.tiles.scope.append(Variable("acc", "f32", (rows, columns)))
+        low, high = ("-1", "2") if sums == "i32" else ("-1.0", "2.0")
+        d.line(f"    store({a}, (b, 0, k), maximum(minimum(left, {high}), {low}).reshape((1, {rows}, {inner})))")
+    d.tiles.scope.append(Variable("acc", sums, (rows, columns)))
 
 
 STEPS: list[Callable[[Draft], None]] = [

@@ -6,12 +6,13 @@ import pytest
 
 from tests.programs.generate import Program
 from tests.programs.machines import examine, load, lowered
+from tilec.ir.facts.loop_exits import exit_condition
 from tilec.ir.ops import For
-from tilec.lowering.loop_exits import exit_condition
 from tilec.target.targets import MAIN_TARGETS, SM_90A
 
 IMPORTS = """import tilec
-from tilec import Dim, In, InOut, Out, bf16, bid, cdiv, f32, grid, i32, load, max, minimum, mma, store, sum, zeros
+from tilec import Dim, In, InOut, Out, bf16, bid, cdiv, decreases, f32, grid, i32, invariant, load, max, minimum, mma, store
+from tilec import sum, where, zeros
 class N(Dim): "rows"
 class K(Dim): "depth"
 @tilec.kernel
@@ -67,6 +68,52 @@ KERNELS = {
         if count < j:
             break
         store(out, (bid(0), j), v + count)
+""",
+    "a search by halves": """
+    x: In[i32, N, 64], out: Out[i32, N], a: i32):
+    grid(N)
+    low, high = i32(0), i32(64)
+    while low < high:
+        invariant(0 <= low, low <= high, high <= 64)
+        middle = (low + high) // 2
+        if load(x, (bid(0), middle)) < a:
+            low = middle + 1
+        else:
+            high = middle
+    store(out, bid(0), low)
+""",
+    "tiles until their sum is large, in a while": """
+    x: In[f32, N, 512], out: Out[f32, N, 64], a: i32):
+    grid(N)
+    j, total = i32(0), zeros((1, 64), f32)
+    while j < 8 and sum(total) < f32(a):
+        invariant(0 <= j, j <= 8)
+        v = load(x, (bid(0), j), shape=(1, 64))
+        j = j + 1
+        if sum(v) < 0.0:
+            continue
+        total = total + where(v > 0.0, v, 0.0)
+        if max(v) > 2.5:
+            break
+    store(out, (bid(0), 0), total)
+""",
+    "a while with a loop in it": """
+    x: In[i32, N, 64], out: Out[i32, N], a: i32):
+    grid(N)
+    s, pairs = i32(0), i32(0)
+    while s < 16:
+        invariant(0 <= s, s <= 16, 0 <= pairs, pairs <= 16 * s)
+        decreases(16 - s)
+        t = i32(0)
+        while t < s:
+            invariant(0 <= t, t <= s)
+            if load(x, (bid(0), t)) > a and load(x, (bid(0), t)) < load(x, (bid(0), s)):
+                break
+            t = t + 1
+        if t < s:
+            pairs = pairs + 1
+        s = s + 1
+    store(out, bid(0), pairs)
 """,
     "a tile function that leaves, and an early return": """
     x: In[i32, N, 64], out: InOut[i32, N], a: i32):

@@ -12,7 +12,7 @@ from itertools import product
 from tests.soundness import floats
 from tilec.ir import ops
 from tilec.ir.core import Op
-from tilec.ir.types import DType
+from tilec.ir.types import DType, f32
 
 Number = int | float
 Tile = list[Number]
@@ -76,6 +76,8 @@ def evaluate(op: Op, operands: list[Tile]) -> Tile:
             return _permute(op, operands[0])
         case ops.Butterfly():
             return _butterfly(op, operands[0])
+        case ops.Take():
+            return _take(op, *operands)
         case ops.Reduce():
             return _reduce(op, operands[0])
         case ops.Mma():
@@ -157,6 +159,16 @@ def _butterfly(op: ops.Butterfly, tile: Tile) -> Tile:
     return [tile[_at(shape, tuple(partner))] for partner in partners]
 
 
+def _take(op: ops.Take, tile: Tile, indices: Tile) -> Tile:
+    """An index outside of the axis counts as the last position."""
+    shape = op.operands[0].tile.shape
+    found: Tile = []
+    for position, index in zip(product(*map(range, op.result.tile.shape)), indices, strict=True):
+        place = int(index) if 0 <= index < shape[op.axis] else shape[op.axis] - 1
+        found.append(tile[_at(shape, (*position[: op.axis], place, *position[op.axis + 1 :]))])
+    return found
+
+
 def _reduce(op: ops.Reduce, tile: Tile) -> Tile:
     shape, axis, dtype = op.operands[0].tile.shape, op.axis, op.operands[0].tile.dtype
     columns = (
@@ -202,6 +214,11 @@ def _mma(op: Op, left: Tile, right: Tile, acc: Tile) -> Tile:
     for row, column in product(range(rows), range(columns)):
         total = acc[row * columns + column]
         for k in range(inner):
-            total = floats.to_f32(total + left[row * inner + k] * right[k * columns + column])
+            a, b = left[row * inner + k], right[k * columns + column]
+            if op.operands[0].tile.dtype == f32:
+                a, b = floats.to_tf32(a), floats.to_tf32(b)
+            total += a * b
+            if op.result.tile.dtype == f32:
+                total = floats.to_f32(total)
         result.append(total)
     return result

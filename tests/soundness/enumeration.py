@@ -1,11 +1,12 @@
 """The prover's oracle: runs every block, iteration and element of one concrete launch and reports faults.
 
 It shares no code with the analyses or the interpreter: plain loops over plain integers and floats. A fault is one of bounds (an
-access is out of bounds), race (two blocks access an element and one writes it), once (an `Out` element is written twice in a
-block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no block), wrap (index
-arithmetic overflows its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch` element is read before its
-block wrote it), address (two elements of a strided tensor share memory). Large launches can be sampled: `only` selects blocks,
-and loops keep the ends. Values that no index, bound or condition depends on are not computed.
+access, or an index of `take`, is out of bounds), race (two blocks access an element and one writes it), once (an `Out` element
+is written twice in a block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no
+block), wrap (index arithmetic overflows its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch`
+element is read before its block wrote it), address (two elements of a strided tensor share memory), invariant (one is false),
+progress (the number of a `while` is not positive or does not fall). Large launches can be sampled: `only` selects blocks, and
+loops keep the ends. Values that no index, bound or condition depends on are not computed.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ def deciding_values(function: Function) -> set[Value]:
         if isinstance(op, ops.For):
             found.update(op.operands[:3])
         elif isinstance(op, ops.If):
+            found.add(op.operands[0])
+        elif isinstance(op, ops.Take):
+            found.add(op.operands[1])
+        elif isinstance(op, ops.Invariant | ops.Decreases):
             found.add(op.operands[0])
         elif getattr(op, "unsafe", None) is None:
             found.update(_index_operands(op))
@@ -149,6 +154,7 @@ class Launch:
         self.block: Place = ()
         self.written_by_block: dict[str, set[Element]] = {}
         self.values: dict[Value, Tile] = {}
+        self.numbers: dict[int, int] = {}
 
     def run(self) -> list[Fault]:
         """All faults, at most one per kind and operation."""
@@ -209,7 +215,11 @@ class Launch:
                 self.values[op.result] = [self.grid[op.axis]]
             elif isinstance(op, ops.DimValue):
                 self.values[op.result] = [self.sizes[op.symbol]]
+            elif isinstance(op, ops.Invariant | ops.Decreases):
+                self._claim(op)
             elif not isinstance(op, ops.Yield):
+                if isinstance(op, ops.Take):
+                    self._take(op)
                 self._compute(op)
 
     def _bind(self, targets: list[Value], sources: list[Value]) -> None:
@@ -236,6 +246,24 @@ class Launch:
                 self._fault("wrap", op)
             computed = wrapped_values
         self.values[result] = computed
+
+    def _claim(self, op: ops.Invariant | ops.Decreases) -> None:
+        number = self._scalar(op.operands[0])
+        if isinstance(op, ops.Invariant):
+            if not number:
+                self._fault("invariant", op)
+        elif op.place == "start":
+            self.numbers[op.number] = number
+            if number < 1:
+                self._fault("progress", op)
+        elif number >= self.numbers[op.number]:
+            self._fault("progress", op)
+
+    def _take(self, op: ops.Take) -> None:
+        source, indices = op.operands
+        extent = source.tile.shape[op.axis]
+        if not all(0 <= index < extent for index in self.values[indices]):
+            self._fault("bounds", op)
 
     def _loop(self, op: ops.For) -> None:
         lower, upper, step = (self._scalar(value) for value in op.operands[:3])

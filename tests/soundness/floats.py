@@ -31,6 +31,14 @@ def to_f32(value: float) -> float:
         return math.copysign(INF, value)
 
 
+def to_tf32(value: float) -> float:
+    """The nearest number of 11 significant bits, ties away from zero, with the exponents of f32."""
+    if not math.isfinite(value) or value == 0:
+        return value
+    unit = 2.0 ** max(math.frexp(value)[1] - 11, -136)
+    return math.copysign(to_f32(math.floor(abs(value) / unit + 0.5) * unit), value)
+
+
 def _to_bf16(value: float) -> float:
     if value != value or value in (INF, -INF):
         return value

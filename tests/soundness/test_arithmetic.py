@@ -114,3 +114,21 @@ def test_rounding_is_numpys(name: str) -> None:
     for _ in range(2000):
         integer = r.getrandbits(63) >> r.randint(0, 62)
         assert floats.from_int(integer, DTYPES["f32"]) == float(np.int64(integer).astype(np.float32)), integer
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "out", "a", "b", "acc", "expected"),
+    [("i8", "u8", "i32", -128, 255, -(2**31), 2**31 - 128 * 255), ("i8", "i8", "i32", 127, 127, 5, 127 * 127 + 5),
+     ("f32", "f32", "f32", 1 + 2.0**-11, 1.0, 0.0, 1 + 2.0**-10), ("f32", "f32", "f32", 1 + 2.0**-12, 1.0, 0.0, 1.0),
+     ("f32", "f32", "f32", -(1 + 2.0**-11), 1.0, 0.0, -(1 + 2.0**-10)), ("f8e4m3", "f8e5m2", "f32", 448.0, 1.75, 1.0, 785.0)],
+)  # fmt: skip
+def test_products_at_their_edges(
+    left: str, right: str, out: str, a: float, b: float, acc: float, expected: float
+) -> None:  # fmt: skip
+    """Integers wrap, and f32 is rounded to tf32, halves away from zero."""
+    values = [Value(TileType(DTYPES[name], (1, 1))) for name in (left, right, out)]
+    op = ops.Mma(operands=values)
+    op.define(TileType(DTYPES[out], (1, 1)))
+    op.verify()
+    (found,) = evaluate(op, [[a], [b], [acc]])
+    assert (wrapped(int(found), DTYPES[out]) if out == "i32" else found) == expected

@@ -12,7 +12,7 @@ import random
 import re
 
 from tests.programs.typed_tiles import FLOATS, INTEGERS, Shape
-from tests.soundness.bounded import Ranged
+from tests.soundness.bounded import Bounded, Ranged
 from tests.soundness.sketch import Sketch, WideKernel
 from tests.soundness.wide_accesses import access
 
@@ -24,6 +24,7 @@ def wide(r: random.Random) -> WideKernel:
     width = r.choice([2, 4, 4, 8])
     for _ in range(r.choice([1, 2, 2])):
         r.choice([_data_scalar, _data_scalar, _ranged_scalar, _data_tile, _condition, _scalar])(s, width)
+    _words(s, width)
     body_part = r.choice([_straight, _straight, _looped, _branched, _with_function])
     body_part(s, width)
     _cover(s)
@@ -117,6 +118,54 @@ def _scalar(s: Sketch, width: int) -> None:
     else:
         s.bounded.data.append((name, dtype, ()))
     s.parts.append("scalar")
+
+
+def _words(s: Sketch, width: int) -> None:
+    """A `take`, or a loop with claims, now and then, by numbers of its own: the kernels without one stay as they were."""
+    r = random.Random(f"words {len(s.body)} {s.body[-1]} {s.parameters}")
+    roll = r.random()
+    if roll < 0.2:
+        _taken(s, r, width)
+    elif roll < 0.4:
+        _counted(s, r)
+
+
+def _taken(s: Sketch, r: random.Random, width: int) -> None:
+    """An index tile whose elements are taken from another one, at positions within it."""
+    own = Bounded(r, list(s.bounded.scope), list(s.bounded.data), list(s.bounded.conditions))
+    places = own.cast(own.expression((width,), 2), "i32")
+    if places.low < 0 or places.high > 63:
+        places = Ranged(f"(({places.text}) % {width})", "i32", (width,), 0, width - 1)
+    extent = r.choice([places.high + 1, places.high + 2])
+    value = own.expression((extent,), 1)
+    s.assign(Ranged(f"take({value.text}, {places.text}, 0)", value.dtype, (width,), value.low, value.high), "k")
+    s.bounded.scope += s.bounded.scope[-1:] * 2
+    s.parts.append("take")
+
+
+def _counted(s: Sketch, r: random.Random) -> None:
+    """A count that a loop carries and its invariants bound."""
+    count, limit = s.name("c"), r.randint(1, 5)
+    ranged = [v for v in s.bounded.scope if v.shape == () and v.dtype == "i32" and 0 <= v.low <= v.high < 50]
+    bound = r.choice(ranged) if ranged and r.random() < 0.6 else Ranged(str(limit), "i32", (), limit, limit)
+    stop = [*s.bounded.conditions, f"{count} == {r.randint(0, 4)}", f"{count} > b"]
+    s.line(f"{count} = i32(0)")
+    if r.random() < 0.5:
+        s.line(f"while {count} < {bound.text}:")
+        s.line(f"    invariant(0 <= {count}, {count} <= {bound.text})")
+        s.line(f"    decreases({bound.text} - {count})")
+        if r.random() < 0.6:
+            s.line(f"    if {r.choice(stop)}:")
+            s.line("        break")
+        s.line(f"    {count} = {count} + 1")
+    else:
+        s.line(f"for n in range({bound.text}):")
+        s.line(f"    invariant(0 <= {count}, {count} <= n)")
+        s.line(f"    if {r.choice([*stop, 'n % 2 == 0'])}:")
+        s.line(f"        {r.choice([f'{count} = {count} + 1', 'continue', 'break'])}")
+        s.line(f"    {count} = {count} + 1" if s.body[-1].strip() in ("continue", "break") else "    pass")
+    s.bounded.scope += [Ranged(count, "i32", (), 0, bound.high)] * 2
+    s.parts.append("claims")
 
 
 def _straight(s: Sketch, width: int) -> None:

@@ -14,7 +14,7 @@ from tests.programs.typed_tiles import BITS, FLOATS, INTEGERS, Shape, Tiles, Var
 SHAPES: tuple[Shape, ...] = ((64,), (8, 16), (3, 32), (2, 4, 8), (128, 2), (256,))
 WORDS = (
     "butterfly(", "flip(", "sort(", "argsort(", "topk(", "cumsum(", "cumprod(", "cummax(", "cummin(", "scan(", "reverse=True",
-    "exclusive=True", "descending=True",
+    "take(", "exclusive=True", "descending=True",
 )  # fmt: skip
 FUNCTIONS = """@tilec.function
 def later(before, after):
@@ -38,7 +38,17 @@ class Moves(Tiles):
         if depth <= 0 or not axes or dtype not in INTEGERS + FLOATS or self.r.random() > 1 / 3:
             return Tiles.expression(self, dtype, shape, depth)
         axis = self.r.choice(axes)
-        return self._reordered(dtype, shape, axis, depth) or self._accumulated(dtype, shape, axis, depth)
+        return self._taken(self._reordered(dtype, shape, axis, depth) or self._accumulated(dtype, shape, axis, depth), shape)
+
+    def _taken(self, text: str, shape: Shape) -> str:
+        """Elements of it at other positions now and then, by numbers of its own: the programs without stay what they were."""
+        own = random.Random(f"take {text}")
+        if own.random() > 0.15:
+            return text
+        axis = own.randrange(len(shape))
+        extent, along = shape[axis], tuple(n if k == axis else 1 for k, n in enumerate(shape))
+        places = f"((arange({extent}) * {own.randrange(extent)} + {own.randrange(extent)}) % {extent}).reshape({along})"
+        return f"tilec.take({text}, {places}, {axis})"
 
     def _reordered(self, dtype: str, shape: Shape, axis: int, depth: int) -> str | None:
         """The same elements in another order, or positions."""

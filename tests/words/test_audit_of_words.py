@@ -22,6 +22,8 @@ INDICES = {
     "bits of a float": "tl.gather(b_, tl.bitcast(b, tl.i32) & 31)",
     "bits of an integer": "tl.gather(b_, tl.bitcast(a & 31, tl.i32))",
     "other positions": "tl.gather(b_, tl.butterfly(tl.bitcast(a & 31, tl.i32), 0, 5))",
+    "taken integers": "tl.gather(b_, tl.take(tl.bitcast(a & 31, tl.i32), tl.bitcast(a & 31, tl.i32), 0))",
+    "taken elements": "tl.take(b, tl.bitcast(a & 31, tl.i32), 0)",
     "sorted integers": "tl.gather(b_, tl.sort(tl.bitcast(a & 31, tl.i32), 0))",
 }
 
@@ -63,7 +65,8 @@ def test_an_index_is_inside_and_a_larger_one_is_not_confirmed(
     ("index", "old", "new"),
     [("tl.butterfly(tl.arange(64) & 63, 0, 5)", "{value = 63}", "{value = 62}"),
      ("tl.sort((a, tl.arange(64) & 63), 0)[1]", "{value = 63}", "{value = 62}"),
-     ("tl.argsort(a, 0) + 0", "{value = 0}", "{value = 1}")],
+     ("tl.argsort(a, 0) + 0", "{value = 0}", "{value = 1}"),
+     ("tl.take(tl.arange(64) & 63, 63 - tl.arange(64), 0)", "{value = 63}", "{value = 62}")],
 )  # fmt: skip
 def test_reordered_positions_are_distinct_and_no_others(
     index: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

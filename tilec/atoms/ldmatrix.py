@@ -1,12 +1,16 @@
-"""Loads operands of `mma.sync` from shared memory, up to four 8 x 8 matrices at once (PTX ISA, `ldmatrix`). Available on every
-target."""
+"""Loads operands of `mma.sync` from shared memory, up to four matrices of 8 rows of 16 bytes at once (PTX ISA, `ldmatrix`).
+Available on every target.
+
+A lane gets the 32-bit word `lane % 4` of row `lane // 4`, which is what fragments take of rows along K, whatever the elements'
+width. Only elements of 16 bits can be transposed on the way.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.types import SharedType
+from tilec.ir.types import DType, SharedType
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, i32
 
@@ -22,10 +26,15 @@ class LaneOrigins:
     trans: bool
 
 
+def loads(layout: Layout, dtype: DType, transposed: bool) -> bool:
+    """Whether `load_matrices` can load an operand: its rows in the buffer are along K, or its elements have 16 bits."""
+    return dtype.bits == 16 or layout.registers[0].axis == (0 if transposed else 1)
+
+
 def lane_origins(layout: Layout, transposed: bool) -> LaneOrigins:
     """The matrix addressing of an operand layout; origins are (row, column) in the buffer, so swapped if `transposed`."""
     pair_axis = layout.registers[0].axis
-    count = layout.num_registers // 2
+    count = layout.num_registers // layout.registers[0].extent
     origins = [_matrix_origin(layout, i, 0, transposed) for i in range(count)]
     contiguous_axis = 0 if transposed else 1
     trans = pair_axis != contiguous_axis
@@ -36,7 +45,7 @@ def lane_origins(layout: Layout, transposed: bool) -> LaneOrigins:
 
 
 def _matrix_origin(layout: Layout, matrix: int, warp: int, transposed: bool) -> tuple[int, int]:
-    row, column = layout.coordinates(2 * matrix, 0, warp)
+    row, column = layout.coordinates(layout.registers[0].extent * matrix, 0, warp)
     return (column, row) if transposed else (row, column)
 
 
@@ -56,7 +65,7 @@ def load_matrices(
 ) -> list[SsaValue]:
     """Load the operand at (row, column) `origin` of the tile from the stage at shared pointer `stage`.
 
-    Returns one i32 per two registers of the layout, in order. `lane` and `warp` are i32.
+    Returns one i32 per word of the layout's registers, in order. `lane` and `warp` are i32.
     """
     pattern = lane_origins(layout, transposed)
     start = (origin[1], origin[0]) if transposed else origin
@@ -73,11 +82,12 @@ def load_matrices(
     row_pointer = out.offset(stage, out.mul(row, type.pitch))
     reach = _reach(layout, pattern, transposed)
     registers: list[SsaValue] = []
-    for group in range(0, layout.num_registers // 2, pattern.width):
+    chunk_shift = (16 // type.dtype.bytes).bit_length() - 1
+    for group in range(0, layout.num_registers // layout.registers[0].extent, pattern.width):
         fixed_row, fixed_column = _matrix_origin(layout, group, 0, transposed)
         atom, first = divmod(start[1] + fixed_column, type.width)
         inside = type.swizzle_atoms == 1 or first + reach < type.width
-        chunk = out.lshr(out.add(column, first if inside else start[1] + fixed_column), 3)
+        chunk = out.lshr(out.add(column, first if inside else start[1] + fixed_column), chunk_shift)
         pointer = row_pointer
         if inside:
             pointer = out.offset(pointer, atom * type.atom_bytes) if atom else pointer

@@ -57,10 +57,11 @@ class RegisterAtom(Atom, Protocol):
         tiles: int,
         columns: int,
         depth: int,
-        dtype: DType,
+        dtypes: tuple[DType, DType],
         zero_init: bool,
     ) -> list[SsaValue]:
-        """Start the product of an issuer's `tiles` instructions along M; the accumulators that it will have written."""
+        """Start the product of an issuer's `tiles` instructions along M, of operands of `dtypes`; the accumulators that it will
+        have written."""
         ...
 
     def wait(self, out: Builder, accumulators: list[SsaValue], pending: int, before: list[SsaValue]) -> list[SsaValue]:

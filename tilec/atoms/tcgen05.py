@@ -24,7 +24,7 @@ from tilec.target.families import TCGEN05
 
 FAMILY: Final = TCGEN05
 K: Final = FAMILY.shape.depth
-"""Depth of one instruction: 32 bytes of an operand's row."""
+"""Depth of one instruction of 16-bit elements: 32 bytes of an operand's row."""
 LEAST_ROWS: Final = FAMILY.shape.rows
 """The smaller M of an instruction; the larger one is `TMEM_LANES`."""
 WARP_LANES: Final = 32
@@ -35,9 +35,10 @@ LOAD_COLUMNS: Final = 8
 """Columns of the smallest load of 256 bits a lane."""
 VERSION: Final = 1 << 46
 """The field that distinguishes a descriptor of shared memory from that of `wgmma` (PTX ISA, "Shared memory descriptor")."""
-_FORMATS: Final = {"f16": 0, "bf16": 1}
-"""Formats of A and B in an instruction descriptor (PTX ISA, "Instruction descriptor")."""
+_FORMATS: Final = {"f16": 0, "bf16": 1} | {"e4m3": 0, "e5m2": 1} | {"u8": 0, "s8": 1}
+"""Formats of A and B, by `DType.matrix`, in an instruction descriptor (PTX ISA, "Instruction descriptor")."""
 _RESULT_F32: Final = 1 << 4
+_RESULT_S32: Final = 2 << 4
 LANE_SHIFT: Final = 16
 """The lane in an address of tensor memory."""
 AFTER: Final = "tcgen05.fence::after_thread_sync;"
@@ -88,10 +89,17 @@ def descriptor(out: Builder, stage: SsaValue, mn_stride: int = 0) -> SsaValue:
     return matrix_descriptor(out, stage, fields(mn_stride))
 
 
-def instruction(rows: int, columns: int, dtype: DType, *, b_is_mn_major: bool = False) -> int:
-    """The instruction descriptor of a product of `rows` rows of A, K-major (PTX ISA, "Instruction descriptor")."""
-    format_ = _FORMATS[dtype.name]
-    return _RESULT_F32 | format_ << 7 | format_ << 10 | int(b_is_mn_major) << 16 | columns >> 3 << 17 | rows >> 4 << 24
+def instruction(rows: int, columns: int, dtype: DType, other: DType | None = None, *, b_is_mn_major: bool = False) -> int:
+    """The instruction descriptor of a product of `rows` rows of A, K-major, of `dtype`, and B, of `other` if that differs (PTX
+    ISA, "Instruction descriptor")."""
+    result = _RESULT_S32 if dtype.is_integer else _RESULT_F32
+    formats = _FORMATS[dtype.matrix or ""] << 7 | _FORMATS[(other or dtype).matrix or ""] << 10
+    return result | formats | int(b_is_mn_major) << 16 | columns >> 3 << 17 | rows >> 4 << 24
+
+
+def kind(dtype: DType) -> str:
+    """The kind of a product (PTX ISA, `tcgen05.mma`, `.kind`)."""
+    return "f16" if dtype.bits == 16 else "i8" if dtype.is_integer else "f8f6f4"
 
 
 def reserve(out: Builder, target: SsaValue, columns: int, blocks: int = 1) -> None:
@@ -124,13 +132,14 @@ def multiply(
     shape: tuple[int, int, int],
     dtype: DType,
     blocks: int = 1,
+    other: DType | None = None,
 ) -> None:
     """Start the product of a stage, of `shape` M, N and K, into the accumulator at address `target` (i32); it is added to that
-    accumulator if `accumulate` (i1). If `blocks` is 2, of a pair: M is that of each block, and each has half of B's rows. One
-    text, so that nothing comes between its instructions."""
+    accumulator if `accumulate` (i1). If `blocks` is 2, of a pair: M is that of each block, and each has half of B's rows.
+    `other`: the dtype of B if it differs. One text, so that nothing comes between its instructions."""
     rows, columns, depth = shape
     instruction_rows = blocks * min(rows, TMEM_LANES)
-    code = instruction(instruction_rows, columns, dtype, b_is_mn_major=right.mn_major)
+    code = instruction(instruction_rows, columns, dtype, other, b_is_mn_major=right.mn_major)
     statements = [
         ".reg .pred more; .reg .b32 code, to; .reg .b64 a, b;",
         AFTER,
@@ -138,10 +147,11 @@ def multiply(
     ]
     for tile in range(max(1, rows // TMEM_LANES)):
         statements.append(f"add.u32 to, $0, {tile * columns};")
-        for k in range(0, depth, K):
+        for k in range(0, depth, FAMILY.shape.depth_of(dtype.bits)):
             first, second = left_offset(left, tile, k, dtype), descriptor_offset(k, right.atom_bytes, right.mn_major, dtype)
             statements.append(f"add.s64 a, $1, {first}; add.s64 b, $2, {second};")
-            statements.append(f"tcgen05.mma.cta_group::{blocks}.kind::f16 [to], a, b, code, {'more' if k else '$3'};")
+            name = f"tcgen05.mma.cta_group::{blocks}.kind::{kind(dtype)}"
+            statements.append(f"{name} [to], a, b, code, {'more' if k else '$3'};")
     assert left.matrix_descriptor is not None
     operands = [target, left.matrix_descriptor, right.matrix_descriptor, accumulate]
     out.inline_ptx("{ " + " ".join(statements) + " }", "r,l,l,b,~{memory}", operands, side_effects=True)
@@ -191,5 +201,6 @@ def load(out: Builder, buffer: TmemType, source: SsaValue, layout: Layout, warp:
                 number += 4 * chunk.extent
                 texts.append(f"tcgen05.ld.sync.aligned.16x256b.x{chunk.extent}.b32 {{{registers}}}, [${count} + {offset}];")
     texts.append(f"tcgen05.wait::ld.sync.aligned; {BEFORE}")
-    constraints = ",".join([*["=f"] * count, "r", "~{memory}"])
-    return out.inline_ptx(" ".join(texts), constraints, [first], [f32] * count, side_effects=True)
+    letter, type_ = ("=r", i32) if buffer.dtype.is_integer else ("=f", f32)
+    constraints = ",".join([*[letter] * count, "r", "~{memory}"])
+    return out.inline_ptx(" ".join(texts), constraints, [first], [type_] * count, side_effects=True)

@@ -3,19 +3,19 @@ matrix instructions"). Available on the targets of the family `wgmma`.
 
 A matrix in shared memory consists of sub-tiles with rows of 128 bytes and the 128-byte swizzle, as `SharedType.offset`
 describes. Its stage is aligned to 1024 bytes. A matrix is K-major (rows along M or N); a 16-bit B operand may also be MN-major
-(rows along K), here `mn_major`.
+(rows along K), here `mn_major`. An instruction takes 32 bytes of each row.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from tilec.atoms.mma_sync import K, M, N
+from tilec.atoms.mma_sync import M, N
 from tilec.atoms.staged_operands import UNIT, Left, Right, descriptor_offset, matrix_descriptor
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import DType
 from tilec.mlir.builder import Builder
-from tilec.mlir.types import SsaValue, f32, i32, i64
+from tilec.mlir.types import SsaValue, Type, f32, i32, i64
 from tilec.target.families import WGMMA
 
 FAMILY: Final = WGMMA
@@ -78,20 +78,21 @@ def start(
     tiles: int,
     columns: int,
     depth: int,
-    dtype: DType,
+    dtypes: tuple[DType, DType],
     zero_init: bool,
 ) -> list[SsaValue]:
-    """Issue the MMA of `tiles` x 64 rows of `left` with all of `right` into `accumulators`, as one wgmma group; with
-    `zero_init` the accumulators start at zero. One inline PTX text, so that nothing is scheduled between the fence and its
-    MMAs."""
+    """Issue the MMA of `tiles` x 64 rows of `left` with all of `right`, of `dtypes`, into `accumulators`, as one wgmma group;
+    with `zero_init` the accumulators start at zero. One inline PTX text, so that nothing is scheduled between the fence and
+    its MMAs."""
     results, other_operands = (
         len(accumulators),
         [value for value in (*left.a_registers, left.matrix_descriptor, right.matrix_descriptor) if value is not None],
     )
     first = results if zero_init else 2 * results
     registers_per_tile, num_a_registers = results // tiles, len(left.a_registers)
-    kind = dtype.name
-    shape = f"wgmma.mma_async.sync.aligned.m{GROUP_M}n{columns}k{K}.f32.{kind}.{kind}"
+    dtype, step = dtypes[0], FAMILY.shape.depth_of(dtypes[0].bits)
+    sums = "s32" if dtype.is_integer else "f32"
+    shape = f"wgmma.mma_async.sync.aligned.m{GROUP_M}n{columns}k{step}.{sums}.{dtype.matrix}.{dtypes[1].matrix}"
     statements = [
         ".reg .pred p; .reg .b32 t; .reg .b64 b; .reg .b64 a<" + str(tiles) + ">;",
         "mov.u32 t, 1; setp.ne.u32 p, t, 0;",
@@ -102,25 +103,34 @@ def start(
         statements.append(f"mov.b64 a0, ${first};")
         statements += [f"add.s64 a{tile}, a{tile - 1}, {GROUP_M * FAMILY.row_bytes // UNIT};" for tile in range(1, tiles)]
     statements.append("wgmma.fence.sync.aligned;")
-    for k in range(0, depth, K):
+    for k in range(0, depth, step):
         if k:
             increments = [
                 descriptor_offset(k, operand.atom_bytes, mn_major, dtype)
-                - descriptor_offset(k - K, operand.atom_bytes, mn_major, dtype)
+                - descriptor_offset(k - step, operand.atom_bytes, mn_major, dtype)
                 for operand, mn_major in ((left, False), (right, right.mn_major))
             ]
             statements += [] if num_a_registers else [f"add.s64 a{tile}, a{tile}, {increments[0]};" for tile in range(tiles)]
             statements.append(f"add.s64 b, b, {increments[1]};")
         for tile in range(tiles):
             accumulator_registers = ", ".join(f"${tile * registers_per_tile + i}" for i in range(registers_per_tile))
-            first_a = first + tile * (num_a_registers // tiles) + k // K * 4
+            first_a = first + tile * (num_a_registers // tiles) + k // step * 4
             a = f"{{${first_a}, ${first_a + 1}, ${first_a + 2}, ${first_a + 3}}}" if num_a_registers else f"a{tile}"
-            transpose = f"{int(right.mn_major)}" if num_a_registers else f"0, {int(right.mn_major)}"
-            statements.append(
-                f"{shape} {{{accumulator_registers}}}, {a}, b, {'none' if zero_init and not k else 'p'}, 1, 1, {transpose};"
-            )
+            scale = "none" if zero_init and not k else "p"
+            modifiers = _modifiers(dtype, right.mn_major, in_registers=bool(num_a_registers))
+            statements.append(f"{shape} {{{accumulator_registers}}}, {a}, b, {scale}{modifiers};")
     statements.append("wgmma.commit_group.sync.aligned;")
-    return _through(out, "{ " + " ".join(statements) + " }", [] if zero_init else accumulators, results, other_operands)
+    text, type_ = "{ " + " ".join(statements) + " }", i32 if dtype.is_integer else f32
+    return _through(out, text, [] if zero_init else accumulators, results, other_operands, type_)
+
+
+def _modifiers(dtype: DType, mn_major: bool, *, in_registers: bool) -> str:
+    """What follows the operands of an instruction: signs of A and B unless they are integers, and, of 16 bits alone, whether A,
+    if it is in shared memory, and B are MN-major (PTX ISA, `wgmma.mma_async`)."""
+    signs = "" if dtype.is_integer else ", 1, 1"
+    if dtype.bits != 16:
+        return signs
+    return f"{signs}, {int(mn_major)}" if in_registers else f"{signs}, 0, {int(mn_major)}"
 
 
 def wait(out: Builder, accumulators: list[SsaValue], pending: int, before: list[SsaValue]) -> list[SsaValue]:
@@ -133,12 +143,16 @@ def wait(out: Builder, accumulators: list[SsaValue], pending: int, before: list[
     first = 2 * len(accumulators)
     sleeps = [f"setp.eq.b32 late, ${first + i}, 0x7f800001; @late nanosleep.u32 0;" for i in range(len(before))]
     text = " ".join(["{ .reg .pred late;", *sleeps, "} "]) if sleeps else ""
-    return _through(out, f"{text}wgmma.wait_group.sync.aligned {pending};", accumulators, len(accumulators), before)
+    text, type_ = f"{text}wgmma.wait_group.sync.aligned {pending};", accumulators[0].type
+    return _through(out, text, accumulators, len(accumulators), before, type_)
 
 
-def _through(out: Builder, text: str, registers: list[SsaValue], count: int, other_operands: list[SsaValue]) -> list[SsaValue]:
-    """Inline PTX with `count` f32 results: `registers` updated in place, or new registers if there are none."""
+def _through(
+    out: Builder, text: str, registers: list[SsaValue], count: int, other_operands: list[SsaValue], type_: Type
+) -> list[SsaValue]:
+    """Inline PTX with `count` results of a type: `registers` updated in place, or new registers if there are none."""
     tied = [str(i) for i in range(len(registers))]
     constraint_letters = ["l" if value.type is i64 else "f" if value.type is f32 else "r" for value in other_operands]
-    constraints = ",".join([*["=f"] * count, *tied, *constraint_letters, "~{memory}"])
-    return out.inline_ptx(text, constraints, [*registers, *other_operands], [f32] * count, side_effects=True)
+    letter = "=f" if type_ is f32 else "=r"
+    constraints = ",".join([*[letter] * count, *tied, *constraint_letters, "~{memory}"])
+    return out.inline_ptx(text, constraints, [*registers, *other_operands], [type_] * count, side_effects=True)

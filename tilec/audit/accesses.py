@@ -11,7 +11,7 @@ from tilec.audit.scene import Query
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import Execution, box, tile_shape
 from tilec.ir.core import Access, Parameter
-from tilec.ir.ops import MemoryOp
+from tilec.ir.ops import MemoryOp, Take
 
 
 def bounds(program: Program, budget: Budget) -> Iterator[Finding]:
@@ -32,9 +32,28 @@ def _inside(program: Program, op: MemoryOp, budget: Budget) -> Verdict:
     def parts() -> Iterator[Verdict]:
         for query, execution in single(program, op):
             element_index = execution.element_index(op, positions(query, "tile", tile_shape(op)))
-            path_conditions = execution.path_conditions(op)
+            path_conditions = execution.known(op)
             for condition in query.inside(tensor, element_index):
                 yield never(query, [*path_conditions, smt.negate(condition)], budget)
+
+    return worst(parts())
+
+
+def takes(program: Program, budget: Budget) -> Iterator[Finding]:
+    """One finding per `take`: its indices are positions of the axis."""
+    for op in program.order:
+        if isinstance(op, Take):
+            yield _within_axis(program, op, budget).named("bounds", f"take along axis {op.axis}")
+
+
+def _within_axis(program: Program, op: Take, budget: Budget) -> Verdict:
+    source, indices = op.operands
+    extent = smt.integer(source.tile.shape[op.axis])
+
+    def parts() -> Iterator[Verdict]:
+        for query, execution in single(program, op):
+            index = execution.element(indices, positions(query, "tile", indices.tile.shape))
+            yield never(query, [*execution.known(op), smt.some([index < 0, index >= extent])], budget)
 
     return worst(parts())
 
@@ -76,7 +95,7 @@ def _disjoint(program: Program, left: MemoryOp, right: MemoryOp, budget: Budget)
 
 def overlap(query: Query, first: Execution, left: MemoryOp, second: Execution, right: MemoryOp) -> list[Term]:
     """Conditions under which two executions access the same element."""
-    conditions = [*first.path_conditions(left), *second.path_conditions(right)]
+    conditions = [*first.known(left), *second.known(right)]
     if box(left) is not None and box(right) is not None:
         return conditions + _boxes_overlap(query, first, left, second, right)
     left_index = first.element_index(left, positions(query, "p", tile_shape(left)))

@@ -69,7 +69,7 @@ def _fits(program: Program, op: Op, budget: Budget) -> Verdict:
         for query, execution in single(program, op):
             at = positions(query, "tile", op.result.tile.shape)
             exact = execution.element(op.result, at)
-            yield never(query, [*execution.path_conditions(op), _outside(exact, op.result)], budget)
+            yield never(query, [*execution.known(op), _outside(exact, op.result)], budget)
 
     return worst(parts())
 
@@ -78,7 +78,7 @@ def _positive(program: Program, op: Op, value: Value, budget: Budget) -> Verdict
     def parts() -> Iterator[Verdict]:
         for query, execution in single(program, op):
             at = positions(query, "tile", value.tile.shape)
-            yield never(query, [*execution.path_conditions(op), execution.element(value, at) < 1], budget)
+            yield never(query, [*execution.known(op), execution.element(value, at) < 1], budget)
 
     return worst(parts())
 
@@ -90,7 +90,7 @@ def _counter(program: Program, op: For, budget: Budget) -> Verdict:
     def parts() -> Iterator[Verdict]:
         for query, execution in single(program, last):
             following = smt.add(execution.variable(op), execution.element(op.step))
-            yield never(query, [*execution.path_conditions(last), _outside(following, op.upper)], budget)
+            yield never(query, [*execution.known(last), _outside(following, op.upper)], budget)
 
     return worst(parts())
 
@@ -104,6 +104,6 @@ def _ends(program: Program, op: Op, budget: Budget) -> Verdict:
         for query, execution in single(program, op):
             for offset, extent in zip(offsets, shape, strict=True):
                 end = smt.add(execution.element(offset), smt.integer(extent - 1))
-                yield never(query, [*execution.path_conditions(op), _outside(end, offset)], budget)
+                yield never(query, [*execution.known(op), _outside(end, offset)], budget)
 
     return worst(parts())

@@ -31,6 +31,7 @@ from tilec.ir.ops import (
     Reshape,
     Select,
     Sort,
+    Take,
     Unary,
 )  # fmt: skip
 from tilec.ir.types import MAX_DIM, TileType
@@ -129,7 +130,7 @@ def _operation(op: Op, found: dict[Value, Bounds], contract: Contract) -> Bounds
             return max(1, low), max(1, min(high, GRID_LIMITS[op.axis]))
         case DimValue():
             return contract.symbols.get(op.symbol, (0, MAX_DIM))
-        case Broadcast() | Butterfly() | Reshape() | Permute():
+        case Broadcast() | Butterfly() | Reshape() | Permute() | Take():
             return known[0]
         case Cast():
             return known[0] if op.operands[0].tile.dtype.kind != "f" and op.result.tile.dtype.kind != "b" else None

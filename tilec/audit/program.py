@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tilec.audit.contract import Contract
 from tilec.audit.intervals import Bounds, bounds_of
 from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
-from tilec.ir.ops import Binary, Broadcast, Constant, For, If, MemoryOp, Reshape
+from tilec.ir.ops import Binary, Broadcast, Constant, Decreases, For, If, Invariant, MemoryOp, Reshape, Take
 
 UNROLLED = 8
 """Maximum trip count of a loop that is evaluated iteration by iteration."""
@@ -39,7 +39,7 @@ class Induction:
 class Program:
     """A function with its structure. `deciding` are the operations that indices, loop ranges and branches are computed from;
     `unrolled` the loops that are evaluated iteration by iteration; `positive` the operations whose divisor or step is proven
-    positive."""
+    positive; `claims` the invariants that are known."""
 
     function: Function
     contract: Contract
@@ -50,6 +50,7 @@ class Program:
     deciding: list[Op] = field(default_factory=list[Op])
     unrolled: set[For] = field(default_factory=set[For])
     positive: set[Op] = field(default_factory=set[Op])
+    claims: tuple[Invariant, ...] = ()
 
     def __post_init__(self) -> None:
         self.bounds = bounds_of(self.function, self.contract)
@@ -71,6 +72,17 @@ class Program:
             if isinstance(op, For | If):
                 for region_index, region in enumerate(op.regions):
                     self._enclose(region, (*frames, Frame(op, region_index)))
+
+    def branches_before(self, other: Op, op: Op) -> tuple[Frame, ...] | None:
+        """The branches in which `other` is executed before `op`, besides those around both; None if it comes later, or is in a
+        loop that `op` is not in."""
+        enclosing, frames = self.frames[other], self.frames[op]
+        shared = 0
+        while shared < min(len(enclosing), len(frames)) and enclosing[shared] == frames[shared]:
+            shared += 1
+        inner = enclosing[shared:]
+        is_later = self.order[other] >= self.order[op]
+        return None if is_later or any(isinstance(frame.op, For) for frame in inner) else inner
 
     def accesses(self) -> list[MemoryOp]:
         """Every memory access in program order."""
@@ -166,6 +178,10 @@ class Program:
         for op in self.order:
             if isinstance(op, MemoryOp):
                 pending += op.places if op.unsafe is None else []
+            elif isinstance(op, Take):
+                pending += op.operands[1:]
+            elif isinstance(op, Invariant | Decreases):
+                pending += op.operands
             elif isinstance(op, For):
                 pending += op.operands[:3]
             elif isinstance(op, If):

@@ -65,7 +65,7 @@ def _within(program: Program, promise: Promise, op: MemoryOp, budget: Budget) ->
             share = execution.element(op.tile, at)
             for name in promise.above:
                 share = smt.sub(share, _held(query, name, element_index))
-            reached = [*execution.path_conditions(op), *query.inside(promise.tensor, element_index)]
+            reached = [*execution.known(op), *query.inside(promise.tensor, element_index)]
             outside = smt.some([share < query.expression(promise.low), share >= query.expression(promise.high)])
             yield never(query, [*reached, outside], budget)
 
@@ -87,7 +87,7 @@ def _related(program: Program, word: str, left: MemoryOp, right: MemoryOp, budge
         for query, first, second in pairs(program, left, right):
             one, other = _element(query, first, left, "p"), _element(query, second, right, "q")
             path = [
-                *first.path_conditions(left), *second.path_conditions(right), *query.inside(tensor, one[0]),
+                *first.known(left), *second.known(right), *query.inside(tensor, one[0]),
                 *query.inside(tensor, other[0]),
             ]  # fmt: skip
             if word == "distinct":

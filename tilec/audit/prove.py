@@ -1,9 +1,9 @@
 """Derives every obligation of a kernel from its tile IR and proves it: a function and a contract go in, findings come out.
 
-Proofs are in the order of their dependencies: arithmetic first, whose confirmed divisors and steps the others use, then
-bounds, races, single writes, coverage, reads after writes and promises. A confirmation presupposes the confirmations of the
-same kernel's arithmetic, and one of promises also those of its races. Two checks concern the contract itself: some launch
-satisfies it, and it describes the kernel.
+Proofs are in the order of their dependencies: arithmetic first, whose confirmed divisors and steps the others use, then claims
+of loops, bounds, races, single writes, coverage, reads after writes and promises. A confirmation presupposes the confirmations
+of the same kernel's arithmetic, and one of promises also those of its races. Invariants are known to all proofs if each of them
+is confirmed, else to none. Two checks concern the contract itself: some launch satisfies it, and it describes the kernel.
 """
 
 from __future__ import annotations
@@ -11,25 +11,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilec.audit import smt
-from tilec.audit.accesses import bounds, races, written_once
+from tilec.audit.accesses import bounds, races, takes, written_once
 from tilec.audit.arithmetic import arithmetic
 from tilec.audit.contract import Contract, HostTerms
 from tilec.audit.coverage import coverage, order
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
+from tilec.audit.loop_claims import INVARIANT, loop_claims
 from tilec.audit.program import Program
 from tilec.audit.promises import promises
 from tilec.audit.smt import Budget
 from tilec.ir.core import Function
+from tilec.ir.ops import Invariant
 from tilec.ir.verifier import verify
 
-PROPERTIES = (arithmetic, bounds, races, written_once, coverage, order, promises)
+PROPERTIES = (arithmetic, loop_claims, bounds, takes, races, written_once, coverage, order, promises)
 
 
 def prove_function(function: Function, contract: Contract, budget: Budget) -> list[Finding]:
     """Findings about every obligation, in the order of a manifest. Raises VerifyError if the IR is malformed."""
     smt.fresh()
     verify(function)
-    program = Program(function, contract)
+    claims = tuple(op for op in function.body.walk() if isinstance(op, Invariant))
+    found = _findings(Program(function, contract, claims=claims), budget)
+    if any(one.property == INVARIANT and one.verdict != CONFIRMED for one in found):
+        known = [one for one in found if one.property == INVARIANT]
+        others = _findings(Program(function, contract), budget)
+        found = [*(one for one in others if one.property != INVARIANT), *known]
+    return found
+
+
+def _findings(program: Program, budget: Budget) -> list[Finding]:
     return [finding for part in PROPERTIES for finding in _each(part(program, budget), budget)]
 
 

@@ -49,6 +49,7 @@ SOURCES: Final = {
         "audit/arithmetic.py",
         "audit/coverage.py",
         "audit/findings.py",
+        "audit/loop_claims.py",
         "audit/promises.py",
         "audit/prove.py",
         "audit/witness.py",

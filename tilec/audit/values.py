@@ -38,6 +38,7 @@ from tilec.ir.ops import (
     Reshape,
     Select,
     Sort,
+    Take,
     Unary,
 )  # fmt: skip
 
@@ -111,6 +112,8 @@ class Execution:
                 return self.query.host.symbol(op.symbol)
             case Broadcast() | Butterfly() | Reshape() | Permute():
                 return self.element(op.operands[0], moved(op, position))
+            case Take():
+                return self.element(op.operands[0], self._taken_from(op, position))
             case Select():
                 condition, on_true, on_false = (self.element(operand, position) for operand in op.operands)
                 return smt.choose(condition, on_true, on_false)
@@ -191,6 +194,8 @@ class Execution:
                 return smt.compare(op.kind, left, right)
             case Broadcast() | Butterfly() | Reshape() | Permute():
                 return self.element(op.operands[0], moved(op, position))
+            case Take():
+                return self.element(op.operands[0], self._taken_from(op, position))
             case Select():
                 condition, on_true, on_false = (self.element(operand, position) for operand in op.operands)
                 return smt.choose(condition, on_true, on_false)
@@ -231,6 +236,13 @@ class Execution:
             return term
         pad = max(low, min(high, int(op.pad)))
         return smt.choose(smt.every(self.query.inside(name, element_index)), term, smt.integer(pad))
+
+    def _taken_from(self, op: Take, position: Position) -> Position:
+        """Positions in the operand: an index outside of the axis counts as the last position."""
+        last = smt.integer(op.operands[0].tile.shape[op.axis] - 1)
+        index = self.element(op.operands[1], position)
+        place = smt.choose(smt.every([index >= 0, index <= last]), index, last)
+        return (*position[: op.axis], place, *position[op.axis + 1 :])
 
     def _sorted_from(self, op: Sort, position: Position) -> Position:
         """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
@@ -338,6 +350,18 @@ class Execution:
                 condition = self.element(frame.op.operands[0])
                 conditions.append(condition if frame.region == 0 else smt.negate(condition))
         return conditions
+
+    def known(self, op: Op) -> list[Term]:
+        """What is true whenever `op` is executed: its path conditions, and the invariants that precede it, those of
+        a branch if it was taken."""
+        facts = self.path_conditions(op)
+        for claim in self.program.claims:
+            branches = self.program.branches_before(claim, op)
+            if branches is not None:
+                conditions = [self.element(frame.op.operands[0]) for frame in branches]
+                taken = [one if frame.region == 0 else smt.negate(one) for one, frame in zip(conditions, branches, strict=True)]
+                facts.append(smt.implies(smt.every(taken), self.element(claim.operands[0])))
+        return facts
 
     # Memory accesses
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from tilec.cost_model.calibration import Calibration
 from tilec.cost_model.cards import Card
+from tilec.cost_model.demand import PRODUCTS
 from tilec.cost_model.scalars import Array
 from tilec.cost_model.tiles import NONE, Tiles
 from tilec.cost_model.work import Work
@@ -63,10 +64,11 @@ def resources(tiles: Tiles, work: Work, room: Occupancy, card: Card, known: Cali
     """Cycles that each resource takes for the loops of one tile of each class; those of a multiprocessor's units for one block,
     of which `room.used` share them."""
     inside = tiles.inside
-    tensor = inside["tensor"] / (card.tensor * known.tensor_share) + inside["mma"] / card.mma
+    tensor = products(inside, card, known)
     units = arithmetic(inside, card)
     serial = sum(units.values(), start=np.zeros_like(tensor)) * known.dependent / room.groups
-    exposed = np.where(inside["mma"] > 0, 1.0, known.exposed) * tensor * room.used
+    in_registers = sum((inside[unit] for unit in PRODUCTS if unit.startswith("mma")), start=np.zeros_like(tensor))
+    exposed = np.where(in_registers > 0, 1.0, known.exposed) * tensor * room.used
     between = exposed + serial + known.reduction * tiles.trips
     alone = tensor if work.accumulators else tensor / room.groups + known.gap * tiles.trips
     chain = np.where(inside["special"] > 0, between, alone)
@@ -78,6 +80,15 @@ def resources(tiles: Tiles, work: Work, room: Occupancy, card: Card, known: Cali
         "arithmetic": np.maximum.reduce([*units.values(), (inside["fma"] + inside["alu"] + inside["special"]) / card.lanes]),
         CHAIN: chain,
     }
+
+
+def products(part: Mapping[str, Array], card: Card, known: Calibration) -> Array:
+    """Cycles of the tensor cores."""
+    found = np.zeros_like(part["tensor"])
+    for unit in PRODUCTS:
+        rate = card.mma if unit.startswith("mma") else card.tensor * known.tensor_share
+        found = found + part[unit] / (rate * card.speed(unit))
+    return found
 
 
 LOOP_RESOURCES: Final = frozenset({TENSOR, "shared memory", "copies", "copy issue", "arithmetic", CHAIN})
@@ -107,9 +118,9 @@ def epilogue_cycles(tiles: Tiles, room: Occupancy, card: Card, known: Calibratio
     """Cycles of a tile outside of its loops."""
     around = tiles.around
     units = arithmetic(around, card)
-    products = around["tensor"] / (card.tensor * known.tensor_share) + around["mma"] / card.mma
     stored = (around["shared"] + tiles.written) / LINE * known.store_cycles
-    return products + stored + sum(units.values(), start=np.zeros_like(stored)) * known.dependent / room.groups + known.tail
+    lanes = sum(units.values(), start=np.zeros_like(stored))
+    return products(around, card, known) + stored + lanes * known.dependent / room.groups + known.tail
 
 
 def launch_cycles(

@@ -26,6 +26,7 @@ from tilec.ir.ops import (
     Scatter,
     Select,
     Store,
+    Take,
     Unary,
 )
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
@@ -44,10 +45,11 @@ from tilec.ir.ops.staging_ops import (
     TensorCopy,
 )
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore
+from tilec.ir.ops.take_ops import TakeLoad
 from tilec.ir.ops.tmem_chain_ops import TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
 from tilec.ir.ops.tmem_ops import ThreadProduct, TmemAccess, TmemLoad, TmemMma
 from tilec.ir.ops.values import EXP2_GROUP, UNARY_KINDS
-from tilec.ir.types import TMEM_LANES
+from tilec.ir.types import TMEM_LANES, DType
 
 LANES: Final = 32
 GROUP_ROWS: Final = 64
@@ -71,11 +73,13 @@ STEPS: Final[dict[str, tuple[int, int, int]]] = {
 arguments that a reduction by floats is enough for."""
 DIVISION: Final = 8
 """Multiplications and additions of one division or root, next to one approximation."""
-UNITS: Final = ("tensor", "mma", "shared", "tmem", "fma", "alu", "special", "shuffle", "copies")
+PRODUCTS: Final = ("tensor", "tensor_f8", "tensor_i8", "mma", "mma_f8", "mma_i8", "mma_tf32")
+"""The keys of a `Demand` that are multiply-adds."""
+UNITS: Final = (*PRODUCTS, "shared", "tmem", "fma", "alu", "special", "shuffle", "copies")
 """Keys of a `Demand`. `tensor`: multiply-adds of instructions whose operands are in shared or tensor memory; `mma`: of those
-whose operands are in registers. `shared`, `tmem`: bytes that shared memory and tensor memory move. `fma`, `alu`, `special`,
-`shuffle`: operations of lanes on floats, on integers and conversions, of the special function unit, between lanes. `copies`:
-those that one thread starts."""
+whose operands are in registers; of operands that are not of 16 bits, with their kind. `shared`, `tmem`: bytes that shared
+memory and tensor memory move. `fma`, `alu`, `special`, `shuffle`: operations of lanes on floats, on integers and conversions,
+of the special function unit, between lanes. `copies`: those that one thread starts."""
 READ_AND_WRITTEN: Final = 2
 """An atomic moves its element twice."""
 Demand = dict[str, float]
@@ -89,11 +93,11 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
     match op:
         case GroupMma():
             left, right = op.operands[0].shared, op.operands[2].shared
-            return _group_product(left.shape[0], right.shape[0], left.shape[1], left.dtype.bytes, reads_left=True)
+            return _group_product(left.shape[0], right.shape[0], left.shape[1], left.dtype, reads_left=True)
         case RegisterGroupMma():
             depth, columns = op.operands[1].shared.shape
-            size = op.operands[1].shared.dtype.bytes
-            return _group_product(op.operands[0].tile.shape[0], columns, depth, size, reads_left=False)
+            dtype = op.operands[1].shared.dtype
+            return _group_product(op.operands[0].tile.shape[0], columns, depth, dtype, reads_left=False)
         case TmemMma() | TmemTileMma() | TmemOperandMma():  # of a pair, what each of its blocks does
             return _thread_product(op)
         case TmemLoad() | TmemStore() | TmemFill() | TmemScale():
@@ -101,12 +105,16 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
         case Mma():
             (rows, depth), columns = op.operands[0].tile.shape[-2:], op.operands[1].tile.shape[-1]
             batch = op.result.tile.size // (rows * columns)
-            return {"mma": float(batch * rows * columns * depth)}
+            dtype = op.operands[0].tile.dtype
+            made = {_unit("mma", dtype): float(batch * rows * columns * depth)}
+            if dtype.bits == 32:  # each element is rounded to tf32
+                made["alu"] = sum(_lanes(value, warps) for value in op.operands[:2])
+            return made
         case TensorCopy():
             return {"shared": float(box_bytes(op.buffer)), "copies": 1.0}
         case AsyncCopy():
             return {"shared": float(box_bytes(op.buffer)), "alu": box_bytes(op.buffer) / op.vector}
-        case SharedLoad() | ScratchLoad() | ButterflyLoad():
+        case SharedLoad() | ScratchLoad() | ButterflyLoad() | TakeLoad():
             return {"shared": _moved(op.result, warps)}
         case ScratchStore() | ScratchStoreRows() | ButterflyStore():
             return {"shared": _stored_to_scratch(op, warps)}
@@ -132,10 +140,17 @@ def box_bytes(buffer: Value) -> int:
     return rows * columns * buffer.shared.dtype.bytes
 
 
-def _group_product(rows: int, columns: int, depth: int, size: int, *, reads_left: bool) -> Demand:
+def _unit(unit: str, dtype: DType) -> str:
+    """The key of multiply-adds of operands of a dtype."""
+    if dtype.bits == 16:
+        return unit
+    return f"{unit}_tf32" if dtype.bits == 32 else f"{unit}_{'f8' if dtype.is_float else 'i8'}"
+
+
+def _group_product(rows: int, columns: int, depth: int, dtype: DType, *, reads_left: bool) -> Demand:
     groups = -(-rows // GROUP_ROWS)
     read = groups * columns * depth + (groups * GROUP_ROWS * depth if reads_left else 0)
-    return {"tensor": float(groups * GROUP_ROWS * columns * depth), "shared": float(read * size)}
+    return {_unit("tensor", dtype): float(groups * GROUP_ROWS * columns * depth), "shared": float(read * dtype.bytes)}
 
 
 def _thread_product(op: ThreadProduct) -> Demand:
@@ -147,7 +162,8 @@ def _thread_product(op: ThreadProduct) -> Demand:
     rows = rows if isinstance(op, TmemMma) else TMEM_LANES
     groups = -(-rows // TMEM_LANES)
     read = groups * right.shape[0] * right.shape[1] + (0 if isinstance(op, TmemOperandMma) else rows * depth)
-    return {"tensor": float(groups * TMEM_LANES * columns * depth), "shared": float(read * right.dtype.bytes)}
+    unit = _unit("tensor", right.dtype)
+    return {unit: float(groups * TMEM_LANES * columns * depth), "shared": float(read * right.dtype.bytes)}
 
 
 def _tensor_memory(op: TmemAccess) -> Demand:
@@ -202,6 +218,8 @@ def _computed(op: Op, warps: int) -> Demand:
             return _reduced(op, warps)
         case Butterfly():
             return _shuffled(op, warps)
+        case Take():
+            return {"shared": _moved(op.operands[0], warps) + _moved(op.result, warps)}
         case ReduceStore() | ReduceCombine():
             return {"shared": lanes * 8}
         case _:

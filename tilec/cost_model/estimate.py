@@ -27,6 +27,7 @@ from tilec.cost_model.cycles import (
     resources,
     scheduled,
 )
+from tilec.cost_model.demand import PRODUCTS
 from tilec.cost_model.scalars import Array
 from tilec.cost_model.tiles import NONE, Tiles, tiles_of
 from tilec.cost_model.traffic import Traffic, traffic
@@ -59,7 +60,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What does not depend on the calibration, but for `cache_share`."""
+    """What does not depend on the calibration, but for `cache_share`. `multiply_adds`: of bf16 in the time of all of them."""
 
     work: Work
     tiles: Tiles
@@ -72,7 +73,7 @@ def prepared(work: Work, card: Card, known: Calibration = CALIBRATION) -> Prepar
     """The tiles, occupancy and traffic of a launch on a card."""
     room, tiles = occupancy(work, card), tiles_of(work)
     moved = traffic(work, card.multiprocessors * room.used, card.cache * known.cache_share)
-    return Prepared(work, tiles, room, moved, work.total("tensor") + work.total("mma"))
+    return Prepared(work, tiles, room, moved, sum(work.total(unit) / card.speed(unit) for unit in PRODUCTS))
 
 
 def estimate(

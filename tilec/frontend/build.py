@@ -11,7 +11,7 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Fix, Label, S
 from tilec.frontend.calls import call
 from tilec.frontend.emitter import At, Emitter, Term
 from tilec.frontend.liveness import analyse, assigned
-from tilec.frontend.loop_exits import without_exits
+from tilec.frontend.loop_exits import plain_loops
 from tilec.frontend.module import NO_TEXTS, ElementName, Module, Routine, read_module
 from tilec.frontend.report import Refused, compile_error
 from tilec.frontend.scope import Builders, Scope
@@ -111,7 +111,7 @@ def _build(
     function = Function(routine.name, signature.parameters, emitter.body, dims=tuple(signature.dims),
                         strides=tuple(signature.strides), constants=dict(signature.constants),
                         loc=module.source.span(routine.node))  # fmt: skip
-    body = without_exits(routine.node.body)
+    body = plain_loops(routine.node, module)
     scope = Scope(module, function, signature, emitter, env, frozenset(assigned(body)) | frozenset(env), analyse(body), [],
                   Builders(call, run), (routine,))  # fmt: skip
     try:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 from tilec.diagnostics.spelling import ask_first
-from tilec.frontend import arithmetic, joins, memory, reductions, scans, sorts, words
+from tilec.frontend import arithmetic, joins, memory, reductions, scans, sorts, takes, words
 from tilec.frontend.arguments import TAKE_FUNCTION, Call
 from tilec.frontend.emitter import At, Term, describe, number_of, usable
 from tilec.frontend.expressions import expression, package_of
 from tilec.frontend.liveness import analyse, assigned
-from tilec.frontend.loop_exits import without_exits
+from tilec.frontend.loop_exits import plain_loops
 from tilec.frontend.module import DIRECTIVES, Package, Routine, Word, dtype_word, is_word, meant_word, word_of
 from tilec.frontend.report import Refused
 from tilec.frontend.scope import Scope
@@ -21,7 +21,7 @@ from tilec.frontend.vocabulary import METHODS, WORDS
 from tilec.ir.types import DType
 
 MAX_CALL_DEPTH = 32
-_MEANINGS: Final = (joins, memory, reductions, scans, sorts, words)  # importing them fills `WORDS`
+_MEANINGS: Final = (joins, memory, reductions, scans, sorts, takes, words)  # importing them fills `WORDS`
 
 
 def call(scope: Scope, node: ast.Call) -> Term:
@@ -126,7 +126,7 @@ def _inline(scope: Scope, routine: Routine, at: At, bind: Callable[[], dict[str,
     scope.emitter.inline(at)
     problems = len(scope.problems)
     env = bind()
-    body = without_exits(routine.node.body)
+    body = plain_loops(routine.node, routine.module)
     inner = Scope(routine.module, scope.function, scope.signature, scope.emitter, env,
                   frozenset(assigned(body)) | frozenset(env), analyse(body), scope.problems,
                   scope.builders, (*scope.callers, routine), grid_axes=scope.grid_axes)  # fmt: skip

@@ -66,6 +66,9 @@ class Emitter:
         """The term of each expression, if requested."""
         self.counted: dict[Value, tuple[Value, Value]] = {}
         """Lower and upper bound of each loop variable."""
+        self.measures: dict[int, int] = {}
+        """Number of the claim that a `while` ends, by the identity of its expression."""
+        self._claims = 0
         self._host: dict[Value, Expr] = {}
         self._dims: dict[str, Value] = {}
         self._count = 0
@@ -80,6 +83,11 @@ class Emitter:
         op.define(*types)
         self.block.ops.append(op)
         return op.results
+
+    def next_claim(self) -> int:
+        """A number that no claim of a loop has yet."""
+        self._claims += 1
+        return self._claims - 1
 
     def stands_for(self, at: At, term: Term) -> None:
         """Records the term of a source location in `uses`, if requested."""

@@ -126,16 +126,25 @@ def _binary(scope: Scope, node: ast.BinOp) -> Term:
     return arithmetic.binary(scope.emitter, arithmetic.BINARY[type(node.op)], left, right, scope.at(node))
 
 
-def matmul(scope: Scope, left: Term, right: Term, node: ast.expr, acc: Term = None) -> Term:
-    """`left @ right + acc` on tensor cores; E0201, E0202, E0206."""
+def matmul(scope: Scope, left: Term, right: Term, node: ast.expr, acc: Term = None, *, tf32: bool = False) -> Term:
+    """`left @ right + acc` on tensor cores, of f32 only if `tf32` asks for it; E0201, E0202, E0206."""
     at = scope.at(node)
     a, b = tile_type(left, at), tile_type(right, at)
     if a.rank != b.rank or a.rank not in (2, 3):
         raise at.error("E0206", f"a matrix product takes two matrices, found {describe(left)} and {describe(right)}",
                 hint="give each operand two axes, for example with `[None, :]`")  # fmt: skip
-    if a.dtype != b.dtype or not a.dtype.is_float or a.dtype.bits > 16:
-        raise at.error("E0201", f"a matrix product takes two bf16, f16 or f8 tiles of one dtype, found {a.dtype} and {b.dtype}",
-                hint="convert the operands with `.astype(bf16)`")  # fmt: skip
+    sums = ops.sum_dtype(a.dtype, b.dtype)
+    is_f32 = dtype_named("f32") in (a.dtype, b.dtype)
+    if sums is None or (is_f32 and not tf32):
+        if sums is not None:
+            text = "a matrix product of f32 rounds its operands to tf32, and nothing asks for that"
+            hint = "write `mma(a, b, acc, tf32=True)`, or convert the operands with `.astype(bf16)`"
+        else:
+            text = f"a matrix product takes two tiles of bf16, of f16, of f8 or of i8 and u8, found {a.dtype} and {b.dtype}"
+            hint = "convert the operands with `.astype(bf16)`"
+        raise at.error("E0201", text, hint=hint)
+    if tf32 and not is_f32:
+        raise at.error("E0201", f"`tf32` is of products of f32, found {a.dtype} and {b.dtype}", hint="leave `tf32` out")
     if a.shape[-1] != b.shape[-2]:
         raise at.error(
             "E0202", f"inner extents differ: {a.shape[-1]} and {b.shape[-2]}", hint="a is (M, K), b is (K, N); use `.T`"
@@ -144,12 +153,12 @@ def matmul(scope: Scope, left: Term, right: Term, node: ast.expr, acc: Term = No
         raise at.error(
             "E0202", f"{a.shape[0]} products and {b.shape[0]}", hint="a is (S, M, K), b is (S, K, N): S products side by side"
         )
-    result = TileType(dtype_named("f32"), (*a.shape[:-1], b.shape[-1]))
+    result = TileType(sums, (*a.shape[:-1], b.shape[-1]))
     if acc is None:
-        acc = scope.emitter.constant(0.0, result, at)
+        acc = scope.emitter.constant(0.0 if sums.is_float else 0, result, at)
     if tile_type(acc, at) != result:
         raise at.error("E0201", f"the accumulator is {result.dtype} of shape {result.shape}, found {describe(acc)}",
-                hint=f"start from `zeros({result.shape}, f32)`")  # fmt: skip
+                hint=f"start from `zeros({result.shape}, {sums})`")  # fmt: skip
     operands = [scope.emitter.value(term, at) for term in (left, right, acc)]
     return scope.emitter.emit(ops.Mma(operands=operands), at, result)[0]
 

@@ -14,7 +14,7 @@
 What follows a statement with an exit goes into the branch that does not leave; if each branch may do either, it is guarded by
 a flag of the iteration. So whatever reasons about kernels sees loops and branches only: an access after a possible exit is
 conditional, and after the loop nothing is known about how it ended. Lowering leaves a loop whose iterations do nothing any
-more (`tilec.lowering.loop_exits`).
+more (`tilec.ir.facts.loop_exits`). Claims at the start of a body stay there, for all iterations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
+
+from tilec.frontend.loop_heads import Head, Measure, Passes, with_heads
+from tilec.frontend.module import Module, word_of
+from tilec.ir.ops.loop_claims import FLAG
 
 _EXITS: Final = (ast.Break, ast.Continue)
 
@@ -33,6 +38,13 @@ class _Flags:
 
     loop: str
     iteration: str
+
+
+def plain_loops(node: ast.FunctionDef, module: Module) -> list[ast.stmt]:
+    """The statements of a function, with `while`, `break` and `continue` rewritten."""
+    arguments = node.args
+    parameters = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return without_exits(with_heads(node.body, parameters, partial(word_of, module)))
 
 
 def without_exits(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -62,16 +74,23 @@ class _Rewriter:
             yield node
 
     def _loop(self, node: ast.For) -> Iterator[ast.stmt]:
-        exits = list(_exits(node.body))
+        heads = [one for one in node.body if isinstance(one, Head)]
+        inner = node.body[len(heads) :]
+        exits = list(_exits(inner))
         broken = any(isinstance(one, ast.Break) for one in exits)
-        flags = _Flags(self._name("going") if broken else "", self._name("here") if _needs_flag(node.body) else "")
-        body = self._leaving(node.body, flags) if exits else self.statements(node.body)
+        flags = _Flags(self._name("going" + FLAG) if broken else "", self._name("here" + FLAG) if _needs_flag(inner) else "")
+        body = self._leaving(inner, flags) if exits else self.statements(inner)
         if flags.iteration:
             body = [_assign(flags.iteration, True, node), *body]
         if broken:
             yield _assign(flags.loop, True, node)
             body = [_if(flags.loop, body, node)]
-        yield _like(ast.For(node.target, node.iter, body or [_like(ast.Pass(), node)], []), node)
+        if isinstance(node, Passes):  # left by a `break`
+            end = ast.copy_location(Measure(node.iter), node.iter)
+            end.place = "end"
+            body.append(_if(flags.loop, [end], node))
+        made = Passes if isinstance(node, Passes) else ast.For
+        yield _like(made(node.target, node.iter, [*heads, *body] or [_like(ast.Pass(), node)], []), node)
 
     def _leaving(self, body: list[ast.stmt], flags: _Flags) -> list[ast.stmt]:
         """The body of a loop up to its end or an exit, without the exits."""
@@ -101,7 +120,7 @@ class _Rewriter:
         return found
 
     def _name(self, base: str) -> str:
-        """A name that the kernel does not use."""
+        """A name that no other loop has, and no kernel uses."""
         name = next(one for k in range(len(self.taken) + 1) if (one := f"{base}_{k}" if k else base) not in self.taken)
         self.taken.add(name)
         return name

@@ -12,6 +12,8 @@ from tilec.frontend.directives import directive
 from tilec.frontend.emitter import At, Poison, Term, describe, usable
 from tilec.frontend.expressions import expression, fits, join, joined_type
 from tilec.frontend.liveness import assigned
+from tilec.frontend.loop_claims import Invariants, measure, number_of_passes, refused_while
+from tilec.frontend.loop_heads import Head, Measure, Passes
 from tilec.frontend.module import DIRECTIVES, word_of
 from tilec.frontend.report import Refused
 from tilec.frontend.scope import Returned, Scope
@@ -69,6 +71,8 @@ def _always_returns(body: list[ast.stmt]) -> bool:
 
 def _returning_if(scope: Scope, node: ast.If, rest: list[ast.stmt]) -> Returned | None:
     """Builds `if c: return a` followed by more statements as `if c: return a; else: more`."""
+    if scope.depth:
+        _return(scope, next(one for one in ast.walk(node) if isinstance(one, ast.Return)))
     test = expression(scope, node.test)
     if isinstance(test, bool | int | float):
         chosen = node.body if test else node.orelse
@@ -228,12 +232,15 @@ def _for(scope: Scope, node: ast.For) -> None:
         raise scope.at(node.orelse[0]).error("E0111", "`else` after a loop", hint="put the statements after the loop")
     if not isinstance(node.target, ast.Name):
         raise scope.at(node.target).error("E0111", "a loop has one variable", hint="write `for i in range(n):`")
-    bounds = _range(scope, node.iter)
+    heads = [one for one in node.body if isinstance(one, Head)]
+    invariants = Invariants(scope, heads)
+    bounds = _passes(scope, node.iter) if isinstance(node, Passes) else _range(scope, node.iter)
     header, at = scope.liveness.header.get(node, frozenset()), scope.at(node)
     variable = node.target.id
     changed = [name for name in assigned(node.body) if name != variable]
     carried = [name for name in changed if name in header and not isinstance(scope.env.get(name, Poison(None)), Poison)]
     initial = [_initial(scope, name, at) for name in carried]
+    invariants.emit("entry", {variable: bounds[0], **dict(zip(carried, initial, strict=True))})
     block = Block()
     outer = scope.env
     scope.env = dict(outer)
@@ -243,8 +250,13 @@ def _for(scope: Scope, node: ast.For) -> None:
     for name, value in zip(carried, initial, strict=True):
         scope.env[name] = block.add_argument(value.type, name)
     with scope.emitter.into(block):
-        _nested(scope, node.body)
+        invariants.emit("head", {})
+        _nested(scope, node.body[len(heads) :])
         yielded = [_next(scope, name, value, node) for name, value in zip(carried, initial, strict=True)]
+        following: dict[str, Term] = dict(zip(carried, yielded, strict=True))
+        if invariants.mentions(variable):
+            following[variable] = scope.emitter.binary_op("add", block.arguments[0], bounds[2], at)
+        invariants.emit("end", {**outer, **following})
         scope.emitter.emit(ops.Yield(operands=yielded), at)
     broken = [name for name in carried if isinstance(scope.env[name], Poison)]
     scope.env = outer
@@ -253,6 +265,12 @@ def _for(scope: Scope, node: ast.For) -> None:
     for name, result in zip(carried, results, strict=True):
         result.name = name
         scope.env[name] = result
+    step = bounds[2].owner
+    if invariants.mentions(variable) and isinstance(step, ops.Constant) and step.value == 1:
+        last = scope.emitter.binary_op("max", bounds[0], bounds[1], at)
+        invariants.emit("after", {variable: last})
+    else:
+        invariants.emit("after", {}, without=variable)
     for name in (variable, *changed):
         if name not in carried:
             scope.env[name] = _unset(scope, node, name)
@@ -322,6 +340,13 @@ def _range(scope: Scope, node: ast.expr) -> list[Value]:
     return values
 
 
+def _passes(scope: Scope, node: ast.expr) -> list[Value]:
+    """The bounds of a loop that was a `while` with this number, whose last pass only finds the condition false."""
+    emitter, at = scope.emitter, scope.at(node)
+    first, zero, one = (emitter.constant(number, TileType(i32), at) for number in (-1, 0, 1))
+    return [first, emitter.binary_op("max", number_of_passes(scope, node), zero, at), one]
+
+
 def _with(scope: Scope, node: ast.With) -> None:
     at = scope.at(node)
     item = node.items[0]
@@ -359,10 +384,10 @@ def _pass(scope: Scope, node: ast.Pass) -> None:
 
 _BUILD: Final[dict[type[ast.stmt], Callable[[Scope, Any], None]]] = {
     ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented, ast.If: _if,
-    ast.For: _for, ast.With: _with, ast.Assert: _assert, ast.Pass: _pass,
+    ast.For: _for, Passes: _for, Measure: measure, ast.While: refused_while, ast.With: _with, ast.Assert: _assert,
+    ast.Pass: _pass,
 }  # fmt: skip
 _UNSUPPORTED: Final[dict[type[ast.stmt], tuple[str, str]]] = {
-    ast.While: ("`while`", "write `for i in range(limit):`, and leave it with `if not condition: break`"),
     ast.Try: ("`try`", "tile operations raise nothing"),
     ast.Break: ("`break` outside of a loop", "to end the kernel early, write `if condition: return` at its top level"),
     ast.Continue: ("`continue` outside of a loop", "guard the rest with `if`"),

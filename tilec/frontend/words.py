@@ -203,9 +203,12 @@ def _approximated(call: Call, positional: str) -> tuple[list[Term], bool]:
 
 @word("mma")
 def mma(call: Call) -> Term:
-    """Matrix product with an accumulator."""
-    a, b, acc = call.bind("a b acc")
-    return matmul(call.scope, a, b, call.node, acc)
+    """Matrix product with an accumulator; E0203 for a `tf32` that is no truth value."""
+    a, b, acc, tf32 = call.bind_optional("a b acc", "tf32?")
+    if not isinstance(tf32, bool | Missing):
+        raise call.at.error("E0203", f"`tf32` is `True` or `False`, found {describe(tf32)}", hint="write `tf32=True`")
+    assert not isinstance(a, Missing) and not isinstance(b, Missing) and not isinstance(acc, Missing)
+    return matmul(call.scope, a, b, call.node, acc, tf32=tf32 is True)
 
 
 @word("astype")

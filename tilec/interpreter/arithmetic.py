@@ -30,6 +30,7 @@ from tilec.ir.ops import (
     Reshape,
     Select,
     Sort,
+    Take,
     Unary,
 )
 from tilec.ir.types import DType, f32
@@ -205,6 +206,12 @@ def butterfly(op: Butterfly, x: Array) -> Array:
     return x.take([i ^ op.mask for i in range(x.shape[op.axis])], op.axis)
 
 
+def take(op: Take, x: Array, indices: Array) -> Array:
+    """The element at each index; one outside of the axis, which no proven kernel has, counts as the last position."""
+    last = x.shape[op.axis] - 1
+    return np.take_along_axis(x, np.where((indices < 0) | (indices > last), last, indices), op.axis)
+
+
 def sort(op: Sort, *tiles: Array) -> list[Array]:
     """All tiles in the order of the first one's elements. NumPy's stable sort has NaN last; the sign decides between zeros."""
     keys = tiles[0]
@@ -252,8 +259,20 @@ def kept_maximum(op: KeptMaximum, old: Array, new: Array) -> Array:
 
 
 def mma(_: Mma, a: Array, b: Array, acc: Array) -> Array:
-    """`a @ b + acc` in f32."""
-    return a.astype(np.float32, copy=False) @ b.astype(np.float32, copy=False) + acc
+    """`a @ b + acc` in f32, of f32 operands rounded to tf32; of integers in i32, where it wraps."""
+    if acc.dtype == np.int32:  # f64 has every sum of fewer than 2^37 products of 8 bits
+        sums = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64) + acc
+        return sums.astype(np.int32)
+    a, b = (to_tf32(x) if x.dtype == np.float32 else x.astype(np.float32) for x in (a, b))
+    return a @ b + acc
+
+
+def to_tf32(x: Array) -> Array:
+    """f32 rounded to the nearest number of 11 significant bits, ties away from zero; NaN and infinities stay (PTX ISA,
+    `cvt.rna.tf32.f32`)."""
+    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    rounded = ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(x), rounded, x).astype(np.float32, copy=False)
 
 
 def _in_f32(dtype: DType, function: Callable[..., Array], *operands: Array) -> Array:
@@ -265,6 +284,6 @@ PURE: Final[dict[type[Op], Callable[..., Array]]] = {
     Constant: constant, Iota: iota, Unary: unary, Exp2InParts: unary, Binary: binary, BinaryInRange: binary,
     KeptMaximum: kept_maximum, Compare: compare, Select: select, Cast: cast, Bitcast: bitcast,
     Broadcast: broadcast, Reshape: reshape,
-    Permute: permute, Butterfly: butterfly, Reduce: reduce, Mma: mma,
+    Permute: permute, Butterfly: butterfly, Take: take, Reduce: reduce, Mma: mma,
 }  # fmt: skip
 """Rules of operations that depend on their operands alone."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilec.interpreter import error_rules
-from tilec.interpreter.arithmetic import sort
+from tilec.interpreter.arithmetic import sort, take
 from tilec.interpreter.dtypes import Array
 from tilec.interpreter.error_rules import BINARY, UNIT, infinite, widened
 from tilec.interpreter.launch import bind
@@ -123,6 +123,8 @@ class BoundedRun(BlockRun):
                 return bounds[0].transpose(op.axes)
             case ops.Butterfly():
                 return bounds[0].take([position ^ op.mask for position in range(shape[op.axis])], op.axis)
+            case ops.Take():
+                return take(op, bounds[0], operands[1])
             case _ if not op.result.tile.dtype.is_float:
                 return np.zeros(shape)
             case _:
@@ -143,9 +145,7 @@ class BoundedRun(BlockRun):
             total = bounds[0].sum(op.axis) + 2 * size * UNIT * np.abs(operands[0]).sum(op.axis)
             bound = bounds[0].max(op.axis) if exact else total
         elif isinstance(op, ops.Mma):
-            a, b = np.abs(operands[0]), np.abs(operands[1])
-            inner = a.shape[-1] + 2
-            bound = (a + bounds[0]) @ bounds[1] + bounds[0] @ b + bounds[2] + 4 * inner * UNIT * (a @ b + np.abs(operands[2]))
+            bound = error_rules.product(op, *operands, *bounds)
         else:
             exact, bound = isinstance(op, ops.Constant), bounds[0] if bounds else np.zeros(v.shape)
         return widened(v, bound, op.result.tile.dtype, exact)

@@ -15,11 +15,16 @@ import numpy as np
 
 from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.ir import functions
-from tilec.ir.ops import Unary
+from tilec.ir.ops import Mma, Unary
 from tilec.ir.types import DType
 
 UnaryRule = Callable[[Array, Array, Array], Array]
 UNIT: Final = 2.0**-24
+UNIT_OF_F8: Final = 2.0**-14
+"""Tensor cores of compute capability 9.0 keep about 14 bits of sums of 8-bit floats (DeepSeek-AI, "DeepSeek-V3 Technical
+Report", arXiv 2412.19437, "Increasing Accumulation Precision")."""
+UNIT_OF_TF32: Final = 2.0**-11
+"""The largest relative error of rounding to tf32."""
 
 
 @cache
@@ -97,6 +102,16 @@ def unary(op: Unary, x: Array, e: Array, v: Array) -> tuple[bool, Array]:
     if op.kind in ("fast_exp", "fast_exp2"):
         bound = np.where(np.isneginf(x) & (e == 0), 0.0, bound)
     return op.kind in ("neg", "abs", "floor", "ceil"), bound
+
+
+def product(op: Mma, a: Array, b: Array, c: Array, ea: Array, eb: Array, ec: Array) -> Array:
+    """The bound of `a @ b + c` in floats, summed in any order, before the result is rounded."""
+    a, b, dtype = np.abs(a), np.abs(b), op.operands[0].tile.dtype
+    if dtype.bits == 32:
+        ea, eb = (e + 2 * UNIT_OF_TF32 * (x + e) + _least(dtype) for x, e in ((a, ea), (b, eb)))
+    unit = UNIT_OF_F8 if dtype.bits == 8 else UNIT
+    inner = a.shape[-1] + 2
+    return (a + ea) @ eb + ea @ b + ec + 4 * inner * unit * (a @ b + np.abs(c))
 
 
 def infinite(v: Array, operands: list[Array], bounds: list[Array]) -> Array:

@@ -15,7 +15,8 @@ from tilec.interpreter.errors import InterpreterError
 from tilec.interpreter.launch import Launch, bind, check_promises, contents_before
 from tilec.interpreter.memory import ACCESSES
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.ops import BlockId, Constant, DimValue, For, If, Iota, NumBlocks, Sort, Yield
+from tilec.ir.facts.loop_exits import exit_condition
+from tilec.ir.ops import BlockId, Constant, Decreases, DimValue, For, If, Invariant, Iota, NumBlocks, Sort, Yield
 
 FIXED: Final = (Constant, Iota, NumBlocks, DimValue)
 """Operations with the same results in every block."""
@@ -35,8 +36,8 @@ def run(
     Dims come from the shapes; `dims` supplies those that no shape determines. `block_order` lists the block ids to run, each
     with one entry per grid axis; the default is all of them in row-major order. `accesses` records the accesses of every
     block. bf16 and f8 arrays have the dtypes of ml_dtypes. Raises `InterpreterError` if the launch violates the kernel's
-    contract, an access is out of bounds, or a loop step is not positive; the arrays then contain the writes up to that point.
-    It also raises if all blocks ran and the arrays violate the kernel's promises."""
+    contract, an access is out of bounds, a loop step is not positive, or a claim of a loop is false; the arrays then contain
+    the writes up to that point. It also raises if all blocks ran and the arrays violate the kernel's promises."""
     launch = bind(function, arrays, scalars or {}, dims or {})
     before = contents_before(function, launch)
     order = itertools.product(*map(range, launch.grid)) if block_order is None else block_order
@@ -87,6 +88,7 @@ class BlockRun:
         self.number = int(np.ravel_multi_index(block, launch.grid))
         self.names = {id(p.value): p.name for p in function.parameters}
         self.values: dict[int, Array] = dict(fixed)
+        self.numbers: dict[int, int] = {}  # of each `while`, where the pass started
 
     def tensor(self, value: Value) -> tuple[str, Array]:
         """Name and array of a tensor parameter."""
@@ -134,6 +136,9 @@ class BlockRun:
         if isinstance(op, If):
             taken = bool(self.value(op.operands[0]))
             return self.execute(op.regions[0 if taken else 1])
+        if isinstance(op, Invariant | Decreases):
+            self.claim(op)
+            return []
         if isinstance(op, BlockId):
             return [np.array(self.block[op.axis], np.int32)]
         if isinstance(op, Sort):
@@ -142,14 +147,30 @@ class BlockRun:
             return [self.value(op.result)]
         raise self.error(op, f"`{op.opcode}` is an operation of later stages, which the interpreter does not run")
 
+    def claim(self, op: Invariant | Decreases) -> None:
+        """Raises if a claim of a loop is false here."""
+        value = self.value(op.operands[0])
+        if isinstance(op, Invariant):
+            if not value:
+                raise self.error(op, "the invariant is false")
+        elif op.place == "start":
+            if value < 1:
+                raise self.error(op, f"a pass of a `while` starts with the number {value}")
+            self.numbers[op.number] = int(value)
+        elif value >= self.numbers[op.number]:
+            before = self.numbers[op.number]
+            raise self.error(op, f"a pass of a `while` does not make its number smaller: {before}, then {value}")
+
     def loop(self, op: For) -> list[Array]:
         """Runs a loop; returns the carried values after the last iteration."""
         body = op.regions[0]
         lower, upper, step = (int(self.value(value)) for value in op.operands[:3])
         if step <= 0:
             raise self.error(op, f"the step of a loop is {step}")
-        carried = [self.value(value) for value in op.initial]
+        carried, leaving = [self.value(value) for value in op.initial], exit_condition(op)
         for index in range(lower, upper, step):
+            if leaving is not None and not carried[leaving]:
+                break  # the other iterations change nothing
             self.values[id(body.arguments[0])] = np.array(index, np.int32)
             for argument, array in zip(body.arguments[1:], carried, strict=True):
                 self.values[id(argument)] = array

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from tilec.ir.core import Access, Block, Effect, Function, Op, Value, VerifyError
 from tilec.ir.expr import Expr
+from tilec.ir.loop_claim_rules import verify_loop_claims
 from tilec.ir.ops import If, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.sync_ops import Roles
@@ -22,6 +23,7 @@ def verify(function: Function) -> None:
     _verify_signature(function)
     _Verifier(function).block(function.body, set(), outermost=True)
     _verify_wait(function)
+    verify_loop_claims(function)
 
 
 def _verify_signature(function: Function) -> None:

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 from tilec.kernels.activations import gelu, swiglu
 from tilec.kernels.attention import attention
+from tilec.kernels.convolutions import conv2d
 from tilec.kernels.dropout import dropout
 from tilec.kernels.losses import cross_entropy
 from tilec.kernels.norms import group_norm, layer_norm, rms_norm, softmax
 from tilec.kernels.optimizers import adamw_
+from tilec.kernels.ordering import argsort, sort, topk
+from tilec.kernels.pools import avg_pool2d, max_pool2d
 from tilec.kernels.positions import rope
+from tilec.kernels.routing import moe_combine, moe_permute, moe_route, sort_by_expert
+from tilec.kernels.scans import bincount, cumsum, histogram
+from tilec.kernels.sequences import causal_conv1d, selective_scan
+from tilec.kernels.tables import embedding, embedding_bag
+from tilec.kernels.transforms import fft
 
 __all__ = [
-    "adamw_", "attention", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm", "rope", "softmax",
-    "swiglu",
+    "adamw_", "argsort", "attention", "avg_pool2d", "bincount", "causal_conv1d", "conv2d", "cross_entropy", "cumsum", "dropout",
+    "embedding", "embedding_bag", "fft", "gelu", "group_norm", "histogram", "layer_norm", "max_pool2d", "moe_combine",
+    "moe_permute", "moe_route", "rms_norm", "rope", "selective_scan", "softmax", "sort", "sort_by_expert", "swiglu", "topk",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tilec.kernels.ops import library_op, multiple, without_gradient
-from tilec.kernels.shapes import whole
+from tilec.kernels.shapes import rows_of, whole
 
 LONGEST: Final = 8192
 """Elements of a row of a norm, which is one tile."""
@@ -87,7 +87,7 @@ def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> No
     ctx.save_for_backward(inputs[0], inputs[1], *output[1:])
 
 
-def _summed(partial: Any, weight: Any) -> Any:
+def summed(partial: Any, weight: Any) -> Any:
     """Sums over the first axis, of the dtype of `weight`."""
     rows = partial.reshape(partial.shape[0], -1)
     out = weight.new_empty((rows.shape[1],))
@@ -98,20 +98,20 @@ def _summed(partial: Any, weight: Any) -> Any:
 def _layer_norm_gradient(ctx: Any, dout: Any, *of_statistics: Any) -> tuple[Any, ...]:
     x, weight, mean, rstd = ctx.saved_tensors
     dx, partial = _layer_norm_backward()(whole(dout), x, weight, mean, rstd)
-    of_weight, of_bias = _summed(partial, weight)
+    of_weight, of_bias = summed(partial, weight)
     return dx, of_weight, of_bias, None
 
 
 def _rms_norm_gradient(ctx: Any, dout: Any, *of_statistics: Any) -> tuple[Any, ...]:
     x, weight, rstd = ctx.saved_tensors
     dx, partial = _rms_norm_backward()(whole(dout), x, weight, rstd)
-    return dx, _summed(partial, weight), None
+    return dx, summed(partial, weight), None
 
 
 def _group_norm_gradient(ctx: Any, dout: Any, *of_statistics: Any) -> tuple[Any, ...]:
     x, weight, mean, rstd = ctx.saved_tensors
     dx, partial = _group_norm_backward()(whole(dout), x, weight, mean, rstd)
-    of_weight, of_bias = _summed(partial, weight)
+    of_weight, of_bias = summed(partial, weight)
     return dx, of_weight, of_bias, None
 
 
@@ -128,15 +128,6 @@ _group_norm_backward = library_op("group_norm_backward", _group_tile)
 _sum_partials = library_op("sum_partials", _sum_tile, mutates=["out"])
 
 
-def _rows(function: str, x: Any, limit: int | None = None) -> Any:
-    """`x` as rows of its last axis; ValueError if there is none or it is longer than `limit`."""
-    if len(x.shape) == 0:
-        raise ValueError(f"{function}: `x` has no axes; at least 1 is needed")
-    if limit is not None and x.shape[-1] > limit:
-        raise ValueError(f"{function}: the last axis of `x` has {x.shape[-1]} elements; at most {limit} are supported")
-    return whole(x.reshape(-1, x.shape[-1]))
-
-
 def softmax(x: Any) -> Any:
     """Softmax over the last axis.
 
@@ -145,7 +136,7 @@ def softmax(x: Any) -> Any:
     """
     if x.numel() == 0:
         return x.clone()
-    rows = _rows("softmax", x)
+    rows = rows_of("softmax", x)
     length = rows.shape[1]
     op = _softmax if length <= LONGEST_TILE[multiple(length)] else _softmax_long
     return op()(rows).reshape(x.shape)
@@ -159,7 +150,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
     """
     if x.numel() == 0:
         return x * weight + bias
-    out, _mean, _rstd = _layer_norm()(_rows("layer_norm", x, LONGEST), whole(weight), whole(bias), eps)
+    out, _mean, _rstd = _layer_norm()(rows_of("layer_norm", x, LONGEST), whole(weight), whole(bias), eps)
     return out.reshape(x.shape)
 
 
@@ -171,7 +162,7 @@ def rms_norm(x: Any, weight: Any, eps: float = 1e-6) -> Any:
     """
     if x.numel() == 0:
         return x * weight
-    out, _rstd = _rms_norm()(_rows("rms_norm", x, LONGEST), whole(weight), eps)
+    out, _rstd = _rms_norm()(rows_of("rms_norm", x, LONGEST), whole(weight), eps)
     return out.reshape(x.shape)
 
 

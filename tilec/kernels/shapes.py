@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -31,6 +32,16 @@ def flat(name: str, x: Any) -> Any:
 def whole(x: Any) -> Any:
     """`x` without gaps and at an address that kernels take: itself if possible, else a copy."""
     return x if x.is_contiguous() and is_aligned(x) else copied(x)
+
+
+def rows_of(function: str, x: Any, limit: int | None = None, name: str = "x") -> Any:
+    """`x`, an argument called `name`, as rows of its last axis, for a function; ValueError if there is none or it is longer
+    than `limit`."""
+    if len(x.shape) == 0:
+        raise ValueError(f"{function}: `{name}` has no axes; at least 1 is needed")
+    if limit is not None and x.shape[-1] > limit:
+        raise ValueError(f"{function}: the last axis of `{name}` has {x.shape[-1]} elements; at most {limit} are supported")
+    return whole(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def copied(x: Any) -> Any:

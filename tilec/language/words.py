@@ -41,6 +41,7 @@ __all__: list[str] = [
     "cummin",
     "cumprod",
     "cumsum",
+    "decreases",
     "ensures",
     "erf",
     "exp",
@@ -52,6 +53,7 @@ __all__: list[str] = [
     "gather",
     "grid",
     "inf",
+    "invariant",
     "join",
     "kernel",
     "load",
@@ -79,6 +81,7 @@ __all__: list[str] = [
     "sqrt",
     "store",
     "sum",
+    "take",
     "tanh",
     "topk",
     "unsafe",
@@ -430,9 +433,11 @@ def argmin(x: Tile, /, axis: int | None = None) -> Tile:
     not_compiled()
 
 
-def mma(a: Tile, b: Tile, acc: Tile, /) -> Tile:
-    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc f32 (M, N). No target multiplies f8 yet (E0506). With
-    three axes, a batch of products: (S, M, K), (S, K, N), (S, M, N)."""
+def mma(a: Tile, b: Tile, acc: Tile, /, *, tf32: bool = False) -> Tile:
+    """`a @ b + acc`: a (M, K), b (K, N), acc (M, N). acc is f32 for operands that are both bf16, both f16, or of f8e4m3 and
+    f8e5m2 in any order; i32, in which sums wrap, for i8 and u8 in any order. Two f32 operands need `tf32=True`, which rounds
+    them to tf32 (11 significant bits, to nearest, ties away from zero); acc is f32. With three axes, a batch of products:
+    (S, M, K), (S, K, N), (S, M, N)."""
     not_compiled()
 
 
@@ -484,6 +489,27 @@ def butterfly(x: Tile, /, axis: int, mask: int) -> Tile:
 
 def flip(x: Tile, /, axis: int) -> Tile:
     """The elements of an axis in reverse order, every bit kept. The axis has a power of two of elements (E0202)."""
+    not_compiled()
+
+
+def invariant(*conditions: bool) -> None:
+    """At the start of a loop's body: conditions on what the loop carries, which hold whenever an iteration starts, and after
+    the loop. The prover shows that they hold before the loop and that each iteration keeps them (E0310), and then knows them.
+    A condition is arithmetic of scalars; it may mention the loop's variable. Iterations that a `break` skips keep it too."""
+    not_compiled()
+
+
+def decreases(number: Scalar) -> None:
+    """At the start of the body of `while`: an i32 that is positive where a pass starts, and smaller where it ends, so that the
+    loop ends; the prover shows both (E0309). Without it, the number is the difference of the sides of the first comparison in
+    the condition, `n - i` for `while i < n`. A pass that ends in a `break` need not make it smaller."""
+    not_compiled()
+
+
+def take(x: Tile, indices: Tile, /, axis: int) -> Tile:
+    """The elements at computed positions along an axis, as NumPy's `take_along_axis`: for axis 1, `x[i, indices[i, j]]` at
+    `[i, j]`. The tile of i32 indices has the axes of `x`; along the others both broadcast. The prover must show that every
+    index is within the axis, from 0 to its extent less 1 (E0308)."""
     not_compiled()
 
 

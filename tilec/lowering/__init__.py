@@ -34,6 +34,7 @@ from tilec.lowering import (
     rings,
     staging,
     stores,
+    takes,
     tmem,
     tmem_chain,
     total,
@@ -59,6 +60,7 @@ _RULE_MODULES: Final = (
     rings,
     staging,
     stores,
+    takes,
     tmem,
     tmem_chain,
 )  # importing them fills `RULES`
@@ -84,7 +86,9 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
 
     CompileError E0531 if the text would take too long to compile.
     """
-    context = Context(function, own_block=target.copies_into_own_block, converts_f8=target.converts_f8)
+    context = Context(
+        function, own_block=target.copies_into_own_block, converts_f8=target.converts_f8, multiplies_f8=target.multiplies_f8
+    )
 
     def run(sequence: Sequence[Op]) -> None:
         outer_line = context.line

@@ -61,12 +61,15 @@ class Path(Enum):
 class Context(Builder):
     """The builder that lowering rules append to."""
 
-    def __init__(self, function: Function, *, own_block: bool = False, converts_f8: bool = True) -> None:
+    def __init__(
+        self, function: Function, *, own_block: bool = False, converts_f8: bool = True, multiplies_f8: bool = False
+    ) -> None:
         super().__init__()
         self.function = function
         self.own_block = own_block
         """Whether copies of boxes name the block's own shared memory (`Target.copies_into_own_block`)."""
         self.converts_f8 = converts_f8
+        self.multiplies_f8 = multiplies_f8
         self.leaves = leaves_of(function)
         self.threads: int = function.num_warps * 32
         self._register_table: dict[Value, list[SsaValue]] = {p.value: [argument_of(p)] for p in function.parameters}

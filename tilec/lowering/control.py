@@ -8,6 +8,7 @@ from itertools import islice
 from tilec.atoms.election import elected
 from tilec.atoms.registers import reallocate_registers
 from tilec.ir.core import Block, Op, Value
+from tilec.ir.facts.loop_exits import exit_condition
 from tilec.ir.ops import Binary, BinaryInRange, Constant, For, If
 from tilec.ir.ops.launch_ops import LaunchedBlocks
 from tilec.ir.ops.pair_ops import PairMma
@@ -15,7 +16,6 @@ from tilec.ir.ops.staging_ops import GroupProduct, SharedLoad, StageCopy
 from tilec.ir.ops.sync_ops import Roles, SharedFree
 from tilec.ir.ops.tmem_ops import ThreadProduct
 from tilec.lowering.context import Context
-from tilec.lowering.loop_exits import exit_condition
 from tilec.lowering.pairs import cluster_rank
 from tilec.lowering.words import Words
 from tilec.mlir.types import SsaValue

@@ -62,7 +62,7 @@ def _store(context: Context, op: ScratchStore, by: Callable[[], AbstractContextM
     pointer = context.scratch(scratch, _scratch_bytes(tile, op.steps))
     context.assign(scratch, [pointer])
     coordinates = TileCoordinates(context, layout, tile.shape)
-    addresses = _pointers(context, pointer, layout, op.steps, coordinates, tile.dtype.bytes)
+    addresses = scratch_addresses(context, pointer, layout, op.steps, coordinates, tile.dtype.bytes)
     with by():
         for register, address in enumerate(addresses):
             with context.where(coordinates.is_original(register)):
@@ -76,7 +76,9 @@ def lower_scratch_load(context: Context, op: ScratchLoad) -> None:
     assert layout is not None
     is_bool = tile.dtype.kind == "b"
     (pointer,) = context.registers(op.operands[0])
-    addresses = _pointers(context, pointer, layout, op.steps, TileCoordinates(context, layout, tile.shape), tile.dtype.bytes)
+    addresses = scratch_addresses(
+        context, pointer, layout, op.steps, TileCoordinates(context, layout, tile.shape), tile.dtype.bytes
+    )
     out = [context.load(address, i8 if is_bool else storage(tile.dtype)) for address in addresses]
     context.assign(op.result, [context.trunc(value, i1) for value in out] if is_bool else out)
 
@@ -85,7 +87,7 @@ def _scratch_bytes(tile: TileType, steps: Steps) -> int:
     return (1 + sum(step * (extent - 1) for step, extent in zip(steps, tile.shape, strict=True))) * tile.dtype.bytes
 
 
-def _pointers(
+def scratch_addresses(
     context: Context, scratch: SsaValue, layout: Layout, steps: Steps, coordinates: TileCoordinates, size: int
 ) -> list[SsaValue]:  # fmt: skip
     """Shared address of each register's element."""

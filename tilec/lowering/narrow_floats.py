@@ -12,7 +12,7 @@ from typing import Final
 from tilec.ir.types import DType
 from tilec.lowering import bits_of_f8
 from tilec.mlir.builder import Builder
-from tilec.mlir.types import SsaValue, f16, f32, floating, i8, i16, i32
+from tilec.mlir.types import SsaValue, f16, f32, floating, i8, i16, i32, vector
 
 _FORMATS: Final = {"f8e4m3": "e4m3x2", "f8e5m2": "e5m2x2"}
 
@@ -28,6 +28,12 @@ def widened(out: Builder, value: SsaValue, dtype: DType) -> SsaValue:
     conversion = f"cvt.rn.f16x2.{_FORMATS[dtype.name]} $0, $1;"
     (pair,) = out.inline_ptx(conversion, "=r,h", [out.zext(value, i16)], [i32])
     return out.fpext(out.bitcast(out.trunc(pair, i16), f16), f32)
+
+
+def widened_pair(out: Builder, low: SsaValue, high: SsaValue, dtype: DType) -> SsaValue:
+    """Two 8-bit floats as two f16 in an i32; exact. For targets whose `cvt` has them."""
+    pair = out.bitcast(out.packed([low, high], vector(2, i8)), i16)
+    return out.inline_ptx(f"cvt.rn.f16x2.{_FORMATS[dtype.name]} $0, $1;", "=r,h", [pair], [i32])[0]
 
 
 def narrowed(out: Builder, value: SsaValue, dtype: DType) -> SsaValue:

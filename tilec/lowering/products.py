@@ -8,20 +8,27 @@ from tilec.atoms.staged_operands import Left, Right
 from tilec.ir.core import Value
 from tilec.ir.ops import Constant, Mma
 from tilec.ir.ops.staging_ops import GroupMma, GroupProduct, PackPairs, RegisterGroupMma, Relayout, WaitMma
+from tilec.ir.types import DType, f16
 from tilec.lowering.context import Context
+from tilec.lowering.narrow_floats import widened, widened_pair
 from tilec.lowering.rules import lowers
 from tilec.lowering.staging import stage_pointer
+from tilec.mlir.types import SsaValue
+from tilec.mlir.types import f16 as mlir_f16
 
 
 @lowers(Mma)
 def lower_mma(context: Context, op: Mma) -> None:
-    """One `mma.sync.m16n8k16` per instruction tile; operands and accumulator have their fragment layouts. In a batched product
-    (rank 3) a thread has `products_per_thread` whole products, consecutive among its registers."""
-    dtype = op.operands[0].tile.dtype
+    """One `mma.sync` per instruction tile; operands and accumulator have their fragment layouts. In a batched product (rank 3)
+    a thread has `products_per_thread` whole products, consecutive among its registers."""
+    dtype, other = (operand.tile.dtype for operand in op.operands[:2])
     a, b, total = (context.registers(value) for value in op.operands)
-    left = [mma_sync.pack(context, a[i], a[i + 1], dtype) for i in range(0, len(a), 2)]
-    right = [mma_sync.pack(context, b[i], b[i + 1], dtype) for i in range(0, len(b), 2)]
-    steps = op.operands[0].tile.shape[-1] // mma_sync.K
+    steps = op.operands[0].tile.shape[-1] // mma_sync.depth_of(dtype)
+    if dtype.is_float and dtype.bits == 8 and not context.multiplies_f8:
+        left, right = _as_f16(context, a, dtype, 2), _as_f16(context, b, other, 1)
+        dtype, other, steps = f16, f16, 2 * steps
+    else:
+        left, right = mma_sync.words(context, a, dtype), mma_sync.words(context, b, other)
     products_per_thread = mma_sync.products_of_thread(op.result.layout) if op.result.tile.rank == 3 and op.result.layout else 1
     row_tiles, column_tiles = len(left) // (4 * steps * products_per_thread), len(right) // (2 * steps * products_per_thread)
     result = list(total)
@@ -35,8 +42,26 @@ def lower_mma(context: Context, op: Mma) -> None:
                     first_b = 2 * ((product * column_tiles + column) * steps + k)
                     first_c = 4 * ((product * row_tiles + row) * column_tiles + column)
                     fragments = left[first_a : first_a + 4], right[first_b : first_b + 2], result[first_c : first_c + 4]
-                    result[first_c : first_c + 4] = mma_sync.multiply(context, *fragments, dtype)
+                    result[first_c : first_c + 4] = mma_sync.multiply(context, *fragments, dtype, other)
     context.assign(op.result, result)
+
+
+def _as_f16(context: Context, registers: list[SsaValue], dtype: DType, rows: int) -> list[SsaValue]:
+    """Fragments of 8-bit floats as fragments of f16, of twice as many instructions, which is exact. A word has four neighbors
+    along K; of `rows` words, one for each row, the lower halves and then the upper halves are the words of an instruction. It
+    takes the terms of both operands in that order."""
+    words = [_pair_as_f16(context, low, high, dtype) for low, high in zip(registers[::2], registers[1::2], strict=True)]
+    found: list[SsaValue] = []
+    for first in range(0, len(words), 2 * rows):
+        found += [*words[first : first + 2 * rows : 2], *words[first + 1 : first + 2 * rows : 2]]
+    return found
+
+
+def _pair_as_f16(context: Context, low: SsaValue, high: SsaValue, dtype: DType) -> SsaValue:
+    if context.converts_f8:
+        return widened_pair(context, low, high, dtype)
+    low, high = (context.fptrunc(widened(context, value, dtype), mlir_f16) for value in (low, high))
+    return mma_sync.pack(context, low, high, f16)
 
 
 @lowers(GroupMma)
@@ -78,9 +103,10 @@ def _tiles(context: Context, op: GroupProduct) -> int:
 
 def _start(context: Context, op: GroupProduct, operands: tuple[Left, Right], tiles: int, depth: int) -> None:
     _, atom = atom_of(op.family)
-    accumulator, dtype = op.operands[-1], op.reads[0][0].shared.dtype
+    accumulator = op.operands[-1]
+    dtypes = op.reads[0][0].shared.dtype, op.reads[-1][0].shared.dtype
     initial = context.registers(accumulator)
-    accumulators = atom.start(context, *operands, initial, tiles, op.result.tile.shape[1], depth, dtype, _is_zero(accumulator))
+    accumulators = atom.start(context, *operands, initial, tiles, op.result.tile.shape[1], depth, dtypes, _is_zero(accumulator))
     context.assign(op.result, accumulators)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilec.atoms import cp_async, ldmatrix, mbarrier, mma_sync, tma
+from tilec.atoms import cp_async, ldmatrix, mbarrier, mma_sync, shared_elements, tma
 from tilec.atoms.cp_async import Box, Edges
+from tilec.atoms.shared_elements import SharedMatrix
 from tilec.ir.core import Value
 from tilec.ir.ops.staging_ops import AsyncCopy, SharedAlloc, SharedLoad, TensorCopy
 from tilec.ir.types import ScratchType
-from tilec.lowering.context import Context
+from tilec.lowering.context import Context, storage
 from tilec.lowering.positions import position
 from tilec.lowering.rings import full, is_of_pair, leaders_full
 from tilec.lowering.rules import lowers
@@ -102,7 +103,7 @@ def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:
 
 @lowers(SharedLoad)
 def lower_shared_load(context: Context, op: SharedLoad) -> None:
-    """Loads an operand's fragments by `ldmatrix`, four matrices at a time."""
+    """Loads an operand's fragments by `ldmatrix`, four matrices at a time, or element by element."""
     layout = op.result.layout
     assert layout is not None
     dtype = op.result.tile.dtype
@@ -110,5 +111,9 @@ def lower_shared_load(context: Context, op: SharedLoad) -> None:
     lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)
     stage = stage_pointer(context, op.buffer, op.stage)
     origin = (op.row, op.column)
+    if not ldmatrix.loads(layout, dtype, op.transposed):
+        place = SharedMatrix(op.buffer.shared, stage, origin, op.transposed)
+        context.assign(op.result, shared_elements.load(context, place, layout, lane, warp, storage(dtype)))
+        return
     packed = ldmatrix.load_matrices(context, op.buffer.shared, stage, layout, lane, warp, origin, op.transposed)
-    context.assign(op.result, [value for pair in packed for value in mma_sync.unpack(context, pair, dtype)])
+    context.assign(op.result, [value for word in packed for value in mma_sync.elements(context, word, dtype)])

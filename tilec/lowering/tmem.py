@@ -37,14 +37,14 @@ def lower_tmem_alloc(context: Context, op: TmemAlloc) -> None:
 
 @lowers(TmemMma)
 def lower_tmem_mma(context: Context, op: TmemMma) -> None:
-    """The instructions of a stage, one for each 128 rows and 16 of the depth."""
+    """The instructions of a stage, one for each 128 rows and 32 bytes of the depth."""
     left, right = op.operands[0].shared, op.operands[2].shared
     a, b = (tcgen05.descriptor(context, stage_pointer(context, buffer, stage)) for buffer, stage in op.reads)
     target = stage_address(context, op.accumulator, op.accumulator_stage)
     shape = *op.accumulator.tmem.shape, left.shape[1]
     operands = Left(a, left.atom_bytes), Right(b, right.atom_bytes)
     accumulate, blocks = context.scalar(op.accumulate), context.function.cluster
-    tcgen05.multiply(context, *operands, target, accumulate, shape, left.dtype, blocks)
+    tcgen05.multiply(context, *operands, target, accumulate, shape, left.dtype, blocks, right.dtype)
 
 
 @lowers(PairMma)

@@ -95,6 +95,16 @@ INLINE: Final = tuple(
         rf"atom\.relaxed\.gpu\.global\.(?:{_REDUCTION}|exch\.b(?:32|64)) \$0, \[\$1\], \$2;",
         r"atom\.relaxed\.gpu\.global\.cas\.b(?:32|64) \$0, \[\$1\], \$2, \$3;",
         r"cvt\.rn\.(?:bf16|f16)x2\.f32 \$0, \$1, \$2;",
+        r"cvt\.rna\.tf32\.f32 \$0, \$1;",
+        *(
+            rf"mma\.sync\.aligned\.m16n8k{shape} \{{\$0, \$1, \$2, \$3\}}, \{{\$4, \$5, \$6, \$7\}}, \{{\$8, \$9\}}, "
+            r"\{\$10, \$11, \$12, \$13\};"
+            for shape in (
+                r"8\.row\.col\.f32\.tf32\.tf32\.f32",
+                r"32\.row\.col\.f32\.e(?:4m3|5m2)\.e(?:4m3|5m2)\.f32",
+                r"32\.row\.col\.s32\.[su]8\.[su]8\.s32",
+            )
+        ),
         r"(?:\{ \.reg \.pred late; (?:setp\.eq\.b32 late, \$\d+, 0x7f800001; @late nanosleep\.u32 0; )+\} )?"
         r"wgmma\.wait_group\.sync\.aligned \d+;",
         r"mbarrier\.init\.shared::cta\.b64 \[\$0\], \d+;",
@@ -126,7 +136,8 @@ INLINE: Final = tuple(
         r"ld\.shared\.b32 \$0, \[\$1\];",
         r"tcgen05\.dealloc\.cta_group::[12]\.sync\.aligned\.b32 \$0, \d+;",
         r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one\.shared::cluster\.b64 \[\$0\];",
-        r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::[12]\.kind::f16 \[to\], a, b, code, (?:more|\$3); \}",
+        r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::[12]\.kind::(?:f16|f8f6f4|i8) \[to\], a, b, code, "
+        r"(?:more|\$3); \}",
         rf"tcgen05\.fence::after_thread_sync; (?:tcgen05\.ld\.sync\.aligned\.16x256b\.x\d+\.b32 {_LIST}, "
         rf"\[{_REGISTER} \+ \d+\]; )+tcgen05\.wait::ld\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
         r"\{ \.reg \.pred more; [^\"]*tcgen05\.mma\.cta_group::1\.kind::f16 \[\$0\], (?:a|\[from\]), b, code, (?:more|\$3); \}",
@@ -136,7 +147,8 @@ INLINE: Final = tuple(
         r"tcgen05\.wait::st\.sync\.aligned; tcgen05\.fence::before_thread_sync;",
         r"\{ \.reg \.pred own, some; [^\"]*@!some bra equal; [^\"]*tcgen05\.wait::st\.sync\.aligned; "
         r"tcgen05\.fence::before_thread_sync; equal: \}",
-        r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
+        r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+"
+        r"(?:k16\.f32\.(?:bf16\.bf16|f16\.f16)|k32\.f32\.e(?:4m3|5m2)\.e(?:4m3|5m2)|k32\.s32\.[su]8\.[su]8)[^\"]* \}",
     )
 )
 """Inline PTX that lowering may emit. LLVM does not analyze it, so the PTX ISA alone defines its meaning."""

@@ -34,6 +34,8 @@ class Builder(Writer):
 
     converts_f8: bool = True
     """Whether `cvt` of the target has floats of 8 bits."""
+    multiplies_f8: bool = False
+    """Whether `mma.sync` of the target has floats of 8 bits."""
 
     def float_constant(self, bits: int) -> SsaValue:
         """The f32 with these bits, so that infinities and rounding survive the text."""

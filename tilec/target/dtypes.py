@@ -44,6 +44,9 @@ class DType:
     sum with cancellation has the error of its terms. For f16 and bf16 it is the relative tolerance of
     `torch.testing.assert_close`. Integers must be equal."""
 
+    matrix: str | None = field(default=None, compare=False)
+    """What matrix instructions call it as an operand (PTX ISA, `mma`, `wgmma.mma_async`); None if none has such operands."""
+
     @property
     def bytes(self) -> int:
         """Storage size of one element in bytes; a bool occupies one. Elements of a packed dtype have no such size."""
@@ -81,17 +84,22 @@ class DType:
 
 
 f32: Final = DType(
-    "f32", "f", 32, "float32", "F32", 2, "FLOAT32", "float", largest=3.4028234663852886e38, significand=24, tolerance=1e-5
+    "f32", "f", 32, "float32", "F32", 2, "FLOAT32", "float", largest=3.4028234663852886e38, significand=24, tolerance=1e-5,
+    matrix="tf32",
+)  # fmt: skip
+f16: Final = DType(
+    "f16", "f", 16, "float16", "F16", 2, "FLOAT16", "uint16_t", largest=65504.0, significand=11, tolerance=1e-3, matrix="f16"
 )
-f16: Final = DType("f16", "f", 16, "float16", "F16", 2, "FLOAT16", "uint16_t", largest=65504.0, significand=11, tolerance=1e-3)
-bf16: Final = DType("bf16", "f", 16, "bfloat16", "BF16", 4, "BFLOAT16", "uint16_t", True, 3.3895313892515355e38, 8, 1.6e-2)
-f8e4m3: Final = DType("f8e4m3", "f", 8, "float8_e4m3fn", "F8_E4M3", 10, "UINT8", None, True, 448.0, 4, 0.13)
-f8e5m2: Final = DType("f8e5m2", "f", 8, "float8_e5m2", "F8_E5M2", 12, "UINT8", None, True, 57344.0, 3, 0.26)
-i8: Final = DType("i8", "i", 8, "int8", "I8", 0, "UINT8", "int8_t")
+bf16: Final = DType(
+    "bf16", "f", 16, "bfloat16", "BF16", 4, "BFLOAT16", "uint16_t", True, 3.3895313892515355e38, 8, 1.6e-2, matrix="bf16"
+)
+f8e4m3: Final = DType("f8e4m3", "f", 8, "float8_e4m3fn", "F8_E4M3", 10, "UINT8", None, True, 448.0, 4, 0.13, matrix="e4m3")
+f8e5m2: Final = DType("f8e5m2", "f", 8, "float8_e5m2", "F8_E5M2", 12, "UINT8", None, True, 57344.0, 3, 0.26, matrix="e5m2")
+i8: Final = DType("i8", "i", 8, "int8", "I8", 0, "UINT8", "int8_t", matrix="s8")
 i16: Final = DType("i16", "i", 16, "int16", "I16", 0, None, "int16_t")
 i32: Final = DType("i32", "i", 32, "int32", "I32", 0, "INT32", "int32_t")
 i64: Final = DType("i64", "i", 64, "int64", "I64", 0, "INT64", "int64_t")
-u8: Final = DType("u8", "u", 8, "uint8", "U8", 1, "UINT8", "uint8_t")
+u8: Final = DType("u8", "u", 8, "uint8", "U8", 1, "UINT8", "uint8_t", matrix="u8")
 u16: Final = DType("u16", "u", 16, "uint16", "U16", 1, "UINT16", "uint16_t")
 u32: Final = DType("u32", "u", 32, "uint32", "U32", 1, "UINT32", "uint32_t")
 boolean: Final = DType("bool", "b", 1, "bool", "BOOL", 6, None, "uint8_t")

@@ -12,6 +12,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from tilec.target.dtypes import DType
+
 LOAD: Final = "load"
 CP_ASYNC: Final = "cp_async"
 TMA: Final = "tma"
@@ -44,12 +46,18 @@ class Issuer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Elements of one instruction: M (`rows`), the step and the maximum of N (`columns`, `most_columns`), and K (`depth`)."""
+    """Elements of one instruction: M (`rows`), the step and the maximum of N (`columns`, `most_columns`), and K of 16-bit
+    elements (`depth`)."""
 
     rows: int
     columns: int
     most_columns: int
     depth: int
+
+    def depth_of(self, bits: int) -> int:
+        """K of elements of this width, in bits: an instruction always takes the same bytes of a row (PTX ISA, "Matrix Shape" of
+        `mma`, `wgmma.mma_async` and `tcgen05.mma`)."""
+        return self.depth * 16 // bits
 
 
 class Work(Enum):
@@ -85,8 +93,8 @@ class Family:
     """Matrix instructions of one kind. `copies`: how their operands may be loaded. `operands` and `accumulators`: where they
     are. `least_stages` and `most_stages`: of a pipeline that feeds them. `stage_alignment`: of a stage, in bytes. `row_bytes`:
     of a row of an operand in shared memory; 0 if any will do. `least_registers`: per thread, by number of columns.
-    `specialization`: the roles of a block with a producer. `pattern`: matches its intrinsics and PTX; empty for a family that
-    every target has."""
+    `few_columns`: up to which number the columns of integer products are in steps of 8. `specialization`: the roles of a block
+    with a producer. `pattern`: matches its intrinsics and PTX; empty for a family that every target has."""
 
     name: str
     issuer: Issuer
@@ -99,8 +107,23 @@ class Family:
     stage_alignment: int
     row_bytes: int
     least_registers: Callable[[int], int]
+    few_columns: int = 0
     specialization: Specialization | None = None
     pattern: str = ""
+
+    def takes(self, dtype: DType) -> bool:
+        """Whether it has operands of a dtype. Elements of f32 must be rounded to tf32 first, which a thread does: an
+        instruction that reads shared memory would ignore their lower bits."""
+        return dtype.matrix is not None and not (dtype.bits == 32 and self.runs_ahead)
+
+    def has_columns(self, columns: int, dtype: DType, blocks: int = 1) -> bool:
+        """Whether an instruction on operands of `dtype`, with the rows of B in `blocks` blocks, has so many columns. Those of
+        integers have fewer numbers of columns (PTX ISA, "Matrix Shape" of `wgmma.mma_async`, "Kind and shapes" of
+        `tcgen05.mma`)."""
+        step = self.shape.columns
+        if dtype.is_integer and self.runs_ahead and columns > self.few_columns:
+            step = max(step, 16 * blocks)
+        return columns % step == 0 and 0 < columns <= self.shape.most_columns
 
     @property
     def in_tensor_memory(self) -> bool:
@@ -140,6 +163,7 @@ WGMMA: Final = Family(
     least_stages=3, most_stages=8, stage_alignment=1024, row_bytes=128,
     # ptxas (13.5) accepts no fewer for an instruction: its accumulators plus 26.
     least_registers=lambda columns: columns // 2 + 26,
+    few_columns=32,
     specialization=Specialization(4, (PRODUCER,), 3, REALLOCATION),
     pattern=r"wgmma[.:]",
 )  # fmt: skip

@@ -8,11 +8,12 @@ check --schedule` prints it. Parts that no lowering supports yet are refused her
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tilec.diagnostics.diagnostic import Span
+from tilec.target.dtypes import DType
 from tilec.target.families import CP_ASYNC, FAMILIES, LOAD, MMA_SYNC, TMA, Family, Helper, family_named, fed_by, helper_named
 from tilec.target.targets import Target
 
@@ -301,11 +302,13 @@ def _of_vector(schedule: Schedule, target: Target) -> list[Problem]:
     return []
 
 
-def fed_family(copy: str, target: Target, wanted: str | None = None) -> Family:
-    """The family for operands that are copied so: the one of the name `wanted` if it can be, else the target's, else any."""
+def fed_family(copy: str, target: Target, wanted: str | None = None, dtypes: Sequence[DType] = ()) -> Family:
+    """The family for operands of `dtypes` that are copied so: the one of the name `wanted` if it can be, else the target's,
+    else any."""
     fitting = fed_by(copy)
     named = [family for family in fitting if family.name == wanted]
-    return (named or [family for family in fitting if target.feeds(family, copy)] or fitting)[0]
+    fed = [family for family in fitting if target.feeds(family, copy) and target.multiplies(family, dtypes)]
+    return (named or fed or fitting)[0]
 
 
 def block_roles(family: Family, consumers: int, reallocates: bool = False, order: str = GRID) -> tuple[Role, ...]:

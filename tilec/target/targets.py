@@ -10,11 +10,13 @@ least member.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.target.chips import DEPENDENT_LAUNCH_SINCE, RUNS_ON, Capability, spelled
+from tilec.target.dtypes import DType
 from tilec.target.families import REGISTER_REALLOCATION, TCGEN05, TMA, WGMMA, Family
 
 
@@ -54,6 +56,21 @@ class Target:
         """Whether a copy of a box names the shared memory of its own block (`.shared::cta`). Compute capability 12 has no
         multicast to a cluster, and ptxas (13.5) makes a call of a copy with `.shared::cluster` there."""
         return self.capability >= (12, 0)
+
+    @property
+    def multiplies_f8(self) -> bool:
+        """Whether machine code has `mma.sync` of 8-bit floats. For 9.0 and 10.x, ptxas (13.5) makes conversions to f16 of it.
+        8.9 has it, but PTX for 8.9 is of an earlier version here than 8.4 (PTX ISA, `mma`)."""
+        return self.capability >= (12, 0)
+
+    def multiplies(self, family: Family, dtypes: Sequence[DType]) -> bool:
+        """Whether it has instructions of a family on operands of these dtypes. Those of integers with sums in tensor memory are
+        of `sm_100a` alone (PTX ISA, target notes of `tcgen05.mma`, `.kind::i8`)."""
+        if not self.has(family) or not all(family.takes(dtype) for dtype in dtypes):
+            return False
+        if family.in_tensor_memory and any(dtype.is_integer for dtype in dtypes):
+            return self.name == SM_100A.name
+        return True
 
     def feeds(self, family: Family, copy: str) -> bool:
         """Whether operands of a family, which it has, may be copied so."""

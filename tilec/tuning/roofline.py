@@ -43,7 +43,8 @@ PUBLISHED: Final[Mapping[str, Rates]] = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Bytes to move, and MMA operations; `products` is None if their number depends on more than the launch values."""
+    """Bytes to move, and MMA operations; `products` is None if their number depends on more than the launch values. One on 8
+    bits counts as half, one on tf32 as two, as datasheets have their rates; INT8 is faster still on consumer cards."""
 
     bytes: int
     products: int | None
@@ -76,7 +77,7 @@ def _products(ops: Sequence[Op], env: Mapping[str, int]) -> int | None:
     for op in ops:
         if isinstance(op, Mma):
             left, right = (operand.tile.shape for operand in op.operands[:2])  # with three axes a batch of matrices
-            total += 2 * math.prod(left) * right[-1]
+            total += 2 * math.prod(left) * right[-1] * op.operands[0].tile.dtype.bits // 16
         inner = [_products(region.ops, env) for region in op.regions]
         if not any(part != 0 for part in inner):
             continue

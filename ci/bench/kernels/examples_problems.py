@@ -140,6 +140,14 @@ def _int8(given: Inputs) -> list[tuple[Any, Any]]:
     return [((given["a"].double() @ given["b"].double().T) * scales, torch.zeros((), device="cuda", dtype=torch.float64))]
 
 
+def _f8(given: Inputs) -> list[tuple[Any, Any]]:
+    depth, columns = given["a"].shape[1], given["b"].shape[0]
+    rows = given["a_scale"].double().repeat_interleave(128, 1)[:, :depth]
+    blocks = given["b_scale"].double().repeat_interleave(128, 0).repeat_interleave(128, 1)[:columns, :depth]
+    a, b = given["a"].double() * rows, (given["b"].double() * blocks).T
+    return [(a @ b, a.abs() @ b.abs())]
+
+
 def _batched(given: Inputs) -> list[tuple[Any, Any]]:
     x, y = given["x"].double(), given["y"].double().transpose(1, 2)
     return [(x @ y, x.abs() @ y.abs())]
@@ -218,6 +226,13 @@ PROBLEMS: Final = (
                           "a_scale": torch.rand(s["M"], device="cuda", generator=g),
                           "b_scale": torch.rand(s["N"], device="cuda", generator=g)},
             _int8, lambda s: s["M"] * s["K"] + s["N"] * s["K"] + 2 * s["M"] * s["N"], mix=""),
+    Problem("f8_product", "4096 by 4096 by 4096", {"M": 4096, "N": 4096, "K": 4096, "NB": 32, "KB": 32},
+            {"M": 200, "N": 136, "K": 208, "NB": 2, "KB": 2},
+            lambda g, s: {"a": normal(g, s["M"], s["K"], dtype=torch.float32).to(torch.float8_e4m3fn),
+                          "b": normal(g, s["N"], s["K"], dtype=torch.float32).to(torch.float8_e4m3fn),
+                          "a_scale": torch.rand(s["M"], s["KB"], device="cuda", generator=g),
+                          "b_scale": torch.rand(s["NB"], s["KB"], device="cuda", generator=g)},
+            _f8, lambda s: s["M"] * s["K"] + s["N"] * s["K"] + 2 * s["M"] * s["N"], mix=""),
     Problem("batched_product", "64 of 1024 by 1024 by 1024", {"B": 64, "M": 1024, "N": 1024, "K": 1024},
             {"B": 3, "M": 99, "N": 136, "K": 72},
             lambda g, s: {"x": normal(g, s["B"], s["M"], s["K"]), "y": normal(g, s["B"], s["N"], s["K"])}, _batched,

@@ -7,6 +7,7 @@ are made.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -45,12 +46,12 @@ def _anywhere(kernel: str, tensors: Any) -> None:
     """A launch takes CUDA tensors of one device; the interpreter takes any."""
 
 
-def _launched(op: Any, key: Any, args: tuple[Any, ...]) -> Any:
+def _launched(op: Any, key: Any, integers: Any, args: tuple[Any, ...]) -> Any:
     return op._interpreted(*args)
 
 
 def implementation(declared: Declaration) -> Callable[..., Any]:
-    """The op on CPU tensors. Outputs are NaN where the kernel writes nothing."""
+    """The op on CPU tensors. Outputs are NaN or -1 where the kernel writes nothing."""
 
     def interpreted(*args: Any) -> Any:
         given = dict(zip((argument.name for argument in declared.arguments), args, strict=True))
@@ -64,7 +65,7 @@ def implementation(declared: Declaration) -> Callable[..., Any]:
         constants = declared.specialisation(known)
         allocated = (*declared.outputs, *declared.scratch)
         made = {
-            argument.name: np.full(shape, np.nan).astype(numpy_dtype(DTYPES[dtype]))
+            argument.name: np.full(shape, math.nan if DTYPES[dtype].is_float else -1, numpy_dtype(DTYPES[dtype]))
             for argument, (dtype, shape) in zip(allocated, declared.shapes(allocated, known), strict=True)
         }
         arrays = {name: as_array(tensor) for name, tensor in tensors.items()} | made

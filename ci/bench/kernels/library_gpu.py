@@ -23,7 +23,7 @@ from ci.bench.front import Outcome
 
 if TYPE_CHECKING:
     from ci.bench.kernels.clock import Timing
-    from ci.bench.kernels.library_problems import Problem
+    from ci.bench.kernels.library_problem import Problem
 
 SETS_BYTES: Final = 200 << 20
 """Total bytes of a problem's argument sets: more than three times the L2 cache of an H200."""
@@ -31,7 +31,7 @@ PEAK: Final = 989.0
 """Dense TFLOP/s of bf16 products of an H100 or H200 (data sheet)."""
 HEAD: Final = """\
 {where}: functions of `tilec.kernels` on random tensors. Error: the largest difference from float64 in units of what is allowed
-(`ci/bench/kernels/library_problems.py`), of results and gradients, at odd sizes and at the timed one. Times in microseconds,
+(`ci/bench/kernels/library_problem.py`), of results and gradients, at odd sizes and at the timed one. Times in microseconds,
 medians; *compiled*: PyTorch's operator under `torch.compile`. Floor: bytes at the rate of PyTorch's copy in this run
 ({rate:.2f} TB/s), or operations at {peak:.0f} TFLOP/s. Last column: PyTorch's better time over ours."""
 COLUMNS: Final = ("function", "what", "size", "error", "us", "floor, us", "PyTorch, us", "compiled, us", "over")
@@ -129,7 +129,7 @@ def measured(problem: Problem, rate: float, *, compiles: bool) -> list[Row]:
 def times(problem: Problem, *, backward: bool, compiles: bool) -> Mapping[str, Timing]:
     """Alternating timings of the function, PyTorch's operator, and that operator compiled."""
     from ci.bench.kernels import clock
-    from ci.bench.kernels.library_problems import torch
+    from ci.bench.kernels.library_problem import torch
 
     count = max(2, -(-SETS_BYTES // problem.bytes(problem.sizes, backward)))
     sets = [problem.inputs(problem.sizes, 2 + number) for number in range(min(count, 8))]

@@ -21,7 +21,7 @@ from ci.bench import front, markdown
 from ci.bench.front import Outcome
 
 if TYPE_CHECKING:
-    from ci.bench.kernels.library_problems import Problem
+    from ci.bench.kernels.library_problem import Problem
 
 STEPS: Final = 8
 """Steps of training."""
@@ -111,7 +111,7 @@ def checked(problem: Problem, sizes: dict[str, int], *, backward: bool) -> Row:
 
 def _same_compiled(problem: Problem, sizes: dict[str, int], backward: bool) -> bool:
     """Whether the function gives the bits of eager mode when it is compiled for fixed and for dynamic shapes."""
-    from ci.bench.kernels.library_problems import torch
+    from ci.bench.kernels.library_problem import torch
 
     given = problem.inputs(sizes, 1)
     eager = problem.run(problem.ours, problem.copied(given), backward=backward)
@@ -146,7 +146,7 @@ def _page(data: dict[str, Any], rows: list[Row], options: argparse.Namespace) ->
     head = (
         f"PyTorch {data['torch']} on CPU tensors, kernels on the tile interpreter, by `ci/bench/kernels.py "
         "library_interpreted`. "
-        "Error: the largest difference from float64 in units of what is allowed (`ci/bench/kernels/library_problems.py`). "
+        "Error: the largest difference from float64 in units of what is allowed (`ci/bench/kernels/library_problem.py`). "
         "*Compiled*: the bits under `torch.compile(fullgraph=True)`, with fixed and with dynamic shapes, and in eager mode."
     )
     lines = [

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 torch: Any = importlib.import_module("torch")
-from ci.bench.kernels.library_problems import DEVICE  # noqa: E402
+from ci.bench.kernels.library_problem import DEVICE  # noqa: E402
 from tilec import kernels  # noqa: E402  after torch, so that its ops are PyTorch's
 
 functional: Any = torch.nn.functional

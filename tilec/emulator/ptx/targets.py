@@ -18,6 +18,7 @@ from tilec.emulator.ptx.syntax import Instruction
 _TARGET: Final = re.compile(r"sm_(\d+)([af]?)")
 _WGMMA: Final = {90: "a"}
 _TCGEN05: Final = {100: "af", 101: "af", 103: "af", 110: "af"}
+_INTEGER_PRODUCTS: Final = {100: "a", 101: "a", 110: "a"}
 _CONSUMER: Final = {120: "af", 121: "af"}
 _REGISTERS: Final = _WGMMA | _TCGEN05 | _CONSUMER
 _NARROW: Final = _TCGEN05 | _CONSUMER
@@ -69,7 +70,8 @@ ROWS: Final = (
     Row("mma", "e5m2", 89), Row("cvt", "e2m1x2", only=_NARROW), Row("cvt", "e2m3x2", only=_NARROW),
     Row("cvt", "e3m2x2", only=_NARROW), Row("cvt", "ue8m0x2", only=_NARROW), Row("redux", "f32", only=_TCGEN05),
     Row("mma", "block_scale", only=_CONSUMER), Row("mma", "kind::f8f6f4", only=_NARROW), Row("wgmma", "", only=_WGMMA),
-    Row("tcgen05", "", only=_TCGEN05), Row("setmaxnreg", "", only=_REGISTERS),
+    Row("tcgen05", "", only=_TCGEN05), Row("tcgen05", "kind::i8", only=_INTEGER_PRODUCTS),
+    Row("setmaxnreg", "", only=_REGISTERS),
 )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """Which operations pass elements between threads through shared memory, and how many bytes of scratch each needs.
 
-In: operations with layouts. Out: bytes of scratch, from types and layouts alone. Five operations may need some: `relayout`,
-`reshape` and `permute` if a thread needs elements of another thread, `reduce` along an axis distributed over several warps, and
-`butterfly` with a bit that is one of the warp index. `tilec.passes.schedule.layouts.shared_conversions` replaces them, so that
-lowering sees none of these.
+In: operations with layouts. Out: bytes of scratch, from types and layouts alone. Six operations may need some: `relayout`,
+`reshape` and `permute` if a thread needs elements of another thread, `reduce` along an axis distributed over several warps,
+`butterfly` with a bit that is one of the warp index, and every `take`. `tilec.passes.schedule.layouts.shared_conversions`
+replaces them, so that lowering sees none of these.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import ROW_PADDING_BYTES, reshaped, row_major, row_padding, with_axes
 from tilec.ir.layouts.butterflies import WORD_BYTES, parts_of, words
 from tilec.ir.layouts.layout import Layout, register_map
-from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, Permute, Reduce, Reshape
+from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, Permute, Reduce, Reshape, Take
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.ir.types import TileType
 
@@ -87,6 +87,9 @@ def conversion_bytes(op: Op, threads: int) -> int:
             return _rearranged_bytes(op)
         case Reduce():
             return _reduced_bytes(op, threads)
+        case Take():
+            source = op.operands[0].tile
+            return source.dtype.bytes_of(source.size)
         case Butterfly():
             layout = op.result.layout
             assert layout is not None

@@ -10,9 +10,10 @@ from __future__ import annotations
 from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden
 from tilec.ir.layouts.layout import Digit, Layout
-from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, For, If, MemoryOp, Mma
+from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, For, If, MemoryOp, Mma, Take
 from tilec.ir.ops.private_ops import PrivateUpdate
 from tilec.ir.ops.staging_ops import GroupMma, PackPairs, RegisterGroupMma, WaitMma
+from tilec.ir.ops.take_ops import TakeLoad
 
 Layouts = tuple[Layout | None, ...]
 
@@ -43,6 +44,8 @@ def operand_layouts(op: Op) -> Layouts:
             return (packed_operand(layout, 2 * op.operands[0].tile.shape[1]) if layout else None, None, None, layout)
         case PackPairs():
             return (unpacked(op.result.layout) if op.result.layout else None,)
+        case Take() | TakeLoad():
+            return (None, op.result.layout)
         case WaitMma() | Butterfly():
             return (op.result.layout,)
         case For():

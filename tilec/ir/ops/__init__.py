@@ -5,11 +5,12 @@ given by the table in `tilec/ir/SEMANTICS.md`. Integer arithmetic is two's compl
 minus infinity. bf16 and f16 arithmetic is computed in f32 and rounded once per operation. Reductions of float tiles are
 computed in f32. Docstrings give the operand order; `tilec.ir.core.Op` describes the class variables.
 
-`values` computes, `moves` reorders, `memory` reads and writes tensors, `control` has regions. The operations that
-passes make are in `tilec/ir/ops/staging_ops.py`, `store_ops.py`, `sync_ops.py` and `launch_ops.py`.
+`values` computes, `moves` reorders, `memory` reads and writes tensors, `control` has regions, `loop_claims` states what loops
+keep. The operations that passes make are in `tilec/ir/ops/staging_ops.py`, `store_ops.py`, `sync_ops.py` and `launch_ops.py`.
 """
 
 from tilec.ir.ops.control import For, If, Yield
+from tilec.ir.ops.loop_claims import Decreases, Invariant
 from tilec.ir.ops.memory import (
     ATOMICS,
     BOX_KINDS,
@@ -24,7 +25,7 @@ from tilec.ir.ops.memory import (
     WriteOp,
     atomic_word,
 )
-from tilec.ir.ops.moves import Butterfly, Sort
+from tilec.ir.ops.moves import Butterfly, Sort, Take
 from tilec.ir.ops.values import (
     BINARY_KINDS,
     COMPARE_KINDS,
@@ -52,6 +53,7 @@ from tilec.ir.ops.values import (
     Select,
     Unary,
     convert,
+    sum_dtype,
 )
 
 __all__ = [
@@ -74,11 +76,13 @@ __all__ = [
     "Cast",
     "Compare",
     "Constant",
+    "Decreases",
     "DimValue",
     "Exp2InParts",
     "For",
     "Gather",
     "If",
+    "Invariant",
     "Iota",
     "KeptMaximum",
     "Load",
@@ -93,9 +97,11 @@ __all__ = [
     "Select",
     "Sort",
     "Store",
+    "Take",
     "Unary",
     "WriteOp",
     "Yield",
     "atomic_word",
     "convert",
+    "sum_dtype",
 ]

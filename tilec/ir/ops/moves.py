@@ -1,7 +1,7 @@
-"""Operations that move the elements of a tile along an axis: each result has the operand's elements in another order.
+"""Operations that move the elements of a tile along an axis: each result has elements of the operand at other positions.
 
-Authors write `butterfly` and the words that are composed of it (`flip`, `cumsum`, `scan` and the like), and `sort`, which
-`tilec.passes.schedule.simplify.networks` replaces by butterflies.
+Authors write `butterfly` and the words that are composed of it (`flip`, `cumsum`, `scan` and the like), `sort`, which
+`tilec.passes.schedule.simplify.networks` replaces by butterflies, and `take`, whose order is computed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilec.ir.core import Op
 from tilec.ir.facts.range_facts import Range
-from tilec.ir.types import TileType
+from tilec.ir.types import TileType, i32
 
 
 @dataclass(eq=False, kw_only=True)
@@ -52,6 +52,33 @@ class Sort(Op, opcode="sort"):
         self.require(0 <= self.axis < len(shape), "axis out of range")
         extent = shape[self.axis]
         self.require(extent & (extent - 1) == 0, f"the extent {extent} is no power of two")
+
+
+@dataclass(eq=False, kw_only=True)
+class Take(Op, opcode="take"):
+    """The element of a tile at a computed position along an axis, every bit kept: at `[i, j]` of the result, for axis 1,
+    element `[i, indices[i, j]]`. Operands: the tile, and indices of i32 of the result's shape, which differs from the tile's
+    on the axis alone. The prover shows that every index is within the axis; one outside would count as the last position."""
+
+    num_operands = 2
+
+    axis: int
+
+    def verify(self) -> None:
+        source, indices = (value.tile for value in self.operands)
+        self.require(indices.dtype == i32, "indices are i32")
+        self.require(self.result.tile == TileType(source.dtype, indices.shape), "an element for each index")
+        verify_take(self, source.shape, indices.shape, self.axis)
+
+    def result_range(self, operands: Sequence[Range]) -> Range | None:
+        return operands[0]
+
+
+def verify_take(op: Op, source: tuple[int, ...], shape: tuple[int, ...], axis: int) -> None:
+    """Raise VerifyError unless the shapes of the tile and of the result differ on the axis alone."""
+    op.require(0 <= axis < len(source), "axis out of range")
+    others = source[:axis] + source[axis + 1 :] == shape[:axis] + shape[axis + 1 :]
+    op.require(len(shape) == len(source) and others, "the shapes differ on the axis alone")
 
 
 def verify_butterfly(op: Op, tile: TileType, axis: int, mask: int) -> None:

@@ -11,7 +11,8 @@ from typing import Final
 
 from tilec.ir.core import Effect, Op, Value
 from tilec.ir.ops import REDUCE_KINDS
-from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileType, f32, i32
+from tilec.ir.ops.values import sum_dtype
+from tilec.ir.types import DType, RingType, ScratchType, SharedType, TensorType, TileType, f32, i32
 from tilec.target.families import family_named
 
 SUB_TILE_ROWS: Final = 8
@@ -184,6 +185,14 @@ class GroupProduct(Op):
     def verify(self) -> None:
         require_family(self, self.family)
 
+    def verify_dtypes(self, left: SharedType, right: SharedType, sums: DType) -> None:
+        """Rules of the dtypes of matrices in shared memory and of the sums of their products."""
+        family = family_named(self.family)
+        known = family is not None and family.takes(left.dtype) and family.takes(right.dtype)
+        self.require(known, f"`{self.family}` has no products of {left.dtype} and {right.dtype}")
+        found = sum_dtype(left.dtype, right.dtype)
+        self.require(found == sums, f"there are no products of {left.dtype} and {right.dtype} with sums in {sums}")
+
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
         return tuple((buffer, Effect.READ) for buffer, _ in self.reads)
 
@@ -205,7 +214,7 @@ class GroupMma(GroupProduct, opcode="group_mma", effect=Effect.SHARED):
     def verify(self) -> None:
         super().verify()
         left, right, tile = self.operands[0].shared, self.operands[2].shared, self.result.tile
-        self.require(left.dtype == right.dtype and left.dtype.bits == 16, "matrices of one 16-bit dtype")
+        self.verify_dtypes(left, right, tile.dtype)
         self.require(left.shape[1] == right.shape[1], "matrices of one depth")
         self.require(tile.shape == (left.shape[0], right.shape[0]), "the result is the product's")
         self.require(self.operands[4].type == self.result.type, "the accumulator has the result's type")

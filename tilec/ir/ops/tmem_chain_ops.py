@@ -28,6 +28,8 @@ class TileProduct(ThreadProduct):
     def verify(self) -> None:
         super().verify()
         rows = self.accumulator.tmem.shape[0]
+        self.require(self.operands[2].shared.dtype.bits == 16, "matrices of 16-bit elements")
+        self.require(self.accumulator.tmem.dtype == f32, "sums in f32")
         self.require(rows % TMEM_LANES == 0, f"{rows} rows are no tiles of {TMEM_LANES}")
         self.require(0 <= self.tile < rows // TMEM_LANES, f"there is no tile {self.tile} of {rows} rows")
 
@@ -105,6 +107,7 @@ class TmemRows(TmemAccess):
 
     def verify(self) -> None:
         super().verify()
+        self.require(self.buffer.tmem.dtype == f32, "rows of f32")
         self.require(self.values.type == TileType(f32, self.buffer.tmem.shape[:1]), "a value of f32 for each row")
 
 

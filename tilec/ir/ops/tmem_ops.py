@@ -95,7 +95,8 @@ class TmemAlloc(Op, opcode="tmem_alloc", effect=Effect.SHARED):
         assert isinstance(type_, TmemType) and isinstance(space, TmemSpaceType)
         rows, columns = type_.shape
         self.require(rows == HALF_LANES or (rows > 0 and rows % TMEM_LANES == 0), f"{rows} rows do not fill the lanes")
-        self.require(columns >= 1 and type_.stages >= 1 and type_.dtype == f32, f"{type_} is no ring of accumulators")
+        is_sum = type_.dtype in (f32, i32)
+        self.require(columns >= 1 and type_.stages >= 1 and is_sum, f"{type_} is no ring of accumulators")
         self.require(self.operands[1].type == RingType(type_.stages), "its ring has as many stages")
         self.require(self.column >= 0 and self.end <= space.columns, "the columns lie in the space")
 
@@ -131,9 +132,7 @@ class ThreadProduct(GroupProduct):
     def verify_shared(self) -> None:
         """Rules of `acc + a @ b.T` with both matrices, the first and third operand, in shared memory."""
         left, right = self.operands[0].shared, self.operands[2].shared
-        self.require(
-            left.dtype == right.dtype and left.dtype.bits == 16 and left.dtype.is_float, "matrices of one 16-bit dtype"
-        )
+        self.verify_dtypes(left, right, self.accumulator.tmem.dtype)
         self.require(left.shape[1] == right.shape[1], "matrices of one depth")
         whole = (left.shape[0], self.blocks * right.shape[0])
         self.require(self.accumulator.tmem.shape == whole, "the accumulator is the product's")

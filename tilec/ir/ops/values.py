@@ -332,18 +332,27 @@ class Reduce(Op, opcode="reduce"):
 
 @dataclass(eq=False, kw_only=True)
 class Mma(Op, opcode="mma"):
-    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc and result f32 (M, N). With three axes, a batch of
-    products."""
+    """`a @ b + acc`: a (M, K) and b (K, N) of dtypes that `sum_dtype` allows; acc and result (M, N), of the dtype of sums.
+    Elements of f32 are rounded to tf32 first. With three axes, a batch of products."""
 
     num_operands = 3
 
     def verify(self) -> None:
         a, b, acc = (value.tile for value in self.operands)
         self.require(a.rank == b.rank == acc.rank and a.rank in (2, 3), "operands have one rank, 2 or 3")
-        self.require(a.dtype == b.dtype and a.dtype.is_float, "a and b share a float dtype")
-        self.require(acc.dtype == f32 and self.result.type == acc, "accumulator and result are f32")
+        sums = sum_dtype(a.dtype, b.dtype)
+        self.require(sums is not None, f"there are no products of {a.dtype} and {b.dtype}")
+        self.require(acc.dtype == sums and self.result.type == acc, f"accumulator and result are {sums}")
         inner = a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]
         self.require(inner and acc.shape == (*a.shape[:-1], b.shape[-1]), "shapes are (M, K), (K, N), (M, N)")
+
+
+def sum_dtype(a: DType, b: DType) -> DType | None:
+    """The dtype of sums of products of two dtypes, as tensor cores have it: f32 of one float dtype or two of 8 bits, i32 of
+    integers of 8 bits, each signed or not; None if there are no such products (PTX ISA, `mma`)."""
+    if a.is_float and (a == b or (b.is_float and a.bits == b.bits == 8)):
+        return f32
+    return i32 if a.is_integer and b.is_integer and a.bits == b.bits == 8 else None
 
 
 def convert(dtype: DType, value: float) -> int | float | bool:

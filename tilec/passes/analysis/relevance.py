@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
-from tilec.ir.ops import AtomicScatter, For, If, MemoryOp, ReadOp
+from tilec.ir.ops import AtomicScatter, Decreases, For, If, Invariant, MemoryOp, ReadOp, Take
 from tilec.ir.ops.staging_ops import StageCopy
 from tilec.ir.types import ScratchType, TileType
 
@@ -61,6 +61,10 @@ def _roots(op: Op) -> list[Value]:
     match op:
         case MemoryOp():
             return [] if op.unsafe is not None else op.places
+        case Take():
+            return op.operands[1:]
+        case Invariant() | Decreases():
+            return op.operands
         case For():
             return op.operands[:3]
         case If():

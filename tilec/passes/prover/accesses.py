@@ -146,7 +146,7 @@ def _instance(index: IndexTerms, op: MemoryOp) -> Instance:
     return Instance(
         tuple(axes),
         tuple(index.runs(frames)),
-        tuple(index.divided(op)),
+        tuple(index.given(op, [Formula("eq", axis.start) for axis in axes])),
         tuple(index.block(axis) for axis in range(len(index.grid))),
         {},
         tuple((loop, index.variable(loop), index.iteration(loop)) for loop in loops),

@@ -19,7 +19,8 @@ def join_arms(findings: Findings, writes: list[AccessSite]) -> list[AccessSite]:
         if pair is None:
             return found
         first, second = pair
-        joined = replace(first, instance=replace(first.instance, runs=first.instance.runs[:-1]))
+        given = tuple(fact for fact in first.instance.given if fact in second.instance.given)
+        joined = replace(first, instance=replace(first.instance, runs=first.instance.runs[:-1], given=given))
         found = [joined if site is first else site for site in found if site is not second]
 
 

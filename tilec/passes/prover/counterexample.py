@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tilec.diagnostics.diagnostic import Counterexample
 from tilec.ir.core import Op
+from tilec.ir.ops.loop_claims import FLAG, PASS
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance
 from tilec.passes.prover.index_terms import IndexTerms
@@ -30,7 +31,10 @@ def counterexample(
     dims = dict(sorted(dims.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
     blocks = tuple(tuple(terms.evaluate(block, value) for block in instance.blocks) for instance in instances)
     iterations = tuple(
-        {loop.variable or "i": terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
+        {
+            loop.variable or "i": terms.evaluate(count if loop.variable == PASS else variable, value)
+            for loop, variable, count in instance.loops
+        }
         for instance in instances
     )
     note = ", ".join(part for part in (note, _assumed(index, _needed(found, instances))) if part)
@@ -69,6 +73,8 @@ def _assumed(index: IndexTerms, found: Assignment) -> str:
     parts: list[str] = []
     for atom, number in found.items():
         source = index.sources.get(atom)
+        if source is not None and FLAG in source.name:
+            continue  # that the loop goes on is clear from the iteration
         if atom.kind is Kind.OPAQUE and source is not None:
             location = source.owner.loc if isinstance(source.owner, Op) else None
             name = (

@@ -9,6 +9,7 @@ from tilec.artifact.records import Obligation
 from tilec.diagnostics.diagnostic import Counterexample, Diagnostic, Fix, Label, Span
 from tilec.ir.core import Op
 from tilec.ir.ops import For
+from tilec.ir.ops.loop_claims import PASS
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Axis, Instance
 from tilec.passes.prover.counterexample import counterexample
@@ -129,7 +130,7 @@ def loop_labels(index: IndexTerms, op: Op) -> tuple[Label, ...]:
     """A label with the range of the variable of each loop around an operation."""
     labels: list[Label] = []
     for frame in index.structure.frames[op]:
-        if isinstance(frame.op, For) and frame.op.loc is not None:
+        if isinstance(frame.op, For) and frame.op.loc is not None and frame.op.variable != PASS:
             variable = index.ranges[frame.op.regions[0].arguments[0]]
             text = f"{variable.low} <= `{frame.op.variable or 'i'}` < {variable.high + 1}"
             labels.append(Label(frame.op.loc, text))

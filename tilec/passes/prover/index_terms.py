@@ -8,6 +8,7 @@ becomes an opaque atom with its range from the dataflow analysis.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ from tilec.ir.ops import (
     For,
     Gather,
     If,
+    Invariant,
     Iota,
     Load,
     NumBlocks,
@@ -32,6 +34,7 @@ from tilec.ir.ops import (
     Reshape,
     Select,
     Sort,
+    Take,
     Unary,
 )
 from tilec.ir.types import TileType
@@ -42,6 +45,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.bit_terms import BIT_KINDS, bit_term
 from tilec.passes.prover.declared_bits import by_declared
 from tilec.passes.prover.host_terms import HostTerms, compare
+from tilec.passes.prover.related_facts import related_to
 from tilec.passes.prover.source_positions import Positions, partner_positions, source_positions
 from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
@@ -64,6 +68,7 @@ class IndexTerms(HostTerms):
     sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
     places: dict[Atom, Positions] = field(default_factory=dict[Atom, Positions])
     _divisions: tuple[Binary, ...] = ()
+    _claims: tuple[Invariant, ...] = ()
     _with_obligation: frozenset[Op] = frozenset()
     _trial_values: frozenset[Value] = frozenset()
     _declared: dict[Value, Range] | None = None
@@ -78,6 +83,7 @@ class IndexTerms(HostTerms):
         self.deciding = deciding_ops(self.function, self.stored)
         self._with_obligation = frozenset(self.deciding)
         self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
+        self._claims = tuple(op for op in self.function.body.walk() if isinstance(op, Invariant))
         self.grid = tuple(self.expression(extent) for extent in self.function.grid)
         self._names = {parameter.value: parameter.name for parameter in self.function.parameters}
         if len(self.deciding) > IN_ORDER:
@@ -144,6 +150,8 @@ class IndexTerms(HostTerms):
             case Butterfly():
                 partner = partner_positions(self.atoms, op, positions)
                 return self.element(op.operands[0], partner) if partner else None
+            case Take():
+                return self.element(op.operands[0], self._taken_from(op, positions))
             case Sort():
                 return self.element(op.operands[op.results.index(value)], self._sorted_from(op, positions))
             case Binary() | Unary():
@@ -202,6 +210,10 @@ class IndexTerms(HostTerms):
         ranges, declared = ([known[value] for value in op.operands] for known in (self.ranges, self._declared))
         return by_declared(self.atoms, op, operands, ranges, declared, self.opaque(op.result, positions))
 
+    def _taken_from(self, op: Take, positions: Positions) -> Positions:
+        """Positions in the operand; an index has an obligation to be one."""
+        return (*positions[: op.axis], self.element(op.operands[1], positions), *positions[op.axis + 1 :])
+
     def _sorted_from(self, op: Sort, positions: Positions) -> Positions:
         """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
         loops = [self.iteration(frame.op) for frame in self.structure.frames[op] if isinstance(frame.op, For)]
@@ -254,19 +266,29 @@ class IndexTerms(HostTerms):
                 found.append(terms.negate(condition) if frame.arm else condition)
         return found
 
+    def given(self, op: Op, about: Iterable[Formula]) -> list[Formula]:
+        """What is true whenever `op` is executed, because of operations that are executed before it: that divisors are
+        positive, and claims of loops that share unknowns with the formulas `about` or with each other. Each has an obligation,
+        proven from those before it."""
+        claimed = dict.fromkeys(self._claimed(claim, op) for claim in self._claims)
+        related = related_to([one for one in claimed if one != terms.TRUE], [*about, *self.runs(self.structure.frames[op])])
+        return [*self.divided(op), *related]
+
+    def _claimed(self, claim: Invariant, op: Op) -> Formula:
+        """What a claim says where `op` is executed. One in a branch before it holds if the branch was taken."""
+        branches = self.structure.branches_before(claim, op)
+        if branches is None:
+            return terms.TRUE
+        return terms.disjunction((*map(terms.negate, self.runs(branches)), self.condition(claim.operands[0])))
+
     def divided(self, op: Op) -> list[Formula]:
         """Formulas stating that divisors are positive, for the divisions executed before `op` whenever `op` is. Each division
         has an obligation for its divisor, proven from those before it."""
-        frames, position = self.structure.frames[op], self.structure.position[op]
-        found: list[Formula] = []
+        position, found = self.structure.position[op], list[Formula]()
         for other in self._divisions:
             if self.structure.position[other] >= position:
                 break
-            enclosing = self.structure.frames[other]
-            outer = len(enclosing) <= len(frames) and all(
-                a.op is b.op and a.arm == b.arm for a, b in zip(enclosing, frames, strict=False)
-            )
-            if outer:
+            if self.structure.branches_before(other, op) == ():
                 found.append(terms.ge(self.scalar(other.operands[1]), 1))
         return [formula for formula in dict.fromkeys(found) if formula != terms.TRUE]
 
@@ -375,6 +397,8 @@ class IndexTerms(HostTerms):
                 return self.condition(owner.operands[owner.results.index(value)], self._sorted_from(owner, positions))
             case Butterfly() if (partner := partner_positions(self.atoms, owner, positions)) is not None:
                 return self.condition(owner.operands[0], partner)
+            case Take():
+                return self.condition(owner.operands[0], self._taken_from(owner, positions))
             case Cast() if not owner.operands[0].tile.dtype.is_float:
                 return terms.ne(self.element(owner.operands[0], positions))
             case If():

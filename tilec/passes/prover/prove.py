@@ -1,8 +1,8 @@
 """Proves one kernel: the `ladder` discharges each obligation; one that it cannot discharge is an error with a counterexample.
 
 Order of work: translate index values (`index_terms`), check that some launch satisfies the contract (`contract`), describe
-every access as statement instances (`accesses`), then prove arithmetic, bounds, races, coverage, order and promises, each in
-its own file. All use one `Ladder` and report to one `Findings`.
+every access as statement instances (`accesses`), then prove arithmetic, claims of loops, bounds, races, coverage, order and
+promises, each in its own file. All use one `Ladder` and report to one `Findings`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from tilec.passes.prover.findings import Findings
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Solver
 from tilec.passes.prover.ladder import Ladder
+from tilec.passes.prover.loop_claims import prove_loop_claims
 from tilec.passes.prover.order import prove_order
 from tilec.passes.prover.promises import prove_promises
 from tilec.passes.prover.races import prove_races, prove_written_once
+from tilec.passes.prover.takes import prove_takes
 from tilec.passes.prover.terms import OutOfWork
 from tilec.passes.prover.work import Work, out_of_work, too_deep
 from tilec.passes.prover.wrap import prove_arithmetic
@@ -76,7 +78,9 @@ def _prove(function: Function, work: Work) -> Proofs:
     if any(diagnostic.code == "E0305" for diagnostic in findings.diagnostics):
         # All other proofs assume that divisors and steps are positive.
         raise CompileError(sorted(findings.diagnostics, key=_source_order))
+    prove_loop_claims(findings)
     prove_bounds(findings, sites)
+    prove_takes(findings)
     prove_races(findings, sites)
     prove_written_once(findings, sites)
     prove_coverage(findings, sites)

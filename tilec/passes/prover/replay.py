@@ -41,6 +41,7 @@ from tilec.ir.ops import (
     Reduce,
     Reshape,
     Select,
+    Take,
     Unary,
 )
 from tilec.ir.types import TileType
@@ -296,15 +297,12 @@ class _Run:
                 return [None if c is None else a if c else b for c, a, b in zip(*operands, strict=True)]
             case Broadcast() | Butterfly() | Permute() | Reshape():
                 return _moved(op, operands[0])
+            case Take():
+                return _taken(op, *operands)
             case Load() | Gather() if op.unsafe is None:
                 return self.read(op, operands[1:])
-            case Reduce() if op.operands[0].tile.rank == 1 and op.kind in ("sum", "max", "min"):
-                known = [a for a in operands[0] if a is not None]
-                if len(known) < len(operands[0]):
-                    return [None]
-                return [
-                    integer_cast(sum(known), tile.dtype) if op.kind == "sum" else max(known) if op.kind == "max" else min(known)
-                ]
+            case Reduce():
+                return _reduced(op, operands[0])
             case _:
                 return [None] * count
 
@@ -333,6 +331,35 @@ class _Run:
 
 def _unknown(value: Value) -> Tile:
     return [None] * (max(1, value.tile.size) if isinstance(value.type, TileType) else 1)
+
+
+def _reduced(op: Reduce, tile: Tile) -> Tile:
+    """The elements along the axis as one; None where one of them is unknown."""
+    shape, dtype = op.operands[0].tile.shape, op.result.tile.dtype
+    extent, inner = shape[op.axis], prod(shape[op.axis + 1 :])
+    found: Tile = []
+    for flat in range(prod(shape) // extent):
+        start = flat // inner * extent * inner + flat % inner
+        known = [a for a in tile[start : start + extent * inner : inner] if a is not None]
+        if len(known) < extent:
+            found.append(None)
+        elif op.kind == "sum":
+            found.append(integer_cast(sum(known), dtype))
+        else:
+            best = max(known) if op.kind.endswith("max") else min(known)
+            found.append(known.index(best) if op.kind.startswith("arg") else best)
+    return found
+
+
+def _taken(op: Take, tile: Tile, indices: Tile) -> Tile:
+    """The elements at the indices along the axis; one outside counts as the last position."""
+    extent, inner = op.operands[0].tile.shape[op.axis], prod(op.result.tile.shape[op.axis + 1 :])
+    row = inner * op.result.tile.shape[op.axis]
+    found: Tile = []
+    for flat, index in enumerate(indices):
+        place = None if index is None else index if 0 <= index < extent else extent - 1
+        found.append(None if place is None else tile[(flat // row * extent + place) * inner + flat % inner])
+    return found
 
 
 def _moved(op: Broadcast | Butterfly | Permute | Reshape, tile: Tile) -> Tile:

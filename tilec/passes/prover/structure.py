@@ -35,6 +35,18 @@ class Structure:
     def _loops(self, op: Op) -> list[For]:
         return [frame.op for frame in self.frames[op] if isinstance(frame.op, For)]
 
+    def branches_before(self, other: Op, op: Op) -> tuple[Frame, ...] | None:
+        """The branches in which `other` is executed before `op`, besides those around both; None if it comes later, or is in a
+        loop that `op` is not in."""
+        enclosing, frames, shared = self.frames[other], self.frames[op], 0
+        for mine, its in zip(enclosing, frames, strict=False):
+            if mine.op is not its.op or mine.arm != its.arm:
+                break
+            shared += 1
+        inner = enclosing[shared:]
+        is_later = self.position[other] >= self.position[op]
+        return None if is_later or any(isinstance(frame.op, For) for frame in inner) else inner
+
     def inside(self, op: Op, loop: For) -> bool:
         """True if `op` lies in the body of `loop`."""
         return any(frame.op is loop for frame in self.frames[op])

@@ -20,7 +20,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis, Instance, rebased, tile_position
 from tilec.passes.prover.findings import Complaint, Findings, loop_labels
 from tilec.passes.prover.ladder import Discharge, strongest
-from tilec.passes.prover.terms import Poly
+from tilec.passes.prover.terms import Formula, Poly
 
 _SPELLINGS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "abs": "abs", "floordiv": "//", "mod": "%"}
 
@@ -47,15 +47,17 @@ def prove_operations(findings: Findings, ops: Iterable[Op]) -> None:
             _fits(findings, op)
 
 
-def located(findings: Findings, op: Op, polys: list[Poly]) -> Instance:
-    """An instance of an operation that does not access memory."""
+def located(findings: Findings, op: Op, polys: list[Poly], also: Iterable[Formula] = ()) -> Instance:
+    """An instance of an operation that does not access memory; `also` is assumed of it."""
     index = findings.index
     frames = index.structure.frames[op]
     loops = [frame.op for frame in frames if isinstance(frame.op, For)]
     axes = tuple(Axis(poly, 1, terms.ONE) for poly in polys)
+    also = list(also)
+    about = [*also, *(Formula("eq", poly) for poly in polys)]
     blocks = tuple(index.block(axis) for axis in range(len(index.grid)))
     named = tuple((loop, index.variable(loop), index.iteration(loop)) for loop in loops)
-    instance = Instance(axes, tuple(index.runs(frames)), tuple(index.divided(op)), blocks, {}, named, ())
+    instance = Instance(axes, tuple(index.runs(frames)), (*index.given(op, about), *also), blocks, {}, named, ())
     return rebased(index, op, instance)[0]
 
 
@@ -113,7 +115,8 @@ def _hint(findings: Findings, op: Op) -> str:
         owner = value.owner
         if isinstance(owner, Block) and owner in loops and value is not owner.arguments[0]:
             name = value.name if value.name.isidentifier() else "c"
-            return f"clamp what the loop carries, such as `{name} = minimum({name} + 1, N)`"
+            clamped, bound = f"`{name} = minimum({name} + 1, N)`", f"`invariant({name} <= N)`"
+            return f"clamp what the loop carries, such as {clamped}, or state at the start of its body what bounds it: {bound}"
     return "widen an operand with `.astype(i64)`, or bound the sizes with `requires(...)`"
 
 

@@ -13,6 +13,7 @@ that cannot be satisfied is refused (E0809) at its location in the build file. R
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +24,7 @@ from tilec.ir.core import Function
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
+from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, before, copy_of, run_on_copy, through
@@ -31,6 +33,7 @@ from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.passes.schedule.product_limits import (
     consumer_problem,
+    operand_dtypes,
     pair_problem,
     pingpong_problem,
     tma_problem,
@@ -123,7 +126,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
 def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role, ...]:
     """Roles of a block with `copy = "tma"`. With pingpong each consumer has a whole tile in registers, so it needs register
     reallocation from the producer."""
-    family = fed_family(TMA, target, wanted.mma)
+    family = fed_family(TMA, target, wanted.mma, operand_dtypes(draft))
     if wanted.order != PINGPONG:
         return block_roles(family, wanted.consumers or _consumers(draft, family))
     return block_roles(family, wanted.consumers or 2, target.reallocates_registers and wanted.blocks is None, PINGPONG)
@@ -133,7 +136,7 @@ def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, w
     """Add register reallocation from the producer to the consumers, for back-to-back GEMMs and large accumulators, unless
     `blocks` is given."""
     products = [op.result.tile.size for op in draft.body.walk() if isinstance(op, Mma)]
-    family = fed_family(TMA, target, wanted.mma)
+    family = fed_family(TMA, target, wanted.mma, operand_dtypes(draft))
     assert family.specialization is not None
     most = MAX_ACCUMULATORS if family.runs_ahead else MAX_WITH_FRAGMENTS
     few_accumulators = len(products) < 2 and max(products) <= most * 32 * schedule.tile_warps
@@ -253,16 +256,17 @@ def pipelines_of(
     draft_copy = run_on_copy(before(STAGING), draft, replace(schedule, persistent=persists), target)
 
     def decide(candidate: Candidate) -> Pipeline:
-        found.append(_pipeline(candidate, schedule.blocks, target, wanted, limit))
+        found.append(_pipeline(candidate, operand_dtypes(draft), schedule.blocks, target, wanted, limit))
         if found[-1].copy == TMA:
-            fed = fed_family(TMA, target, wanted.mma)
+            fed = fed_family(TMA, target, wanted.mma, operand_dtypes(draft))
             problem = tma_problem(draft_copy, candidate, fed, target)
             problem = problem or pingpong_problem(draft_copy, candidate, fed, schedule)
             if problem is not None:
                 raise refusal(draft, problem, wanted, target)
             return found[-1]
         family = found[-1].family
-        if family is not None and (family not in candidate.families or found[-1].stages < family.least_stages):
+        lacks = family is not None and target.has(family) and not target.multiplies(family, candidate.dtypes)
+        if family is not None and (lacks or family not in candidate.families or found[-1].stages < family.least_stages):
             text = f"its product is none that `{family.name}` makes in {found[-1].stages} stages"
             hint = f"leave `mma` out, or have {family.least_stages} stages"
             raise refusal(draft, Problem("mma", text, hint), wanted, target)
@@ -273,16 +277,17 @@ def pipelines_of(
 
 
 def _pipeline(
-    candidate: Candidate, blocks: int | None, target: Target, wanted: Overrides, limit: int | None
+    candidate: Candidate, dtypes: Sequence[DType], blocks: int | None, target: Target, wanted: Overrides, limit: int | None
 ) -> Pipeline:  # fmt: skip
     if wanted.copy == TMA:
-        family = fed_family(TMA, target, wanted.mma)
+        family = fed_family(TMA, target, wanted.mma, dtypes)
         chain = candidate.chain(family)
         used_bytes = tensor_staging.HEAD_BYTES + (chain.unstaged_bytes if chain is not None else 0)
         max_stages = _stages(replace(candidate, used_bytes=used_bytes, unstaged_bytes=0), blocks, target, family.most_stages)
         fitting_stages = max(LEAST_BY_TMA, min(limit or family.most_stages, max_stages))
         return Pipeline(wanted.stages or fitting_stages, TMA, wanted.mma or family.name)
-    fitting = [family for family in candidate.families if target.has(family) and CP_ASYNC in family.copies]
+    usable = (one for one in candidate.families if target.multiplies(one, candidate.dtypes))
+    fitting = [family for family in usable if CP_ASYNC in family.copies]
     family = (family_named(wanted.mma) or MMA_SYNC) if wanted.mma is not None else fitting[0]
     stages = wanted.stages
     if stages is None:

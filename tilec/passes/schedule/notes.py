@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tilec.atoms import ldmatrix
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.layouts.thread_elements import fewer_elements, largest, tile_warps, told
 from tilec.ir.ops import AtomicScatter, AtomicUpdate, Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
-from tilec.ir.ops.staging_ops import ReduceCombine, Relayout, ScratchLoad, ScratchStore
+from tilec.ir.ops.staging_ops import ReduceCombine, Relayout, ScratchLoad, ScratchStore, SharedLoad
 from tilec.ir.text.lines import text_line
 from tilec.passes.schedule.access_notes import Narrow, narrow_access, narrow_sum
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
@@ -50,6 +51,8 @@ def notes(function: Function, target: Target) -> tuple[Note, ...]:
                 found += _summed_product(op, stored)
             case Mma():
                 found += _slow_product(op, target, warps)
+            case SharedLoad():
+                found += _operand_by_element(op)
             case _:
                 pass
     heaviest = largest(function)
@@ -98,6 +101,16 @@ def _keeps_shape(owner: object) -> bool:
     return isinstance(owner, Reshape) and owner.operands[0].tile.shape == owner.result.tile.shape
 
 
+def _operand_by_element(op: SharedLoad) -> list[Note]:
+    """Note on an operand whose rows in shared memory are not along the depth, which only 16-bit elements may be."""
+    layout, dtype = op.result.layout, op.result.tile.dtype
+    if layout is None or ldmatrix.loads(layout, dtype, op.transposed):
+        return []
+    text = f"an operand of {dtype} is read one element at a time: its rows are not along the depth of the product"
+    hint = "let the tensor have rows along the depth: `mma(x, y.T, acc)` with `x` of (M, K) and `y` of (N, K)"
+    return [Note("tensor_core", text_line(op), text, hint)]
+
+
 def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
     """Note on an `mma.sync` if the target has a family that reads shared memory, and only the tile's shape or the number of
     warps prevents its use."""
@@ -106,10 +119,19 @@ def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
     if batch or family is None or rows < family.shape.rows or columns < LEAST_COLUMNS:
         return []
     issuers, most_columns = family.issuers(warps), family.shape.most_columns
-    if not issuers:
+    dtypes = [value.tile.dtype for value in op.operands[:2]]
+    if not target.multiplies(family, dtypes):
+        reason = f"it has none of {dtypes[0]} on {target}"
+        hint = "with operands of 16 bits it has"
+        if dtypes[0].bits == 32:
+            reason = "it reads shared memory, and these operands are rounded to tf32 in registers"
+            hint = "convert the operands with `.astype(bf16)` where that is accurate enough"
+    elif not issuers:
         reason, hint = f"{warps} warps are no groups of four", "set `warps` of its schedule to a multiple of 4"
     elif rows % (multiple := family.shape.rows * issuers):
         reason, hint = f"{rows} rows are no multiple of {multiple}", f"use a multiple of {multiple} rows, or fewer warps"
+    elif not all(family.has_columns(columns, dtype) for dtype in dtypes) and columns <= most_columns:
+        reason, hint = f"it has no {columns} columns of {dtypes[0]}", "use a multiple of 16 columns"
     elif columns > most_columns or rows * columns > MAX_ACCUMULATORS * 32 * warps:
         reason = f"each thread would hold {rows * columns // (32 * warps)} sums, of {columns} columns"
         hint = f"use at most {most_columns} columns and {MAX_ACCUMULATORS} sums a thread"

@@ -11,7 +11,7 @@ from tilec.atoms.products import ATOMS
 from tilec.ir.core import Function
 from tilec.ir.ops import Mma
 from tilec.ir.ops.tmem_ops import TmemReserve
-from tilec.ir.types import TMEM_COLUMNS, TmemSpaceType
+from tilec.ir.types import TMEM_COLUMNS, DType, TmemSpaceType
 from tilec.passes.schedule.passes import STAGING, run_on_copy, through
 from tilec.passes.schedule.pipelining import tensor_staging
 from tilec.passes.schedule.pipelining.staging import Candidate
@@ -21,9 +21,15 @@ from tilec.target.schedule import MOST_WARPS, NO_PAIR, REGISTERS, Overrides, Pro
 from tilec.target.targets import Target
 
 
+def operand_dtypes(function: Function) -> tuple[DType, ...]:
+    """The dtypes of the operands of all products."""
+    values = (value for op in function.body.walk() if isinstance(op, Mma) for value in op.operands[:2])
+    return tuple(dict.fromkeys(value.tile.dtype for value in values))
+
+
 def pair_problem(draft: Function, target: Target, wanted: Overrides) -> Problem | None:
     """Why blocks cannot form pairs; None if they can."""
-    family = fed_family(TMA, target, wanted.mma)
+    family = fed_family(TMA, target, wanted.mma, operand_dtypes(draft))
     if wanted.copy != TMA or not target.feeds(family, TMA) or not family.in_tensor_memory:
         return NO_PAIR
     text = pairs.problem(draft)
@@ -35,7 +41,8 @@ def consumer_problem(draft: Function, schedule: Schedule, target: Target, wanted
     each has a whole product."""
     if wanted.consumers is None or wanted.copy != TMA or schedule.consumer_roles > 1:
         return None
-    atom, warps = ATOMS.get(fed_family(TMA, target, wanted.mma).name), schedule.tile_warps
+    family = fed_family(TMA, target, wanted.mma, operand_dtypes(draft))
+    atom, warps = ATOMS.get(family.name), schedule.tile_warps
     for op in draft.body.walk():
         if not isinstance(op, Mma):
             continue
@@ -82,6 +89,8 @@ def tma_problem(function: Function, candidate: Candidate, family: Family, target
     chain = candidate.chain(family)
     if not target.feeds(family, TMA):
         text = f"`tma` feeds `{family.name}`, which {target} lacks"
+    elif not target.multiplies(family, candidate.dtypes):
+        text = f"`{family.name}` has no products of {' and '.join(map(str, candidate.dtypes))} on {target}"
     elif chain is not None and function.cluster > 1:
         text = "back-to-back products are not those of a pair of blocks"
     elif chain is not None:

@@ -51,7 +51,7 @@ def check(function: Function, target: Target) -> None:
     _check_columns([op for op in found if isinstance(op, TmemAlloc)])
     for op in found:
         if isinstance(op, ThreadProduct):
-            _check_product(op)
+            _check_product(op, target)
     for op in function.body.ops:
         if isinstance(op, Roles) and any(alone and warps > 1 for alone, warps in zip(op.alone, op.warps, strict=True)):
             raise VerifyError(f"{at(op)}: one thread of each warp is elected, so a role of one thread has one warp")
@@ -92,13 +92,16 @@ def _check_columns(allocs: list[TmemAlloc]) -> None:
             raise VerifyError(f"{at(other)} takes columns of another buffer")
 
 
-def _check_product(op: ThreadProduct) -> None:
+def _check_product(op: ThreadProduct, target: Target) -> None:
     if op.family != TCGEN05.name:
         raise VerifyError(f"{at(op)}: `{op.family}` has no accumulators in tensor memory")
     shape, (rows, columns) = TCGEN05.shape, op.accumulator.tmem.shape
     rows = TMEM_LANES if isinstance(op, TileProduct) else rows
     depth = op.operands[2].shared.shape[0] if isinstance(op, TmemOperandMma) else op.operands[0].shared.shape[1]
-    if columns % shape.columns or not 0 < columns <= shape.most_columns or depth % shape.depth or rows % shape.rows:
+    dtype = op.operands[2].shared.dtype
+    if not target.multiplies(TCGEN05, [buffer.shared.dtype for buffer, _ in op.reads]):
+        raise VerifyError(f"{at(op)}: {target} has no products of {dtype} in tensor memory")
+    if depth % shape.depth_of(dtype.bits) or rows % shape.rows or not TCGEN05.has_columns(columns, dtype, op.blocks):
         raise VerifyError(f"{at(op)}: no instruction computes {rows} x {columns} x {depth}")
     for buffer, _ in op.reads:
         alloc = buffer.owner

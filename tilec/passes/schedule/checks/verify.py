@@ -47,6 +47,7 @@ from tilec.ir.ops.staging_ops import (
 )
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Acquire, Barrier, OrderOp, Release, Ring, RingOp, Roles, Wait
+from tilec.ir.ops.take_ops import TakeLoad
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, ThreadProduct, TmemAccess
 from tilec.ir.types import TileType
 from tilec.passes.schedule.checks import (
@@ -180,6 +181,8 @@ class _Walk:
                 if isinstance(owner, AtomicScatter) and is_shared(owner) and not isinstance(op, ScratchStoreOwned):
                     raise VerifyError(f"{at(op)} stores old values that one thread has from all")
                 self.stores[op.operands[0]] = op
+            case TakeLoad():
+                self.check_take(op)
             case ScratchLoad() | ReduceCombine() | ButterflyLoad():
                 self.check_load(op)
             case GroupProduct() if not isinstance(op, ThreadProduct):
@@ -222,6 +225,14 @@ class _Walk:
         if not alike:
             raise VerifyError(f"{at(op)} takes another tile than was put there")
 
+    def check_take(self, op: TakeLoad) -> None:
+        source = self.stores.get(op.operands[0])
+        if not isinstance(source, ScratchStore):
+            raise VerifyError(f"{at(op)} loads what was not stored there")
+        stored = source.operands[1].tile
+        if (stored.shape, stored.dtype, source.steps) != (op.source, op.result.tile.dtype, op.steps):
+            raise VerifyError(f"{at(op)} takes another tile than was put there")
+
     def check_product(self, op: GroupProduct, warps: int) -> None:
         family, atom = atom_of(op.family)
         if not self.target.has(family) or not family.issuers(warps):
@@ -233,6 +244,9 @@ class _Walk:
             if buffer.shared.width * buffer.shared.dtype.bytes != family.row_bytes:
                 raise VerifyError(f"{at(op)}: its matrices lie in rows of {family.row_bytes} bytes")
         rows, columns = op.result.tile.shape
+        dtypes = [buffer.shared.dtype for buffer, _ in op.reads]
+        if not self.target.multiplies(family, dtypes) or not all(family.has_columns(columns, dtype) for dtype in dtypes):
+            raise VerifyError(f"{at(op)}: no instruction has {columns} columns of {' and '.join(map(str, dtypes))}")
         if op.result.layout != atom.accumulator(rows, columns, warps):
             raise VerifyError(f"{at(op)}: {op.result.layout} is no accumulator of {warps} warps")
 

@@ -2,7 +2,7 @@
 
 In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes of its widest load. Out: the same
 function with a `Layout` on every tile value, `vector` and `whole` on every access. A tensor whose loads may be wider than its
-alignment gets that alignment, which the launcher then requires. Six rules determine layouts:
+alignment gets that alignment, which the launcher then requires. Seven rules determine layouts:
 
 1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
    axis (fewer of `narrow_rows`), lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape
@@ -12,7 +12,8 @@ alignment gets that alignment, which the launcher then requires. Six rules deter
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
 4. A reshape or permutation keeps every element in its thread if the digits of the layout divide the new axes.
 5. A butterfly keeps the layout if each bit of the position is a bit of a register, lane or warp index.
-6. Layouts set by the staging pass (`mma`, shared loads) are kept, and propagate to dependent operations (`propagation`).
+6. The result of a `take` has the layout of its indices: the tile goes through shared memory in any case.
+7. Layouts set by the staging pass (`mma`, shared loads) are kept, and propagate to dependent operations (`propagation`).
 
 Operand layouts need not match here: `conversions` inserts the conversions.
 """
@@ -43,6 +44,7 @@ from tilec.ir.ops import (
     Reduce,
     Reshape,
     Store,
+    Take,
 )
 from tilec.ir.ops.memory import VectorOp
 from tilec.ir.ops.sync_ops import Ring
@@ -238,6 +240,10 @@ def _layout(op: Op, result: Value, natural_of: NaturalLayout, free: frozenset[Va
             source = op.operands[0].layout
             assert source is not None
             return source if is_binary(source, op.axis) else natural_of(shape)
+        case Take():
+            indices = op.operands[1]
+            anchors = not isinstance(indices.owner, Constant | Broadcast) and indices not in free
+            return indices.layout if anchors and indices.layout is not None else natural_of(shape)
         case Constant() | Iota() | Load() | Broadcast():
             return natural_of(shape)
         case _:

@@ -14,7 +14,7 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped, with_axes, without_axis
 from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape
+from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape, Take
 from tilec.ir.ops.staging_ops import GroupProduct
 from tilec.ir.types import TileType
 from tilec.target.families import MemorySpace
@@ -123,6 +123,8 @@ class _State:
         if op.elementwise:
             shape = op.result.tile.shape
             return next((v.layout for v in op.operands if v.layout is not None and v.tile.shape == shape), None)
+        if isinstance(op, Take):
+            return op.operands[1].layout
         if not isinstance(op, Reduce | Permute | Reshape | Butterfly) or op.operands[0].layout is None:
             return None
         source, layout = op.operands[0], op.operands[0].layout

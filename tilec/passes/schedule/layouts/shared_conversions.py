@@ -1,7 +1,7 @@
 """Lowers layout conversions and cross-thread reductions to stores to and loads from shared memory.
 
 In: a function with layouts and explicit conversions. Out: the same, in which no `relayout`, `reshape`, `permute` or `reduce`
-reads another thread's elements, and no `butterfly` another warp's. Each one that did becomes
+reads another thread's elements, no `butterfly` another warp's, and no `take` any. Each one that did becomes
 
     scratch = shared_alloc       at an offset past all live allocations
     put scratch, tile            every thread stores its elements
@@ -21,7 +21,7 @@ from tilec.ir.layouts.blocked_layouts import reshaped, row_major, with_axes
 from tilec.ir.layouts.exchange import Steps, conversion_bytes, conversion_steps, is_shared, is_uniform
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.shared_plan import scratch_offset, taken_bytes
-from tilec.ir.ops import AtomicScatter, Butterfly, Constant, Permute, Reduce, Reshape
+from tilec.ir.ops import AtomicScatter, Butterfly, Constant, Permute, Reduce, Reshape, Take
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
 from tilec.ir.ops.staging_ops import (
     ReduceCombine,
@@ -33,6 +33,7 @@ from tilec.ir.ops.staging_ops import (
     SharedAlloc,
 )
 from tilec.ir.ops.sync_ops import SharedFree
+from tilec.ir.ops.take_ops import TakeLoad
 from tilec.ir.types import ScratchType
 
 
@@ -95,6 +96,10 @@ def _stores_and_loads(op: Op, size: int, offset: int) -> list[Op]:
     elif isinstance(op, Butterfly):
         store = ButterflyStore(operands=[scratch, source], loc=op.loc)
         load = ButterflyLoad(operands=[scratch], axis=op.axis, mask=op.mask, loc=op.loc)
+    elif isinstance(op, Take):
+        shape = source.tile.shape
+        store = ScratchStore(operands=[scratch, source], steps=row_major(shape), loc=op.loc)
+        load = TakeLoad(operands=[scratch, op.operands[1]], axis=op.axis, source=shape, loc=op.loc)
     else:
         before, after = _steps(op)
         store = ScratchStore(operands=[scratch, source], steps=before, loc=op.loc)

@@ -4,17 +4,17 @@ They are for GEMMs of small M, where only one warp uses each weight element, so 
 memory gains nothing. Each warp computes whole products, or several share the rows of one; with split-K, the kernel sums the
 products.
 
-A fragment wants pairs of adjacent elements along K, but a thread loads 16 bytes at once most efficiently. A dot product does
-not depend on the order of its terms, so K of both operands is permuted: a thread's eight adjacent elements are its fragments of
-two instructions. With k = 32 j + 8 p + 4 s + 2 h + l, lane p of four loads all s, h, l; the instruction's order is 16 s + 8 h +
-2 p + l. The load gets the layout that results from the permutation, so no element moves between threads.
+A fragment wants words of adjacent elements along K, but a thread loads 16 bytes at once most efficiently. A dot product does
+not depend on the order of its terms, so K of both operands is permuted: a thread's 16 adjacent bytes are its fragments of two
+instructions. Of 16-bit elements, with k = 32 j + 8 p + 4 s + 2 h + l, lane p of four loads all s, h, l; the instruction's order
+is 16 s + 8 h + 2 p + l. The load gets the layout that results from the permutation, so no element moves between threads.
 
 In: an `mma` of rank 3. Out: operations to insert before it; layouts on it and on the loads that feed it.
 """
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 from typing import Final
 
 from tilec.atoms import mma_sync
@@ -23,20 +23,27 @@ from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped, with_axes
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import Broadcast, Load, Mma, Permute, Reshape
-from tilec.ir.types import TileType
+from tilec.ir.types import DType, TileType
 from tilec.passes.schedule.pipelining.staged_products import Emitter, relayout
 
-GROUP: Final = 32
-"""Elements along K that four lanes load with 16 bytes each."""
+VECTOR_BYTES: Final = 16
+"""What a thread loads at once."""
 
-MEMORY_EXTENTS: Final = (4, 2, 2, 2)
-"""Extents of p, s, h and l, outermost first."""
+GROUP_LANES: Final = 4
+"""Lanes that load a group of adjacent elements along K, each a vector of it."""
 
 MMA_ORDER: Final = (1, 2, 0, 3)
-"""The permutation of `MEMORY_EXTENTS` to the order s, h, p, l."""
+"""The permutation of `_memory_extents` to the order s, h, p, l."""
 
-VECTOR: Final = 8
-"""16-bit elements in 16 bytes."""
+
+def _memory_extents(dtype: DType) -> tuple[int, int, int, int]:
+    """Extents of p, s, h and l, outermost first."""
+    return GROUP_LANES, 2, 2, mma_sync.word_of(dtype)
+
+
+def _vector(dtype: DType) -> int:
+    """Elements that a thread loads at once."""
+    return VECTOR_BYTES // dtype.bytes
 
 
 def default_warps(shape: tuple[int, ...]) -> int:
@@ -49,16 +56,18 @@ def assign_layouts(op: Mma, warps: int) -> list[Op]:
     products, rows, columns = op.result.tile.shape
     depth, products_per_step = op.operands[0].tile.shape[2], gcd(products, warps)
     grid = mma_sync.choose_warps(rows, columns, warps // products_per_step)
-    if grid is None or depth % mma_sync.K or op.operands[0].tile.dtype.bits != 16:
+    dtypes = [operand.tile.dtype for operand in op.operands[:2]]
+    step = mma_sync.depth_of(dtypes[0])
+    if grid is None or depth % step:
         message = f"no {products} products of shape {(rows, columns, depth)} side by side on {warps} warps"
-        hint = "tensor cores multiply 16 x 8 x 16 of 16-bit floats; let the warps be as many as the products"
+        hint = f"tensor cores multiply 16 x 8 x {step} of {dtypes[0]}; let the warps be as many as the products"
         raise CompileError(Diagnostic("E0506", message, Label(op.loc) if op.loc else None, hint=hint))
     out = Emitter()
     operands: list[Value] = []
-    layouts = mma_sync.operand_a(rows, depth, grid), mma_sync.operand_b(depth, columns, grid)
+    layouts = mma_sync.operand_a(rows, depth, grid, dtypes[0]), mma_sync.operand_b(depth, columns, grid, dtypes[1])
     for index, layout in enumerate(mma_sync.beside(layout, products, products_per_step) for layout in layouts):
         value = op.operands[index]
-        if depth % GROUP == 0:
+        if depth % (GROUP_LANES * _vector(dtypes[0])) == 0:
             value = _permute_k(out, value, axis=2 - index)
         _set_load_layout(value, layout)
         operands.append(relayout(out, value, layout))
@@ -70,7 +79,8 @@ def assign_layouts(op: Mma, warps: int) -> list[Op]:
 def _permute_k(out: Emitter, value: Value, axis: int) -> Value:
     """An operand with K, its axis `axis`, permuted to the instruction's order."""
     shape, dtype = value.tile.shape, value.tile.dtype
-    cut = (*shape[:axis], shape[axis] // GROUP, *MEMORY_EXTENTS, *shape[axis + 1 :])
+    extents = _memory_extents(dtype)
+    cut = (*shape[:axis], shape[axis] // prod(extents), *extents, *shape[axis + 1 :])
     axes = (*range(axis + 1), *(axis + 1 + axis_index for axis_index in MMA_ORDER), *range(axis + 5, len(cut)))
     parts = out.add(Reshape(operands=[value]), TileType(dtype, cut))
     permuted = out.add(Permute(operands=[parts], axes=axes), TileType(dtype, tuple(cut[axis_index] for axis_index in axes)))
@@ -94,7 +104,8 @@ def _set_load_layout(value: Value, layout: Layout | None) -> None:
     if not isinstance(value.owner, Load) or layout is None or value.layout is not None:
         return
     widest = _vectors_first(layout)
-    if widest.registers and widest.registers[0].axis == widest.rank - 1 and widest.registers[0].extent >= VECTOR:
+    least = _vector(value.tile.dtype)
+    if widest.registers and widest.registers[0].axis == widest.rank - 1 and widest.registers[0].extent >= least:
         value.layout = widest
         for result, result_layout in repeated:
             result.layout = result_layout

@@ -12,7 +12,7 @@ from tilec.ir.layouts.blocked_layouts import conversion_bytes
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Binary, Cast, Compare, Constant, For, Mma, Select
 from tilec.ir.ops.staging_ops import Part, Relayout, SharedLoad
-from tilec.ir.types import TileType, Type, boolean, i32, i64
+from tilec.ir.types import DType, TileType, Type, boolean, i32, i64
 from tilec.passes.schedule.pipelining.staged_loads import Operand
 
 
@@ -28,6 +28,12 @@ class Product:
     transposed: tuple[bool, bool] = (False, False)
 
     @property
+    def dtypes(self) -> tuple[DType, DType]:
+        """Those of both operands, which have one width."""
+        left, right = (value.tile.dtype for value in self.mma.operands[:2])
+        return left, right
+
+    @property
     def operands(self) -> list[Operand]:
         """The staged operands."""
         return [operand for operand in (self.left, self.right) if operand is not None]
@@ -37,7 +43,8 @@ class Product:
         """Indices of the register operands, with the layouts that the instruction requires."""
         rows, columns = self.mma.result.tile.shape
         depth = self.mma.operands[0].tile.shape[1]
-        layouts = mma_sync.operand_a(rows, depth, self.grid), mma_sync.operand_b(depth, columns, self.grid)
+        a, b = self.dtypes
+        layouts = mma_sync.operand_a(rows, depth, self.grid, a), mma_sync.operand_b(depth, columns, self.grid, b)
         pairs = zip((self.left, self.right), layouts, strict=True)
         return [(index, layout) for index, (operand, layout) in enumerate(pairs) if operand is None]
 
@@ -107,8 +114,8 @@ def hoist_constant_operands(before: Emitter, loop: For, products: list[Product],
 
 
 def sliced(product: Product, current: Value, left_stage: Value | None = None) -> list[Op]:
-    """The MMA in slices of 16 along K; each slice's operands are loaded before the MMA of the preceding slice, from stage
-    `current`, the left one from `left_stage` if that is another."""
+    """The MMA in slices of an instruction along K; each slice's operands are loaded before the MMA of the preceding slice, from
+    stage `current`, the left one from `left_stage` if that is another."""
     mma = product.mma
     rows, columns = mma.result.tile.shape
     depth = mma.operands[0].tile.shape[1]
@@ -122,11 +129,12 @@ def sliced(product: Product, current: Value, left_stage: Value | None = None) ->
         total = relayout(out, total, layout)
     stages = (current if left_stage is None else left_stage, current)
     slices = [_read_slice(out, product, stages, 0)]
-    for k in range(0, depth, mma_sync.K):
-        if k + mma_sync.K < depth:
-            slices.append(_read_slice(out, product, stages, k + mma_sync.K))
-        a, b = slices[k // mma_sync.K]
-        if k + mma_sync.K < depth:
+    step = mma_sync.depth_of(product.dtypes[0])
+    for k in range(0, depth, step):
+        if k + step < depth:
+            slices.append(_read_slice(out, product, stages, k + step))
+        a, b = slices[k // step]
+        if k + step < depth:
             total = out.add(Mma(operands=[a, b, total], loc=mma.loc), mma.result.tile)
             total.layout = layout
         else:
@@ -138,12 +146,13 @@ def sliced(product: Product, current: Value, left_stage: Value | None = None) ->
 
 
 def _read_slice(out: Emitter, product: Product, stages: tuple[Value, Value], k: int) -> tuple[Value, Value]:
-    """Columns `k` to `k + 16` of the left operand and rows `k` to `k + 16` of the right one."""
+    """An instruction's columns from `k` on of the left operand, and such rows of the right one."""
     rows, columns = product.mma.result.tile.shape
-    a = _slice(out, product, 0, stages[0], (rows, mma_sync.K), (0, k))
-    b = _slice(out, product, 1, stages[1], (mma_sync.K, columns), (k, 0))
-    a.layout = mma_sync.operand_a(rows, mma_sync.K, product.grid)
-    b.layout = mma_sync.operand_b(mma_sync.K, columns, product.grid)
+    step = mma_sync.depth_of(product.dtypes[0])
+    a = _slice(out, product, 0, stages[0], (rows, step), (0, k))
+    b = _slice(out, product, 1, stages[1], (step, columns), (k, 0))
+    a.layout = mma_sync.operand_a(rows, step, product.grid, product.dtypes[0])
+    b.layout = mma_sync.operand_b(step, columns, product.grid, product.dtypes[1])
     return a, b
 
 

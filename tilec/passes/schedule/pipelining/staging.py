@@ -8,10 +8,10 @@ may be a register tile instead, such as the result of a preceding `mma`. With `s
     for each iteration:
         wait for its copies; barrier
         acquire, start the copies of iteration + s-1, commit                  into the stage released last
-        per 16 of K: load both operands from this stage, multiply; release
+        per instruction along K: load both operands from this stage, multiply; release
     drain; barrier; free                                                      the bytes may be reused
 
-Each iteration's MMA is split along K, so at most two 16-wide slices of the operands are in registers at once.
+Each iteration's MMA is split along K, so at most two slices of the operands, each 32 bytes deep, are in registers at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops import Cast, Constant, For, If, Load, Mma, Reshape, Yield
 from tilec.ir.ops.staging_ops import AsyncCopy, SharedAlloc
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
-from tilec.ir.types import RingType, SharedType, TileType, i32
+from tilec.ir.types import DType, RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
 from tilec.passes.schedule.pipelining import (
@@ -81,6 +81,11 @@ class Candidate:
     stage_bytes: int
     families: tuple[Family, ...]
     chains: tuple[Chain, ...] = ()
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """Those of all operands of its MMAs."""
+        return tuple(dict.fromkeys(dtype for product in self.products for dtype in product.dtypes))
 
     def chain(self, family: Family) -> Chain | None:
         """The back-to-back GEMM, or else the fused products, that the loop is for a family; None if it is neither."""
@@ -177,9 +182,10 @@ def _splits_columns(function: Function) -> bool:
 def _grid_of(op: Mma, warps: int, by_rows: bool) -> WarpGrid | None:
     rows, columns = op.result.tile.shape
     depth = op.operands[0].tile.shape[1]
-    if depth % mma_sync.K or op.operands[0].tile.dtype.bits != 16:
+    dtype = op.operands[0].tile.dtype
+    if depth % mma_sync.depth_of(dtype):
         return None
-    if by_rows and mma_sync.fits(rows, columns, depth, WarpGrid(warps, 1)):
+    if by_rows and mma_sync.fits(rows, columns, depth, WarpGrid(warps, 1), dtype):
         return WarpGrid(warps, 1)
     return mma_sync.choose_warps(rows, columns, warps)
 
@@ -195,13 +201,15 @@ def _assign_other_layouts(block: Block, warps: int, by_rows: bool) -> None:
             grid = _grid_of(op, warps, by_rows)
             if grid is None:
                 shape = (*op.result.tile.shape, op.operands[0].tile.shape[1])
-                message = f"no product of shape {shape} on {warps} warps: tensor cores multiply 16 x 8 x 16 of 16-bit floats"
-                narrow = op.operands[0].tile.dtype.bits != 16
-                hint = "convert the operands with `.astype(bf16)`" if narrow else "choose a tile of multiples of 16"
+                step = mma_sync.depth_of(op.operands[0].tile.dtype)
+                made = f"tensor cores multiply 16 x 8 x {step} of {op.operands[0].tile.dtype}"
+                message = f"no product of shape {shape} on {warps} warps: {made}"
+                hint = f"choose a tile of multiples of 16, with a depth that is a multiple of {step}"
                 raise CompileError(Diagnostic("E0506", message, Label(op.loc) if op.loc else None, hint=hint))
             rows, columns, depth = *op.result.tile.shape, op.operands[0].tile.shape[1]
             out = Emitter()
-            layouts = mma_sync.operand_a(rows, depth, grid), mma_sync.operand_b(depth, columns, grid)
+            a, b = (operand.tile.dtype for operand in op.operands[:2])
+            layouts = mma_sync.operand_a(rows, depth, grid, a), mma_sync.operand_b(depth, columns, grid, b)
             operands = [relayout(out, value, layout) for value, layout in zip(op.operands[:2], layouts, strict=True)]
             op.result.layout = mma_sync.accumulator(rows, columns, grid)
             op.operands = [*operands, relayout(out, op.operands[2], op.result.layout)]

@@ -16,6 +16,7 @@ from tilec.ir.ops import Constant, For, If, Load, Mma, Yield
 from tilec.ir.ops.staging_ops import GroupMma, WaitMma
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
 from tilec.target.families import Family
+from tilec.target.schedule import PAIR
 
 MAX_ACCUMULATORS = 128
 """Accumulator registers per thread: more leave too few of its 255 registers."""
@@ -37,6 +38,9 @@ def suits(family: Family, loop: For, products: list[Product], warps: int, max_ac
     if left is None or right is None or left is right or product.transposed != (False, True):
         return False
     rows, columns = mma.result.tile.shape
+    blocks = PAIR if right.halved else 1
+    if not all(family.takes(dtype) and family.has_columns(columns, dtype, blocks) for dtype in product.dtypes):
+        return False
     row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
     if family.in_tensor_memory and not _only_accumulates(loop, mma):
         return False

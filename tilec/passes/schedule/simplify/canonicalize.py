@@ -9,7 +9,7 @@ unused results of atomics, are removed.
 from __future__ import annotations
 
 from tilec.ir.core import Block, Effect, Function, Op, Value, attribute_text
-from tilec.ir.ops import AtomicScatter, For
+from tilec.ir.ops import AtomicScatter, Decreases, For, If, Invariant
 from tilec.ir.types import TileType
 from tilec.passes.schedule.simplify.folding import folded, same_as
 
@@ -18,12 +18,30 @@ Key = tuple[object, ...]
 
 def canonicalize(function: Function) -> Function:
     """Canonicalize the body, in place."""
+    _drop_claims(function.body)
     _fold(function.body, {})
     _share(function.body, {}, {})  # folds more, which may then leave its loop
     _hoist(function.body)
     _share(function.body, {}, {})
     _drop_dead(function.body)
     return function
+
+
+def _drop_claims(block: Block) -> bool:
+    """Remove the claims of loops, which are proven, with the branches that guard nothing else; whether there was any."""
+    kept: list[Op] = []
+    for op in block.ops:
+        claimed = [_drop_claims(region) for region in op.regions]
+        guards = isinstance(op, If) and any(claimed) and not op.results and all(_is_unused(region) for region in op.regions)
+        if not guards and not isinstance(op, Invariant | Decreases):
+            kept.append(op)
+    found, block.ops = len(kept) < len(block.ops), kept
+    return found
+
+
+def _is_unused(block: Block) -> bool:
+    """Whether a block computes nothing that is used outside of it."""
+    return not any(op.regions or op.effect not in (Effect.NONE, Effect.CONTROL) for op in block.ops)
 
 
 def _fold(block: Block, renamed: dict[Value, Value]) -> None:

@@ -7,15 +7,15 @@ is left by one branch, which all threads of the block take together, because con
 
 from __future__ import annotations
 
-from tilec.ir.core import Effect
-from tilec.ir.ops import For, If
+from tilec.ir.core import Effect, Op
+from tilec.ir.ops import For, If, Yield
 from tilec.ir.types import TileType, boolean
 
 
 def exit_condition(op: For) -> int | None:
     """The position among the carried values of a condition without which iterations change nothing; None if there is none."""
     body = op.regions[0]
-    acting = [one for one in body.ops[:-1] if one.regions or one.effect is not Effect.NONE]
+    acting = [one for one in body.ops[:-1] if (one.regions or one.effect is not Effect.NONE) and not _claims(one)]
     if len(acting) != 1 or not isinstance(acting[0], If) or acting[0].operands[0] not in body.arguments[1:]:
         return None
     (branch,) = acting
@@ -27,3 +27,13 @@ def exit_condition(op: For) -> int | None:
         if unchanged.get(following, following) is not argument:
             return None
     return body.arguments.index(condition) - 1
+
+
+def _claims(op: Op) -> bool:
+    """Whether an operation is a branch that does nothing but claim."""
+    inner = [one for region in op.regions for one in region.walk()]
+    return (
+        isinstance(op, If)
+        and not op.results
+        and not any(one.regions or one.effect is not Effect.NONE for one in inner if not isinstance(one, Yield))
+    )

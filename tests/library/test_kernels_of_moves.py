@@ -1,0 +1,151 @@
+"""The kernels that move data: right at odd and even sizes on the interpreter, and at one size each as PTX on the emulator; no
+spills.
+
+The default run assembles the kernels that come nearest to their limit of registers, the campaign the others.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.campaign import first
+from tests.library.emulated import check_emulated
+from tests.library.prebuilt import FOLDER, entries, request, specialisations
+from tilec.cli import commands
+from tilec.project.trial.trial import trials
+
+
+def _pool(planes: int, height: int, width: int, window: int, stride: int, padding: int) -> dict[str, float]:
+    """Launch values of a pool and of its gradient."""
+    sides = {"M": planes, "H": height, "W": width}
+    outputs = {f"O{name}": (sides[name] + 2 * padding - window) // stride + 1 for name in "HW"}
+    return {**sides, **outputs, "window": window, "stride": stride, "padding": padding}
+
+
+def _turn(down: int, up: int, direction: int, offset: int) -> dict[str, float]:
+    """Launch values of a convolution."""
+    return {"down": down, "up": up, "direction": direction, "offset": offset}
+
+
+FILTER: dict[str, float] = {"rows": 4, "columns": 5, "stride": 2, "padding": 1, "height": 3, "width": 2}
+ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
+    "sort": [{"T": 3, "N": 101, "descending": 1}, {"T": 9, "N": 128, "descending": 0}],
+    "sort_tiles": [{"T": 2, "N": 4099, "descending": 0}, {"T": 1, "N": 8192, "descending": 1}],
+    "merge_runs": [{"T": 2, "N": 5003, "run": 2048}, {"T": 1, "N": 8192, "run": 4096}],
+    "topk": [{"T": 3, "N": 101, "parts": 1, "k": 7}, {"T": 9, "N": 128, "parts": 1, "k": 64}],
+    "take_columns": [{"T": 3, "N": 77, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
+    "expert_counts": [{"N": 517, "X": 11, "P": 5}, {"N": 256, "X": 16, "P": 2}],
+    "expert_starts": [{"P": 515, "X": 13}, {"P": 256, "X": 512}],
+    "expert_slots": [{"N": 517, "X": 70, "P": 5}, {"N": 256, "X": 8, "P": 2}],
+    "moe_route": [{"T": 5, "X": 41, "k": 7, "K": 7, "normalize": 1}, {"T": 16, "X": 64, "k": 8, "K": 8, "normalize": 0}],
+    "moe_route_backward": [{"T": 5, "X": 41, "K": 7, "normalize": 1}, {"T": 16, "X": 64, "K": 8, "normalize": 0}],
+    "expand_rows": [{"T": 3, "K": 3, "N": 9, "H": 1029}, {"T": 4, "K": 2, "N": 8, "H": 2048}],
+    "combine_rows": [{"T": 3, "K": 3, "N": 9, "H": 1029}, {"T": 4, "K": 2, "N": 8, "H": 2048}],
+    "combine_rows_dots": [{"T": 3, "K": 3, "N": 9, "H": 1029}, {"T": 4, "K": 2, "N": 8, "H": 2048}],
+    "part_sums": [{"T": 2, "N": 16387, "S": 2}, {"T": 1, "N": 32768, "S": 2}],
+    "cumsum": [{"T": 3, "N": 301, "reverse": 0}, {"T": 17, "N": 128, "reverse": 0}],
+    "cumsum_parts": [{"T": 2, "N": 16387, "S": 2, "reverse": 0}, {"T": 1, "N": 32768, "S": 2, "reverse": 0}],
+    "bincount": [{"N": 4099, "BINS": 37}, {"N": 8192, "BINS": 64}],
+    "histogram": [{"N": 4099, "BINS": 37, "low": -1.5, "high": 2.0}, {"N": 8192, "BINS": 64, "low": -2.0, "high": 2.0}],
+    "take_rows": [{"N": 5, "V": 7, "H": 1029}, {"N": 4, "V": 3, "H": 1024}],
+    "embedding_bag": [{"N": 23, "B": 5, "V": 7, "H": 1029}, {"N": 16, "B": 4, "V": 3, "H": 1024}],
+    "bag_scales": [{"B": 261, "count": 900, "mean": 1}, {"B": 256, "count": 300, "mean": 0}],
+    "sort_numbers": [{"T": 1, "N": 4099}, {"T": 1, "N": 8192}],
+    "count_below": [{"N": 301, "Q": 259, "count": 259}, {"N": 256, "Q": 256, "count": 256}],
+    "table_gradient": [{"N": 43, "V": 5, "B": 11, "H": 517}, {"N": 64, "V": 4, "B": 8, "H": 512}],
+    "causal_conv1d": [{"B": 2, "T": 37, "D": 67, "silu": 1}, {"B": 1, "T": 32, "D": 64, "silu": 0}],
+    "causal_conv1d_slope": [{"B": 2, "T": 37, "D": 67, "silu": 1}, {"B": 1, "T": 32, "D": 64, "silu": 0}],
+    "causal_conv1d_backward": [{"B": 2, "T": 37, "D": 67, "P": 3}, {"B": 1, "T": 96, "D": 64, "P": 4}],
+    "selective_scan": [{"B": 2, "T": 19, "D": 27, "N": 11, "P": 3}, {"B": 1, "T": 16, "D": 32, "N": 16, "P": 2}],
+    "selective_scan_backward": [
+        {"B": 2, "T": 19, "D": 27, "N": 11, "P": 3, "G": 2},
+        {"B": 1, "T": 16, "D": 32, "N": 16, "P": 2, "G": 2},
+    ],
+    "max_pool2d": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
+    "max_pool2d_backward": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
+    "avg_pool2d": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
+    "avg_pool2d_backward": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
+    "fft_roots": [{"N": 300}, {"N": 512}],
+    "fft": [{"T": 67, "sign": -1.0, "scale": 1.0}, {"T": 64, "sign": 1.0, "scale": 0.25}],
+    "conv2d": [
+        {"B": 2, "H": 7, "W": 9, "C": 37, "O": 67, "R": 3, "S": 2, "Q": 40, "rows": 4, "columns": 5, **_turn(2, 1, 1, -1)},
+        {"B": 1, "H": 4, "W": 5, "C": 40, "O": 64, "R": 3, "S": 2, "Q": 63, "rows": 7, "columns": 9, **_turn(1, 2, -1, 1)},
+    ],
+    "conv2d_weights": [
+        {"B": 2, "H": 7, "W": 9, "C": 37, "O": 67, "R": 3, "S": 2, "Q": 40, "P": 2, **FILTER},
+        {"B": 1, "H": 7, "W": 9, "C": 64, "O": 64, "R": 3, "S": 2, "Q": 20, "P": 1, **FILTER},
+    ],
+    "column_sums": [{"T": 201, "N": 67, "P": 3}, {"T": 128, "N": 64, "P": 4}],
+    "put_columns": [{"T": 3, "N": 1101, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
+}
+"""Launch values; dims that scalars give are added."""
+LONG: dict[str, list[dict[str, float]]] = {
+    "topk": [{"T": 2, "N": 6145, "parts": 2, "k": 33}, {"T": 1, "N": 4096, "parts": 1, "k": 64}],
+}
+"""For specialisations for rows of several tiles."""
+NEAR_THE_LIMIT = ("selective_scan_backward",)
+WIDE = 8
+"""The `MULTIPLE` of rows that begin at whole vectors."""
+CASES = specialisations(*ODD_AND_EVEN)
+EMULATED = [next(case for case in CASES if case[0].name == name) for name in ODD_AND_EVEN]
+
+
+def _id(case: Any) -> str:
+    return "-".join(map(str, (case[0].name, *case[1].values()))) if isinstance(case, tuple) else str(case)
+
+
+def _sizes(kernel: str, constants: dict[str, Any]) -> list[dict[str, float]]:
+    """Two launches of a specialisation."""
+    several = kernel == "topk" and constants["MOST"] < constants["BLOCK"]
+    found: list[dict[str, float]] = []
+    for values in (LONG if several else ODD_AND_EVEN)[kernel]:
+        more = {"S": values["parts"], "K": values["k"]} if kernel == "topk" else {}
+        if constants.get("MULTIPLE") == WIDE:
+            rows = "CO" if "C" in values else next(name for name in "HDN" if name in values)
+            more |= {name: values[name] // WIDE * WIDE for name in rows}
+        found.append({**values, **more, **({"reverse": constants["REVERSE"]} if "REVERSE" in constants else {})})
+    return found
+
+
+@pytest.mark.parametrize("kernel", ODD_AND_EVEN)
+def test_results_are_those_of_the_reference(kernel: str) -> None:
+    """Both sizes at the first specialisation, and alternately one at each of the others."""
+    for number, (_, constants) in enumerate(case for case in CASES if case[0].name == kernel):
+        sizes = _sizes(kernel, constants)
+        for dims in sizes if number == 0 else [sizes[number % 2]]:
+            (trial,) = trials(request(kernel, constants, dims, seed=number))
+            assert trial.right, (constants, trial)
+            assert all(one.error is not None for one in trial.written)
+
+
+@pytest.mark.parametrize("case", EMULATED, ids=_id)
+def test_the_emulator_agrees_with_the_interpreter(case: Any) -> None:
+    entry, constants = case
+    dims = {"N": constants["N"]} if "N" in constants else {}
+    check_emulated(entry, constants, _sizes(entry.name, constants)[0] | dims)
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    first(1, [[NEAR_THE_LIMIT], [[name for name in ODD_AND_EVEN if name not in NEAR_THE_LIMIT]]]),
+    ids=["near", "others"],
+)
+def test_one_architecture_is_built_without_spills(kernels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    folder = tmp_path / "kernels"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("artifacts", "__pycache__"))
+    names = [word for name in kernels for word in ("--kernel", name)]
+    assert commands.run(["build", *names, "--project", str(folder), "--jobs", "1", "--arch", "sm_90"]) == 0
+    found = [json.loads(path.read_text()) for path in (folder / "artifacts/build").glob("*/*.json")]
+    assert len(found) == len(specialisations(*kernels))
+    assert [one["kernel"] for one in found if one["resources"]["spill_bytes"]] == []
+
+
+def test_every_entry_forbids_spills_and_the_set_stays_small() -> None:
+    assert all(entry.budget == {"spill_bytes": 0} for entry in entries(*ODD_AND_EVEN))
+    assert len(CASES) <= 260

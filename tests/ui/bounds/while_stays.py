@@ -1,0 +1,28 @@
+"""A binary search whose lower end may stay where it is."""
+
+import tilec
+from tilec import Dim, In, Out, bid, grid, i32, invariant, load, requires, store
+
+
+class N(Dim):
+    """number of sorted elements"""
+
+
+class B(Dim):
+    """number of wanted elements"""
+
+
+@tilec.kernel
+def while_stays(x: In[i32, N], wanted: In[i32, B], out: Out[i32, B]):
+    grid(B)
+    requires(N <= 1000000)
+    w = load(wanted, bid(0))
+    low, high = i32(0), N
+    while low < high:  #~ E0309
+        invariant(low >= 0, low <= high, high <= N)
+        middle = (low + high) // 2
+        if load(x, middle) < w:
+            low = middle
+        else:
+            high = middle
+    store(out, bid(0), low)

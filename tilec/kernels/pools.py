@@ -1,0 +1,89 @@
+"""Pools of planes, with gradients that are sums in a fixed order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tilec.kernels.ops import library_op, without_gradient
+from tilec.kernels.shapes import whole
+
+MOST: Final = 16384
+"""Elements of a side of a plane, of a window, of a stride."""
+TILE: Final = {"BH": 8, "BW": 32}
+"""Rows and columns that a block computes."""
+
+
+def side(extent: Any, window: int, stride: int, padding: int) -> Any:
+    """Windows along a side of a plane."""
+    return (extent + 2 * padding - window) // stride + 1
+
+
+def _outputs(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"O{name}": side(known[name], known["window"], known["stride"], known["padding"]) for name in "HW"}
+
+
+def _keep_positions(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
+    without_gradient(ctx, output[1])
+    ctx.shape, ctx.numbers = inputs[0].shape, inputs[1:]
+    ctx.save_for_backward(output[1])
+
+
+def _keep_numbers(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.shape, ctx.numbers = inputs[0].shape, inputs[1:]
+
+
+def _max_gradient(ctx: Any, dout: Any, of_positions: Any) -> tuple[Any, ...]:
+    dx = dout.new_empty(tuple(ctx.shape))
+    _max_pool2d_backward()(whole(dout), *ctx.saved_tensors, dx, *ctx.numbers)
+    return dx, None, None, None
+
+
+def _avg_gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
+    dx = dout.new_empty(tuple(ctx.shape))
+    _avg_pool2d_backward()(whole(dout), dx, *ctx.numbers)
+    return dx, None, None, None
+
+
+_max_pool2d = library_op("max_pool2d", TILE, dims=_outputs, gradient=(_max_gradient, _keep_positions))
+_max_pool2d_backward = library_op("max_pool2d_backward", TILE, mutates=["dx"])
+_avg_pool2d = library_op("avg_pool2d", TILE, dims=_outputs, gradient=(_avg_gradient, _keep_numbers))
+_avg_pool2d_backward = library_op("avg_pool2d_backward", TILE, mutates=["dx"])
+
+
+def _planes(function: str, x: Any, window: int, stride: int, padding: int) -> Any:
+    """`x` as planes `[M, H, W]`; ValueError for numbers that give no output, and for too large ones."""
+    if x.ndim < 2:
+        raise ValueError(f"{function}: `x` has {x.ndim} axes; at least 2 are needed")
+    height, width = x.shape[-2:]
+    if not (1 <= window <= MOST and 1 <= stride <= MOST):
+        raise ValueError(f"{function}: `window` is {window} and `stride` {stride}; both are from 1 to {MOST}")
+    if not 0 <= padding <= window // 2:
+        raise ValueError(f"{function}: `padding` is {padding}; it is from 0 to half of `window`, {window // 2}")
+    if max(height, width) > MOST or min(height, width) + 2 * padding < window:
+        limit = f"a side has at most {MOST} elements, and with padding at least the {window} of `window`"
+        raise ValueError(f"{function}: `x` has planes of {height} x {width}; {limit}")
+    return whole(x.reshape(math.prod(x.shape[:-2]), height, width))
+
+
+def max_pool2d(x: Any, window: int, stride: int | None = None, padding: int = 0) -> Any:
+    """The largest element of each window of a plane, as `torch.nn.functional.max_pool2d`.
+
+    x: `[..., H, W]`, bf16, f16 or f32, sides of at most 16384. Windows have `window` x `window` elements, and are `stride`
+    apart, or `window` if none is given; `padding`, at most half of `window`, is how far they reach out of the plane. Returns
+    `[..., (H + 2 * padding - window) // stride + 1, ...]`. NaN is above all numbers. Gradient: of `x`, to the first of the
+    largest elements. ValueError for other numbers."""
+    apart = window if stride is None else stride
+    out, _positions = _max_pool2d()(_planes("max_pool2d", x, window, apart, padding), window, apart, padding)
+    return out.reshape((*x.shape[:-2], *out.shape[1:]))
+
+
+def avg_pool2d(x: Any, window: int, stride: int | None = None, padding: int = 0) -> Any:
+    """The mean of each window of a plane, as `torch.nn.functional.avg_pool2d`: elements outside of the plane count as 0.
+
+    x, window, stride, padding and the shape of the result: as of `max_pool2d`. Computed in f32, rounded once. Gradient: of `x`.
+    ValueError for other numbers."""
+    apart = window if stride is None else stride
+    out = _avg_pool2d()(_planes("avg_pool2d", x, window, apart, padding), window, apart, padding)
+    return out.reshape((*x.shape[:-2], *out.shape[1:]))

@@ -1,0 +1,107 @@
+"""Sums of all elements of rows up to each, and counts of numbers in bins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tilec.kernels.ops import library_op, multiple
+from tilec.kernels.shapes import flat, rows_of, whole
+
+LONGEST: Final = 1 << 30
+"""Elements of a row."""
+SHORT: Final = 128
+"""Elements of a row that shares a block with others."""
+TILE: Final = 2048
+"""Elements that a block adds up at a time."""
+PART: Final = 8 * TILE
+"""Elements of a part of a long row, of which each has a block."""
+BLOCKS: Final = 264
+"""Two for each multiprocessor of an H100 or H200: so many rows need no parts."""
+FEW: Final = {64: {"TILES": 32, "BLOCK": 128}, 256: {"TILES": 64, "BLOCK": 64}}
+"""Numbers of bins that a block counts by itself, and then adds once to each bin."""
+
+
+def _row_tile(known: Mapping[str, Any]) -> dict[str, int]:
+    tile = {"ROWS": 16, "BLOCK": SHORT} if known["N"] <= SHORT else {"ROWS": 1, "BLOCK": TILE}
+    return tile | {"REVERSE": int(known["reverse"]), "MULTIPLE": multiple(known["N"])}
+
+
+def _sum_tile(known: Mapping[str, Any]) -> dict[str, int]:
+    return {"TILES": PART // TILE, "BLOCK": TILE, "MULTIPLE": multiple(known["N"])}
+
+
+def _part_tile(known: Mapping[str, Any]) -> dict[str, int]:
+    return _sum_tile(known) | {"REVERSE": int(known["reverse"]), "PARTS": 512}
+
+
+def _bins(known: Mapping[str, Any]) -> dict[str, int]:
+    few = next((few for few in FEW if known["BINS"] <= few), 0)
+    return {"FEW": few, **FEW.get(few, {"TILES": 4, "BLOCK": 1024})}
+
+
+def _keep_cumsum(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.reverse = inputs[-1]
+
+
+def _cumsum_gradient(ctx: Any, dout: Any) -> tuple[Any, None]:
+    return _cumsum_of(whole(dout), 1 - ctx.reverse), None
+
+
+def _parts_gradient(ctx: Any, dout: Any) -> tuple[Any, None, None]:
+    return _cumsum_of(whole(dout), 1 - ctx.reverse), None, None
+
+
+_cumsum = library_op("cumsum", _row_tile, gradient=(_cumsum_gradient, _keep_cumsum))
+_part_sums = library_op("part_sums", _sum_tile, dims=lambda known: {"S": -(-known["N"] // PART)})
+_cumsum_parts = library_op("cumsum_parts", _part_tile, gradient=(_parts_gradient, _keep_cumsum))
+_bincount = library_op("bincount", _bins)
+_histogram = library_op("histogram", _bins)
+
+
+def _cumsum_of(rows: Any, reverse: int) -> Any:
+    """Of rows without gaps; those of few long rows are computed in parts."""
+    count, length = rows.shape
+    if count >= BLOCKS or length <= PART:
+        return _cumsum()(rows, reverse)
+    return _cumsum_parts()(rows, _part_sums()(rows.detach()), reverse)
+
+
+def cumsum(x: Any, reverse: bool = False) -> Any:
+    """Sums of all elements of a row up to each, itself included, along the last axis; with `reverse`, from each to the last.
+
+    x: `[..., N]`, bf16, f16 or f32, N at most 2^30. Returns the shape and dtype of `x`; summed in f32, in the same order at
+    every call, and rounded once. Gradient: of `x`, a sum in the other direction. ValueError for longer rows."""
+    return _cumsum_of(rows_of("cumsum", x, LONGEST), int(reverse)).reshape(x.shape)
+
+
+def bincount(x: Any, bins: int) -> Any:
+    """How often each number from 0 to below `bins` occurs, as `torch.bincount`; other numbers do not count.
+
+    x: i32 or i64, of any shape, at most 2^30 elements. Returns i32 `[bins]`. ValueError for more elements, and for no bins."""
+    numbers, counts = _counted("bincount", x, bins)
+    _bincount()(numbers, counts)
+    return counts
+
+
+def histogram(x: Any, bins: int, low: float, high: float) -> Any:
+    """How many elements of `x` are in each of `bins` equal bins from `low` to `high`, as `torch.histc`.
+
+    x: bf16, f16 or f32, of any shape, at most 2^30 elements. Element v is in bin `(v - low) / (high - low) * bins`, computed in
+    f32 and rounded down, and `high` in the last one; others, NaN and infinities do not count. Returns i32 `[bins]`. ValueError
+    for more elements, for no bins, and for a `high` that is not above `low`."""
+    if not low < high:
+        raise ValueError(f"histogram: `low` is {low} and `high` {high}; `high` is above `low`")
+    numbers, counts = _counted("histogram", x, bins)
+    _histogram()(numbers, counts, low, high)
+    return counts
+
+
+def _counted(function: str, x: Any, bins: int) -> tuple[Any, Any]:
+    """The elements of `x` along one axis, and counts of 0."""
+    if bins < 1:
+        raise ValueError(f"{function}: `bins` is {bins}; at least 1 is needed")
+    if x.numel() > LONGEST:
+        raise ValueError(f"{function}: `x` has {x.numel()} elements; at most {LONGEST} are supported")
+    numbers = flat("x", x.detach())
+    return numbers, numbers.new_zeros((bins,)).int()
