@@ -6,7 +6,7 @@ import pytest
 
 from tests.ir.broken_texts import check_refused
 from tilec.ir.core import OPS
-from tilec.ir.ops import loop_claims, pair_ops, signal_ops, tmem_chain_ops
+from tilec.ir.ops import loop_claims, pair_ops, private_ops, signal_ops, tmem_chain_ops
 from tilec.ir.ops.launch_ops import LaunchedBlocks
 from tilec.ir.ops.staging_ops import Part, Relayout
 from tilec.ir.text.parser import parse_function
@@ -57,10 +57,10 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %103 = kept_maximum %20, %5 {threshold = 0x1.0000000000000p+3} : f32[16, 16]
   %21 = compare %20, %5 {kind = "gt"} : bool[16, 16]
   %22 = select %21, %20, %18 : f32[16, 16]
-  %23 = gather %x, %11, %11 {pad = none, unsafe = none} : f32[16]
-  scatter %out, %23, %11, %11 {mask = true, unsafe = none}
-  atomic %out, %22, %13, %0 {kind = "add", mask = true, unsafe = none}
-  %old = atomic_scatter %out, %23, %11, %11 {kind = "exch", mask = true, unsafe = none} : f32[16]
+  %23 = gather %x, %11, %11 {pad = none, unsafe = none, vector = 0, whole = false} : f32[16]
+  scatter %out, %23, %11, %11 {mask = true, unsafe = none, vector = 0, whole = false}
+  atomic %out, %22, %13, %0 {kind = "add", mask = true, unsafe = none, vector = 0, whole = false}
+  %old = atomic_scatter %out, %23, %11, %11 {kind = "exch", mask = true, unsafe = none, vector = 0, whole = false} : f32[16]
   %32 = ring : ring<3>
   %24 = shared_alloc %32 {offset = 128} : shared<f32, [16, 16], stages 3>
   acquire %32
@@ -326,10 +326,17 @@ BROKEN = [
     ('%11 {kind = "exch"', '%11 {kind = "cas"', "no cas of f32"),
     ('%11 {kind = "exch"', '%11 {kind = "sum"', "no sum of f32"),
     ("atomic_scatter %out, %23, %11, %11", "atomic_scatter %out, %23, %11", "one index tile per tensor axis"),
+    (
+        '"exch", mask = true, unsafe = none, vector = 0',
+        '"exch", mask = true, unsafe = none, vector = 8',
+        "of sums of floats, of",
+    ),
+    ('"add", mask = true, unsafe = none, vector = 0', '"max", mask = true, unsafe = none, vector = 8', "vectors are of sums"),
+    ('"add", mask = true, unsafe = none, vector = 0', '"add", mask = true, unsafe = none, vector = 3', "moves no 3 bytes"),
     ("atomic_scatter %out, %23, %11, %11", "atomic_scatter %out, %23, %11, %0", "indices have the tile's shape"),
     (
-        "unsafe = none} : f32[16]\n  %32 = ring",
-        "unsafe = none} : i32[16]\n  %32 = ring",
+        "whole = false} : f32[16]\n  %32 = ring",
+        "whole = false} : i32[16]\n  %32 = ring",
         "result and compared tile are like the tile",
     ),
     ("scratch_store %33, %5", "scratch_store %24, %5", "scratch_store: operand 0 is shared<f32"),
@@ -410,10 +417,10 @@ BROKEN = [
 
 def test_the_text_is_fine_unbroken() -> None:
     """`test_tensor_memory_operations` has a text of signals and of rows in tensor memory, `test_pair_ops` one of pairs,
-    `test_loop_claim_rules` one of claims."""
+    `test_loop_claim_rules` one of claims, `test_private_ops` one of parts."""
     function = parse_function(GOOD)
     verify(function)
-    elsewhere = (signal_ops.__name__, tmem_chain_ops.__name__, pair_ops.__name__, loop_claims.__name__)
+    elsewhere = {module.__name__ for module in (signal_ops, tmem_chain_ops, pair_ops, private_ops, loop_claims)}
     others = {op for op in OPS.values() if op.__module__ in elsewhere}
     assert {type(op) for op in function.body.walk()} == set(OPS.values()) - others - {Relayout, Part, LaunchedBlocks}
 

@@ -188,7 +188,7 @@ class BlockMachine(BlockMemory):
             case "store":
                 self.store(step, inputs[0], inputs[1], active)
                 return []
-            case "inline_asm" if ".relaxed.gpu.global." in step.text:
+            case "inline_asm" if ".relaxed.gpu.global." in step.text or ".relaxed.cta.shared." in step.text:
                 return self.atomics(step.text.split('"')[1], inputs, active)
             case "inline_asm" if "griddepcontrol" in step.text:
                 self.waited |= "griddepcontrol.wait" in step.text
@@ -250,6 +250,7 @@ class BlockMachine(BlockMemory):
                 assert active.all(), "a barrier that some threads skip"
                 for accessors in (*self.writer, *self.reader):
                     accessors[:] = -1
+                self.combined[:] = False
                 return []
             case "nvvm.cp.async.commit.group":
                 self.groups.append(self.group)

@@ -40,6 +40,7 @@ class BlockMemory:
         sizes = [0 if number in self.read_only else buffer.size for number, buffer in enumerate(self.memory)]
         self.writer = [np.full(size, -1) for size in sizes]
         self.reader = [np.full(size, -1) for size in sizes]
+        self.combined = np.zeros(self.shared_bytes, bool)  # bytes of shared memory that atomics changed
         self.waited = False
         self.in_flight = np.zeros(self.shared_bytes, bool)
         self.group: list[tuple[Array, Array, Array]] = []
@@ -82,6 +83,7 @@ class BlockMemory:
     def note_read(self, buffer: int, positions: NDArray[np.int64], active: NDArray[np.bool_]) -> None:
         threads, reader = np.nonzero(active)[0][:, None], self.reader[buffer]
         assert buffer != SHARED or not self.in_flight[positions].any(), "a read of bytes that are still on their way"
+        assert buffer != SHARED or not self.combined[positions].any(), "a read of sums without a barrier"
         assert untouched(self.writer[buffer][positions], threads), "a read without a barrier"
         shared = ~((reader[positions] == -1) | (reader[positions] == threads))
         reader[positions] = threads
@@ -106,6 +108,7 @@ class BlockMemory:
     def write(self, buffer: int, positions: NDArray[np.int64], data: Array, active: NDArray[np.bool_]) -> None:
         threads = np.nonzero(active)[0][:, None]
         assert buffer not in self.read_only, "a write to a tensor that is only read"
+        assert buffer != SHARED or not self.combined[positions].any(), "a write of sums without a barrier"
         assert untouched(self.reader[buffer][positions], threads), "a write without a barrier"
         assert untouched(self.writer[buffer][positions], threads), "two writes without a barrier"
         self.writer[buffer][positions] = threads
@@ -118,13 +121,22 @@ class BlockMemory:
 
     def atomics(self, text: str, inputs: list[Array], active: NDArray[np.bool_]) -> list[Array]:
         """One after the other; the old values, which a `red` does not give."""
+        sums = re.search(r"global\.add\.(?:noftz\.)?(?:v(\d)\.)?(f32|b?f16x2) \[", text)
+        if sums and (sums[1] or sums[2].endswith("x2")):
+            self.add_vectors(inputs, sums[2].removesuffix("x2"), active)
+            return []
         loop = re.search(r"again: (max|min)\.f32", text)
-        plain = re.fullmatch(r"(?:atom|red)\.relaxed\.gpu\.global\.(\w+)\.(?:noftz\.)?(\w+) .*", text)
+        plain = re.fullmatch(r"(?:atom|red)\.relaxed\.(?:gpu\.global|cta\.shared)\.(\w+)\.(?:noftz\.)?(\w+) .*", text)
         kind = f"f{loop[1]}" if loop else plain[1] if plain else ""
         dtype = PTX_TYPES["f32" if loop else plain[2] if plain else ""]
         old = np.zeros_like(inputs[1])
         buffer, positions = self.locate(inputs[0], dtype.itemsize, dtype.itemsize, active)
-        assert self.waited, "an atomic before earlier kernels are complete"
+        assert self.waited or buffer == SHARED, "an atomic before earlier kernels are complete"
+        assert (buffer == SHARED) == (".cta.shared." in text), "an atomic of another space"
+        if buffer == SHARED:
+            accessors = (self.writer[SHARED][positions], self.reader[SHARED][positions])
+            assert all((one == -1).all() for one in accessors), "an atomic without a barrier"
+            self.combined[positions] = True
         operands = [value.view(dtype) for value in inputs[1:]]
         for thread, position in zip(np.flatnonzero(active), positions, strict=True):
             found = self.memory[buffer][position].view(dtype).copy()
@@ -136,6 +148,17 @@ class BlockMemory:
             self.memory[buffer][position] = new.view(np.uint8)
             old[thread : thread + 1] = found.view(old.dtype)
         return [] if text.startswith("red") or (loop and "$2" not in text) else [old]
+
+    def add_vectors(self, inputs: list[Array], kind: str, active: NDArray[np.bool_]) -> None:
+        """Sums of neighbors at an address that is a multiple of their size, each by itself; pairs of 16 bits to a register."""
+        pointer, *words = inputs
+        self.locate(pointer, 4 * len(words), 4 * len(words), active)
+        parts = [np.ascontiguousarray(word).view(np.uint16).reshape(-1, 2)[:, half].copy() for word in words for half in (0, 1)]
+        elements = words if kind == "f32" else parts
+        size = 4 if kind == "f32" else 2
+        for number, element in enumerate(elements):
+            name = "f32" if kind == "f32" else f"noftz.{kind}"
+            self.atomics(f"red.relaxed.gpu.global.add.{name} [$0], $1;", [pointer + number * size, element], active)
 
     def wait(self, pending: int) -> None:
         num_complete = len(self.groups) - pending

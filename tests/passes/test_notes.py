@@ -20,7 +20,7 @@ from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A, SM_120A, Target
 
 HEAD = '''import tilec
-from tilec import Dim, In, Out, bf16, bid, cdiv, f32, grid, load, mma, requires, store, sum, zeros
+from tilec import Dim, In, Out, bf16, bid, cdiv, f32, grid, i32, load, mma, requires, store, sum, zeros
 
 
 class N(Dim):
@@ -47,6 +47,11 @@ KERNELS = {
     store(out, bid(0), sum(load(x, (bid(0), 0), shape=(1, 1023)), axis=1))
 """,
     "by_hand": """def by_hand(a: In[f32, 16, 32], b: In[f32, 32, 16], out: Out[f32, 16, 16]):
+    grid(1)
+    left, right = load(a, (0, 0), shape=(16, 32)), load(b, (0, 0), shape=(32, 16))
+    store(out, (0, 0), sum(left[:, :, None] * right[None, :, :], axis=1))
+""",
+    "integers": """def integers(a: In[i32, 16, 32], b: In[i32, 32, 16], out: Out[i32, 16, 16]):
     grid(1)
     left, right = load(a, (0, 0), shape=(16, 32)), load(b, (0, 0), shape=(32, 16))
     store(out, (0, 0), sum(left[:, :, None] * right[None, :, :], axis=1))
@@ -90,7 +95,7 @@ def test_a_product_of_matrices_by_hand(tmp_path: Path) -> None:
     assert note.kind == "tensor_core" and "mma" in note.hint
 
 
-@pytest.mark.parametrize("name", ["aligned", "scaled"])
+@pytest.mark.parametrize("name", ["aligned", "scaled", "integers"])
 def test_a_kernel_without_performance_problems_has_no_notes(tmp_path: Path, name: str) -> None:
     assert found(tmp_path, name) == []
 

@@ -275,7 +275,7 @@ def test_a_use_of_old_values_before_scratch_is_refused(tmp_path: Path) -> None:
 
 def test_atomics_of_which_the_order_matters_have_a_barrier_between_them(tmp_path: Path) -> None:
     def barriers(second: str, first: str = "atomic_add(t, v, at=v)") -> int:
-        text = "def k(x: In[i32, 64], t: Atomic[i32, 64], out: Out[i32, 64]):\n    grid(1)\n    values(x, 0, 64)\n"
+        text = "def k(x: In[i32, 64], t: Atomic[i32, 65], out: Out[i32, 64]):\n    grid(1)\n    values(x, 0, 64)\n"
         text += f"    v = load(x, 0, shape=64)\n    {first}\n    {second}\n    store(out, 0, v)\n"
         return sum(isinstance(op, Barrier) for op in scheduled(tmp_path, text).body.walk())
 

@@ -16,16 +16,15 @@ HEAD = """kernel @k(%x: in tensor<f32, [64], align 256>, %n: i32, %out: out tens
   strides []
   grid [1]
 """
-WARPS = HEAD + "  warps 1\n"
 LOAD, STORE = "unsafe = none, vector = 0, whole = false", "mask = false, unsafe = none, vector = 0, whole = false"
 
 
-def after(name: str, body: str, schedule: Schedule = SCHEDULE) -> str:
+def after(name: str, body: str, schedule: Schedule = SCHEDULE, head: str = HEAD) -> str:
     """The body's text after the pass of that name alone, as the schedule runs it."""
-    function = parse_function(HEAD + body + "}\n")
+    function, start = parse_function(head + body + "}\n"), f"{head}  warps 1\n"
     text = print_function(run(function, Settings(schedule, SM_90A), [pass_named(name)]))
-    assert text.startswith(WARPS) and text.endswith("}\n")
-    return text.removeprefix(WARPS).removesuffix("}\n")
+    assert text.startswith(start) and text.endswith("}\n")
+    return text.removeprefix(start).removesuffix("}\n")
 
 
 def test_canonicalize_folds_constants_and_drops_what_nothing_uses() -> None:
@@ -49,7 +48,7 @@ def test_a_network_replaces_a_sort() -> None:
     """Of two elements: the lower position keeps the minimum."""
     body = f"""  %0 = iota : i32[2]
   %1 = sort %0 {{axis = 0, descending = true}} : i32[2]
-  %2 = gather %x, %1 {{pad = none, unsafe = none}} : f32[2]
+  %2 = gather %x, %1 {{pad = none, {LOAD}}} : f32[2]
   store %out, %2, %n {{{STORE}, streamed = false}}
 """
     assert (
@@ -66,7 +65,7 @@ def test_a_network_replaces_a_sort() -> None:
   %9 = binary %1, %2 {{kind = "max"}} : i32[2]
   %10 = select %7, %8, %9 : i32[2]
   %11 = unary %10 {{kind = "not"}} : i32[2]
-  %12 = gather %x, %11 {{pad = none, unsafe = none}} : f32[2]
+  %12 = gather %x, %11 {{pad = none, {LOAD}}} : f32[2]
   store %out, %12, %n {{{STORE}, streamed = false}}
 """
     )
@@ -97,6 +96,100 @@ def test_layout_gives_each_tile_threads_and_each_access_a_width() -> None:
         == f"""  %0 = load %x, %n {{pad = none, unsafe = none, vector = 4, whole = true}} : f32[32] {layout}
   %1 = block_id {{axis = 0}} : i32
   store %out, %0, %1 {{mask = false, unsafe = none, vector = 16, whole = true, streamed = false}}
+"""
+    )
+
+
+ATOMIC = HEAD.replace("%out: out tensor<f32, [64], align 256>", "%out: atomic tensor<f32, [4], align 256>")
+LAID_OUT = "<8@0*1 | 4@0*8 8 | 1>"
+
+
+def test_a_loop_updates_a_part_that_is_filled_before_and_flushed_after_it() -> None:
+    """Two iterations of 32 updates of 4 elements are four times as many."""
+    body = f"""  %0 = constant {{value = 0}} : i32
+  %1 = constant {{value = 2}} : i32
+  %2 = constant {{value = 1}} : i32
+  for %0, %1, %2 {{variable = "i"}} {{
+  ^(%3: i32)
+    %4 = iota : i32[32] {LAID_OUT}
+    %5 = constant {{value = 0x1.0000000000000p+0}} : f32[32] {LAID_OUT}
+    atomic_scatter %out, %5, %4 {{kind = "add", mask = true, {LOAD}}}
+    yield
+  }}
+"""
+    found = after("private-parts", body, head=ATOMIC)
+    assert (
+        found
+        == f"""  %0 = constant {{value = 0}} : i32
+  %1 = constant {{value = 2}} : i32
+  %2 = constant {{value = 1}} : i32
+  %3 = shared_alloc {{offset = 0, alignment = 128}} : scratch<144>
+  private_fill %3, %out {{kind = "add", shape = [4]}}
+  for %0, %1, %2 {{variable = "i"}} {{
+  ^(%4: i32)
+    %5 = iota : i32[32] {LAID_OUT}
+    %6 = constant {{value = 0x1.0000000000000p+0}} : f32[32] {LAID_OUT}
+    private_update %3, %out, %6, %5 {{kind = "add", shape = [4], mask = true}}
+    yield
+  }}
+  private_flush %out, %3 {{kind = "add", shape = [4]}}
+  shared_free %3
+"""
+    )
+    assert after("private-parts", body, Schedule((Role("all", 1),), persistent=True), ATOMIC) == body
+
+
+def test_positions_that_count_up_are_a_vector() -> None:
+    body = f"""  %0 = iota : i32[32] {LAID_OUT}
+  %1 = gather %x, %0 {{pad = none, {LOAD}}} : f32[32] {LAID_OUT}
+  %2 = binary %0, %0 {{kind = "add"}} : i32[32] {LAID_OUT}
+  %3 = gather %x, %2 {{pad = none, {LOAD}}} : f32[32] {LAID_OUT}
+"""
+    wide = body.replace("vector = 0, whole = false", "vector = 16, whole = true", 1)
+    assert after("vector-positions", body) == wide
+
+
+def test_a_load_of_one_box_leaves_its_loop() -> None:
+    loop = f"""  for %0, %n, %1 {{{{variable = "i"}}}} {{{{
+  ^(%{{0}}: i32)
+{{1}}    %{{2}} = load %x, %{{0}} {{{{pad = 0x0.0p+0, {LOAD}}}}} : f32[32]
+    yield
+  }}}}
+"""
+    head = "  %0 = constant {value = 0} : i32\n  %1 = constant {value = 1} : i32\n"
+    load = f"%{{}} = load %x, %0 {{{{pad = none, {LOAD}}}}} : f32[32]\n"
+    inside = head + loop.format(2, f"    {load.format(3)}", 4)
+    assert after("invariant-loads", inside) == head + f"  {load.format(2)}" + loop.format(3, "", 4)
+
+
+def test_a_box_that_a_loop_updates_is_carried() -> None:
+    """No iteration is known: the update is in a branch."""
+    head = "  %0 = constant {value = 0} : i32\n  %1 = constant {value = 1} : i32\n"
+    tile, update = "constant {value = 0x1.0000000000000p+0} : f32[4]", f'{{kind = "add", mask = false, {LOAD}}}'
+    body = f"""  for %0, %n, %1 {{variable = "i"}} {{
+  ^(%2: i32)
+    %3 = {tile}
+    atomic %out, %3, %0 {update}
+    yield
+  }}
+"""
+    assert (
+        after("loop-sums", head + body, head=ATOMIC)
+        == head
+        + f"""  %2 = constant {{value = -0x0.0p+0}} : f32[4]
+  %7 = for %0, %n, %1, %2 {{variable = "i"}} : f32[4] {{
+  ^(%3: i32, %4: f32[4])
+    %5 = {tile}
+    %6 = binary %4, %5 {{kind = "add"}} : f32[4]
+    yield %6
+  }}
+  %8 = compare %0, %n {{kind = "lt"}} : bool
+  if %8 {{
+    atomic %out, %7, %0 {update}
+    yield
+  }} {{
+    yield
+  }}
 """
     )
 

@@ -38,9 +38,10 @@ def with_every_pass() -> Schedule:
 
 
 def subject(broken: Pass) -> tuple[Function, Schedule, Target]:
-    """A kernel that a pass changes: on sm_90a, or where that has no use for it, on sm_100a."""
+    """A kernel that a pass changes, or runs for: on sm_90a, or where that has no use for it, on sm_100a."""
     schedule = with_every_pass()
-    for one in (schedule, replace(schedule, store=STREAMED)):
+    without_roles = choose(source("bf16", 64, 64), SM_90A, Overrides(copy="cp_async"))
+    for one in (schedule, replace(schedule, store=STREAMED), without_roles):
         if broken.when(one, SM_90A):
             return source("bf16", 64, 64), one, SM_90A
     function, wanted = attention("bf16", 256, 128), Overrides(copy="tma", consumers=2)

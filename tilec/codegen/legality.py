@@ -28,6 +28,7 @@ SINCE: Final = (
     (re.compile(r"fence[.]proxy[.]async"), (9, 0), "proxy fences"),
     (re.compile(r"barrier[.]cluster|mapa[.]|cluster[.]"), (9, 0), "clusters"),
     (re.compile(r"(?:red|atom)[.].*noftz[.]bf16"), (9, 0), "atomic sums of bf16"),
+    (re.compile(r"red[.].*[.]v[248][.]"), (9, 0), "sums of vectors in memory"),
     (re.compile(r"e(?:4m3|5m2)x2"), (8, 9), "conversions of 8-bit floats"),
 )
 """Instructions that every later chip has too: pattern, the first capability with them, and what they are for. An older chip has

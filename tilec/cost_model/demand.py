@@ -31,6 +31,7 @@ from tilec.ir.ops import (
 )
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
 from tilec.ir.ops.memory import AtomicScatter, AtomicUpdate
+from tilec.ir.ops.private_ops import PrivateFill, PrivateFlush, PrivateUpdate
 from tilec.ir.ops.staging_ops import (
     AsyncCopy,
     GroupMma,
@@ -79,6 +80,8 @@ UNITS: Final = (*PRODUCTS, "shared", "tmem", "fma", "alu", "special", "shuffle",
 whose operands are in registers; of operands that are not of 16 bits, with their kind. `shared`, `tmem`: bytes that shared
 memory and tensor memory move. `fma`, `alu`, `special`, `shuffle`: operations of lanes on floats, on integers and conversions,
 of the special function unit, between lanes. `copies`: those that one thread starts."""
+READ_AND_WRITTEN: Final = 2
+"""An atomic moves its element twice."""
 Demand = dict[str, float]
 
 
@@ -118,11 +121,15 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
         case TensorStore():
             size = op.rows * op.columns * op.target.tensor.dtype.bytes
             return {"shared": float(size)}
-        case Load() | Store():
+        case Load() | Store() | Gather() | Scatter() | AtomicUpdate() | AtomicScatter():
             tile = op.tile
             return {"alu": _lanes(tile, warps) * tile.tile.dtype.bytes / max(op.vector, tile.tile.dtype.bytes)}
-        case Gather() | Scatter() | AtomicUpdate() | AtomicScatter():
-            return {"alu": _lanes(op.tile, warps)}
+        case PrivateFill():
+            return {"shared": float(op.part.scratch.bytes)}
+        case PrivateUpdate():
+            return {"alu": _lanes(op.tile, warps), "shared": READ_AND_WRITTEN * _moved(op.tile, warps)}
+        case PrivateFlush():
+            return {"alu": float(op.places), "shared": float(op.part.scratch.bytes)}
         case _:
             return _computed(op, warps)
 

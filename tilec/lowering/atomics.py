@@ -1,12 +1,12 @@
-"""The instructions of atomics on global memory, relaxed at GPU scope (PTX ISA, `atom`, `red`); maxima and minima of floats,
-which PTX lacks, are compare-and-swap loops."""
+"""The instructions of atomics (PTX ISA, `atom`, `red`): on global memory, relaxed at GPU scope, where maxima and minima of
+floats, which PTX lacks, are compare-and-swap loops; and on shared memory, relaxed at the scope of the block."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from tilec.lowering.context import Context, storage
-from tilec.mlir.types import SsaValue, Type, i16, i32, i64
+from tilec.mlir.types import SsaValue, Type, i16, i32, i64, vector
 from tilec.target.dtypes import DType
 
 _LETTERS: Final[dict[int, tuple[str, Type]]] = {16: ("h", i16), 32: ("r", i32), 64: ("l", i64)}
@@ -18,8 +18,30 @@ def combine(context: Context, kind: str, pointer: SsaValue, value: SsaValue, dty
     if dtype.is_float and kind in ("max", "min"):
         _float_extremum(context, kind, pointer, value, returns=False)
         return
+    _reduce(context, f"gpu.global.{_instruction(kind, dtype)}", pointer, value, dtype)
+
+
+def combine_vector(context: Context, pointer: SsaValue, values: list[SsaValue], dtype: DType) -> None:
+    """The sums of neighbors in memory at an address that is a multiple of their size, 16 bytes at most, each by itself."""
+    if dtype.bits == 16:
+        pairs = [values[first : first + 2] for first in range(0, len(values), 2)]
+        values = [context.bitcast(context.packed(pair, vector(2, storage(dtype))), i32) for pair in pairs]
+    suffix, letter = (f"noftz.{{}}{dtype.name}x2", "r") if dtype.bits == 16 else (f"{{}}{dtype.name}", "f")
+    names = ", ".join(f"${1 + number}" for number in range(len(values)))
+    count, source = (f"v{len(values)}.", f"{{{names}}}") if len(values) > 1 else ("", names)
+    text = f"red.relaxed.gpu.global.add.{suffix.format(count)} [$0], {source};"
+    constraints = ",".join(["l", *[letter] * len(values), "~{memory}"])
+    context.inline_ptx(text, constraints, [pointer, *values], side_effects=True)
+
+
+def combine_in_block(context: Context, kind: str, pointer: SsaValue, value: SsaValue, dtype: DType) -> None:
+    """`combine` on the block's own shared memory, for the kinds and dtypes of `private_ops.can_be_private`."""
+    _reduce(context, f"cta.shared.{_instruction(kind, dtype)}", pointer, value, dtype)
+
+
+def _reduce(context: Context, name: str, pointer: SsaValue, value: SsaValue, dtype: DType) -> None:
     letter, bits = _LETTERS[dtype.bits]
-    text = f"red.relaxed.gpu.global.{_instruction(kind, dtype)} [$0], $1;"
+    text = f"red.relaxed.{name} [$0], $1;"
     context.inline_ptx(text, f"l,{letter},~{{memory}}", [pointer, _as(context, value, bits)], side_effects=True)
 
 

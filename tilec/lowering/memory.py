@@ -31,9 +31,9 @@ from tilec.ir.ops import (
     Store,
 )
 from tilec.ir.ops.staging_ops import Relayout
-from tilec.ir.types import i32
+from tilec.ir.types import DType, i32
 from tilec.lowering import positions
-from tilec.lowering.atomics import combine, old_value
+from tilec.lowering.atomics import combine, combine_vector, old_value
 from tilec.lowering.context import Context, literal
 from tilec.lowering.coordinates import TileCoordinates, conjunction, is_first_owner
 from tilec.lowering.rules import lowers
@@ -112,11 +112,15 @@ def lower_store(context: Context, op: Store) -> None:
 
 @lowers(Gather)
 def lower_gather(context: Context, op: Gather) -> None:
-    """One element per index; indices outside the tensor give the pad."""
+    """One element per index, or a vector of consecutive ones; indices outside the tensor give the pad."""
     layout = op.result.layout
     assert layout is not None
     dtype = op.result.tile.dtype
     path = context.path(op.source)
+    width = _vector_width(op, layout)
+    if width > 1:
+        _gather_vectors(context, op, layout, width)
+        return
     condition, requested_indices = _condition_and_indices(op) if op.pad is not None else (None, op.indices)
     indices = [_as_i64(context, index, context.registers(index)) for index in requested_indices]
     address_indices = [_address_indices(context, index) for index in requested_indices] if op.pad is not None else indices
@@ -141,6 +145,24 @@ def lower_gather(context: Context, op: Gather) -> None:
             )
         )
     context.assign(op.result, out)
+
+
+def _gather_vectors(context: Context, op: Gather, layout: Layout, width: int) -> None:
+    """Vectors of consecutive positions, each entirely inside or outside the tensor (`lower_atomic_scatter`)."""
+    dtype, path = op.result.tile.dtype, context.path(op.source)
+    indices = [_as_i64(context, index, context.registers(index)) for index in op.indices]
+    words = Words(context, dtype, width)
+    padding = words.pack([literal(context, op.pad, dtype)] * width) if op.pad is not None else []
+    out: list[SsaValue] = []
+    for register in range(0, layout.num_registers, width):
+        position = [values[register] for values in indices]
+
+        def load(position: list[SsaValue] = position) -> list[SsaValue]:
+            return words.load(_element_pointer(context, op.source, position), path)
+
+        in_bounds = _element_in_bounds(context, op.source, position) if op.pad is not None else None
+        out += load() if in_bounds is None else context.choose_all(in_bounds, load, lambda: padding)
+    context.assign(op.result, words.elements(out))
 
 
 def _address_indices(context: Context, index: Value) -> list[SsaValue]:
@@ -191,38 +213,58 @@ def _condition_and_indices(op: Gather) -> tuple[Value | None, list[Value]]:
 
 @lowers(Scatter)
 def lower_scatter(context: Context, op: Scatter) -> None:
-    """One element per index; with a mask, elements outside the tensor are not written."""
+    """One element per index, or a vector of consecutive ones; with a mask, elements outside the tensor are not written."""
     layout = op.tile.layout
     assert layout is not None
-    registers = context.registers(op.tile)
+    registers, width = context.registers(op.tile), _vector_width(op, layout)
     indices = [_as_i64(context, index, context.registers(index)) for index in op.indices]
     coordinates = TileCoordinates(context, layout, op.tile.tile.shape)
     with context.where(is_first_owner(context, layout)):
-        for register in range(layout.num_registers):
+        for register in range(0, layout.num_registers, width):
             position = [values[register] for values in indices]
             in_bounds = _element_in_bounds(context, op.target, position) if op.mask else None
             with context.where(conjunction(context, coordinates.is_original(register), in_bounds)):
-                store_vector(context, _element_pointer(context, op.target, position), [registers[register]])
+                store_vector(context, _element_pointer(context, op.target, position), registers[register : register + width])
 
 
 @lowers(AtomicUpdate)
 def lower_atomic(context: Context, op: AtomicUpdate) -> None:
-    """One relaxed atomic per element."""
+    """One relaxed atomic per element or vector."""
     dtype = op.tile.tile.dtype
     layout = op.tile.layout or Layout(op.tile.tile.rank, (), (), ())
     registers = context.registers(op.tile)
     box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
+    width = vector_length(layout, op.vector // dtype.bytes) if op.vector else 1
+    if op.mask and not box.no_partial_access(width, rows_end_aligned=op.whole):
+        width = 1
     with context.where(is_first_owner(context, layout)):
-        for register in range(layout.num_registers):
+        for register in range(0, layout.num_registers, width):
             in_bounds = box.element_in_bounds(register) if op.mask else None
             with context.where(conjunction(context, box.coordinates.is_original(register), in_bounds)):
-                combine(context, op.kind, box.pointer(register), registers[register], dtype)
+                _combine(context, op.kind, box.pointer(register), registers[register : register + width], dtype)
+
+
+def _vector_width(op: Gather | Scatter | AtomicScatter, layout: Layout) -> int:
+    """Elements at consecutive positions that a thread moves at once; 1 unless a pass has set vectors, and where a vector could
+    lie partly outside the tensor."""
+    if not op.vector or (op.clipped and not op.whole) or not op.tile.tile.rank:
+        return 1
+    width = vector_length(layout, op.vector // op.tile.tile.dtype.bytes)
+    return width if op.tile.tile.shape[-1] % width == 0 else 1
+
+
+def _combine(context: Context, kind: str, pointer: SsaValue, values: list[SsaValue], dtype: DType) -> None:
+    if len(values) > 1:
+        combine_vector(context, pointer, values, dtype)
+    else:
+        combine(context, kind, pointer, values[0], dtype)
 
 
 @lowers(AtomicScatter)
 def lower_atomic_scatter(context: Context, op: AtomicScatter) -> None:
-    """One relaxed atomic per element, by the first of the threads that have it; others, and skipped elements, have 0 as the old
-    value (`tilec.passes.schedule.layouts.shared_conversions` gives it to all)."""
+    """One relaxed atomic per element or vector, by the first of the threads that have it; others, and skipped elements, have 0
+    as the old value (`tilec.passes.schedule.layouts.shared_conversions` gives it to all). Like a vector of a box
+    (`_Box.no_partial_access`), one of consecutive positions lies entirely inside or outside where rows end at its multiples."""
     dtype, layout = op.tile.tile.dtype, op.tile.layout
     assert layout is not None
     values = context.registers(op.tile)
@@ -231,7 +273,9 @@ def lower_atomic_scatter(context: Context, op: AtomicScatter) -> None:
     coordinates = TileCoordinates(context, layout, op.tile.tile.shape)
     first = is_first_owner(context, layout)
     old: list[SsaValue] = []
-    for register, value in enumerate(values):
+    width = _vector_width(op, layout)
+    for register in range(0, layout.num_registers, width):
+        value = values[register]
         position = [axis[register] for axis in indices]
         in_bounds = _element_in_bounds(context, op.target, position) if op.mask else None
         executes = conjunction(context, conjunction(context, first, coordinates.is_original(register)), in_bounds)
@@ -246,7 +290,8 @@ def lower_atomic_scatter(context: Context, op: AtomicScatter) -> None:
             old.append(update() if executes is None else context.choose(executes, update, lambda: literal(context, 0, dtype)))
         elif op.kind in BOX_KINDS:
             with context.where(executes):
-                combine(context, op.kind, _element_pointer(context, op.target, position), value, dtype)
+                pointer = _element_pointer(context, op.target, position)
+                _combine(context, op.kind, pointer, values[register : register + width], dtype)
         else:
             with context.where(executes):
                 update()

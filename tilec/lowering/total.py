@@ -90,7 +90,8 @@ INLINE: Final = tuple(
             rf"mov\.b32 old, seen; @!same bra again; done:{result} \}}"
             for at, result in ((0, ""), (1, r" mov\.b32 \$0, old;"))
         ),
-        rf"red\.relaxed\.gpu\.global\.{_REDUCTION} \[\$0\], \$1;",
+        rf"red\.relaxed\.(?:gpu\.global|cta\.shared)\.{_REDUCTION} \[\$0\], \$1;",
+        rf"red\.relaxed\.gpu\.global\.add\.(?:v[24]\.f32|noftz\.(?:v[24]\.)?b?f16x2) \[\$0\], {_LIST};",
         rf"atom\.relaxed\.gpu\.global\.(?:{_REDUCTION}|exch\.b(?:32|64)) \$0, \[\$1\], \$2;",
         r"atom\.relaxed\.gpu\.global\.cas\.b(?:32|64) \$0, \[\$1\], \$2, \$3;",
         r"cvt\.rn\.(?:bf16|f16)x2\.f32 \$0, \$1, \$2;",

@@ -87,6 +87,11 @@ class Target:
         return self.capability >= PAIRS_SINCE
 
     @property
+    def adds_vectors(self) -> bool:
+        """Whether `red` adds vectors of floats to global memory (PTX ISA, `red`, target notes)."""
+        return self.capability >= VECTOR_SUMS_SINCE
+
+    @property
     def waits_for_exponentials(self) -> bool:
         """Whether a multiprocessor computes the products of an attention in the time of its exponentials, 16 a clock. Compute
         capability 10.3 makes 32 a clock."""
@@ -121,6 +126,7 @@ class Target:
 F8_SINCE: Final = (8, 9)
 LOADS_32_BYTES_SINCE: Final = (10, 0)
 PAIRS_SINCE: Final = (10, 0)
+VECTOR_SUMS_SINCE: Final = (9, 0)
 SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, 64, 32, frozenset({WGMMA.name, REGISTER_REALLOCATION}))
 SM_100A: Final = Target(
     "sm_100a", (10, 0), "+ptx88", 232448, 64, 32, frozenset({TCGEN05.name, REGISTER_REALLOCATION, "clusterlaunchcontrol"})

@@ -1,6 +1,7 @@
 """atom and red: and, or, xor, exch, cas, add, inc, dec, min, max on global and shared memory (PTX ISA, section 9.7.13.5, .6).
 
-The lanes of one instruction execute sequentially, in lane order (seed 0) or in random order.
+The lanes of one instruction execute sequentially, in lane order (seed 0) or in random order. A vector of `red` updates adjacent
+elements, each by itself (section 9.7.13.6: the whole is not one atomic access); its address is a multiple of its size.
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ _OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "min": ("u32", "s32", "u64", "s64"),
     "max": ("u32", "s32", "u64", "s64"),
 }
+
+
+_VECTORS: Final[dict[str, tuple[str, ...]]] = {
+    "f32": ("v2", "v4"),
+    **dict.fromkeys(("f16", "bf16"), ("v2", "v4", "v8")),
+    **dict.fromkeys(("f16x2", "bf16x2"), ("v2", "v4")),
+}
+"""Vectors of `red.add` by type (PTX ISA, `red`, table of vector qualifiers), in global memory alone."""
 
 
 ASYNC_REDUCTION: Final[list[Any]] = []
@@ -95,31 +104,50 @@ def atomic(d: Decoder) -> Step:
     operation = d.need(*(name for name in _OPERATIONS if returns or name not in ("exch", "cas")))
     noftz = d.flag("noftz")
     policy = d.flag("L2::cache_hint")
+    vector = None if returns else d.take("v2", "v4", "v8")
     kind = d.need(*_OPERATIONS[operation])
+    if vector and (operation != "add" or vector not in _VECTORS.get(kind, ()) or space != "global"):
+        raise d.unsupported(f"no .{vector} of .{operation}.{kind} here: {space} memory")
     if noftz != (kind in ("f16", "bf16", "f16x2", "bf16x2")):
         raise d.unsupported(".noftz goes with the narrow floats")
     values = 2 if operation == "cas" else 1
     d.finish(1 + returns + values + policy)
     raw = f"b{TYPES[kind][0]}"
     write = d.target(0, raw) if returns else None
-    operands = [d.source(1 + returns + k, raw) for k in range(values)]
+    items = d.vector(1, int(vector[1:])) if vector else [d.operands[1 + returns + k] for k in range(values)]
+    operands = [d.source(item, raw) for item in items]
     address = d.address_source(d.address(1 if returns else 0))
-    return _atomic_step(d, operation, kind, (space, order, scope), write, operands, address)
+    groups = [[operand] for operand in operands] if vector else [operands]
+    return _atomic_step(d, operation, kind, (space, order, scope), write, groups, address)
 
 
 def _atomic_step(
-    d: Decoder, operation: str, kind: str, how: tuple[str, str, str], write: Any, operands: list[Any], address: Any
+    d: Decoder,
+    operation: str,
+    kind: str,
+    how: tuple[str, str, str],
+    write: Any,
+    elements: list[list[Any]],
+    address: Any,
 ) -> Step:
+    """`elements`: the operands of each element, one element unless it is a vector, which writes no old value."""
     space, order, scope = how
     width, dtype = TYPES[kind][0] // 8, TYPES[kind][1]
     function = reduction(operation, kind) if operation != "cas" else None
     may_flush = operation == "add" and kind == "f32"
     machine, instruction = d.machine, d.instruction
     accesses, synchronise = machine.accesses, machine.ordering.synchronise
+    total = width * len(elements)
 
     def step(frame: Frame) -> None:
         addresses = address.value(frame)
-        checked = machine.locator.locate(frame, addresses, address.poison(frame), space, width, instruction, write=True)
+        located = machine.locator.locate(
+            frame, addresses, address.poison(frame), space, total, instruction, write=True, align=total
+        )
+        for number, operands in enumerate(elements):
+            update(frame, located.part(number * width, width) if len(elements) > 1 else located, operands)
+
+    def update(frame: Frame, checked: Access, operands: list[Any]) -> None:
         positions = np.arange(frame.n) if checked.positions is None else checked.positions
         values = [np.broadcast_to(operand.value(frame), frame.n) for operand in operands]
         poisons = [operand.poison(frame) for operand in operands]

@@ -23,6 +23,10 @@ class Access:
     width: int
     lanes: Index
 
+    def part(self, offset: int, width: int) -> Access:
+        """`width` bytes of each access, from the byte `offset` of it on."""
+        return Access(self.positions, self.index + offset, self.allocation, width, self.lanes)
+
     def allocations(self, memory: Memory) -> list[Allocation]:
         """Every allocation that is accessed."""
         if self.allocation is not None:

@@ -18,6 +18,7 @@ from tilec.ir.core import Access, Effect, Function, Op, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.shared_plan import interval
 from tilec.ir.ops import BOX_KINDS, AtomicScatter, AtomicUpdate, MemoryOp
+from tilec.ir.ops.private_ops import PrivateUpdate
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.types import SharedType, TensorType
 
@@ -66,7 +67,10 @@ def may_conflict(earlier: Touch, later: Touch) -> bool:
 
 
 def _commute(earlier: Touch, later: Touch) -> bool:
-    kinds = {op.kind if isinstance(op := touch.op, AtomicScatter | AtomicUpdate) else "" for touch in (earlier, later)}
+    kinds = {
+        op.kind if isinstance(op := touch.op, AtomicScatter | AtomicUpdate | PrivateUpdate) else ""
+        for touch in (earlier, later)
+    }
     return len(kinds) == 1 and kinds <= {*BOX_KINDS} and not (earlier.op.results or later.op.results)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import combinations
 from math import gcd, prod
@@ -88,6 +89,23 @@ def _spread(shape: tuple[int, ...], warps: int, vector: int, wrapping_axes: froz
     for axis in reversed(axes):
         append_digit(registers, axis, remaining[axis])
     return Layout(rank, tuple(registers), tuple(lanes), tuple(warp_digits))
+
+
+@cache
+def interleaved(layout: Layout, most: int) -> Layout:
+    """The natural layout `layout` with at most `most` consecutive elements of a thread on the last axis. The lanes of that axis
+    follow each other at that distance, and the thread's other elements where the lanes end: as many elements of every row and
+    column are in registers, lanes and warps as before."""
+    last = layout.rank - 1
+    if not layout.registers or not layout.lanes:
+        return layout
+    (first, *registers), (lane, *lanes) = layout.registers, layout.lanes
+    if (first.axis, first.stride) != (last, 1) or (lane.axis, lane.stride) != (last, first.extent) or first.extent <= most:
+        return layout
+    kept = gcd(first.extent, most)
+    runs = (Digit(kept, last, 1),) if kept > 1 else ()
+    moved = Digit(first.extent // kept, last, kept * lane.extent)
+    return replace(layout, registers=(*runs, moved, *registers), lanes=(Digit(lane.extent, last, kept), *lanes))
 
 
 def without_axis(layout: Layout, axis: int) -> Layout:

@@ -11,6 +11,7 @@ from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, For, If, MemoryOp, Mma, Take
+from tilec.ir.ops.private_ops import PrivateUpdate
 from tilec.ir.ops.staging_ops import GroupMma, PackPairs, RegisterGroupMma, WaitMma
 from tilec.ir.ops.take_ops import TakeLoad
 
@@ -27,6 +28,8 @@ def operand_layouts(op: Op) -> Layouts:
     if isinstance(op, MemoryOp) and op.indexed:
         return (*[None] * (len(op.operands) - len(op.places)), *[op.tile.layout] * len(op.places))
     match op:
+        case PrivateUpdate():
+            return (None, None, *[op.tile.layout] * (1 + len(op.indices)))
         case Broadcast():
             source, layout = op.operands[0], op.result.layout
             if source.layout is None or layout is None:

@@ -31,6 +31,11 @@ def atomic_word(kind: str) -> str:
     return "atomic_exchange" if kind == "exch" else f"atomic_{kind}"
 
 
+def adds_vectors(op: AtomicUpdate | AtomicScatter) -> bool:
+    """Whether `red` combines vectors in this way (PTX ISA, `red`, vector types): sums of floats, without the old values."""
+    return op.kind == "add" and op.tensor.tensor.dtype.is_float and not op.results
+
+
 class MemoryOp(Op):
     """Base of all accesses, through `ReadOp` or `WriteOp`. `unsafe` is the index of the enclosing unsafe block or None."""
 
@@ -134,9 +139,9 @@ class WriteOp(MemoryOp):
 
 
 class VectorOp(MemoryOp):
-    """Mixin of loads and stores, the accesses of a box. `vector` is the number of bytes that a thread may move at once, which
-    the layout pass proves from alignment; 0 before it ran. `whole` states that the tensor's rows end at a multiple of `vector`
-    bytes, so that a vector at such a multiple from the start of a row lies entirely inside or entirely outside of it."""
+    """Mixin of accesses that move vectors. `vector` is the number of bytes that a thread may move at once, which a pass proves
+    from alignment; 0 before it ran. `whole` states that the tensor's rows end at a multiple of `vector` bytes, so that a vector
+    at such a multiple from the start of a row lies entirely inside or entirely outside of it."""
 
     vector: int
     whole: bool
@@ -174,12 +179,15 @@ class Store(VectorOp, WriteOp, opcode="store", effect=Effect.WRITE):
 
 
 @dataclass(eq=False, kw_only=True)
-class Gather(ReadOp, opcode="gather", effect=Effect.READ):
-    """Read one element per tile position. Operands: tensor, one integer index tile per axis (all of the result's shape)."""
+class Gather(VectorOp, ReadOp, opcode="gather", effect=Effect.READ):
+    """Read one element per tile position. Operands: tensor, one integer index tile per axis (all of the result's shape). With
+    `vector`, positions are consecutive in runs of as many bytes (`AtomicScatter`)."""
 
     indexed = True
     pad: float | None = None
     unsafe: int | None = None
+    vector: int = 0
+    whole: bool = False
 
     @property
     def indices(self) -> list[Value]:
@@ -187,12 +195,14 @@ class Gather(ReadOp, opcode="gather", effect=Effect.READ):
 
 
 @dataclass(eq=False, kw_only=True)
-class Scatter(WriteOp, opcode="scatter", effect=Effect.WRITE):
-    """Write one element per tile position. Operands: tensor, tile, one integer index tile per axis."""
+class Scatter(VectorOp, WriteOp, opcode="scatter", effect=Effect.WRITE):
+    """Write one element per tile position. Operands: tensor, tile, one integer index tile per axis. `vector` as in `gather`."""
 
     indexed = True
     mask: bool = False
     unsafe: int | None = None
+    vector: int = 0
+    whole: bool = False
 
     @property
     def indices(self) -> list[Value]:
@@ -200,22 +210,22 @@ class Scatter(WriteOp, opcode="scatter", effect=Effect.WRITE):
 
 
 @dataclass(eq=False, kw_only=True)
-class AtomicUpdate(WriteOp, opcode="atomic", effect=Effect.ATOMIC):
-    """Combine a tile into the box at the offsets, atomically per element, relaxed order. Operands: tensor, tile, offsets."""
+class AtomicUpdate(VectorOp, WriteOp, opcode="atomic", effect=Effect.ATOMIC):
+    """Combine a tile into the box at the offsets, atomically per element, relaxed order. Operands: tensor, tile, offsets. With
+    `vector`, a thread may combine that many bytes at once, each element by itself."""
 
     kind: str
     mask: bool = False
     unsafe: int | None = None
-
-    @property
-    def offsets(self) -> list[Value]:
-        return self.places
+    vector: int = 0
+    whole: bool = False
 
     @property
     def verb(self) -> str:
         return atomic_word(self.kind)
 
     def verify(self) -> None:
+        self.require(not self.vector or adds_vectors(self), "vectors are of sums of floats")
         self.require(self.kind in BOX_KINDS, f"unknown kind {self.kind}")
         dtype = self.tensor.tensor.dtype
         self.require(self.kind in ATOMICS.get(dtype.name, ()), f"atomics of {dtype} do not exist")
@@ -223,16 +233,20 @@ class AtomicUpdate(WriteOp, opcode="atomic", effect=Effect.ATOMIC):
 
 
 @dataclass(eq=False, kw_only=True)
-class AtomicScatter(WriteOp, opcode="atomic_scatter", effect=Effect.ATOMIC):
+class AtomicScatter(VectorOp, WriteOp, opcode="atomic_scatter", effect=Effect.ATOMIC):
     """Combine one element per tile position with the tensor's element at that position's indices, each by one relaxed atomic,
     those of one tile in any order. Operands: tensor, tile, one integer index tile per axis, and for `cas` a tile of the values
-    to compare with. The result, if there is one, has the elements that were there before, and 0 where `mask` skipped one."""
+    to compare with. The result, if there is one, has the elements that were there before, and 0 where `mask` skipped one. With
+    `vector`, the indices of the last axis count up by 1 from a multiple of `vector` bytes on in each run of as many bytes along
+    the tile's last axis, where the others do not change: a thread may combine that many bytes at once."""
 
     indexed = True
     num_results = None
     kind: str
     mask: bool = False
     unsafe: int | None = None
+    vector: int = 0
+    whole: bool = False
 
     @property
     def indices(self) -> list[Value]:
@@ -256,6 +270,7 @@ class AtomicScatter(WriteOp, opcode="atomic_scatter", effect=Effect.ATOMIC):
         self.require(self.kind in ATOMICS.get(dtype.name, ()), f"no {self.kind} of {dtype}")
         super().verify()
         self.require(len(self.results) <= 1, "at most one result")
+        self.require(not self.vector or adds_vectors(self), "vectors are of sums of floats, of which no old value is used")
         same = [*self.results, *([self.compared] if self.compared is not None else [])]
         self.require(all(value.type == self.tile.type for value in same), "result and compared tile are like the tile")
         self.require(self.tile.tile.rank > 0, "a tile has an axis")

@@ -13,17 +13,14 @@ from typing import Final
 
 from tilec.atoms import ldmatrix
 from tilec.ir.core import Function, Op, Value
-from tilec.ir.layouts.blocked_layouts import vector_length
 from tilec.ir.layouts.thread_elements import fewer_elements, largest, tile_warps, told
-from tilec.ir.ops import Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
+from tilec.ir.ops import AtomicScatter, AtomicUpdate, Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
 from tilec.ir.ops.staging_ops import ReduceCombine, Relayout, ScratchLoad, ScratchStore, SharedLoad
 from tilec.ir.text.lines import text_line
+from tilec.passes.schedule.access_notes import Narrow, narrow_access, narrow_sum
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.target.families import FAMILIES
 from tilec.target.targets import Target
-
-WIDEST: Final = 16
-"""Bytes of a thread's widest access."""
 
 LEAST_COLUMNS: Final = 64
 """Minimum N for a note about `wgmma`; narrower MMAs are memory-bound with either instruction."""
@@ -47,7 +44,9 @@ def notes(function: Function, target: Target) -> tuple[Note, ...]:
     for op in function.body.walk():
         match op:
             case Load() | Store():
-                found += _access(op, warps)
+                found += _narrow(op, narrow_access(op, function, warps))
+            case AtomicUpdate() | AtomicScatter() if target.adds_vectors:
+                found += _narrow(op, narrow_sum(op, function))
             case Reduce() | ReduceCombine():
                 found += _summed_product(op, stored)
             case Mma():
@@ -63,33 +62,8 @@ def notes(function: Function, target: Target) -> tuple[Note, ...]:
     return tuple({(note.kind, note.text): note for note in reversed(found)}.values())[::-1]
 
 
-def _access(op: Load | Store, warps: int) -> list[Note]:
-    value = op.result if isinstance(op, Load) else op.tile
-    tensor, layout, size = op.operands[0], value.layout, value.tile.dtype.bytes
-    if layout is None or value.tile.size * size < WIDEST * 32 * warps:
-        return []
-    verb = "read" if isinstance(op, Load) else "written"
-    width = vector_length(layout, op.vector // size) * size
-    possible_width, multiple = vector_length(layout, WIDEST // size) * size, WIDEST // size
-    extent = value.tile.shape[-1]
-    if width < possible_width:
-        text = f"`{tensor.name}` is {verb} {width} bytes at a time: its rows or offsets are known to be multiples of no more"
-        return [Note("narrow_access", text_line(op), text, _wider(tensor, multiple))]
-    if possible_width < WIDEST and extent % multiple:
-        text = f"`{tensor.name}` is {verb} {possible_width} bytes at a time: {extent} elements are no multiple of {multiple}"
-        return [Note("narrow_access", text_line(op), text, f"choose an extent that is a multiple of {multiple}")]
-    return []
-
-
-def _wider(tensor: Value, multiple: int) -> str:
-    """Suggestion that makes rows start at multiples of `multiple` elements, from the tensor's extents and strides."""
-    type_ = tensor.tensor
-    strides = type_.strides[:-1] if type_.strides is not None else type_.dims[-1:] if len(type_.dims) > 1 else ()
-    unknown = list(dict.fromkeys(str(step) for step in strides if step.symbols()))
-    if not unknown:
-        return f"make them multiples of {multiple} elements, or state that they are"
-    clauses = " and ".join(f"{step if step.isidentifier() else f'({step})'} % {multiple} == 0" for step in unknown)
-    return f"state `requires({clauses})` where it is so"
+def _narrow(op: Op, narrow: Narrow | None) -> list[Note]:
+    return [Note("narrow_access", text_line(op), narrow.text, narrow.hint)] if narrow else []
 
 
 def _summed_product(op: Reduce | ReduceCombine, stored: dict[Value, Value]) -> list[Note]:
@@ -98,6 +72,8 @@ def _summed_product(op: Reduce | ReduceCombine, stored: dict[Value, Value]) -> l
     product = _definition(op.operands[-1], stored)
     if op.kind != "sum" or not isinstance(product, Binary) or product.kind != "mul" or product.result.tile.rank != 3:
         return []
+    if not product.result.tile.dtype.is_float:
+        return []  # no tile that `mma` takes has these numbers
     sides = [_definition(value, stored) for value in product.operands]
     repeated: list[set[int]] = []
     for side in sides:

@@ -16,9 +16,17 @@ from tilec.ir.core import Block, Function, Value
 from tilec.ir.layouts import thread_elements
 from tilec.passes.schedule.checks import bounds_fill_check
 from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_rings, prologue_stages
-from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, streamed_stores, tensor_stores
+from tilec.passes.schedule.layouts import (
+    conversions,
+    layout,
+    private_parts,
+    shared_conversions,
+    streamed_stores,
+    tensor_stores,
+    vector_positions,
+)
 from tilec.passes.schedule.pipelining import bounds_fill, staging
-from tilec.passes.schedule.simplify import exponentials, in_range, networks, versioning
+from tilec.passes.schedule.simplify import exponentials, in_range, invariant_loads, loop_sums, networks, versioning
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import pairs, persistent, pingpong, roles
 from tilec.passes.schedule.sync import barrier_insertion
@@ -119,6 +127,18 @@ PASSES: Final = (
         "It divides a loop whose copies no longer move.",
         when=lambda schedule, _: schedule.consumer_roles > 1,
     ),
+    Pass(
+        "invariant_loads",
+        lambda function, _: invariant_loads.hoist(function),
+        "It moves loads of the author, of which versioning makes two.",
+        when=lambda schedule, _: len(schedule.roles) == 1 and not schedule.persistent and schedule.cluster == 1,
+    ),
+    Pass(
+        "loop_sums",
+        lambda function, _: loop_sums.combine(function),
+        "It moves atomics of the author, of which versioning makes two.",
+        when=lambda schedule, _: len(schedule.roles) == 1 and not schedule.persistent and schedule.cluster == 1,
+    ),
     Pass("versioning", lambda function, _: versioning.version(function), "It copies a body that has its final operations."),
     Pass(
         "in_range",
@@ -133,6 +153,11 @@ PASSES: Final = (
     ),
     LAYOUT,
     Pass(
+        "vector_positions",
+        lambda function, settings: vector_positions.mark(function, settings.target),
+        "What an index is divisible by is known before conversions add operations.",
+    ),
+    Pass(
         "tensor_stores",
         lambda function, settings: tensor_stores.insert(function, settings.target, settings.schedule.consumer_roles),
         "It stores from accumulators' layouts, before conversions that its stores do not need.",
@@ -145,6 +170,12 @@ PASSES: Final = (
         when=lambda schedule, _: schedule.store == STREAMED,
     ),
     Pass("conversions", lambda function, _: conversions.convert(function), "Operands have all layouts that operations need."),
+    Pass(
+        "private_parts",
+        lambda function, _: private_parts.insert(function),
+        "Operands have their layouts, and the scratch of conversions comes after the parts.",
+        when=lambda schedule, _: private_parts.applies(schedule),
+    ),
     SHARED_CONVERSIONS,
     Pass(
         "barrier_insertion",

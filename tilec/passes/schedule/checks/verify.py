@@ -10,7 +10,8 @@ names the operation. It first runs the structural verifier (`tilec.ir.verifier`)
   threads, and each `scratch_load` reads what a matching `scratch_store` wrote;
 - all threads that a barrier counts reach it; roles share memory only through rings, whose release count equals the number of
   reading warps; TMA copies are issued by one thread, from tensors that a tensor map can describe;
-- persistent blocks process every tile once (`persistent_check`), barriers prevent races (`barrier_check`), rings are correct
+- persistent blocks process every tile once (`persistent_check`), a block's own parts of atomic tensors reach these once
+  (`private_check`), barriers prevent races (`barrier_check`), rings are correct
   (`ring_check`), and so are TMA stores (`store_check`), the use of tensor memory (`tmem_check`), and that of a
   maximum which is not replaced each time it grows (`kept_maximum_check`).
 """
@@ -54,6 +55,7 @@ from tilec.passes.schedule.checks import (
     kept_maximum_check,
     pair_check,
     persistent_check,
+    private_check,
     product_wait_check,
     ring_check,
     store_check,
@@ -80,6 +82,7 @@ def verify(function: Function, target: Target) -> None:
     tmem_check.check(function, target)
     pair_check.check(function)
     persistent_check.check(function)
+    private_check.check(function)
     barrier_check.check(function)
     ring_check.check(function)
     product_wait_check.check(function)

@@ -2,16 +2,18 @@
 
 In: a function whose values have layouts. Out: the same with a `relayout` wherever an operand's layout is not what its
 operation requires (`tilec.ir.layouts.operand_layouts`), so that lowering needs no conversions. A store requires the layout
-that allows the widest vectors.
+that allows the widest vectors, and atomics on a box one in which adjacent threads have adjacent vectors, if the tile's own
+makes a warp touch twice as many sectors of memory.
 """
 
 from __future__ import annotations
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import natural, vector_length
+from tilec.ir.layouts.coalescing import SECTOR, pieces
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
-from tilec.ir.ops import Store
+from tilec.ir.ops import AtomicUpdate, Store
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.target.families import MemorySpace
 
@@ -56,7 +58,25 @@ def _converted(ops: list[Op], value: Value, layout: Layout, user: Op) -> Value:
 
 
 def _required_layouts(op: Op, warps: int) -> Layouts:
-    return (None, _store_layout(op, warps)) if isinstance(op, Store) else operand_layouts(op)
+    match op:
+        case Store():
+            return (None, _store_layout(op, warps))
+        case AtomicUpdate():
+            return (None, _atomic_layout(op, warps))
+        case _:
+            return operand_layouts(op)
+
+
+def _atomic_layout(op: AtomicUpdate, warps: int) -> Layout | None:
+    """The tile's own layout, or that of adjacent vectors, if its instructions touch half as many sectors or fewer."""
+    tile = op.tile
+    if tile.layout is None or not tile.layout.lanes:
+        return None
+    size = tile.tile.dtype.bytes
+    most = op.vector // size if op.vector else 1
+    adjacent = natural(tile.tile.shape, warps, most)
+    own, other = (pieces(layout, size, most, SECTOR) for layout in (tile.layout, adjacent))
+    return adjacent if own >= 2 * other else tile.layout
 
 
 def _store_layout(op: Store, warps: int) -> Layout | None:

@@ -5,10 +5,10 @@ function with a `Layout` on every tile value, `vector` and `whole` on every acce
 alignment gets that alignment, which the launcher then requires. Seven rules determine layouts:
 
 1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
-   axis, lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape therefore need no
-   conversion.
+   axis (fewer of `narrow_rows`), lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape
+   therefore need no conversion.
 2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast; in kernels with
-   butterflies, of the first that a thread cannot compute by itself.
+   butterflies or atomics at positions, of the first that a thread cannot compute by itself.
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
 4. A reshape or permutation keeps every element in its thread if the digits of the layout divide the new axes.
 5. A butterfly keeps the layout if each bit of the position is a bit of a register, lane or warp index.
@@ -27,13 +27,30 @@ from math import gcd
 
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.expr import const
-from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, natural, reshaped, with_axes, without_axis
+from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, interleaved, natural, reshaped, with_axes, without_axis
 from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Broadcast, Butterfly, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store, Take
+from tilec.ir.ops import (
+    AtomicScatter,
+    Broadcast,
+    Butterfly,
+    Cast,
+    Constant,
+    For,
+    If,
+    Iota,
+    Load,
+    Permute,
+    Reduce,
+    Reshape,
+    Store,
+    Take,
+)
+from tilec.ir.ops.memory import VectorOp
 from tilec.ir.ops.sync_ops import Ring
 from tilec.ir.types import TensorType, TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
+from tilec.passes.schedule.layouts.narrow_rows import consecutive
 from tilec.passes.schedule.layouts.propagation import computed_anywhere, propagate, rematerialize
 from tilec.target.families import MemorySpace
 from tilec.target.schedule import VECTOR
@@ -44,19 +61,34 @@ NaturalLayout = Callable[[tuple[int, ...]], Layout]
 
 def assign(function: Function, widest: int = VECTOR) -> Function:
     """Set layouts and vectors, in place. `widest`: maximum bytes of a load."""
-    natural_of = partial(natural, warps=function.num_warps, vector=FIRST_DIGIT * widest // VECTOR)
     _set_vectors(function, widest)
-    propagate(function)
-    _load_as_broadcast(function, natural_of)
-    free = computed_anywhere(function)
-    _block(function.body, natural_of, free)
-    if free:
-        rematerialize(function)
+    distribute = partial(_distribute, vector=FIRST_DIGIT * widest // VECTOR)
+    distribute(function, consecutive(function, distribute) if widest == VECTOR else None)
     return function
 
 
+def _distribute(function: Function, number: int | None, vector: int) -> None:
+    """Set layouts: natural ones of `vector` elements, with at most `number` consecutive elements of a thread."""
+
+    def natural_of(shape: tuple[int, ...]) -> Layout:
+        layout = natural(shape, function.num_warps, vector)
+        return interleaved(layout, number) if number else layout
+
+    propagate(function)
+    _load_as_broadcast(function, natural_of)
+    free = computed_anywhere(function) if _moves_positions(function) else frozenset[Value]()
+    _block(function.body, natural_of, free)
+    if free:
+        rematerialize(function)
+
+
+def _moves_positions(function: Function) -> bool:
+    """Whether positions are needed in several layouts: in butterflies, and for atomics at positions."""
+    return any(isinstance(op, Butterfly | AtomicScatter) for op in function.body.walk())
+
+
 def _set_vectors(function: Function, widest: int) -> None:
-    alignments = _Alignments(function)
+    alignments = Alignments(function)
     if widest > VECTOR:
         alignments.raise_for_loads(widest)
     for op in function.body.walk():
@@ -67,7 +99,7 @@ def _set_vectors(function: Function, widest: int) -> None:
             op.whole = alignments.divisor_of_rows(tensor) % op.vector == 0
 
 
-class _Alignments:
+class Alignments:
     """Powers of two that divide the addresses of accesses, from the alignment of tensors, their dims, strides and offsets."""
 
     def __init__(self, function: Function) -> None:
@@ -75,7 +107,7 @@ class _Alignments:
         self.facts = aligned_ranges(function)
         self.symbols = promised_symbols(function)
 
-    def of(self, op: Load | Store, base: int) -> int:
+    def of(self, op: VectorOp, base: int) -> int:
         """A divisor of the address of every row of an access, in bytes, if `base` divides that of the tensor."""
         tensor = op.operands[0].tensor
         size, last = tensor.dtype.bytes, tensor.rank - 1

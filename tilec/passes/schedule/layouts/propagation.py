@@ -14,7 +14,7 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped, with_axes, without_axis
 from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Broadcast, Butterfly, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape, Take
+from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape, Take
 from tilec.ir.ops.staging_ops import GroupProduct
 from tilec.ir.types import TileType
 from tilec.target.families import MemorySpace
@@ -30,10 +30,7 @@ def propagate(function: Function) -> None:
 
 
 def computed_anywhere(function: Function) -> frozenset[Value]:
-    """Tiles of which every thread can compute any element by itself: of positions, constants and scalars. None in kernels
-    without butterflies, which stay unchanged."""
-    if not any(isinstance(op, Butterfly) for op in function.body.walk()):
-        return frozenset()
+    """Tiles of which every thread can compute any element by itself: of positions, constants and scalars."""
     found: set[Value] = set()
     for op in function.body.walk():
         known = isinstance(op, Constant | Iota)
@@ -47,11 +44,15 @@ def computed_anywhere(function: Function) -> frozenset[Value]:
 
 def rematerialize(function: Function) -> None:
     """Computes the operands that a thread can compute by itself in the layout in which they are used, in place: the masks of a
-    scan, where it combines totals. Every tile has a layout."""
+    scan, where it combines totals, and of rows, and the positions of atomics. Every tile has a layout."""
     state = _State(function)
     for op in list(function.body.walk()):
         if op.results and not op.regions and isinstance(op.results[0].type, TileType):
             state.backward(op)
+        if isinstance(op, AtomicScatter):
+            state.positions(op)
+        elif isinstance(op, Broadcast):
+            state.spread(op)
     _remove_unused(function.body, {value for op in function.body.walk() for value in op.operands})
 
 
@@ -143,6 +144,20 @@ class _State:
         for index, value in enumerate(op.operands):
             if value.tile.rank and value.layout != op.result.layout:
                 op.operands[index] = self.in_layout(value, op.result.layout)
+
+    def positions(self, op: AtomicScatter) -> None:
+        """The indices of atomics, whose tile has a layout."""
+        layout = op.results[0].layout if op.results else op.tile.layout
+        for place, value in enumerate(op.operands):
+            if value in op.indices and layout is not None:
+                op.operands[place] = self.in_layout(value, layout)
+
+    def spread(self, op: Broadcast) -> None:
+        """What a broadcast repeats, in the part of its layout that a thread needs."""
+        (source,), layout = op.operands, op.result.layout
+        if source.tile.rank and layout is not None:
+            repeated = {axis for axis, extent in enumerate(source.tile.shape) if extent == 1}
+            op.operands[0] = self.in_layout(source, hidden(layout, repeated))
 
     def in_layout(self, value: Value, layout: Layout) -> Value:
         """`value` in `layout`, rematerialized if it already has another one; `value` itself if that is impossible."""

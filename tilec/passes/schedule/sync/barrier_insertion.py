@@ -22,6 +22,7 @@ from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.facts.touches import Touch, Touches, may_conflict, touches
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import For
+from tilec.ir.ops.private_ops import PrivateFill, PrivateUpdate
 from tilec.ir.ops.staging_ops import StageCopy
 from tilec.ir.ops.sync_ops import Barrier
 
@@ -116,7 +117,7 @@ class _Walk:
         ops = list(block.ops)
         for op in ops:
             touched = self.touches.get(op, Touches())
-            if self._conflict(state, touched.made) or self._prologue_conflicts(op, state):
+            if self._conflict(state, touched.made) or self._prologue_conflicts(op, state) or self._updates_filled(op, state):
                 barrier = Barrier(loc=op.loc)
                 block.ops.insert(block.ops.index(op), barrier)
                 self.touches[barrier] = Touches(is_barrier=True)
@@ -152,6 +153,14 @@ class _Walk:
         if earlier.is_shared or earlier.place is None or later.place is None:
             return False
         return self.numbering.of(earlier.place) == self.numbering.of(later.place) and same_threads(earlier, later)
+
+    def _updates_filled(self, op: Op, state: State) -> bool:
+        """Whether a loop or branch updates a part that was filled before it: one barrier serves all its iterations."""
+        filled = {touch: None for touch in state if isinstance(touch.op, PrivateFill)}
+        if not filled or not op.regions:
+            return False
+        updates = [inner for region in op.regions for inner in region.walk() if isinstance(inner, PrivateUpdate)]
+        return any(self._conflict(filled, self.touches[update].made) for update in updates)
 
     def _prologue_conflicts(self, op: Op, state: State) -> bool:
         """Whether a branch contains copies into bytes that are in use. Each prologue copy of a pipeline has a branch of its
