@@ -17,6 +17,6 @@ from tilec.kernels.positions import rope
 from tilec.kernels.varlen import attention_varlen
 
 __all__ = [
-    "adamw_", "attention", "attention_varlen", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm", "rope", "softmax",
-    "swiglu",
+    "adamw_", "attention", "attention_varlen", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm",
+    "rope", "softmax", "swiglu",
 ]  # fmt: skip

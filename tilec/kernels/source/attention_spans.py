@@ -48,12 +48,13 @@ def attention_spans(
     *,
     ROWS: tl.Const,
 ):
-    """Tiles of ROWS queries, then tiles of ROWS keys. Row r of tile m sees `spans[m, 0, r]` to `spans[m, 1, r] - 1` of the other
-    side, and nothing if these are equal. Some row of the tile sees `tiles[m, 0]` to `tiles[m, 1] - 1`, and each row sees
-    `tiles[m, 2]` to `tiles[m, 3] - 1`.
+    """Tiles of ROWS queries, then tiles of ROWS keys. Row r of tile m sees `spans[m, 0, r]` to `spans[m, 1, r] - 1` of the
+    other side, and nothing if `spans[m, :, r]` is 0. Rows of the tile see nothing outside of `tiles[m, 0]` to
+    `tiles[m, 1] - 1`, and all of them see `tiles[m, 2]` to `tiles[m, 3] - 1`.
 
     Sequence b has queries `queries[b]` to `queries[b + 1] - 1`, likewise keys. The last ones of both are at one position, and a
-    query at position p attends to keys at `p - before` to `p + after`. Offsets are not trusted: a row of wrong ones sees others.
+    query at position p attends to keys at `p - before` to `p + after`. Offsets are not trusted: with wrong ones, rows see
+    other rows.
     """
     tl.requires(B <= LIMIT, T >= 1, T <= LIMIT, S >= 1, S <= LIMIT)
     tl.requires(before >= 0, before <= LIMIT, after >= 0, after <= LIMIT)

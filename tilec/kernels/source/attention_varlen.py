@@ -28,7 +28,7 @@ def attention_varlen(
     A block has BM queries of a head, of one sequence or of several: then it goes through the keys of all of them, and of each
     query those of other sequences are left out. Numbers that are loaded are not trusted: they are clamped to the keys.
     """
-    tl.requires(T <= 16777216, S <= 16777216, TILES >= tl.cdiv(T, BM))
+    tl.requires(T <= 16777216, S <= 16777216, tl.cdiv(T, BM) <= TILES)
     tl.requires(QT % 8 == 0 and QH % 8 == 0 and QG % 8 == 0)
     tl.requires(KS % 8 == 0 and KH % 8 == 0 and VS % 8 == 0 and VH % 8 == 0)
     tl.requires(HKV * G <= 65535)

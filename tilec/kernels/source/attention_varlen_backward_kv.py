@@ -28,14 +28,14 @@ def attention_varlen_backward_kv(
     BM: tl.Const,
     BN: tl.Const,
 ):
-    """A block has BN keys of a head, of one sequence or of several, and goes through the queries of the G heads that share it, BM
-    at a time, in a fixed order. ROWS: of a tile of `attention_spans`, which several blocks may share.
+    """A block has BN keys of a head, of one sequence or of several, and goes through the queries of the G heads that share it,
+    BM at a time, in a fixed order. ROWS: of a tile of `attention_spans`, which several blocks may share.
 
     Scores are transposed, so that threads hold the left operand of the next product in the registers where they computed it.
     Sums begin at `-lse / scale` and `-delta`, so that threads need registers for neither.
     """
     assert ROWS % BN == 0
-    tl.requires(T <= 16777216, S <= 16777216, G <= 64, TILES >= tl.cdiv(T, ROWS) + tl.cdiv(S, ROWS))
+    tl.requires(T <= 16777216, S <= 16777216, G <= 64, tl.cdiv(T, ROWS) + tl.cdiv(S, ROWS) <= TILES)
     tl.requires(QT % 8 == 0 and QH % 8 == 0 and QG % 8 == 0)
     tl.requires(OT % 8 == 0 and OH % 8 == 0 and OG % 8 == 0)
     tl.requires(KS % 8 == 0 and KH % 8 == 0 and VS % 8 == 0 and VH % 8 == 0)

@@ -29,7 +29,7 @@ def attention_varlen_backward_q(
 
     Exponentials are at most 1, so that keys past the last one, which are 0, add 0.
     """
-    tl.requires(T <= 16777216, S <= 16777216, TILES >= tl.cdiv(T, BM))
+    tl.requires(T <= 16777216, S <= 16777216, tl.cdiv(T, BM) <= TILES)
     tl.requires(QT % 8 == 0 and QH % 8 == 0 and QG % 8 == 0)
     tl.requires(OT % 8 == 0 and OH % 8 == 0 and OG % 8 == 0)
     tl.requires(KS % 8 == 0 and KH % 8 == 0 and VS % 8 == 0 and VH % 8 == 0)

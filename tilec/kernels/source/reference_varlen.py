@@ -28,8 +28,8 @@ def _side(own: Integers, others: Integers, rows: int, before: int, after: int, t
     """Spans of the rows of one side, and of its tiles."""
     low, high = np.zeros(-(-rows // tile) * tile, np.int64), np.zeros(-(-rows // tile) * tile, np.int64)
     for begin, stop, first, last in zip(own[:-1], own[1:], others[:-1], others[1:], strict=True):
-        position = np.arange(begin, stop) - int(stop) + int(last)
-        a, b = np.maximum(first, position - before), np.minimum(last, position + after + 1)
+        position: NDArray[np.int64] = np.arange(begin, stop, dtype=np.int64) - int(stop) + int(last)
+        a, b = np.maximum(int(first), position - before), np.minimum(int(last), position + after + 1)
         low[begin:stop], high[begin:stop] = np.where(a < b, a, 0), np.where(a < b, b, 0)
     low, high = low.reshape(-1, tile), high.reshape(-1, tile)
     seen = low < high
