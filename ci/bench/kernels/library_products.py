@@ -1,0 +1,57 @@
+"""Problems for the functions of `tilec.kernels` that multiply matrices, but for dense attention: see `library_problems`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from ci.bench.kernels.library_problems import DEVICE, Problem, Sizes, functional, kernels, normal, torch
+
+VARLEN: Final = {"B": 16, "T": 16384, "HQ": 32, "HKV": 8, "D": 128}
+
+
+def _sequences(generator: Any, sizes: Sizes, causal: bool) -> dict[str, Any]:
+    """Queries, keys and values of B sequences of random lengths."""
+    total, size = sizes["T"], sizes["D"]
+    cuts = torch.randint(0, total + 1, (sizes["B"] - 1,), device=DEVICE, generator=generator).sort().values
+    ends = torch.tensor([0, total], device=DEVICE)
+    offsets = torch.cat((ends[:1], cuts, ends[1:])).to(torch.int32)
+    drawn = {name: normal(generator, total, sizes[heads], size) for name, heads in (("q", "HQ"), ("k", "HKV"), ("v", "HKV"))}
+    return drawn | {"cu_seqlens_q": offsets, "cu_seqlens_k": offsets, "causal": causal}
+
+
+def _attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, causal: bool) -> Any:
+    """FlashAttention of PyTorch on a GPU; in float64 and on a CPU its operator, sequence by sequence."""
+    if q.is_cuda and q.dtype != torch.float64:
+        varlen = torch.nn.attention.varlen.varlen_attn
+        window = (-1, 0) if causal else (-1, -1)
+        length = q.shape[0]  # no sequence is longer; the operator takes the longest, which is on the GPU
+        return varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, length, length, window_size=window, enable_gqa=True)
+    offsets = cu_seqlens_q.tolist()
+    found = [q.new_zeros((0, *q.shape[1:]))]
+    for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
+        heads = [one[begin:end].transpose(0, 1) for one in (q, k, v)]
+        found.append(functional.scaled_dot_product_attention(*heads, is_causal=causal, enable_gqa=True).transpose(0, 1))
+    return torch.cat(found)
+
+
+def _varlen(causal: bool) -> Problem:
+    checked = ({"B": 4, "T": 77, "HQ": 6, "HKV": 2, "D": 64}, {"B": 3, "T": 150, "HQ": 2, "HKV": 2, "D": 128}, VARLEN)
+
+    def moved(sizes: Sizes) -> tuple[int, int]:
+        query, key = (2 * sizes["T"] * sizes[heads] * sizes["D"] for heads in ("HQ", "HKV"))
+        return 2 * query + 2 * key, 4 * query + 4 * key
+
+    def products(sizes: Sizes) -> tuple[float, float]:
+        """At least those of sequences of one length; random lengths have about twice as many."""
+        whole = 4.0 * sizes["HQ"] * sizes["T"] * (sizes["T"] / sizes["B"]) * sizes["D"] * (0.5 if causal else 1.0)
+        return whole, 2.5 * whole
+
+    return Problem(
+        "attention_varlen", f"{'causal' if causal else 'full'} 16 sequences of 16,384 tokens, 32 heads of 128", VARLEN, checked,
+        partial(_sequences, causal=causal), kernels.attention_varlen, _attention_varlen, moved, ("q", "k", "v"), products,
+        like_torch=True, compiles=False,
+    )  # fmt: skip
+
+
+PRODUCTS: Final = (_varlen(causal=False), _varlen(causal=True))
