@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ def _attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: A
         return varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, length, length, window_size=window, enable_gqa=True)
     offsets = cu_seqlens_q.tolist()
     found = [q.new_zeros((0, *q.shape[1:]))]
-    for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
+    for begin, end in itertools.pairwise(offsets):
         heads = [one[begin:end].transpose(0, 1) for one in (q, k, v)]
         found.append(functional.scaled_dot_product_attention(*heads, is_causal=causal, enable_gqa=True).transpose(0, 1))
     return torch.cat(found)
