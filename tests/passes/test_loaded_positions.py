@@ -22,6 +22,7 @@ from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.core import Function, Value, VerifyError
 from tilec.ir.ops import Binary, For, Load
+from tilec.ir.ops.staging_ops import AsyncCopy
 from tilec.ir.ops.sync_ops import Roles
 from tilec.lowering import lower
 from tilec.passes.prover import prove
@@ -132,3 +133,51 @@ def test_one_block_loads_once_for_all_roles(tmp_path: Path) -> None:
     assert sum(isinstance(op, Load) for op in before) == 2
     assert not any(isinstance(op, Load) and op.source.name == "table" for region in roles.regions for op in region.walk())
     assert any(isinstance(op, Binary) and op.kind == "min" for op in before)
+
+
+PAGED = """from tilec import In, InOut, Out, bf16, bid, f32, grid, i32, load, maximum, minimum, mma, store, zeros
+import tilec
+
+@tilec.kernel
+def k(a: In[bf16, 5, 16, 64], b: In[bf16, 64, 16], table: {access}[i32, 4], out: Out[f32, 16, 16]):
+    grid(1)
+    acc = zeros((16, 16), f32)
+    for i in range(4):
+        page = minimum(maximum(load(table, i), 0), 4)
+        acc = mma(load(a, (page, 0, 0), shape=(1, 16, 64)).reshape((16, 64)), load(b, (0, 0), shape=(64, 16)), acc)
+    store(out, (0, 0), acc)
+"""
+
+
+def paged(folder: Path, access: str = "In") -> Function:
+    path = folder / "k.py"
+    path.write_text(PAGED.format(access=access), encoding="utf-8")
+    return load_kernel(path, {}, root=folder)
+
+
+@pytest.mark.parametrize("target", [SM_90A, SM_100A, SM_120A], ids=str)
+def test_copies_ahead_load_their_positions(tmp_path: Path, target: Target) -> None:
+    """Only those of iterations that the loop has: the table ends where the loop does."""
+    wanted = Overrides(warps=1, stages=4)
+    schedule = choose(paged(tmp_path), target, wanted)
+    assert [loop.stages for loop in schedule.pipelines] == [4]
+    lowered = lower(prepare(paged(tmp_path), target, schedule), target)
+    described = replace(manifest(paged(tmp_path), lowered, target), schedule=schedule.to_json())
+    random = np.random.default_rng(5)
+    arrays: dict[str, Any] = {
+        "a": random.integers(-3, 4, (5, 16, 64)).astype(ml_dtypes.bfloat16),
+        "b": random.integers(-3, 4, (64, 16)).astype(ml_dtypes.bfloat16),
+        "table": np.array([3, -7, 99, 1], np.int32),
+        "out": np.zeros((16, 16), np.float32),
+    }
+    flat = {name: one.reshape(-1).view(np.uint16 if one.dtype.itemsize == 2 else one.dtype) for name, one in arrays.items()}
+    report = emulate(to_ptx(lowered.mlir, target), described, flat, {}, seed=1)
+    check_clean(report)
+    run(paged(tmp_path), arrays)
+    assert (report.tensors["out"].view(np.float32).reshape(16, 16) == arrays["out"]).all()
+
+
+@pytest.mark.parametrize(("access", "copied"), [("In", True), ("InOut", False)])
+def test_positions_in_a_tensor_that_is_written_are_not_loaded_ahead(tmp_path: Path, access: str, copied: bool) -> None:
+    function = prepare(paged(tmp_path, access), SM_90A, choose(paged(tmp_path, access), SM_90A, Overrides(warps=1)))
+    assert any(isinstance(op, AsyncCopy) and op.operands[0].name == "a" for op in function.body.walk()) == copied

@@ -59,12 +59,12 @@ def block_values(function: Function) -> set[Value]:
     if function.residents:
         return known
     for op in function.body.ops:
-        if (_is_scalar(op) or _is_element(function, op)) and set(op.operands[isinstance(op, Load) :]) <= known:
+        if (_is_scalar(op) or is_element(function, op)) and set(op.operands[isinstance(op, Load) :]) <= known:
             known |= set(op.results)
     return known
 
 
-def _is_element(function: Function, op: Op) -> bool:
+def is_element(function: Function, op: Op) -> bool:
     """Whether an operation loads one element of a tensor that no kernel in flight writes once this one is past its wait."""
     return isinstance(op, Load) and op.result.tile.size == 1 and function.parameter_of(op.source).access is Access.IN
 
