@@ -13,10 +13,11 @@ from tilec.kernels.dropout import dropout
 from tilec.kernels.losses import cross_entropy
 from tilec.kernels.norms import group_norm, layer_norm, rms_norm, softmax
 from tilec.kernels.optimizers import adamw_
+from tilec.kernels.paged import paged_attention
 from tilec.kernels.positions import rope
 from tilec.kernels.varlen import attention_varlen
 
 __all__ = [
-    "adamw_", "attention", "attention_varlen", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm", "rms_norm",
-    "rope", "softmax", "swiglu",
+    "adamw_", "attention", "attention_varlen", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm",
+    "paged_attention", "rms_norm", "rope", "softmax", "swiglu",
 ]  # fmt: skip

@@ -8,6 +8,9 @@ from typing import Any, Final
 
 from ci.bench.kernels.library_problems import DEVICE, Problem, Sizes, functional, kernels, normal, torch
 
+PAGE: Final = 16
+"""Tokens of a page."""
+CACHED: Final = {"B": 64, "M": 256, "HQ": 32, "HKV": 8, "D": 128}
 VARLEN: Final = {"B": 16, "T": 16384, "HQ": 32, "HKV": 8, "D": 128}
 
 
@@ -55,4 +58,41 @@ def _varlen(causal: bool) -> Problem:
     )  # fmt: skip
 
 
-PRODUCTS: Final = (_varlen(causal=False), _varlen(causal=True))
+def _cached(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """One query per sequence, of up to M pages of 16 tokens each; pages in any order."""
+    count, most, size = sizes["B"], sizes["M"], sizes["D"]
+    lengths = torch.randint(most * 8, most * PAGE + 1, (count,), device=DEVICE, generator=generator).to(torch.int32)
+    table = torch.randperm(count * most, device=DEVICE, generator=generator).view(count, most).to(torch.int32)
+    pages = {name: normal(generator, count * most, PAGE, sizes["HKV"], size) for name in ("k_pages", "v_pages")}
+    return {"q": normal(generator, count, sizes["HQ"], size), **pages, "table": table, "lengths": lengths}
+
+
+def _paged_attention(q: Any, k_pages: Any, v_pages: Any, table: Any, lengths: Any) -> Any:
+    """FlashAttention of PyTorch on the pages where it takes them; else its operator, sequence by sequence."""
+    if q.is_cuda and q.dtype != torch.float64:
+        varlen = torch.nn.attention.varlen.varlen_attn
+        offsets = torch.arange(len(q) + 1, device=q.device, dtype=torch.int32)
+        most = table.shape[1] * k_pages.shape[1]
+        keywords = {"seqused_k": lengths, "block_table": table, "enable_gqa": True}
+        return varlen(q, k_pages, v_pages, offsets, None, 1, most, **keywords)
+    found: list[Any] = []
+    for query, pages, length in zip(q, table.long(), lengths.tolist(), strict=True):
+        heads = [cache[pages].flatten(0, 1)[:length].transpose(0, 1) for cache in (k_pages, v_pages)]
+        found.append(functional.scaled_dot_product_attention(query[:, None], *heads, enable_gqa=True)[:, 0])
+    return torch.stack(found)
+
+
+def _paged() -> Problem:
+    checked = ({"B": 3, "M": 5, "HQ": 6, "HKV": 2, "D": 64}, {"B": 2, "M": 9, "HQ": 18, "HKV": 2, "D": 128}, CACHED)
+
+    def moved(sizes: Sizes) -> tuple[int, int]:
+        """Three quarters of what there is room for, in the mean."""
+        return 3 * sizes["B"] * sizes["M"] * PAGE * sizes["HKV"] * sizes["D"], 0
+
+    return Problem(
+        "paged_attention", "64 sequences of up to 4096 tokens, 32 heads of 128", CACHED, checked, _cached,
+        kernels.paged_attention, _paged_attention, moved, like_torch=True, compiles=False,
+    )  # fmt: skip
+
+
+PRODUCTS: Final = (_paged(), _varlen(causal=False), _varlen(causal=True))
