@@ -71,6 +71,9 @@ class Array(np.ndarray):
     def new_zeros(self, shape: tuple[int, ...]) -> Array:
         return tensor(np.zeros(shape), self.dtype)
 
+    def to(self, dtype: Any) -> Array:
+        return tensor(self, dtype)
+
     def detach(self) -> Array:
         return self
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from tilec.kernels.activations import gelu, swiglu
 from tilec.kernels.attention import attention
 from tilec.kernels.dropout import dropout
+from tilec.kernels.linear import linear_cross_entropy
 from tilec.kernels.losses import cross_entropy
 from tilec.kernels.norms import group_norm, layer_norm, rms_norm, softmax
 from tilec.kernels.optimizers import adamw_
@@ -19,5 +20,5 @@ from tilec.kernels.varlen import attention_varlen
 
 __all__ = [
     "adamw_", "attention", "attention_varlen", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm",
-    "paged_attention", "rms_norm", "rope", "softmax", "swiglu",
+    "linear_cross_entropy", "paged_attention", "rms_norm", "rope", "softmax", "swiglu",
 ]  # fmt: skip

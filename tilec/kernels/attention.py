@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final
 
+from tilec.kernels.chips import of_architecture
 from tilec.kernels.ops import library_op, without_gradient
 from tilec.kernels.shapes import copied, is_aligned, zeros
-from tilec.ops.kernels import current_device
-from tilec.runtime import LaunchError
-from tilec.runtime.driver import DriverError
 
 SIZES: Final = (64, 128)
 """Elements of a head that kernels are prebuilt for."""
@@ -109,20 +106,6 @@ def strided(x: Any) -> Any:
     *steps, last = x.stride()
     fits = last == 1 and all(step > 0 and step % VECTOR == 0 for step in steps)
     return x if fits and is_aligned(x) else copied(x)
-
-
-@cache
-def _architecture(ordinal: int) -> str:
-    return current_device().architecture
-
-
-def of_architecture(most: Mapping[str, Tiles], others: Mapping[str, Mapping[str, Tiles]]) -> Mapping[str, Tiles]:
-    """The tiles that are prebuilt for the current device: of `others` by the first letters of its architecture, else, and
-    without a device, as when tracing, those of `most`."""
-    try:
-        return others.get(_architecture(current_device().ordinal)[:5], most)
-    except (DriverError, LaunchError):
-        return most
 
 
 def _current() -> Mapping[str, Tiles]:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from tilec.kernels.attention import ALL, Tiles, checked_heads, checked_scale, of_architecture, strided
+from tilec.kernels.attention import ALL, Tiles, checked_heads, checked_scale, strided
+from tilec.kernels.chips import of_architecture
 from tilec.kernels.ops import library_op, without_gradient
 from tilec.kernels.shapes import whole, zeros
 

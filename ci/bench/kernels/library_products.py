@@ -11,6 +11,7 @@ from ci.bench.kernels.library_problems import DEVICE, Problem, Sizes, functional
 PAGE: Final = 16
 """Tokens of a page."""
 CACHED: Final = {"B": 64, "M": 256, "HQ": 32, "HKV": 8, "D": 128}
+LAYER: Final = {"T": 8192, "V": 151936, "H": 4096}
 VARLEN: Final = {"B": 16, "T": 16384, "HQ": 32, "HKV": 8, "D": 128}
 
 
@@ -95,4 +96,35 @@ def _paged() -> Problem:
     )  # fmt: skip
 
 
-PRODUCTS: Final = (_paged(), _varlen(causal=False), _varlen(causal=True))
+def _layer(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Tokens, and classes whose logits have a variance of 1; one label of seven is ignored."""
+    labels = torch.randint(0, sizes["V"], (sizes["T"],), device=DEVICE, generator=generator)
+    labels[::7] = -100
+    weight = normal(generator, sizes["V"], sizes["H"], dtype=torch.float32) * sizes["H"] ** -0.5
+    return {"x": normal(generator, sizes["T"], sizes["H"]), "weight": weight.bfloat16(), "labels": labels}
+
+
+def _linear_cross_entropy(x: Any, weight: Any, labels: Any) -> Any:
+    logits = functional.linear(x, weight)
+    return functional.cross_entropy(logits if logits.dtype == torch.float64 else logits.float(), labels)
+
+
+def _losses() -> Problem:
+    checked = ({"T": 37, "V": 201, "H": 72}, {"T": 8, "V": 700, "H": 64}, LAYER)
+
+    def moved(sizes: Sizes) -> tuple[int, int]:
+        once = 2 * (sizes["T"] + sizes["V"]) * sizes["H"]
+        return once, 2 * once
+
+    def products(sizes: Sizes) -> tuple[float, float]:
+        """One of the forward, two of the backward."""
+        whole = 2.0 * sizes["T"] * sizes["V"] * sizes["H"]
+        return whole, 2 * whole
+
+    return Problem(
+        "linear_cross_entropy", "8192 x 4096 x 151,936", LAYER, checked, _layer, kernels.linear_cross_entropy,
+        _linear_cross_entropy, moved, ("x", "weight"), products, like_torch=True,
+    )  # fmt: skip
+
+
+PRODUCTS: Final = (_losses(), _paged(), _varlen(causal=False), _varlen(causal=True))
