@@ -127,3 +127,59 @@ def test_the_other_way_round_the_matrices_do_not_fit(tmp_path: Path) -> None:
         op.mn_major = False
         with pytest.raises(VerifyError, match="matrices of one depth"):
             op.verify()
+
+
+SCALED = """import tilec
+from tilec import Dim, In, Out, bf16, bid, cdiv, f32, grid, load, mma, requires, store, where, zeros, Const
+
+class M(Dim): ...
+class N(Dim): ...
+class K(Dim): ...
+
+@tilec.kernel
+def k(a: In[bf16, M, K], b: In[bf16, {rows}], out: Out[f32, M, N]):
+    requires(K % 8 == 0 and N % 8 == 0 and M <= 8192 and N <= 8192)
+    grid(cdiv(M, 128) * cdiv(N, 128))
+    m, n = bid(0) // cdiv(N, 128), bid(0) % cdiv(N, 128)
+    acc = zeros((128, 128), f32)
+    total = zeros((128, 128), f32)
+    for i in range(cdiv(K, 64)):
+        x = load(a, (m, i), shape=(128, 64), pad=0)
+        y = load(b, {box}, pad=0){turned}
+        acc = mma(x, y, acc)
+        if i % 2 == 1:
+            total = total + acc * 2.5
+            acc = zeros((128, 128), f32)
+    store(out, (m, n), total + acc, mask=True)
+"""
+ROUNDS = {
+    "along the depth": {"rows": "K, N", "box": "(i, n), shape=(64, 128)", "turned": ""},
+    "transposed": {"rows": "N, K", "box": "(n, i), shape=(128, 64)", "turned": ".T"},
+}
+
+
+@pytest.mark.parametrize("way", ROUNDS)
+def test_sums_that_an_iteration_uses_are_waited_for(tmp_path: Path, way: str) -> None:
+    """A loop of one product whose sums are scaled, and begin again at zero."""
+    path = tmp_path / "k.py"
+    path.write_text(SCALED.format(**ROUNDS[way]), encoding="utf-8")
+
+    def scaled() -> Function:
+        return load_kernel(path, {}, root=tmp_path)
+
+    schedule = choose(scaled(), SM_90A, Overrides(copy="tma", consumers=2, stages=2))
+    function = prepare(scaled(), SM_90A, schedule)
+    assert [op.mn_major for op in products(function)] == [way == "along the depth"]
+    lowered = lower(function, SM_90A)
+    described = replace(manifest(scaled(), lowered, SM_90A), schedule=schedule.to_json())
+    random, (m, n, k) = np.random.default_rng(3), (200, 136, 328)
+    arrays: dict[str, Any] = {
+        "a": random.integers(-3, 4, (m, k)).astype(ml_dtypes.bfloat16),
+        "b": random.integers(-3, 4, (k, n) if way == "along the depth" else (n, k)).astype(ml_dtypes.bfloat16),
+        "out": np.zeros((m, n), np.float32),
+    }
+    flat = {name: one.reshape(-1).view(np.uint16 if one.dtype.itemsize == 2 else one.dtype) for name, one in arrays.items()}
+    report = emulate(to_ptx(lowered.mlir, SM_90A), described, flat, {"M": m, "N": n, "K": k}, seed=1)
+    check_clean(report)
+    run(scaled(), arrays)
+    assert (report.tensors["out"].view(np.float32).reshape(m, n) == arrays["out"]).all()
