@@ -10,6 +10,7 @@ from __future__ import annotations
 from tilec.kernels.activations import gelu, swiglu
 from tilec.kernels.attention import attention
 from tilec.kernels.dropout import dropout
+from tilec.kernels.grouped import grouped_matmul, grouped_swiglu
 from tilec.kernels.linear import linear_cross_entropy
 from tilec.kernels.losses import cross_entropy
 from tilec.kernels.norms import group_norm, layer_norm, rms_norm, softmax
@@ -19,6 +20,7 @@ from tilec.kernels.positions import rope
 from tilec.kernels.varlen import attention_varlen
 
 __all__ = [
-    "adamw_", "attention", "attention_varlen", "cross_entropy", "dropout", "gelu", "group_norm", "layer_norm",
+    "adamw_", "attention", "attention_varlen", "cross_entropy", "dropout", "gelu", "group_norm",
+    "grouped_matmul", "grouped_swiglu", "layer_norm",
     "linear_cross_entropy", "paged_attention", "rms_norm", "rope", "softmax", "swiglu",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from functools import partial
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ PAGE: Final = 16
 """Tokens of a page."""
 CACHED: Final = {"B": 64, "M": 256, "HQ": 32, "HKV": 8, "D": 128}
 LAYER: Final = {"T": 8192, "V": 151936, "H": 4096}
+EXPERTS: Final = {"T": 65536, "X": 128, "N": 768, "K": 2048}
 VARLEN: Final = {"B": 16, "T": 16384, "HQ": 32, "HKV": 8, "D": 128}
 
 
@@ -127,4 +129,53 @@ def _losses() -> Problem:
     )  # fmt: skip
 
 
-PRODUCTS: Final = (_losses(), _paged(), _varlen(causal=False), _varlen(causal=True))
+def _experts(generator: Any, sizes: Sizes, parts: tuple[int, ...]) -> dict[str, Any]:
+    """Rows of X experts, about as many of each."""
+    count = sizes["X"]
+    chosen = torch.randint(0, count, (sizes["T"],), device=DEVICE, generator=generator)
+    ends = torch.bincount(chosen, minlength=count).cumsum(0)
+    offsets = torch.cat((ends.new_zeros(1), ends)).to(torch.int32)
+    weights = normal(generator, count, *parts, sizes["N"], sizes["K"], dtype=torch.float32) * sizes["K"] ** -0.5
+    return {"x": normal(generator, sizes["T"], sizes["K"]), "weights": weights.bfloat16(), "offsets": offsets}
+
+
+def _grouped_matmul(x: Any, weights: Any, offsets: Any) -> Any:
+    """PyTorch's operator on a GPU; in float64 and on a CPU group by group."""
+    if x.is_cuda and x.dtype != torch.float64:
+        return functional.grouped_mm(x, weights.transpose(1, 2), offs=offsets[1:])
+    starts = offsets.tolist()
+    return torch.cat([functional.linear(x[i:j], one) for (i, j), one in zip(itertools.pairwise(starts), weights, strict=True)])
+
+
+def _grouped_swiglu(x: Any, weights: Any, offsets: Any) -> Any:
+    gate, up = (_grouped_matmul(x, weights[:, side], offsets) for side in (0, 1))
+    return functional.silu(gate) * up
+
+
+def _grouped(function: str, ours: Any, theirs: Any, parts: tuple[int, ...]) -> Problem:
+    checked = ({"T": 37, "X": 3, "N": 40, "K": 72}, {"T": 300, "X": 4, "N": 8, "K": 64}, EXPERTS)
+    sides = math.prod(parts)
+
+    def moved(sizes: Sizes) -> tuple[int, int]:
+        rows, outputs = (2 * sizes["T"] * sizes[extent] for extent in ("K", "N"))
+        matrices = 2 * sides * sizes["X"] * sizes["N"] * sizes["K"]
+        return rows + outputs + matrices, 2 * rows + outputs + 2 * matrices
+
+    def products(sizes: Sizes) -> tuple[float, float]:
+        whole = 2.0 * sides * sizes["T"] * sizes["N"] * sizes["K"]
+        return whole, 2 * whole
+
+    return Problem(
+        function, "65,536 rows of 128 experts, 768 x 2048", EXPERTS, checked, partial(_experts, parts=parts), ours, theirs,
+        moved, ("x", "weights"), products, like_torch=True, compiles=False,
+    )  # fmt: skip
+
+
+PRODUCTS: Final = (
+    _grouped("grouped_matmul", kernels.grouped_matmul, _grouped_matmul, ()),
+    _grouped("grouped_swiglu", kernels.grouped_swiglu, _grouped_swiglu, (2,)),
+    _losses(),
+    _paged(),
+    _varlen(causal=False),
+    _varlen(causal=True),
+)
