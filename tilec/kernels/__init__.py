@@ -13,6 +13,7 @@ from tilec.kernels.dropout import dropout
 from tilec.kernels.grouped import grouped_matmul, grouped_swiglu
 from tilec.kernels.linear import linear_cross_entropy
 from tilec.kernels.losses import cross_entropy
+from tilec.kernels.low_bit import fp8_matmul, int4_matmul
 from tilec.kernels.norms import group_norm, layer_norm, rms_norm, softmax
 from tilec.kernels.optimizers import adamw_
 from tilec.kernels.paged import paged_attention
@@ -20,7 +21,7 @@ from tilec.kernels.positions import rope
 from tilec.kernels.varlen import attention_varlen
 
 __all__ = [
-    "adamw_", "attention", "attention_varlen", "cross_entropy", "dropout", "gelu", "group_norm",
-    "grouped_matmul", "grouped_swiglu", "layer_norm",
+    "adamw_", "attention", "attention_varlen", "cross_entropy", "dropout", "fp8_matmul", "gelu", "group_norm",
+    "grouped_matmul", "grouped_swiglu", "int4_matmul", "layer_norm",
     "linear_cross_entropy", "paged_attention", "rms_norm", "rope", "softmax", "swiglu",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ PAGE: Final = 16
 CACHED: Final = {"B": 64, "M": 256, "HQ": 32, "HKV": 8, "D": 128}
 LAYER: Final = {"T": 8192, "V": 151936, "H": 4096}
 EXPERTS: Final = {"T": 65536, "X": 128, "N": 768, "K": 2048}
+FOUR_BITS: Final = {"M": 4096, "N": 4096, "K": 4096}
 VARLEN: Final = {"B": 16, "T": 16384, "HQ": 32, "HKV": 8, "D": 128}
 
 
@@ -171,7 +172,78 @@ def _grouped(function: str, ours: Any, theirs: Any, parts: tuple[int, ...]) -> P
     )  # fmt: skip
 
 
+def _four_bits(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Random weights of four bits: every word is one."""
+    rows, inputs, outputs = sizes["M"], sizes["K"], sizes["N"]
+    shapes = {"packed": (inputs // 8, outputs), "zeros": (inputs // 128, outputs // 8)}
+    words = {
+        name: torch.randint(-(2**31), 2**31, shape, device=DEVICE, generator=generator).to(torch.int32)
+        for name, shape in shapes.items()
+    }
+    scales = torch.rand(inputs // 128, outputs, device=DEVICE, generator=generator) * 0.2 * inputs**-0.5
+    return {"x": normal(generator, rows, inputs), **words, "scales": scales.bfloat16()}
+
+
+def _int4_matmul(x: Any, packed: Any, scales: Any, zeros: Any) -> Any:
+    """Weights as a tensor, then PyTorch's product."""
+    shifts = torch.arange(0, 32, 4, device=x.device, dtype=torch.int32)
+    q = ((packed[:, None, :] >> shifts[None, :, None]) & 15).flatten(0, 1)
+    z = ((zeros[:, :, None] >> shifts) & 15).flatten(1, 2)
+    weights = (q - z.repeat_interleave(128, dim=0)).to(scales.dtype) * scales.repeat_interleave(128, dim=0)
+    return x @ weights.to(x.dtype)
+
+
+def _int4() -> Problem:
+    checked = ({"M": 3, "N": 72, "K": 256}, {"M": 40, "N": 24, "K": 128}, FOUR_BITS)
+
+    def moved(sizes: Sizes) -> tuple[int, int]:
+        return 2 * sizes["M"] * (sizes["N"] + sizes["K"]) + sizes["N"] * sizes["K"] // 2, 0
+
+    def products(sizes: Sizes) -> tuple[float, float]:
+        return 2.0 * sizes["M"] * sizes["N"] * sizes["K"], 0
+
+    return Problem(
+        "int4_matmul", "4096 x 4096 x 4096", FOUR_BITS, checked, _four_bits, kernels.int4_matmul, _int4_matmul, moved,
+        products=products, like_torch=True,
+    )  # fmt: skip
+
+
+def _eight_bits(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    rows, inputs, outputs = sizes["M"], sizes["K"], sizes["N"]
+    blocks, dtype = -(-inputs // 128), torch.float8_e4m3fn
+    drawn = {"x": (rows, inputs), "weight": (outputs, inputs)}
+    scales = {"x_scales": (rows, blocks), "weight_scales": (-(-outputs // 128), blocks)}
+    given = {name: normal(generator, *shape, dtype=torch.float32).to(dtype) for name, shape in drawn.items()}
+    return given | {name: 0.5 + torch.rand(shape, device=DEVICE, generator=generator) for name, shape in scales.items()}
+
+
+def _fp8_matmul(x: Any, weight: Any, x_scales: Any, weight_scales: Any) -> Any:
+    """Both operands with their scales in bf16, then PyTorch's product; in float64 for float64."""
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.bfloat16
+    of_x = x_scales.repeat_interleave(128, dim=1)[:, : x.shape[1]]
+    rows = weight_scales.repeat_interleave(128, dim=0)[: len(weight)]
+    of_weight = rows.repeat_interleave(128, dim=1)[:, : x.shape[1]]
+    return (x.to(of_x.dtype) * of_x).to(dtype) @ (weight.to(of_weight.dtype) * of_weight).to(dtype).T
+
+
+def _fp8() -> Problem:
+    checked = ({"M": 3, "N": 136, "K": 144}, {"M": 40, "N": 24, "K": 256}, FOUR_BITS)
+
+    def moved(sizes: Sizes) -> tuple[int, int]:
+        return sizes["K"] * (sizes["M"] + sizes["N"]) + 2 * sizes["M"] * sizes["N"], 0
+
+    def products(sizes: Sizes) -> tuple[float, float]:
+        return 2.0 * sizes["M"] * sizes["N"] * sizes["K"], 0
+
+    return Problem(
+        "fp8_matmul", "4096 x 4096 x 4096", FOUR_BITS, checked, _eight_bits, kernels.fp8_matmul, _fp8_matmul, moved,
+        products=products, like_torch=True,
+    )  # fmt: skip
+
+
 PRODUCTS: Final = (
+    _int4(),
+    _fp8(),
     _grouped("grouped_matmul", kernels.grouped_matmul, _grouped_matmul, ()),
     _grouped("grouped_swiglu", kernels.grouped_swiglu, _grouped_swiglu, (2,)),
     _losses(),
