@@ -25,8 +25,8 @@ def int4_matmul(x: Any, packed: Any, scales: Any, zeros: Any) -> Any:
 
     x: `[..., K]`, bf16 or f16, K a multiple of 128. packed: i32 `[K / 8, N]`, bits 4 * i to 4 * i + 3 of `packed[j, n]` are
         `q[8 * j + i, n]`; N is a multiple of 8. zeros: i32 `[K / 128, N / 8]`, where those bits of `zeros[g, j]` are
-        `z[g, 8 * j + i]`. That is GPTQ's layout without permuted inputs (`desc_act`); its version 1 stores `z - 1`. scales: `[K / 128, N]`, bf16,
-        f16 or f32.
+        `z[g, 8 * j + i]`. That is GPTQ's layout without permuted inputs (`desc_act`); its version 1 stores `z - 1`.
+    scales: `[K / 128, N]`, bf16, f16 or f32.
     Returns `[..., N]` in the dtype of `x`. ValueError for other dtypes and shapes."""
     dtypes = [str(one.dtype).removeprefix("torch.") for one in (x, packed, scales, zeros)]
     if dtypes[0] not in DTYPES or dtypes[1] != "int32" or dtypes[2] not in SCALES or dtypes[3] != "int32":
