@@ -22,7 +22,7 @@ SMALL = {
     "grouped_matmul": TILE, "grouped_matmul_few": {**TILE, "BM": 16}, "grouped_swiglu": TILE, "grouped_matmul_backward_x": TILE,
     "grouped_matmul_backward_weights": {**TILE, "BK": 16},
 }  # fmt: skip
-"""Tiles of which few rows fill several."""
+"""Tiles of which some tens of rows fill several."""
 SIZES = ((37, 3), (96, 1), (100, 9))
 """Rows and groups."""
 
@@ -60,7 +60,7 @@ def _sigmoid(x: Any) -> Any:
 
 @pytest.mark.parametrize("rows", [21, 300])
 def test_products_and_their_gradients(rows: int) -> None:
-    """Of few rows a group, and of many."""
+    """Of small groups, and of large ones."""
     x, weights, offsets = _example(rows)
     dout = tensor(np.random.default_rng(1).normal(size=(rows, 24)), np.float16)
     kernel = "grouped_matmul_few" if rows < 128 else "grouped_matmul"

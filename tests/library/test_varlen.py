@@ -50,8 +50,7 @@ def test_spans_are_those_of_the_reference(seed: int) -> None:
 @pytest.mark.parametrize("seed", first(2, range(4)))
 def test_results_are_those_of_the_reference(kernel: str, seed: int) -> None:
     constants: dict[str, Any] = {"E": ("bf16", "f16")[seed % 2], "D": 64, **SMALL[kernel]}
-    (queries, keys), rows = SIZES[seed], constants.get("ROWS", 32)
-    launch = {"T": queries, "S": keys, "HKV": 1, "G": 2, "TILES": -(-queries // rows) - (-keys // rows), "scale": 0.05}
+    launch = {"T": SIZES[seed][0], "S": SIZES[seed][1], "HKV": 1, "G": 2, "scale": 0.05}
     (trial,) = trials(request(kernel, constants, launch, seed=seed))
     assert trial.right, trial
 
@@ -195,8 +194,7 @@ def test_emulated_launches_are_clean_and_right(kernel: str, size: int, built: Ca
         expected: list[Any] = list(whole) if isinstance(whole, tuple) else [whole]  # pyright: ignore[reportUnknownArgumentType]
         for spec, truth in zip(outputs, expected, strict=True):
             arrays[spec.name] = np.zeros(truth.shape, ml_dtypes.bfloat16 if spec.dtype == "bf16" else np.float32)
-        tiles = int(inputs["tiles"].shape[0])
-        values = {"T": queries, "S": keys, "HKV": 1, "G": 2, "TILES": tiles, "scale": inputs["scale"], **strides(size)}
+        values = {"T": queries, "S": keys, "HKV": 1, "G": 2, "scale": inputs["scale"], **strides(size)}
         flat = {name: (a.view(np.uint16) if a.dtype == ml_dtypes.bfloat16 else a).reshape(-1) for name, a in arrays.items()}
         report = emulate(ptx, manifest, flat, {name: values[name] for name in contract.names}, seed=seed)
         assert report.clean, report

@@ -1,7 +1,7 @@
 """Products of the rows of each group with the group's own matrix, such as those of a mixture of experts, with gradients.
 
 Rows are sorted by group, and groups begin anywhere: a block multiplies its tile of rows by the matrix of each group that has
-rows in it. For few rows a group, tiles have 16 rows, else 128.
+rows in it. Tiles have 16 rows if groups are small, else 128.
 """
 
 from __future__ import annotations

@@ -22,10 +22,6 @@ class S(tl.Dim):
     """keys of a sequence"""
 
 
-class TILES(tl.Dim):
-    """tiles of queries or keys of which spans are known"""
-
-
 class HKV(tl.Dim):
     """heads of keys and values"""
 

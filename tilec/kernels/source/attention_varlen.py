@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from attention_parts import HKV, KH, KS, LN2, LOG2E, QG, QH, QT, TILES, VH, VS, D, E, G, S, T
+from attention_parts import HKV, KH, KS, LN2, LOG2E, QG, QH, QT, VH, VS, D, E, G, S, T
 
 import tilec as tl
 
@@ -12,8 +12,8 @@ def attention_varlen(
     q: tl.In[E, T, HKV, G, D, tl.Strides[QT, QH, QG, Literal[1]]],
     k: tl.In[E, S, HKV, D, tl.Strides[KS, KH, Literal[1]]],
     v: tl.In[E, S, HKV, D, tl.Strides[VS, VH, Literal[1]]],
-    spans: tl.In[tl.i32, TILES, Literal[2], Literal["BM"]],
-    tiles: tl.In[tl.i32, TILES, Literal[4]],
+    spans: tl.In[tl.i32, Literal["(T + BM - 1) // BM + (S + BM - 1) // BM"], Literal[2], Literal["BM"]],
+    tiles: tl.In[tl.i32, Literal["(T + BM - 1) // BM + (S + BM - 1) // BM"], Literal[4]],
     out: tl.Out[E, T, HKV, G, D],
     lse: tl.Out[tl.f32, HKV, G, T],
     scale: tl.f32,
@@ -28,7 +28,7 @@ def attention_varlen(
     A block has BM queries of a head, of one sequence or of several: then it goes through the keys of all of them, and of each
     query those of other sequences are left out. Numbers that are loaded are not trusted: they are clamped to the keys.
     """
-    tl.requires(T <= 16777216, S <= 16777216, tl.cdiv(T, BM) <= TILES)
+    tl.requires(T <= 16777216, S <= 16777216)
     tl.requires(QT % 8 == 0 and QH % 8 == 0 and QG % 8 == 0)
     tl.requires(KS % 8 == 0 and KH % 8 == 0 and VS % 8 == 0 and VH % 8 == 0)
     tl.requires(HKV * G <= 65535)

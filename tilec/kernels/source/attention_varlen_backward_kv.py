@@ -3,7 +3,7 @@ algorithm 2)."""
 
 from typing import Literal
 
-from attention_parts import HKV, KH, KS, LOG2E, OG, OH, OT, QG, QH, QT, TILES, VH, VS, D, E, G, S, T
+from attention_parts import HKV, KH, KS, LOG2E, OG, OH, OT, QG, QH, QT, VH, VS, D, E, G, S, T
 
 import tilec as tl
 
@@ -16,8 +16,8 @@ def attention_varlen_backward_kv(
     dout: tl.In[E, T, HKV, G, D, tl.Strides[OT, OH, OG, Literal[1]]],
     lse: tl.In[tl.f32, HKV, G, T],
     delta: tl.In[tl.f32, HKV, G, T],
-    spans: tl.In[tl.i32, TILES, Literal[2], Literal["ROWS"]],
-    tiles: tl.In[tl.i32, TILES, Literal[4]],
+    spans: tl.In[tl.i32, Literal["(T + ROWS - 1) // ROWS + (S + ROWS - 1) // ROWS"], Literal[2], Literal["ROWS"]],
+    tiles: tl.In[tl.i32, Literal["(T + ROWS - 1) // ROWS + (S + ROWS - 1) // ROWS"], Literal[4]],
     dk: tl.Out[E, S, HKV, D],
     dv: tl.Out[E, S, HKV, D],
     scale: tl.f32,
@@ -35,7 +35,7 @@ def attention_varlen_backward_kv(
     Sums begin at `-lse / scale` and `-delta`, so that threads need registers for neither.
     """
     assert ROWS % BN == 0
-    tl.requires(T <= 16777216, S <= 16777216, G <= 64, tl.cdiv(T, ROWS) + tl.cdiv(S, ROWS) <= TILES)
+    tl.requires(T <= 16777216, S <= 16777216, G <= 64)
     tl.requires(QT % 8 == 0 and QH % 8 == 0 and QG % 8 == 0)
     tl.requires(OT % 8 == 0 and OH % 8 == 0 and OG % 8 == 0)
     tl.requires(KS % 8 == 0 and KH % 8 == 0 and VS % 8 == 0 and VH % 8 == 0)

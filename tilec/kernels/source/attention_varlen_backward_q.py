@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from attention_parts import HKV, KH, KS, LOG2E, OG, OH, OT, QG, QH, QT, TILES, VH, VS, D, E, G, S, T
+from attention_parts import HKV, KH, KS, LOG2E, OG, OH, OT, QG, QH, QT, VH, VS, D, E, G, S, T
 
 import tilec as tl
 
@@ -15,8 +15,8 @@ def attention_varlen_backward_q(
     dout: tl.In[E, T, HKV, G, D, tl.Strides[OT, OH, OG, Literal[1]]],
     lse: tl.In[tl.f32, HKV, G, T],
     delta: tl.In[tl.f32, HKV, G, T],
-    spans: tl.In[tl.i32, TILES, Literal[2], Literal["BM"]],
-    tiles: tl.In[tl.i32, TILES, Literal[4]],
+    spans: tl.In[tl.i32, Literal["(T + BM - 1) // BM + (S + BM - 1) // BM"], Literal[2], Literal["BM"]],
+    tiles: tl.In[tl.i32, Literal["(T + BM - 1) // BM + (S + BM - 1) // BM"], Literal[4]],
     dq: tl.Out[E, T, HKV, G, D],
     scale: tl.f32,
     *,
@@ -29,7 +29,7 @@ def attention_varlen_backward_q(
 
     Exponentials are at most 1, so that keys past the last one, which are 0, add 0.
     """
-    tl.requires(T <= 16777216, S <= 16777216, tl.cdiv(T, BM) <= TILES)
+    tl.requires(T <= 16777216, S <= 16777216)
     tl.requires(QT % 8 == 0 and QH % 8 == 0 and QG % 8 == 0)
     tl.requires(OT % 8 == 0 and OH % 8 == 0 and OG % 8 == 0)
     tl.requires(KS % 8 == 0 and KH % 8 == 0 and VS % 8 == 0 and VH % 8 == 0)

@@ -1,4 +1,4 @@
-"""Products of few rows of each group with the group's own matrix, such as those of a mixture of experts at decode."""
+"""Products of the rows of small groups with the group's own matrix, such as those of a mixture of experts at decode."""
 
 from typing import Literal
 
@@ -20,7 +20,7 @@ def grouped_matmul_few(
     BN: tl.Const,
     BK: tl.Const,
 ):
-    """As `grouped_matmul`, for groups of few rows: BM of them are the columns of a product, whose rows are BN outputs."""
+    """As `grouped_matmul`, for small groups: BM rows are the columns of a product, whose rows are BN outputs."""
     assert BM % ROWS == 0
     tl.requires(K % 8 == 0, N % 8 == 0, T <= LIMIT)
     tl.requires(X <= 65536, K <= 1048576)

@@ -37,7 +37,7 @@ def paged_attention(
     multiplied by zero, so they must hold finite numbers.
     """
     assert PAGE % BN == 0
-    tl.requires(PARTS <= 65535, MAX <= 16777216 // PAGE, window >= 1, window <= 16777216)
+    tl.requires(PARTS <= 128, MAX <= 16777216 // PAGE, window >= 1, window <= 16777216)
     groups = tl.cdiv(G, HEADS)
     tl.grid(PARTS, HKV * groups, B)
     part, head, member, b = tl.bid(0), tl.bid(1) // groups, tl.bid(1) % groups, tl.bid(2)

@@ -63,17 +63,19 @@ def linear_sums_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[s
 
 
 def linear_cross_entropy_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    """One label of five is ignored; two tiles of the vocabulary."""
-    x, half = rng.standard_normal((dims["T"], dims["H"])), -(-int(dims["V"]) // 2)
+    """One label of five is ignored; of tiles of the vocabulary, those past the last class are empty."""
+    x, count = rng.standard_normal((dims["T"], dims["H"])), int(dims["TILES"])
     weight = linear_sums_inputs(rng, dims)["weight"]
-    maxima, sums = linear_sums(x, weight, half)
+    found = linear_sums(x, weight, -(-int(dims["V"]) // count))
+    missing = np.zeros((count - len(found[0]), found[0].shape[1]))
+    maxima, sums = np.concatenate((found[0], missing - 1e30)), np.concatenate((found[1], missing))
     labels: NDArray[np.int64] = rng.integers(0, int(dims["V"]), int(dims["T"]))
     labels = np.where(rng.random(labels.shape) < 0.2, dims["ignore_index"], labels)
     return {"x": x, "weight": weight, "labels": labels, "maxima": maxima, "sums": sums}
 
 
 def linear_cross_entropy_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    given = linear_cross_entropy_inputs(rng, dims)
+    given = linear_cross_entropy_inputs(rng, {**dims, "TILES": 1})
     lse = np.log(np.exp(given["x"] @ given["weight"].T).sum(axis=1))
     return {"x": given["x"], "weight": given["weight"], "labels": given["labels"], "lse": lse}
 

@@ -12,7 +12,7 @@ Float = NDArray[np.float64]
 Integers = NDArray[np.integer]
 
 LOG2E = 1.4426950408889634
-TOLERANCES = {"paged_attention": 1.6e-2}
+TOLERANCES = {"paged_attention": 3.2e-2}
 """Of `tilec test`: probabilities are rounded to the dtype of values before they meet them."""
 
 
