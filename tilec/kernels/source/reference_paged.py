@@ -49,9 +49,9 @@ def paged_merge(partial: Array, maxima: Array, sums: Array) -> Float:
 
 
 def paged_attention_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    """Lengths up to what the table has room for; pages may be shared."""
+    """Lengths up to three pages, or what the table has room for; pages may be shared."""
     pages = dims["PAGES"], dims["PAGE"], dims["HKV"], dims["D"]
-    lengths: NDArray[np.int64] = rng.integers(0, int(dims["MAX"]) * int(dims["PAGE"]) + 1, int(dims["B"]))
+    lengths: NDArray[np.int64] = rng.integers(0, min(int(dims["MAX"]), 3) * int(dims["PAGE"]) + 1, int(dims["B"]))
     return {
         "q": rng.standard_normal((dims["B"], dims["HKV"], dims["G"], dims["D"])),
         "k_pages": rng.standard_normal(pages),
