@@ -109,17 +109,17 @@ def test_the_references_of_gradients_are_slopes() -> None:
     def value(x: Any, weights: Any) -> float:
         return float((reference.grouped_matmul(x, weights, tiles, offsets) * dout).sum())
 
-    for at, gradient in (
+    gradients: list[tuple[int, Any]] = [
         (0, reference.grouped_matmul_backward_x(dout, weights, tiles, offsets)),
         (1, reference.grouped_matmul_backward_weights(dout.T, x, offsets)),
-    ):
-        direction: Any = random.normal(size=gradient.shape)
+    ]
+    for at, gradient in gradients:
+        direction = random.standard_normal(gradient.shape)
         ends = [
             value(*(one + side * 1e-5 * direction if i == at else one for i, one in enumerate((x, weights))))
             for side in (-1, 1)
         ]
-        along: Any = np.sum(gradient * direction)
-        np.testing.assert_allclose(along, (ends[1] - ends[0]) / 2e-5, rtol=1e-6)
+        np.testing.assert_allclose(np.sum(gradient * direction), (ends[1] - ends[0]) / 2e-5, rtol=1e-6)
 
 
 @settings(max_examples=8, deadline=None)
