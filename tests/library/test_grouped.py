@@ -114,7 +114,8 @@ def test_the_references_of_gradients_are_slopes() -> None:
         (1, reference.grouped_matmul_backward_weights(dout.T, x, offsets)),
     ]
     for at, gradient in gradients:
-        direction = random.standard_normal(gradient.shape)
+        shape: tuple[int, ...] = gradient.shape
+        direction = random.standard_normal(shape)
         ends = [
             value(*(one + side * 1e-5 * direction if i == at else one for i, one in enumerate((x, weights))))
             for side in (-1, 1)
