@@ -87,6 +87,9 @@ class Array(np.ndarray):
     def float(self) -> Array:
         return tensor(self, np.float32)
 
+    def to(self, dtype: Any) -> Array:
+        return tensor(self, dtype)
+
     def detach(self) -> Array:
         return self
 

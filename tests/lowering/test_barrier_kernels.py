@@ -21,7 +21,7 @@ from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks import barrier_check
-from tilec.target.targets import MAIN_TARGETS, SM_90A, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, SM_120A, Target
 
 FOLDER = Path(__file__).parent / "barrier_kernels"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -125,7 +125,7 @@ def test_the_independent_checker_misses_no_barrier(name: str) -> None:
 
 def prefetching_kernel() -> tuple[Function, Op]:
     """A kernel that prefetches from a tensor and stores to it after the loop; and that store."""
-    function = prepare(proven("far_offset"), SM_90A)
+    function = prepare(proven("far_offset"), SM_120A)
     copy = next(op for op in function.body.walk() if isinstance(op, AsyncCopy))
     store = next(op for op in function.body.walk() if op.opcode == "store")
     store.operands[0] = copy.source

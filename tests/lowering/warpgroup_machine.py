@@ -65,13 +65,17 @@ class Warpgroups:
                 instruction = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(f32|s32)\.(\w+)\.(\w+)", name)
                 assert instruction and self.fenced, statement
                 kinds = instruction[4], instruction[5]
-                operand_match = re.fullmatch(r"\{(.*)\}, (\w+), (\w+), p" + MODIFIERS[kinds[0]], operand_text)
+                modifiers = MODIFIERS[kinds[0]]
+                major = modifiers == MODIFIERS["bf16"] and operand_text.endswith(", 1")
+                modifiers = modifiers[:-1] + "1" if major else modifiers
+                operand_match = re.fullmatch(r"\{(.*)\}, (\w+), (\w+), p" + modifiers, operand_text)
                 assert operand_match and MODIFIERS[kinds[0]] == MODIFIERS[kinds[1]], statement
                 assert int(instruction[2]) * ELEMENTS[kinds[0]].itemsize == 32 and integers == (instruction[3] == "s32")
                 accumulators = [int(argument.strip(" $")) for argument in operand_match[1].split(",")]
                 assert len(accumulators) == int(instruction[1]) // 2
-                matrices = registers[operand_match[2]], registers[operand_match[3]]
-                self.group.append(self._product(state, accumulators, *matrices, (ELEMENTS[kinds[0]], ELEMENTS[kinds[1]])))
+                a, b = registers[operand_match[2]], registers[operand_match[3]]
+                elements = ELEMENTS[kinds[0]], ELEMENTS[kinds[1]]
+                self.group.append(self._product(state, accumulators, a, b, elements, major))
         self.groups[-1].append(lambda: [results[i].__setitem__(slice(None), state[i]) for i in range(count)] and None)
         return results
 
@@ -82,7 +86,13 @@ class Warpgroups:
                 run()
 
     def _product(
-        self, state: dict[int, Array], accumulators: list[int], a: Array, b: Array, elements: tuple[np.dtype, np.dtype]
+        self,
+        state: dict[int, Array],
+        accumulators: list[int],
+        a: Array,
+        b: Array,
+        elements: tuple[np.dtype, np.dtype],
+        mn_major: bool,
     ) -> Callable[[], None]:
         columns = 2 * len(accumulators)
         lane, warp = np.arange(128) % 32, np.arange(128) // 32
@@ -90,9 +100,9 @@ class Warpgroups:
         def run() -> None:
             for first in range(0, self.threads, 128):
                 group_threads = slice(first, first + 128)
-                left = self._matrix(a[group_threads], 64, elements[0])
-                right = self._matrix(b[group_threads], columns, elements[1])
-                product = left.astype(np.float64) @ right.astype(np.float64).T
+                left = self._matrix(a[group_threads], 64, elements[0]).astype(np.float64)
+                read = self._rows_of_depth if mn_major else self._matrix
+                product = left @ read(b[group_threads], columns, elements[1]).astype(np.float64).T
                 for i, accumulator in enumerate(accumulators):
                     row = 16 * warp + lane // 4 + (8 if i % 4 >= 2 else 0)
                     column = 8 * (i // 4) + 2 * (lane % 4) + i % 2
@@ -104,10 +114,24 @@ class Warpgroups:
 
     def _matrix(self, descriptors: Array, rows: int, element: np.dtype) -> Array:
         """Rows of 32 bytes at a descriptor that all threads of the warpgroup share (PTX ISA, "Matrix Descriptor Format")."""
-        (descriptor,) = {int(value) & (1 << 64) - 1 for value in descriptors}
-        assert descriptor >> 62 == 1 and not descriptor >> 49 & 7, "the 128-byte swizzle from a multiple of 1024 bytes"
-        start, stride = (descriptor & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
+        start, stride, _ = _fields(descriptors)
         row = np.arange(rows)[:, None]
-        addresses = start + row // 8 * stride + row % 8 * 128 + np.arange(32)
-        swizzled = addresses ^ (addresses >> 7 & 7) << 4
-        return np.ascontiguousarray(self.read(swizzled)).view(element)
+        return self._swizzled(start + row // 8 * stride + row % 8 * 128 + np.arange(32), element)
+
+    def _rows_of_depth(self, descriptors: Array, columns: int, element: np.dtype) -> Array:
+        """The same of a matrix that lies MN-major: 16 rows along the depth, in sub-tiles of 64 columns."""
+        start, stride, sub_tiles = _fields(descriptors)
+        row, byte = np.arange(16)[:, None], 2 * np.arange(columns)[None, :]
+        place = start + byte // 128 * sub_tiles + row // 8 * stride + row % 8 * 128 + byte % 128
+        addresses = (place[..., None] + np.arange(2)).reshape(16, 2 * columns)
+        return self._swizzled(addresses, element).T
+
+    def _swizzled(self, addresses: NDArray[np.int64], element: np.dtype) -> Array:
+        return np.ascontiguousarray(self.read(addresses ^ (addresses >> 7 & 7) << 4)).view(element)
+
+
+def _fields(descriptors: Array) -> tuple[int, int, int]:
+    """Address, bytes between groups of eight rows, and bytes between sub-tiles."""
+    (descriptor,) = {int(value) & (1 << 64) - 1 for value in descriptors}
+    assert descriptor >> 62 == 1 and not descriptor >> 49 & 7, "the 128-byte swizzle from a multiple of 1024 bytes"
+    return (descriptor & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4, (descriptor >> 16 & 0x3FFF) << 4

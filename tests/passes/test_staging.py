@@ -20,7 +20,7 @@ from tilec.ir.types import DType, TileType, bf16, f16, f32
 from tilec.passes.schedule.choose import pipelines_of, product_warps
 from tilec.passes.schedule.pipelining import staging
 from tilec.target.schedule import NOTHING_FIXED, Role, Schedule
-from tilec.target.targets import MAIN_TARGETS, SM_90A, SM_120A, Target
+from tilec.target.targets import MAIN_TARGETS, SM_90A, SM_100A, SM_120A, Target
 
 BM, BN, BK = 32, 32, 32
 
@@ -131,7 +131,7 @@ def test_unaligned_rows_are_not_staged() -> None:
 
 
 def test_operands_and_accumulator_get_fragment_layouts() -> None:
-    function = stage(matmul(dtype=f16, tile=(128, 128, 64)), SM_90A)
+    function = stage(matmul(dtype=f16, tile=(128, 128, 64)), SM_100A)
     assert function.num_warps == 4
     loads = [op for op in function.body.walk() if isinstance(op, SharedLoad)]
     products = [op for op in function.body.walk() if isinstance(op, ops.Mma)]
@@ -195,7 +195,8 @@ def test_products_of_warpgroups_compute_the_product(tile: tuple[int, int, int], 
 @pytest.mark.parametrize(
     ("options", "target"),
     [
-        ({"tile": (64, 64, 64)}, SM_90A),  # the right operand has its rows as in memory
+        ({"tile": (64, 32, 64)}, SM_90A),  # rows of the right operand, along the depth, of 64 bytes
+        ({"tile": (64, 64, 64)}, SM_100A),  # a right operand whose rows lie along the depth
         ({"transposed": True, "tile": (64, 64, 32)}, SM_90A),  # rows of 64 bytes
         ({"transposed": True, "tile": (32, 64, 64)}, SM_90A),  # half a tile of rows
         ({"transposed": True, "tile": (64, 64, 64)}, SM_120A),  # no such instruction

@@ -92,8 +92,8 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
         return {}
     match op:
         case GroupMma():
-            left, right = op.operands[0].shared, op.operands[2].shared
-            return _group_product(left.shape[0], right.shape[0], left.shape[1], left.dtype, reads_left=True)
+            left = op.operands[0].shared
+            return _group_product(left.shape[0], op.right_shape[0], left.shape[1], left.dtype, reads_left=True)
         case RegisterGroupMma():
             depth, columns = op.operands[1].shared.shape
             dtype = op.operands[1].shared.dtype

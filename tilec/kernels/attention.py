@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final
 
+from tilec.kernels.chips import of_architecture
 from tilec.kernels.ops import library_op, without_gradient
 from tilec.kernels.shapes import copied, is_aligned, zeros
-from tilec.ops.kernels import current_device
-from tilec.runtime import LaunchError
-from tilec.runtime.driver import DriverError
 
 SIZES: Final = (64, 128)
 """Elements of a head that kernels are prebuilt for."""
@@ -62,59 +59,57 @@ def attention(
 
     Returns (B, T, HQ, D); 0 for a query that attends to no key. ValueError for other dtypes, shapes or numbers.
     """
-    scale = _checked(q, k, v, scale, window)
+    checked_heads("attention", "B, T, HQ, D", "B, S, HKV, D", q, k, v)
+    scale = checked_scale("attention", q, scale, window)
     if q.numel() == 0 or k.numel() == 0:
         return zeros(q, k, v)
     before = ALL if window is None else min(window - 1, ALL)
-    grouped = _strided(q).unflatten(2, (k.shape[2], -1))
-    out, _ = _attention()(grouped, _strided(k), _strided(v), before, 0 if causal else before, scale)
+    grouped = strided(q).unflatten(2, (k.shape[2], -1))
+    out, _ = _attention()(grouped, strided(k), strided(v), before, 0 if causal else before, scale)
     return out.flatten(2, 3)
 
 
-def _checked(q: Any, k: Any, v: Any, scale: float | None, window: int | None) -> float:
-    """The scale; ValueError for arguments that no kernel takes."""
+def checked_heads(function: str, queries: str, keys: str, q: Any, k: Any, v: Any) -> None:
+    """ValueError for tensors that no kernel takes; `queries` and `keys` name the axes of both."""
+    axes = len(queries.split(","))
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != len("BTHD"):
-            raise ValueError(f"`{name}` has {tensor.dim()} axes; attention takes 4, (B, T, heads, D)")
+        if tensor.dim() != axes:
+            raise ValueError(f"`{name}` has {tensor.dim()} axes; {function} takes {axes}, ({queries}) and twice ({keys})")
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPES or tensor.dtype != q.dtype:
-            raise ValueError(f"`{name}` is {dtype}; attention takes {' or '.join(DTYPES)}, one for `q`, `k` and `v`")
-        if tensor.shape[3] not in SIZES:
-            raise ValueError(f"heads of `{name}` have {tensor.shape[3]} elements; attention takes 64 or 128")
-    if k.shape != v.shape or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
+            raise ValueError(f"`{name}` is {dtype}; {function} takes {' or '.join(DTYPES)}, one for `q`, `k` and `v`")
+        if tensor.shape[-1] not in SIZES:
+            raise ValueError(f"heads of `{name}` have {tensor.shape[-1]} elements; {function} takes 64 or 128")
+    if k.shape != v.shape or (q.shape[:-3], q.shape[-1]) != (k.shape[:-3], k.shape[-1]):
         raise ValueError(
             f"`q`, `k` and `v` are {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}; "
-            "attention takes (B, T, HQ, D) and twice (B, S, HKV, D)"
+            f"{function} takes ({queries}) and twice ({keys})"
         )
-    if q.shape[2] < k.shape[2] or k.shape[2] < 1 or q.shape[2] % k.shape[2] or q.shape[2] > MAX_GROUP * k.shape[2]:
-        raise ValueError(f"`q` has {q.shape[2]} heads; attention takes 1 to {MAX_GROUP} for each of the {k.shape[2]} of `k`")
+    heads, key_heads = q.shape[-2], k.shape[-2]
+    if heads < key_heads or key_heads < 1 or heads % key_heads or heads > MAX_GROUP * key_heads:
+        raise ValueError(f"`q` has {heads} heads; {function} takes 1 to {MAX_GROUP} for each of the {key_heads} of `k`")
+
+
+def checked_scale(function: str, q: Any, scale: float | None, window: int | None) -> float:
+    """The scale, by default that of the size of a head; ValueError for numbers that no kernel takes."""
     if window is not None and window < 1:
-        raise ValueError(f"`window` is {window}; attention takes at least 1, or None")
+        raise ValueError(f"`window` is {window}; {function} takes at least 1, or None")
     if scale is None:
-        return q.shape[3] ** -0.5
+        return q.shape[-1] ** -0.5
     if not 0 < scale < math.inf:
-        raise ValueError(f"`scale` is {scale}; attention takes a finite number above 0")
+        raise ValueError(f"`scale` is {scale}; {function} takes a finite number above 0")
     return float(scale)
 
 
-def _strided(x: Any) -> Any:
+def strided(x: Any) -> Any:
     """`x` if kernels take its strides and address, else a copy without gaps."""
     *steps, last = x.stride()
     fits = last == 1 and all(step > 0 and step % VECTOR == 0 for step in steps)
     return x if fits and is_aligned(x) else copied(x)
 
 
-@cache
-def _of_device(ordinal: int) -> Mapping[str, Tiles]:
-    return OTHER_TILES.get(current_device().architecture[:5], TILES)
-
-
 def _current() -> Mapping[str, Tiles]:
-    """The tiles that are prebuilt for the current device; without one, as when tracing, those of most."""
-    try:
-        return _of_device(current_device().ordinal)
-    except (DriverError, LaunchError):
-        return TILES
+    return of_architecture(TILES, OTHER_TILES)
 
 
 def _tiles(kernel: str, known: Mapping[str, Any]) -> dict[str, int]:
@@ -134,7 +129,7 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     """Gradients of the tensors; None of the numbers."""
     q, k, v, out, lse = ctx.saved_tensors
     visible = ctx.before, ctx.after, ctx.scale
-    dout = _strided(dout)
+    dout = strided(dout)
     delta = _delta()(out, dout)
     dq = dk = dv = None
     if ctx.needs_input_grad[0]:

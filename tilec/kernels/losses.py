@@ -40,8 +40,7 @@ def cross_entropy(logits: Any, labels: Any, reduction: str = "mean", ignore_inde
     loss of each token as `[...]`, 0 where it is ignored. A label outside of `0 <= label < V` other than `ignore_index` is not
     refused: its loss is inf. Gradient: of `logits`, in their dtype.
     ValueError for another reduction, and for labels of another shape."""
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"`reduction` is {reduction!r}; it is one of {', '.join(map(repr, REDUCTIONS))}")
+    check_reduction(reduction)
     if logits.ndim == 0 or logits.shape[-1] == 0:
         raise ValueError(f"`logits` has the shape {list(logits.shape)}; its last axis has at least 1 class")
     if labels.shape != logits.shape[:-1]:
@@ -49,6 +48,17 @@ def cross_entropy(logits: Any, labels: Any, reduction: str = "mean", ignore_inde
         raise ValueError(f"`labels` has the shape {given}; one label for each row of `logits` has the shape {required}")
     tokens = whole(logits.reshape(-1, logits.shape[-1]))
     loss = _cross_entropy()(tokens, whole(labels.reshape(-1)), ignore_index)[0]
+    return reduced(loss, labels, reduction, ignore_index)
+
+
+def check_reduction(reduction: str) -> None:
+    """ValueError for a reduction that there is not."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"`reduction` is {reduction!r}; it is one of {', '.join(map(repr, REDUCTIONS))}")
+
+
+def reduced(loss: Any, labels: Any, reduction: str, ignore_index: int) -> Any:
+    """Losses of tokens in the shape of their labels, or their sum, or the mean of those that are not ignored."""
     if reduction == "none":
         return loss.reshape(labels.shape)
     return loss.sum() if reduction == "sum" else loss.sum() / (labels != ignore_index).sum()

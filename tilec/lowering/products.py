@@ -69,10 +69,14 @@ def lower_group_mma(context: Context, op: GroupMma) -> None:
     """Each issuer computes consecutive instruction tiles along the rows."""
     family, atom = atom_of(op.family)
     left, right = op.operands[0].shared, op.operands[2].shared
-    a, b = (atom.descriptor(context, stage_pointer(context, buffer, stage)) for buffer, stage in op.reads)
+    strides = 0, right.atom_bytes if op.mn_major else 0
+    a, b = (
+        atom.descriptor(context, stage_pointer(context, buffer, stage), stride)
+        for (buffer, stage), stride in zip(op.reads, strides, strict=True)
+    )
     tiles = _tiles(context, op)
     a = atom.own_rows(context, a, context.thread(), family.shape.rows * tiles)
-    _start(context, op, (Left(a, left.atom_bytes), Right(b, right.atom_bytes)), tiles, left.shape[1])
+    _start(context, op, (Left(a, left.atom_bytes), Right(b, right.atom_bytes, op.mn_major)), tiles, left.shape[1])
 
 
 @lowers(RegisterGroupMma)

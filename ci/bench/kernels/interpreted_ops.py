@@ -25,6 +25,7 @@ from tilec.target.dtypes import DTYPES, numpy_dtype
 
 torch: Any = importlib.import_module("torch")
 torch_op: Any = importlib.import_module("tilec.ops.torch_op")
+EIGHT_BITS: Final = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e5m2: ml_dtypes.float8_e5m2}
 SOURCE: Final = Path(tilec.__file__).parent / "kernels" / "source"
 
 
@@ -87,6 +88,8 @@ def as_array(tensor: Any) -> Any:
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    if tensor.dtype in EIGHT_BITS:
+        return tensor.view(torch.uint8).numpy().view(EIGHT_BITS[tensor.dtype])
     return tensor.numpy()
 
 

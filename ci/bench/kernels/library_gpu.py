@@ -75,15 +75,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[Outcome]:
     """Check and time every function; the results so far after each."""
     from ci.bench.kernels.library_problems import PROBLEMS, torch
+    from ci.bench.kernels.library_products import PRODUCTS
 
-    chosen = [problem for problem in PROBLEMS if not options.only or problem.function in options.only]
+    chosen = [problem for problem in (*PROBLEMS, *PRODUCTS) if not options.only or problem.function in options.only]
     rate, rows = copy_rate(torch), list[Row]()
     about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_tb_per_s": rate / 1e12}
     for number, problem in enumerate(chosen, 1):
         found = measured(problem, rate, compiles=not options.no_compile)
         print(*(markdown.line(row.cells) for row in found), sep="\n", flush=True)
         rows += found
-        yield outcome(about, rows, options.name, whole=number == len(PROBLEMS))
+        yield outcome(about, rows, options.name, whole=number == len(PROBLEMS) + len(PRODUCTS))
 
 
 def outcome(about: dict[str, Any], rows: list[Row], name: str, *, whole: bool) -> Outcome:

@@ -70,11 +70,12 @@ def measure(options: argparse.Namespace) -> Outcome:
 
     interpreted_ops.install()
     from ci.bench.kernels.library_problems import PROBLEMS, torch
+    from ci.bench.kernels.library_products import PRODUCTS
     from ci.bench.kernels.training_runs import FARTHER
 
     rows: list[Row] = []
     tried = set[tuple[Any, ...]]()
-    for problem in PROBLEMS:
+    for problem in (*PROBLEMS, *PRODUCTS):
         for sizes in problem.checked:
             identity = (problem.function, *sizes.values(), str(problem.make))
             if identity in tried or not _is_small(sizes) or (options.only and problem.function not in options.only):

@@ -205,18 +205,27 @@ def require_family(op: Op, name: str) -> None:
 
 @dataclass(eq=False, kw_only=True)
 class GroupMma(GroupProduct, opcode="group_mma", effect=Effect.SHARED):
-    """Start `acc + a @ b.T`, both matrices whole and in shared memory. Operands: buffer of a, stage (i32), buffer of b, stage
-    (i32), acc."""
+    """Start `acc + a @ b.T`, both matrices whole and in shared memory; with `mn_major`, `acc + a @ b`. Operands: buffer of a,
+    stage (i32), buffer of b, stage (i32), acc."""
 
     num_operands = 5
     leading = (SharedType, TileType, SharedType)
+    mn_major: bool = False
+
+    @property
+    def right_shape(self) -> tuple[int, int]:
+        """Columns of the product, and its depth."""
+        first, second = self.operands[2].shared.shape
+        return (second, first) if self.mn_major else (first, second)
 
     def verify(self) -> None:
         super().verify()
         left, right, tile = self.operands[0].shared, self.operands[2].shared, self.result.tile
         self.verify_dtypes(left, right, tile.dtype)
-        self.require(left.shape[1] == right.shape[1], "matrices of one depth")
-        self.require(tile.shape == (left.shape[0], right.shape[0]), "the result is the product's")
+        self.require(not self.mn_major or right.dtype.bits == 16, "rows along M or N are of 16-bit elements")
+        columns, depth = self.right_shape
+        self.require(left.shape[1] == depth, "matrices of one depth")
+        self.require(tile.shape == (left.shape[0], columns), "the result is the product's")
         self.require(self.operands[4].type == self.result.type, "the accumulator has the result's type")
         self.require(self.operands[1].type == self.operands[3].type == TileType(i32), "the stages are i32 scalars")
 

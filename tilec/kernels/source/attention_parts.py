@@ -34,6 +34,22 @@ class D(tl.Dim):
     """elements of a head"""
 
 
+class PAGES(tl.Dim):
+    """pages of a cache"""
+
+
+class PAGE(tl.Dim):
+    """tokens of a page"""
+
+
+class MAX(tl.Dim):
+    """most pages of a sequence"""
+
+
+class PARTS(tl.Dim):
+    """parts that the tokens of a sequence are divided into"""
+
+
 class QB(tl.Dim):
     """elements from sequence to sequence of `q`"""
 

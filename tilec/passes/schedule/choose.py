@@ -266,7 +266,8 @@ def pipelines_of(
             return found[-1]
         family = found[-1].family
         lacks = family is not None and target.has(family) and not target.multiplies(family, candidate.dtypes)
-        if family is not None and (lacks or family not in candidate.families or found[-1].stages < family.least_stages):
+        makes = family is None or (family in candidate.families and candidate.is_fed(family, found[-1].copy))
+        if family is not None and (lacks or not makes or found[-1].stages < family.least_stages):
             text = f"its product is none that `{family.name}` makes in {found[-1].stages} stages"
             hint = f"leave `mma` out, or have {family.least_stages} stages"
             raise refusal(draft, Problem("mma", text, hint), wanted, target)
@@ -287,7 +288,7 @@ def _pipeline(
         fitting_stages = max(LEAST_BY_TMA, min(limit or family.most_stages, max_stages))
         return Pipeline(wanted.stages or fitting_stages, TMA, wanted.mma or family.name)
     usable = (one for one in candidate.families if target.multiplies(one, candidate.dtypes))
-    fitting = [family for family in usable if CP_ASYNC in family.copies]
+    fitting = [family for family in usable if CP_ASYNC in family.copies and candidate.is_fed(family, CP_ASYNC)]
     family = (family_named(wanted.mma) or MMA_SYNC) if wanted.mma is not None else fitting[0]
     stages = wanted.stages
     if stages is None:

@@ -107,7 +107,8 @@ def _demanded_of_operands(op: Op, bounds: Demand) -> Iterator[tuple[Value, Deman
     match op:
         case GroupMma():
             left, _, right, _, acc = op.operands
-            yield from ((left, (bounds[0], None)), (right, (bounds[1], None)), (acc, bounds))
+            of_right = (None, bounds[1]) if op.mn_major else (bounds[1], None)
+            yield from ((left, (bounds[0], None)), (right, of_right), (acc, bounds))
         case Mma() if len(bounds) == 2:
             left, right, acc = op.operands
             yield from ((left, (bounds[0], None)), (right, (None, bounds[1])), (acc, bounds))

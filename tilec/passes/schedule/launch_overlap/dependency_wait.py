@@ -52,6 +52,23 @@ def launch_values(function: Function, block: Block | None = None, given: set[Val
     return known
 
 
+def block_values(function: Function) -> set[Value]:
+    """`launch_values`, elements of `In` tensors at positions that are such values, and scalars computed from them: what a block
+    knows before its roles divide. Without the elements if a tensor is resident: then a role may run before the wait."""
+    known = launch_values(function)
+    if function.residents:
+        return known
+    for op in function.body.ops:
+        if (_is_scalar(op) or is_element(function, op)) and set(op.operands[isinstance(op, Load) :]) <= known:
+            known |= set(op.results)
+    return known
+
+
+def is_element(function: Function, op: Op) -> bool:
+    """Whether an operation loads one element of a tensor that no kernel in flight writes once this one is past its wait."""
+    return isinstance(op, Load) and op.result.tile.size == 1 and function.parameter_of(op.source).access is Access.IN
+
+
 def _is_scalar(op: Op) -> bool:
     scalar = all(isinstance(value.type, TileType) and not value.type.rank for value in op.results)
     return bool(op.results) and scalar and op.effect is Effect.NONE and not op.regions

@@ -90,6 +90,8 @@ def _keeps_rows_independent(op: Op, copy: TensorCopy, axes: dict[Value, set[int]
     """Whether an operation keeps the rows independent of each other, and stores only those in bounds."""
     if isinstance(op, TileProduct):
         return all(read is not copy.buffer for read, _ in op.touched())  # rows are not followed through tensor memory
+    if isinstance(op, GroupMma) and op.mn_major and op.operands[2] is copy.buffer:
+        return False  # its rows lie along the depth
     if isinstance(op, GroupMma | TmemMma):
         return True  # its other operands are buffers of other copies, and an accumulator that the analysis tracks
     if isinstance(op, SharedLoad) and op.buffer is copy.buffer:

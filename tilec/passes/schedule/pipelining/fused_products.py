@@ -1,8 +1,9 @@
-"""Loops of several asynchronous MMAs on operands that a producer copies, such as the gradients of attention.
+"""Loops of asynchronous MMAs on operands that a producer copies, whose results the iteration uses, such as the gradients of
+attention, or a product whose sums are scaled.
 
 In: a loop and its MMAs (`staged_products`). Out: a `FusedProducts`, or None. Every MMA of the loop is one of two kinds:
 
-    group_mma            a @ b.T, a copied once before the loop or in each iteration, b in each iteration: rows along K
+    group_mma            a @ b.T or a @ b, a copied once before the loop or in each iteration, b in each iteration
     register_group_mma   a @ b, a computed in the iteration, in the registers of an accumulator, b copied in each iteration
 
 One copy of a load serves MMAs of both kinds: the instruction reads a 16-bit right operand K-major or MN-major (PTX ISA,
@@ -57,14 +58,14 @@ def find(
     """The loop as fused products of the family that `tma` feeds, whose accumulators are in registers: at most
     `most_accumulators` per thread of all MMAs together."""
     every = [op for op in loop.regions[0].walk() if isinstance(op, Mma)]
-    if loop not in function.body.ops or len(products) < 2 or every != [product.mma for product in products]:
+    if loop not in function.body.ops or not products or every != [product.mma for product in products]:
         return None
     users, invariants = users_of(function.body), dict[Load, Operand]()
     lefts: list[Operand | None] = []
     for product in products:
         left = product.left or invariant_operand(function, product.mma.operands[0], users, facts)
         left = invariants.setdefault(left.load, left) if left is not None and product.left is None else left
-        if product.right is None or left is product.right or product.transposed != (False, left is not None):
+        if product.right is None or left is product.right or product.transposed[0] or (left is None and product.transposed[1]):
             return None
         lefts.append(left)
     streamed = list(dict.fromkeys(operand for product in products for operand in product.operands))

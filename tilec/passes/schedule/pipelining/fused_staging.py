@@ -34,7 +34,7 @@ from tilec.passes.schedule.pipelining.back_to_back_staging import fill_stage, pr
 from tilec.passes.schedule.pipelining.fused_products import FusedProducts
 from tilec.passes.schedule.pipelining.staged_loads import Operand, without_dead
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
-from tilec.passes.schedule.pipelining.warpgroups import accumulator
+from tilec.passes.schedule.pipelining.warpgroups import accumulator, is_mn_major
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -130,7 +130,8 @@ class _Consumers:
         else:
             stage = position[0] if left in self.fused.streamed else self.zero
             operands = [self.staged[left].buffer, stage, *read, mma.operands[2]]
-            op = GroupMma(operands=operands, family=self.fused.family.name, loc=mma.loc)
+            major = is_mn_major(product)
+            op = GroupMma(operands=operands, family=self.fused.family.name, mn_major=major, loc=mma.loc)
         result = self.out.add(op, mma.result.tile)
         result.layout = layout
         self.started.append((product, result))

@@ -14,6 +14,7 @@ from tilec.passes.schedule.pipelining.back_to_back import BackToBack
 from tilec.passes.schedule.pipelining.fused_products import FusedProducts
 from tilec.passes.schedule.pipelining.staged_loads import Operand
 from tilec.passes.schedule.pipelining.staged_products import Product
+from tilec.passes.schedule.pipelining.warpgroups import suits
 
 Chain = BackToBack | FusedProducts
 
@@ -36,4 +37,6 @@ def find(
     fused = fused_products.find(function, loop, warps, products, facts, most_accumulators)
     if fused is None or any(one.family is fused.family for one in fitting):
         return fitting
+    if len(products) == 1 and suits(fused.family, loop, products, warps, most_accumulators):
+        return fitting  # a product that only accumulates overlaps that of the next iteration
     return (*fitting, fused)

@@ -11,6 +11,7 @@ from tilec.ir.ops import For, Load, Mma, Permute, Reshape
 from tilec.ir.ops.staging_ops import SUB_TILE_ROWS
 from tilec.passes.analysis.divisibility import divisor, expr_divisor, promised_symbols
 from tilec.passes.analysis.ranges import Range
+from tilec.passes.schedule.launch_overlap.dependency_wait import is_element
 from tilec.target.schedule import PAIR
 
 
@@ -95,7 +96,7 @@ def staged_operand(
     op, transposed = found
     if op in known:
         return known[op], transposed
-    chain = _offset_chain(loop, op)
+    chain = _offset_chain(function, loop, op)
     operand = None if chain is None else _operand(function, op, users, facts, chain)
     if operand is not None:
         known[op] = operand
@@ -191,9 +192,10 @@ def _feeds_mma_only(value: Value, users: dict[Value, list[Op]]) -> bool:
     return True
 
 
-def _offset_chain(loop: For, load: Load) -> list[Op] | None:
-    """Operations of the body that compute the load's offsets, in order; None if these depend on other carried values or
-    effects."""
+def _offset_chain(function: Function, loop: For, load: Load) -> list[Op] | None:
+    """Operations of the body that compute the load's offsets, in order: arithmetic, and loads of one element of an `In` tensor,
+    such as a page of a cache. They run again for copies ahead, only of iterations that the loop has. None if the offsets
+    depend on other carried values or effects."""
     body = loop.regions[0]
     inside = {result: op for op in body.ops for result in op.results}
     needed: set[Op] = set()
@@ -205,7 +207,7 @@ def _offset_chain(loop: For, load: Load) -> list[Op] | None:
         op = inside.get(value)
         if op is None or op in needed:
             continue
-        if op.regions or op.effect is not Effect.NONE:
+        if op.regions or (op.effect is not Effect.NONE and not is_element(function, op)):
             return None
         needed.add(op)
         pending.extend(op.operands)

@@ -87,6 +87,11 @@ class Candidate:
         """Those of all operands of its MMAs."""
         return tuple(dict.fromkeys(dtype for product in self.products for dtype in product.dtypes))
 
+    def is_fed(self, family: Family, copy: str) -> bool:
+        """Whether copies of that kind put rows where the family reads them: threads do not divide rows into sub-tiles."""
+        rows = (operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in self.operands)
+        return copy == TMA or not family.runs_ahead or all(row <= family.row_bytes for row in rows)
+
     def chain(self, family: Family) -> Chain | None:
         """The back-to-back GEMM, or else the fused products, that the loop is for a family; None if it is neither."""
         return next((chain for chain in self.chains if chain.family is family), None)

@@ -73,7 +73,8 @@ def problem(function: Function, loop: For, operands: list[Operand]) -> str | Non
             return f"`{name}`: {found}"
         for value in (*(v for op in operand.chain for v in op.operands), *operand.load.offsets, *loop.operands[:3]):
             if value not in inside | known:
-                return f"`{name}`: where it is read follows from more than launch values"
+                others = "" if tiles is not None or function.residents else " and elements of `In` tensors"
+                return f"`{name}`: where it is read follows from more than launch values{others}"
             if value in operand.load.offsets and value.type != TileType(i32):
                 return f"`{name}`: an index is no i32"
     return None

@@ -27,21 +27,25 @@ AfterLoop = Callable[[For], list[Op]]
 
 
 def suits(family: Family, loop: For, products: list[Product], warps: int, max_accumulators: int = MAX_ACCUMULATORS) -> bool:
-    """Whether the loop has one MMA that a family with operands in shared memory can compute: both operands staged, K-major with
-    rows of 128 bytes, a shape of whole instructions, accumulated across iterations and used by nothing else; at most
-    `max_accumulators` accumulator elements per thread, in which consumers at last have them."""
+    """Whether the loop has one MMA that a family with operands in shared memory can compute: both operands staged, with rows of
+    128 bytes, a shape of whole instructions, accumulated across iterations and used by nothing else; at most
+    `max_accumulators` accumulator elements per thread, in which consumers at last have them. The left operand is K-major. So is
+    the right one, or, of a family with accumulators in registers, MN-major with rows of a multiple of 128 bytes."""
     issuers = family.issuers(warps)
     if len(products) != 1 or not issuers or not family.runs_ahead:
         return False
     (product,) = products
     left, right, mma = product.left, product.right, product.mma
-    if left is None or right is None or left is right or product.transposed != (False, True):
+    if left is None or right is None or left is right or product.transposed[0]:
+        return False
+    if is_mn_major(product) and (family.in_tensor_memory or any(dtype.bits != 16 for dtype in product.dtypes)):
         return False
     rows, columns = mma.result.tile.shape
     blocks = PAIR if right.halved else 1
     if not all(family.takes(dtype) and family.has_columns(columns, dtype, blocks) for dtype in product.dtypes):
         return False
-    row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
+    left_row, right_row = (operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right))
+    whole_rows = left_row == family.row_bytes and right_row % family.row_bytes == 0
     if family.in_tensor_memory and not _only_accumulates(loop, mma):
         return False
     most = MAX_REALLOCATED_ACCUMULATORS if family.in_tensor_memory else max_accumulators
@@ -53,11 +57,17 @@ def suits(family: Family, loop: For, products: list[Product], warps: int, max_ac
     readers = [op for op in body.walk() for value in op.operands if value is mma.operands[2]]
     return (
         shape
-        and row_bytes == {family.row_bytes}
+        and whole_rows
+        and (is_mn_major(product) or right_row == family.row_bytes)
         and users == [body.ops[-1]]
         and carried == [mma.operands[2]]
         and readers == [mma]
     )
+
+
+def is_mn_major(product: Product) -> bool:
+    """Whether rows of the right operand lie along the depth."""
+    return not product.transposed[1]
 
 
 def _only_accumulates(loop: For, mma: Mma) -> bool:
@@ -75,7 +85,8 @@ def multiply(family: Family, product: Product, current: Value, copies: list[Op],
     assert product.left is not None and product.left.buffer is not None
     assert product.right is not None and product.right.buffer is not None
     operands = [product.left.buffer, current, product.right.buffer, current, mma.operands[2]]
-    started = out.add(GroupMma(operands=operands, family=family.name, loc=mma.loc), mma.result.tile)
+    group = GroupMma(operands=operands, family=family.name, mn_major=is_mn_major(product), loc=mma.loc)
+    started = out.add(group, mma.result.tile)
     started.layout = accumulator(family, started, warps)
     out.ops.append(_wait_for(family, started, mma.result))
     return out.ops

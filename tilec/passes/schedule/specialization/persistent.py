@@ -21,7 +21,7 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import BlockId, For, NumBlocks, Yield
 from tilec.ir.ops.launch_ops import GridExtent, LaunchedBlocks, WaitPrior
 from tilec.ir.types import TileType, i32
-from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
+from tilec.passes.schedule.launch_overlap.dependency_wait import block_values, launch_values
 from tilec.passes.schedule.pipelining.staged_products import Emitter
 
 
@@ -77,9 +77,12 @@ def tile_loop(function: Function) -> For | None:
 
 
 def tile_values(function: Function) -> set[Value]:
-    """Scalars computed from launch values and the index of the block's tile alone."""
-    known, loop = launch_values(function), tile_loop(function)
-    return known if loop is None else launch_values(function, loop.regions[0], known | {loop.regions[0].arguments[0]})
+    """Scalars computed from launch values and the index of the block's tile. If each block has one tile, elements that are
+    loaded before the roles too; in a tile loop a helper's single thread would have to load them."""
+    loop = tile_loop(function)
+    if loop is None:
+        return block_values(function)
+    return launch_values(function, loop.regions[0], launch_values(function) | {loop.regions[0].arguments[0]})
 
 
 def _replace_block_queries(block: Block) -> None:

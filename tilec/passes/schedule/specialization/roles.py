@@ -16,6 +16,7 @@ from typing import Final
 
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.layouts.layout import Digit
 from tilec.ir.ops import For, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.sync_ops import Barrier, Ring, Roles
@@ -45,11 +46,13 @@ def split(function: Function, schedule: Schedule) -> Function:
     launch_scalars = launch_values(function)
     wait = next((op for op in body.ops if isinstance(op, WaitPrior)), None)
     helped = {op for ops in helper_ops for op in ops}
+    loaded = set[Op]() if tiles is not None else _needed(body, list(helped), [])  # elements, of which a helper's loop depends
     waits_per_role = wait is not None and any(op in helped for op in body.ops[: body.ops.index(wait)])
 
     def is_shared(op: Op) -> bool:
         is_setup = op in setup or isinstance(op, TmemAlloc)
-        return (op is wait and not waits_per_role) or is_setup or bool(op.results and set(op.results) <= launch_scalars)
+        is_known = op in loaded or bool(op.results and set(op.results) <= launch_scalars)
+        return (op is wait and not waits_per_role) or is_setup or is_known
 
     shared_ops = [op for op in body.ops if is_shared(op)]
     last_ops = [op for op in body.ops if isinstance(op, TmemFree) or (_is_of_cluster(op) and op not in setup)]
@@ -69,6 +72,10 @@ def split(function: Function, schedule: Schedule) -> Function:
     )
     body.ops = [*shared_ops, roles_op, *last_ops]
     function.num_warps = schedule.warps
+    for op in loaded:
+        for value in op.results:
+            if value.layout is not None:  # one element, which every thread has
+                value.layout = replace(value.layout, warps=(Digit(schedule.warps),))
     return function
 
 
