@@ -409,6 +409,5 @@ def test_f32_spills_only_where_the_budget_says(
     found = [json.loads(path.read_text()) for path in (file.parent / "artifacts/build").glob("*/*.json")]
     assert sorted(one["kernel"] for one in found) == sorted(wanted) and len(found) > len(kernels)
     spilled = [one for one in found if one["resources"]["spill_bytes"]]
-    assert not spilled or arch != "sm_90"
     for one in spilled:  # within the budget, or the build would have failed
         assert one["kernel"] in BUDGETED and (one["constants"]["BLOCK"], one["constants"]["MULTIPLE"]) == (8192, 1)
