@@ -178,8 +178,10 @@ class Digests:
     @cached_property
     def _ignored(self) -> frozenset[Path]:
         """Files and folders that git ignores, such as built artifacts; none outside a checkout."""
-        command = ["git", "-C", str(self.root), "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        if not (self.root / ".git").exists():
+            return frozenset()  # an unpacked archive, on a machine that may lack git
+        command = ["git", "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True)
         return frozenset(self.root / name for name in done.stdout.split("\0") if name)
 
     def _content(self, file: Path, docstrings: bool) -> bytes:
