@@ -161,7 +161,7 @@ def product(a: In[E, M, 16], b: In[E, N, 16], out: Out[f32, M, N], *, E: Const):
 
 
 def test_check_refuses_what_build_refuses(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A product of f8 over 16 elements can be proven but has no tensor-core instruction: `check` accepted it, `build` failed."""
+    """A product of f8 over 16 elements can be proven but has no tensor-core instruction: `check` passed it, `build` failed."""
     (root / "kernels_src/product.py").write_text(PRODUCT)
     entry = '\n[[kernel]]\nname = "product"\nconstants = { E = ["bf16", "f8e4m3"] }\n'
     (root / "build.toml").write_text(BUILD + entry)
