@@ -6,15 +6,16 @@ Writes `mutations.json` and `mutations.md`, prints the table; exit code 1 if the
 from __future__ import annotations
 
 import argparse
-import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, Final
 
-from ci.bench.front import Outcome, names
+from ci.bench.front import Outcome, Unfinished, names
 from ci.bench.markdown import grid, page
+from ci.evidence import ROOT, read_registry
+from ci.evidence.digests import Digests
+from ci.evidence.verdicts import Budget, Verdict, Verdicts, key
 from tests import shipped
 from tests.mutation.generate import Mutant, mutants
 from tests.mutation.judge import Kernels, judge
@@ -23,8 +24,10 @@ from tests.mutation.shipped_kernels import ShippedKernels
 OUTCOMES: Final = ("equivalent", "refused", "right", "safe", "unjudged", "false accept")
 
 
-def checked(mutant: Mutant, kernels: Kernels) -> dict[str, Any]:
-    """The verdict as data."""
+def checked(mutant: Mutant, kernels: Kernels, budget: Budget) -> dict[str, Any] | None:
+    """The verdict as data; None if the budget is spent."""
+    if budget.is_spent():
+        return None
     verdict = judge(mutant, kernels)
     return {
         "kernel": mutant.kernel, "kind": mutant.kind, "what": mutant.what, "outcome": verdict.outcome,
@@ -43,29 +46,45 @@ def measure(options: argparse.Namespace) -> Outcome:
 
 
 def judged(name: str, title: str, every: Sequence[str], kernels: Kernels, options: argparse.Namespace) -> Outcome:
-    """The verdicts on all mutants of kernels, with the page `name`."""
-    began = time.monotonic()
+    """The verdicts on all mutants of kernels, with the page `name`; those that are stored are not judged again."""
     chosen = [kernel for kernel in every if options.only is None or kernel in options.only]
     todo = [mutant for kernel in chosen for mutant in mutants(kernels.folder / f"{kernel}.py")]
+    case = name.removesuffix(".md")
+    basis = key(*sorted(Digests(ROOT).all_of(read_registry()[case].rests_on).items()))
+    verdicts, budget = Verdicts(case, options.out / "verdicts"), Budget(options.budget)
+    records = {mutant: found.detail for mutant in todo if (found := verdicts.find(_case(mutant), basis))}
+    new = [mutant for mutant in todo if mutant not in records]
     with ProcessPoolExecutor(options.jobs) as pool:
-        records = list(pool.map(checked, todo, repeat(kernels), chunksize=4))
-    wrong = [record for record in records if record["outcome"] == "false accept"]
+        waiting = {pool.submit(checked, mutant, kernels, budget): mutant for mutant in new}
+        for future in as_completed(waiting):
+            if (record := future.result()) is not None:
+                records[waiting[future]] = record
+                verdicts.add(_case(waiting[future]), [basis], Verdict(record["outcome"].replace(" ", "_"), record))
+    if len(records) < len(todo):
+        raise Unfinished(f"{len(records)} of {len(todo)} mutants judged")
+    ordered = [records[mutant] for mutant in todo]
+    wrong = [record for record in ordered if record["outcome"] == "false accept"]
     for record in wrong:
         print("FALSE ACCEPT", record)
-    pages = {name: table(title, records, time.monotonic() - began)}
-    return Outcome(records if options.only is None else None, pages, int(bool(wrong)))
+    if options.only is None:
+        verdicts.close([_case(mutant) for mutant in todo])
+    return Outcome(ordered if options.only is None else None, {name: table(title, ordered)}, int(bool(wrong)))
 
 
-def table(title: str, records: list[dict[str, Any]], seconds: float) -> str:
+def _case(mutant: Mutant) -> str:
+    return f"{mutant.kernel}:{mutant.number}"
+
+
+def table(title: str, records: list[dict[str, Any]]) -> str:
     """The table of results."""
     lines = [
         f"# {title}", "",
-        f"{len(records)} mutants, {seconds:.0f} s. Equivalent: the same tile IR. Right and safe: accepted,",
-        "and run over all blocks of launches that reach past edges, in bounds and race-free; right ones compute the reference.",
+        f"{len(records)} mutants. Equivalent: the same tile IR. Right and safe: accepted, and run over all blocks of launches",
+        "that reach past edges, in bounds and race-free; right ones compute the reference.",
     ]  # fmt: skip
-    for heading, key in (("kernel", "kernel"), ("mistake", "kind")):
-        outcomes = Counter((record[key], record["outcome"]) for record in records)
-        values = Counter(record[key] for record in records)
+    for heading, column in (("kernel", "kernel"), ("mistake", "kind")):
+        outcomes = Counter((record[column], record["outcome"]) for record in records)
+        values = Counter(record[column] for record in records)
         rows = [(value, count, *(outcomes[value, name] for name in OUTCOMES)) for value, count in values.items()]
         lines += ["", *grid([heading, "mutants", *OUTCOMES], rows)]
     refused = [record for record in records if record["outcome"] == "refused"]
