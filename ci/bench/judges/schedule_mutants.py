@@ -9,6 +9,7 @@ three interleavings, and compared with the interpreter. Each mistake in the PTX 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import re
 import time
 from collections import Counter
@@ -216,6 +217,25 @@ def detect(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]
     return ("emulator", message) if message else ("nobody", "")
 
 
+_kept: list[tuple[Made, tuple[int, ...]]] = []
+"""In a process of the pool: the kernel whose mistakes it checks, and the extents of its launch. A pool forks with them, since
+targets are compared by identity."""
+
+
+def _keep(kernel: Made, extents: tuple[int, ...]) -> None:
+    _kept[:] = [(kernel, extents)]
+
+
+def _checked(planted: tuple[str, str]) -> tuple[str, str]:
+    """Which check finds a mistake of a level ("schedule", or "PTX"), and its message."""
+    level, text = planted
+    kernel, extents = _kept[0]
+    if level == "schedule":
+        return detect(kernel, extents, text)
+    message = run(kernel, extents, text)
+    return ("emulator", message) if message else ("nobody", "")
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the case."""
     parser.add_argument("--kernels", type=int, default=len(KERNELS))
@@ -244,11 +264,12 @@ def measure(options: argparse.Namespace) -> Iterator[Outcome]:
         name = f"{kernel.prepared.name} {sizes[1]}x{sizes[2]}x64 {sizes[0]}, {kernel.schedule}"
         text, idle = print_function(kernel.prepared), idle_lines(kernel, extents)
         assert detect(kernel, extents, text) == ("nobody", "the same code") and not run(kernel, extents, kernel.ptx)
-        for mutant in mutants(text):
-            add("schedule", name, mutant.kind, mutant.what, detect(kernel, extents, mutant.text))
-        for kind, what, ptx in by_ptx(kernel.ptx):
-            message = run(kernel, extents, ptx)
-            add("PTX", name, kind, what, ("emulator", message) if message else ("nobody", ""))
+        planted = [("schedule", mutant.kind, mutant.what, mutant.text) for mutant in mutants(text)]
+        planted += [("PTX", *mistake) for mistake in by_ptx(kernel.ptx)]
+        with multiprocessing.get_context("fork").Pool(options.jobs, _keep, (kernel, extents)) as pool:
+            verdicts = pool.imap(_checked, [(level, mistaken) for level, _, _, mistaken in planted])
+            for (level, kind, what, _), verdict in zip(planted, verdicts, strict=True):
+                add(level, name, kind, what, verdict)
         yield outcome(rows, time.monotonic() - start)  # intermediate results: all kernels take an hour on two cores
 
 
