@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.audit import samples
 from tests.shipped import LIKE, NAMES
 from tests.soundness.verdict import generate, judge, parse
 from tilec.audit.contract import contract_of, contract_of_function
+from tilec.audit.definitions import runs
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
 from tilec.audit.matching import match
 from tilec.audit.prove import prove_function, satisfiable
@@ -174,3 +176,39 @@ def test_the_budget_ends_a_proof_openly() -> None:
     findings = prove_function(function, contract_of_function(function), Budget(total=0))
     assert {one.verdict for one in findings if one.verdict != CONFIRMED} == {UNKNOWN}
     assert any("budget of 0 steps" in one.reason for one in findings)
+
+
+INDEX = """\
+import tilec as tl
+
+@tl.kernel
+def move(x: tl.In[tl.f32, {extent}], out: tl.InOut[tl.f32, {extent}]):
+    tl.grid(64)
+    i = tl.bid(0)
+    at = {index}
+    tl.store(out, at, tl.load(x, at))
+"""
+
+
+@pytest.mark.parametrize(
+    ("index", "extent", "race"),
+    [
+        ("(i ^ 5) & 63", 64, CONFIRMED), ("63 & (i ^ 42)", 64, CONFIRMED), ("i | 64", 128, CONFIRMED),
+        ("(i & 56) + (i & 7)", 64, CONFIRMED), ("((i - 70) & -71) + 134", 135, REFUTED), ("i & 62", 64, REFUTED),
+        ("i | 4", 64, REFUTED), ("(i ^ (i & 3)) & 63", 64, UNKNOWN), ("((i ^ (i >> 3)) & 63) // 2", 64, UNKNOWN),
+    ],
+)  # fmt: skip
+def test_bit_operations_with_a_constant_are_exact(index: str, extent: int, race: str, tmp_path: Path) -> None:
+    """Those of two variables are known by bounds only, also behind a remainder or a quotient, so they never refute."""
+    path = tmp_path / "move.py"
+    path.write_text(INDEX.format(index=index, extent=extent), encoding="utf-8")
+    findings = audited(print_function(load_kernel(path, {}, root=tmp_path)))
+    assert [one.verdict for one in findings if one.property == "race"] == [race]
+    assert not [one for one in findings if one.property == "bounds" and one.verdict == REFUTED]
+
+
+@pytest.mark.parametrize("mask", [0, 1, 5, 6, 42, 255, 256, -1, -2, -6, -71, (1 << 32) - 1])
+def test_runs_of_a_mask(mask: int) -> None:
+    ones = sum((1 << end) - (1 << low) for low, end in runs(mask))
+    assert ones == (mask if mask >= 0 else ~mask)
+    assert all(low < end for low, end in runs(mask))

@@ -1,7 +1,8 @@
-"""Quotients and remainders as unknowns with defining facts: total floor division, as in the tile IR."""
+"""Quotients and remainders as unknowns with defining facts: total floor division, as in the tile IR; bit operations by them."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from tilec.audit import smt
@@ -9,6 +10,8 @@ from tilec.audit.smt import Term
 
 SPLIT = 16
 """Maximum number of values of a divisor that are tried individually."""
+MOST_RUNS = 4
+"""Maximum runs of ones in a constant operand of a bit operation that gets an exact term."""
 Bounds = tuple[int, int]
 
 
@@ -41,8 +44,36 @@ class Definitions:
                     self.splits.append((right, low, bounds[1]))
         return self.known[key][:2]
 
+    def masked(self, kind: str, term: Term, mask: int) -> Term:
+        """`and`, `or` or `xor` of a term and a constant: `term & mask` is a remainder for each run of ones; the others follow
+        by `t + m = (t ^ m) + 2 * (t & m)` and `t + m = (t | m) + (t & m)`."""
+        both = smt.integer(0) if mask >= 0 else term
+        for low, end in runs(mask):
+            shifted = self.divided(term, smt.integer(1 << low), True, None)[0]
+            rest = self.divided(shifted, smt.integer(1 << (end - low)), True, None)[1]
+            part = smt.mul(rest, smt.integer(1 << low))
+            both = smt.add(both, part) if mask >= 0 else smt.sub(both, part)
+        if kind == "and":
+            return both
+        others = smt.sub(smt.add(term, smt.integer(mask)), both)
+        return others if kind == "or" else smt.sub(others, both)
+
+    def behind(self, names: set[str]) -> set[str]:
+        """`names`, and all unknowns that the quotients and remainders among them are defined by."""
+        found = set(names)
+        for quotient, rest, left, right in reversed(self.known.values()):  # a dividend was defined before its quotient
+            if found & smt.mentioned([quotient, rest]):
+                found |= smt.mentioned([left, right])
+        return found
+
     def _own(self, term: Term) -> bool:
         return any(name.startswith(self.prefix.partition(".")[0] + ".") for name in smt.mentioned([term]))
+
+
+def runs(mask: int) -> list[tuple[int, int]]:
+    """First bit and end of each run of ones in a mask, or of zeros in a negative one."""
+    bits = bin(mask if mask >= 0 else ~mask)[:1:-1]
+    return [(run.start(), run.end()) for run in re.finditer("1+", bits)]
 
 
 def divide(left: Term, right: Term, name: str, positive: bool = False) -> tuple[Term, Term, list[Term]]:

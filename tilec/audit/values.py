@@ -3,8 +3,8 @@
 An `Execution` is one block at one iteration of each loop. `element` returns an integer or boolean by its position in the
 tile, over unbounded integers: if an operation may wrap, a separate obligation states that it does not. Division rounds toward
 minus infinity and is total, shifts accept every amount, casts keep values (a separate obligation again), and carried values
-follow the rules of `Program`. Values without an exact term (data computed in floats, reductions, bit operations) are bounded
-and recorded as vague.
+follow the rules of `Program`. Values without an exact term (data computed in floats, reductions, bit operations of two
+variables) are bounded and recorded as vague.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilec.audit import smt
-from tilec.audit.definitions import Definitions
+from tilec.audit.definitions import MOST_RUNS, Definitions, runs
 from tilec.audit.program import Program
 from tilec.audit.scene import Loaded, Query
 from tilec.audit.smt import Term
@@ -158,8 +158,10 @@ class Execution:
                 return rest if op.kind == "mod" else self._wrapped(op, left, right, quotient)
             case "shl" | "shr":
                 return self._shifted(op, left, smt.constant(right), value)
-            case "and" if (mask := smt.constant(right)) is not None and mask >= 0 and mask & (mask + 1) == 0:
-                return self.definitions.divided(left, smt.integer(mask + 1), True, None)[1]
+            case "and" | "or" | "xor" if (mask := smt.constant(right)) is not None and len(runs(mask)) <= MOST_RUNS:
+                return self.definitions.masked(op.kind, left, mask)
+            case "and" | "or" | "xor" if (mask := smt.constant(left)) is not None and len(runs(mask)) <= MOST_RUNS:
+                return self.definitions.masked(op.kind, right, mask)
             case _:
                 return self._approximated(value, f"`{op.kind}` of integers")
 
