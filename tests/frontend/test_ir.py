@@ -104,6 +104,19 @@ def test_a_constant_dim_is_folded(tmp_path: Path) -> None:
     assert ops_of(function, ops.Load)[0].result.tile.shape == (32,)
 
 
+@pytest.mark.parametrize("size", [64, 128])
+def test_launch_facts_may_depend_on_constants(tmp_path: Path, size: int) -> None:
+    body = "if B > 64:\n    grid(N)\n    requires(N % 8 == 0)\nelse:\n    grid(1)\na = load(x, 0, shape=B)"
+    function = compile_body(tmp_path, body, "x: In[f32, N], *, B: Const", {"B": size})
+    assert [len(function.grid), len(function.requires)] == ([1, 1] if size > 64 else [1, 0])
+    assert str(function.grid[0]) == ("N" if size > 64 else "1")
+
+
+def test_launch_facts_may_not_depend_on_what_a_launch_passes(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="E0109"):
+        compile_body(tmp_path, "grid(1)\nif N > 4:\n    requires(N % 8 == 0)", "x: In[f32, N]")
+
+
 def test_a_static_range_stays_a_loop(tmp_path: Path) -> None:
     body = "grid(N)\nacc = 0.0\nfor step in range(1, 7, 2):\n    acc = acc + eps\nstore(out, bid(0), acc)"
     (loop,) = ops_of(compile_body(tmp_path, body), ops.For)

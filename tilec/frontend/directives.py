@@ -22,7 +22,8 @@ def directive(scope: Scope, node: ast.Call, word: str) -> None:
     at = scope.at(node)
     if not scope.is_kernel or scope.depth:
         where = "inside a block" if scope.is_kernel else "in a tile function"
-        raise at.error("E0109", f"`{word}` {where}", hint="launch facts stand at the top level of the kernel")
+        hint = "launch facts stand at the top level of the kernel, or in an `if` there whose condition is a constant"
+        raise at.error("E0109", f"`{word}` {where}", hint=hint)
     if word not in ("values", "ensures") and node.keywords:
         raise at.error("E0113", f"`{word}` takes no keywords", hint="pass its arguments by position")
     for argument in node.args:

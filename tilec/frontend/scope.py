@@ -50,7 +50,8 @@ class Scope:
     builders: Builders
     callers: tuple[Routine, ...] = ()
     depth: int = 0
-    """Nesting depth inside `if`, `for` and `with`; launch directives are valid only at depth 0 of the kernel."""
+    """Nesting depth inside `for`, `with`, and `if` with a condition that is no constant; launch directives are valid only at
+    depth 0 of the kernel."""
 
     def at(self, node: ast.AST) -> At:
         """The location of a node."""

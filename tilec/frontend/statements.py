@@ -164,7 +164,7 @@ def bind(scope: Scope, target: ast.expr, term: Term) -> None:
 def _if(scope: Scope, node: ast.If) -> None:
     test = expression(scope, node.test)
     if isinstance(test, bool | int | float):
-        _nested(scope, node.body if test else node.orelse)
+        run(scope, node.body if test else node.orelse)  # as if it stood here: launch facts may
         return
     condition = arithmetic.condition(scope.emitter, test, scope.at(node.test))
     before = scope.env
