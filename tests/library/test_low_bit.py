@@ -29,7 +29,7 @@ def test_products_of_four_bits_are_those_of_the_reference(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_products_of_eight_bits_are_those_of_the_reference(seed: int) -> None:
     """A last block of inputs or outputs may be partial."""
-    constants = {"E": ("f8e4m3", "f8e5m2")[seed % 2], "BM": (16, 64)[seed % 2], "BN": 64}
+    constants = {"E": ("f8e4m3", "f8e5m2")[seed % 2], "BM": (16, 64, 128)[seed], "BN": (64, 64, 128)[seed]}
     dims = {"M": (3, 70, 16)[seed], "N": (136, 128, 200)[seed], "K": (256, 144, 16)[seed]}
     (trial,) = trials(request("fp8_matmul", constants, dims, seed=seed))
     assert trial.right, trial
@@ -58,7 +58,7 @@ def test_the_function_of_four_bits(rows: int, scale: Any) -> None:
     np.testing.assert_allclose(out.astype(np.float64), exact, atol=1e-3 * np.abs(exact).max())
 
 
-@pytest.mark.parametrize("rows", [1, 20])
+@pytest.mark.parametrize("rows", [1, 20, 257])
 @pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
 def test_the_function_of_eight_bits(rows: int, dtype: Any) -> None:
     random = np.random.default_rng(rows)
@@ -96,6 +96,7 @@ def test_nothing_and_wrong_arguments() -> None:
         [
             ("int4_matmul", "E=f16,S=f16,BM=16", "M=5,N=72,K=256"), ("fp8_matmul", "E=f8e4m3,BM=64", "M=70,N=72,K=144"),
             ("int4_matmul", "E=bf16,S=f32,BM=128", "M=130,N=72,K=256"), ("fp8_matmul", "E=f8e5m2,BM=16", "M=5,N=136,K=144"),
+            ("fp8_matmul", "E=f8e5m2,BM=128", "M=130,N=136,K=272"),
         ],
     ),
 )  # fmt: skip

@@ -1,5 +1,5 @@
-"""Linear layers with weights of four and of eight bits, as checkpoints have them. Threads convert them to 16 bits before they
-are multiplied. They have no gradients."""
+"""Linear layers with weights of four and of eight bits, as checkpoints have them. Threads convert those of four to 16 bits
+before they are multiplied. They have no gradients."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ SCALES: Final = ("bfloat16", "float16", "float32")
 EIGHT_BITS: Final = ("float8_e4m3fn", "float8_e5m2")
 FEW: Final = 16
 """Rows up to which a block has 16."""
+SOME: Final = 256
+"""Rows up to which a block of an fp8 product has 64."""
 
 
 def int4_matmul(x: Any, packed: Any, scales: Any, zeros: Any) -> Any:
@@ -70,7 +72,8 @@ def _int4_tile(known: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _fp8_tile(known: Mapping[str, Any]) -> dict[str, int]:
-    return {"BM": 16 if known["M"] <= FEW else 64, "BN": 64}
+    rows = known["M"]
+    return {"BM": 16, "BN": 64} if rows <= FEW else {"BM": 64, "BN": 64} if rows <= SOME else {"BM": 128, "BN": 128}
 
 
 _int4 = library_op("int4_matmul", _int4_tile)

@@ -46,8 +46,8 @@ def fp8_matmul(
     m, n = tl.bid(0), tl.bid(1)
     total = tl.zeros((BM, BN), tl.f32)
     for b in range(tl.cdiv(K, BLOCK)):
-        a = tl.load(x, (m, b), shape=(BM, BLOCK), pad=0).astype(tl.bf16)
-        w = tl.load(weight, (n, b), shape=(BN, BLOCK), pad=0).astype(tl.bf16)
+        a = tl.load(x, (m, b), shape=(BM, BLOCK), pad=0)
+        w = tl.load(weight, (n, b), shape=(BN, BLOCK), pad=0)
         part = tl.mma(a, w.T, tl.zeros((BM, BN), tl.f32))
         scale = tl.load(x_scales, (m, b), shape=(BM, 1), pad=0) * tl.load(weight_scales, (n // (BLOCK // BN), b))
         total = total + part * scale

@@ -23,7 +23,7 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir.core import Function
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
-from tilec.ir.ops import Broadcast, Constant, Load, Mma
+from tilec.ir.ops import Broadcast, Constant, Load, Mma, Yield
 from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule.layouts import tensor_stores
@@ -135,11 +135,14 @@ def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role
 def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
     """Add register reallocation from the producer to the consumers, for back-to-back GEMMs and large accumulators, unless
     `blocks` is given."""
-    products = [op.result.tile.size for op in draft.body.walk() if isinstance(op, Mma)]
+    mmas = [op for op in draft.body.walk() if isinstance(op, Mma)]
+    carried = {value for op in draft.body.walk() if isinstance(op, Yield) for value in op.operands}
     family = fed_family(TMA, target, wanted.mma, operand_dtypes(draft))
     assert family.specialization is not None
     most = MAX_ACCUMULATORS if family.runs_ahead else MAX_WITH_FRAGMENTS
-    few_accumulators = len(products) < 2 and max(products) <= most * 32 * schedule.tile_warps
+    elements = max(op.result.tile.size for op in mmas) / (32 * schedule.tile_warps)
+    beside = any(op.result not in carried for op in mmas)  # sums of their own, such as scaled ones, take as many registers
+    few_accumulators = len(mmas) < 2 and (2 * elements < most if beside else elements <= most)
     if wanted.copy != TMA or few_accumulators or not target.reallocates_registers or schedule.blocks is not None:
         return schedule
     consumers = schedule.tile_warps // family.specialization.consumer_warps

@@ -21,6 +21,7 @@ from tilec.passes.analysis.ranges import Range
 from tilec.passes.schedule.pipelining import tensor_staging
 from tilec.passes.schedule.pipelining.staged_loads import Operand, invariant_operand, users_of
 from tilec.passes.schedule.pipelining.staged_products import Product
+from tilec.passes.schedule.pipelining.warpgroups import is_mn_major
 from tilec.target.families import TMA, Family, MemorySpace, fed_by
 
 
@@ -67,6 +68,8 @@ def find(
         left = invariants.setdefault(left.load, left) if left is not None and product.left is None else left
         if product.right is None or left is product.right or product.transposed[0] or (left is None and product.transposed[1]):
             return None
+        if any(dtype.bits != 16 for dtype in product.dtypes) and (left is None or is_mn_major(product)):
+            return None
         lefts.append(left)
     streamed = list(dict.fromkeys(operand for product in products for operand in product.operands))
     for family in fed_by(TMA):
@@ -79,11 +82,12 @@ def find(
 def _fits(fused: FusedProducts, warps: int, most_accumulators: int) -> bool:
     """Whether instructions of the family compute every MMA on so many warps."""
     family, shapes = fused.family, [product.mma.result.tile.shape for product in fused.products]
-    depths = [product.mma.operands[0].tile.shape[1] for product in fused.products]
+    depths = [(product.mma.operands[0].tile.shape[1], product.dtypes[0].bits) for product in fused.products]
     return (
         all(ATOMS[family.name].fits(rows, columns, warps) for rows, columns in shapes)
         and all(columns % family.shape.columns == 0 for _, columns in shapes)
-        and all(depth % family.shape.depth == 0 for depth in depths)
+        and all(depth % family.shape.depth_of(bits) == 0 for depth, bits in depths)
+        and all(family.takes(dtype) for product in fused.products for dtype in product.dtypes)
         and sum(rows * columns for rows, columns in shapes) <= most_accumulators * 32 * warps
         and all(_row_bytes(operand) % family.row_bytes == 0 for operand in fused.copied)
     )

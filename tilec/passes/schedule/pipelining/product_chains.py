@@ -30,9 +30,8 @@ def find(
 ) -> tuple[Chain, ...]:
     """The chains that the loop is. `invariant`: the left operand of the first MMA, if one copy before the loop can load it;
     `most_accumulators`: per thread, of fused products."""
-    if any(dtype.bits != 16 for product in products for dtype in product.dtypes):
-        return ()  # results are packed into operands of 16 bits
-    pairs = back_to_back.find(function, loop, warps, products, invariant)
+    wide = all(dtype.bits == 16 for product in products for dtype in product.dtypes)  # those that results are packed into
+    pairs = back_to_back.find(function, loop, warps, products, invariant) if wide else ()
     fitting = tuple(one for one in pairs if not one.family.in_tensor_memory or tmem_attention.fits(one, warps))
     fused = fused_products.find(function, loop, warps, products, facts, most_accumulators)
     if fused is None or any(one.family is fused.family for one in fitting):
