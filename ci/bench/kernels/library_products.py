@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from ci.bench.kernels.library_problems import DEVICE, Problem, Sizes, functional, kernels, normal, torch
 
+_flash: Any = torch.ops.aten._flash_attention_forward
+"""FlashAttention of packed sequences; takes fewer heads of keys than of queries."""
 PAGE: Final = 16
 """Tokens of a page."""
 CACHED: Final = {"B": 64, "M": 256, "HQ": 32, "HKV": 8, "D": 128}
@@ -31,10 +33,8 @@ def _sequences(generator: Any, sizes: Sizes, causal: bool) -> dict[str, Any]:
 def _attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, causal: bool) -> Any:
     """FlashAttention of PyTorch on a GPU; in float64 and on a CPU its operator, sequence by sequence."""
     if q.is_cuda and q.dtype != torch.float64:
-        varlen = torch.nn.attention.varlen.varlen_attn
-        window = (-1, 0) if causal else (-1, -1)
         length = q.shape[0]  # no sequence is longer; the operator takes the longest, which is on the GPU
-        return varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, length, length, window_size=window, enable_gqa=True)
+        return _flash(q, k, v, cu_seqlens_q, cu_seqlens_k, length, length, 0.0, causal, False)[0]
     offsets = cu_seqlens_q.tolist()
     found = [q.new_zeros((0, *q.shape[1:]))]
     for begin, end in itertools.pairwise(offsets):
@@ -72,13 +72,16 @@ def _cached(generator: Any, sizes: Sizes) -> dict[str, Any]:
 
 
 def _paged_attention(q: Any, k_pages: Any, v_pages: Any, table: Any, lengths: Any) -> Any:
-    """FlashAttention of PyTorch on the pages where it takes them; else its operator, sequence by sequence."""
+    """FlashAttention of PyTorch on a GPU, on the pages where its operator takes a table, else on copies in their order; in
+    float64 and on a CPU its operator, sequence by sequence."""
     if q.is_cuda and q.dtype != torch.float64:
-        varlen = torch.nn.attention.varlen.varlen_attn
         offsets = torch.arange(len(q) + 1, device=q.device, dtype=torch.int32)
         most = table.shape[1] * k_pages.shape[1]
-        keywords = {"seqused_k": lengths, "block_table": table, "enable_gqa": True}
-        return varlen(q, k_pages, v_pages, offsets, None, 1, most, **keywords)
+        if "block_table" in str(_flash.default._schema):  # PyTorch 2.14 has it, 2.11 has not
+            return _flash(q, k_pages, v_pages, offsets, None, 1, most, 0.0, False, False,
+                          seqused_k=lengths, block_table=table)[0]  # fmt: skip
+        keys, values = (cache[table.flatten()].flatten(0, 1) for cache in (k_pages, v_pages))
+        return _flash(q, keys, values, offsets, offsets * most, 1, most, 0.0, False, False, seqused_k=lengths)[0]
     found: list[Any] = []
     for query, pages, length in zip(q, table.long(), lengths.tolist(), strict=True):
         heads = [cache[pages].flatten(0, 1)[:length].transpose(0, 1) for cache in (k_pages, v_pages)]
