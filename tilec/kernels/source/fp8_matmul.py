@@ -49,6 +49,6 @@ def fp8_matmul(
         a = tl.load(x, (m, b), shape=(BM, BLOCK), pad=0)
         w = tl.load(weight, (n, b), shape=(BN, BLOCK), pad=0)
         part = tl.mma(a, w.T, tl.zeros((BM, BN), tl.f32))
-        scale = tl.load(x_scales, (m, b), shape=(BM, 1), pad=0) * tl.load(weight_scales, (n // (BLOCK // BN), b))
-        total = total + part * scale
+        rows = tl.load(x_scales, (m, b), shape=(BM, 1), pad=0)
+        total = total + part * rows * tl.load(weight_scales, (n // (BLOCK // BN), b))
     tl.store(out, (m, n), total.astype(tl.bf16), mask=True)
