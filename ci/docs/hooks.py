@@ -1,7 +1,7 @@
-"""MkDocs hooks: generate pages from the sources when the site is built, and rewrite links into the repository.
+"""MkDocs hooks: add the pages that lie elsewhere in the repository, and rewrite links into it.
 
-In: `docs/*.md`, and the sources. Out, only in memory: the generated pages. A link from a page to a file of the repository leads
-to a generated page of that file; if the file does not exist, the build fails.
+In: `docs/`, and the files that it links to. Out, only in memory: their pages, and `architecture.md`. A link from a page to a
+file of the repository leads to a page of that file; if the file does not exist, the build fails.
 """
 
 from __future__ import annotations
@@ -17,30 +17,19 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # MkDocs may be started in any folder
 
-from ci.docs.api import api  # noqa: E402
 from ci.docs.architecture import architecture  # noqa: E402
-from ci.docs.commands import commands  # noqa: E402
-from ci.docs.errors import errors  # noqa: E402
-from ci.docs.language import types, words  # noqa: E402
 from ci.docs.repository import COPIES, Repository  # noqa: E402
 
 _repository = Repository(ROOT)
 
 
-def generated() -> dict[str, str]:
-    """The text of each generated page."""
-    pages = {"language/words.md": words(), "language/types.md": types(), "commands.md": commands(), "api.md": api()}
-    return pages | {"architecture.md": architecture(ROOT)} | errors()
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages, the files of the repository that are pages of the site, and the files that pages link to."""
-    texts = {file.src_uri: file.content_string for file in files.documentation_pages()} | generated()
-    for uri, text in generated().items():
+    """Add the files of the repository that are pages of the site, and those that pages link to."""
+    texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
+    added = {uri: _repository.copy(name) for uri, name in COPIES.items()} | {"architecture.md": architecture(ROOT)}
+    for uri, text in added.items():
         files.append(File.generated(config, uri, content=text))
-    for uri, name in COPIES.items():
-        files.append(File.generated(config, uri, content=_repository.copy(name)))
-        texts[uri] = _repository.copy(name)
+    texts |= added
     for uri, content in _repository.linked(texts).items():
         files.append(File.generated(config, uri, content=content))
     return files

@@ -16,6 +16,7 @@ from ci.docs.api import api
 from ci.docs.commands import commands
 from ci.docs.errors import errors
 from ci.docs.language import SECTIONS, words
+from ci.docs.pages import pages
 from ci.docs.refusals import refusals
 from ci.docs.repository import LinkError, Repository
 from tests.files import ROOT
@@ -68,6 +69,18 @@ def test_what_pages_load_is_there(site: Path) -> None:
         for address in re.findall(r'<img[^>]*\bsrc="([^"]+)"|<a [^>]*href="([^"#:]+)[#"]', text):
             target = next(filter(None, address))
             assert (page.parent / target).exists(), f"{page.relative_to(site)}: {target}"
+
+
+def test_pages_made_from_sources_are_what_these_say() -> None:
+    for name, text in pages().items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"docs/{name}: `python ci/docs/pages.py --write`"
+
+
+def test_links_work_where_the_repository_is_read() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = re.sub(r"^( *)```.*?^\1```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for address in re.findall(r"\]\((?!https?:)([^)\s#]+)(?:#[^)\s]*)?\)", text):
+            assert (page.parent / address).exists(), f"{page.relative_to(ROOT)}: {address}"
 
 
 def test_every_word_is_on_its_page() -> None:

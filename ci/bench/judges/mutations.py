@@ -61,7 +61,7 @@ def judged(name: str, title: str, every: Sequence[str], kernels: Kernels, option
                 records[waiting[future]] = record
                 verdicts.add(_case(waiting[future]), [basis], Verdict(record["outcome"].replace(" ", "_"), record))
     if len(records) < len(todo):
-        raise Unfinished(f"{len(records)} of {len(todo)} mutants judged")
+        raise Unfinished(f"{len(records)} of {len(todo)} mutants checked")
     ordered = [records[mutant] for mutant in todo]
     wrong = [record for record in ordered if record["outcome"] == "false accept"]
     for record in wrong:

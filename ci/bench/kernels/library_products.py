@@ -77,7 +77,7 @@ def _paged_attention(q: Any, k_pages: Any, v_pages: Any, table: Any, lengths: An
     if q.is_cuda and q.dtype != torch.float64:
         offsets = torch.arange(len(q) + 1, device=q.device, dtype=torch.int32)
         most = table.shape[1] * k_pages.shape[1]
-        if "block_table" in str(_flash.default._schema):  # PyTorch 2.14 has it, 2.11 has not
+        if "block_table" in str(_flash.default._schema):  # PyTorch 2.11 lacks it
             return _flash(q, k_pages, v_pages, offsets, None, 1, most, 0.0, False, False,
                           seqused_k=lengths, block_table=table)[0]  # fmt: skip
         keys, values = (cache[table.flatten()].flatten(0, 1) for cache in (k_pages, v_pages))
