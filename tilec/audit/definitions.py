@@ -58,7 +58,7 @@ class Definitions:
         others = smt.sub(smt.add(term, smt.integer(mask)), both)
         return others if kind == "or" else smt.sub(others, both)
 
-    def behind(self, names: set[str]) -> set[str]:
+    def defined_by(self, names: set[str]) -> set[str]:
         """`names`, and all unknowns that the quotients and remainders among them are defined by."""
         found = set(names)
         for quotient, rest, left, right in reversed(self.known.values()):  # a dividend was defined before its quotient

@@ -71,7 +71,7 @@ def conclude(query: Query, result: SolverResult, violation: list[Term]) -> Verdi
     if result.verdict == "undecided":
         return Verdict(UNKNOWN, result.reason)
     model = {name: value for name, value in result.model.items() if ".q" not in name and ".r" not in name}
-    involved = query.universal.behind(smt.mentioned(violation))
+    involved = query.universal.defined_by(smt.mentioned(violation))
     approximated = sorted({query.approximated[name] for name in involved if name in query.approximated})
     if approximated:
         return Verdict(UNKNOWN, f"there may be a counterexample; values known by bounds only: {', '.join(approximated)}", model)
