@@ -151,6 +151,13 @@ def test_refused_ptx_names_the_line() -> None:
     assert any("bar.sink" in note or ".sink" in note for note in diagnostic.notes)
 
 
+def test_a_kernel_without_registers_has_another_hint_than_a_bug() -> None:
+    for log, hint in (("ptxas fatal   : (C7600) Register allocation failed with register count of '64'.", "too few registers"),
+                      ("ptxas error   : syntax error", "a bug in tilec")):  # fmt: skip
+        (diagnostic,) = jit_link._refusal(log, SM_90A).diagnostics  # pyright: ignore[reportPrivateUsage]
+        assert diagnostic.notes == (log,) and hint in str(diagnostic.hint)
+
+
 def test_disassembly_counts_opcodes() -> None:
     found = instructions(disassemble(assemble(PTX.format(arch="sm_90a"), SM_90A).cubin))
     assert found["STS"] == 1

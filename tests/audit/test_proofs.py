@@ -199,7 +199,7 @@ def move(x: tl.In[tl.f32, {extent}], out: tl.InOut[tl.f32, {extent}]):
     ],
 )  # fmt: skip
 def test_bit_operations_with_a_constant_are_exact(index: str, extent: int, race: str, tmp_path: Path) -> None:
-    """Those of two variables are known by bounds only, also behind a remainder or a quotient, so they never refute."""
+    """Those of two variables are known by bounds only, also in a remainder or a quotient, so they never refute."""
     path = tmp_path / "move.py"
     path.write_text(INDEX.format(index=index, extent=extent), encoding="utf-8")
     findings = audited(print_function(load_kernel(path, {}, root=tmp_path)))

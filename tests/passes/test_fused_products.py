@@ -156,6 +156,14 @@ def test_other_loops_are_refused_by_tma_and_compute_by_mma_sync(body: str, tmp_p
     assert all(loop.mma == "mma_sync" for loop in choose(function, SM_90A).pipelines)
 
 
+def test_blocks_that_leave_too_few_registers_for_all_sums_are_refused(tmp_path: Path) -> None:
+    """Three products of 64 columns take 32 registers each."""
+    function = written(tmp_path, BODIES["three in a row"])
+    with pytest.raises(CompileError, match="leave 40 registers a thread; products of 192 columns take 122"):
+        choose(function, SM_90A, Overrides(copy="tma", consumers=2, stages=2, blocks=4))
+    choose(function, SM_90A, Overrides(copy="tma", consumers=2, stages=2, blocks=1))
+
+
 def test_a_tile_that_is_read_both_ways_is_copied_once(tmp_path: Path) -> None:
     function = prepare(written(tmp_path, BODIES["one tile both ways"]), SM_90A, WANTED)
     ops = list(function.body.walk())

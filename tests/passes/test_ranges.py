@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from tests.passes.builder import Access, Kernel, sym
+from tilec.frontend import load_kernel
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
+from tilec.ir.ops.staging_ops import ScratchLoad
 from tilec.ir.types import MAX_DIM, TileType, i32
 from tilec.passes.analysis.ranges import Range, arithmetic, between, expr_range, join, value_ranges
+from tilec.passes.prover import prove
+from tilec.passes.schedule import prepare
+from tilec.target.targets import SM_90A, SM_100A, SM_120A, Target
 
 SMALL = [Range(0, 3), Range(-4, 2), Range(2, 10, 4, 2), between(5, 5), Range(1, 7, 3, 1), Range(-6, -2, 2, 0)]
 
@@ -77,3 +83,29 @@ def test_a_carried_value_is_widened_and_keeps_its_divisibility():
 def test_host_expressions_have_ranges():
     fact = expr_range(sym("N"), {"N": Range(1, 9)})
     assert (fact.low, fact.high) == (1, 9)
+
+
+GATHER = """\
+import tilec as tl
+
+class N(tl.Dim): \'\'\'elements\'\'\'
+
+@tl.kernel
+def groups(x: tl.In[tl.i32, N], out: tl.Out[tl.i32, N]):
+    tl.grid(tl.cdiv(N, 512))
+    first, _ = tl.topk(tl.load(x, tl.bid(0), shape=128, pad=0), 8, 0)
+    at = (first & 4088)[:, None, None] + (tl.arange(8) * 4096)[None, :, None] + tl.arange(8)[None, None, :]
+    tl.store(out, tl.bid(0), tl.gather(x, at.reshape((512,)), pad=0), mask=True)
+"""
+
+
+@pytest.mark.parametrize("target", [SM_90A, SM_100A, SM_120A], ids=lambda target: target.name)
+def test_a_tile_keeps_its_range_through_shared_memory(target: Target, tmp_path: Path) -> None:
+    """So that what is computed from it is known not to wrap."""
+    (tmp_path / "groups.py").write_text(GATHER, encoding="utf-8")
+    function = load_kernel(tmp_path / "groups.py", {}, root=tmp_path)
+    prove(function)
+    prepared = prepare(function, target)
+    ranges = value_ranges(prepared)
+    found = [ranges[op.result] for op in prepared.body.walk() if isinstance(op, ScratchLoad)]
+    assert found and {(one.low, one.high) for one in found} <= {(0, 4088), (0, 4095), (0, 8190), (0, 32760), (0, 32767)}

@@ -22,6 +22,8 @@ from tilec.toolchain import missing_package
 _LINES: Final = re.compile(r"^(?:[ \t]*\.(?:loc|file)\b[^\n]*|\$L__(?:tmp|func_begin|func_end)\d+:)\n", re.MULTILINE)
 """Line directives, and the labels that LLVM puts around them, which are never jump targets."""
 
+NO_REGISTERS: Final = "Register allocation failed"
+"""In what ptxas says of a kernel whose products do not fit the registers that its schedule leaves."""
 _FOR_PTXAS: Final = re.compile(r"\bsetmaxnreg\.|(?s:\bwgmma\..*\b(?:div|rcp)\.rn\.)")
 
 
@@ -84,11 +86,9 @@ def _log(size: Any, read: Any, handle: int) -> str:
 
 def _refusal(log: str, target: Target) -> CompileError:
     notes = tuple(line.strip() for line in log.splitlines() if line.strip())[:12]
-    return CompileError(
-        Diagnostic(
-            "E0602",
-            f"the assembler refused the PTX for {target}",
-            notes=notes,
-            hint="this is a bug in tilec; please report it with the output of `tilec dump`",
+    hint = "this is a bug in tilec; please report it with the output of `tilec dump`"
+    if NO_REGISTERS in log:
+        hint = (
+            "its schedule leaves a thread too few registers: choose fewer `blocks`, `consumers` or `warps`, or a smaller tile"
         )
-    )
+    return CompileError(Diagnostic("E0602", f"the assembler refused the PTX for {target}", notes=notes, hint=hint))

@@ -15,6 +15,9 @@ from tilec.ir.core import Function, Op, Value
 from tilec.ir.expr import Expr
 from tilec.ir.facts.range_facts import Range, arithmetic, between, exactly, join, of_dtype, unary, within
 from tilec.ir.ops import Binary, BlockId, Cast, Constant, DimValue, For, NumBlocks, Select, Sort, Unary
+from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
+from tilec.ir.ops.staging_ops import ScratchLoad, ScratchStore
+from tilec.ir.ops.take_ops import TakeLoad
 from tilec.ir.types import MAX_DIM, TileType, f32
 from tilec.passes.analysis.dataflow import Analysis, solve
 from tilec.passes.analysis.selected_ranges import selected
@@ -45,6 +48,8 @@ class RangeAnalysis(Analysis[Range]):
     latest: dict[Value, Range] = field(default_factory=dict[Value, Range])  # of every operand visited so far
     widened: dict[Value, int] = field(default_factory=dict[Value, int])
     thresholds: tuple[int, ...] = ()
+    writers: dict[Value, Op] = field(default_factory=dict[Value, Op])  # the first of a tile into each scratch
+    stored: dict[Value, Range] = field(default_factory=dict[Value, Range])  # what tiles in scratch hold
 
     def parameter(self, value: Value) -> Range:
         return self.symbols.get(self.function.parameter_of(value).name) or self.top(value)
@@ -83,11 +88,17 @@ class RangeAnalysis(Analysis[Range]):
         return within(counted, counted.low, counted.high) or lower  # empty: the body never runs, so any fact is true
 
     def transfer(self, op: Op, operands: list[Range]) -> list[Range]:
+        if isinstance(op, ScratchStore | ButterflyStore):
+            (scratch, _), (_, stored) = op.operands, operands
+            is_alone = self.writers.setdefault(scratch, op) is op
+            self.stored[scratch] = stored if is_alone else self.top(op.operands[1])
         if not op.results:
             return []
         self.latest.update(zip(op.operands, operands, strict=True))
         if isinstance(op, Sort):
             return operands  # the same numbers in another order
+        if isinstance(op, ScratchLoad | TakeLoad | ButterflyLoad) and op.operands[0] in self.stored:
+            return self._within_type(op, self.stored[op.operands[0]])
         found = self._result(op, operands)
         return self._within_type(op, found)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from tilec.atoms import mma_sync
 from tilec.atoms.products import ATOMS
 from tilec.ir.core import Function
-from tilec.ir.ops import Mma
+from tilec.ir.ops import For, Mma
 from tilec.ir.ops.tmem_ops import TmemReserve
 from tilec.ir.types import TMEM_COLUMNS, DType, TmemSpaceType
 from tilec.passes.schedule.passes import STAGING, run_on_copy, through
 from tilec.passes.schedule.pipelining import tensor_staging
 from tilec.passes.schedule.pipelining.staging import Candidate
 from tilec.passes.schedule.specialization import pairs, persistent, pingpong
-from tilec.target.families import TMA, Family
+from tilec.target.families import TMA, Family, MemorySpace
 from tilec.target.schedule import MOST_WARPS, NO_PAIR, REGISTERS, Overrides, Problem, Schedule, fed_family
 from tilec.target.targets import Target
 
@@ -60,13 +60,21 @@ def too_few_registers(draft: Function, schedule: Schedule) -> Problem | None:
         return None
     blocks = schedule.blocks or 1
     available = REGISTERS // (blocks * 32 * schedule.warps) // 8 * 8
-    columns = max(op.result.tile.shape[-1] for op in draft.body.walk() if isinstance(op, Mma))
-    least = max(family.least_registers(columns) for family in families)
+    loops = [op for op in draft.body.walk() if isinstance(op, For)]
+    columns = [op.result.tile.shape[-1] for op in draft.body.walk() if isinstance(op, Mma)]
+    least = max(family.least_registers(max(columns)) for family in families)
+    shown = f"a product of {max(columns)} columns takes"
+    if (
+        schedule.blocks
+        and len(columns) > 1
+        and all(one.runs_ahead and one.accumulators is MemorySpace.REGISTERS for one in families)
+    ):
+        together = max(sum(op.result.tile.shape[-1] for op in loop.regions[0].ops if isinstance(op, Mma)) for loop in loops)
+        least = max(least, *(family.least_registers(together) for family in families))
+        shown = f"products of {together} columns take"
     if available >= least:
         return None
-    text = (
-        f"{blocks} blocks of {schedule.warps} warps leave {available} registers a thread; a product of {columns} columns takes"
-    )
+    text = f"{blocks} blocks of {schedule.warps} warps leave {available} registers a thread; {shown}"
     part = "blocks" if schedule.blocks else "consumers" if len(schedule.roles) > 1 else "warps"
     return Problem(part, f"{text} {least}", "choose fewer, or tiles of fewer columns")
 
