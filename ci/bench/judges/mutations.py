@@ -46,7 +46,7 @@ def measure(options: argparse.Namespace) -> Outcome:
 
 
 def judged(name: str, title: str, every: Sequence[str], kernels: Kernels, options: argparse.Namespace) -> Outcome:
-    """The verdicts on all mutants of kernels, with the page `name`; those that are stored are not judged again."""
+    """The verdicts on all mutants of kernels, with the page `name`; those that are stored are not checked again."""
     chosen = [kernel for kernel in every if options.only is None or kernel in options.only]
     todo = [mutant for kernel in chosen for mutant in mutants(kernels.folder / f"{kernel}.py")]
     case = name.removesuffix(".md")
