@@ -22,6 +22,7 @@ from tilec.passes.prover.terms import (
     const,
     disjunction,
     eq,
+    exact_quotient,
     ge,
     interval,
     lt,
@@ -76,6 +77,8 @@ class Atoms:
         digit = rest.atom
         if digit is not None and digit.kind is Kind.COORDINATE and digit.args[0] == divisor:
             return whole
+        if d_low >= 1 and (shorter := _without_low_digit(rest, divisor)) is not None:
+            return whole + self.quotient(*shorter)
         if divisor.constant is not None and divisor.constant > 0:
             rest, divisor = _reduce(rest, divisor.constant)
             if divisor == ONE:
@@ -157,6 +160,17 @@ class Atoms:
         key = (tensor, index)
         name = "order_at" if tensor.startswith(ORDER) else f"{tensor}_at"
         return self.make(key, Kind.LOADED, name, bounds, args=index, varies=varies, label=tensor)
+
+
+def _without_low_digit(rest: Poly, divisor: Poly) -> tuple[Poly, Poly] | None:
+    """`(y, E)` with `rest // divisor == y // E`, of a positive divisor: where `rest == d + D * y` for a digit `0 <= d < D`, and
+    `divisor == D * E`."""
+    for digit in sorted(rest.atoms(), key=lambda atom: atom.uid):
+        if digit.kind is Kind.COORDINATE and rest.terms.get((digit,)) == 1 and interval(digit.args[0])[0] >= 1:
+            y, e = (exact_quotient(poly, digit.args[0]) for poly in (rest - of(digit), divisor))
+            if y is not None and e is not None:
+                return y, e
+    return None
 
 
 def _split(dividend: Poly, divisor: Poly) -> tuple[Poly, Poly]:

@@ -20,7 +20,7 @@ from tilec.ir.ops import For
 from tilec.passes.prover import terms
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.structure import Frame
-from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+from tilec.passes.prover.terms import Atom, Formula, Kind, Poly, exact_quotient
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def split_digits(index: IndexTerms, found: Coordinates, formulas: Iterable[Formu
         digit, divisor = atom.args[0].atom, atom.args[1]
         if digit is None or digit.kind not in (Kind.BLOCK, Kind.COORDINATE) or terms.interval(divisor)[0] < 1:
             continue
-        count = _exact_quotient(digit.args[0], divisor)
+        count = exact_quotient(digit.args[0], divisor)
         if count is None or any(a.varies for a in divisor.atoms()):
             continue
         q = _digit(index, digit, divisor, "q", count)
@@ -135,22 +135,3 @@ def _refine(index: IndexTerms, found: Coordinates, digit: Atom, value: Poly, par
         if digit in digits:
             position = digits.index(digit)
             found.digits[axis] = (*digits[:position], *parts, *digits[position + 1 :])
-
-
-def _exact_quotient(whole: Poly, divisor: Poly) -> Poly | None:
-    """`whole / divisor` as a polynomial, if it is one. Only for a divisor of a single term, or a constant multiple of the
-    divisor."""
-    if len(divisor.terms) == 1:
-        ((monomial, coefficient),) = divisor.terms.items()
-        result: dict[tuple[Atom, ...], int] = {}
-        for term, c in whole.terms.items():
-            remaining = list(term)
-            if c % coefficient or any(remaining.count(a) < monomial.count(a) for a in monomial):
-                return None
-            for a in monomial:
-                remaining.remove(a)
-            result[tuple(remaining)] = c // coefficient
-        return Poly(result)
-    first = next(iter(divisor.terms))
-    scale, rest = divmod(whole.terms.get(first, 0), divisor.terms[first])
-    return terms.const(scale) if scale and not rest and divisor * scale == whole else None

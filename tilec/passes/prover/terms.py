@@ -340,3 +340,22 @@ def holds(formula: Formula, value: Callable[[Atom], int]) -> bool:
         return evaluate(formula.poly, value) == 0
     results = (holds(part, value) for part in formula.parts)
     return all(results) if formula.op == "and" else any(results)
+
+
+def exact_quotient(whole: Poly, divisor: Poly) -> Poly | None:
+    """`whole / divisor` as a polynomial, if it is one. Only for a divisor of a single term, or a constant multiple of the
+    divisor."""
+    if len(divisor.terms) == 1:
+        ((monomial, coefficient),) = divisor.terms.items()
+        result: dict[tuple[Atom, ...], int] = {}
+        for term, c in whole.terms.items():
+            remaining = list(term)
+            if c % coefficient or any(remaining.count(a) < monomial.count(a) for a in monomial):
+                return None
+            for a in monomial:
+                remaining.remove(a)
+            result[tuple(remaining)] = c // coefficient
+        return Poly(result)
+    first = next(iter(divisor.terms))
+    scale, rest = divmod(whole.terms.get(first, 0), divisor.terms[first])
+    return const(scale) if scale and not rest and divisor * scale == whole else None
