@@ -135,3 +135,29 @@ def test_a_bound_of_each_accurate_function_is_more_than_its_error() -> None:
         bounds = run_bounded(parse_function(text.replace("KIND", kind)), arrays, {})["out"]
         spacing = np.spacing(np.abs(arrays["out"])).astype(np.float64)
         assert (bounds >= 2 * spacing).all() and (bounds <= 16 * spacing).all(), kind
+
+
+SORTED = '''"""The order of ids, padded."""
+
+import tilec as tl
+
+
+class N(tl.Dim):
+    """elements"""
+
+
+@tl.kernel
+def ordered(ids: tl.In[tl.i32, N], out: tl.Out[tl.i32, N]):
+    tl.grid(tl.cdiv(N, 64))
+    _, order = tl.sort((tl.load(ids, tl.bid(0), shape=64, pad=77), tl.arange(64)), 0)
+    tl.store(out, tl.bid(0), order, mask=True)
+'''
+
+
+def test_padding_is_exact(tmp_path: Path) -> None:
+    """So that padded keys of a sort determine an order."""
+    kernel, reference = tmp_path / "ordered.py", tmp_path / "reference.py"
+    kernel.write_text(SORTED, encoding="utf-8")
+    reference.write_text("def ordered(ids):\n    return ids.argsort(kind='stable')\n", encoding="utf-8")
+    (found,) = trials(TrialRequest(kernel, tmp_path, {}, {"N": 40}, reference=(reference, "ordered")))
+    assert found.right, found

@@ -21,7 +21,7 @@ from tilec.ir.types import TileType, boolean, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.analysis.ranges import value_ranges
-from tilec.passes.prover import coordinates, divisors, extents, guess, integer_sets, prove, terms
+from tilec.passes.prover import divisors, extents, guess, integer_sets, prove, terms
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.bit_terms import bit_term
 from tilec.passes.prover.case_split import certain, possible
@@ -222,7 +222,7 @@ def test_a_quotient_of_polynomials_is_found_if_it_is_a_polynomial() -> None:
         (x * 3, x * 2): None,
     }
     for (whole, part), found in quotients.items():
-        assert coordinates._exact_quotient(whole, part) == found  # pyright: ignore[reportPrivateUsage]
+        assert terms.exact_quotient(whole, part) == found
 
 
 def test_a_loop_is_named_as_its_author_named_it() -> None:

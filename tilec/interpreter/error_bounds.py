@@ -78,6 +78,8 @@ class BoundedRun(BlockRun):
             tile = getattr(op, "tile", None)
             # Whichever of two values is selected, its error is at most the larger of theirs.
             access = replace(op, kind="max") if isinstance(op, ops.AtomicUpdate | ops.AtomicScatter) else op
+            if isinstance(op, ops.Load | ops.Gather) and op.pad is not None:
+                access = replace(op, pad=0.0 if tile is not None and tile.tile.dtype.is_float else 0)  # padding is exact
             propagated = ACCESSES[type(op)](_BoundMemory(self, tile), access)  # pyright: ignore[reportArgumentType]
             if propagated is not None:
                 self.bounds[id(op.result)] = np.asarray(propagated).astype(np.float64) * 1.01

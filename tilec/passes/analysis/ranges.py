@@ -97,8 +97,8 @@ class RangeAnalysis(Analysis[Range]):
         self.latest.update(zip(op.operands, operands, strict=True))
         if isinstance(op, Sort):
             return operands  # the same numbers in another order
-        if isinstance(op, ScratchLoad | TakeLoad | ButterflyLoad) and op.operands[0] in self.stored:
-            return self._within_type(op, self.stored[op.operands[0]])
+        if isinstance(op, ScratchLoad | TakeLoad | ButterflyLoad) and (found := self.stored.get(op.operands[0])) is not None:
+            return self._within_type(op, found)
         found = self._result(op, operands)
         return self._within_type(op, found)
 
