@@ -149,7 +149,7 @@ class N(tl.Dim):
 @tl.kernel
 def ordered(ids: tl.In[tl.i32, N], out: tl.Out[tl.i32, N]):
     tl.grid(tl.cdiv(N, 64))
-    _, order = tl.sort((tl.load(ids, tl.bid(0), shape=64, pad=77), tl.arange(64)), 0)
+    _, order = tl.sort((tl.load(ids, tl.bid(0), shape=64, pad=2147483647), tl.arange(64)), 0)
     tl.store(out, tl.bid(0), order, mask=True)
 '''
 
