@@ -154,10 +154,11 @@ def ordered(ids: tl.In[tl.i32, N], out: tl.Out[tl.i32, N]):
 '''
 
 
-def test_padding_is_exact(tmp_path: Path) -> None:
-    """So that padded keys of a sort determine an order."""
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_padding_is_exact(sign: str, tmp_path: Path) -> None:
+    """So that padded keys of a sort determine an order, and a wrong order is wrong."""
     kernel, reference = tmp_path / "ordered.py", tmp_path / "reference.py"
     kernel.write_text(SORTED, encoding="utf-8")
-    reference.write_text("def ordered(ids):\n    return ids.argsort(kind='stable')\n", encoding="utf-8")
+    reference.write_text(f"def ordered(ids):\n    return ({sign}ids).argsort(kind='stable')\n", encoding="utf-8")
     (found,) = trials(TrialRequest(kernel, tmp_path, {}, {"N": 40}, reference=(reference, "ordered")))
-    assert found.right, found
+    assert found.right == (not sign), found
