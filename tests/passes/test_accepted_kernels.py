@@ -14,7 +14,8 @@ from tilec.passes.prover.prove import Proofs
 
 HEAD = '''
 import tilec
-from tilec import Const, Dim, In, InOut, Out, Scratch, bid, f32, full, grid, i32, load, requires, store, unsafe, values, zeros
+from tilec import Const, Dim, In, InOut, Out, Scratch, arange, bid, f32, full, grid, i32, load, requires, scatter, store
+from tilec import unsafe, values, where, zeros
 
 class N(Dim):
     """length"""
@@ -40,6 +41,18 @@ def k(out: InOut[f32, N], n: i32):
     with unsafe("n is N - 1 and block N - 1 alone writes it"):
         store(out, n, full((1,), 1.0, f32), mask=True)
     store(out, bid(0), full((1,), 2.0, f32))
+""",
+    # That a divisor before the store is positive says nothing about where it writes, and is a product of sizes.
+    "divisor_of_sizes": """
+def k(x: In[f32, N, M], cu: In[i32, "N + 1"], out: InOut[f32, M, N], most: i32):
+    requires(1 <= most, most <= 16777216, M <= 268435456, N % M == 0)
+    grid((most + 63) // 64, N, N)
+    values(cu, 0, M + 1, sorted=True, ends=True)
+    i, h, b = bid(0), bid(1), bid(2)
+    v = load(x, (h // (N // M), 0), shape=(1, 1), pad=0)
+    first, end = load(cu, b) + i * 64, load(cu, b + 1)
+    at = where(first + arange(64) < end, first + arange(64), M)
+    scatter(out, (at, h), full((64,), 1.0, f32), mask=True)
 """,
     # `x & mask` lies between 0 and the mask if the mask may be 0.
     "mask_of_data": """

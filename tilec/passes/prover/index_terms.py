@@ -45,7 +45,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.bit_terms import BIT_KINDS, bit_term
 from tilec.passes.prover.declared_bits import by_declared
 from tilec.passes.prover.host_terms import HostTerms, compare
-from tilec.passes.prover.related_facts import related_to
+from tilec.passes.prover.related_facts import computed_in, related_to
 from tilec.passes.prover.source_positions import Positions, partner_positions, source_positions
 from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
@@ -268,11 +268,12 @@ class IndexTerms(HostTerms):
 
     def given(self, op: Op, about: Iterable[Formula]) -> list[Formula]:
         """What is true whenever `op` is executed, because of operations that are executed before it: that divisors are
-        positive, and claims of loops that share unknowns with the formulas `about` or with each other. Each has an obligation,
-        proven from those before it."""
+        positive, if they are launch values or computed in the formulas `about`, and claims of loops that share unknowns with
+        these or with each other. Each has an obligation, proven from those before it."""
         claimed = dict.fromkeys(self._claimed(claim, op) for claim in self._claims)
-        related = related_to([one for one in claimed if one != terms.TRUE], [*about, *self.runs(self.structure.frames[op])])
-        return [*self.divided(op), *related]
+        formulas = [*about, *self.runs(self.structure.frames[op])]
+        related = related_to([one for one in claimed if one != terms.TRUE], formulas)
+        return [*computed_in(formulas, self.divided(op)), *related]
 
     def _claimed(self, claim: Invariant, op: Op) -> Formula:
         """What a claim says where `op` is executed. One in a branch before it holds if the branch was taken."""

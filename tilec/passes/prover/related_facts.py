@@ -22,6 +22,14 @@ def related_to(facts: list[Formula], about: list[Formula]) -> list[Formula]:
         shared = shared.union(*(known[fact] for fact in more))
 
 
+def computed_in(formulas: list[Formula], facts: list[Formula]) -> list[Formula]:
+    """The facts about launch values and unknowns alone, and those about quotients and choices of the formulas. Others define
+    what no proof needs, often by products."""
+    own = {atom for atom in terms.closure(formulas) if atom.derived}
+    derived = {fact: {atom for atom in terms.closure([fact]) if atom.derived} for fact in facts}
+    return [fact for fact in facts if not derived[fact] or derived[fact] & own]
+
+
 def _unknowns(formulas: Iterable[Formula]) -> set[Atom]:
     """What formulas mention besides sizes, blocks and iterations, which all have in common."""
     common = (Kind.SYMBOL, Kind.BLOCK, Kind.COORDINATE, Kind.ITERATION)
