@@ -11,6 +11,7 @@ from tilec.passes.prover.terms import (
     FALSE,
     ONE,
     ORDER,
+    SUMS,
     ZERO,
     Atom,
     Formula,
@@ -158,7 +159,7 @@ class Atoms:
         """The element of a tensor before the launch, at an index."""
         varies = any(a.varies for p in index for a in p.atoms())
         key = (tensor, index)
-        name = "order_at" if tensor.startswith(ORDER) else f"{tensor}_at"
+        name = "order_at" if tensor.startswith(ORDER) else "sum_at" if tensor.startswith(SUMS) else f"{tensor}_at"
         return self.make(key, Kind.LOADED, name, bounds, args=index, varies=varies, label=tensor)
 
 

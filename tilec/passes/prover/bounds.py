@@ -126,7 +126,8 @@ def _fixes(site: AccessSite, axis_index: int, clip: str) -> Iterator[Fix]:
 
 def _loaded(axis: Axis) -> list[Atom]:
     """The tensor elements that determine the start of an axis."""
-    return [atom for atom in terms.closure([Formula("eq", axis.start)]) if atom.kind is terms.Kind.LOADED and not atom.is_order]
+    inside = terms.closure([Formula("eq", axis.start)])
+    return [atom for atom in inside if atom.kind is terms.Kind.LOADED and not atom.is_order and not atom.is_sum]
 
 
 def _neutral(function: Function, access: Op) -> str:

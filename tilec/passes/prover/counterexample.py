@@ -71,7 +71,10 @@ def _needed(found: Assignment, instances: tuple[Instance, ...]) -> Assignment:
 def _assumed(index: IndexTerms, found: Assignment) -> str:
     """Values that the prover does not translate exactly, such as loop-carried ones: the counterexample assumes them."""
     parts: list[str] = []
+    value = evaluator(found)
     for atom, number in found.items():
+        if atom.is_sum:
+            parts.append(f"the first {terms.evaluate(atom.args[-3], value)} elements of a scan have the sum {number}")
         source = index.sources.get(atom)
         if source is not None and FLAG in source.name:
             continue  # that the loop goes on is clear from the iteration
@@ -87,7 +90,7 @@ def _assumed(index: IndexTerms, found: Assignment) -> str:
 def _loaded(found: Mapping[Atom, int], value: Callable[[Atom], int]) -> dict[str, int]:
     values: dict[str, int] = {}
     for atom, number in found.items():
-        if atom.kind is Kind.LOADED and not atom.is_order:
+        if atom.kind is Kind.LOADED and not atom.is_order and not atom.is_sum:
             index = ", ".join(str(terms.evaluate(arg, value)) for arg in atom.args)
             values[f"{atom.label}[{index}]"] = number
     return values

@@ -70,10 +70,12 @@ def extent_facts(index: IndexTerms) -> list[Fact]:
 
 def consistency(formulas: Iterable[Formula]) -> list[Formula]:
     """A loaded element is a function of its index: equal indices, equal values. So is the position from which a sort takes an
-    element; along the sorted axis, it is different for each position."""
+    element; along the sorted axis, it is different for each position. Prefix sums of a tile rise by its elements."""
     loaded = [atom for atom in terms.closure(formulas) if atom.kind is Kind.LOADED]
-    pairs = [(a, b) for a, b in combinations(loaded, 2) if a.label == b.label]
-    found: list[Formula] = []
+    sums = [atom for atom in loaded if atom.is_sum]
+    pairs = [(a, b) for a, b in combinations(loaded, 2) if a.label == b.label and not a.is_sum]
+    found = [_at_most(atom) for atom in sums]
+    found += [_risen(a, b) for a, b in list(combinations(sums, 2))[:MAX_LOADED_PAIRS] if a.label == b.label]
     for left, right in pairs[:MAX_LOADED_PAIRS]:
         differs = [terms.ne(a, b) for a, b in zip(left.args, right.args, strict=True)]
         found.append(terms.disjunction((*differs, terms.eq(terms.of(left), terms.of(right)))))
@@ -81,6 +83,28 @@ def consistency(formulas: Iterable[Formula]) -> list[Formula]:
             same = terms.eq(left.args[-1], right.args[-1])
             found.append(terms.disjunction((*differs[:-1], same, terms.ne(terms.of(left), terms.of(right)))))
     return found
+
+
+def _at_most(atom: Atom) -> Formula:
+    """A prefix sum is at most the number of its elements times the largest value of one."""
+    *_, count, largest, _ = atom.args
+    return terms.ge(count * largest, terms.of(atom))
+
+
+def _risen(left: Atom, right: Atom) -> Formula:
+    """Of two prefix sums of one row, that of more elements contains the other and the element after it. The rest of it are as
+    many elements as are between, none negative."""
+    *index, before, largest, own = left.args
+    *other_index, other_before, _, other_own = right.args
+    cases = [terms.ne(a, b) for a, b in zip(index, other_index, strict=True)]
+    cases.append(terms.conjunction((terms.eq(before, other_before), terms.eq(terms.of(left), terms.of(right)))))
+    for low, high, step, count in (
+        (left, right, own, other_before - before),
+        (right, left, other_own, before - other_before),
+    ):
+        rise = terms.of(high) - terms.of(low) - step
+        cases.append(terms.conjunction((terms.ge(count, 1), terms.ge(rise), terms.ge((count - 1) * largest, rise))))
+    return terms.disjunction(cases)
 
 
 def dims_of(index: IndexTerms, tensor: str) -> list[Poly]:

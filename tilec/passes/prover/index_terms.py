@@ -45,12 +45,14 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.bit_terms import BIT_KINDS, bit_term
 from tilec.passes.prover.declared_bits import by_declared
 from tilec.passes.prover.host_terms import HostTerms, compare
+from tilec.passes.prover.prefix_sums import PrefixSums
 from tilec.passes.prover.related_facts import computed_in, related_to
 from tilec.passes.prover.source_positions import Positions, partner_positions, source_positions
 from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 IN_ORDER = 100  # with more deciding operations than this, scalars are translated in program order
+EXACT_SUM = 8  # limit on the elements of a scan whose additions are translated one by one
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
@@ -64,6 +66,7 @@ class IndexTerms(HostTerms):
     first_reads: frozenset[Op] = frozenset()
     ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])
     structure: Structure = field(default_factory=Structure)
+    prefix_sums: PrefixSums = field(default_factory=PrefixSums)
     deciding: list[Op] = field(default_factory=list[Op])
     sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
     places: dict[Atom, Positions] = field(default_factory=dict[Atom, Positions])
@@ -80,6 +83,7 @@ class IndexTerms(HostTerms):
         self.ranges = value_ranges(self.function)
         self.symbols = symbol_ranges(self.function)
         self.structure = structure(self.function)
+        self.prefix_sums.find(self.function)
         self.deciding = deciding_ops(self.function, self.stored)
         self._with_obligation = frozenset(self.deciding)
         self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
@@ -130,7 +134,8 @@ class IndexTerms(HostTerms):
         known = self.ranges[value].constant
         if known is not None and not isinstance(owner, Load | Gather):
             return terms.const(known)
-        found = self._operation(owner, value, positions)
+        found = self._prefix_sum(value, positions)
+        found = self._operation(owner, value, positions) if found is None else found
         return self.opaque(value, positions) if found is None else found
 
     def _operation(self, op: Op, value: Value, positions: Positions) -> Poly | None:
@@ -223,6 +228,27 @@ class IndexTerms(HostTerms):
         index = (*blocks, *loops, *others, positions[op.axis])
         order = self.atoms.loaded(label, index, (0, op.results[0].tile.shape[op.axis] - 1))
         return (*positions[: op.axis], terms.of(order), *positions[op.axis + 1 :])
+
+    def _prefix_sum(self, value: Value, positions: Positions) -> Poly | None:
+        """The sum of the elements of a tile before one, and that one if it is included. They are not negative, and so few or
+        small that no sum of some of them wraps. A few elements that depend on no data are left to the exact additions."""
+        found = self.prefix_sums.sums.get(value)
+        if found is None:
+            return None
+        tile, bounds, extent = found.tile, self.ranges[found.tile], found.tile.tile.shape[found.axis]
+        if bounds.low < 0 or bounds.high * extent > tile.tile.dtype.integer_range()[1]:
+            return None
+        assert isinstance(tile.owner, Op)
+        own, before = self.element(tile, positions), positions[found.axis]
+        if extent <= EXACT_SUM and not any(a.kind in (Kind.LOADED, Kind.OPAQUE) for a in terms.closure([Formula("eq", own)])):
+            return None
+        loops = [self.iteration(frame.op) for frame in self.structure.frames[tile.owner] if isinstance(frame.op, For)]
+        blocks = [self.block(axis) for axis in range(len(self.grid))]
+        others = (*positions[: found.axis], *positions[found.axis + 1 :])
+        before = terms.const(extent - 1) - before if found.reverse else before
+        index = (*blocks, *loops, *others, before, terms.const(bounds.high), own)
+        sum_before = self.atoms.loaded(f"{terms.SUMS}{found.number}", index, (0, bounds.high * (extent - 1)))
+        return terms.of(sum_before) + own if found.own else terms.of(sum_before)
 
     def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:
         """An element of an In tensor is a function of its index, and so is the result of a first read. Other tensors may change

@@ -72,6 +72,13 @@ class Atom:
         return self.label.startswith(ORDER)
 
     @property
+    def is_sum(self) -> bool:
+        """True for the sum of the elements of a tile before one of them along an axis: a function of block, iterations and
+        positions. The last three of `args` are the number of these elements, the largest value of an element, and the element
+        itself, which like all others is not negative."""
+        return self.label.startswith(SUMS)
+
+    @property
     def derived(self) -> bool:
         """True if other atoms determine the value."""
         return self.kind in (Kind.QUOTIENT, Kind.CHOICE)
@@ -79,6 +86,8 @@ class Atom:
 
 ORDER: Final = "order of "
 """Begins the labels of atoms of sorts; no name of a tensor does."""
+SUMS: Final = "sums of "
+"""Begins the labels of atoms of prefix sums."""
 
 
 class Poly:

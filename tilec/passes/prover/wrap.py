@@ -63,6 +63,9 @@ def located(findings: Findings, op: Op, polys: list[Poly], also: Iterable[Formul
 
 def _fits(findings: Findings, op: Op) -> None:
     dtype = op.result.tile.dtype
+    if op in findings.index.prefix_sums.additions and _in_range(unwrapped(op, findings.index.ranges), dtype):
+        findings.discharged("wrap", "`+`", op, Discharge("interval"))
+        return  # its operands as terms are many nested choices
     positions = tuple(tile_position(findings.index, op, k, e) for k, e in enumerate(op.result.tile.shape))
     operands = [findings.index.element(v, positions) for v in op.operands]
     kind = op.kind if isinstance(op, Binary | Unary) else "cast"
@@ -70,6 +73,11 @@ def _fits(findings: Findings, op: Op) -> None:
     if result is None:
         result = findings.index.element(op.result, positions)
     _within(findings, op, located(findings, op, [result]), dtype, kind, unwrapped(op, findings.index.ranges))
+
+
+def _in_range(known: Range | None, dtype: DType) -> bool:
+    low, high = dtype.integer_range()
+    return known is not None and low <= known.low and known.high <= high
 
 
 def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str, known: Range | None) -> None:
