@@ -74,7 +74,7 @@ def _assumed(index: IndexTerms, found: Assignment) -> str:
     value = evaluator(found)
     for atom, number in found.items():
         if atom.is_sum:
-            parts.append(f"the first {terms.evaluate(atom.args[-3], value)} elements of a scan have the sum {number}")
+            parts.append(f"the first {terms.evaluate(atom.args[-4], value)} elements of a scan have the sum {number}")
         source = index.sources.get(atom)
         if source is not None and FLAG in source.name:
             continue  # that the loop goes on is clear from the iteration

@@ -70,11 +70,11 @@ def extent_facts(index: IndexTerms) -> list[Fact]:
 
 def consistency(formulas: Iterable[Formula]) -> list[Formula]:
     """A loaded element is a function of its index: equal indices, equal values. So is the position from which a sort takes an
-    element; along the sorted axis, it is different for each position. Prefix sums of a tile rise by its elements."""
+    element; along the sorted axis, it is different for each position. Prefix sums of a row differ by its elements."""
     loaded = [atom for atom in terms.closure(formulas) if atom.kind is Kind.LOADED]
     sums = [atom for atom in loaded if atom.is_sum]
     pairs = [(a, b) for a, b in combinations(loaded, 2) if a.label == b.label and not a.is_sum]
-    found = [_at_most(atom) for atom in sums]
+    found = [_total(atom) for atom in sums]
     found += [_risen(a, b) for a, b in list(combinations(sums, 2))[:MAX_LOADED_PAIRS] if a.label == b.label]
     for left, right in pairs[:MAX_LOADED_PAIRS]:
         differs = [terms.ne(a, b) for a, b in zip(left.args, right.args, strict=True)]
@@ -85,25 +85,24 @@ def consistency(formulas: Iterable[Formula]) -> list[Formula]:
     return found
 
 
-def _at_most(atom: Atom) -> Formula:
-    """A prefix sum is at most the number of its elements times the largest value of one."""
-    *_, count, largest, _ = atom.args
-    return terms.ge(count * largest, terms.of(atom))
+def _total(atom: Atom) -> Formula:
+    """A prefix sum lies between the least and the largest sum of as many elements."""
+    *_, count, least, largest, _ = atom.args
+    return terms.conjunction((terms.ge(terms.of(atom), count * least), terms.ge(count * largest, terms.of(atom))))
 
 
 def _risen(left: Atom, right: Atom) -> Formula:
-    """Of two prefix sums of one row, that of more elements contains the other and the element after it. The rest of it are as
-    many elements as are between, none negative."""
-    *index, before, largest, own = left.args
-    *other_index, other_before, _, other_own = right.args
+    """Of two prefix sums of one row, that of more elements contains the other, the element after it, and those between."""
+    *index, before, least, largest, own = left.args
+    *other_index, other_before, _, _, other_own = right.args
     cases = [terms.ne(a, b) for a, b in zip(index, other_index, strict=True)]
     cases.append(terms.conjunction((terms.eq(before, other_before), terms.eq(terms.of(left), terms.of(right)))))
     for low, high, step, count in (
-        (left, right, own, other_before - before),
-        (right, left, other_own, before - other_before),
+        (left, right, own, other_before - before - 1),
+        (right, left, other_own, before - other_before - 1),
     ):
-        rise = terms.of(high) - terms.of(low) - step
-        cases.append(terms.conjunction((terms.ge(count, 1), terms.ge(rise), terms.ge((count - 1) * largest, rise))))
+        between = terms.of(high) - terms.of(low) - step
+        cases.append(terms.conjunction((terms.ge(count), terms.ge(between, count * least), terms.ge(count * largest, between))))
     return terms.disjunction(cases)
 
 

@@ -230,13 +230,14 @@ class IndexTerms(HostTerms):
         return (*positions[: op.axis], terms.of(order), *positions[op.axis + 1 :])
 
     def _prefix_sum(self, value: Value, positions: Positions) -> Poly | None:
-        """The sum of the elements of a tile before one, and that one if it is included. They are not negative, and so few or
-        small that no sum of some of them wraps. A few elements that depend on no data are left to the exact additions."""
+        """The sum of the elements of a tile before one, and that one if it is included, if they are so few or small that no
+        sum of some of them wraps. A few elements that depend on no data are left to the exact additions."""
         found = self.prefix_sums.sums.get(value)
         if found is None:
             return None
-        tile, bounds, extent = found.tile, self.ranges[found.tile], found.tile.tile.shape[found.axis]
-        if bounds.low < 0 or bounds.high * extent > tile.tile.dtype.integer_range()[1]:
+        tile, extent = found.tile, found.tile.tile.shape[found.axis]
+        (least, largest), known = tile.tile.dtype.integer_range(), self.ranges[tile]
+        if known.low * extent < least or known.high * extent > largest:
             return None
         assert isinstance(tile.owner, Op)
         own, before = self.element(tile, positions), positions[found.axis]
@@ -246,8 +247,9 @@ class IndexTerms(HostTerms):
         blocks = [self.block(axis) for axis in range(len(self.grid))]
         others = (*positions[: found.axis], *positions[found.axis + 1 :])
         before = terms.const(extent - 1) - before if found.reverse else before
-        index = (*blocks, *loops, *others, before, terms.const(bounds.high), own)
-        sum_before = self.atoms.loaded(f"{terms.SUMS}{found.number}", index, (0, bounds.high * (extent - 1)))
+        index = (*blocks, *loops, *others, before, terms.const(known.low), terms.const(known.high), own)
+        bounds = min(0, known.low * (extent - 1)), max(0, known.high * (extent - 1))
+        sum_before = self.atoms.loaded(f"{terms.SUMS}{found.number}", index, bounds)
         return terms.of(sum_before) + own if found.own else terms.of(sum_before)
 
     def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:

@@ -62,12 +62,18 @@ class PrefixSums:
     def find(self, function: Function) -> PrefixSums:
         """Fill the tables from a function."""
         ops = list(function.body.walk())
-        followed: set[Value] = set()
+        followed, roots = set[Value](), set[Value]()
         for op in ops:
-            if isinstance(op, Butterfly) and op.operands[0] not in followed:
-                for tile in _through_reshapes(op.operands[0]):
-                    if tile.tile.dtype.is_integer and tile.tile.size <= MAX_ELEMENTS and isinstance(tile.owner, Op):
-                        followed |= self._follow(ops, tile)
+            if not isinstance(op, Butterfly):
+                continue
+            tiles = [*_through_reshapes(op.operands[0])]
+            is_whole = isinstance(tiles[-1].owner, Butterfly | Permute) or any(tile in self.sums for tile in tiles)
+            if tiles[0] in followed and not is_whole:
+                continue  # a part of a sum
+            for tile in tiles:
+                if tile not in roots and tile.tile.dtype.is_integer and isinstance(tile.owner, Op) and _is_small(tile.owner):
+                    roots.add(tile)
+                    followed |= self._follow(ops, tile)
         return self
 
     def _follow(self, ops: list[Op], tile: Value) -> set[Value]:

@@ -74,8 +74,8 @@ class Atom:
     @property
     def is_sum(self) -> bool:
         """True for the sum of the elements of a tile before one of them along an axis: a function of block, iterations and
-        positions. The last three of `args` are the number of these elements, the largest value of an element, and the element
-        itself, which like all others is not negative."""
+        positions. The last four of `args` are the number of elements before it, the least and the largest value of an element,
+        and the element itself."""
         return self.label.startswith(SUMS)
 
     @property
