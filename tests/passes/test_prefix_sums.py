@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests import campaign
-from tests.soundness.arithmetic import evaluate
+from tests.soundness.arithmetic import Tile, evaluate
 from tests.soundness.verdict import Verdict, judge_function
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.ir import ops
-from tilec.ir.core import Function
+from tilec.ir.core import Function, Value
 from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.declared_facts import consistency
@@ -181,7 +181,7 @@ def random_compaction(r: random.Random) -> str:
 @pytest.mark.parametrize("seed", campaign.first(3, range(20)))
 def test_no_accepted_compaction_writes_an_element_twice(tmp_path: Path, seed: int) -> None:
     r = random.Random(f"compaction {seed}")
-    kinds = []
+    kinds = list[str]()
     for _ in range(8):
         text = random_compaction(r)
         verdict = judge_function(function_of(tmp_path, text), seed, launches=40)
@@ -207,13 +207,13 @@ def test_sums_are_found_and_are_what_they_are_called(tmp_path: Path, extent: int
 """
     function, r = function_of(tmp_path, text), random.Random(extent)
     found = PrefixSums().find(function).sums
-    values = {}
+    values = dict[Value, Tile]()
     for op in function.body.ops:
         if isinstance(op, ops.Load):
             values[op.result] = [r.randrange(100) for _ in range(op.result.tile.size)]
         elif op.results:
             values[op.result] = evaluate(op, [values[operand] for operand in op.operands])
-    kinds = set()
+    kinds = set[tuple[bool, bool]]()
     for value, one in found.items():
         assert values[value] == by_definition(values[one.tile], one.tile.tile.shape, one.axis, one.reverse, one.own)
         if one.tile.tile.shape == shape and one.axis == axis:
@@ -221,9 +221,9 @@ def test_sums_are_found_and_are_what_they_are_called(tmp_path: Path, extent: int
     assert len(kinds) == 4
 
 
-def by_definition(tile: list[int], shape: tuple[int, ...], axis: int, reverse: bool, own: bool) -> list[int]:
+def by_definition(tile: Tile, shape: tuple[int, ...], axis: int, reverse: bool, own: bool) -> Tile:
     at = dict(zip(itertools.product(*map(range, shape)), tile, strict=True))
-    found = []
+    found = Tile()
     for place in at:
         others = range(place[axis] + 1, shape[axis]) if reverse else range(place[axis])
         summed = [*others, place[axis]] if own else others
@@ -280,3 +280,26 @@ def test_a_sum_that_may_wrap_is_not_used(tmp_path: Path) -> None:
     )
     with pytest.raises(CompileError):
         prove(function_of(tmp_path, text))
+
+
+NO_END = ("begin, end = load(starts, bid(0)), load(starts, bid(0) + 1)", "begin = load(starts, bid(0))")
+HINTS = {
+    "no end": (("& (place < end) ", ""), NO_END, "where(i < load(starts, b + 1), i, T)", ""),
+    "not sorted": ((", sorted=True", ""), ("", ""), "values(starts, 0, T + 1, sorted=True)", "sorted=True"),
+    "one too many": (("(place < end)", "(place <= end)"), ("", ""), "one-to-one", ""),
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_a_hint_states_what_is_missing(tmp_path: Path, name: str) -> None:
+    """It is never `distinct`: the places from two different first places on may be the same."""
+    first, second, words, fix = HINTS[name]
+    text = COMPACT
+    for old, new in (first, second):
+        assert old in text
+        text = text.replace(old, new) if old else text
+    with pytest.raises(CompileError) as caught:
+        prove(function_of(tmp_path, text))
+    (found,) = caught.value.diagnostics
+    assert words in found.hint and "distinct" not in found.hint
+    assert [one.text for one in found.fixes] == ([fix] if fix else [])

@@ -73,8 +73,8 @@ def _assumed(index: IndexTerms, found: Assignment) -> str:
     parts: list[str] = []
     value = evaluator(found)
     for atom, number in found.items():
-        if atom.is_sum:
-            parts.append(f"the first {terms.evaluate(atom.args[-4], value)} elements of a scan have the sum {number}")
+        if atom.is_sum and (count := terms.evaluate(atom.args[-4], value)):
+            parts.append(f"the first {count} elements of a scan have the sum {number}")
         source = index.sources.get(atom)
         if source is not None and FLAG in source.name:
             continue  # that the loop goes on is clear from the iteration

@@ -40,17 +40,21 @@ def declaration(fact: ValueFact) -> str:
 def stored_facts(index: IndexTerms, base: list[Formula]) -> list[Fact]:
     """Facts from `values` about the elements and the sizes in a system."""
     atoms = terms.closure(base)
-    loaded = [atom for atom in atoms if atom.kind is Kind.LOADED]
     symbols = {atom for atom in atoms if atom.kind is Kind.SYMBOL}
     found: list[Fact] = []
     for fact in index.function.values:
         if index.function.parameter(fact.tensor).access not in (Access.IN, Access.INOUT):
             continue  # an atom of an `InOut` tensor is an element before the launch
-        elements = [atom for atom in loaded if atom.label == fact.tensor]
         about_sizes = [room for room in _room(index, fact) if symbols.intersection(terms.closure([room]))]
-        about_pairs = _pairs(index, fact, elements)
-        found += [Fact(declaration(fact), formula) for formula in (*_each(index, fact, elements), *about_sizes, *about_pairs)]
+        found += facts_of(index, fact, base, about_sizes)
     return found
+
+
+def facts_of(index: IndexTerms, fact: ValueFact, base: list[Formula], about_sizes: Iterable[Formula] = ()) -> list[Fact]:
+    """What one declaration says about the elements in a system, with facts about sizes between those of one and of two."""
+    elements = [atom for atom in terms.closure(base) if atom.kind is Kind.LOADED and atom.label == fact.tensor]
+    formulas = (*_each(index, fact, elements), *about_sizes, *_pairs(index, fact, elements))
+    return [Fact(declaration(fact), formula) for formula in formulas]
 
 
 def extent_facts(index: IndexTerms) -> list[Fact]:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tilec.diagnostics.diagnostic import Fix, Label
-from tilec.ir.core import Access, Effect, Parameter
+from tilec.ir.core import Access, Effect, Parameter, ValueFact
 from tilec.ir.ops import For, MemoryOp
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance, between_neighbours
 from tilec.passes.prover.bounds import common_element, overlap
+from tilec.passes.prover.declared_facts import facts_of
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.terms import Atom, Formula, Kind
@@ -108,6 +109,8 @@ def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instan
         fixes = _stated_order(findings, left) if right is left else ()
         if fixes:
             hint = fixes[0].title
+        elif right is left:
+            hint = _below_the_next(findings, left) or hint
         return Complaint("E0401", message, left.location, label, because, hint, instances, left.name, element, fixes=fixes)
     message = f"{right.subject} may read an element that another block writes"
     because = (Label(left.location, "written here by another block"),) if left.location is not None else ()
@@ -119,21 +122,56 @@ def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instan
 def _stated_order(findings: Findings, site: AccessSite) -> tuple[Fix, ...]:
     """A fix that keeps blocks apart that write at indices from an integer tensor: `sorted` where each block writes between two
     neighbouring elements, and `distinct` where it writes at an element of its own. Equal elements are empty rows of the former,
-    which `distinct` would forbid."""
-    starts = [terms.eq(axis.start, 0) for axis in site.instance.axes]
-    loaded = [atom for atom in terms.closure(starts) if atom.kind is Kind.LOADED]
-    facts = [fact for fact in findings.index.function.values if loaded and fact.tensor == loaded[0].label]
-    fact = facts[0] if len(facts) == 1 else None
-    if fact is None or fact.distinct or fact.loc is None:
-        return ()
-    if between_neighbours(fact.tensor, [site.instance]):
-        if fact.sorted:
-            return ()
-        text, title = "sorted=True", f"where no element of `{fact.tensor}` is smaller than the one before it, say so"
-    else:
-        text, title = "distinct=True", f"where no two elements of `{fact.tensor}` are equal, say so"
-    title = f"{title}: `values({fact.tensor}, {fact.low}, {fact.high}, {text})`"
-    return (Fix(title, "argument", text, fact.loc, certain=True),)
+    which `distinct` would forbid. Neither is proposed unless it suffices."""
+    declared = findings.index.function.values
+    for fact in _facts_inside(findings, site):
+        is_between = between_neighbours(fact.tensor, [site.instance])
+        if (
+            fact.distinct
+            or (fact.sorted and is_between)
+            or fact.loc is None
+            or sum(f.tensor == fact.tensor for f in declared) > 1
+        ):
+            continue
+        stated = replace(fact, sorted=fact.sorted or is_between, distinct=not is_between)
+        if not _kept_apart(findings, site, stated):
+            continue
+        text = "sorted=True" if is_between else "distinct=True"
+        what = f"no element of `{fact.tensor}` is smaller than the one before it"
+        what = what if is_between else f"no two elements of `{fact.tensor}` are equal"
+        title = f"where {what}, say so: `values({fact.tensor}, {fact.low}, {fact.high}, {text})`"
+        return (Fix(title, "argument", text, fact.loc, certain=True),)
+    return ()
+
+
+def _facts_inside(findings: Findings, site: AccessSite) -> list[ValueFact]:
+    """Declarations of the tensors whose elements decide where a site writes."""
+    inside = terms.closure(terms.eq(axis.start, 0) for axis in site.instance.axes)
+    tensors = {atom.label for atom in inside if atom.kind is Kind.LOADED}
+    return [fact for fact in findings.index.function.values if fact.tensor in tensors]
+
+
+def _kept_apart(findings: Findings, site: AccessSite, stated: ValueFact) -> bool:
+    """Whether no two blocks would write one element with a declaration in place of the one of its tensor."""
+    first, second = site.instance.renamed(findings.index, 1), site.instance.renamed(findings.index, 2)
+    touching = _touching(site, site, first, second)
+    facts = [fact.formula for fact in facts_of(findings.index, stated, touching)]
+    formulas = dict.fromkeys(blocks_differ(site, site, first, second))
+    return any(isinstance(findings.ladder.discharge([one, *touching, *facts]), Discharge) for one in formulas)
+
+
+def _below_the_next(findings: Findings, site: AccessSite) -> str:
+    """A hint for elements that are counted from the first place of each block on, and not up to the first of the next; else
+    empty."""
+    inside = terms.closure(terms.eq(axis.start, 0) for axis in site.instance.axes)
+    if len(site.instance.axes) > 1 or not any(atom.is_sum for atom in inside):
+        return ""
+    for fact in _facts_inside(findings, site):
+        if fact.sorted and not between_neighbours(fact.tensor, [site.instance]):
+            dim = site.parameter.value.tensor.dims[0]
+            limit = f"`where(i < load({fact.tensor}, b + 1), i, {dim})`"
+            return f"write below the first place of the next block: {limit} with `mask=True` writes nothing else"
+    return ""
 
 
 def prove_written_once(findings: Findings, sites: list[AccessSite]) -> None:
