@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tilec.audit.contract import Contract
 from tilec.audit.intervals import Bounds, bounds_of
+from tilec.audit.running_sums import RunningSum, running_sum
 from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
 from tilec.ir.ops import Binary, Broadcast, Constant, Decreases, For, If, Invariant, MemoryOp, Reshape, Take
 
@@ -51,6 +52,7 @@ class Program:
     unrolled: set[For] = field(default_factory=set[For])
     positive: set[Op] = field(default_factory=set[Op])
     claims: tuple[Invariant, ...] = ()
+    _sums: dict[Value, RunningSum | None] = field(default_factory=dict[Value, "RunningSum | None"])
 
     def __post_init__(self) -> None:
         self.bounds = bounds_of(self.function, self.contract)
@@ -87,6 +89,17 @@ class Program:
     def accesses(self) -> list[MemoryOp]:
         """Every memory access in program order."""
         return [op for op in self.order if isinstance(op, MemoryOp)]
+
+    def running_sum(self, value: Value) -> RunningSum | None:
+        """The tile whose running sums a value has; None if it has none, or if a sum might wrap."""
+        if value not in self._sums:
+            found = running_sum(value, self.order)
+            if found is not None:
+                extent, (low, high) = found.tile.tile.shape[found.axis], self.bounds[found.tile]
+                least, largest = value.tile.dtype.integer_range()
+                found = found if least <= low * extent and high * extent <= largest else None
+            self._sums[value] = found
+        return self._sums[value]
 
     def loops_around(self, op: Op) -> list[For]:
         """Enclosing loops, outermost first."""

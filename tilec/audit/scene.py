@@ -91,6 +91,28 @@ class Query:
         self.loaded.append(order)
         return facts
 
+    def record_sum(self, total: Loaded, element: Bounds) -> list[Term]:
+        """Records the sum of the elements of a tile that precede one; `element` are the bounds of each. The last two components
+        of the index are the number of these elements and the one after them. Returns the bounds of the sum, and what an earlier
+        sum of the same row implies: the longer sum has the shorter one, the element after it and those up to its own."""
+        *row, count, _ = total.element_index
+        facts = [smt.mul(count, smt.integer(element[0])) <= total.term, total.term <= smt.mul(count, smt.integer(element[1]))]
+        for other in self.loaded:
+            if other.tensor == total.tensor:
+                *other_row, other_count, _ = other.element_index
+                same = [a == b for a, b in zip(row, other_row, strict=True)]
+                facts.append(smt.implies(smt.every([*same, count == other_count]), total.term == other.term))
+                for short, long in ((total, other), (other, total)):
+                    between = smt.sub(smt.sub(long.element_index[-2], short.element_index[-2]), smt.integer(1))
+                    rest = smt.sub(long.term, smt.add(short.term, short.element_index[-1]))
+                    limits = [
+                        rest >= smt.mul(between, smt.integer(element[0])),
+                        rest <= smt.mul(between, smt.integer(element[1])),
+                    ]
+                    facts.append(smt.implies(smt.every([*same, between >= 0]), smt.every(limits)))
+        self.loaded.append(total)
+        return facts
+
     def _ends(self, loaded: Loaded, low: Term, high: Term) -> list[Term]:
         """The first element is the lowest value of the range, the last one the highest."""
         (dim,) = self.program.function.parameter(loaded.tensor).value.tensor.dims

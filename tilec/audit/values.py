@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from tilec.audit import smt
 from tilec.audit.definitions import MOST_RUNS, Definitions, runs
 from tilec.audit.program import Program
+from tilec.audit.running_sums import RunningSum
 from tilec.audit.scene import Loaded, Query
 from tilec.audit.smt import Term
 from tilec.ir.core import Op, Value
@@ -95,6 +96,8 @@ class Execution:
             return self.element(owner.operands[owner.results.index(value)], self._sorted_from(owner, position))
         if value.tile.dtype.kind == "b":
             return self._boolean(owner, value, position)
+        if isinstance(owner, Binary | Select | Reshape) and (found := self.program.running_sum(value)) is not None:
+            return self._running_sum(found, position)
         return self._integer(owner, value, position)
 
     def _integer(self, op: Op, value: Value, position: Position) -> Term:
@@ -259,6 +262,24 @@ class Execution:
             self.query.facts += self.own_facts
             self.own_facts = []
         return (*position[: op.axis], term, *position[op.axis + 1 :])
+
+    def _running_sum(self, found: RunningSum, position: Position) -> Term:
+        """An unknown sum of the elements before one; its relations to others are those of `Query.record_sum`."""
+        own, at = self.element(found.tile, position), position[found.axis]
+        before = smt.sub(smt.integer(found.tile.tile.shape[found.axis] - 1), at) if found.backward else at
+        assert isinstance(found.tile.owner, Op)
+        label = f"sums of {self.program.order[found.tile.owner]} along {found.axis}{' backward' if found.backward else ''}"
+        term = self.query.fresh(f"{self.name}.{label}")
+        self.query.approximated[str(term)] = "a sum of data"
+        loops = [self.iterations[loop] for loop in self.program.loops_of(found.tile)]
+        counts = [smt.integer(count) if isinstance(count, int) else count for count in loops]
+        others = (*position[: found.axis], *position[found.axis + 1 :])
+        index = (*self.blocks, *counts, *others, before, own)
+        self.own_facts += self.query.record_sum(Loaded(term, label, index), self.program.bounds[found.tile])
+        if self.definitions is self.query.universal:
+            self.query.facts += self.own_facts
+            self.own_facts = []
+        return smt.add(term, own) if found.inclusive else term
 
     # Loops
 
