@@ -26,7 +26,7 @@ HEAD = '''"""Compaction."""
 from typing import Literal
 import tilec
 from tilec import (Dim, In, InOut, arange, bid, cumsum, f32, flip, full, grid, i8, i32, load, minimum, requires, scan, scatter,
-                   values, where)
+                   store, values, where)
 class B(Dim): """blocks"""
 class T(Dim): """places"""
 @tilec.function
@@ -190,31 +190,37 @@ def test_no_accepted_compaction_writes_an_element_twice(tmp_path: Path, seed: in
     assert "accepted" in kinds and "refused_confirmed" in kinds
 
 
-@pytest.mark.parametrize("extent", [2, 4, 8, 16, 64])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_sums_are_found_and_are_what_they_are_called(tmp_path: Path, extent: int, axis: int) -> None:
-    """Each of the four scans of a tile is found, and every value that is called a prefix sum is one."""
-    shape = (4, extent) if axis else (extent, 4)
+def all_scans(shape: tuple[int, int], axis: int) -> str:
+    """A kernel of the four sums of a tile along an axis, two of them written by the author too."""
     scans = [f"cumsum(v, {axis}{words})" for words in WORDS]
     scans += [f"scan(plus, v, {axis}{words})" for words in ("", ", reverse=True")]
-    lines = [f"    k{n} = {text}" for n, text in enumerate(scans)]
-    uses = " + ".join(f"k{n}" for n in range(len(scans)))
-    text = f"""def kernel(x: In[i32, {shape[0]}, {shape[1]}], out: InOut[i32, {shape[0]}, {shape[1]}]):
+    return f"""def kernel(x: In[i32, {shape[0]}, {shape[1]}], out: InOut[i32, {shape[0]}, {shape[1]}]):
     grid(1)
+    values(x, 0, 100)
     v = load(x, (0, 0), shape={shape}).permute((1, 0)).permute((1, 0))
-{chr(10).join(lines)}
-    tilec.store(out, (0, 0), {uses})
+    store(out, (0, 0), {" + ".join(scans)})
 """
-    function, r = function_of(tmp_path, text), random.Random(extent)
-    found = PrefixSums().find(function).sums
+
+
+def evaluated(function: Function, r: random.Random) -> dict[Value, Tile]:
+    """Every value of a kernel without control, for drawn contents of memory."""
     values = dict[Value, Tile]()
     for op in function.body.ops:
         if isinstance(op, ops.Load):
             values[op.result] = [r.randrange(100) for _ in range(op.result.tile.size)]
         elif op.results:
             values[op.result] = evaluate(op, [values[operand] for operand in op.operands])
-    kinds = set[tuple[bool, bool]]()
-    for value, one in found.items():
+    return values
+
+
+@pytest.mark.parametrize("extent", [2, 4, 8, 16, 64])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sums_are_found_and_are_what_they_are_called(tmp_path: Path, extent: int, axis: int) -> None:
+    """Each of the four scans of a tile is found, and every value that is called a prefix sum is one."""
+    shape = (4, extent) if axis else (extent, 4)
+    function = function_of(tmp_path, all_scans(shape, axis))
+    values, kinds = evaluated(function, random.Random(extent)), set[tuple[bool, bool]]()
+    for value, one in PrefixSums().find(function).sums.items():
         assert values[value] == by_definition(values[one.tile], one.tile.tile.shape, one.axis, one.reverse, one.own)
         if one.tile.tile.shape == shape and one.axis == axis:
             kinds.add((one.reverse, one.own))

@@ -201,12 +201,15 @@ def _origins(op: Op) -> list[int]:
 
 
 def _expected(shape: tuple[int, ...], axis: int, backward: bool, inclusive: bool) -> Sets:
-    """The sets of a running sum, by definition."""
-    stride = prod(shape[axis + 1 :])
-    found: Sets = []
-    for place, position in enumerate(product(*map(range, shape))):
-        at = position[axis]
-        others = range(at + 1, shape[axis]) if backward else range(at)
-        added = sum(1 << (place + (other - at) * stride) for other in others)
-        found.append(added | 1 << place if inclusive else added)
+    """The sets of a running sum: along each line of elements, those that came before."""
+    stride, extent = prod(shape[axis + 1 :]), shape[axis]
+    found: Sets = [0] * prod(shape)
+    for start in range(prod(shape)):
+        if start // stride % extent:
+            continue  # not the first of a line
+        added = 0
+        for step in reversed(range(extent)) if backward else range(extent):
+            place = start + step * stride
+            found[place] = added | 1 << place if inclusive else added
+            added |= 1 << place
     return found
