@@ -99,6 +99,7 @@ ACCEPTED = {
     "counts": ("counts", "", ""),
     "rows": ("rows", "", ""),
     "columns": ("rows", "(bid(0), row, where(kept, place, 16))", f"(bid(0), {DOWN}, {COLUMN})"),
+    "a comparison of floats, twice": ("rows", "where(kept, place, 16)", "where(v > 0, place, 16)"),
     "loop": ("loop", "", ""),
 }
 REFUSED = {
@@ -122,6 +123,9 @@ REFUSED = {
     "a bit of the place": ("compact", EXCLUSIVE, f"({EXCLUSIVE} & 14)", "E0404"),
     "less its position": ("compact", EXCLUSIVE, f"{EXCLUSIVE} - arange(16)", "E0404"),
     "counts that may be 0": ("counts", "(count > 0)", "(count >= 0)", "E0404"),
+    "another comparison of floats": ("rows", "where(kept, place, 16)", "where(v >= 0, place, 16)", "E0404"),
+    "another number": ("rows", "where(kept, place, 16)", "where(v > -1, place, 16)", "E0404"),
+    "another tile": ("rows", "where(kept, place, 16)", "where(-v > 0, place, 16)", "E0404"),
     "the wrong axis": ("rows", "1, exclusive=True)", "0, exclusive=True)", "E0404"),
     "a row for all": ("rows", "arange(4)", "(arange(4) // 2)", "E0404"),
 }

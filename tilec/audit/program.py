@@ -13,7 +13,7 @@ from tilec.audit.contract import Contract
 from tilec.audit.intervals import Bounds, bounds_of
 from tilec.audit.running_sums import RunningSum, running_sum
 from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
-from tilec.ir.ops import Binary, Broadcast, Constant, Decreases, For, If, Invariant, MemoryOp, Reshape, Take
+from tilec.ir.ops import Binary, Broadcast, Compare, Constant, Decreases, For, If, Invariant, MemoryOp, Reshape, Take
 
 UNROLLED = 8
 """Maximum trip count of a loop that is evaluated iteration by iteration."""
@@ -52,6 +52,7 @@ class Program:
     unrolled: set[For] = field(default_factory=set[For])
     positive: set[Op] = field(default_factory=set[Op])
     claims: tuple[Invariant, ...] = ()
+    _comparisons: dict[object, Value] = field(default_factory=dict[object, Value])
     _sums: dict[Value, RunningSum | None] = field(default_factory=dict[Value, "RunningSum | None"])
 
     def __post_init__(self) -> None:
@@ -89,6 +90,15 @@ class Program:
     def accesses(self) -> list[MemoryOp]:
         """Every memory access in program order."""
         return [op for op in self.order if isinstance(op, MemoryOp)]
+
+    def first_alike(self, value: Value) -> Value:
+        """The first value of the enclosing block that compares the same floats as this one does: the value itself for all
+        but repeated comparisons."""
+        op = value.owner
+        if not isinstance(op, Compare) or not op.operands[0].tile.dtype.is_float:
+            return value
+        around = tuple((frame.op, frame.region) for frame in self.frames[op])
+        return self._comparisons.setdefault((around, op.kind, *map(_content, op.operands)), value)
 
     def running_sum(self, value: Value) -> RunningSum | None:
         """The tile whose running sums a value has; None if it has none, or if a sum might wrap."""
@@ -228,6 +238,13 @@ class Program:
             loop = self.loops[owner]
             return [loop.initial[index - 1], owner.ops[-1].operands[index - 1]] if index else list(loop.operands[:3])
         return []
+
+
+def _content(value: Value) -> object:
+    """What a tile holds: a repeated number, or a value."""
+    while isinstance(value.owner, Broadcast | Reshape) and not value.owner.operands[0].tile.rank:
+        value = value.owner.operands[0]
+    return (value.owner.value, value.tile.dtype) if isinstance(value.owner, Constant) else value
 
 
 def writes(op: MemoryOp) -> bool:

@@ -67,6 +67,7 @@ class Execution:
 
     def element(self, value: Value, position: Position = ()) -> Term:
         """One element of a tile of integers or bools."""
+        value = self.program.first_alike(value)
         key = (value, tuple(map(smt.identity, position)), self._iterations_of(value))
         if key not in self._known:
             self._known[key] = (self._element(value, position), position)

@@ -47,6 +47,7 @@ from tilec.passes.prover.declared_bits import by_declared
 from tilec.passes.prover.host_terms import HostTerms, compare
 from tilec.passes.prover.prefix_sums import PrefixSums
 from tilec.passes.prover.related_facts import computed_in, related_to
+from tilec.passes.prover.same_comparisons import same_comparisons
 from tilec.passes.prover.source_positions import Positions, partner_positions, source_positions
 from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
@@ -72,6 +73,7 @@ class IndexTerms(HostTerms):
     places: dict[Atom, Positions] = field(default_factory=dict[Atom, Positions])
     _divisions: tuple[Binary, ...] = ()
     _claims: tuple[Invariant, ...] = ()
+    _same: dict[Value, Value] = field(default_factory=dict[Value, Value])
     _with_obligation: frozenset[Op] = frozenset()
     _trial_values: frozenset[Value] = frozenset()
     _declared: dict[Value, Range] | None = None
@@ -84,6 +86,7 @@ class IndexTerms(HostTerms):
         self.symbols = symbol_ranges(self.function)
         self.structure = structure(self.function)
         self.prefix_sums.find(self.function)
+        self._same = same_comparisons(self.function)
         self.deciding = deciding_ops(self.function, self.stored)
         self._with_obligation = frozenset(self.deciding)
         self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
@@ -116,6 +119,7 @@ class IndexTerms(HostTerms):
 
     def condition(self, value: Value, positions: Positions = ()) -> Formula:
         """The element of a bool tile, as a formula."""
+        value = self._same.get(value, value)
         key = (value, positions)
         found = self._conditions.get(key)
         if found is None:
