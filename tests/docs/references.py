@@ -116,6 +116,15 @@ def recurrence(decay: Array, x: Array) -> Array:
     return states
 
 
+def kept(x: Array, starts: Array, out: Array, BLOCK: int) -> Array:
+    made = out.copy()
+    for tile in range(len(starts) - 1):
+        found = x[tile * BLOCK : (tile + 1) * BLOCK]
+        found = found[found > 0][: starts[tile + 1] - starts[tile]]
+        made[starts[tile] : starts[tile] + len(found)] = found
+    return made
+
+
 def largest(x: Array, K: int) -> tuple[Array, Array]:
     order = np.argsort(-wide(x), axis=1, kind="stable")[:, :K]
     return np.take_along_axis(wide(x), order, 1), order

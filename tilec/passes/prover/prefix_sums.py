@@ -208,7 +208,7 @@ def _common(runs: _Runs, axis: int) -> _Runs:
 
 
 def _moved(op: Reshape | Broadcast | Permute | Butterfly, table: Numbers) -> Numbers:
-    """The elements of an operand at their places in the result."""
+    """The elements of an operand at their positions in the result."""
     shape = op.result.tile.shape
     match op:
         case Reshape():
