@@ -15,7 +15,7 @@ LANGUAGE_NAMES = (
     "exp2", "f16", "f32", "bf16", "full", "gather", "grid", "i8", "i16", "i32", "i64", "load", "maximum", "minimum",
     "num_blocks", "requires", "scatter", "sqrt", "store", "u8", "u16", "u32", "unsafe", "values", "where", "zeros",
     "f8e4m3", "f8e5m2", "floor", "ceil", "exp", "log2", "log", "rsqrt", "tanh", "sigmoid", "sin", "cos", "mma",
-    "take", "invariant", "decreases",
+    "take", "invariant", "decreases", "cumsum",
 )  # fmt: skip
 
 

@@ -45,14 +45,15 @@ def _shifted(s: Sketch, value: Ranged) -> tuple[str, int]:
     return (f"({wide.text} - {value.low})" if value.low > 0 else f"({wide.text} + {-value.low})"), value.high - value.low
 
 
-def _read(s: Sketch, text: str, dtype: str, shape: Shape) -> None:
-    """Uses a loaded tile in later values and indices."""
+def _read(s: Sketch, text: str, dtype: str, shape: Shape) -> str:
+    """Uses a loaded tile in later values and indices; its name."""
     name = s.name("v")
     s.line(f"{name} = {text}")
     if s.indent == "    ":
         s.tiles.scope.append(Variable(name, dtype, shape))
     if dtype in BITS:
         s.bounded.data.append((name, dtype, shape))
+    return name
 
 
 def _gather(s: Sketch, width: int) -> None:
@@ -64,8 +65,26 @@ def _gather(s: Sketch, width: int) -> None:
     else:
         tensor, indices = s.tensor("In", dtype, s.rows, _extent(s, high)), f"({s.row}, {index})"
     pad = ", pad=0" if s.r.random() < 0.15 else ""
-    _read(s, f"gather({tensor}, {indices}{pad})", dtype, (width,))
+    tile = _read(s, f"gather({tensor}, {indices}{pad})", dtype, (width,))
     s.parts.append("gather")
+    _compaction(s, width, tile)
+
+
+def _compaction(s: Sketch, width: int, tile: str) -> None:
+    """Some elements of a tile side by side in the block's row, sometimes by the sums of another condition. It draws from a
+    source of its own, so that the rest of the kernel of a number stays what it was."""
+    r = random.Random(f"{width} {tile} {len(s.parameters)} {s.body[-1]}")
+    if width & (width - 1) or r.random() < 0.7:
+        return
+    kept, other = f"({tile} > 0)", r.choice([f"({tile} >= 0)", f"(arange({width}) > 0)", f"({tile} != 0)"])
+    summed, written = (other if r.random() < TOO_TIGHT else kept for _ in range(2))
+    written += r.choice(["", f" & (arange({width}) < {width // 2})"])
+    words = r.choice(["", ", exclusive=True", ", exclusive=True", ", reverse=True"])
+    place = f"cumsum(where({summed}, {r.choice([1, 1, 1, 2])}, 0), 0{words}) + {r.randint(-1, 1)}"
+    name = f"kept{len(s.parameters)}"
+    s.parameters.append(f"{name}: InOut[f32, {s.rows}, {width}]")
+    s.line(f"scatter({name}, ({s.row}, where({written}, {place}, {width})), zeros(({width},), f32), mask=True)")
+    s.parts.append("compaction")
 
 
 def _scatter(s: Sketch, width: int) -> None:

@@ -74,12 +74,11 @@ def extent_facts(index: IndexTerms) -> list[Fact]:
 
 def consistency(formulas: Iterable[Formula]) -> list[Formula]:
     """A loaded element is a function of its index: equal indices, equal values. So is the position from which a sort takes an
-    element; along the sorted axis, it is different for each position. Prefix sums of a row differ by its elements."""
-    loaded = [atom for atom in terms.closure(formulas) if atom.kind is Kind.LOADED]
-    sums = [atom for atom in loaded if atom.is_sum]
-    pairs = [(a, b) for a, b in combinations(loaded, 2) if a.label == b.label and not a.is_sum]
-    found = [_total(atom) for atom in sums]
-    found += [_risen(a, b) for a, b in list(combinations(sums, 2))[:MAX_LOADED_PAIRS] if a.label == b.label]
+    element; along the sorted axis, it is different for each position. Facts about sums are included."""
+    formulas = list(formulas)
+    loaded = [atom for atom in terms.closure(formulas) if atom.kind is Kind.LOADED and not atom.is_sum]
+    pairs = [(a, b) for a, b in combinations(loaded, 2) if a.label == b.label]
+    found = sum_facts(formulas)
     for left, right in pairs[:MAX_LOADED_PAIRS]:
         differs = [terms.ne(a, b) for a, b in zip(left.args, right.args, strict=True)]
         found.append(terms.disjunction((*differs, terms.eq(terms.of(left), terms.of(right)))))
@@ -87,6 +86,19 @@ def consistency(formulas: Iterable[Formula]) -> list[Formula]:
             same = terms.eq(left.args[-1], right.args[-1])
             found.append(terms.disjunction((*differs[:-1], same, terms.ne(terms.of(left), terms.of(right)))))
     return found
+
+
+def sum_facts(formulas: Iterable[Formula]) -> list[Formula]:
+    """Prefix sums in a system lie between those of the least and the largest elements; two of a row differ by its elements."""
+    sums = [atom for atom in terms.closure(formulas) if atom.is_sum]
+    pairs = list(combinations(sums, 2))[:MAX_LOADED_PAIRS]
+    return [*map(_total, sums), *(_risen(a, b) for a, b in pairs if a.label == b.label)]
+
+
+def has_sums_of_one_row(formulas: Iterable[Formula]) -> bool:
+    """Whether two prefix sums in a system are of one row whatever the unknowns are, as in two positions of one tile."""
+    rows = [(atom.label, atom.args[:-4]) for atom in terms.closure(formulas) if atom.is_sum]
+    return len(set(rows)) < len(rows)
 
 
 def _total(atom: Atom) -> Formula:

@@ -38,11 +38,11 @@ LIMITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096, 1 << 16, N
 Assignment = dict[Atom, int]
 
 
-def system(formulas: Iterable[Formula]) -> Formula:
-    """The formulas together with intervals and definitions of all their atoms."""
+def system(formulas: Iterable[Formula], atoms: Callable[[list[Formula]], list[Atom]] = terms.closure) -> Formula:
+    """The formulas together with intervals and definitions of their atoms: of all, or of those that `atoms` gives."""
     given = list(formulas)
     parts = list(given)
-    for atom in terms.closure(given):
+    for atom in atoms(given):
         parts.append(terms.definition(atom))
         parts.append(Formula("ge", terms.of(atom) - atom.low))
         parts.append(Formula("ge", terms.const(atom.high) - terms.of(atom)))
@@ -65,9 +65,10 @@ class Solver:
         """Whether the budget of the search for counterexamples is spent."""
         return self.search_end is not None and self.work.spent > self.search_end
 
-    def empty(self, formulas: Iterable[Formula]) -> bool:
-        """True only if no integers satisfy all formulas; Undecided when the budget is spent."""
-        full = system(formulas)
+    def empty(self, formulas: Iterable[Formula], atoms: Callable[[list[Formula]], list[Atom]] = terms.closure) -> bool:
+        """True only if no integers satisfy all formulas; Undecided when the budget is spent. `atoms` gives those whose
+        definitions are used."""
+        full = system(formulas, atoms)
         if full == terms.FALSE:
             return True
         self.check_size(full)

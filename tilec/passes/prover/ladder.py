@@ -23,7 +23,15 @@ from tilec.ir.types import MAX_DIM
 from tilec.passes.analysis.declared_ranges import declared_ranges, required, sources
 from tilec.passes.analysis.ranges import GRID_LIMITS
 from tilec.passes.prover import terms
-from tilec.passes.prover.declared_facts import Fact, consistency, declaration, extent_facts, stored_facts
+from tilec.passes.prover.declared_facts import (
+    Fact,
+    consistency,
+    declaration,
+    extent_facts,
+    has_sums_of_one_row,
+    stored_facts,
+    sum_facts,
+)
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator
 from tilec.passes.prover.nonlinear import Undecided
@@ -113,6 +121,9 @@ class Ladder:
         return [(fact.text, fact.formula) for fact in self._with_extents(given)] if self._extents else []
 
     def _climb(self, violation: list[Formula]) -> Discharge | Refusal:
+        by_sums = self._by_sums(violation)
+        if by_sums is not None:
+            return by_sums
         base = [*violation, *consistency(violation)]
         base += self.grid_limits(base)
         requires, values = self._relevant(base), stored_facts(self.index, base)
@@ -146,6 +157,18 @@ class Ladder:
                 return Discharge(rung, tuple(dict.fromkeys(fact.text for fact in needed)), tuple(self.solver.texts[-1:]))
         everything = [fact.formula for fact in (*ladder[-1][1], *requires)]
         return Refusal((*base, *dict.fromkeys(everything)), undecided)
+
+    def _by_sums(self, violation: list[Formula]) -> Discharge | None:
+        """A proof from the order of prefix sums alone. What decides the indices of elements has many unknowns, and does not
+        matter to it."""
+        if not has_sums_of_one_row(violation):
+            return None
+        self.solver.texts.clear()
+        try:
+            empty = self.solver.empty([*violation, *sum_facts(violation)], terms.mentioned)
+        except Undecided:
+            return None
+        return Discharge("set", (), tuple(self.solver.texts[-1:])) if empty else None
 
     def _empty(self, base: list[Formula], facts: Sequence[Fact]) -> bool:
         return self.solver.empty([*base, *(fact.formula for fact in facts)])

@@ -331,6 +331,19 @@ def closure(formulas: Iterable[Formula]) -> list[Atom]:
     return sorted(seen, key=_uid)
 
 
+def mentioned(formulas: Iterable[Formula]) -> list[Atom]:
+    """`closure` without what decides the indices of elements and of sums, unless formulas mention it elsewhere."""
+    seen: set[Atom] = set()
+    pending = [poly for formula in formulas for poly in formula.polys()]
+    while pending:
+        for atom in pending.pop().atoms():
+            if atom not in seen:
+                seen.add(atom)
+                pending.extend(atom.args if atom.kind is not Kind.LOADED else ())
+                pending.extend(p for condition, value in atom.cases for p in (*condition.polys(), value))
+    return sorted(seen, key=_uid)
+
+
 def evaluate(poly: Poly, value: Callable[[Atom], int]) -> int:
     """Value of a polynomial, with `value` giving that of each atom."""
     total = 0
