@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 from typing import Final
 
 from tilec.ir.facts.tensor_maps import MAP_ELEMENTS, MAP_SWIZZLES, MAX_BOX, MAX_MAP_RANK
@@ -71,13 +72,15 @@ def problem(tensor: TensorType, stage: SharedType, sub_tiles: int = 1) -> str | 
 
 
 def box_of(tensor: TensorType, stage: SharedType, row_axis: int, sub_tiles: int = 1) -> Box:
-    """The box of each copy into a stage; `row_axis` is counted from the end. The rows of each sub-tile are divided into equal
-    parts of at most `MAX_BOX` rows."""
+    """The box of each copy into a stage; `row_axis` is counted from the end. It has all sub-tiles, which lie one after the
+    other in both; if the rows of one are more than `MAX_BOX`, an equal part of them, and one sub-tile."""
     extents = [1] * tensor.rank
     extents[-1] = stage.width
     rows = stage.shape[0] // sub_tiles
     parts = next(n for n in range(-(-rows // MAX_BOX), rows + 1) if rows % n == 0 and rows // n % ROWS_REPEAT == 0)
     extents[row_axis] = rows // parts
+    if 1 < sub_tiles <= MAX_BOX and parts == 1:
+        extents[row_axis - 1] = sub_tiles
     return Box(tuple(extents), stage.width * stage.dtype.bytes)
 
 
@@ -113,7 +116,7 @@ def copy_stage(
 ) -> None:
     """Issue the copies of the box at coordinates `origin` (i32, outermost axis first) into the stage at shared pointer
     `target`; they complete on the mbarrier `full`. `map_` is the address of the tensor map (i64)."""
-    rows, sub_tile_rows = box.extents[row_axis], stage.shape[0] // sub_tiles
+    rows, sub_tile_rows = prod(box.extents[:-1]), stage.shape[0] // sub_tiles
     for atom in range(stage.swizzle_atoms):
         for first in range(0, stage.shape[0], rows):
             coordinates = list(origin)
