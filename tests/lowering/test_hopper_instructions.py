@@ -44,7 +44,7 @@ SHAPES = {"one copy": (64, 64), "two copies of rows": (512, 64), "two sub-tiles"
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("sub_tiles", [1, 2])
+@pytest.mark.parametrize("sub_tiles", [1, 2, 4])
 def test_the_copies_of_a_stage_load_each_part_from_its_own_coordinates(name: str, sub_tiles: int) -> None:
     """A box begins at a row whose swizzle is none, so `SharedType.offset` of its first element is the address of the copy."""
     rows, columns = SHAPES[name]
@@ -56,7 +56,8 @@ def test_the_copies_of_a_stage_load_each_part_from_its_own_coordinates(name: str
     coordinates = [thread.bind(coordinate) for coordinate in (batch, row, column)]
     pointers = thread.bind(1 << 20, i64), thread.bind(address, SHARED), thread.bind(0, SHARED)
     tma.copy_stage(thread, pointers[0], box, -2, sub_tiles, stage, pointers[1], coordinates, pointers[2])
-    sub_tile_rows, height, width = rows // sub_tiles, box.extents[-2], box.extents[-1]
+    sub_tile_rows, height, width = rows // sub_tiles, box.extents[-3] * box.extents[-2], box.extents[-1]
+    assert box.extents[-3] == (sub_tiles if sub_tiles > tma.FEW and sub_tile_rows <= tma.MAX_BOX else 1)
     expected = {
         (
             address + stage.offset(row_offset, column_offset),

@@ -45,6 +45,10 @@ class Names(Enum):
     PAIR = ("shared::cluster", ".cta_group::2")
 
 
+FEW: Final = 2
+"""Sub-tiles that are a copy each. More are one copy together, since the thread that issues copies takes time for each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """The box of one copy: its extent on each tensor axis, outermost first, and the bytes of a row, which is the swizzle
@@ -73,13 +77,14 @@ def problem(tensor: TensorType, stage: SharedType, sub_tiles: int = 1) -> str | 
 
 def box_of(tensor: TensorType, stage: SharedType, row_axis: int, sub_tiles: int = 1) -> Box:
     """The box of each copy into a stage; `row_axis` is counted from the end. It has all sub-tiles, which lie one after the
-    other in both; if the rows of one are more than `MAX_BOX`, an equal part of them, and one sub-tile."""
+    other in the stage too. If they are no more than `FEW`, or the rows of one more than `MAX_BOX`, it has one sub-tile, or an
+    equal part of its rows."""
     extents = [1] * tensor.rank
     extents[-1] = stage.width
     rows = stage.shape[0] // sub_tiles
     parts = next(n for n in range(-(-rows // MAX_BOX), rows + 1) if rows % n == 0 and rows // n % ROWS_REPEAT == 0)
     extents[row_axis] = rows // parts
-    if 1 < sub_tiles <= MAX_BOX and parts == 1:
+    if FEW < sub_tiles <= MAX_BOX and parts == 1:
         extents[row_axis - 1] = sub_tiles
     return Box(tuple(extents), stage.width * stage.dtype.bytes)
 

@@ -10,6 +10,7 @@ def conv2d_weights_boxes(
     transposed: tl.In[E, O, T],
     x: tl.In[E, D, Y, Z, W, X, tl.Strides[SD, SY, SZ, SW, 1]],
     dweight: tl.Out[tl.f32, P, O, R, S, C],
+    samples: tl.i32,
     height: tl.i32,
     width: tl.i32,
     channels: tl.i32,
@@ -24,13 +25,14 @@ def conv2d_weights_boxes(
     BM: tl.Const,
     BN: tl.Const,
 ):
-    """`dweight[p, o, r, s, c]` is the sum of `dout[b, i, j, o] * pixel(b, i * D + r - padding, j * D + s - padding, c)` over the
-    positions of stripe p: boxes p, p + P and so on; in f32. `transposed` is of `conv2d_slopes`, with `across` boxes along
-    columns and `down` along the axis of which a box has several; `x` is as for `conv2d_boxes`; `height`, `width` and `channels`
-    are R, S and C. A block computes BM x BN weights of a tap."""
+    """`dweight[p, o, r, s, c]` is the sum of `dout[b, i, j, o] * pixel(b, i * D + r - padding, j * D + s - padding, c)` over
+    the positions of stripe p: boxes p, p + P and so on; in f32. `transposed` is of `conv2d_slopes`, with `across` boxes along
+    columns and `down` along the axis of which a box has several; `x` is as for `conv2d_boxes`, of `samples`; `height`, `width`
+    and `channels` are R, S and C. A block computes BM x BN weights of a tap."""
     tl.requires(C % 8 == 0 and X == D * C and (D == 1 or C % BN == 0) and T % (BB * BH * BW) == 0)
     tl.requires(SD % 8 == 0 and SY % 8 == 0 and SZ % 8 == 0 and SW % 8 == 0)
     tl.requires(height == R and width == S and channels == C and across >= 1 and down >= 1)
+    tl.requires(samples == (Z if BB > 1 else Y))
     tl.requires(C <= MOST and O <= MOST and R <= 1024 and S <= 1024 and D >= 1 and D <= 64 and P <= 65535)
     tl.requires(across <= MOST and down <= MOST and T <= 1073741824 and padding >= 0 and padding <= MOST)
     parts = tl.cdiv(C, BN)
