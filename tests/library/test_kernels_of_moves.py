@@ -106,24 +106,14 @@ LONG: dict[str, list[dict[str, float]]] = {
 """For specialisations for rows of several tiles."""
 
 
-def _of_boxes(values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
-    """Dims of a plane that is split, for boxes of several samples or of one."""
-    samples, height, stride = values.pop("B"), values.pop("H") // values["D"], values["D"]
-    width, elements = values["W"] // stride, stride * values["C"]
-    several = constants["BB"] > 1
-    row = width * elements  # of each stride apart: `[B, H, D, W, D * C]` in memory
-    plane = {"SD": row, "SW": elements, "W": width, "X": elements}
-    of_rows, of_samples = stride * row, height * stride * row
-    if several:
-        sides = {"Y": height, "Z": samples, "SY": of_rows, "SZ": of_samples}
-    else:
-        sides = {"Y": samples, "Z": height, "SY": of_samples, "SZ": of_rows}
-    return {**values, **plane, **sides, "samples": samples}
+def _of_boxes(values: dict[str, float]) -> dict[str, float]:
+    """Dims of a plane that is split."""
+    stride = values["D"]
+    return {**values, "H": values["H"] // stride, "W": values["W"] // stride, "X": stride * values["C"]}
 
 
 def _of_convolution(values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
-    sides = {"B": values["B"], "HO": values["rows"], "WO": values["columns"]}
-    return {**_of_boxes(values, constants), **sides}
+    return {**_of_boxes(values), "HO": values["rows"], "WO": values["columns"]}
 
 
 def _boxes(values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
@@ -139,7 +129,7 @@ def _of_slopes(values: dict[str, float], constants: dict[str, Any]) -> dict[str,
 def _of_weights(values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
     boxes = _boxes(values, constants)
     del values["HO"], values["WO"]
-    return {**_of_boxes(values, constants), **boxes, "channels": values["C"]}
+    return {**_of_boxes(values), **boxes, "channels": values["C"]}
 
 
 BOXED: dict[str, Callable[[dict[str, float], dict[str, Any]], dict[str, float]]] = {

@@ -75,7 +75,7 @@ def problem(tensor: TensorType, stage: SharedType, sub_tiles: int = 1) -> str | 
     return None
 
 
-def box_of(tensor: TensorType, stage: SharedType, row_axis: int, sub_tiles: int = 1) -> Box:
+def box_of(tensor: TensorType, stage: SharedType, row_axis: int, sub_tiles: int = 1, gap: int = 1) -> Box:
     """The box of each copy into a stage; `row_axis` is counted from the end. It has all sub-tiles, which lie one after the
     other in the stage too. If they are no more than `FEW`, or the rows of one more than `MAX_BOX`, it has one sub-tile, or an
     equal part of its rows."""
@@ -85,7 +85,7 @@ def box_of(tensor: TensorType, stage: SharedType, row_axis: int, sub_tiles: int 
     parts = next(n for n in range(-(-rows // MAX_BOX), rows + 1) if rows % n == 0 and rows // n % ROWS_REPEAT == 0)
     extents[row_axis] = rows // parts
     if FEW < sub_tiles <= MAX_BOX and parts == 1:
-        extents[row_axis - 1] = sub_tiles
+        extents[row_axis - gap] = sub_tiles
     return Box(tuple(extents), stage.width * stage.dtype.bytes)
 
 
@@ -113,6 +113,7 @@ def copy_stage(
     box: Box,
     row_axis: int,
     sub_tiles: int,
+    gap: int,
     stage: SharedType,
     target: SsaValue,
     origin: list[SsaValue],
@@ -127,7 +128,7 @@ def copy_stage(
             coordinates = list(origin)
             sub_tile, row = divmod(first, sub_tile_rows)
             if sub_tile:
-                coordinates[row_axis - 1] = out.add(coordinates[row_axis - 1], sub_tile)
+                coordinates[row_axis - gap] = out.add(coordinates[row_axis - gap], sub_tile)
             coordinates[row_axis] = out.add(coordinates[row_axis], row) if row else coordinates[row_axis]
             coordinates[-1] = out.add(coordinates[-1], atom * stage.width) if atom else coordinates[-1]
             _copy(out, map_, out.offset(target, atom * stage.atom_bytes + first * box.swizzle), coordinates, full, names)

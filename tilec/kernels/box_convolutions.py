@@ -55,7 +55,7 @@ def _tile(known: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _outputs(known: Mapping[str, Any]) -> dict[str, Any]:
-    return {"B": known["samples"], "HO": known["rows"], "WO": known["columns"]}
+    return {"HO": known["rows"], "WO": known["columns"]}
 
 
 def _small_box(samples: Any) -> Box:
@@ -85,7 +85,7 @@ def _width(channels: Any, stride: Any) -> int:
 
 
 def _weight_tile(known: Mapping[str, Any]) -> dict[str, int]:
-    return {**_small_tile(known["samples"]), "BM": WEIGHTS, "BN": _width(known["channels"], known["D"])}
+    return {**_small_tile(known["B"]), "BM": WEIGHTS, "BN": _width(known["channels"], known["D"])}
 
 
 def _weight_stripes(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,20 +97,14 @@ def _weight_stripes(known: Mapping[str, Any]) -> dict[str, Any]:
     return {"R": known["height"], "S": known["width"], "C": known["channels"], "P": stripes}
 
 
-def _split(planes: Any, stride: int, box: Box) -> Any:
-    """`[D, H, B, W, D * C]` of planes `[B, H, W, C]` for boxes of several samples, else `[D, B, H, W, D * C]`."""
+def _split(planes: Any, stride: int) -> Any:
+    """`[B, H, D, W, D * C]` of planes `[B, H, W, C]`, whose sides are padded to multiples of the stride."""
     samples, height, width, channels = planes.shape
     if stride > 1 and (height % stride or width % stride):
         padded = planes.new_zeros((samples, _padded(height, stride), _padded(width, stride), channels))
         padded[:, :height, :width] = planes
         planes = padded
-    parts = planes.reshape(samples, -(-height // stride), stride, -(-width // stride), stride * channels)
-    return parts.permute(2, 1, 0, 3, 4) if box[0] > 1 else parts.permute(2, 0, 1, 3, 4)
-
-
-def _planes(x: Any, several: bool) -> Any:
-    """`[B, H, D, W, D * C]` of what `_split` returns."""
-    return x.permute(2, 1, 0, 3, 4) if several else x.permute(1, 2, 0, 3, 4)
+    return planes.reshape(samples, -(-height // stride), stride, -(-width // stride), stride * channels)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -130,23 +124,17 @@ def _spread(slopes: Any, stride: int) -> Any:
 
 def _gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
     x, weight, bias = ctx.saved_tensors
-    samples, rows, columns, _, offset = ctx.numbers
-    stride, (outputs, height, width, channels) = x.shape[0], weight.shape
-    several = _box(samples, rows, columns)[0] > 1
-    planes, slopes = _planes(x, several), whole(dout)
+    rows, columns, _, offset = ctx.numbers
+    samples, stride, (outputs, height, width, channels) = x.shape[0], x.shape[2], weight.shape
+    slopes = whole(dout)
     dx = dweight = dbias = None
     if ctx.needs_input_grad[0]:
         turned, nothing = whole(weight.permute(3, 1, 2, 0)), weight.new_zeros((channels,))
-        sides = planes.shape[1] * stride, planes.shape[3] * stride
-        spread = _spread(slopes, stride)
-        parts = _split(spread, 1, _box(samples, *sides))
-        dx = conv2d_boxes()(parts, turned, nothing, samples, *sides, -1, -offset).reshape(planes.shape)
-        dx = dx.permute(2, 1, 0, 3, 4) if several else dx.permute(2, 0, 1, 3, 4)
+        spread = _split(_spread(slopes, stride), 1)
+        dx = conv2d_boxes()(spread, turned, nothing, x.shape[1] * stride, x.shape[3] * stride, -1, -offset).reshape(x.shape)
     if ctx.needs_input_grad[1]:
-        small = planes.permute(2, 1, 0, 3, 4) if _small_box(samples)[0] > 1 else planes.permute(2, 0, 1, 3, 4)
         across, down, _ = _boxes(samples, rows, columns)
-        transposed = _slopes()(slopes)
-        partial = _weights()(transposed, small, samples, height, width, channels, across, down, -offset)
+        partial = _weights()(_slopes()(slopes), x, height, width, channels, across, down, -offset)
         dweight = summed(partial, weight)
     if ctx.needs_input_grad[2]:
         dbias = summed(column_sums()(slopes.reshape(-1, outputs)), bias)
@@ -188,6 +176,4 @@ def serves(x: Any, weight: Any, stride: int) -> bool:
 
 def convolved(planes: Any, filters: Any, bias: Any, rows: Any, columns: Any, stride: int, padding: int) -> Any:
     """`[B, rows, columns, O]` of planes `[B, H, W, C]` and filters `[O, R, S, C]`, both without gaps."""
-    samples = planes.shape[0]
-    parts = _split(planes, stride, _box(samples, rows, columns))
-    return conv2d_boxes()(parts, filters, bias, samples, rows, columns, 1, -padding)
+    return conv2d_boxes()(_split(planes, stride), filters, bias, rows, columns, 1, -padding)

@@ -1,17 +1,16 @@
 """Convolutions of planes as products of boxes of pixels, each of which is one copy by TMA."""
 
-from conv_parts import HO, MOST, SD, SW, SY, SZ, WO, B, C, D, E, O, R, S, W, X, Y, Z, shift, within
+from conv_parts import HO, MOST, WO, B, C, D, E, H, O, R, S, W, X, shift, within
 
 import tilec as tl
 
 
 @tl.kernel
 def conv2d_boxes(
-    x: tl.In[E, D, Y, Z, W, X, tl.Strides[SD, SY, SZ, SW, 1]],
+    x: tl.In[E, B, H, D, W, X],
     weight: tl.In[E, O, R, S, C],
     bias: tl.In[E, O],
     out: tl.Out[E, B, HO, WO, O],
-    samples: tl.i32,
     rows: tl.i32,
     columns: tl.i32,
     direction: tl.i32,
@@ -28,12 +27,11 @@ def conv2d_boxes(
     channels, with w so of j and s; in f32, rounded once. Pixels that there are none of are 0.
 
     The rows and columns of a plane are split by D, so that positions side by side take pixels side by side:
-    `x[d, y, z, w, e * C + c]` is channel c of pixel `(b, h * D + d, w * D + e)`, with y and z for h and b, or for b and h if
-    blocks have one sample (BB is 1). A block computes BB x BH x BW positions of BN channels; BB or BH is 1."""
-    tl.requires(C % 8 == 0 and O % 8 == 0 and X == D * C and (D == 1 or C % BK == 0))
-    tl.requires(SD % 8 == 0 and SY % 8 == 0 and SZ % 8 == 0 and SW % 8 == 0)
+    `x[b, h, d, w, e * C + c]` is channel c of pixel `(b, h * D + d, w * D + e)`. A block computes BB x BH x BW positions of BN
+    channels; BB or BH is 1."""
+    tl.requires(C % 8 == 0 and O % 8 == 0 and X % 8 == 0 and X == D * C and (D == 1 or C % BK == 0))
     tl.requires(B <= MOST and C <= MOST and O <= MOST and R <= 1024 and S <= 1024 and D >= 1 and D <= 64)
-    tl.requires(HO <= MOST and WO <= MOST and samples == B and rows == HO and columns == WO)
+    tl.requires(HO <= MOST and WO <= MOST and H <= MOST and rows == HO and columns == WO)
     tl.requires(direction >= -1 and direction <= 1 and offset >= -MOST and offset <= MOST)
     across, down, parts = tl.cdiv(WO, BW), tl.cdiv(HO, BH), tl.cdiv(O, BN)
     tl.requires(parts * across * down * tl.cdiv(B, BB) <= 2147483647)
@@ -49,10 +47,8 @@ def conv2d_boxes(
         r, s = within(tap // S, 1024), within(tap % S, 1024)
         h, d = shift(r * direction + offset, D)
         w, e = shift(s * direction + offset, D)
-        y = b if BB == 1 else i + h
-        z = i * BH + h if BB == 1 else b * BB
-        at = (d, y, z, within(j, MOST) * BW + w, e * C + c * BK)
-        box = tl.load(x, offset=at, shape=(1, 1, BB * BH, BW, BK), pad=0)
+        at = (b * BB, i * BH + h, d, within(j, MOST) * BW + w, e * C + c * BK)
+        box = tl.load(x, offset=at, shape=(BB, BH, 1, BW, BK), pad=0)
         taps = tl.load(weight, (n, r, s, c), shape=(BN, 1, 1, BK), pad=0)
         acc = tl.mma(box.reshape((BB * BH * BW, BK)), taps.reshape((BN, BK)).T, acc)
     total = acc + tl.load(bias, n, shape=BN, pad=0).astype(tl.f32)[None, :]

@@ -1,6 +1,6 @@
 """Gradient of the weights of a convolution of planes as products of boxes of pixels, for each stripe of boxes."""
 
-from conv_parts import MOST, SD, SW, SY, SZ, C, D, E, O, P, R, S, T, W, X, Y, Z, shift, within
+from conv_parts import MOST, B, C, D, E, H, O, P, R, S, T, W, X, shift, within
 
 import tilec as tl
 
@@ -8,9 +8,8 @@ import tilec as tl
 @tl.kernel
 def conv2d_weights_boxes(
     transposed: tl.In[E, O, T],
-    x: tl.In[E, D, Y, Z, W, X, tl.Strides[SD, SY, SZ, SW, 1]],
+    x: tl.In[E, B, H, D, W, X],
     dweight: tl.Out[tl.f32, P, O, R, S, C],
-    samples: tl.i32,
     height: tl.i32,
     width: tl.i32,
     channels: tl.i32,
@@ -27,12 +26,10 @@ def conv2d_weights_boxes(
 ):
     """`dweight[p, o, r, s, c]` is the sum of `dout[b, i, j, o] * pixel(b, i * D + r - padding, j * D + s - padding, c)` over
     the positions of stripe p: boxes p, p + P and so on; in f32. `transposed` is of `conv2d_slopes`, with `across` boxes along
-    columns and `down` along the axis of which a box has several; `x` is as for `conv2d_boxes`, of `samples`; `height`, `width`
-    and `channels` are R, S and C. A block computes BM x BN weights of a tap."""
-    tl.requires(C % 8 == 0 and X == D * C and (D == 1 or C % BN == 0) and T % (BB * BH * BW) == 0)
-    tl.requires(SD % 8 == 0 and SY % 8 == 0 and SZ % 8 == 0 and SW % 8 == 0)
+    columns and `down` along the axis of which a box has several; `x` is as for `conv2d_boxes`; `height`, `width` and
+    `channels` are R, S and C. A block computes BM x BN weights of a tap."""
+    tl.requires(C % 8 == 0 and X % 8 == 0 and X == D * C and (D == 1 or C % BN == 0) and T % (BB * BH * BW) == 0)
     tl.requires(height == R and width == S and channels == C and across >= 1 and down >= 1)
-    tl.requires(samples == (Z if BB > 1 else Y))
     tl.requires(C <= MOST and O <= MOST and R <= 1024 and S <= 1024 and D >= 1 and D <= 64 and P <= 65535)
     tl.requires(across <= MOST and down <= MOST and T <= 1073741824 and padding >= 0 and padding <= MOST)
     parts = tl.cdiv(C, BN)
@@ -46,7 +43,7 @@ def conv2d_weights_boxes(
     for k in range(p, tl.cdiv(T, BB * BH * BW), P):
         j, t = k % across, k // across
         z, y = t % down * (BB * BH), t // down
-        at = (d, y if BB == 1 else y + h, z + h if BB == 1 else z, j * BW + w, channel)
-        box = tl.load(x, offset=at, shape=(1, 1, BB * BH, BW, BN), pad=0).reshape((BB * BH * BW, BN))
+        at = (y if BB == 1 else z, (z if BB == 1 else y) + h, d, j * BW + w, channel)
+        box = tl.load(x, offset=at, shape=(BB, BH, 1, BW, BN), pad=0).reshape((BB * BH * BW, BN))
         acc = tl.mma(tl.load(transposed, (m, k), shape=(BM, BB * BH * BW), pad=0), box, acc)
     tl.store(dweight, (p, m, r, s, n), acc.reshape((1, BM, 1, 1, BN)), mask=True)

@@ -58,30 +58,6 @@ class X(tl.Dim):
     """channels of D adjacent pixels"""
 
 
-class Y(tl.Dim):
-    """rows of a plane, or samples, each by itself in a box"""
-
-
-class Z(tl.Dim):
-    """samples, or rows of a plane, several to a box"""
-
-
-class SD(tl.Dim):
-    """elements from one phase of rows to the next"""
-
-
-class SY(tl.Dim):
-    """elements from one `Y` to the next"""
-
-
-class SZ(tl.Dim):
-    """elements from one `Z` to the next"""
-
-
-class SW(tl.Dim):
-    """elements from one column to the next"""
-
-
 class T(tl.Dim):
     """positions of the boxes of a result"""
 

@@ -51,15 +51,14 @@ def conv2d_weights(
     return found
 
 
-def _unsplit(x: Float, several: bool) -> Float:
-    """The planes `[B, H, W, C]` that a stride D split into `[D, H, B, W, D * C]`, or `[D, B, H, W, D * C]` without `several`."""
-    parts = x.transpose((2, 1, 0, 3, 4) if several else (1, 2, 0, 3, 4))
-    samples, height, stride, width, channels = parts.shape
-    return parts.reshape(samples, height * stride, width * stride, channels // stride)
+def _unsplit(x: Float) -> Float:
+    """The planes `[B, H, W, C]` that are split into `[B, H, D, W, D * C]`."""
+    samples, height, stride, width, channels = x.shape
+    return x.reshape(samples, height * stride, width * stride, channels // stride)
 
 
 def conv2d_boxes(x: Array, weight: Array, bias: Array, rows: int, columns: int, direction: int, offset: int, BB: int) -> Float:
-    planes, stride = _unsplit(x.astype(np.float64), BB > 1), len(x)
+    planes, stride = _unsplit(x.astype(np.float64)), x.shape[2]
     count = len(planes) * rows * columns
     found = conv2d(planes, weight, bias, rows, columns, stride, 1, direction, offset, count)
     return found.reshape(len(planes), rows, columns, len(weight))
@@ -86,7 +85,7 @@ def conv2d_weights_boxes(
     BH: int,
     BW: int,
 ) -> Float:
-    planes, many, stride = _unsplit(x.astype(np.float64), BB > 1), BB * BH, len(x)
+    planes, many, stride = _unsplit(x.astype(np.float64)), BB * BH, x.shape[2]
     single = transposed.shape[1] // (across * down * many * BW)
     parts = transposed.astype(np.float64).reshape(-1, single, down, across, many, BW)
     slopes = parts.transpose(1, 2, 4, 3, 5, 0).reshape(single, down * many, across * BW, -1)
