@@ -89,8 +89,9 @@ def conv2d_weights_boxes(
     single = transposed.shape[1] // (across * down * many * BW)
     parts = transposed.astype(np.float64).reshape(-1, single, down, across, many, BW)
     slopes = parts.transpose(1, 2, 4, 3, 5, 0).reshape(single, down * many, across * BW, -1)
-    numbers = np.arange(single * down * across).reshape(single, down, 1, across, 1, 1)
-    owners = np.broadcast_to(numbers % P, (single, down, many, across, BW, 1)).reshape(single, down * many, across * BW, 1)
+    numbers: NDArray[np.int64] = np.arange(single * down * across, dtype=np.int64).reshape(single, down, 1, across, 1, 1)
+    spread: NDArray[np.int64] = np.broadcast_to(numbers % P, (single, down, many, across, BW, 1))
+    owners: NDArray[np.int64] = spread.reshape(single, down * many, across * BW, 1)
     if BB > 1:
         slopes, owners = slopes.transpose(1, 0, 2, 3), owners.transpose(1, 0, 2, 3)
     samples, rows, columns = len(planes), slopes.shape[1], slopes.shape[2]
