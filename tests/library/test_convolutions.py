@@ -50,22 +50,63 @@ def test_convolutions_and_their_gradients(
         dout = _integers(count * rows * columns, outputs, seed=2)
         dx, dweight, dbias, *rest = library.gradient("conv2d", inputs, library.ops["conv2d"](*inputs), dout)
         assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)
-    wide, exact = x.astype(np.float64), filters.astype(np.float64)
-    expected = _convolved(wide, exact, stride, padding)
+    expected = _convolved(x.astype(np.float64), filters.astype(np.float64), stride, padding)
     np.testing.assert_allclose(without, expected, rtol=1e-3)
     np.testing.assert_allclose(out, expected + bias.astype(np.float64)[:, None, None], rtol=1e-3)
-    slopes = dout.astype(np.float64).reshape(count, rows, columns, outputs)
+    _check_gradients(x, filters, stride, padding, dout.reshape(count, rows, columns, outputs), (dx, dweight, dbias))
+    assert rest == [None] * 6 and {one.dtype for one in (out, dx, dweight, dbias)} == {x.dtype}
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sampled_from([1, 3, 8, 17, 32]), st.sampled_from([8, 64, 72, 128]), st.sampled_from([8, 72]), st.integers(1, 6),
+    st.integers(1, 9), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2), st.booleans(),
+)  # fmt: skip
+def test_convolutions_by_boxes_and_their_gradients(
+    count: int, channels: int, outputs: int, height: int, width: int, r: int, s: int, stride: int, padding: int, last: bool
+) -> None:
+    """Boxes of rows or of samples, padding, and planes that a stride splits, also where it does not divide their sides."""
+    assume(height + 2 * padding >= r and width + 2 * padding >= s and (stride == 1 or channels % 64 == 0))
+    x, filters, bias = _integers(count, channels, height, width), _integers(outputs, channels, r, s, seed=1), _integers(outputs)
+    if last:
+        x = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).view(Array).transpose(0, 3, 1, 2)
+    with interpreted() as library:
+        op = library.ops["conv2d_boxes"]
+        out = library.module.conv2d(x, filters, bias, stride, padding)
+        assert [call.kernel for call in library.calls] == ["conv2d_boxes"]
+        rows, columns = out.shape[2:]
+        dout = _integers(count, rows, columns, outputs, seed=2)
+        sides = -(-height // stride), stride, -(-width // stride), stride
+        padded = tensor(np.zeros((count, sides[0] * stride, sides[2] * stride, channels)), np.float16)
+        padded[:, :height, :width] = x.transpose(0, 2, 3, 1)
+        parts = padded.reshape(count, *sides[:3], stride * channels)
+        taps = filters.permute(0, 2, 3, 1).contiguous()
+        inputs = (parts, taps, bias, rows, columns, 1, -padding)
+        dx, dweight, dbias, *rest = library.gradient("conv2d_boxes", inputs, op(*inputs), dout)
+        assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)
+    expected = _convolved(x.astype(np.float64), filters.astype(np.float64), stride, padding)
+    np.testing.assert_allclose(out, expected + bias.astype(np.float64)[:, None, None], rtol=1e-3)
+    assert dx.shape == parts.shape
+    whole = dx.reshape(padded.shape)[:, :height, :width]
+    _check_gradients(x, filters, stride, padding, dout, (whole, dweight, dbias))
+    assert rest == [None] * 4 and {one.dtype for one in (out, dx, dweight, dbias)} == {x.dtype}
+
+
+def _check_gradients(x: Any, filters: Any, stride: int, padding: int, dout: Any, found: tuple[Any, Any, Any]) -> None:
+    """Gradients of planes `[B, H, W, C]`, filters `[O, R, S, C]` and a bias, of slopes `[B, rows, columns, O]`."""
+    (count, channels, height, width), (r, s) = x.shape, filters.shape[2:]
+    wide, exact, slopes = (one.astype(np.float64) for one in (x, filters, dout))
+    dx, dweight, dbias = found
     windows = _windows(wide, exact, stride, padding)
     np.testing.assert_allclose(dweight, np.einsum("bijo,bcijrs->orsc", slopes, windows), rtol=1e-3)
     np.testing.assert_allclose(dbias, slopes.sum(axis=(0, 1, 2)), rtol=1e-3)
     back = np.zeros((count, channels, height + 2 * padding, width + 2 * padding))
-    for i in range(rows):
-        for j in range(columns):
+    for i in range(slopes.shape[1]):
+        for j in range(slopes.shape[2]):
             window = back[:, :, i * stride : i * stride + r, j * stride : j * stride + s]
             window += np.einsum("bo,ocrs->bcrs", slopes[:, i, j], exact)
     inner = back[:, :, padding : padding + height, padding : padding + width]
     np.testing.assert_allclose(dx, inner.transpose(0, 2, 3, 1), rtol=1e-3)
-    assert rest == [None] * 6 and {one.dtype for one in (out, dx, dweight, dbias)} == {x.dtype}
 
 
 def test_references_of_gradients_are_slopes() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,12 @@ def _turn(down: int, up: int, direction: int, offset: int) -> dict[str, float]:
     return {"down": down, "up": up, "direction": direction, "offset": offset}
 
 
+def _boxed(direction: int, offset: int) -> dict[str, float]:
+    """The same of a convolution by boxes."""
+    return {"direction": direction, "offset": offset}
+
+
+TAPS: dict[str, float] = {"R": 3, "S": 2, "height": 3, "width": 2, "padding": 1}
 FILTER: dict[str, float] = {"rows": 4, "columns": 5, "stride": 2, "padding": 1, "height": 3, "width": 2}
 ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "sort": [{"T": 3, "N": 101, "descending": 1}, {"T": 9, "N": 128, "descending": 0}],
@@ -80,6 +87,15 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
         {"B": 2, "H": 7, "W": 9, "C": 37, "O": 67, "R": 3, "S": 2, "Q": 40, "P": 2, **FILTER},
         {"B": 1, "H": 7, "W": 9, "C": 64, "O": 64, "R": 3, "S": 2, "Q": 20, "P": 1, **FILTER},
     ],
+    "conv2d_boxes": [
+        {"D": 1, "B": 3, "H": 7, "W": 9, "C": 72, "O": 72, "R": 3, "S": 2, "rows": 7, "columns": 10, **_boxed(-1, 1)},
+        {"D": 2, "B": 4, "H": 8, "W": 10, "C": 64, "O": 64, "R": 3, "S": 3, "rows": 4, "columns": 5, **_boxed(1, -1)},
+    ],
+    "conv2d_slopes": [{"B": 3, "HO": 5, "WO": 9, "O": 72}, {"B": 8, "HO": 8, "WO": 8, "O": 64}],
+    "conv2d_weights_boxes": [
+        {"D": 1, "B": 3, "H": 7, "W": 9, "HO": 7, "WO": 9, "C": 72, "O": 72, "P": 2, **TAPS},
+        {"D": 2, "B": 8, "H": 8, "W": 10, "HO": 4, "WO": 5, "C": 256, "O": 128, "P": 1, **TAPS},
+    ],
     "column_sums": [{"T": 201, "N": 67, "P": 3}, {"T": 128, "N": 64, "P": 4}],
     "put_columns": [{"T": 3, "N": 1101, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
 }
@@ -88,6 +104,37 @@ LONG: dict[str, list[dict[str, float]]] = {
     "topk": [{"T": 2, "N": 6145, "parts": 2, "k": 33}, {"T": 1, "N": 4096, "parts": 1, "k": 64}],
 }
 """For specialisations for rows of several tiles."""
+
+
+def _of_boxes(values: dict[str, float]) -> dict[str, float]:
+    """Dims of a plane that is split."""
+    stride = values["D"]
+    return {**values, "H": values["H"] // stride, "W": values["W"] // stride, "X": stride * values["C"]}
+
+
+def _of_convolution(values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
+    return {**_of_boxes(values), "HO": values["rows"], "WO": values["columns"]}
+
+
+def _boxes(values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
+    many, single = ("B", "HO") if constants["BB"] > 1 else ("HO", "B")
+    across, down = -(-values["WO"] // 8), -(-values[many] // 8)
+    return {"across": across, "down": down, "T": across * down * values[single] * 64}
+
+
+def _of_slopes(values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
+    return {**values, "T": _boxes(values, constants)["T"]}
+
+
+def _of_weights(values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
+    boxes = _boxes(values, constants)
+    del values["HO"], values["WO"]
+    return {**_of_boxes(values), **boxes, "channels": values["C"]}
+
+
+BOXED: dict[str, Callable[[dict[str, float], dict[str, Any]], dict[str, float]]] = {
+    "conv2d_boxes": _of_convolution, "conv2d_slopes": _of_slopes, "conv2d_weights_boxes": _of_weights,
+}  # fmt: skip
 NEAR_THE_LIMIT = ("selective_scan_backward",)
 WIDE = 8
 """The `MULTIPLE` of rows that begin at whole vectors."""
@@ -108,6 +155,9 @@ def _sizes(kernel: str, constants: dict[str, Any]) -> list[dict[str, float]]:
         if constants.get("MULTIPLE") == WIDE:
             rows = "CO" if "C" in values else next(name for name in "HDN" if name in values)
             more |= {name: values[name] // WIDE * WIDE for name in rows}
+        if kernel in BOXED:
+            found.append(BOXED[kernel](dict(values), constants))
+            continue
         found.append({**values, **more, **({"reverse": constants["REVERSE"]} if "REVERSE" in constants else {})})
     return found
 

@@ -44,25 +44,26 @@ SHAPES = {"one copy": (64, 64), "two copies of rows": (512, 64), "two sub-tiles"
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("sub_tiles", [1, 2])
-def test_the_copies_of_a_stage_load_each_part_from_its_own_coordinates(name: str, sub_tiles: int) -> None:
+@pytest.mark.parametrize(("sub_tiles", "gap"), [(1, 1), (2, 1), (2, 2), (4, 1), (4, 2)])
+def test_the_copies_of_a_stage_load_each_part_from_its_own_coordinates(name: str, sub_tiles: int, gap: int) -> None:
     """A box begins at a row whose swizzle is none, so `SharedType.offset` of its first element is the address of the copy."""
     rows, columns = SHAPES[name]
     stage = SharedType(bf16, (rows, columns), 2, tma.swizzle_atoms_of(columns, 2))
-    tensor = TensorType(bf16, (sym("B"), sym("M"), sym("K")))
+    tensor = TensorType(bf16, tuple(map(sym, ["B", "H", "M", "K"])))
     assert tma.problem(tensor, stage, sub_tiles) is None
-    box = tma.box_of(tensor, stage, -2, sub_tiles)
-    thread, batch, row, column, address = Copies(), 3, 24, 72, 4096
-    coordinates = [thread.bind(coordinate) for coordinate in (batch, row, column)]
+    box = tma.box_of(tensor, stage, -2, sub_tiles, gap)
+    thread, start, address = Copies(), [3, 5, 24, 72], 4096
+    coordinates = [thread.bind(coordinate) for coordinate in start]
     pointers = thread.bind(1 << 20, i64), thread.bind(address, SHARED), thread.bind(0, SHARED)
-    tma.copy_stage(thread, pointers[0], box, -2, sub_tiles, stage, pointers[1], coordinates, pointers[2])
-    sub_tile_rows, height, width = rows // sub_tiles, box.extents[-2], box.extents[-1]
-    expected = {
-        (
-            address + stage.offset(row_offset, column_offset),
-            (batch + row_offset // sub_tile_rows, row + row_offset % sub_tile_rows, column + column_offset),
-        )
-        for row_offset in range(0, rows, height)
-        for column_offset in range(0, columns, width)
-    }
+    tma.copy_stage(thread, pointers[0], box, -2, sub_tiles, gap, stage, pointers[1], coordinates, pointers[2])
+    sub_tile_rows, width = rows // sub_tiles, box.extents[-1]
+    together = sub_tiles if sub_tiles > tma.FEW and sub_tile_rows <= tma.MAX_BOX else 1
+    assert [box.extents[-2 - gap], box.extents[-5 + gap]] == [together, 1]
+    expected: set[tuple[int, tuple[int, ...]]] = set()
+    for row in range(0, rows, together * box.extents[-2]):
+        for column in range(0, columns, width):
+            moved = [0, 0, row % sub_tile_rows, column]
+            moved[2 - gap] = row // sub_tile_rows
+            place = tuple(first + distance for first, distance in zip(start, moved, strict=True))
+            expected.add((address + stage.offset(row, column), place))
     assert set(thread.boxes) == expected and len(thread.boxes) == len(expected)

@@ -81,22 +81,24 @@ ROWS = """def joined(a: In[bf16, {shape}], b: In[bf16, 64, 256], out: Out[f32, 1
 
 
 @pytest.mark.parametrize(
-    ("shape", "box"),
+    ("shape", "box", "gap"),
     [
-        ("2, 64, 256", "2, 64, 64"),
-        ("1, 2, 64, 256", "1, 2, 64, 64"),  # the rows lie on axes 1 and 2
-        ("1, 1, 2, 64, 256", "1, 1, 2, 64, 64"),
+        ("2, 64, 256", "2, 64, 64", 1),
+        ("1, 2, 64, 256", "1, 2, 64, 64", 1),  # the rows lie on axes 1 and 2
+        ("1, 1, 2, 64, 256", "1, 1, 2, 64, 64", 1),
+        ("2, 1, 64, 256", "2, 1, 64, 64", 2),
+        ("2, 1, 1, 64, 256", "2, 1, 1, 64, 64", 3),
     ],
 )
-def test_rows_on_two_adjacent_axes_are_copied_wherever_these_axes_are(written: Written, shape: str, box: str) -> None:
+def test_rows_on_two_axes_are_copied_wherever_these_axes_are(written: Written, shape: str, box: str, gap: int) -> None:
     offsets = ", ".join("0" for _ in shape.split(", ")[1:])
     prepared = prepare(written(ROWS.format(shape=shape, box=box, offsets=offsets)), SM_90A, Overrides(copy="cp_async"))
-    copied = {(op.row_axis, op.sub_tiles) for op in prepared.body.walk() if isinstance(op, AsyncCopy)}
-    assert copied == {(-2, 1), (-2, 2)}
+    copied = {(op.row_axis, op.sub_tiles, op.gap) for op in prepared.body.walk() if isinstance(op, AsyncCopy)}
+    assert copied == {(-2, 1, 1), (-2, 2, gap)}
 
 
-def test_rows_on_axes_that_are_not_adjacent_are_not_joined(written: Written) -> None:
-    text = ROWS.format(shape="2, 1, 64, 256", box="2, 1, 64, 64", offsets="0, 0, 0")
+def test_rows_on_three_axes_are_not_joined(written: Written) -> None:
+    text = ROWS.format(shape="2, 2, 32, 256", box="2, 2, 32, 64", offsets="0, 0, 0")
     (candidate,) = candidates(written(text), FOUR_WARPS)
     assert [(product.left, product.right is not None) for product in candidate.products] == [(None, True)]
 

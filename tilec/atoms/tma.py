@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 from typing import Final
 
 from tilec.ir.facts.tensor_maps import MAP_ELEMENTS, MAP_SWIZZLES, MAX_BOX, MAX_MAP_RANK
@@ -44,6 +45,10 @@ class Names(Enum):
     PAIR = ("shared::cluster", ".cta_group::2")
 
 
+FEW: Final = 2
+"""Sub-tiles that are a copy each. More are one copy together, since the thread that issues copies takes time for each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """The box of one copy: its extent on each tensor axis, outermost first, and the bytes of a row, which is the swizzle
@@ -70,14 +75,17 @@ def problem(tensor: TensorType, stage: SharedType, sub_tiles: int = 1) -> str | 
     return None
 
 
-def box_of(tensor: TensorType, stage: SharedType, row_axis: int, sub_tiles: int = 1) -> Box:
-    """The box of each copy into a stage; `row_axis` is counted from the end. The rows of each sub-tile are divided into equal
-    parts of at most `MAX_BOX` rows."""
+def box_of(tensor: TensorType, stage: SharedType, row_axis: int, sub_tiles: int = 1, gap: int = 1) -> Box:
+    """The box of each copy into a stage; `row_axis` is counted from the end. It has all sub-tiles, which lie one after the
+    other in the stage too. If they are no more than `FEW`, or the rows of one more than `MAX_BOX`, it has one sub-tile, or an
+    equal part of its rows."""
     extents = [1] * tensor.rank
     extents[-1] = stage.width
     rows = stage.shape[0] // sub_tiles
     parts = next(n for n in range(-(-rows // MAX_BOX), rows + 1) if rows % n == 0 and rows // n % ROWS_REPEAT == 0)
     extents[row_axis] = rows // parts
+    if FEW < sub_tiles <= MAX_BOX and parts == 1:
+        extents[row_axis - gap] = sub_tiles
     return Box(tuple(extents), stage.width * stage.dtype.bytes)
 
 
@@ -105,6 +113,7 @@ def copy_stage(
     box: Box,
     row_axis: int,
     sub_tiles: int,
+    gap: int,
     stage: SharedType,
     target: SsaValue,
     origin: list[SsaValue],
@@ -113,13 +122,13 @@ def copy_stage(
 ) -> None:
     """Issue the copies of the box at coordinates `origin` (i32, outermost axis first) into the stage at shared pointer
     `target`; they complete on the mbarrier `full`. `map_` is the address of the tensor map (i64)."""
-    rows, sub_tile_rows = box.extents[row_axis], stage.shape[0] // sub_tiles
+    rows, sub_tile_rows = prod(box.extents[:-1]), stage.shape[0] // sub_tiles
     for atom in range(stage.swizzle_atoms):
         for first in range(0, stage.shape[0], rows):
             coordinates = list(origin)
             sub_tile, row = divmod(first, sub_tile_rows)
             if sub_tile:
-                coordinates[row_axis - 1] = out.add(coordinates[row_axis - 1], sub_tile)
+                coordinates[row_axis - gap] = out.add(coordinates[row_axis - gap], sub_tile)
             coordinates[row_axis] = out.add(coordinates[row_axis], row) if row else coordinates[row_axis]
             coordinates[-1] = out.add(coordinates[-1], atom * stage.width) if atom else coordinates[-1]
             _copy(out, map_, out.offset(target, atom * stage.atom_bytes + first * box.swizzle), coordinates, full, names)

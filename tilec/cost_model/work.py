@@ -246,7 +246,7 @@ class _Walker:
                 shape = [1] * len(op.offsets)
                 shape[-1], shape[op.row_axis] = op.buffer.shared.shape[1], op.buffer.shared.shape[0] // op.sub_tiles
                 if op.sub_tiles > 1:
-                    shape[op.row_axis - 1] = op.sub_tiles
+                    shape[op.sub_axis] = op.sub_tiles
                 self._moved(op.source, op.offsets, shape, scalars, count, written=False)
             case Load():
                 self._moved(op.source, op.places, list(op.tile.tile.shape), scalars, count, written=False)

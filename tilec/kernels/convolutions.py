@@ -1,4 +1,4 @@
-"""Convolutions of planes, with gradients, as products of pixels that are gathered where they are needed.
+"""Convolutions of planes, with gradients, as products of boxes of pixels, or else of pixels that are gathered one by one.
 
 Channels are the last axis of what kernels read, as in PyTorch's `channels_last`. The gradient with respect to the planes is the
 same kernel with the weights transposed.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tilec.kernels.box_convolutions import column_sums, convolved, serves, stripes
 from tilec.kernels.norms import summed
 from tilec.kernels.ops import library_op, multiple
 from tilec.kernels.pools import MOST, side
@@ -19,10 +20,6 @@ POSITIONS: Final = 1 << 30
 """Those of a result, of all samples."""
 WEIGHTS: Final = {"BM": 64, "BN": 64, "BK": 32}
 """The output and input channels of a block that sums gradients of weights, and the positions that it takes at a time."""
-SUMS: Final = {"ROWS": 64, "BLOCK": 64}
-"""Positions and channels of a block that sums gradients of a bias."""
-BLOCKS: Final = 264
-"""Two for each multiprocessor of an H100 or H200: positions are divided into stripes until so many blocks have work."""
 
 
 def _multiple(known: Mapping[str, Any]) -> int:
@@ -37,27 +34,14 @@ def _weight_tile(known: Mapping[str, Any]) -> dict[str, int]:
     return {**WEIGHTS, "MULTIPLE": _multiple(known)}
 
 
-def _sum_tile(known: Mapping[str, Any]) -> dict[str, int]:
-    return {**SUMS, "MULTIPLE": multiple(known["N"])}
-
-
 def _positions(known: Mapping[str, Any]) -> dict[str, Any]:
     return {"Q": known["B"] * known["rows"] * known["columns"]}
-
-
-def _stripes(tiles: Any, blocks: Any) -> Any:
-    """As many as there are tiles, and no more than keep all multiprocessors busy."""
-    return max(1, min(tiles, BLOCKS // blocks))
 
 
 def _weight_stripes(known: Mapping[str, Any]) -> dict[str, Any]:
     taps = known["height"] * known["width"]
     blocks = -(-known["O"] // WEIGHTS["BM"]) * -(-known["C"] // WEIGHTS["BN"]) * taps
-    return {"R": known["height"], "S": known["width"], "P": _stripes(-(-known["Q"] // WEIGHTS["BK"]), blocks)}
-
-
-def _sum_stripes(known: Mapping[str, Any]) -> dict[str, Any]:
-    return {"P": _stripes(-(-known["T"] // SUMS["ROWS"]), -(-known["N"] // SUMS["BLOCK"]))}
+    return {"R": known["height"], "S": known["width"], "P": stripes(-(-known["Q"] // WEIGHTS["BK"]), blocks)}
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -74,13 +58,12 @@ def _gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
     nothing, turned = weight.new_zeros((channels,)), whole(weight.permute(3, 1, 2, 0))
     dx = _conv2d()(planes, turned, nothing, height, width, 1, stride, -1, -offset).reshape(x.shape)
     partial = _conv2d_weights()(slopes, x, rows, columns, stride, -offset, weight.shape[1], weight.shape[2])
-    dbias = summed(_column_sums()(slopes), bias)
+    dbias = summed(column_sums()(slopes), bias)
     return dx, summed(partial, weight), dbias, *(None for _ in ctx.numbers)
 
 
 _conv2d = library_op("conv2d", _tile, dims=_positions, gradient=(_gradient, _keep))
 _conv2d_weights = library_op("conv2d_weights", _weight_tile, dims=_weight_stripes)
-_column_sums = library_op("column_sums", _sum_tile, dims=_sum_stripes)
 
 
 def _outputs(x: Any, weight: Any, bias: Any, stride: int, padding: int) -> tuple[int, int]:
@@ -118,5 +101,7 @@ def conv2d(x: Any, weight: Any, bias: Any = None, stride: int = 1, padding: int 
     if x.numel() == 0 or weight.numel() == 0:
         raise ValueError("conv2d: `x` or `weight` has no elements; at least 1 is needed")
     planes, filters = (whole(one.permute(0, 2, 3, 1)) for one in (x, weight))
+    if serves(x, weight, stride):
+        return convolved(planes, filters, whole(added), rows, columns, stride, padding).permute(0, 3, 1, 2)
     out = _conv2d()(planes, filters, whole(added), rows, columns, stride, 1, 1, -padding)
     return out.reshape(samples, rows, columns, outputs).permute(0, 3, 1, 2)

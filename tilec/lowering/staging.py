@@ -41,15 +41,15 @@ def lower_async_copy(context: Context, op: AsyncCopy) -> None:
     for axis, coordinate in enumerate(positions):
         element = context.add(element, context.mul(coordinate.wide(context), context.stride(tensor, axis)))
     pointer = context.offset(context.pointer(tensor), context.mul(element, size))
-    row_axis = rank + op.row_axis
+    row_axis, sub_axis = rank + op.row_axis, rank + op.sub_axis
     row_stride = context.mul(context.stride(tensor, row_axis), size)
     stage, matrix = stage_pointer(context, op.buffer, op.stage), op.buffer.shared
     sub_tile = replace(matrix, shape=(matrix.shape[0] // op.sub_tiles, matrix.shape[1]))
     for sub_tile_index in range(op.sub_tiles):
         if sub_tile_index:
-            pointer = context.offset(pointer, context.mul(context.stride(tensor, row_axis - 1), size))
+            pointer = context.offset(pointer, context.mul(context.stride(tensor, sub_axis), size))
             stage = context.offset(stage, sub_tile.stage_bytes)
-            positions[row_axis - 1] = positions[row_axis - 1].moved(context, context.constant(1))
+            positions[sub_axis] = positions[sub_axis].moved(context, context.constant(1))
         edges = None
         if op.pad:
             other_axes = [axis for axis in range(rank - 1) if axis != row_axis]
@@ -73,7 +73,7 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
     ring = allocation.operands[0]
     pair = is_of_pair(ring)
     barrier = leaders_full(context, ring, op.stage) if pair else full(context, ring, op.stage)
-    box = tma.box_of(op.source.tensor, buffer, op.row_axis, op.sub_tiles)
+    box = tma.box_of(op.source.tensor, buffer, op.row_axis, op.sub_tiles, op.gap)
     map_ = context.tensor_map(op.source, box)
     smaller_boxes = tma.smaller_box_rows(rows) if op.unfilled else ()
     if smaller_boxes:
@@ -91,7 +91,7 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
             context, barrier, omitted_bytes, context.compare("sle", rows_in_bounds, context.constant(smaller_boxes[0]))
         )
     names = tma.Names.PAIR if pair else tma.Names.BLOCK if context.own_block else tma.Names.CLUSTER
-    tma.copy_stage(context, map_, box, op.row_axis, op.sub_tiles, buffer, stage, coordinates, barrier, names)
+    tma.copy_stage(context, map_, box, op.row_axis, op.sub_tiles, op.gap, buffer, stage, coordinates, barrier, names)
 
 
 def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:

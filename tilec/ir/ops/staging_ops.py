@@ -60,13 +60,14 @@ class StageCopy(Op):
     """Base of operations that start copying a box of a tensor into one stage. Operands: tensor, buffer, stage (i32), one offset
     per tensor axis. The box spans the buffer's columns on the last tensor axis, its rows on `row_axis` (counted from the end,
     -2 or less), and one element on the other axes. With `sub_tiles` > 1, the rows are split into that many equal sub-tiles, one
-    after the other, for `sub_tiles` consecutive elements on the axis before `row_axis`."""
+    after the other, for `sub_tiles` consecutive elements on `sub_axis`, the axis `gap` axes before `row_axis`."""
 
     leading = (TensorType, SharedType)
     num_results = 0
 
     row_axis: int = -2
     sub_tiles: int = 1
+    gap: int = 1
     unsafe: int | None = None
 
     @property
@@ -85,6 +86,11 @@ class StageCopy(Op):
     def offsets(self) -> list[Value]:
         return self.operands[3:]
 
+    @property
+    def sub_axis(self) -> int:
+        """The tensor axis that sub-tiles lie on, counted from the end."""
+        return self.row_axis - self.gap
+
     def verify(self) -> None:
         self.require(isinstance(self.source.type, TensorType), "the first operand is a tensor")
         self.require(self.source.tensor.dtype == self.buffer.shared.dtype, "tensor and buffer share a dtype")
@@ -92,7 +98,8 @@ class StageCopy(Op):
         self.require(len(self.offsets) == self.source.tensor.rank >= 2, "one offset per tensor axis, at least two")
         self.require(-self.source.tensor.rank <= self.row_axis <= -2, "the rows lie on an axis before the last")
         self.require(
-            self.sub_tiles == 1 or self.row_axis > -self.source.tensor.rank, "sub-tiles lie on an axis before the rows"
+            self.sub_tiles == 1 or (self.gap > 0 and self.sub_axis >= -self.source.tensor.rank),
+            "sub-tiles lie on an axis before the rows",
         )
         rows, remainder = divmod(self.buffer.shared.shape[0], max(1, self.sub_tiles))
         equal_sub_tiles = self.sub_tiles == 1 or (self.sub_tiles > 1 and remainder == 0 and rows % SUB_TILE_ROWS == 0)

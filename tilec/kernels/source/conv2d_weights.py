@@ -1,12 +1,8 @@
 """Gradient of the weights of a convolution of planes, for each stripe of positions."""
 
-from conv_parts import MOST, B, C, E, H, O, Q, R, S, W, pixels
+from conv_parts import MOST, B, C, E, H, O, P, Q, R, S, W, pixels
 
 import tilec as tl
-
-
-class P(tl.Dim):
-    """stripes of positions"""
 
 
 @tl.kernel

@@ -42,6 +42,43 @@ class Q(tl.Dim):
     """positions of the result, of all samples"""
 
 
+class HO(tl.Dim):
+    """rows of the result"""
+
+
+class WO(tl.Dim):
+    """columns of the result"""
+
+
+class D(tl.Dim):
+    """the stride, by which the rows and columns of a plane are split"""
+
+
+class X(tl.Dim):
+    """channels of D adjacent pixels"""
+
+
+class T(tl.Dim):
+    """positions of the boxes of a result"""
+
+
+class P(tl.Dim):
+    """stripes of positions"""
+
+
+@tl.function
+def within(i: tl.Scalar, limit: int) -> tl.Scalar:
+    """A number that is from 0 and below `limit`, said where no proof finds it."""
+    return min(max(i, 0), limit - 1)
+
+
+@tl.function
+def shift(distance: tl.Scalar, stride: tl.Scalar) -> tuple[tl.Scalar, tl.Scalar]:
+    """A distance of at most 32768 pixels in strides of at most 64, rounded down, and the rest."""
+    positive = distance + stride * 32768
+    return within(positive // stride, 65536) - 32768, within(positive % stride, 64)
+
+
 @tl.function
 def source(i: tl.Tile, tap: int, down: tl.Tile, up: tl.Tile | int, direction: tl.Tile | int, offset: tl.Tile) -> tl.Tile:
     """The row or column of the plane that a row or column of a result takes with a tap of the filter, or -1."""

@@ -138,7 +138,7 @@ def _check_rank(op: Op, ranked: set[Value]) -> None:
 def _extent(op: Op, axis: int) -> int:
     """Extent of an access on an axis on which blocks have their own rows."""
     if isinstance(op, TensorCopy):  # rows of a single run, or whole runs of them
-        whole = {op.row_axis: op.buffer.shared.shape[0] if op.sub_tiles == 1 else 0, op.row_axis - 1: op.sub_tiles}
+        whole = {op.row_axis: op.buffer.shared.shape[0] if op.sub_tiles == 1 else 0, op.sub_axis: op.sub_tiles}
         return whole.get(axis - len(op.offsets), 0)
     if isinstance(op, TensorStore):
         return op.rows if axis == 0 else 0

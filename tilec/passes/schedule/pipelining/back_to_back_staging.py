@@ -75,8 +75,11 @@ def fill_stage(
     load = operand.load
     copied = [load.source, buffer, position[0], *offsets]
     out.add(
-        TensorCopy(operands=copied, row_axis=operand.row_axis, sub_tiles=operand.sub_tiles, unsafe=load.unsafe, loc=load.loc)
-    )
+        TensorCopy(
+            operands=copied, row_axis=operand.row_axis, sub_tiles=operand.sub_tiles, gap=operand.gap,
+            unsafe=load.unsafe, loc=load.loc,
+        )
+    )  # fmt: skip
     out.add(Commit(operands=[ring]))
 
 

@@ -40,14 +40,20 @@ class Operand:
 
     @property
     def sub_tiles(self) -> int:
-        """Extent on the axis before `row_axis`: the box's rows are `sub_tiles` runs of consecutive tensor rows."""
+        """Extent on the axis `gap` axes before `row_axis`: the box's rows are `sub_tiles` runs of consecutive tensor rows."""
         return self._all_sub_tiles // PAIR if self.halved and self._all_sub_tiles > 1 else self._all_sub_tiles
+
+    @property
+    def gap(self) -> int:
+        """How many axes lie between sub-tiles and rows, and one."""
+        wide = _wide(self.load)
+        return wide[1] - wide[0] if len(wide) > 1 else 1
 
     @property
     def own_part(self) -> tuple[int, int]:
         """How far apart the halves of the blocks of a pair begin, on which axis, counted from the end: whole sub-tiles, or rows
         of a single one."""
-        return (self.row_axis, self.shape[0]) if self._all_sub_tiles == 1 else (self.row_axis - 1, self.sub_tiles)
+        return (self.row_axis, self.shape[0]) if self._all_sub_tiles == 1 else (self.row_axis - self.gap, self.sub_tiles)
 
     @property
     def has_halves(self) -> bool:
@@ -60,9 +66,13 @@ class Operand:
 
 
 def _row_axis(load: Load) -> int:
-    shape = load.result.tile.shape
-    wide = [axis for axis, extent in enumerate(shape[:-1]) if extent > 1]
+    shape, wide = load.result.tile.shape, _wide(load)
     return (wide[-1] if wide else len(shape) - 2) - len(shape)
+
+
+def _wide(load: Load) -> list[int]:
+    """The axes of a load's rows that have several elements."""
+    return [axis for axis, extent in enumerate(load.result.tile.shape[:-1]) if extent > 1]
 
 
 def _matrix(load: Load) -> tuple[int, int]:
@@ -155,12 +165,12 @@ def is_written(function: Function, tensor: Value) -> bool:
 
 
 def _joins_rows(op: Reshape) -> bool:
-    """Whether the reshape joins a load's rows, which lie on two adjacent axes, into the rows of a matrix."""
+    """Whether the reshape joins a load's rows, which lie on two axes, into the rows of a matrix."""
     load, shape = op.operands[0].owner, op.result.tile.shape
-    wide = [axis for axis, extent in enumerate(op.operands[0].tile.shape[:-1]) if extent > 1]
-    if not isinstance(load, Load) or shape != _matrix(load) or len(wide) != 2 or wide[1] - wide[0] > 1:
+    if not isinstance(load, Load) or shape != _matrix(load):
         return False
-    return load.result.tile.shape[wide[1]] % SUB_TILE_ROWS == 0
+    wide = _wide(load)
+    return len(wide) == 2 and load.result.tile.shape[wide[1]] % SUB_TILE_ROWS == 0
 
 
 def is_written_before(function: Function, load: Load) -> bool:

@@ -355,6 +355,7 @@ def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, r
                 vector=operand.vector,
                 row_axis=operand.row_axis,
                 sub_tiles=operand.sub_tiles,
+                gap=operand.gap,
                 pad=operand.load.pad is not None,
                 whole=operand.whole,
                 unsafe=operand.load.unsafe,

@@ -165,7 +165,12 @@ def producer_loop(loop: For, operands: list[Operand], ring: Value, position: lis
         copied = [load.source, operand.buffer, stage, *offsets]
         out.add(
             TensorCopy(
-                operands=copied, row_axis=operand.row_axis, sub_tiles=operand.sub_tiles, unsafe=load.unsafe, loc=load.loc
+                operands=copied,
+                row_axis=operand.row_axis,
+                sub_tiles=operand.sub_tiles,
+                gap=operand.gap,
+                unsafe=load.unsafe,
+                loc=load.loc,
             )
         )
     out.add(Commit(operands=[ring]))
