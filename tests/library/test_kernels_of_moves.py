@@ -52,6 +52,7 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "cumsum_parts": [{"T": 2, "N": 16387, "S": 2, "reverse": 0}, {"T": 1, "N": 32768, "S": 2, "reverse": 0}],
     "bincount": [{"N": 4099, "BINS": 37}, {"N": 8192, "BINS": 64}],
     "histogram": [{"N": 4099, "BINS": 37, "low": -1.5, "high": 2.0}, {"N": 8192, "BINS": 64, "low": -2.0, "high": 2.0}],
+    "sum_counts": [{"BINS": 37, "COPIES": 16}, {"BINS": 64, "COPIES": 12}],
     "take_rows": [{"N": 5, "V": 7, "H": 1029}, {"N": 4, "V": 3, "H": 1024}],
     "embedding_bag": [{"N": 23, "B": 5, "V": 7, "H": 1029}, {"N": 16, "B": 4, "V": 3, "H": 1024}],
     "bag_scales": [{"B": 261, "count": 900, "mean": 1}, {"B": 256, "count": 300, "mean": 0}],
