@@ -28,3 +28,12 @@ class OH(tl.Dim):
 
 class OW(tl.Dim):
     """columns of outputs"""
+
+
+@tl.function
+def rows_and_columns(i: int, j: int, BH: int, BW: int) -> tuple[tl.Tile, tl.Tile]:
+    """The row and the column of each element of tile i, j of a plane. Whole tiles, so that what is computed of them has the
+    layout of the results: one of rows or columns alone would have to change its layout at every use."""
+    h = tl.broadcast_to((i * BH + tl.arange(BH))[:, None], (BH, BW))
+    w = tl.broadcast_to((j * BW + tl.arange(BW))[None, :], (BH, BW))
+    return h, w
