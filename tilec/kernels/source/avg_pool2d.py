@@ -1,6 +1,6 @@
 """The mean of each window of a plane."""
 
-from pool_parts import MOST, OH, OW, E, H, M, W, rows_and_columns
+from pool_parts import MOST, OH, OW, E, H, M, W, as_rows, rows_and_columns
 
 import tilec as tl
 
@@ -29,9 +29,9 @@ def avg_pool2d(
     plane, i, j = tl.bid(0), tl.bid(1) // across, tl.bid(1) % across
     h, w = rows_and_columns(i, j, BH, BW)
     top, left = h * stride - padding, w * stride - padding
-    total = tl.zeros((BH, BW), tl.f32)
+    total = tl.zeros((BW, BH), tl.f32)
     for r in range(window):
         for c in range(window):
             total = total + tl.gather(x, (plane, top + r, left + c), pad=0).astype(tl.f32)
     share = 1.0 / (tl.f32(window) * tl.f32(window))
-    tl.store(out, (plane, i, j), (total * share).astype(E)[None, :, :], mask=True)
+    tl.store(out, (plane, i, j), as_rows((total * share).astype(E)), mask=True)

@@ -1,6 +1,6 @@
 """Gradient of the means of windows."""
 
-from pool_parts import MOST, OH, OW, E, H, M, W, rows_and_columns
+from pool_parts import MOST, OH, OW, E, H, M, W, as_rows, rows_and_columns
 
 import tilec as tl
 
@@ -29,11 +29,11 @@ def avg_pool2d_backward(
     plane, i, j = tl.bid(0), tl.bid(1) // across, tl.bid(1) % across
     row, column = rows_and_columns(i, j, BH, BW)
     h, w = row + padding, column + padding
-    total = tl.zeros((BH, BW), tl.f32)
+    total = tl.zeros((BW, BH), tl.f32)
     for r in range(tl.cdiv(window, stride)):
         for c in range(tl.cdiv(window, stride)):
             output = plane, h // stride - r, w // stride - c
             has = (h % stride + r * stride < window) & (w % stride + c * stride < window)
             total = total + tl.where(has, tl.gather(dout, output, pad=0).astype(tl.f32), 0)
     share = 1.0 / (tl.f32(window) * tl.f32(window))
-    tl.store(dx, (plane, i, j), (total * share).astype(E)[None, :, :], mask=True)
+    tl.store(dx, (plane, i, j), as_rows((total * share).astype(E)), mask=True)

@@ -1,6 +1,6 @@
 """The largest element of each window of a plane, and where it is."""
 
-from pool_parts import MOST, OH, OW, E, H, M, W, rows_and_columns
+from pool_parts import MOST, OH, OW, E, H, M, W, as_rows, rows_and_columns
 
 import tilec as tl
 
@@ -31,7 +31,7 @@ def max_pool2d(
     plane, i, j = tl.bid(0), tl.bid(1) // across, tl.bid(1) % across
     row, column = rows_and_columns(i, j, BH, BW)
     top, left = row * stride - padding, column * stride - padding
-    best = tl.full((BH, BW), -tl.inf, tl.f32)
+    best = tl.full((BW, BH), -tl.inf, tl.f32)
     at = tl.maximum(top, 0) * W + tl.maximum(left, 0)
     for r in range(window):
         for c in range(window):
@@ -39,5 +39,5 @@ def max_pool2d(
             v = tl.gather(x, (plane, h, w), pad=-tl.inf).astype(tl.f32)
             is_better = (v > best) | (v != v)
             best, at = tl.where(is_better, v, best), tl.where(is_better, h * W + w, at)
-    tl.store(out, (plane, i, j), best.astype(E)[None, :, :], mask=True)
-    tl.store(positions, (plane, i, j), at[None, :, :], mask=True)
+    tl.store(out, (plane, i, j), as_rows(best.astype(E)), mask=True)
+    tl.store(positions, (plane, i, j), as_rows(at), mask=True)

@@ -1,6 +1,6 @@
 """Gradient of the largest elements of windows."""
 
-from pool_parts import MOST, OH, OW, E, H, M, W, rows_and_columns
+from pool_parts import MOST, OH, OW, E, H, M, W, as_rows, rows_and_columns
 
 import tilec as tl
 
@@ -31,10 +31,10 @@ def max_pool2d_backward(
     plane, i, j = tl.bid(0), tl.bid(1) // across, tl.bid(1) % across
     h, w = rows_and_columns(i, j, BH, BW)
     last_row, last_column = (h + padding) // stride, (w + padding) // stride
-    total = tl.zeros((BH, BW), tl.f32)
+    total = tl.zeros((BW, BH), tl.f32)
     for r in range(tl.cdiv(window, stride)):
         for c in range(tl.cdiv(window, stride)):
             output = plane, last_row - r, last_column - c
             is_here = tl.gather(positions, output, pad=-1) == h * W + w
             total = total + tl.where(is_here, tl.gather(dout, output, pad=0).astype(tl.f32), 0)
-    tl.store(dx, (plane, i, j), total.astype(E)[None, :, :], mask=True)
+    tl.store(dx, (plane, i, j), as_rows(total.astype(E)), mask=True)

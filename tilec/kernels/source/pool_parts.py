@@ -32,8 +32,15 @@ class OW(tl.Dim):
 
 @tl.function
 def rows_and_columns(i: int, j: int, BH: int, BW: int) -> tuple[tl.Tile, tl.Tile]:
-    """The row and the column of each element of tile i, j of a plane. Whole tiles, so that what is computed of them has the
-    layout of the results: one of rows or columns alone would have to change its layout at every use."""
-    h = tl.broadcast_to((i * BH + tl.arange(BH))[:, None], (BH, BW))
-    w = tl.broadcast_to((j * BW + tl.arange(BW))[None, :], (BH, BW))
+    """The row and the column of each element of tile i, j of a plane, whose first axis are the columns: a warp then gathers
+    neighbours of one row at once. Whole tiles, so that what is computed of them has one layout: one of rows or columns alone
+    would have to change its layout at every use."""
+    h = tl.broadcast_to((i * BH + tl.arange(BH))[None, :], (BW, BH))
+    w = tl.broadcast_to((j * BW + tl.arange(BW))[:, None], (BW, BH))
     return h, w
+
+
+@tl.function
+def as_rows(tile: tl.Tile) -> tl.Tile:
+    """A tile whose first axis are the columns as part of a plane."""
+    return tl.permute(tile, (1, 0))[None, :, :]
