@@ -19,7 +19,7 @@ PART: Final = 8 * TILE
 BLOCKS: Final = 264
 """Two for each multiprocessor of an H100 or H200: so many rows need no parts."""
 FEW: Final = 256
-"""Bins of which a block has COPIES counts each in shared memory, so that threads seldom meet at one."""
+"""Bins of which a block has COPIES counts each in shared memory, so that few threads update one at once."""
 COPIES: Final = 16
 SEVERAL: Final = 4096
 """Bins of which a block has one count each in shared memory, which pays if it counts many numbers."""
