@@ -95,6 +95,20 @@ def test_elements_are_counted(count: int, bins: int, dtype: str, seed: int) -> N
     np.testing.assert_array_equal(found, np.histogram(finite, bins, (low, high))[0])
 
 
+@pytest.mark.parametrize(("bins", "most"), [(256, scans.FEW), (257, scans.SEVERAL), (4097, scans.LONGEST)])
+def test_many_numbers_are_counted(bins: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernels for long rows, and several counts of a bin become one."""
+    x = tensor(np.random.default_rng(0).integers(0, bins, 5003), np.int32)
+    with interpreted() as library:
+        monkeypatch.setattr("tilec.kernels.scans.MANY", 1)
+        found, binned = library.module.bincount(x, bins), library.module.histogram(x.float(), bins, 0.0, float(bins))
+        counting = [call for call in library.calls if "FEW" in call.constants]
+        assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)
+    assert [call.constants["FEW"] for call in counting] == [most, most]
+    np.testing.assert_array_equal(found, np.bincount(x, minlength=bins))
+    np.testing.assert_array_equal(binned, found)
+
+
 def test_wrong_arguments() -> None:
     x = _integers(3, 4)
     with interpreted() as library:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tilec.kernels.ops import library_op, without_gradient
+from tilec.kernels.ops import library_op, multiple, without_gradient
 from tilec.kernels.shapes import whole
 
 MOST: Final = 16384
 """Elements of a side of a plane, of a window, of a stride."""
 TILE: Final = {"BH": 8, "BW": 32}
-"""Rows and columns that a block computes."""
+"""Rows and columns that a block computes: eight neighbours in each thread of its warp."""
 
 
 def side(extent: Any, window: int, stride: int, padding: int) -> Any:
@@ -22,6 +22,14 @@ def side(extent: Any, window: int, stride: int, padding: int) -> Any:
 
 def _outputs(known: Mapping[str, Any]) -> dict[str, Any]:
     return {f"O{name}": side(known[name], known["window"], known["stride"], known["padding"]) for name in "HW"}
+
+
+def _tile(known: Mapping[str, Any]) -> dict[str, int]:
+    return TILE | {"MULTIPLE": multiple(_outputs(known)["OW"])}
+
+
+def _gradient_tile(known: Mapping[str, Any]) -> dict[str, int]:
+    return TILE | {"MULTIPLE": multiple(known["W"])}
 
 
 def _keep_positions(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
@@ -46,10 +54,10 @@ def _avg_gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
     return dx, None, None, None
 
 
-_max_pool2d = library_op("max_pool2d", TILE, dims=_outputs, gradient=(_max_gradient, _keep_positions))
-_max_pool2d_backward = library_op("max_pool2d_backward", TILE, mutates=["dx"])
-_avg_pool2d = library_op("avg_pool2d", TILE, dims=_outputs, gradient=(_avg_gradient, _keep_numbers))
-_avg_pool2d_backward = library_op("avg_pool2d_backward", TILE, mutates=["dx"])
+_max_pool2d = library_op("max_pool2d", _tile, dims=_outputs, gradient=(_max_gradient, _keep_positions))
+_max_pool2d_backward = library_op("max_pool2d_backward", _gradient_tile, mutates=["dx"])
+_avg_pool2d = library_op("avg_pool2d", _tile, dims=_outputs, gradient=(_avg_gradient, _keep_numbers))
+_avg_pool2d_backward = library_op("avg_pool2d_backward", _gradient_tile, mutates=["dx"])
 
 
 def _planes(function: str, x: Any, window: int, stride: int, padding: int) -> Any:

@@ -18,8 +18,13 @@ PART: Final = 8 * TILE
 """Elements of a part of a long row, of which each has a block."""
 BLOCKS: Final = 264
 """Two for each multiprocessor of an H100 or H200: so many rows need no parts."""
-FEW: Final = {64: {"TILES": 32, "BLOCK": 128}, 256: {"TILES": 64, "BLOCK": 64}}
-"""Numbers of bins that a block counts by itself, and then adds once to each bin."""
+FEW: Final = 256
+"""Bins of which a block has COPIES counts each in shared memory, so that few threads update one at once."""
+COPIES: Final = 16
+SEVERAL: Final = 4096
+"""Bins of which a block has one count each in shared memory, which pays if it counts many numbers."""
+MANY: Final = 1 << 22
+"""Numbers of which blocks that count 32 tiles fill the multiprocessors."""
 
 
 def _row_tile(known: Mapping[str, Any]) -> dict[str, int]:
@@ -36,8 +41,12 @@ def _part_tile(known: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _bins(known: Mapping[str, Any]) -> dict[str, int]:
-    few = next((few for few in FEW if known["BINS"] <= few), 0)
-    return {"FEW": few, **FEW.get(few, {"TILES": 4, "BLOCK": 1024})}
+    bins, is_long = known["BINS"], known["N"] >= MANY
+    if bins <= FEW:
+        return {"FEW": FEW, "COPIES": COPIES, "TILES": 32 if is_long else 8, "BLOCK": 2048}
+    if bins <= SEVERAL and is_long:
+        return {"FEW": SEVERAL, "COPIES": 1, "TILES": 32, "BLOCK": 2048}
+    return {"FEW": LONGEST, "COPIES": 1, "TILES": 4, "BLOCK": 1024}
 
 
 def _keep_cumsum(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -57,6 +66,7 @@ _part_sums = library_op("part_sums", _sum_tile, dims=lambda known: {"S": -(-know
 _cumsum_parts = library_op("cumsum_parts", _part_tile, gradient=(_parts_gradient, _keep_cumsum))
 _bincount = library_op("bincount", _bins)
 _histogram = library_op("histogram", _bins)
+_sum_counts = library_op("sum_counts", {"MOST": COPIES, "BLOCK": 32})
 
 
 def _cumsum_of(rows: Any, reverse: int) -> Any:
@@ -81,7 +91,7 @@ def bincount(x: Any, bins: int) -> Any:
     x: i32 or i64, of any shape, at most 2^30 elements. Returns i32 `[bins]`. ValueError for more elements, and for no bins."""
     numbers, counts = _counted("bincount", x, bins)
     _bincount()(numbers, counts)
-    return counts
+    return _of_bins(counts)
 
 
 def histogram(x: Any, bins: int, low: float, high: float) -> Any:
@@ -94,14 +104,19 @@ def histogram(x: Any, bins: int, low: float, high: float) -> Any:
         raise ValueError(f"histogram: `low` is {low} and `high` {high}; `high` is above `low`")
     numbers, counts = _counted("histogram", x, bins)
     _histogram()(numbers, counts, low, high)
-    return counts
+    return _of_bins(counts)
 
 
 def _counted(function: str, x: Any, bins: int) -> tuple[Any, Any]:
-    """The elements of `x` along one axis, and counts of 0."""
+    """The elements of `x` along one axis, and counts of 0: for each bin as many as its kernel takes."""
     if bins < 1:
         raise ValueError(f"{function}: `bins` is {bins}; at least 1 is needed")
     if x.numel() > LONGEST:
         raise ValueError(f"{function}: `x` has {x.numel()} elements; at most {LONGEST} are supported")
     numbers = flat("x", x.detach())
-    return numbers, numbers.new_zeros((bins,)).int()
+    return numbers, numbers.new_zeros((bins, COPIES if bins <= FEW else 1)).int()
+
+
+def _of_bins(counts: Any) -> Any:
+    """The sum of the counts of each bin."""
+    return counts.reshape((counts.shape[0],)) if counts.shape[1] == 1 else _sum_counts()(counts)

@@ -11,13 +11,13 @@ class BINS(tl.Dim):
     """bins"""
 
 
-@tl.function
-def is_in(bins: tl.Tile, FEW: int) -> tl.Tile:
-    """1 where a number is in a bin, else 0: a row for each number, a column for each of FEW bins."""
-    return tl.where(bins[:, None] == tl.arange(FEW)[None, :], 1, 0)
+class COPIES(tl.Dim):
+    """counts of a bin"""
 
 
 @tl.function
-def count(counts: tl.Tensor, bins: tl.Tile) -> None:
-    """Add 1 for each number to its bin, if it has one."""
-    tl.atomic_add(counts, 1, at=bins, mask=True)
+def count(counts: tl.Tensor, bins: tl.Tile, COPIES: int, VECTOR: int) -> None:
+    """Add 1 for each number to its bin, if it has one, in one of COPIES counts of the bin. Adjacent threads load VECTOR numbers
+    each and update different copies, so that few of a warp update one count, or one bank of shared memory, at once."""
+    copy = tl.arange(bins.shape[0]) // VECTOR % COPIES
+    tl.atomic_add(counts, 1, at=(bins, copy), mask=True)

@@ -1,6 +1,6 @@
 """The largest element of each window of a plane, and where it is."""
 
-from pool_parts import MOST, OH, OW, E, H, M, W
+from pool_parts import MOST, OH, OW, E, H, M, W, as_rows, rows_and_columns
 
 import tilec as tl
 
@@ -17,6 +17,7 @@ def max_pool2d(
     E: tl.Const,
     BH: tl.Const,
     BW: tl.Const,
+    MULTIPLE: tl.Const,
 ):
     """`out[m, i, j]` is the largest `x[m, h, w]` with `i * stride - padding <= h < i * stride - padding + window`, and w so of
     j; `positions` are `h * W + w` of the first such element in the order of rows. NaN is above all. A block computes BH x BW
@@ -24,12 +25,13 @@ def max_pool2d(
     tl.requires(H <= MOST and W <= MOST and OH <= MOST and OW <= MOST)
     tl.requires(window >= 1 and window <= MOST and stride >= 1 and stride <= MOST and padding >= 0 and 2 * padding <= window)
     tl.requires((H + 2 * padding - window) // stride + 1 == OH and (W + 2 * padding - window) // stride + 1 == OW)
+    tl.requires(OW % MULTIPLE == 0)
     across = tl.cdiv(OW, BW)
     tl.grid(M, tl.cdiv(OH, BH) * across)
     plane, i, j = tl.bid(0), tl.bid(1) // across, tl.bid(1) % across
-    top = ((i * BH + tl.arange(BH)) * stride - padding)[:, None]
-    left = ((j * BW + tl.arange(BW)) * stride - padding)[None, :]
-    best = tl.full((BH, BW), -tl.inf, tl.f32)
+    row, column = rows_and_columns(i, j, BH, BW)
+    top, left = row * stride - padding, column * stride - padding
+    best = tl.full((BW, BH), -tl.inf, tl.f32)
     at = tl.maximum(top, 0) * W + tl.maximum(left, 0)
     for r in range(window):
         for c in range(window):
@@ -37,5 +39,5 @@ def max_pool2d(
             v = tl.gather(x, (plane, h, w), pad=-tl.inf).astype(tl.f32)
             is_better = (v > best) | (v != v)
             best, at = tl.where(is_better, v, best), tl.where(is_better, h * W + w, at)
-    tl.store(out, (plane, i, j), best.astype(E)[None, :, :], mask=True)
-    tl.store(positions, (plane, i, j), at[None, :, :], mask=True)
+    tl.store(out, (plane, i, j), as_rows(best.astype(E)), mask=True)
+    tl.store(positions, (plane, i, j), as_rows(at), mask=True)

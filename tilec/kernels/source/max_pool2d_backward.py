@@ -1,6 +1,6 @@
 """Gradient of the largest elements of windows."""
 
-from pool_parts import MOST, OH, OW, E, H, M, W
+from pool_parts import MOST, OH, OW, E, H, M, W, as_rows, rows_and_columns
 
 import tilec as tl
 
@@ -17,6 +17,7 @@ def max_pool2d_backward(
     E: tl.Const,
     BH: tl.Const,
     BW: tl.Const,
+    MULTIPLE: tl.Const,
 ):
     """`dx[m, h, w]` is the sum of `dout` of the windows whose largest element is there, in f32 and in a fixed order, rounded
     once. A block computes BH x BW gradients; only `cdiv(window, stride)` windows a side reach
@@ -24,15 +25,16 @@ def max_pool2d_backward(
     tl.requires(H <= MOST and W <= MOST)
     tl.requires(window >= 1 and window <= MOST and stride >= 1 and stride <= MOST and padding >= 0 and 2 * padding <= window)
     tl.requires((H + 2 * padding - window) // stride + 1 == OH and (W + 2 * padding - window) // stride + 1 == OW)
+    tl.requires(W % MULTIPLE == 0)
     across = tl.cdiv(W, BW)
     tl.grid(M, tl.cdiv(H, BH) * across)
     plane, i, j = tl.bid(0), tl.bid(1) // across, tl.bid(1) % across
-    h, w = (i * BH + tl.arange(BH))[:, None], (j * BW + tl.arange(BW))[None, :]
+    h, w = rows_and_columns(i, j, BH, BW)
     last_row, last_column = (h + padding) // stride, (w + padding) // stride
-    total = tl.zeros((BH, BW), tl.f32)
+    total = tl.zeros((BW, BH), tl.f32)
     for r in range(tl.cdiv(window, stride)):
         for c in range(tl.cdiv(window, stride)):
             output = plane, last_row - r, last_column - c
             is_here = tl.gather(positions, output, pad=-1) == h * W + w
             total = total + tl.where(is_here, tl.gather(dout, output, pad=0).astype(tl.f32), 0)
-    tl.store(dx, (plane, i, j), total.astype(E)[None, :, :], mask=True)
+    tl.store(dx, (plane, i, j), as_rows(total.astype(E)), mask=True)

@@ -28,3 +28,19 @@ class OH(tl.Dim):
 
 class OW(tl.Dim):
     """columns of outputs"""
+
+
+@tl.function
+def rows_and_columns(i: int, j: int, BH: int, BW: int) -> tuple[tl.Tile, tl.Tile]:
+    """The row and the column of each element of tile i, j of a plane, whose first axis are the columns: a warp then gathers
+    neighbours of one row at once. Whole tiles, so that what is computed of them has one layout: one of rows or columns alone
+    would have to change its layout at every use."""
+    h = tl.broadcast_to((i * BH + tl.arange(BH))[None, :], (BW, BH))
+    w = tl.broadcast_to((j * BW + tl.arange(BW))[:, None], (BW, BH))
+    return h, w
+
+
+@tl.function
+def as_rows(tile: tl.Tile) -> tl.Tile:
+    """A tile whose first axis are the columns as part of a plane."""
+    return tl.permute(tile, (1, 0))[None, :, :]

@@ -27,17 +27,30 @@ def cumsum_parts(x: Array, reverse: int) -> Float:
     return cumsum(x, reverse)
 
 
-def bincount(x: Integers, counts: Integers) -> Integers:
-    inside = x[(x >= 0) & (x < len(counts))]
-    return counts + np.bincount(inside, minlength=len(counts))
+def _spread(counts: Integers, places: Integers, VECTOR: int, BLOCK: int) -> Integers:
+    """The counts `[BINS, COPIES]` after each number that has a bin; -1 stands for none."""
+    copies = np.arange(len(places)) % BLOCK // VECTOR % counts.shape[1]
+    inside = places >= 0
+    found = counts.copy()
+    np.add.at(found, (places[inside], copies[inside]), 1)
+    return found
 
 
-def histogram(x: Array, counts: Integers, low: float, high: float) -> Integers:
+def bincount(x: Integers, counts: Integers, BLOCK: int) -> Integers:
+    return _spread(counts, np.where((x >= 0) & (x < len(counts)), x, -1), 4, BLOCK)
+
+
+def histogram(x: Array, counts: Integers, low: float, high: float, BLOCK: int) -> Integers:
     """In f32, so that an element at the edge of a bin is in the same one."""
     wide = x.astype(np.float32)
-    inside = wide[(wide >= low) & (wide <= high) & np.isfinite(wide)]
-    places = (inside - np.float32(low)) / (np.float32(high) - np.float32(low)) * np.float32(len(counts))
-    return counts + np.bincount(np.clip(places.astype(np.int64), 0, len(counts) - 1), minlength=len(counts))
+    inside = (wide >= low) & (wide <= high) & np.isfinite(wide)
+    width = np.float32(high) - np.float32(low)
+    places = (np.where(inside, wide, low).astype(np.float32) - np.float32(low)) / width * np.float32(len(counts))
+    return _spread(counts, np.where(inside, np.clip(places.astype(np.int64), 0, len(counts) - 1), -1), 8, BLOCK)
+
+
+def sum_counts(counts: Integers) -> Integers:
+    return counts.sum(axis=1)
 
 
 def cumsum_parts_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
@@ -50,11 +63,11 @@ def bincount_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str,
     """Some numbers have no bin."""
     x = np.asarray(rng.integers(-3, dims["BINS"] + 3, dims["N"]), np.int64)
     x[0] = -(2**31)
-    return {"x": x, "counts": np.zeros(dims["BINS"], np.int32)}
+    return {"x": x, "counts": np.zeros((dims["BINS"], dims["COPIES"]), np.int32)}
 
 
 def histogram_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     x = np.asarray(rng.standard_normal(dims["N"]), np.float64)
     low, high = -1.5, 2.0
     x[:5] = np.array([low, high, np.nan, np.inf, -np.inf])[: len(x)]
-    return {"x": x, "counts": np.zeros(dims["BINS"], np.int32), "low": low, "high": high}
+    return {"x": x, "counts": np.zeros((dims["BINS"], dims["COPIES"]), np.int32), "low": low, "high": high}
