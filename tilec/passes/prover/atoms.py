@@ -73,8 +73,7 @@ class Atoms:
         d_low, d_high = interval(divisor)
         if low >= 0 and high < d_low:
             return whole
-        digit = rest.atom
-        if digit is not None and digit.kind is Kind.COORDINATE and digit.args[0] == divisor:
+        if _is_number_of_digits(rest, divisor):
             return whole
         if divisor.constant is not None and divisor.constant > 0:
             rest, divisor = _reduce(rest, divisor.constant)
@@ -157,6 +156,19 @@ class Atoms:
         key = (tensor, index)
         name = "order_at" if tensor.startswith(ORDER) else f"{tensor}_at"
         return self.make(key, Kind.LOADED, name, bounds, args=index, varies=varies, label=tensor)
+
+
+def _is_number_of_digits(poly: Poly, extent: Poly) -> bool:
+    """Whether a polynomial is `d + D * e + D * E * f`, a number below `extent == D * E * F`, of digits d, e, f with extents D,
+    E, F, in any order."""
+    scale, rest = ONE, poly
+    while rest != ZERO:
+        digits = {atom for atom in rest.atoms() if atom.kind is Kind.COORDINATE}
+        digit = next((one for one in digits if all(rest.terms.get(m) == c for m, c in (scale * of(one)).terms.items())), None)
+        if digit is None:
+            return False
+        rest, scale = rest - scale * of(digit), scale * digit.args[0]
+    return scale == extent
 
 
 def _split(dividend: Poly, divisor: Poly) -> tuple[Poly, Poly]:
