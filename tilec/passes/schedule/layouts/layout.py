@@ -78,8 +78,7 @@ def _distribute(function: Function, number: int | None, vector: int) -> None:
     _load_as_broadcast(function, natural_of)
     free = computed_anywhere(function) if _moves_positions(function) else frozenset[Value]()
     _block(function.body, natural_of, free)
-    if free:
-        rematerialize(function)
+    rematerialize(function, always=bool(free))
 
 
 def _moves_positions(function: Function) -> bool:
