@@ -3,7 +3,8 @@
 In: a function whose values have layouts. Out: the same with a `relayout` wherever an operand's layout is not what its
 operation requires (`tilec.ir.layouts.operand_layouts`), so that lowering needs no conversions. A store requires the layout
 that allows the widest vectors, and atomics on a box one in which adjacent threads have adjacent vectors, if the tile's own
-makes a warp touch twice as many sectors of memory.
+makes a warp touch twice as many sectors of memory. Conversions of tiles that a loop does not change precede the loop
+(`invariant_conversions`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
 from tilec.ir.ops import AtomicUpdate, Store
 from tilec.ir.ops.staging_ops import Relayout
+from tilec.passes.schedule.layouts import invariant_conversions
 from tilec.target.families import MemorySpace
 
 
 def convert(function: Function) -> Function:
     """Insert the conversions, in place."""
     _block(function.body, function.num_warps, ())
-    return function
+    return invariant_conversions.hoist(function)
 
 
 def _block(block: Block, warps: int, yielded: Layouts) -> None:

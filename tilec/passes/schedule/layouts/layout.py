@@ -2,7 +2,7 @@
 
 In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes of its widest load. Out: the same
 function with a `Layout` on every tile value, `vector` and `whole` on every access. A tensor whose loads may be wider than its
-alignment gets that alignment, which the launcher then requires. Seven rules determine layouts:
+alignment gets that alignment, which the launcher then requires. Eight rules determine layouts:
 
 1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
    axis (fewer of `narrow_rows`), lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape
@@ -14,6 +14,8 @@ alignment gets that alignment, which the launcher then requires. Seven rules det
 5. A butterfly keeps the layout if each bit of the position is a bit of a register, lane or warp index.
 6. The result of a `take` has the layout of its indices: the tile goes through shared memory in any case.
 7. Layouts set by the staging pass (`mma`, shared loads) are kept, and propagate to dependent operations (`propagation`).
+8. A tile to which a loop adds another, from a constant, has the layout of what is added where that saves a conversion in every
+   iteration (`carried_sums`).
 
 Operand layouts need not match here: `conversions` inserts the conversions.
 """
@@ -50,6 +52,7 @@ from tilec.ir.ops.memory import VectorOp
 from tilec.ir.ops.sync_ops import Ring
 from tilec.ir.types import TensorType, TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
+from tilec.passes.schedule.layouts.carried_sums import added, carried_layout
 from tilec.passes.schedule.layouts.narrow_rows import consecutive
 from tilec.passes.schedule.layouts.propagation import computed_anywhere, propagate, rematerialize
 from tilec.target.families import MemorySpace
@@ -78,8 +81,7 @@ def _distribute(function: Function, number: int | None, vector: int) -> None:
     _load_as_broadcast(function, natural_of)
     free = computed_anywhere(function) if _moves_positions(function) else frozenset[Value]()
     _block(function.body, natural_of, free)
-    if free:
-        rematerialize(function)
+    rematerialize(function, always=bool(free))
 
 
 def _moves_positions(function: Function) -> bool:
@@ -213,10 +215,15 @@ def _op(op: Op, natural_of: NaturalLayout, free: frozenset[Value]) -> None:
 def _loop(op: For, natural_of: NaturalLayout, free: frozenset[Value]) -> None:
     body = op.regions[0]
     carried = body.arguments[1:]
+    sums = added(op)
     for argument, initial in zip(carried, op.initial, strict=True):
-        if argument.tile.rank and argument.layout is None:
+        if argument.tile.rank and argument.layout is None and argument not in sums:
             argument.layout = initial.layout or natural_of(argument.tile.shape)
     _block(body, natural_of, free)
+    for argument, (total, term) in sums.items():
+        usual = natural_of(argument.tile.shape)
+        argument.layout = carried_layout(term, usual)
+        total.result.layout = argument.layout if total.operands[0] is argument else term.layout
     for result, argument in zip(op.results, carried, strict=True):
         result.layout = argument.layout
 

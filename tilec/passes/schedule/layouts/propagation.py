@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped, with_axes, without_axis
 from tilec.ir.layouts.butterflies import is_binary
+from tilec.ir.layouts.exchange import is_free
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape, Take
 from tilec.ir.ops.staging_ops import GroupProduct
@@ -42,10 +43,11 @@ def computed_anywhere(function: Function) -> frozenset[Value]:
     return frozenset(found)
 
 
-def rematerialize(function: Function) -> None:
+def rematerialize(function: Function, always: bool) -> None:
     """Computes the operands that a thread can compute by itself in the layout in which they are used, in place: the masks of a
-    scan, where it combines totals, and of rows, and the positions of atomics. Every tile has a layout."""
-    state = _State(function)
+    scan, where it combines totals, and of rows, and the positions of atomics. Every tile has a layout. Unless `always`, only
+    where a conversion through shared memory goes, or becomes that of what a broadcast repeats."""
+    state = _State(function, is_sparing=not always)
     for op in list(function.body.walk()):
         if op.results and not op.regions and isinstance(op.results[0].type, TileType):
             state.backward(op)
@@ -71,6 +73,7 @@ def _remove_unused(block: Block, used: set[Value]) -> None:
 @dataclass(eq=False, slots=True)
 class _State:
     function: Function
+    is_sparing: bool = False
     changed: bool = True
     copies: dict[tuple[Value, Layout], Value] = field(default_factory=dict[tuple[Value, Layout], Value])
     parent: dict[Op, Block] = field(default_factory=dict[Op, Block])
@@ -166,6 +169,8 @@ class _State:
             return self.copies[value, layout]
         if not isinstance(op, Op) or op not in self.parent or not self.is_rematerializable(op):
             return value
+        if self.is_sparing and (is_free(value, layout) or self.converted(value, layout) > 1):
+            return value
         if value.layout is None:
             rematerialized = op
         elif value.layout == layout:
@@ -173,25 +178,25 @@ class _State:
         else:
             rematerialized = dataclasses.replace(op, operands=list(op.operands), results=[])
             rematerialized.define(value.tile)
+            rematerialized.result.fits = value.fits  # it is the same number in another thread
             block = self.parent[rematerialized] = self.parent[op]
             block.ops.insert(block.ops.index(op) + 1, rematerialized)
             self.copies[value, layout] = rematerialized.result
         self.set(rematerialized.result, layout)
-        if rematerialized.elementwise:
-            required = [layout] * len(rematerialized.operands)
-        elif isinstance(rematerialized, Broadcast) and rematerialized.operands[0].tile.rank:
-            shape = rematerialized.operands[0].tile.shape
-            required = [hidden(layout, {axis for axis, extent in enumerate(shape) if extent == 1})]
-        elif isinstance(rematerialized, Reshape | Permute):
-            axes = _moved_axes(rematerialized)
-            assert axes is not None
-            required = [with_axes(layout, {new: old for old, new in axes.items()}, rematerialized.operands[0].tile.rank)]
-        else:
-            return rematerialized.result
-        rematerialized.operands = [
-            self.in_layout(v, w) if v.tile.rank else v for v, w in zip(rematerialized.operands, required, strict=True)
+        needed = _needed_layouts(rematerialized, layout)
+        rematerialized.operands[: len(needed)] = [
+            self.in_layout(v, w) if v.tile.rank else v for v, w in zip(rematerialized.operands, needed, strict=False)
         ]
         return rematerialized.result
+
+    def converted(self, value: Value, layout: Layout) -> int:
+        """How many tiles go through shared memory if a value is computed in `layout`: those that no thread computes alone."""
+        op = value.owner
+        if not value.tile.rank or value.layout is None or is_free(value, layout):
+            return 0
+        if not isinstance(op, Op) or op not in self.parent or not self.is_rematerializable(op):
+            return 1
+        return sum(self.converted(one, needed) for one, needed in zip(op.operands, _needed_layouts(op, layout), strict=False))
 
     def is_rematerializable(self, op: Op) -> bool:
         """Whether a thread can compute any element of the result without other threads' elements."""
@@ -203,6 +208,19 @@ class _State:
             return False
         owners = [value.owner for value in op.operands if value.tile.rank]
         return all(isinstance(owner, Op) and owner in self.parent and self.is_rematerializable(owner) for owner in owners)
+
+
+def _needed_layouts(op: Op, layout: Layout) -> list[Layout]:
+    """The layouts of the operands of an operation that is rematerialized in `layout`."""
+    if op.elementwise:
+        return [layout] * len(op.operands)
+    if isinstance(op, Broadcast) and op.operands[0].tile.rank:
+        return [hidden(layout, {axis for axis, extent in enumerate(op.operands[0].tile.shape) if extent == 1})]
+    if isinstance(op, Reshape | Permute):
+        axes = _moved_axes(op)
+        assert axes is not None
+        return [with_axes(layout, {new: old for old, new in axes.items()}, op.operands[0].tile.rank)]
+    return []
 
 
 def _moved_axes(op: Reshape | Permute) -> dict[int, int] | None:
