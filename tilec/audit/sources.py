@@ -27,6 +27,7 @@ _READERS: Final = (
     "audit/definitions.py",
     "audit/intervals.py",
     "audit/program.py",
+    "audit/running_sums.py",
     "audit/scene.py",
     "audit/smt.py",
     "audit/tasks.py",
