@@ -68,7 +68,7 @@ class P(tl.Dim):
 
 @tl.function
 def within(i: tl.Scalar, limit: int) -> tl.Scalar:
-    """A number that is from 0 and below `limit`, said where no proof finds it."""
+    """A number that is from 0 to below `limit`, clamped for the prover."""
     return min(max(i, 0), limit - 1)
 
 
