@@ -15,7 +15,7 @@ LONGEST: Final = 4096
 
 def _rows(known: Mapping[str, Any]) -> dict[str, int]:
     length = known["N"]
-    return {"ROWS": 64 if length <= 32 else 8 if length <= 256 else 1, "N": length}
+    return {"ROWS": 64 if length <= 32 else 2 if length <= 256 else 1, "N": length}
 
 
 def _keep_roots(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -53,7 +53,7 @@ def avg_pool2d_backward(dout: Array, window: int, stride: int, padding: int, H: 
 
 
 def fft_roots(N: int) -> Float:
-    angles = 2 * np.pi * np.arange(N) / N
+    angles = np.pi * np.array([int(f"{i:016b}"[::-1], 2) for i in range(N)]) / 65536
     return np.stack((np.cos(angles), np.sin(angles)), axis=1)
 
 
