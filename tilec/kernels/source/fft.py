@@ -72,15 +72,16 @@ def in_order(x: tl.Tile, ROWS: int, N: int) -> tl.Tile:
 def fft(
     x: tl.In[tl.f32, T, N, Literal[2]],
     roots: tl.In[tl.f32, N, Literal[2]],
-    out: tl.Out[tl.f32, T, N, Literal[2]],
+    out: tl.Out[tl.f32, T, Literal["2 * N"]],
     sign: tl.f32,
     scale: tl.f32,
     *,
     N: tl.Const,
     ROWS: tl.Const,
 ):
-    """`out[t, k] = scale * sum(x[t, j] * exp(sign * 2j * pi * j * k / N) for j in range(N))`; the last axis has real and
-    imaginary parts, and `roots` are those of `fft_roots`. A block transforms ROWS rows, halves of which are two tiles."""
+    """Elements k of row t of the result, its real part before its imaginary part, are `scale * sum(x[t, j] * exp(sign * 2j * pi
+    * j * k / N) for j in range(N))`; `roots` are those of `fft_roots`. A block transforms ROWS rows, whose halves are two
+    tiles. Rows of `out` are flat, since a thread has neighbors, which it then writes 16 bytes at a time."""
     assert N <= 4096 and N & (N - 1) == 0
     tl.grid(tl.cdiv(T, ROWS))
     low = tl.load(x, (tl.bid(0), 0, 0), shape=(ROWS, N // 2, 2), pad=0)
@@ -108,5 +109,5 @@ def fft(
         a, b = stage(a, b, roots, sign, N // 2048, N)
     if N >= 4096:
         a, b = stage(a, b, roots, sign, 1, N)
-    tl.store(out, (tl.bid(0), 0, 0), in_order(a * scale, ROWS, N), mask=True)
-    tl.store(out, (tl.bid(0), 1, 0), in_order(b * scale, ROWS, N), mask=True)
+    tl.store(out, (tl.bid(0), 0), in_order(a * scale, ROWS, N).reshape((ROWS, N)), mask=True)
+    tl.store(out, (tl.bid(0), 1), in_order(b * scale, ROWS, N).reshape((ROWS, N)), mask=True)

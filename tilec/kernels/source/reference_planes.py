@@ -61,7 +61,7 @@ def fft(x: Array, sign: float, scale: float) -> Float:
     """`roots` are those of unity."""
     pairs = x.astype(np.float64)
     found = np.fft.fft(pairs[..., 0] - 1j * sign * pairs[..., 1], axis=1) * scale
-    return np.stack((found.real, -sign * found.imag), axis=2)
+    return np.stack((found.real, -sign * found.imag), axis=2).reshape(len(x), -1)
 
 
 def max_pool2d_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
