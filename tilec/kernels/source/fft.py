@@ -1,7 +1,7 @@
 """Discrete Fourier transforms of rows of a power of two of elements (Cooley and Tukey, 1965).
 
-A row is a polynomial, and its transform are the values at roots of unity. A stage takes remainders of polynomials by `z ** half - r`
-and `z ** half + r`, which needs one product for two elements; after the last stage they are values, in the order of reversed bits.
+A row is a polynomial, and its transform are the values at roots of unity. A stage takes remainders of polynomials by `z ** half
+- r` and `z ** half + r`, with one product for two elements; after the last stage these are values, in order of reversed bits.
 """
 
 from typing import Literal
