@@ -19,7 +19,7 @@ class S(tl.Dim):
 
 
 @tl.function
-def within(i: tl.Tile, low: tl.Tile | int, high: tl.Tile | int) -> tl.Tile:
+def within(i: tl.Tile | int, low: tl.Tile | int, high: tl.Tile | int) -> tl.Tile:
     return tl.minimum(tl.maximum(i, low), high)
 
 

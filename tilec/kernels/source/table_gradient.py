@@ -58,7 +58,7 @@ def table_gradient(
     """`dtable[v]` is the sum of `scales[b] * dout[b]` over the rows `b = rows[i]`, i from `starts[v]` to below `starts[v + 1]`;
     in f32 and in a fixed order, rounded once.
 
-    A block has BLOCK elements of ROWS rows of the table. It adds runs of at most FEW rows side by side, two of each at a time,
+    A block has BLOCK elements of ROWS rows of the table. It adds runs of at most `FEW` side by side, two of each at a time,
     and longer ones one after the other, ROWS of a run at a time: most rows of a table are taken seldom or never."""
     tl.requires(H % MULTIPLE == 0)
     tl.requires(N <= 1073741824)
