@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.library.emulated import check_emulated
 from tests.library.interpreted import interpreted, tensor
-from tests.library.prebuilt import is_prebuilt, slope
+from tests.library.prebuilt import is_prebuilt, slope, specialisations
 from tilec.kernels import transforms
 from tilec.kernels.source import reference_planes as reference
 
@@ -74,8 +75,8 @@ def test_references_of_gradients_are_slopes() -> None:
     found = slope(lambda at: (reference.avg_pool2d(at, *numbers) * dout).sum(), x, direction)
     np.testing.assert_allclose((reference.avg_pool2d_backward(dout, *numbers, 9, 7) * direction).sum(), found, rtol=1e-7)
     pairs, towards, slopes = (random.normal(size=(2, 8, 2)) for _ in range(3))
-    found = slope(lambda at: (reference.fft(at, -1.0, 1.0) * slopes).sum(), pairs, towards)
-    np.testing.assert_allclose((reference.fft(slopes, 1.0, 1.0) * towards).sum(), found, rtol=1e-7)
+    found = slope(lambda at: (reference.fft(at, -1.0, 1.0) * slopes.reshape(2, -1)).sum(), pairs, towards)
+    np.testing.assert_allclose((reference.fft(slopes, 1.0, 1.0) * towards.reshape(2, -1)).sum(), found, rtol=1e-7)
 
 
 @pytest.mark.parametrize("inverse", [False, True])
@@ -86,15 +87,21 @@ def test_transforms_and_their_gradient(length: int, inverse: bool) -> None:
         out = library.module.fft(x, inverse)
         roots = tensor(reference.fft_roots(length), np.float32)
         sign, scale = (1.0, 1 / length) if inverse else (-1.0, 1.0)
-        dx, *rest = library.gradient("fft", (x[:, 0], roots, sign, scale), out[:, 0], dout)
+        dx, *rest = library.gradient("fft", (x[:, 0], roots, sign, scale), out.reshape(3, -1), dout.reshape(3, -1))
         assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)
     transform = np.fft.ifft if inverse else np.fft.fft
     expected = transform(x[:, 0, :, 0] + 1j * x[:, 0, :, 1].astype(np.float64), axis=1)
     bound = 1e-6 * abs(expected).max()
     np.testing.assert_allclose(out[:, 0, :, 0] + 1j * out[:, 0, :, 1], expected, atol=bound)
-    back = reference.fft(dout, -sign, scale)
+    back = reference.fft(dout, -sign, scale).reshape(dout.shape)
     np.testing.assert_allclose(dx, back, atol=1e-6 * abs(back).max())
     assert rest == [None] * 3
+
+
+@pytest.mark.parametrize(("length", "rows"), [(256, 3), (4096, 1)])
+def test_the_emulator_transforms_rows_of_a_warp_and_of_several(length: int, rows: int) -> None:
+    entry, constants = next(case for case in specialisations("fft") if case[1]["N"] == length)
+    check_emulated(entry, constants, {"T": rows, "N": length, "sign": -1.0, "scale": 0.5})
 
 
 def test_wrong_arguments() -> None:

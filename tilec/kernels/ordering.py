@@ -16,6 +16,8 @@ LONGEST: Final = 1 << 29
 """Elements of a row."""
 SORTED: Final = (128, 1024, 4096)
 """Elements of a row that is sorted as one tile; the largest is that of the tiles that are merged."""
+MERGED: Final = 2048
+"""Elements of a tile of merged runs; those that are merged are multiples of it."""
 TAKEN: Final = (128, 1024, 2048)
 """Elements of a row that `topk` sorts; the largest is that of the tiles of which it takes the largest elements."""
 MOST: Final = (64, 1024)
@@ -79,7 +81,8 @@ def _take_gradient(ctx: Any, dout: Any) -> tuple[Any, None]:
 
 _sort = library_op("sort", _sort_tile, gradient=(_sort_gradient, _keep_columns))
 _sort_tiles = library_op("sort_tiles", {"BLOCK": SORTED[-1]})
-_merge_runs = library_op("merge_runs", {"BLOCK": 2048})
+_merge_shares = library_op("merge_shares", {"TILE": MERGED, "BLOCK": 32}, dims=lambda known: {"S": -(-known["N"] // MERGED)})
+_merge_runs = library_op("merge_runs", {"BLOCK": MERGED})
 _topk = library_op("topk", _topk_tile, dims=_found, gradient=(_topk_gradient, _keep_columns))
 _take_columns = library_op("take_columns", {"BLOCK": 1024}, gradient=(_take_gradient, _keep_taken))
 _put_columns = library_op("put_columns", {"BLOCK": 1024})
@@ -89,7 +92,7 @@ def merged(keys: Any, positions: Any) -> tuple[Any, Any]:
     """Keys in order and their positions, of rows whose tiles are sorted."""
     run = SORTED[-1]
     while run < keys.shape[1]:
-        keys, positions = _merge_runs()(keys, positions, run)
+        keys, positions = _merge_runs()(keys, positions, _merge_shares()(keys, run), run)
         run *= 2
     return keys, positions
 

@@ -18,7 +18,7 @@ COUNTED: Final = (16, 64, 256, 512)
 """The same of counts."""
 MOST: Final = 16
 """Experts of a token."""
-CHOICES: Final = 128
+CHOICES: Final = 256
 """Choices that a block sorts."""
 
 
@@ -74,7 +74,7 @@ def _combine_gradient(ctx: Any, dout: Any) -> tuple[Any, Any, None, None]:
 _moe_route = library_op("moe_route", _topk_tile, dims=lambda known: {"K": known["k"]}, gradient=(_route_gradient, _keep_route))
 _moe_route_backward = library_op("moe_route_backward", _route_tile)
 _expert_counts = library_op("expert_counts", _counted, dims=_tiles)
-_expert_starts = library_op("expert_starts", {"EXPERTS": EXPERTS[-1], "ROWS": 256, "COLUMNS": 8})
+_expert_starts = library_op("expert_starts", {"EXPERTS": EXPERTS[-1], "ROWS": 1024, "COLUMNS": 8})
 _expert_slots = library_op("expert_slots", {"BLOCK": CHOICES})
 _expand_rows = library_op("expand_rows", _row_tile, gradient=(_expand_gradient, _keep))
 _combine_rows = library_op("combine_rows", _row_tile, gradient=(_combine_gradient, _keep))

@@ -23,7 +23,8 @@ def _row_tile(known: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _run_tile(known: Mapping[str, Any]) -> dict[str, int]:
-    return {"ROWS": 8, "BLOCK": 512, "MULTIPLE": multiple(known["H"])}
+    rows, block = (32, 128) if known["H"] <= 256 else (8, 512)
+    return {"ROWS": rows, "BLOCK": block, "MULTIPLE": multiple(known["H"])}
 
 
 def _keep_rows(ctx: Any, inputs: tuple[Any, Any], output: Any) -> None:

@@ -15,7 +15,7 @@ LONGEST: Final = 4096
 
 def _rows(known: Mapping[str, Any]) -> dict[str, int]:
     length = known["N"]
-    return {"ROWS": 64 if length <= 32 else 8 if length <= 256 else 1, "N": length}
+    return {"ROWS": 64 if length <= 32 else 2 if length <= 256 else 1, "N": length}
 
 
 def _keep_roots(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -25,7 +25,8 @@ def _keep_roots(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _transform_gradient(ctx: Any, dout: Any) -> tuple[Any, None, None, None]:
     """The transform in the other direction."""
-    return _fft()(whole(dout), *ctx.saved_tensors, -ctx.sign, ctx.scale), None, None, None
+    pairs = whole(dout).reshape(dout.shape[0], -1, 2)
+    return _fft()(pairs, *ctx.saved_tensors, -ctx.sign, ctx.scale).reshape(pairs.shape), None, None, None
 
 
 _fft = library_op("fft", _rows, gradient=(_transform_gradient, _keep_roots))

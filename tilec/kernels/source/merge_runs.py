@@ -1,71 +1,60 @@
 """Pairs of sorted runs become sorted runs of twice the length: a step of a merge sort."""
 
+from merging import LAST, MOST, N, S, T, runs, within
+
 import tilec as tl
 
-LAST = 0x7FFFFFFF
-MOST = 536870912
-HALVINGS = 30
 
-
-class T(tl.Dim):
-    """number of rows"""
-
-
-class N(tl.Dim):
-    """elements of a row"""
+@tl.function
+def halves_in_order(x: tl.Tile, half: int, BLOCK: int) -> tl.Tile:
+    """The smaller of elements `half` apart comes first."""
+    other = tl.butterfly(x, 1, half)
+    return tl.where((tl.arange(BLOCK)[None, :] & half) != 0, tl.maximum(x, other), tl.minimum(x, other))
 
 
 @tl.function
-def within(i: tl.Tile, low: tl.Tile | int, high: tl.Tile | int) -> tl.Tile:
-    return tl.minimum(tl.maximum(i, low), high)
-
-
-@tl.function
-def share_of_first(keys: tl.Tensor, row: int, first: tl.Tile, second: tl.Tile, end: tl.Tile, count: tl.Tile) -> tl.Tile:
-    """Of the first `count` elements in the order of the runs from `first` and from `second` to `end`, how many are of the first
-    run: by bisection along a diagonal (Green and others, GPU Merge Path, 2012)."""
-    low, high = tl.maximum(count - (end - second), 0), tl.minimum(count, second - first)
-    for _ in range(HALVINGS):
-        if low >= high:
-            break
-        middle = within(low + (high - low) // 2, 0, MOST)
-        if tl.load(keys, (row, first + middle), pad=LAST) <= tl.load(keys, (row, second + (count - 1 - middle)), pad=LAST):
-            low = middle + 1
-        else:
-            high = middle
-    return within(low, 0, count)
+def in_order(x: tl.Tile, BLOCK: int) -> tl.Tile:
+    """The elements of a tile that rises and then falls in ascending order (Batcher, 1968)."""
+    assert BLOCK == 2048
+    x = halves_in_order(halves_in_order(halves_in_order(x, 1024, BLOCK), 512, BLOCK), 256, BLOCK)
+    x = halves_in_order(halves_in_order(halves_in_order(x, 128, BLOCK), 64, BLOCK), 32, BLOCK)
+    x = halves_in_order(halves_in_order(halves_in_order(x, 16, BLOCK), 8, BLOCK), 4, BLOCK)
+    return halves_in_order(halves_in_order(x, 2, BLOCK), 1, BLOCK)
 
 
 @tl.kernel
 def merge_runs(
     keys: tl.In[tl.i32, T, N],
     positions: tl.In[tl.i32, T, N],
+    shares: tl.In[tl.i32, T, S],
     merged: tl.Out[tl.i32, T, N],
     places: tl.Out[tl.i32, T, N],
     run: tl.i32,
     *,
     BLOCK: tl.Const,
 ):
-    """Merge runs 0 and 1 of `run` elements of each row, 2 and 3, and so on; equal keys keep their order.
+    """Merge runs 0 and 1 of `run` elements of each row, 2 and 3, and so on; equal keys keep their order. `shares` are those of
+    `merge_shares`, and `run` is a multiple of BLOCK.
 
-    A block writes one tile of the merged row: it finds how many elements of both runs come before the tile and before its end,
-    and sorts those in between."""
-    tl.requires(N <= MOST)
+    A block writes one tile of the merged row. Elements of the first run are followed by those of the second one in reverse
+    order, with elements after all others in between. Equal keys are in the order of positions, which are not negative."""
+    tl.requires(N <= MOST and tl.cdiv(N, BLOCK) == S)
     tl.requires(run >= 1 and run <= MOST)
-    tiles = tl.cdiv(N, BLOCK)
-    tl.grid(tiles * T)
-    row, tile = tl.bid(0) // tiles, tl.bid(0) % tiles
-    begin = tile * BLOCK
-    first = begin // (2 * run) * (2 * run)
-    second = tl.minimum(first + run, N)
-    end = tl.minimum(second + run, N)
-    before, after = begin - first, tl.minimum(begin + BLOCK, end) - first
-    taken = share_of_first(keys, row, first, second, end, before)
-    most = share_of_first(keys, row, first, second, end, after)
+    tl.grid(S * T)
+    row, tile = tl.bid(0) // S, tl.bid(0) % S
+    begin = within(tile, 0, MOST // BLOCK) * BLOCK
+    first, second, end = runs(begin, run)
+    before, after = within(begin - first, 0, MOST), within(tl.minimum(begin + BLOCK, end) - first, 0, MOST)
+    taken = within(tl.load(shares, (row, tile)), 0, before)
+    next_taken = within(tl.load(shares, (row, tile + 1), pad=0), 0, after)
+    most = tl.where(begin + BLOCK < end, next_taken, second - first)
+    of_first, of_both = within(most - taken, 0, BLOCK), within(after - before, 0, BLOCK)
     i = tl.arange(BLOCK)[None, :]
-    of_first = first + taken + i
-    of_second = second + (before - taken) + (i - (most - taken))
-    at = tl.where(i < most - taken, of_first, tl.where(i < after - before, of_second, N))
-    found, where_found = tl.sort((tl.gather(keys, (row, at), pad=LAST), tl.gather(positions, (row, at), pad=0)), 1)
-    tl.store(merged, (row, tile), found, mask=True)
-    tl.store(places, (row, tile), where_found, mask=True)
+    back = BLOCK - 1 - i
+    number = tl.where(i < of_first, i, tl.where(back < of_both - of_first, of_first + back, BLOCK))
+    from_first, from_second = first + taken, second + within(before - taken, 0, MOST) - of_first
+    at = tl.where(number < of_first, from_first + number, tl.where(number < of_both, from_second + number, N))
+    key, place = tl.gather(keys, (row, at), pad=LAST), tl.gather(positions, (row, at), pad=LAST)
+    found = in_order((key.astype(tl.i64) << 32) | place.astype(tl.i64), BLOCK)
+    tl.store(merged, (row, tile), (found >> 32).astype(tl.i32), mask=True)
+    tl.store(places, (row, tile), (found & LAST).astype(tl.i32), mask=True)

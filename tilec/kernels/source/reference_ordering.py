@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.generic]
 Float = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
+MERGED = 2048
 
 
 def _keys(x: Array, descending: bool) -> Integers:
@@ -42,7 +43,17 @@ def sort_tiles(x: Array, descending: int, BLOCK: int) -> tuple[Integers, Integer
     return _taken(keys, columns), columns
 
 
-def merge_runs(keys: Integers, positions: Integers, run: int) -> tuple[Integers, Integers]:
+def merge_shares(keys: Integers, run: int, TILE: int) -> Integers:
+    columns = _runs(keys, 2 * run)
+    shares = np.zeros((len(keys), -(-keys.shape[1] // TILE)), np.int64)
+    for tile in range(shares.shape[1]):
+        first = tile * TILE // (2 * run) * (2 * run)
+        shares[:, tile] = np.count_nonzero(columns[:, first : tile * TILE] < first + run, axis=1)
+    return shares
+
+
+def merge_runs(keys: Integers, positions: Integers, shares: Integers, run: int) -> tuple[Integers, Integers]:
+    """`shares` follow from `keys`."""
     columns = _runs(keys, 2 * run)
     return _taken(keys, columns), _taken(positions, columns)
 
@@ -73,11 +84,22 @@ def put_columns(x: Array, columns: Integers, out: Array) -> Float:
     return found
 
 
-def merge_runs_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    """Sorted runs of few keys, so that many are equal, and some are the last one."""
+def _keys_of_runs(rng: np.random.Generator, dims: dict[str, Any]) -> tuple[Integers, Integers]:
+    """Sorted runs of few keys, so that many are equal, and some are the last one; and where they were."""
     keys = rng.integers(-20, 20, (dims["T"], dims["N"])).astype(np.int32)
     keys[keys == 19] = 2**31 - 1
-    return {"keys": _taken(keys, _runs(keys, dims["run"]))}
+    columns = _runs(keys, dims["run"]).astype(np.int32)
+    return _taken(keys, columns), columns
+
+
+def merge_shares_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    return {"keys": _keys_of_runs(rng, dims)[0]}
+
+
+def merge_runs_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    keys, positions = _keys_of_runs(rng, dims)
+    shares = merge_shares(keys, int(dims["run"]), MERGED).astype(np.int32)
+    return {"keys": keys, "positions": positions, "shares": shares}
 
 
 def take_columns_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def avg_pool2d_backward(dout: Array, window: int, stride: int, padding: int, H: 
 
 
 def fft_roots(N: int) -> Float:
-    angles = 2 * np.pi * np.arange(N) / N
+    angles = np.pi * np.array([int(f"{i:016b}"[::-1], 2) for i in range(N)]) / 65536
     return np.stack((np.cos(angles), np.sin(angles)), axis=1)
 
 
@@ -61,7 +61,7 @@ def fft(x: Array, sign: float, scale: float) -> Float:
     """`roots` are those of unity."""
     pairs = x.astype(np.float64)
     found = np.fft.fft(pairs[..., 0] - 1j * sign * pairs[..., 1], axis=1) * scale
-    return np.stack((found.real, -sign * found.imag), axis=2)
+    return np.stack((found.real, -sign * found.imag), axis=2).reshape(len(x), -1)
 
 
 def max_pool2d_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
