@@ -24,7 +24,7 @@ SECTIONS: Final = {
         "load", "store", "gather", "scatter", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
         "atomic_exchange", "atomic_cas",
     ),
-    "Making tiles": ("arange", "full", "zeros", "inf"),
+    "Making tiles": ("arange", "full", "zeros", "inf", "nan"),
     "Shapes and dtypes": ("astype", "bitcast", "reshape", "permute", "broadcast_to", "join", "split"),
     "Element by element": (
         "where", "maximum", "minimum", "abs", "exp", "exp2", "log", "log2", "pow", "sqrt", "rsqrt", "sigmoid", "tanh", "sin",

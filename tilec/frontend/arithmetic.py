@@ -27,7 +27,8 @@ _FOLD: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
     "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "pow": lambda a, b: a**b, "and": lambda a, b: a & b,
     "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "shl": lambda a, b: a << b, "shr": lambda a, b: a >> b,
-    "min": min, "max": max, "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
+    "min": lambda a, b: min(_numbers(a, b)), "max": lambda a, b: max(_numbers(a, b)),
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
 }  # fmt: skip
 _MATH: Final[dict[str, Callable[[float], float]]] = {
@@ -43,6 +44,11 @@ APPROXIMATED: Final = frozenset(FUNCTIONS) - {"floor", "ceil", "erf"}
 _LARGEST_INT: Final = 1 << 128
 _INTEGER_ONLY: Final = frozenset({"floordiv", "mod", "shl", "shr"})
 _BITWISE: Final = frozenset({"and", "or", "xor"})
+
+
+def _numbers(*operands: Number) -> list[Number]:
+    """Those that are numbers, which win over a NaN; all, if none is."""
+    return [operand for operand in operands if operand == operand] or list(operands)
 
 
 def is_number(term: Term) -> bool:

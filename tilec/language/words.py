@@ -65,6 +65,7 @@ __all__: list[str] = [
     "minimum",
     "mma",
     "mulhi",
+    "nan",
     "num_blocks",
     "permute",
     "pow",
@@ -96,6 +97,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 inf: Final = float("inf")
 """Positive infinity, for `pad=-inf` and running maxima."""
+nan: Final = float("nan")
+"""No number: a quiet NaN, for `pad=nan` before an ascending `sort`, which puts NaN last, and for `where(..., nan)`. `x != x` is
+true of a NaN alone."""
 
 
 def kernel(function: F) -> F:
