@@ -27,8 +27,8 @@ SECTIONS: Final = {
     "Making tiles": ("arange", "full", "zeros", "inf", "nan"),
     "Shapes and dtypes": ("astype", "bitcast", "reshape", "permute", "broadcast_to", "join", "split"),
     "Element by element": (
-        "where", "maximum", "minimum", "abs", "exp", "exp2", "log", "log2", "pow", "sqrt", "rsqrt", "sigmoid", "tanh", "sin",
-        "cos", "floor", "ceil", "erf", "mulhi",
+        "where", "maximum", "minimum", "clamp", "abs", "exp", "exp2", "log", "log2", "pow", "sqrt", "rsqrt", "sigmoid", "tanh",
+        "sin", "cos", "floor", "ceil", "round", "erf", "mulhi", "isnan", "isinf", "isfinite",
     ),
     "Reductions": ("sum", "max", "min", "any", "all", "argmax", "argmin"),
     "Along an axis": ("cumsum", "cumprod", "cummax", "cummin", "scan", "sort", "argsort", "topk", "flip", "butterfly", "take"),

@@ -98,6 +98,7 @@ UNARY: dict[str, tuple[Callable[[Any], Any], float, float]] = {
     "cos(a)": (np.cos, -3, 3),
     "floor(a)": (np.floor, -3, 3),
     "ceil(a)": (np.ceil, -3, 3),
+    "round(a)": (np.rint, -3, 3),
     "erf(a)": (np.vectorize(math.erf), -3, 3),
 }
 

@@ -35,11 +35,11 @@ _MATH: Final[dict[str, Callable[[float], float]]] = {
     "exp2": lambda x: 2.0**x, "exp": math.exp, "log2": math.log2, "log": math.log, "sqrt": math.sqrt,
     "rsqrt": lambda x: 1.0 / math.sqrt(x), "tanh": math.tanh, "sin": math.sin, "cos": math.cos,
     "sigmoid": lambda x: 1.0 / (1.0 + math.exp(-x)), "floor": lambda x: float(math.floor(x)),
-    "ceil": lambda x: float(math.ceil(x)), "erf": math.erf,
+    "ceil": lambda x: float(math.ceil(x)), "round": lambda x: float(round(x)), "erf": math.erf,
 }  # fmt: skip
 FUNCTIONS: Final = tuple(_MATH)
 """Element-wise functions of floats."""
-APPROXIMATED: Final = frozenset(FUNCTIONS) - {"floor", "ceil", "erf"}
+APPROXIMATED: Final = frozenset(FUNCTIONS) - {"floor", "ceil", "round", "erf"}
 """Those for which a chip has an approximation, which `fast=True` asks for; so has `pow`."""
 _LARGEST_INT: Final = 1 << 128
 _INTEGER_ONLY: Final = frozenset({"floordiv", "mod", "shl", "shr"})

@@ -179,7 +179,7 @@ def length(call: Call) -> Term:
     return len(term)
 
 
-@word("abs", "builtins.abs", *arithmetic.FUNCTIONS, *(f"math.{name}" for name in arithmetic.FUNCTIONS))
+@word("abs", "builtins.abs", "builtins.round", *arithmetic.FUNCTIONS, *(f"math.{name}" for name in arithmetic.FUNCTIONS))
 def elementwise(call: Call) -> Term:
     """A function of each element."""
     name = call.word.removeprefix("builtins.").removeprefix("math.")
