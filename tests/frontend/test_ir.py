@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tilec.frontend import load_kernel, read_kernel
 from tilec.ir import ops
 from tilec.ir.core import Access, Value
 from tilec.ir.expr import cdiv, const, sym
+from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
 from tilec.ir.types import DTYPES, TileType, f32, i32
 
@@ -36,6 +38,46 @@ def test_a_tile_index_is_scaled_by_the_shape(tmp_path: Path) -> None:
     assert isinstance(scaled, ops.Binary) and scaled.kind == "mul"
     assert isinstance(scaled.operands[0].owner, ops.BlockId) and constant_of(scaled.operands[1]) == 8
     assert constant_of(load.offsets[2]) == 3
+
+
+@pytest.mark.parametrize("text", ["nan", "-nan", "inf - inf", "float('nan')", "float('-NaN')", "abs(nan)"])
+def test_a_nan_is_a_number_without_sign_or_payload(text: str, tmp_path: Path) -> None:
+    body = f"grid(N)\na = load(x, bid(0), shape=4, pad={text})\nstore(out, bid(0), where(a > 0, a, {text}), mask=True)"
+    function = compile_body(tmp_path, body)
+    printed = print_function(function)
+    assert "pad = nan" in printed and "value = nan" in printed and "-nan" not in printed
+    assert print_function(parse_function(printed)) == printed
+
+
+def test_names_of_a_nan(tmp_path: Path) -> None:
+    text = """import math
+import tilec as tl
+from tilec import nan
+NONE = nan
+OTHER = -math.nan
+class N(tl.Dim): ...
+@tl.kernel
+def k(x: tl.In[tl.f32, N], out: tl.Out[tl.f32, N]):
+    tl.grid(N)
+    a = tl.load(x, tl.bid(0), shape=1)
+    b = tl.where(a > 1, NONE, tl.where(a < 2, OTHER, a))
+    tl.store(out, tl.bid(0), tl.where(b > 3, tl.nan, tl.where(b < 4, math.nan, b)))
+"""
+    constants = [op.value for op in ops_of(compile_text(tmp_path, text), ops.Constant) if isinstance(op, ops.Constant)]
+    assert [value for value in constants if value != value] == [math.nan] * 4  # one object, so that equal attributes are equal
+
+
+@pytest.mark.parametrize(("text", "value"), [("min(nan, 2.0)", 2.0), ("max(2.0, nan)", 2.0), ("max(nan, nan)", math.nan)])
+def test_a_number_wins_over_a_nan_among_constants(text: str, value: float, tmp_path: Path) -> None:
+    text = text.replace("min(", "minimum(").replace("max(", "maximum(")
+    (load,) = ops_of(compile_body(tmp_path, f"grid(N)\nstore(out, 0, load(x, 0, shape=1, pad={text}))"), ops.Load)
+    assert isinstance(load, ops.Load) and load.pad is not None
+    assert load.pad == value or (load.pad != load.pad and value != value)
+
+
+def test_a_nan_is_no_integer(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="E0205"):
+        compile_body(tmp_path, "grid(N)\nstore(out, 0, f32(load(ids, 0, shape=1, pad=nan)))")
 
 
 def test_an_offset_is_not_scaled(tmp_path: Path) -> None:

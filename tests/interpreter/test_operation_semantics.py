@@ -90,7 +90,7 @@ def test_division_by_zero_gives_zero(kind: str) -> None:
 FLOAT_MEANING: dict[str, Any] = {
     "exp2": lambda x: 2.0**x, "exp": math.exp, "log2": math.log2, "log": math.log, "sqrt": math.sqrt,
     "rsqrt": lambda x: 1 / math.sqrt(x), "tanh": math.tanh, "sigmoid": lambda x: 1 / (1 + math.exp(-x)), "sin": math.sin,
-    "cos": math.cos, "floor": math.floor, "ceil": math.ceil, "erf": math.erf,
+    "cos": math.cos, "floor": math.floor, "ceil": math.ceil, "round": round, "erf": math.erf,
 }  # fmt: skip
 
 

@@ -133,7 +133,7 @@ APPROXIMATE = {
     "cos": np.cos, "sqrt": np.sqrt,
 }  # fmt: skip
 INTRINSICS = {
-    "fabs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil,
+    "fabs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "roundeven": np.rint,
     "fma": lambda a, b, c: a * b + c, "smax": np.maximum, "smin": np.minimum,
 }  # fmt: skip
 

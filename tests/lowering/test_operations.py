@@ -28,7 +28,7 @@ from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A, TARGETS, Target
 
 IMPORTS = """Atomic, In, Out, abs, arange, argmax, argmin, astype, atomic_add, atomic_max, atomic_min, bf16, ceil, cos, erf,
-    exp, exp2, f8e4m3, f8e5m2, f16, f32, floor, full, gather, grid, i8, i16, i32, i64, load, log, log2, max,
+    exp, exp2, f8e4m3, f8e5m2, f16, f32, floor, full, gather, grid, i8, i16, i32, i64, load, log, log2, nan, max,
     maximum, min, minimum, rsqrt, scatter, sigmoid, sin, sqrt, store, sum, tanh, u8, u16, u32, unsafe, values,
     where"""
 SHAPE = (3, 40)
@@ -98,6 +98,7 @@ UNARY: dict[str, tuple[Callable[[Any], Any], float, float]] = {
     "cos(a)": (np.cos, -3, 3),
     "floor(a)": (np.floor, -3, 3),
     "ceil(a)": (np.ceil, -3, 3),
+    "round(a)": (np.rint, -3, 3),
     "erf(a)": (np.vectorize(math.erf), -3, 3),
 }
 
@@ -232,6 +233,18 @@ def test_8_bit_floats_become_machine_code(target: Target, tmp_path: Path) -> Non
     ptx = to_ptx(lowered.mlir, target)
     assert ("cvt.rn.f16x2.e4m3x2" in ptx and "cvt.rn.satfinite.e5m2x2.f32" in ptx) == target.converts_f8
     assert assemble(ptx, target).resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "f8e4m3", "f8e5m2"])
+def test_a_nan_of_the_text(dtype: str, tmp_path: Path) -> None:
+    a = floats("f32")
+    found = elementwise(tmp_path, "f32", dtype, f"astype(where(a > 0, nan, a), {dtype})", a).astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(found), a > 0)
+    signature = f"x: In[{dtype}, 64], out: Out[f32, 65]"
+    out = np.zeros(65, np.float32)
+    make = compiled(tmp_path, signature, "grid(1)\nstore(out, 0, astype(load(x, 0, shape=65, pad=nan), f32))")
+    run(make, {"x": np.zeros(64, EIGHT_BITS.get(dtype) or TYPES[dtype]), "out": out})
+    np.testing.assert_array_equal(np.isnan(out), np.arange(65) == 64)
 
 
 REDUCE: dict[str, Callable[[Any, int], Any]] = {

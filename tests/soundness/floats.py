@@ -191,6 +191,7 @@ UNARY: dict[str, Callable[[float], float]] = {
     "cos": _total(math.cos),
     "floor": _integral(math.floor),
     "ceil": _integral(math.ceil),
+    "round": _integral(round),
     "erf": math.erf,
 }
 UNARY |= {kind: UNARY[kind.removeprefix("fast_")] for kind in FLOAT_UNARY if kind.startswith("fast_")}

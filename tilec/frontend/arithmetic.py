@@ -27,22 +27,28 @@ _FOLD: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
     "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "pow": lambda a, b: a**b, "and": lambda a, b: a & b,
     "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "shl": lambda a, b: a << b, "shr": lambda a, b: a >> b,
-    "min": min, "max": max, "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
+    "min": lambda a, b: min(_numbers(a, b)), "max": lambda a, b: max(_numbers(a, b)),
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
 }  # fmt: skip
 _MATH: Final[dict[str, Callable[[float], float]]] = {
     "exp2": lambda x: 2.0**x, "exp": math.exp, "log2": math.log2, "log": math.log, "sqrt": math.sqrt,
     "rsqrt": lambda x: 1.0 / math.sqrt(x), "tanh": math.tanh, "sin": math.sin, "cos": math.cos,
     "sigmoid": lambda x: 1.0 / (1.0 + math.exp(-x)), "floor": lambda x: float(math.floor(x)),
-    "ceil": lambda x: float(math.ceil(x)), "erf": math.erf,
+    "ceil": lambda x: float(math.ceil(x)), "round": lambda x: float(round(x)), "erf": math.erf,
 }  # fmt: skip
 FUNCTIONS: Final = tuple(_MATH)
 """Element-wise functions of floats."""
-APPROXIMATED: Final = frozenset(FUNCTIONS) - {"floor", "ceil", "erf"}
+APPROXIMATED: Final = frozenset(FUNCTIONS) - {"floor", "ceil", "round", "erf"}
 """Those for which a chip has an approximation, which `fast=True` asks for; so has `pow`."""
 _LARGEST_INT: Final = 1 << 128
 _INTEGER_ONLY: Final = frozenset({"floordiv", "mod", "shl", "shr"})
 _BITWISE: Final = frozenset({"and", "or", "xor"})
+
+
+def _numbers(*operands: Number) -> list[Number]:
+    """Those that are numbers, which win over a NaN; all, if none is."""
+    return [operand for operand in operands if operand == operand] or list(operands)
 
 
 def is_number(term: Term) -> bool:

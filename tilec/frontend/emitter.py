@@ -53,6 +53,11 @@ class At:
         return self.source.error(code, message, self.node, label=label, hint=hint, fixes=fixes)
 
 
+def canonical(number: float) -> float:
+    """The number; for a NaN of any bits `math.nan`, so that equal attributes are equal and print alike."""
+    return number if number == number else math.nan
+
+
 class Emitter:
     """Appends operations to the current block."""
 
@@ -140,7 +145,7 @@ class Emitter:
                 )
             return self.emit(ops.Constant(value=value), at, type)[0]
         if dtype.is_float:
-            number = as_float(value, at)
+            number = canonical(as_float(value, at))
             if math.isfinite(number) and abs(number) > dtype.largest:
                 raise at.error("E0205", f"{value} does not fit {dtype}", hint=f"the largest finite {dtype} is {dtype.largest}")
             return self.emit(ops.Constant(value=number), at, type)[0]

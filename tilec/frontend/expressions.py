@@ -11,6 +11,7 @@ from tilec.diagnostics.spelling import ask_first, did_you_mean
 from tilec.frontend import arithmetic
 from tilec.frontend.emitter import At, Number, Term, default_dtype, describe, number_of, tile_type, usable
 from tilec.frontend.module import (
+    NUMBERS,
     WORDS,
     DimName,
     ElementName,
@@ -29,7 +30,7 @@ from tilec.ir.core import Block, Value
 from tilec.ir.types import TensorType, TileType
 from tilec.untrusted.limits import MAX_LITERAL_BITS
 
-_MATH_CONSTANTS: Final = {"inf": math.inf, "pi": math.pi, "e": math.e, "tau": math.tau}
+_MATH_CONSTANTS: Final = {"inf": math.inf, "nan": math.nan, "pi": math.pi, "e": math.e, "tau": math.tau}
 _OF_TENSORS: Final = ("shape", "ndim", "dtype")
 _OF_TILES: Final = ("shape", "ndim", "dtype", "T", "astype", "reshape", "permute", "broadcast_to")
 
@@ -103,8 +104,8 @@ def _module_constant(scope: Scope, entry: ModuleConstant, node: ast.expr) -> Ter
                 return evaluate(other.node, depth + 1)
             if isinstance(other, Word) and dtype_word(other.name):
                 return dtype_named(other.name)
-            if isinstance(other, Word) and other.name == "inf":
-                return math.inf
+            if isinstance(other, Word) and other.name in NUMBERS:
+                return NUMBERS[other.name]
         if isinstance(item, ast.Attribute) and isinstance(item.value, ast.Name):
             package = entry.module.names.get(item.value.id)
             if isinstance(package, Package) and package.name == "math" and item.attr in _MATH_CONSTANTS:
@@ -268,8 +269,8 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Term:
             return _MATH_CONSTANTS[node.attr]
         if package.name == "tilec" and dtype_word(node.attr):
             return dtype_named(node.attr)
-        if package.name == "tilec" and node.attr == "inf":
-            return math.inf
+        if package.name == "tilec" and node.attr in NUMBERS:
+            return NUMBERS[node.attr]
         if package.name == "tilec" and is_word(node.attr):
             raise at.error("E0106", f"`{node.attr}` is used as a value", hint=f"call it: `tilec.{node.attr}(...)`")
         raise at.error("E0108", f"`{package.name}` has no `{node.attr}` for kernels", hint=_meant(package, node.attr))

@@ -8,7 +8,7 @@ from typing import Final
 
 from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
-from tilec.frontend.emitter import At, Term, as_float, describe, number_of, usable
+from tilec.frontend.emitter import At, Term, as_float, canonical, describe, number_of, usable
 from tilec.frontend.vocabulary import word
 from tilec.ir import ops
 from tilec.ir.core import Access, Value
@@ -198,7 +198,7 @@ def _pad(call: Call, pad: Term | Missing, dtype: DType) -> float | None:
         low, high = dtype.integer_range()
         if (isinstance(number, float) and not number.is_integer()) or not low <= number <= high or abs(number) > 1 << 53:
             raise call.at.error("E0205", f"`pad={number}` does not fit {dtype}", hint="pad with a small integer")
-    padding = as_float(number, call.at)
+    padding = canonical(as_float(number, call.at))
     if dtype.is_float and math.isfinite(padding) and abs(padding) > dtype.largest:
         hint = f"the largest finite {dtype} is {dtype.largest}"
         raise call.at.error("E0205", f"`pad={number}` does not fit {dtype}", hint=hint)

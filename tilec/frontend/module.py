@@ -7,6 +7,7 @@ where a kernel uses them.
 from __future__ import annotations
 
 import ast
+import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ from tilec.untrusted.limits import MAX_IMPORT_DEPTH, MAX_MODULES, MAX_NAME, MAX_
 DIRECTIVES = frozenset({"grid", "ensures", "requires", "resident", "values"})
 WORDS = frozenset(language.__all__)
 """Every word of the kernel language."""
+NUMBERS: Final = {"inf": math.inf, "nan": math.nan}
+"""Words that are numbers."""
 
 
 @dataclass(frozen=True, slots=True)

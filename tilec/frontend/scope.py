@@ -10,12 +10,24 @@ from tilec.diagnostics.diagnostic import Diagnostic, Fix
 from tilec.diagnostics.spelling import nearest
 from tilec.frontend.emitter import At, Emitter, Poison, Term, usable
 from tilec.frontend.liveness import Liveness
-from tilec.frontend.module import WORDS, DimName, ElementName, Entry, Foreign, Module, Routine, Word, dtype_word, is_word
+from tilec.frontend.module import (
+    NUMBERS,
+    WORDS,
+    DimName,
+    ElementName,
+    Entry,
+    Foreign,
+    Module,
+    Routine,
+    Word,
+    dtype_word,
+    is_word,
+)
 from tilec.frontend.signature import Signature, dtype_named
 from tilec.ir.core import Function
 from tilec.ir.types import DTYPES
 
-BUILTINS = frozenset({"range", "min", "max", "abs", "float", "int", "bool", "len"})
+BUILTINS = frozenset({"range", "min", "max", "abs", "round", "float", "int", "bool", "len"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +116,8 @@ class Scope:
             return DTYPES[value]
         if isinstance(entry, Word) and dtype_word(entry.name):
             return dtype_named(entry.name)
-        if isinstance(entry, Word) and entry.name == "inf":
-            return float("inf")
+        if isinstance(entry, Word) and entry.name in NUMBERS:
+            return NUMBERS[entry.name]
         return entry
 
     def dim(self, name: str, at: At) -> Term:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Final
 
 from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
@@ -149,12 +150,15 @@ def builtin_extremum(call: Call) -> Term:
     return result
 
 
+_NO_DIGITS: Final = frozenset(sign + text for sign in ("", "+", "-") for text in ("inf", "infinity", "nan"))
+
+
 @word("builtins.float", "builtins.int", "builtins.bool")
 def conversion(call: Call) -> Term:
-    """Python's conversions of constants; `float("inf")` is one."""
+    """Python's conversions of constants; `float("inf")` and `float("nan")` are two."""
     (term,) = call.bind("value")
     name = call.word[9:]
-    if name == "float" and isinstance(term, str) and term.lower() in ("inf", "-inf", "+inf", "infinity", "-infinity"):
+    if name == "float" and isinstance(term, str) and term.lower() in _NO_DIGITS:
         return float(term)
     if not isinstance(term, bool | int | float):
         raise call.at.error(
@@ -175,7 +179,7 @@ def length(call: Call) -> Term:
     return len(term)
 
 
-@word("abs", "builtins.abs", *arithmetic.FUNCTIONS, *(f"math.{name}" for name in arithmetic.FUNCTIONS))
+@word("abs", "builtins.abs", "builtins.round", *arithmetic.FUNCTIONS, *(f"math.{name}" for name in arithmetic.FUNCTIONS))
 def elementwise(call: Call) -> Term:
     """A function of each element."""
     name = call.word.removeprefix("builtins.").removeprefix("math.")

@@ -113,7 +113,8 @@ def _shift_right(a: Array, b: Array) -> Array:
 
 
 FLOAT_UNARY: Final[dict[str, Callable[[Array], Array]]] = {
-    "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "erf": _error_function,
+    "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
+    "erf": _error_function,
     "fast_exp2": np.exp2, "fast_exp": np.exp, "fast_log2": np.log2, "fast_log": np.log, "fast_sqrt": np.sqrt,
     "fast_rsqrt": lambda x: 1.0 / np.sqrt(x), "fast_tanh": np.tanh, "fast_sigmoid": _fast_sigmoid, "fast_sin": np.sin,
     "fast_cos": np.cos, **{kind: _accurate(kind) for kind in functions.UNARY},

@@ -63,6 +63,7 @@ UNARY: Final[dict[str, UnaryRule]] = {
     "erf": lambda x, e, v: 1.13 * e + 2.0**-22 * np.abs(v) + 2.0**-149,
     "floor": lambda x, e, v: np.where(e == 0, 0, np.inf),
     "ceil": lambda x, e, v: np.where(e == 0, 0, np.inf),
+    "round": lambda x, e, v: np.where(e == 0, 0, np.rint(x + 1.01 * e) - np.rint(x - 1.01 * e)),
     "fast_exp2": lambda x, e, v: v * _steep(x, e, 0.6931472) + 2.0**-126,
     "fast_exp": lambda x, e, v: v * _steep(x, e, 1.0) + 2.0**-126,
     "fast_log2": lambda x, e, v: np.where(x > 2 * e, 3 * e / x, np.inf) + 2.0**-19 * (1 + np.abs(v)),
@@ -101,7 +102,7 @@ def unary(op: Unary, x: Array, e: Array, v: Array) -> tuple[bool, Array]:
     bound = UNARY[op.kind](x, e, v)
     if op.kind in ("fast_exp", "fast_exp2"):
         bound = np.where(np.isneginf(x) & (e == 0), 0.0, bound)
-    return op.kind in ("neg", "abs", "floor", "ceil"), bound
+    return op.kind in ("neg", "abs", "floor", "ceil", "round"), bound
 
 
 def product(op: Mma, a: Array, b: Array, c: Array, ea: Array, eb: Array, ec: Array) -> Array:

@@ -36,6 +36,7 @@ __all__: list[str] = [
     "butterfly",
     "cdiv",
     "ceil",
+    "clamp",
     "cos",
     "cummax",
     "cummin",
@@ -54,6 +55,9 @@ __all__: list[str] = [
     "grid",
     "inf",
     "invariant",
+    "isfinite",
+    "isinf",
+    "isnan",
     "join",
     "kernel",
     "load",
@@ -65,12 +69,14 @@ __all__: list[str] = [
     "minimum",
     "mma",
     "mulhi",
+    "nan",
     "num_blocks",
     "permute",
     "pow",
     "requires",
     "reshape",
     "resident",
+    "round",
     "rsqrt",
     "scan",
     "scatter",
@@ -96,6 +102,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 inf: Final = float("inf")
 """Positive infinity, for `pad=-inf` and running maxima."""
+nan: Final = float("nan")
+"""No number: a quiet NaN, for `pad=nan` before an ascending `sort`, which puts NaN last, and for `where(..., nan)`. `x != x` is
+true of a NaN alone."""
 
 
 def kernel(function: F) -> F:
@@ -392,6 +401,34 @@ def floor(x: Operand, /) -> Tile:
 
 def ceil(x: Operand, /) -> Tile:
     """Smallest integral float not below x."""
+    not_compiled()
+
+
+def round(x: Operand, /) -> Tile:
+    """The integral float nearest to x; of two, the even one: -0.5, 0.5, 1.5 and 2.5 give -0, 0, 2 and 2 (PTX ISA, `cvt.rni`).
+    NaN and infinities stay. Python's `round(x)` is this too: the result is a float, which `.astype(i8)` converts. Integers and
+    booleans are refused (E0204)."""
+    not_compiled()
+
+
+def clamp(x: Operand, low: Operand, high: Operand, /) -> Tile:
+    """`minimum(maximum(x, low), high)`: x between `low` and `high`, numbers or tiles; shapes broadcast. A NaN gives `low`, as
+    a number wins over a NaN."""
+    not_compiled()
+
+
+def isnan(x: Operand, /) -> Tile:
+    """Whether an element of floats is NaN, as booleans: `x != x`. Other dtypes are refused (E0204)."""
+    not_compiled()
+
+
+def isinf(x: Operand, /) -> Tile:
+    """Whether an element of floats is infinite: `abs(x) == inf`. Other dtypes are refused (E0204)."""
+    not_compiled()
+
+
+def isfinite(x: Operand, /) -> Tile:
+    """Whether an element of floats is neither infinite nor NaN: `abs(x) < inf`. Other dtypes are refused (E0204)."""
     not_compiled()
 
 

@@ -331,6 +331,7 @@ FLOAT_UNARY: Final[dict[str, Callable[[Context, SsaValue], SsaValue]]] = {
     "sqrt": lambda context, value: context.float_function("sqrt", value),
     "floor": lambda context, value: context.float_function("floor", value),
     "ceil": lambda context, value: context.float_function("ceil", value),
+    "round": lambda context, value: context.float_function("roundeven", value),
     "fast_sqrt": lambda context, value: _approximate(context, "sqrt", value),
     "fast_rsqrt": lambda context, value: _approximate(context, "rsqrt", value),
     "fast_exp2": lambda context, value: _approximate(context, "ex2", value),

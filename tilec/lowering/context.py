@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
+from typing import Final
 
 from tilec.atoms.tma import Box
 from tilec.ir.core import Access, Function, Parameter, Value
@@ -34,13 +35,17 @@ def storage(dtype: DType) -> Type:
     return i1 if dtype.kind == "b" else integer(dtype.bits)
 
 
+QUIET_NAN: Final = 0x7FC00000
+"""Bits of the f32 that stands for every NaN of a text."""
+
+
 def literal(out: Builder, value: float, dtype: DType) -> SsaValue:
     """A constant of a dtype."""
     if dtype.kind == "b":
         return out.truth(bool(value))
     if not dtype.is_float:
         return out.constant(int(value), storage(dtype))
-    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    bits = struct.unpack("<I", struct.pack("<f", value))[0] if value == value else QUIET_NAN
     return narrowed(out, out.float_constant(bits), dtype)
 
 

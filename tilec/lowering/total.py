@@ -23,7 +23,8 @@ _CONTRACT: Final = " {fastmathFlags = #llvm.fastmath<contract>}"
 """A product and the sum that uses it may be rounded once: defined either way."""
 _FLOATS: Final = ("fadd", "fsub", "fmul", "fdiv")
 _PLAIN: Final = """add sub mul and or xor icmp fcmp fneg select zext sext trunc fpext fptrunc sitofp uitofp bitcast ptrtoint
-    inttoptr extractelement insertelement extractvalue getelementptr return intr.fabs intr.sqrt intr.floor intr.ceil"""
+    inttoptr extractelement insertelement extractvalue getelementptr return intr.fabs intr.sqrt intr.floor intr.ceil
+    intr.roundeven"""
 _DIVISIONS: Final = ("udiv", "urem", "sdiv", "srem")
 _SHIFTS: Final = ("shl", "lshr", "ashr")
 KEYWORDS: Final[dict[str, tuple[str, ...]]] = {

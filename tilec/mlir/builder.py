@@ -143,7 +143,7 @@ class Builder(Writer):
             raise _wrong_type("fneg", value)
         return self._value(f"llvm.fneg {value.name} : {value.type.text}", value.type)
 
-    def float_function(self, name: Literal["fabs", "sqrt", "floor", "ceil"], value: SsaValue) -> SsaValue:
+    def float_function(self, name: Literal["fabs", "sqrt", "floor", "ceil", "roundeven"], value: SsaValue) -> SsaValue:
         """A function for which LLVM has an intrinsic."""
         if value.type.kind != "float":
             raise _wrong_type(name, value)

@@ -145,9 +145,10 @@ class Declaration:
                 result.append((tensor.dtype if tensor.dtype in DTYPES else str(values[tensor.dtype]), shape))
             except KeyError as missing:
                 name = str(missing.args[0])
+                value = 'constants={"%s": "bf16"}' if name == tensor.dtype else 'dims=lambda known: {"%s": ...}'
                 raise refuse(
                     self.kernel, f"no argument determines `{name}`", argument=tensor.name,
-                    required=f"`dims=lambda known: {{\"{name}\": ...}}` where the op is made, or `mutates=[\"{tensor.name}\"]`",
+                    required=f"`{value % name}` where the op is made, or `mutates=[\"{tensor.name}\"]`",
                 ) from None  # fmt: skip
             except ZeroDivisionError:
                 given = ", ".join(f"{name} = {values[name]}" for dim in tensor.dims for name in dim.symbols() if name in values)

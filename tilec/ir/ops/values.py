@@ -15,8 +15,8 @@ from tilec.ir.types import DType, TileType, boolean, f32, i32, i64
 
 UNARY_KINDS: Final = (
     "neg", "not", "abs", "exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "floor", "ceil",
-    "erf", "fast_exp2", "fast_exp", "fast_log2", "fast_log", "fast_sqrt", "fast_rsqrt", "fast_tanh", "fast_sigmoid", "fast_sin",
-    "fast_cos",
+    "round", "erf", "fast_exp2", "fast_exp", "fast_log2", "fast_log", "fast_sqrt", "fast_rsqrt", "fast_tanh", "fast_sigmoid",
+    "fast_sin", "fast_cos",
 )  # fmt: skip
 """Those that begin with `fast_` are the chip's approximations (`tilec/ir/SEMANTICS.md`)."""
 FLOAT_UNARY: Final = frozenset(UNARY_KINDS) - {"neg", "not", "abs"}

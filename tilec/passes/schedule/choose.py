@@ -165,7 +165,7 @@ def _override_problem(schedule: Schedule, wanted: Overrides) -> Problem | None:
 def _grid_problem(draft: Function, schedule: Schedule) -> Problem | None:
     """Why blocks cannot be persistent."""
     text = persistent.problem(draft) if schedule.persistent else None
-    return Problem("persistent", text, "leave `persistent` out") if text else None
+    return Problem("persistent", text, "write the kernel with a grid of one axis, or leave `persistent` out") if text else None
 
 
 def _store_problem(draft: Function, schedule: Schedule, target: Target) -> Problem | None:

@@ -30,7 +30,8 @@ def find_function(folder: Path, name: str, files: str = REFERENCES) -> tuple[Pat
 
 
 def defined_in(path: Path) -> Mapping[str, int]:
-    """The functions that a file defines, with their lines; none if it cannot be read or parsed."""
+    """The functions that a file defines, with their lines, and other names for them, `same = first`; none if it cannot be read
+    or parsed."""
     try:
         return _defined(read_file(path, MAX_SOURCE_BYTES))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -40,7 +41,16 @@ def defined_in(path: Path) -> Mapping[str, int]:
 @functools.lru_cache(maxsize=64)
 def _defined(text: bytes) -> Mapping[str, int]:
     """`defined_in` of a text, which a project asks for once for each of its kernels."""
-    return {node.name: node.lineno for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    found: dict[str, int] = {}
+    for node in ast.parse(text).body:
+        match node:
+            case ast.FunctionDef(name=name):
+                found[name] = node.lineno
+            case ast.Assign(targets=[ast.Name(id=alias)], value=ast.Name(id=name)) if name in found:
+                found[alias] = found[name]
+            case _:
+                pass
+    return found
 
 
 @contextlib.contextmanager

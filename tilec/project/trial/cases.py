@@ -2,7 +2,7 @@
 
 A file is an archive of NumPy arrays. `before/NAME` is the flat storage of a tensor, `interpreter/NAME` a result of the
 interpreter as stored, `bound/NAME` how far each of its elements may be off by rounding, `reference/NAME` what the reference
-returned. `case` is JSON: launch values, and tolerances (relative, absolute) by result.
+returned. `case` is JSON: launch values, and tolerances (relative, absolute; least) by result.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Tolerance = tuple[float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One launch. `references` is empty without a reference; its `tolerance` is that of `comparison.compared`, and so are the
-    `bounds`."""
+    """One launch. `references` is empty without a reference; its `tolerance` is that of `comparison.compared`, and so are
+    `bounds` and `least`."""
 
     values: Mapping[str, float]
     before: Mapping[str, Array]
@@ -35,6 +35,7 @@ class Case:
     references: Mapping[str, Array] = field(default_factory=dict[str, Array])
     tolerance: Tolerance = (None, None)
     bounds: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    least: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def write_case(path: Path, case: Case) -> None:
@@ -42,7 +43,10 @@ def write_case(path: Path, case: Case) -> None:
     groups = {
         "before": case.before, "interpreter": case.interpreted, "reference": case.references, "bound": case.bounds,
     }  # fmt: skip
-    about = {"values": dict(case.values), "allowances": dict(case.allowances), "tolerance": case.tolerance}
+    about = {
+        "values": dict(case.values), "allowances": dict(case.allowances), "tolerance": case.tolerance,
+        "least": dict(case.least),
+    }  # fmt: skip
     arrays: dict[str, Any] = {"case": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     arrays |= {f"{group}/{name}": array for group, found in groups.items() for name, array in found.items()}
     buffer = io.BytesIO()
@@ -62,5 +66,5 @@ def read_case(path: Path) -> Case:
     return Case(
         about["values"], groups["before"], groups["interpreter"],
         {name: (one[0], one[1]) for name, one in about["allowances"].items()}, groups["reference"],
-        (about["tolerance"][0], about["tolerance"][1]), groups["bound"],
+        (about["tolerance"][0], about["tolerance"][1]), groups["bound"], about["least"],
     )  # fmt: skip

@@ -71,10 +71,12 @@ def _typical(expected: Array) -> float:
 
 
 def compared(
-    spec: TensorSpec, array: Array, truth: Array, tolerance: tuple[float | None, float | None], bound: Array | None = None
+    spec: TensorSpec, array: Array, truth: Array, tolerance: tuple[float | None, float | None], bound: Array | None = None,
+    least: float = 0.0,
 ) -> Written | str:  # fmt: skip
     """The largest error of a result in units of the tolerance, or a text that says why it cannot be compared. `bound`: how far
-    each element may be off by rounding (`tilec.interpreter.error_bounds`), which is allowed too."""
+    each element may be off by rounding (`tilec.interpreter.error_bounds`), which is allowed too. `least`: the least
+    relative tolerance if none is given (`tilec.project.trial.coarse`)."""
     seen = summary(spec, array)
     if truth.shape != array.shape:
         return f"`{spec.name}` has shape {array.shape}, the reference's {truth.shape}"
@@ -85,7 +87,7 @@ def compared(
     found, expected = array.astype(np.float64), truth.astype(np.float64)
     relative, absolute = tolerance
     with np.errstate(all="ignore"):
-        relative = DTYPES[spec.dtype].tolerance if relative is None else relative
+        relative = max(DTYPES[spec.dtype].tolerance, least) if relative is None else relative
         if absolute is None:
             absolute = relative * _typical(expected)
         allowed = absolute + relative * np.abs(expected)

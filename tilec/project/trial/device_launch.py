@@ -112,7 +112,8 @@ def _judged(manifest: Manifest, contract: Contract, arena: Arena, case: Case) ->
         for side, truth in truths.items():
             allowed = case.allowances[spec.name] if side == "interpreter" else case.tolerance
             analysed = side == "interpreter" or case.tolerance == (None, None)
-            one = compared(spec, result, truth, allowed, case.bounds.get(spec.name) if analysed else None)
+            least = 0.0 if side == "interpreter" else case.least.get(spec.name, 0.0)
+            one = compared(spec, result, truth, allowed, case.bounds.get(spec.name) if analysed else None, least)
             if isinstance(one, str):
                 reason = reason or one
             else:

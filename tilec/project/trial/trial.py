@@ -27,6 +27,7 @@ from tilec.project.read.models import Constant
 from tilec.project.read.python_file import execute
 from tilec.project.trial.author_code import REFERENCES, author_errors, find_function
 from tilec.project.trial.cases import Case, write_case
+from tilec.project.trial.coarse import least_tolerances
 from tilec.project.trial.comparison import Written, compared, right, summary
 from tilec.project.trial.inputs import OwnInputs, launch_inputs
 from tilec.project.trial.interpreted import allowances, before_launch, bounds_of_errors, interpret, outputs_of
@@ -130,17 +131,18 @@ def _trial(request: TrialRequest, function: Function, contract: Contract, values
     except NoReference as error:
         return Trial(values, seed, blocks, tuple(summary(spec, arrays[spec.name]) for spec in outputs), str(error))
     tolerance = (relative if request.tolerance[0] is None else request.tolerance[0], request.tolerance[1])
-    comparisons = _comparisons(outputs, arrays, expected, tolerance, {})
+    least = least_tolerances(function)
+    comparisons = _comparisons(outputs, arrays, expected, tolerance, {}, least)
     if tolerance == (None, None) and any(isinstance(one, Written) and not right(one) for one in comparisons):
         # What an author allows is meant; the default knows nothing of a kernel's steps, so an analysis of them decides.
         bounds = case.bounds if case else bounds_of_errors(function, contract, unchanged, values)
-        comparisons = _comparisons(outputs, arrays, expected, tolerance, bounds)
+        comparisons = _comparisons(outputs, arrays, expected, tolerance, bounds, least)
     problem = next((one for one in comparisons if isinstance(one, str)), "")
     written = tuple(one for one in comparisons if isinstance(one, Written))
     if case is not None and not problem:
         plain = [truth if truth.dtype.kind in "fiub" else truth.astype(np.float64) for truth in expected]
         truths = {spec.name: truth for spec, truth in zip(outputs, plain, strict=True)}
-        write_case(request.kept(number), replace(case, references=truths, tolerance=tolerance))
+        write_case(request.kept(number), replace(case, references=truths, tolerance=tolerance, least=least))
     unsuitable = "" if problem else _unsuitable(request, contract, written)
     return Trial(values, seed, blocks, written, problem or unsuitable, bool(unsuitable))
 
@@ -151,10 +153,11 @@ def _comparisons(
     expected: list[Array],
     tolerance: tuple[float | None, float | None],
     bounds: Mapping[str, Array],
+    least: Mapping[str, float],
 ) -> list[Written | str]:
     """Each result of the interpreter next to its reference."""
     return [
-        compared(spec, arrays[spec.name], truth, tolerance, bounds.get(spec.name))
+        compared(spec, arrays[spec.name], truth, tolerance, bounds.get(spec.name), least.get(spec.name, 0.0))
         for spec, truth in zip(outputs, expected, strict=True)
     ]
 
