@@ -5,7 +5,7 @@ conversion of a tile that does not depend on the iteration precedes the loop, wi
 one tile to one layout become one. Each one that moves saves a store, a load and two barriers in every iteration.
 
 A conversion has no effect besides its result, so it may run where the loop makes no iteration. All threads of a block reach the
-loop together, hence also the barriers before it. The result stays in registers during the loop: a loop gains at most
+loop together, so also the barriers before it. The result stays in registers during the loop: a loop gains at most
 `MOST_REGISTERS` for each thread.
 """
 

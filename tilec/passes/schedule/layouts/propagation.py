@@ -47,7 +47,7 @@ def rematerialize(function: Function, always: bool) -> None:
     """Computes the operands that a thread can compute by itself in the layout in which they are used, in place: the masks of a
     scan, where it combines totals, and of rows, and the positions of atomics. Every tile has a layout. Unless `always`, only
     where a conversion through shared memory goes, or becomes that of what a broadcast repeats."""
-    state = _State(function, is_sparing=not always)
+    state = _State(function, is_selective=not always)
     for op in list(function.body.walk()):
         if op.results and not op.regions and isinstance(op.results[0].type, TileType):
             state.backward(op)
@@ -73,7 +73,7 @@ def _remove_unused(block: Block, used: set[Value]) -> None:
 @dataclass(eq=False, slots=True)
 class _State:
     function: Function
-    is_sparing: bool = False
+    is_selective: bool = False
     changed: bool = True
     copies: dict[tuple[Value, Layout], Value] = field(default_factory=dict[tuple[Value, Layout], Value])
     parent: dict[Op, Block] = field(default_factory=dict[Op, Block])
@@ -169,7 +169,7 @@ class _State:
             return self.copies[value, layout]
         if not isinstance(op, Op) or op not in self.parent or not self.is_rematerializable(op):
             return value
-        if self.is_sparing and (is_free(value, layout) or self.converted(value, layout) > 1):
+        if self.is_selective and (is_free(value, layout) or self.converted(value, layout) > 1):
             return value
         if value.layout is None:
             rematerialized = op
