@@ -87,7 +87,11 @@ def _fits(fused: FusedProducts, warps: int, most_accumulators: int) -> bool:
         all(ATOMS[family.name].fits(rows, columns, warps) for rows, columns in shapes)
         and all(columns % family.shape.columns == 0 for _, columns in shapes)
         and all(depth % family.shape.depth_of(bits) == 0 for depth, bits in depths)
-        and all(family.takes(dtype) for product in fused.products for dtype in product.dtypes)
+        and all(
+            family.takes(dtype) and family.has_columns(product.mma.result.tile.shape[1], dtype)
+            for product in fused.products
+            for dtype in product.dtypes
+        )
         and sum(rows * columns for rows, columns in shapes) <= most_accumulators * 32 * warps
         and all(_row_bytes(operand) % family.row_bytes == 0 for operand in fused.copied)
     )
