@@ -177,7 +177,7 @@ def _scans() -> list[Problem]:
         *(Problem("cumsum", f"{size['T']} x {size['N']}", size, (*odd, size), _rows, kernels.cumsum, _cumsum,
                   lambda sizes: (8 * sizes["T"] * sizes["N"], 8 * sizes["T"] * sizes["N"]), ("x",)) for size in summed),
         *(Problem("bincount", f"64 Mi of {size['BINS']}", size, (*some, size), _numbers, bincount, _bincount,
-                  lambda sizes: (4 * sizes["N"], 0), compiles=False) for size in counted),
+                  lambda sizes: (4 * sizes["N"], 0), compiles=False, captures=False) for size in counted),
         Problem("histogram", "64 Mi of bf16 in 256 bins", binned, ({"N": 7001, "BINS": 32}, {"N": 1300, "BINS": 512}, binned),
                 _elements, histogram, _histogram, lambda sizes: (2 * sizes["N"], 0), compiles=False),
     ]  # fmt: skip
