@@ -5,9 +5,10 @@
 
 Each function of `library_problems.py` is called on random tensors at odd sizes and at the timed size; results and gradients are
 compared with PyTorch's in float64. Then the function, PyTorch's operator and PyTorch's compiled by `torch.compile` are timed
-alternately in CUDA graphs (`torch.bincount`, which waits for the GPU, from the host), over tensors of more bytes than the L2 cache holds: the forward without gradients, and forward and
-backward together. Floor: the bytes that must be moved at the rate of PyTorch's copy in the same run, or the operations of
-products at the dense peak of the chip. Status 1 if a function is wrong.
+alternately in CUDA graphs, over tensors of more bytes than the L2 cache holds: the forward without gradients, and forward and
+backward together. `torch.bincount`, which waits for the GPU, is timed from the host. Floor: the bytes that must be moved at the
+rate of PyTorch's copy in the same run, or the operations of products at the dense peak of the chip. Status 1 if a function is
+wrong.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class Problem:
     `theirs` is PyTorch's operator with the same parameters, also on float64. `gradients` are the arguments that get one.
     `moved`: bytes that the forward and the backward must move; `products`: floating-point operations of products of both, where
     these bound the function. `like_torch`: errors are compared with PyTorch's in the same dtype. `compiles`: PyTorch's operator
-    is compiled for comparison too. `captures`: PyTorch's operator can be captured into a CUDA graph. `written`: arguments that the function writes, in place of a result. `dropped`: the share of
-    results that are 0 at random."""
+    is compiled for comparison too. `captures`: PyTorch's operator can be captured into a CUDA graph. `written`: arguments that
+    the function writes, in place of a result. `dropped`: the share of results that are 0 at random."""
 
     function: str
     size: str
