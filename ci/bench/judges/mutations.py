@@ -50,7 +50,8 @@ def judged(name: str, title: str, every: Sequence[str], kernels: Kernels, option
     chosen = [kernel for kernel in every if options.only is None or kernel in options.only]
     todo = [mutant for kernel in chosen for mutant in mutants(kernels.folder / f"{kernel}.py")]
     case = name.removesuffix(".md")
-    basis = key(*sorted(Digests(ROOT).all_of(read_registry()[case].rests_on).items()))
+    entry = read_registry().get(case)
+    basis = key(*sorted(Digests(ROOT).all_of(entry.rests_on).items())) if entry else ""  # of a result alone they are stored
     verdicts, budget = Verdicts(case, options.out / "verdicts"), Budget(options.budget)
     records = {mutant: found.detail for mutant in todo if (found := verdicts.find(_case(mutant), basis))}
     new = [mutant for mutant in todo if mutant not in records]
@@ -59,14 +60,15 @@ def judged(name: str, title: str, every: Sequence[str], kernels: Kernels, option
         for future in as_completed(waiting):
             if (record := future.result()) is not None:
                 records[waiting[future]] = record
-                verdicts.add(_case(waiting[future]), [basis], Verdict(record["outcome"].replace(" ", "_"), record))
+                if basis:
+                    verdicts.add(_case(waiting[future]), [basis], Verdict(record["outcome"].replace(" ", "_"), record))
     if len(records) < len(todo):
         raise Unfinished(f"{len(records)} of {len(todo)} mutants checked")
     ordered = [records[mutant] for mutant in todo]
     wrong = [record for record in ordered if record["outcome"] == "false accept"]
     for record in wrong:
         print("FALSE ACCEPT", record)
-    if options.only is None:
+    if basis and options.only is None:
         verdicts.close([_case(mutant) for mutant in todo])
     return Outcome(ordered if options.only is None else None, {name: table(title, ordered)}, int(bool(wrong)))
 

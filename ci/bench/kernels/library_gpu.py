@@ -6,9 +6,9 @@
 Each function of `library_problems.py` is called on random tensors at odd sizes and at the timed size; results and gradients are
 compared with PyTorch's in float64. Then the function, PyTorch's operator and PyTorch's compiled by `torch.compile` are timed
 alternately in CUDA graphs, over tensors of more bytes than the L2 cache holds: the forward without gradients, and forward and
-backward together. `torch.bincount`, which waits for the GPU, is timed from the host. Floor: the bytes that must be moved at the
-rate of PyTorch's copy in the same run, or the operations of products at the dense peak of the chip. Status 1 if a function is
-wrong.
+backward together. An operator that waits for the GPU, or takes more than 20 ms, is timed from the host. Floor: the bytes that
+must be moved at the rate of PyTorch's copy in the same run, or the operations of products at the dense peak of the chip. Status
+1 if a function is wrong.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SETS_BYTES: Final = 200 << 20
 """Total bytes of a problem's argument sets: more than three times the L2 cache of an H200."""
+SLOW: Final = 20_000.0
+"""Microseconds from which PyTorch's operator is timed from the host, in few calls: its scans are loops of many kernels."""
 PEAK: Final = 989.0
 """Dense TFLOP/s of bf16 products of an H100 or H200 (data sheet)."""
 HEAD: Final = """\
@@ -145,28 +147,29 @@ def times(problem: Problem, *, backward: bool, compiles: bool) -> Mapping[str, T
         return [lambda position=position: run(position) for position in range(len(sets))]
 
     timed, expected = {"ours": alternatives(problem.ours)}, max(2.0, problem.floor_us(4e12, PEAK, backward=backward))
-    if not problem.captures:
-        return clock.measure(timed, expected) | {"torch": launched(alternatives(problem.theirs))}
-    timed["torch"] = alternatives(problem.theirs)
+    theirs = alternatives(problem.theirs)
+    if not problem.captures or launched(theirs[:1], rounds=1).median > SLOW:
+        return clock.measure(timed, expected) | {"torch": launched(theirs[:2])}
+    timed["torch"] = theirs
     if compiles and problem.compiles:
         torch.compiler.reset()
         timed["compiled"] = alternatives(torch.compile(problem.theirs, dynamic=False))
     return clock.measure(timed, expected)
 
 
-def launched(runs: list[Callable[[], object]]) -> Timing:
-    """The time of an operator that waits for the GPU, and so cannot be in a CUDA graph: launched from the host."""
+def launched(runs: list[Callable[[], object]], rounds: int = 5) -> Timing:
+    """The time of an operator that waits for the GPU, or takes too long for a CUDA graph of many: launched from the host."""
     from ci.bench.kernels import clock
     from ci.bench.kernels.library_problem import torch
 
     samples: list[float] = []
-    for number in range(clock.ROUNDS + clock.UNTIMED_ROUNDS):
+    for number in range(rounds + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for run in runs:
             run()
         end.record()
         end.synchronize()
-        samples += [begin.elapsed_time(end) * 1e3 / len(runs)] if number >= clock.UNTIMED_ROUNDS else []
+        samples += [begin.elapsed_time(end) * 1e3 / len(runs)] if number else []  # the first is not timed
     ordered = sorted(samples)
     return clock.Timing(ordered[len(ordered) // 2], ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10], len(runs))
