@@ -24,7 +24,7 @@ from ci.bench.kernels.products import CUBLAS, OVERLAPPED, TRITON, UNMERGED
 from ci.bench.kernels.projects import Part, write
 from ci.evidence import RESULTS, ROOT
 from ci.evidence.products import DIGITS, read_products
-from tilec.cost_model.cards import CARDS, Card
+from tilec.cost_model.cards import CARDS
 from tilec.cost_model.estimate import Prepared
 from tilec.tuning.prediction import Scheduled, scheduled
 
@@ -189,13 +189,13 @@ def _part(kernel: str, described: Mapping[str, Any]) -> Part:
 
 
 def _prepared(made: Kernels, parts: Sequence[Part], card: str, values: Values) -> tuple[Prepared, ...]:
-    first, *others = (_launch(made.scheduled(part), CARDS[card], json.dumps(values)) for part in parts)
+    first, *others = (_launch(made.scheduled(part), card, json.dumps(values)) for part in parts)
     return (first, *(_after(one) for one in others))
 
 
 @cache
-def _launch(made: Scheduled, card: Card, values: str) -> Prepared:
-    return made.on(card, json.loads(values))
+def _launch(made: Scheduled, card: str, values: str) -> Prepared:
+    return made.on(CARDS[card], json.loads(values))
 
 
 def _after(ready: Prepared) -> Prepared:

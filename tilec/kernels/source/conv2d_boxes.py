@@ -1,4 +1,6 @@
 """Convolutions of planes as products of boxes of pixels, each of which is one copy by TMA."""
+# Dims are classes to a type checker.
+# pyright: reportUnnecessaryComparison=false
 
 from conv_parts import HO, MOST, WO, B, C, D, E, H, O, R, S, W, X, shift, within
 

@@ -1,4 +1,6 @@
 """Gradient of the weights of a convolution of planes as products of boxes of pixels, for each stripe of boxes."""
+# Dims are classes to a type checker.
+# pyright: reportUnnecessaryComparison=false
 
 from conv_parts import MOST, B, C, D, E, H, O, P, R, S, T, W, X, shift, within
 

@@ -3,6 +3,8 @@
 A row is a polynomial, and its transform are the values at roots of unity. A stage takes remainders of polynomials by `z ** half
 - r` and `z ** half + r`, with one product for two elements; after the last stage these are values, in order of reversed bits.
 """
+# A comparison of tiles is a bool to a type checker.
+# pyright: reportArgumentType=false
 
 from typing import Literal
 
