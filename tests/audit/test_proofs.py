@@ -157,7 +157,7 @@ FRAME = """kernel @k(%x: in tensor<i32, [N], align 16>, %out: inout tensor<i32, 
         ("  %90 = binary %0, %n {kind = \"floordiv\"} : i32", CONFIRMED),  # 0, and 0 for a zero divisor
         ("  %1 = dim {symbol = \"N\"} : i32\n  %90 = binary %n, %1 {kind = \"mod\"} : i32", CONFIRMED),  # never negative
         ("  %1 = constant {value = -3} : i32\n  %90 = binary %n, %1 {kind = \"mod\"} : i32", REFUTED),  # toward minus infinity
-        ("  %1 = constant {value = -1} : i32\n  %90 = binary %n, %1 {kind = \"and\"} : i32", UNKNOWN),
+        ("  %1 = constant {value = -1} : i32\n  %90 = binary %n, %1 {kind = \"and\"} : i32", REFUTED),
         ("  %1 = cast %n : u8\n  %90 = cast %1 : i32", REFUTED),
     ],
 )  # fmt: skip
