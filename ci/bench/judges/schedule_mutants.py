@@ -213,7 +213,12 @@ def detect(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]
     if ptx == kernel.ptx:
         return "nobody", "the same code"
     described = replace(kernel.manifest, abi=lowered.abi, tensor_maps=lowered.tensor_maps)  # other copies, other tensor maps
-    message = run(kernel._replace(manifest=described), extents, ptx)
+    return emulated(kernel._replace(manifest=described), extents, ptx)
+
+
+def emulated(kernel: Made, extents: tuple[int, ...], ptx: str) -> tuple[str, str]:
+    """The emulator and what it finds in PTX, or nobody."""
+    message = run(kernel, extents, ptx)
     return ("emulator", message) if message else ("nobody", "")
 
 
@@ -229,11 +234,7 @@ def _keep(kernel: Made, extents: tuple[int, ...]) -> None:
 def _checked(planted: tuple[str, str]) -> tuple[str, str]:
     """Which check finds a mistake of a level ("schedule", or "PTX"), and its message."""
     level, text = planted
-    kernel, extents = _kept[0]
-    if level == "schedule":
-        return detect(kernel, extents, text)
-    message = run(kernel, extents, text)
-    return ("emulator", message) if message else ("nobody", "")
+    return (detect if level == "schedule" else emulated)(*_kept[0], text)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
