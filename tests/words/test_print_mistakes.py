@@ -38,19 +38,19 @@ def first(function: Function) -> Print:
     return prints(function)[0]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "rule"),
-    [
-        (lambda op: setattr(op, "text", "1 {}"), "one value for each field"),
-        (lambda op: setattr(op, "text", "1 {} {} {}"), "one value for each field"),
-        (lambda op: setattr(op, "text", "{ {} {}"), "a brace without a partner"),
-        (lambda op: setattr(op, "text", "{}\n{}"), "one short line"),
-        (lambda op: setattr(op, "axes", 0), "one value for each field"),
-        (lambda op: op.operands.__setitem__(0, op.operands[1]), "block indices are i32 scalars"),
-        (lambda op: op.operands.__setitem__(1, op.operands[0]), "the values have one shape"),
-        (lambda op: (setattr(op, "masked", True), setattr(op, "text", "{}")), "the condition is bool"),
-    ],
-)
+WRONG: list[tuple[Callable[[Print], object], str]] = [
+    (lambda op: setattr(op, "text", "1 {}"), "one value for each field"),
+    (lambda op: setattr(op, "text", "1 {} {} {}"), "one value for each field"),
+    (lambda op: setattr(op, "text", "{ {} {}"), "a brace without a partner"),
+    (lambda op: setattr(op, "text", "{}\n{}"), "one short line"),
+    (lambda op: setattr(op, "axes", 0), "one value for each field"),
+    (lambda op: op.operands.__setitem__(0, op.operands[1]), "block indices are i32 scalars"),
+    (lambda op: op.operands.__setitem__(1, op.operands[0]), "the values have one shape"),
+    (lambda op: (setattr(op, "masked", True), setattr(op, "text", "{}")), "the condition is bool"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "rule"), WRONG)
 def test_the_verifier_refuses_other_operands(wrong: Callable[[Print], object], rule: str) -> None:
     function = loaded(TWO)
     verify(function)

@@ -31,8 +31,8 @@ def print_lines(call: Call) -> Term:
     for position, value in enumerate(values, 1):
         shape = arithmetic.common_shape(shape, value.tile.shape, call.place(position))
     if not masked and TileType(i32, shape).size > MOST_ELEMENTS:
-        message = f"`print` would write {TileType(i32, shape).size} lines for {shape}, more than {MOST_ELEMENTS}"
-        raise call.at.error("E0218", message, hint="choose elements with `where=`, or print a reduction of the tile")
+        lines, hint = TileType(i32, shape).size, "choose elements with `where=`, or print a reduction of the tile"
+        raise call.at.error("E0218", f"`print` would write {lines} lines for {shape}, more than {MOST_ELEMENTS}", hint=hint)
     tiles = [call.emitter.broadcast(value, shape, call.at) for value in values]
     call.emitter.emit(ops.Print(text=text, masked=masked, operands=tiles), call.at)
     return None
@@ -47,8 +47,10 @@ def _text(call: Call) -> str:
     if not isinstance(text, str):
         raise call.place(0).error("E0218", f"`print` takes its text as a string first, found {describe(text)}", hint=hint)
     if not is_one_line(text):
-        message = f"the text of `print` is one line of printable characters, at most {MOST_BYTES} bytes"
-        raise call.place(0).error("E0218", message, hint="each `print` writes lines of its own: leave `\\n` out")
+        raise call.place(0).error(
+            "E0218", f"the text of `print` is one line of printable characters, at most {MOST_BYTES} bytes",
+            hint="each `print` writes lines of its own: leave `\\n` out",
+        )  # fmt: skip
     return text
 
 
@@ -56,14 +58,20 @@ def _check_count(call: Call, text: str, given: int) -> None:
     try:
         fields = len(pieces(text)) - 1
     except ValueError as error:
-        message = f"`{error}` in the text of `print` is no field"
-        raise call.place(0).error("E0218", message, hint="a field is `{}`; write `{{` and `}}` for braces") from None
+        hint = "a field is `{}`; write `{{` and `}}` for braces"
+        raise call.place(0).error("E0218", f"`{error}` in the text of `print` is no field", hint=hint) from None
     if fields != given:
-        message = f"the text of `print` has {fields} field{'s' * (fields != 1)}, {given} value{'s' * (given != 1)} given"
-        raise call.at.error("E0218", message, hint="write `{}` in the text for each value")
+        raise call.at.error(
+            "E0218", f"the text of `print` has {_counted(fields, 'field')}, {_counted(given, 'value')} given",
+            hint="write `{}` in the text for each value",
+        )  # fmt: skip
     if given > MOST_VALUES:
         hint = "print the others in another `print`"
         raise call.at.error("E0218", f"`print` takes at most {MOST_VALUES} values, {given} given", hint=hint)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _condition(call: Call, term: Term) -> Value:
