@@ -606,7 +606,7 @@ def topk(x: Tile, /, k: int, axis: int) -> tuple[Tile, Tile]:
 
 def print(text: str, /, *values: Operand, where: Tile | bool = True) -> None:
     """Write to standard output while the kernel runs: `print("x {} of {}", x, i)`. For looking into a kernel, not for shipping
-    it: `tilec bundle pack` refuses one that prints (E0736).
+    it: `tilec bundle pack` refuses one that prints (E0718).
 
     Each `{}` of the text, which is a literal (E0218), stands for a value, `{{` and `}}` for braces. The values broadcast, and
     every element of the block's tile is one line, with the block and the position before the text: `bid (0, 2) at (5, 1): x
