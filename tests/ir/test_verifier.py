@@ -417,8 +417,8 @@ BROKEN = [
 
 def test_the_text_is_fine_unbroken() -> None:
     """`test_tensor_memory_operations` has a text of signals and of rows in tensor memory, `test_pair_ops` one of pairs,
-    `test_loop_claim_rules` one of claims, `test_private_ops` one of parts; `tests/words/test_print_mistakes.py` has kernels that
-    print."""
+    `test_loop_claim_rules` one of claims, `test_private_ops` one of parts; `test_print_mistakes`
+    has kernels that print."""
     function = parse_function(GOOD)
     verify(function)
     elsewhere = {module.__name__ for module in (signal_ops, tmem_chain_ops, pair_ops, private_ops, loop_claims, printing)}

@@ -155,7 +155,7 @@ def test_loops_of_products_print_each_line_once(target: Target, wanted: Override
 
 @pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 @pytest.mark.parametrize("persistent", [False, True])
-def test_consumers_print_beside_a_producer(target: Target, persistent: bool) -> None:
+def test_consumers_print_next_to_a_producer(target: Target, persistent: bool) -> None:
     wanted = Overrides(copy="tma", persistent=persistent)
     assert len(choose(loaded(product("pass")), target, wanted).roles) > 1
     check_product(product("pass"), target, wanted, 3 + 1)

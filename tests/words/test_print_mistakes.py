@@ -64,7 +64,7 @@ def test_its_text_is_read_back() -> None:
     assert "print %0, %2, %" in text and print_function(parse_function(text)) == text
 
 
-def test_a_print_stands_behind_the_grid_dependency_wait() -> None:
+def test_a_print_comes_after_the_grid_dependency_wait() -> None:
     prepared = prepare(loaded(TWO), SM_90A, Overrides(warps=2))
     ops = prepared.body.ops
     wait = next(op for op in ops if isinstance(op, WaitPrior))

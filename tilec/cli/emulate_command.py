@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tilec.target.targets import Target
 
 CLOSE: Final = 0.05
-"""The largest difference of printed numbers by rounding, as a fraction of the largest in their place."""
+"""The largest difference of printed numbers by rounding, as a fraction of the largest of the same field."""
 STOPS: Final = ("deadlock", "launch", "limit", "trap")
 """Faults after which a launch has no results."""
 

@@ -72,7 +72,7 @@ class Value:
 
 
 class Effect(Enum):
-    """What an operation does to global memory, or beside it."""
+    """What an operation does to global memory, or to output."""
 
     NONE = "none"
     READ = "read"
