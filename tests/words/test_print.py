@@ -7,6 +7,7 @@ import pytest
 
 from tests.words.kernels import ARCHITECTURES, Array
 from tests.words.printing_kernels import HEAD, agreed, compiled, emulated, interpreted, kernel, loaded, vector
+from tilec.assemble import ptxas
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.emulator import emulate
 from tilec.passes.schedule import choose
@@ -89,6 +90,22 @@ def test_lines_come_in_the_order_of_the_text() -> None:
             found = emulated(text, vector(256), target, Overrides(warps=4), {}, seed)
             assert [int(line.split(": ")[1].split()[0]) for line in found] == numbers
             assert sorted(found) == sorted(expected)
+
+
+def test_numbers_that_wrap_may_be_printed() -> None:
+    """What is printed decides nothing, so nothing need show that it fits its dtype."""
+    text = kernel(COPY + 'j = (i + 1) * 1000000000 * 7\ntl.print("{} {}", j, j * j)' + STORE)
+    numbers = [np.array((i + 1) * 7_000_000_000).astype(np.int32) for i in range(3)]
+    with np.errstate(all="ignore"):
+        assert agreed(text, vector(3), {"N": 3}) == [f"bid ({i}): {j} {j * j}" for i, j in enumerate(numbers)]
+
+
+@pytest.mark.parametrize("target", ARCHITECTURES, ids=str)
+def test_the_assembler_alone_makes_a_cubin(target: Target) -> None:
+    """`vprintf` stays undefined in it: the driver has it."""
+    text = kernel(COPY + 'tl.print("x {} of {}", v, i)' + STORE)
+    cubin, output = ptxas.run(compiled(text, target, Overrides())[0].encode(), target.name)
+    assert cubin is not None and b"vprintf\0" in cubin, output
 
 
 def test_a_block_has_an_index_on_each_axis() -> None:
