@@ -44,7 +44,8 @@ KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     # `invariant` appears only on loads of tensors that no kernel in flight writes (`tilec.lowering.context.Path`, no-alias
     # pairs).
     "llvm.load": ("alignment", "invariant"),
-    "llvm.store": ("alignment",),
+    "llvm.store": ("alignment", "f64"),
+    "llvm.fpext": ("f64",),  # only for arguments of `vprintf`: kernels compute nothing in f64
     "llvm.inline_asm": ("has_side_effects",),
     "llvm.call_intrinsic": (),
     "scf.if": (),
@@ -176,7 +177,7 @@ _BYTES: Final = r"!llvm\.ptr \{llvm\.byval = !llvm\.array<128 x i8>, llvm\.align
 _ARGUMENT: Final = re.compile(rf"%[\w$]+: (?:!llvm\.ptr<1> \{{(?P<promise>[^}}]*)\}}|{_BYTES}|i\d+|f16|bf16|f32)")
 _LINE: Final = re.compile(r"(?:(?P<result>%[\w$]+)(?::\d+)? = )?(?P<name>[a-z][\w.]*)(?P<rest>.*)")
 _TYPE: Final = re.compile(r"!llvm\.(?:ptr(?:<[13]>|(?!<))|struct<\([^)]*\)>|array<\d+ x i8>)|vector<\d+x\w+>")
-_NOT_KEYWORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|f64|to|0x[0-9A-F]+|\d+)\b")
+_NOT_KEYWORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|to|0x[0-9A-F]+|\d+)\b")
 _BLOCK: Final = re.compile(r"\^bb0\(%\w+: [\w.!<>]+(?:, %\w+: [\w.!<>]+)*\):")
 _SOURCE: Final = re.compile(r"// line \d+(?: replicated)?")
 _NAME: Final = re.compile(r"%\w+")
