@@ -59,6 +59,7 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {
     ("tilec/cli/ending.py", "os.open"): "the null device, in place of a stream that was closed",
     ("tilec/cli/ending.py", "os.fdopen"): "the stream of errors, which is open",
     ("tilec/lsp/serve.py", "os.fdopen"): "the stream to the editor, which is open",
+    ("tilec/project/trial/device_child.py", "os.fdopen"): "the stream of answers, which is open",
     ("engine/tools/bench/plot.py", "savefig"): "in memory",
     ("tilec/tuning/bench_report.py", "savefig"): "in memory",
     ("engine/entry.py", "os.open"): "the null device, in place of a stdout that was closed",

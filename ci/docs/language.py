@@ -34,6 +34,7 @@ SECTIONS: Final = {
     "Along an axis": ("cumsum", "cumprod", "cummax", "cummin", "scan", "sort", "argsort", "topk", "flip", "butterfly", "take"),
     "Matrix products": ("mma",),
     "Claims about loops": ("invariant", "decreases"),
+    "Looking into a kernel": ("print",),
 }  # fmt: skip
 """Order of the page; words in no section are at its end."""
 PARAMETERS: Final = ("Dim", "Element", "Const", "In", "Out", "InOut", "Scratch", "Atomic", "Align", "Strides")

@@ -24,6 +24,7 @@ FRONTEND: Final = (
     "takes",
     "loop_claims",
     "memory",
+    "printing",
     "directives",
     "arithmetic",
     "expressions",

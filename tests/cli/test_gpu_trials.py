@@ -4,6 +4,7 @@ that launches has a fake device."""
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -199,3 +200,13 @@ def test_a_trial_as_json_has_everything() -> None:
     assert DeviceTrial.from_json(json.loads(json.dumps(trial.to_json(), allow_nan=False))) == trial
     text = json.dumps(DeviceTrial("wrong", "", (Written("out", "f32", (1,), "", nan),), ()).to_json(), allow_nan=False)
     assert np.isnan(DeviceTrial.from_json(json.loads(text)).reference[0].error or 0.0)
+
+
+def test_what_a_kernel_prints_on_the_gpu_is_not_among_answers() -> None:
+    """The driver writes to the file descriptor, below Python."""
+    script = (
+        "import os, sys\nfrom tilec.project.trial.device_child import keep_answers_apart\nkeep_answers_apart()\n"
+        "os.write(1, b'bid (0): x')\nprint('an answer', flush=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "an answer\n" and done.stderr == "bid (0): x"

@@ -22,6 +22,10 @@ def scale(x: Array, factor: float) -> Array:
     return wide(x) * factor
 
 
+def shares(x: Array) -> Array:
+    return wide(x) / wide(x).sum(axis=1, keepdims=True)
+
+
 def split_heads(qkv: Array) -> Array:
     return qkv[:, : qkv.shape[1] // 3]
 

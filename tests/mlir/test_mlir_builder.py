@@ -23,6 +23,7 @@ from tilec.mlir.types import (
     bf16,
     f16,
     f32,
+    f64,
     floating,
     i1,
     i8,
@@ -48,7 +49,8 @@ def module(write: Callable[[Builder, SsaValue, SsaValue], None]) -> str:
     """A kernel with a pointer and an i32."""
     out, pointer, number = Builder(), value(GLOBAL, "p"), value(i32, "n")
     write(out, pointer, number)
-    return kernel_module("k", [Argument(pointer), Argument(number)], out.lines, threads=32, min_blocks=None, alignment=16)
+    arguments = [Argument(pointer), Argument(number)]
+    return kernel_module("k", arguments, out.lines, threads=32, min_blocks=None, alignment=16, printed=out.printed)
 
 
 MISTAKES: dict[str, Callable[[Builder], object]] = {
@@ -152,6 +154,10 @@ def test_a_constant_is_written_once_where_it_is_in_scope() -> None:
 
 
 def _every_operation(out: Builder, pointer: SsaValue, number: SsaValue) -> None:
+    out.reserve_arguments(24)
+    line = out.printed_text('%d "of" %g\n')
+    assert out.printed == {'%d "of" %g\n': "printed$0"}
+    out.call_vprintf(line, [number, out.fpext(out.float_constant(0x3F800000), f64), out.extended(number, i64, signed=True)])
     wide = out.extended(number, i64, signed=True)
     address = out.offset(pointer, wide)
     shared = out.offset(out.dynamic_shared(), out.special_register("tid.x"))

@@ -18,6 +18,7 @@ from tilec.audit.contract import contract_of
 from tilec.audit.launches import Array, Case, contents, edge_launches, elements, stored
 from tilec.ir.core import Function
 from tilec.ir.facts.order import order_dependent
+from tilec.ir.printed_text import difference
 
 Result = dict[str, Any]
 INSTRUCTIONS: Final = 5_000_000
@@ -100,24 +101,27 @@ def _launch(
             {spec.name: elements(spec, given[spec.name], case.values) for spec in manifest.tensors}
             for given in ({name: array.copy() for name, array in tensors.items()}, report.tensors)
         )
-        row["differs"] = _differences(function, launched, scalars, case, found)
+        row["differs"] = _differences(function, launched, scalars, case, found, report.printed)
     return row
 
 
 def _differences(
-    function: Function, expected: dict[str, Array], scalars: dict[str, int | float], case: Case, found: dict[str, Array]
-) -> list[str]:
-    """Tensors whose contents differ from the interpreter's by more than rounding, and not by the order of atomics. `expected`
-    has the contents at the launch; the interpreter changes them."""
+    function: Function, expected: dict[str, Array], scalars: dict[str, int | float], case: Case, found: dict[str, Array],
+    printed: list[str],
+) -> list[str]:  # fmt: skip
+    """Tensors whose contents differ from the interpreter's by more than rounding, and not by the order of atomics, and the
+    first printed line that does. `expected` has the contents at the launch; the interpreter changes them."""
     interpreter: Any = import_module("tilec.interpreter")
-    dims = {name: case.values[name] for name in function.dims}
+    dims, lines = {name: case.values[name] for name in function.dims}, list[str]()
     try:
-        interpreter.run(function, expected, scalars, dims=dims)
+        interpreter.run(function, expected, scalars, dims=dims, printed=lines.append)
     except interpreter.InterpreterError as error:
         return [f"the interpreter refuses the launch: {error}"[:200]]
     written = [p.name for p in function.parameters if p.access is not None and p.access.value in ("out", "inout", "atomic")]
     unordered = order_dependent(function)
-    return [name for name in written if name not in unordered and not _close(expected[name], found[name])]
+    differ = [name for name in written if name not in unordered and not _close(expected[name], found[name])]
+    other_lines = "" if unordered else difference(lines, printed, CLOSE)
+    return [*differ, *([f"it prints {other_lines}"] if other_lines else [])]
 
 
 def _close(left: Array, right: Array) -> bool:

@@ -25,6 +25,7 @@ from tilec.cli.project import (
 )  # fmt: skip
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.ir.facts.order import order_dependent
+from tilec.ir.printed_text import difference
 from tilec.project.trial.inputs import OwnInputs, launch_inputs, own_inputs
 from tilec.project.trial.interpreted import (
     before_launch,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from tilec.project.read.kernel_entry import KernelEntry
     from tilec.target.targets import Target
 
+CLOSE: Final = 0.05
+"""The largest difference of printed numbers by rounding, as a fraction of the largest of the same field."""
 STOPS: Final = ("deadlock", "launch", "limit", "trap")
 """Faults after which a launch has no results."""
 
@@ -147,16 +150,18 @@ def _compared(launch: Emulated, function: Function, contract: Contract, storage:
         return replace(launch, problem=f"the launch ended early, by a fault of the kind `{stopped[0]}`")
     integers = {name: int(value) for name, value in launch.values.items() if not isinstance(value, float)}
     unchanged = {name: array.copy() for name, array in storage.items()}
-    expected = before_launch(contract, storage, integers)
+    expected, lines_expected = before_launch(contract, storage, integers), list[str]()
     try:
-        interpret(function, contract, expected, launch.values)
+        interpret(function, contract, expected, launch.values, lines_expected.append)
     except InterpreterError as error:
         return replace(launch, problem=f"the interpreter stopped: {error}")
     found = {spec.name: laid_out(spec, report.tensors[spec.name], integers) for spec in outputs_of(contract)}
     results = compared_with_interpreter(
         function, contract, expected, found, lambda: bounds_of_errors(function, contract, unchanged, launch.values)
     )
-    return replace(launch, results=results, unordered=tuple(sorted(order_dependent(function))))
+    unordered = tuple(sorted(order_dependent(function)))
+    other_lines = "" if unordered else difference(lines_expected, report.printed, CLOSE)
+    return replace(launch, results=results, unordered=unordered, other_lines=other_lines)
 
 
 def _edges(manifest: Manifest, function: Function, small: dict[str, float]) -> list[dict[str, float]]:

@@ -45,7 +45,8 @@ class Sources:
 @dataclass(frozen=True, slots=True)
 class Emulated:
     """One emulated launch. `results` are its differences from the interpreter, None if they were not compared; `problem` says
-    why, unless that was asked for. `unordered` are tensors that are not among them, as they depend on the order of threads."""
+    why, unless that was asked for. `unordered` are tensors that are not among them, as they depend on the order of threads.
+    `other_lines` says how the printed lines differ from the interpreter's."""
 
     manifest: Manifest
     values: Mapping[str, float]
@@ -54,6 +55,7 @@ class Emulated:
     results: tuple[Written, ...] | None = None
     problem: str = ""
     unordered: tuple[str, ...] = ()
+    other_lines: str = ""
 
     @property
     def findings(self) -> list[Fault]:
@@ -67,8 +69,9 @@ class Emulated:
 
     @property
     def differs(self) -> bool:
-        """Whether a result is further from the interpreter's than rounding allows."""
-        return any(one.error is not None and not one.error <= 1 for one in self.results or ())
+        """Whether a result, or a printed line, is further from the interpreter's than rounding allows."""
+        wrong = any(one.error is not None and not one.error <= 1 for one in self.results or ())
+        return wrong or bool(self.other_lines)
 
     @property
     def clean(self) -> bool:
@@ -104,7 +107,7 @@ def as_json(launch: Emulated, spans: bytes) -> dict[str, Any]:
         "problem": launch.problem,
         "order_dependent": list(launch.unordered),
         "statistics": statistics,
-    }
+    } | ({"printed": report.printed, "printed_differs": launch.other_lines} if report.printed or launch.other_lines else {})
 
 
 def lines(launch: Emulated, sources: Sources) -> Iterator[str]:
@@ -123,6 +126,7 @@ def lines(launch: Emulated, sources: Sources) -> Iterator[str]:
             location = sources.location_of(one.tir_line)
             if location:
                 yield f"    {location}"
+    yield from (f"  {line}" for line in report.printed)
     yield from _result_lines(launch)
     yield f"  {_verdict(launch)}"
 
@@ -130,6 +134,8 @@ def lines(launch: Emulated, sources: Sources) -> Iterator[str]:
 def _result_lines(launch: Emulated) -> Iterator[str]:
     if launch.problem:
         yield f"  not compared: {launch.problem}"
+    if launch.other_lines:
+        yield f"  DIFFERS: it prints {launch.other_lines}"
     for name in launch.unordered:
         yield f"  not compared: `{name}`, which depends on the order of atomics"
     for one in launch.results or ():

@@ -228,7 +228,7 @@ def print_line(kind: str, text: str) -> None:
     print(f"{paint_for(sys.stderr)(kind, kind)}: {visible(text)}", file=coloured(sys.stderr))
 
 
-REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0714", "E0732", "E0805", "E0811", "E0812")
+REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0714", "E0718", "E0732", "E0805", "E0811", "E0812")
 """E07 and E08 codes of a refused input; the command and its environment are in order."""
 
 

@@ -117,7 +117,7 @@ def test_command(
         data = {"launches": launched, "without_reference": missing, "errors": _errors(problems, build)}
         print(json.dumps(data | ({} if device is None else {"device": device}), indent=1))
     else:
-        print("\n".join([*_wrong_lines(rows), *_table(tallies, device)]))
+        print("\n".join([*_shown_lines(rows), *_table(tallies, device)]))
         for note in notes:
             notify(f"note: {note}")
     return status_of(problems) or int(any(tally.status != "right" for tally in tallies))
@@ -200,8 +200,8 @@ def _tally(
     return _Tally(kernel, shown, len(found), error, status)
 
 
-def _wrong_lines(rows: Sequence[tuple[tuple[KernelEntry, TrialRequest], Trial, DeviceTrial | None]]) -> list[str]:
-    """The launches that are not right here or on the GPU."""
+def _shown_lines(rows: Sequence[tuple[tuple[KernelEntry, TrialRequest], Trial, DeviceTrial | None]]) -> list[str]:
+    """The launches that are not right here or on the GPU, or that print."""
     found: list[str] = []
     for (entry, request), one, there in rows:
         on_gpu: list[str] = []
@@ -209,7 +209,7 @@ def _wrong_lines(rows: Sequence[tuple[tuple[KernelEntry, TrialRequest], Trial, D
             from tilec.cli.gpu_trials import device_lines
 
             on_gpu = device_lines(there)
-        if not one.right or on_gpu:
+        if not one.right or one.printed or on_gpu:
             found += [*_lines(entry.name, request, one), *on_gpu]
     return found
 
@@ -227,7 +227,7 @@ def _as_json(kernel: str, request: TrialRequest, found: Trial) -> dict[str, Any]
         "kernel": kernel, "constants": dict(request.constants), "values": dict(found.values), "seed": found.seed,
         "blocks": found.blocks, "right": found.right, "compared": request.reference is not None, "problem": found.problem,
         "written": [written_json(one) for one in found.written],
-    }  # fmt: skip
+    } | ({"printed": list(found.printed)} if found.printed else {})  # fmt: skip
 
 
 def _errors(found: Iterable[Diagnostic], build: BuildFile) -> list[dict[str, Any]]:
@@ -240,6 +240,7 @@ def _lines(kernel: str, request: TrialRequest, found: Trial) -> list[str]:
     lines = [
         f"{kernel}  {constants}  {values}  {found.blocks} blocks, {_source(request)} of seed {found.seed}".replace("    ", "  ")
     ]
+    lines += [f"  {line}" for line in found.printed]
     lines += [f"  {line}" for one in found.written for line in _output_lines(one)]
     if found.problem:
         lines.append(f"  {found.problem}")

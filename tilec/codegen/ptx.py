@@ -29,6 +29,9 @@ _EMPTY_SECTION: Final = re.compile(r"^\s*\.section\s+\.debug_macinfo\s*\{\s*\}\n
 _KERNEL: Final = re.compile(r"^define (?:\w+ )*ptx_kernel void @([\w$]+)\(", re.MULTILINE)
 _EXTERN_FUNCTION: Final = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$.]+)")
 
+_OF_THE_DRIVER: Final = frozenset({"vprintf"})
+"""Functions that the CUDA driver links in when it loads a CUBIN (CUDA programming guide, "Formatted output")."""
+
 
 @functools.cache
 def _context() -> Any:
@@ -61,7 +64,7 @@ def to_ptx(mlir: str, target: Target) -> str:
     llvm_ir, restore_names = _with_neutral_names(to_llvm_ir(mlir))
     legality.check(llvm_ir, target)
     ptx = restore_names(_generate(llvm_ir, target))
-    unresolved = sorted(set(_EXTERN_FUNCTION.findall(ptx)))
+    unresolved = sorted({*_EXTERN_FUNCTION.findall(ptx)} - _OF_THE_DRIVER)
     if unresolved:
         names = ", ".join(f"`{name}`" for name in unresolved)
         raise CompileError(

@@ -109,13 +109,14 @@ class Limits:
 
 @dataclass(slots=True)
 class Report:
-    """The result of a launch: tensors by name (dtype and shape as given), faults, notes (of the kinds in `NOTES`), and
-    execution counts."""
+    """The result of a launch: tensors by name (dtype and shape as given), faults, notes (of the kinds in `NOTES`),
+    execution counts, and the lines that it printed, in the order of execution."""
 
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     faults: list[Fault] = field(default_factory=list[Fault])
     notes: list[Fault] = field(default_factory=list[Fault])
     statistics: dict[str, Any] = field(default_factory=dict[str, Any])
+    printed: list[str] = field(default_factory=list[str])
 
     @property
     def clean(self) -> bool:

@@ -365,4 +365,5 @@ _UNSUPPORTED: Final[dict[type[ast.expr], str]] = {
 _HINTS: Final[dict[type[ast.expr], str]] = {
     ast.ListComp: "write a `for` loop over `range(...)`", ast.GeneratorExp: "write a `for` loop over `range(...)`",
     ast.Lambda: "define a `@tilec.function`", ast.NamedExpr: "assign on a line of its own",
+    ast.JoinedStr: 'to print values, give them to `print`: `print("x {}", x)`',
 }  # fmt: skip

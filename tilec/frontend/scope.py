@@ -27,7 +27,7 @@ from tilec.frontend.signature import Signature, dtype_named
 from tilec.ir.core import Function
 from tilec.ir.types import DTYPES
 
-BUILTINS = frozenset({"range", "min", "max", "abs", "round", "float", "int", "bool", "len"})
+BUILTINS = frozenset({"range", "min", "max", "abs", "round", "float", "int", "bool", "len", "print"})
 
 
 @dataclass(frozen=True, slots=True)

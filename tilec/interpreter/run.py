@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -14,9 +15,10 @@ from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.interpreter.errors import InterpreterError
 from tilec.interpreter.launch import Launch, bind, check_promises, contents_before
 from tilec.interpreter.memory import ACCESSES
+from tilec.interpreter.printing import lines
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.facts.loop_exits import exit_condition
-from tilec.ir.ops import BlockId, Constant, Decreases, DimValue, For, If, Invariant, Iota, NumBlocks, Sort, Yield
+from tilec.ir.ops import BlockId, Constant, Decreases, DimValue, For, If, Invariant, Iota, NumBlocks, Print, Sort, Yield
 
 FIXED: Final = (Constant, Iota, NumBlocks, DimValue)
 """Operations with the same results in every block."""
@@ -30,14 +32,16 @@ def run(
     dims: Mapping[str, int] | None = None,
     block_order: Iterable[Sequence[int]] | None = None,
     accesses: Accesses | None = None,
+    printed: Callable[[str], object] | None = None,
 ) -> None:
     """Runs a kernel on `arrays` (by parameter name, modified in place) and `scalars`.
 
     Dims come from the shapes; `dims` supplies those that no shape determines. `block_order` lists the block ids to run, each
     with one entry per grid axis; the default is all of them in row-major order. `accesses` records the accesses of every
-    block. bf16 and f8 arrays have the dtypes of ml_dtypes. Raises `InterpreterError` if the launch violates the kernel's
-    contract, an access is out of bounds, a loop step is not positive, or a claim of a loop is false; the arrays then contain
-    the writes up to that point. It also raises if all blocks ran and the arrays violate the kernel's promises."""
+    block. `printed` takes the lines that the kernel prints, one at a time, without the end of the line; by default they go to
+    standard output. bf16 and f8 arrays have the dtypes of ml_dtypes. Raises `InterpreterError` if the launch violates the
+    kernel's contract, an access is out of bounds, a loop step is not positive, or a claim of a loop is false; the arrays then
+    contain the writes up to that point. It also raises if all blocks ran and the arrays violate the kernel's promises."""
     launch = bind(function, arrays, scalars or {}, dims or {})
     before = contents_before(function, launch)
     order = itertools.product(*map(range, launch.grid)) if block_order is None else block_order
@@ -45,9 +49,13 @@ def run(
     with np.errstate(all="ignore"):
         fixed = fixed_values(function, launch)
         for block in order:
-            BlockRun(function, launch, tuple(block), accesses, fixed, steps).execute(function.body)
+            BlockRun(function, launch, tuple(block), accesses, fixed, steps, printed or _to_stdout).execute(function.body)
     if block_order is None:
         check_promises(function, launch, before)
+
+
+def _to_stdout(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
 
 
 _Step = tuple[Callable[..., Array] | None, Op, tuple[int, ...], tuple[int, ...]]
@@ -81,7 +89,9 @@ class BlockRun:
         accesses: Accesses | None,
         fixed: Mapping[int, Array],
         steps: dict[int, tuple[_Step, ...]],
+        printed: Callable[[str], object] | None = None,
     ) -> None:
+        self.printed = printed  # None: what it prints is dropped
         self.function, self.launch, self.block, self.accesses, self.steps = function, launch, block, accesses, steps
         if len(block) != len(launch.grid) or not all(0 <= i < n for i, n in zip(block, launch.grid, strict=False)):
             raise InterpreterError(f"there is no block {block} in the grid {launch.grid}", kernel=function.name)
@@ -139,6 +149,9 @@ class BlockRun:
         if isinstance(op, Invariant | Decreases):
             self.claim(op)
             return []
+        if isinstance(op, Print):
+            self.print_lines(op)
+            return []
         if isinstance(op, BlockId):
             return [np.array(self.block[op.axis], np.int32)]
         if isinstance(op, Sort):
@@ -146,6 +159,11 @@ class BlockRun:
         if isinstance(op, FIXED):
             return [self.value(op.result)]
         raise self.error(op, f"`{op.opcode}` is an operation of later stages, which the interpreter does not run")
+
+    def print_lines(self, op: Print) -> None:
+        if self.printed is not None:
+            for line in lines(op, self.block, self.value):
+                self.printed(line)
 
     def claim(self, op: Invariant | Decreases) -> None:
         """Raises if a claim of a loop is false here."""

@@ -72,7 +72,7 @@ class Value:
 
 
 class Effect(Enum):
-    """What an operation does to global memory."""
+    """What an operation does to global memory, or to output."""
 
     NONE = "none"
     READ = "read"
@@ -80,6 +80,7 @@ class Effect(Enum):
     ATOMIC = "atomic"
     CONTROL = "control"
     SHARED = "shared"  # reads or writes shared or tensor memory, or orders accesses to it
+    PRINT = "print"  # writes to standard output
 
 
 class VerifyError(Exception):

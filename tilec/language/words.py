@@ -73,6 +73,7 @@ __all__: list[str] = [
     "num_blocks",
     "permute",
     "pow",
+    "print",
     "requires",
     "reshape",
     "resident",
@@ -600,4 +601,19 @@ def argsort(x: Tile, /, axis: int, *, descending: bool = False) -> Tile:
 def topk(x: Tile, /, k: int, axis: int) -> tuple[Tile, Tile]:
     """The `k` largest elements along an axis, the largest first, and their positions as i32; in the order of `sort` with
     `descending`. `k` is a power of two up to the extent (E0203), which is one too (E0202)."""
+    not_compiled()
+
+
+def print(text: str, /, *values: Operand, where: Tile | bool = True) -> None:
+    """Write to standard output while the kernel runs: `print("x {} of {}", x, i)`. For looking into a kernel, not for shipping
+    it: `tilec bundle pack` refuses one that prints (E0718).
+
+    Each `{}` of the text, which is a literal (E0218), stands for a value, `{{` and `}}` for braces. The values broadcast, and
+    every element of the block's tile is one line, with the block and the position before the text: `bid (0, 2) at (5, 1): x
+    0.5 of 3`, or `bid (0, 2): x 0.5 of 3` for scalars. Floats are written as C's `%g` with as many digits as tell all numbers
+    of their dtype apart, booleans as 0 or 1. With `where=`, a bool tile or scalar (E0210), only elements where it is true are
+    written; without it, a tile has at most 1024 (E0218). All lines of a `print` come before those of the block's next one;
+    among themselves, and with those of other blocks, they have no order on a chip. Proofs do not depend on it. On a GPU the
+    driver shows what was written when the host synchronises, and keeps the last megabyte only (CUDA programming guide,
+    "Formatted output")."""
     not_compiled()

@@ -28,6 +28,7 @@ from tilec.lowering import (
     launch,
     memory,
     pairs,
+    printing,
     private_parts,
     products,
     reduce,
@@ -54,6 +55,7 @@ _RULE_MODULES: Final = (
     launch,
     memory,
     pairs,
+    printing,
     private_parts,
     products,
     reduce,
@@ -89,6 +91,9 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
     context = Context(
         function, own_block=target.copies_into_own_block, converts_f8=target.converts_f8, multiplies_f8=target.multiplies_f8
     )
+
+    if printed_bytes := printing.buffer_bytes(function):
+        context.reserve_arguments(printed_bytes)
 
     def run(sequence: Sequence[Op]) -> None:
         outer_line = context.line
@@ -144,4 +149,5 @@ def _module(function: Function, context: Context, min_blocks: int | None) -> str
         min_blocks=min_blocks,
         alignment=alignment,
         cluster=function.cluster,
+        printed=context.printed,
     )

@@ -15,13 +15,13 @@ from tilec.ir.expr import Expr
 from tilec.ir.types import MAX_DIM, DType, i32, i64
 from tilec.lowering.integers import floor_division
 from tilec.mlir import types as mlir
-from tilec.mlir.builder import DYNAMIC_SHARED, Builder
+from tilec.mlir.builder import DYNAMIC_SHARED, VPRINTF, Builder
 from tilec.mlir.types import SsaValue, Type
 
 LARGEST: Final = 2**63 - 1
-RESERVED: Final = frozenset({DYNAMIC_SHARED, "WARP_SZ", "_"})
-"""The module's dynamic shared memory; PTX's predefined constant; `_`, which PTX accepts as an identifier only with a letter
-after it."""
+RESERVED: Final = frozenset({DYNAMIC_SHARED, VPRINTF, "WARP_SZ", "_"})
+"""The module's dynamic shared memory; the function that prints; PTX's predefined constant; `_`, which PTX accepts as an
+identifier only with a letter after it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ everything else is rejected:
   `undef`, `poison`, `freeze`;
 - the right operand of a division, remainder or shift is a constant for which LLVM defines the result, or is selected to be one
   (`tilec.lowering.integers`), or the operation carries the mark of a range proof (`tilec.passes.schedule.simplify.in_range`);
-- inline PTX is one of the texts below; an intrinsic has one of the names below.
+- inline PTX is one of the texts below; an intrinsic has one of the names below; the only function that is called is `vprintf`,
+  of a text and of memory for its arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 from typing import Final
 
 from tilec.ir.core import VerifyError
-from tilec.mlir.builder import PROVEN
+from tilec.mlir.builder import PROVEN, VPRINTF
 
 _CONTRACT: Final = " {fastmathFlags = #llvm.fastmath<contract>}"
 """A product and the sum that uses it may be rounded once: defined either way."""
@@ -34,12 +35,17 @@ KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     "llvm.mlir.constant": ("true", "false"),
     "llvm.mlir.zero": (),
     "llvm.mlir.addressof": (),
-    "llvm.mlir.global": ("external", "addr_space", "alignment"),
+    "llvm.mlir.global": ("external", "internal", "constant", "addr_space", "alignment"),
+    # Memory for the arguments of a printed line, which are written before the call; the address of its text.
+    "llvm.alloca": ("x", "alignment"),
+    "llvm.addrspacecast": (),
+    "llvm.call": (),
     # Alignment is that of the tensor's base, which the launch contract checks, and of the proven divisors of offsets.
     # `invariant` appears only on loads of tensors that no kernel in flight writes (`tilec.lowering.context.Path`, no-alias
     # pairs).
     "llvm.load": ("alignment", "invariant"),
-    "llvm.store": ("alignment",),
+    "llvm.store": ("alignment", "f64"),
+    "llvm.fpext": ("f64",),  # only for arguments of `vprintf`: kernels compute nothing in f64
     "llvm.inline_asm": ("has_side_effects",),
     "llvm.call_intrinsic": (),
     "scf.if": (),
@@ -164,11 +170,13 @@ _COMPARISONS: Final = frozenset(
 _SIGNATURE: Final = re.compile(r"llvm\.func @[\w$]+\((?P<arguments>.*)\) attributes \{nvvm\.kernel, nvvm\.reqntid = "
                                r"array<i32: \d+>(?:, nvvm\.minctasm = \d+ : i32)?"
                                r"(?:, nvvm\.cluster_dim = array<i32: 2, 1, 1>)?\} \{")  # fmt: skip
+_DECLARATION: Final = f"llvm.func @{VPRINTF}(!llvm.ptr, !llvm.ptr) -> i32"
+_CALL: Final = re.compile(rf" @{VPRINTF}\(%\w+, %\w+\) : \(!llvm\.ptr, !llvm\.ptr\) -> i32")
 _BYTES: Final = r"!llvm\.ptr \{llvm\.byval = !llvm\.array<128 x i8>, llvm\.align = 64 : i64, nvvm\.grid_constant\}"
 """A tensor map: it is never written, and the launcher aligns it (`MAP_ALIGNMENT`)."""
 _ARGUMENT: Final = re.compile(rf"%[\w$]+: (?:!llvm\.ptr<1> \{{(?P<promise>[^}}]*)\}}|{_BYTES}|i\d+|f16|bf16|f32)")
 _LINE: Final = re.compile(r"(?:(?P<result>%[\w$]+)(?::\d+)? = )?(?P<name>[a-z][\w.]*)(?P<rest>.*)")
-_TYPE: Final = re.compile(r"!llvm\.(?:ptr(?:<[13]>|(?!<))|struct<\([^)]*\)>|array<0 x i8>)|vector<\d+x\w+>")
+_TYPE: Final = re.compile(r"!llvm\.(?:ptr(?:<[13]>|(?!<))|struct<\([^)]*\)>|array<\d+ x i8>)|vector<\d+x\w+>")
 _NOT_KEYWORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|to|0x[0-9A-F]+|\d+)\b")
 _BLOCK: Final = re.compile(r"\^bb0\(%\w+: [\w.!<>]+(?:, %\w+: [\w.!<>]+)*\):")
 _SOURCE: Final = re.compile(r"// line \d+(?: replicated)?")
@@ -199,7 +207,8 @@ def check(mlir: str) -> None:
             raise VerifyError(f"lowered code: `{line}` is not an operation")
         result, name, rest = match.groups()
         if name == "llvm.func":
-            _check_signature(line)
+            if line != _DECLARATION:
+                _check_signature(line)
         elif name not in KEYWORDS:
             raise VerifyError(f"lowered code: `{name}` is not known to have a value for all operands: {line}")
         else:
@@ -232,10 +241,12 @@ def _check_keywords(name: str, rest: str, line: str) -> None:
             if name == "llvm.inline_asm"
             else INTRINSICS.fullmatch(text)
             if name == "llvm.call_intrinsic"
-            else text in _COMPARISONS and name in ("llvm.icmp", "llvm.fcmp")
+            else name == "llvm.mlir.global" or (text in _COMPARISONS and name in ("llvm.icmp", "llvm.fcmp"))
         )
         if not allowed:
             raise VerifyError(f"lowered code: `{text}` of `{name}` is on no list: {line}")
+    if name == "llvm.call" and not _CALL.fullmatch(rest):
+        raise VerifyError(f"lowered code: the only function that it calls is `{VPRINTF}`: {line}")
     if name[5:] in _FLOATS:
         rest = rest.replace(_CONTRACT, "")
     keywords = _KEYWORD.findall(_NOT_KEYWORDS.sub(" ", _TYPE.sub(" ", rest)))

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final, Literal
 
 from tilec.ir.core import VerifyError
-from tilec.mlir.types import GLOBAL, SHARED, SsaValue, Type, f32, i1, i16, i32, i64, structure
+from tilec.mlir.types import GENERIC, GLOBAL, SHARED, SsaValue, Type, f32, i1, i16, i32, i64, structure
 from tilec.mlir.writer import Writer
 
 IntegerOp = Literal["add", "sub", "mul", "and", "or", "xor", "shl", "lshr", "ashr", "udiv", "urem", "sdiv", "srem"]
@@ -21,6 +21,10 @@ FloatTest = Literal["oeq", "une", "olt", "ole", "ogt", "oge", "uno"]
 
 DYNAMIC_SHARED: Final = "dynamic_shared"
 """Symbol of the dynamic shared memory, which `module` defines."""
+PRINTED: Final = "printed"
+"""Prefix of the symbols of the texts that a kernel prints, which `module` defines."""
+VPRINTF: Final = "vprintf"
+"""The function of the CUDA driver that prints; `module` declares it."""
 PROVEN: Final = "tilec.proven"
 """Attribute of an operation whose right operand is proven to be one for which LLVM defines the result."""
 _CONTRACT: Final = " {fastmathFlags = #llvm.fastmath<contract>}"
@@ -36,6 +40,12 @@ class Builder(Writer):
     """Whether `cvt` of the target has floats of 8 bits."""
     multiplies_f8: bool = False
     """Whether `mma.sync` of the target has floats of 8 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.printed: dict[str, str] = {}
+        """The symbols of the texts that are printed, by text."""
+        self._arguments: SsaValue | None = None
 
     def float_constant(self, bits: int) -> SsaValue:
         """The f32 with these bits, so that infinities and rounding survive the text."""
@@ -315,6 +325,31 @@ class Builder(Writer):
         effects = " has_side_effects" if side_effects else ""
         names = f" {_names(operands)}" if operands else ""
         return self._call(f'llvm.inline_asm{effects} "{text}", "{constraints}"{names}', operands, results)
+
+    # Output
+
+    def reserve_arguments(self, bytes_: int) -> None:
+        """Reserve local memory for the arguments of every `call_vprintf`; call it outside of all regions."""
+        count = self.constant(bytes_)
+        self._arguments = self._value(f"llvm.alloca {count.name} x i8 {{alignment = 8 : i64}} : (i32) -> !llvm.ptr", GENERIC)
+
+    def printed_text(self, text: str) -> SsaValue:
+        """Generic address of a text in global memory that ends with a zero byte; call it outside of all regions."""
+        symbol = self.printed.setdefault(text, f"{PRINTED}${len(self.printed)}")
+        address = self._constant(f"llvm.mlir.addressof @{symbol} : {GLOBAL.text}", GLOBAL)
+        return self._value(f"llvm.addrspacecast {address.name} : {GLOBAL.text} to {GENERIC.text}", GENERIC)
+
+    def call_vprintf(self, text: SsaValue, arguments: Sequence[SsaValue]) -> None:
+        """Print a line. The arguments, of 32 or 64 bits, are fields of a structure in the reserved memory."""
+        assert self._arguments is not None, "no memory is reserved for arguments"
+        at = 0
+        for argument in arguments:
+            size = argument.type.bytes
+            at += -at % size
+            self.store(argument, self.offset(self._arguments, at), alignment=size)
+            at += size
+        operands = [text, self._arguments]
+        self._call(f"llvm.call @{VPRINTF}({_names(operands)})", operands, [i32])
 
     def _call(self, text: str, operands: Sequence[SsaValue], results: Sequence[Type]) -> list[SsaValue]:
         signature = f"{text} : ({', '.join([value.type.text for value in operands])}) -> "

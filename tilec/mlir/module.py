@@ -5,11 +5,16 @@ In: the kernel's arguments and launch bounds, and the lines of its operations. O
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
-from tilec.mlir.builder import DYNAMIC_SHARED
+from tilec.mlir.builder import DYNAMIC_SHARED, VPRINTF
 from tilec.mlir.types import GLOBAL, PARAMETER, SsaValue
+
+_PLAIN: Final = frozenset(b" " + bytes(range(48, 58)) + bytes(range(65, 91)) + bytes(range(97, 123)))
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,11 @@ def kernel_module(
     min_blocks: int | None,
     alignment: int,
     cluster: int = 1,
+    printed: Mapping[str, str] = _NOTHING,
 ) -> str:
     """`threads` per block. Registers are limited so that `min_blocks` blocks fit a multiprocessor (PTX ISA, `.minnctapersm`).
     `alignment` of the dynamic shared memory is in bytes. `cluster`: blocks of a cluster, consecutive on the first axis of the
-    grid (PTX ISA, `.reqnctapercluster`)."""
+    grid (PTX ISA, `.reqnctapercluster`). `printed`: the symbols of the texts that it prints, by text."""
     occupancy = f", nvvm.minctasm = {min_blocks} : i32" if min_blocks else ""
     if cluster > 1:
         occupancy += f", nvvm.cluster_dim = array<i32: {cluster}, 1, 1>"
@@ -44,6 +50,8 @@ def kernel_module(
         "module {",
         f"llvm.mlir.global external @{DYNAMIC_SHARED}() "
         f"{{addr_space = 3 : i32, alignment = {alignment} : i64}} : !llvm.array<0 x i8>",
+        *([f"llvm.func @{VPRINTF}(!llvm.ptr, !llvm.ptr) -> i32"] if printed else []),
+        *(_text(text, name) for text, name in printed.items()),
         f"llvm.func @{symbol}({', '.join(map(_argument, arguments))}) attributes "
         f"{{nvvm.kernel, nvvm.reqntid = array<i32: {threads}>{occupancy}}} {{",
         *lines,
@@ -52,6 +60,16 @@ def kernel_module(
         "}",
     ]
     return "\n".join(text_lines) + "\n"
+
+
+def _text(text: str, symbol: str) -> str:
+    """A constant in global memory, with every byte in hexadecimal that is no letter, digit or space."""
+    data = [*text.encode(), 0]
+    shown = "".join(chr(byte) if byte in _PLAIN else f"\\{byte:02X}" for byte in data)
+    return (
+        f'llvm.mlir.global internal constant @{symbol}("{shown}") '
+        f"{{addr_space = 1 : i32, alignment = 1 : i64}} : !llvm.array<{len(data)} x i8>"
+    )
 
 
 def _argument(argument: Argument) -> str:

@@ -46,10 +46,13 @@ i64: Final = Type("i64", "integer", 64)
 f16: Final = Type("f16", "float", 16)
 bf16: Final = Type("bf16", "float", 16)
 f32: Final = Type("f32", "float", 32)
+f64: Final = Type("f64", "float", 64)
 GLOBAL: Final = Type("!llvm.ptr<1>", "pointer")
 SHARED: Final = Type("!llvm.ptr<3>", "pointer")
 PARAMETER: Final = Type("!llvm.ptr", "pointer")
 """Pointer to an argument that is passed by value as bytes."""
+GENERIC: Final = Type("!llvm.ptr", "pointer")
+"""Pointer whose value tells the state space."""
 
 _INTEGERS: Final = {type.bits: type for type in (i1, i8, i16, i32, i64)}
 _FLOATS: Final = {type.text: type for type in (f16, bf16, f32)}

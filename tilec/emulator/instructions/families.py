@@ -14,6 +14,7 @@ FAMILIES: Final = (
     "memory",
     "atomics",
     "control",
+    "printing",
     "warp",
     "barriers",
     "warp_matrices",

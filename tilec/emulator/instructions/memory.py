@@ -87,9 +87,16 @@ def ld(d: Decoder) -> Step:
     if kind == "b128":
         count, kind, targets = 2 * count, "b64", [part for target in targets for part in half_targets(target)]
     operand = d.address(1)
+    space = _of_call(d, operand, space)
     if space == "param" and isinstance(operand.base, Symbol) and count == 1:
         return _parameter(d, operand.base, operand.offset, targets, kind)
     return _loader(d, operand, space, order, scope, nc, count, kind, targets)
+
+
+def _of_call(d: Decoder, operand: Address, space: str) -> str:
+    """The space of a variable: parameters of calls that the kernel makes are local to a thread."""
+    in_call = space == "param" and isinstance(operand.base, Symbol) and operand.base.name in d.machine.windows.local_offsets
+    return "local" if in_call else space
 
 
 def _raw(kind: str) -> str:
@@ -164,6 +171,8 @@ def st(d: Decoder) -> Step:
     if d.flag("async"):
         return ASYNC_STORE[0](d)
     space, order, scope, _, policy = _prologue(d)
+    if space == "param" and d.operands and isinstance(d.operands[0], Address):
+        space = _of_call(d, d.operands[0], space)
     if order == "acquire" or space in ("const", "param"):
         raise d.unsupported(f"a store of kind .{order} to .{space}")
     count, kind = _shape(d)

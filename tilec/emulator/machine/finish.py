@@ -25,7 +25,7 @@ def report(machine: Machine, program: Program, steps: int, seconds: float) -> Re
             if allocation.writable:
                 _check_output(machine, allocation)
     faults, notes = list(machine.faults.found.values()), list(machine.faults.notes.values())
-    return Report(tensors, faults, notes, _statistics(program, steps, seconds))
+    return Report(tensors, faults, notes, _statistics(program, steps, seconds), "".join(machine.printed).splitlines())
 
 
 def _check_output(machine: Machine, found: Allocation) -> None:

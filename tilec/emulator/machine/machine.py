@@ -44,6 +44,8 @@ class Machine:
     def __init__(self, launch: LaunchState, memory: Memory) -> None:
         self.launch, self.memory = launch, memory
         self.random = np.random.default_rng(launch.seed)
+        self.printed: list[str] = []
+        """What calls of vprintf wrote, in the order of execution."""
         self.wave = Wave(launch.threads, launch.cluster_size)
         self.pending = Pending(launch, self.random)
         self.registers = Registers(launch.function)

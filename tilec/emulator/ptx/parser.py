@@ -310,11 +310,21 @@ class _Parser(OperandParser):
         elif word in (".local", ".shared"):
             variable = self.variable(word[1:])
             function.variables[variable.name] = variable
+        elif word == ".param":
+            self.call_parameter(function)
         elif word == ".file":
             self.file()
         else:
             self.at -= 1
             raise self.fail(f"unknown directive {word}")
+
+    def call_parameter(self, function: Function) -> None:
+        """A parameter or result of a call: a variable of each thread, of which one serves all calls that give it this name (PTX
+        ISA, "Parameter State Space", device function parameters)."""
+        variable = self.variable("local")
+        known = function.variables.get(variable.name)
+        if known is None or known.size < variable.size:
+            function.variables[variable.name] = variable
 
     def registers(self, function: Function) -> None:
         type_name = self.take(kind="word")[1:]

@@ -8,19 +8,25 @@ that have it under the layout. If several have it, only the first one stores it;
 Left out: tensors that are only read (`In`), which no launch in flight writes, and an `Out` outside of `unsafe`, whose
 elements are proven to be written once and never read. Copies into a ring and reads of the same ring are ordered by the
 ring's own operations (`tilec.ir.ops.sync_ops`) and do not conflict here; they may conflict with any other access.
+
+A `print` counts as a write of `OUTPUT`, by any thread: barriers then keep the lines of one from mixing with those of the next.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tilec.ir.core import Access, Effect, Function, Op, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.shared_plan import interval
-from tilec.ir.ops import BOX_KINDS, AtomicScatter, AtomicUpdate, MemoryOp
+from tilec.ir.ops import BOX_KINDS, AtomicScatter, AtomicUpdate, MemoryOp, Print
 from tilec.ir.ops.private_ops import PrivateUpdate
 from tilec.ir.ops.staging_ops import SharedAlloc
-from tilec.ir.types import SharedType, TensorType
+from tilec.ir.types import SharedType, TensorType, TileType, i32
+
+OUTPUT: Final = Value(TileType(i32), "output")
+"""Stands for standard output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,8 @@ def _needs_order(function: Function, tensor: Value, access: Access | None) -> bo
 def _touches_of(op: Op, ordered: set[Value]) -> Touches:
     if op.is_barrier:
         return Touches(is_barrier=True)
+    if isinstance(op, Print):
+        return Touches((Touch(op, Effect.WRITE, OUTPUT),))
     found = [
         _touch(op, memory, kind)
         for memory, kind in op.touched()

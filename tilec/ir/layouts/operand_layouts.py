@@ -10,10 +10,11 @@ from __future__ import annotations
 from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden
 from tilec.ir.layouts.layout import Digit, Layout
-from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, For, If, MemoryOp, Mma, Take
+from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, For, If, MemoryOp, Mma, Print, Take
 from tilec.ir.ops.private_ops import PrivateUpdate
 from tilec.ir.ops.staging_ops import GroupMma, PackPairs, RegisterGroupMma, WaitMma
 from tilec.ir.ops.take_ops import TakeLoad
+from tilec.target.families import MemorySpace
 
 Layouts = tuple[Layout | None, ...]
 
@@ -48,6 +49,10 @@ def operand_layouts(op: Op) -> Layouts:
             return (None, op.result.layout)
         case WaitMma() | Butterfly():
             return (op.result.layout,)
+        case Print():
+            layout = op.anchor.layout if op.anchor is not None else None
+            layout = layout and layout.in_space(MemorySpace.REGISTERS)
+            return (*[None] * op.axes, *[layout] * len(op.tiles))
         case For():
             return (None, None, None, *yielded_layouts(op))
         case _:

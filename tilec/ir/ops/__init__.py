@@ -6,7 +6,8 @@ minus infinity. bf16 and f16 arithmetic is computed in f32 and rounded once per 
 computed in f32. Docstrings give the operand order; `tilec.ir.core.Op` describes the class variables.
 
 `values` computes, `moves` reorders, `memory` reads and writes tensors, `control` has regions, `loop_claims` states what loops
-keep. The operations that passes make are in `tilec/ir/ops/staging_ops.py`, `store_ops.py`, `sync_ops.py` and `launch_ops.py`.
+keep, `printing` writes lines to standard output. The operations that passes make are in `tilec/ir/ops/staging_ops.py`,
+`store_ops.py`, `sync_ops.py` and `launch_ops.py`.
 """
 
 from tilec.ir.ops.control import For, If, Yield
@@ -26,6 +27,7 @@ from tilec.ir.ops.memory import (
     atomic_word,
 )
 from tilec.ir.ops.moves import Butterfly, Sort, Take
+from tilec.ir.ops.printing import Print, prints
 from tilec.ir.ops.values import (
     BINARY_KINDS,
     COMPARE_KINDS,
@@ -90,6 +92,7 @@ __all__ = [
     "Mma",
     "NumBlocks",
     "Permute",
+    "Print",
     "ReadOp",
     "Reduce",
     "Reshape",
@@ -103,5 +106,6 @@ __all__ = [
     "Yield",
     "atomic_word",
     "convert",
+    "prints",
     "sum_dtype",
 ]

@@ -89,7 +89,8 @@ def _is_integer(value: Value) -> bool:
 
 def _shared_operands(op: Op) -> list[Value]:
     """Scalar operands that determine which shared memory an operation accesses, and which tensor elements it copies."""
-    if isinstance(op, MemoryOp) or op.effect in (Effect.NONE, Effect.CONTROL) or op.attributes().get("unsafe") is not None:
+    shares_nothing = isinstance(op, MemoryOp) or op.effect in (Effect.NONE, Effect.CONTROL, Effect.PRINT)
+    if shares_nothing or op.attributes().get("unsafe") is not None:
         return []
     return [value for value in op.operands if isinstance(value.type, TileType) and not value.type.rank]
 

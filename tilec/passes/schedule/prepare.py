@@ -7,7 +7,7 @@ from tilec.ir import verifier
 from tilec.ir.core import Function, Value, VerifyError
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.passes.analysis.obligations import note_proofs
-from tilec.passes.schedule.checks import width_check
+from tilec.passes.schedule.checks import print_check, width_check
 from tilec.passes.schedule.checks.verify import verify
 from tilec.passes.schedule.choose import choose
 from tilec.passes.schedule.passes import Pass, Settings, run, through
@@ -33,11 +33,13 @@ def prepare(
         schedule = choose(function, target, schedule)
     note_proofs(function)
     settings = Settings(schedule, target, positive)
+    printed = print_check.written(function)
     if last is not None:
         return run(function, settings, through(last), check_after)
     run(function, settings, after_each=check_after)
     _refuse_too_large(function, target)
     width_check.check(function)
+    print_check.check(function, printed)
     verify(function, target)
     return function
 

@@ -11,6 +11,7 @@ It sends the greeting of `tilec.tuning.child`, reads one line, and answers in li
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -68,5 +69,14 @@ def serve(driver: Driver | None = None) -> int:
     return 0
 
 
+def keep_answers_apart() -> None:
+    """Send what native code writes to stdout, such as the lines that a kernel prints, to stderr instead: the driver writes them
+    in pieces, which would end up within answers."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(answers, "w", encoding="utf-8")
+
+
 if __name__ == "__main__":
+    keep_answers_apart()
     sys.exit(serve())

@@ -55,12 +55,17 @@ def before_launch(contract: Contract, storage: Mapping[str, Array], values: Mapp
     return arrays
 
 
-def interpret(function: Function, contract: Contract, arrays: dict[str, Array], values: Mapping[str, float]) -> None:
-    """Launch on the interpreter, which changes `arrays`. InterpreterError if it stops."""
+def interpret(
+    function: Function, contract: Contract, arrays: dict[str, Array], values: Mapping[str, float],
+    printed: Callable[[str], object],
+) -> None:  # fmt: skip
+    """Launch on the interpreter, which changes `arrays`; `printed` takes the lines that the kernel prints. InterpreterError if
+    it stops."""
     from tilec.interpreter import run
 
     scalars = {spec.name: values[spec.name] for spec in contract.scalars}
-    run(function, arrays, scalars, dims={name: int(values[name]) for name in function.dims if name in values})
+    dims = {name: int(values[name]) for name in function.dims if name in values}
+    run(function, arrays, scalars, dims=dims, printed=printed)
 
 
 def bounds_of_errors(

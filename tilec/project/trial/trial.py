@@ -32,6 +32,7 @@ from tilec.project.trial.comparison import Written, compared, right, summary
 from tilec.project.trial.inputs import OwnInputs, launch_inputs
 from tilec.project.trial.interpreted import allowances, before_launch, bounds_of_errors, interpret, outputs_of
 from tilec.project.trial.launches import Contract, LaunchValuesError, small_launches
+from tilec.project.trial.printed import PrintedLines
 
 if TYPE_CHECKING:
     from tilec.ir.core import Function
@@ -69,7 +70,8 @@ class TrialRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of a launch; `problem` says why there is no comparison, or one that shows too little, if `unsuitable`."""
+    """The result of a launch; `problem` says why there is no comparison, or one that shows too little, if `unsuitable`.
+    `printed` are the lines that the kernel printed."""
 
     values: Mapping[str, float]
     seed: int
@@ -77,6 +79,7 @@ class Trial:
     written: tuple[Written, ...] = ()
     problem: str = ""
     unsuitable: bool = False
+    printed: tuple[str, ...] = ()
 
     @property
     def right(self) -> bool:
@@ -100,11 +103,16 @@ def trials(request: TrialRequest) -> tuple[Trial, ...]:
     found: list[Trial] = []
     for number in range(request.launches):
         with progress.stage(f"a launch of {kernel}", request.limits):
-            found.append(_trial(request, function, contract, sizes[number % len(sizes)], number))
+            lines = PrintedLines()
+            trial = _trial(request, function, contract, sizes[number % len(sizes)], number, lines)
+            found.append(replace(trial, printed=lines.lines))
     return tuple(found)
 
 
-def _trial(request: TrialRequest, function: Function, contract: Contract, values: Mapping[str, float], number: int) -> Trial:
+def _trial(
+    request: TrialRequest, function: Function, contract: Contract, values: Mapping[str, float], number: int,
+    lines: PrintedLines,
+) -> Trial:  # fmt: skip
     from tilec.interpreter import InterpreterError
 
     seed = request.seed + number
@@ -116,7 +124,7 @@ def _trial(request: TrialRequest, function: Function, contract: Contract, values
     before = {name: array.copy() for name, array in arrays.items()}
     blocks = math.prod(axis.evaluate(integers) for axis in contract.grid)
     try:
-        interpret(function, contract, arrays, values)
+        interpret(function, contract, arrays, values, lines.add)
     except InterpreterError as error:  # an error of the prover, or of the chosen sizes
         return Trial(values, seed, blocks, problem=f"the interpreter stopped: {error}")
     outputs = outputs_of(contract)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,9 @@ from tilec.untrusted.output import Output
 
 NO_STEP: Final = "def decode():\n    pass\n\n\ndef prefill():\n    pass\n"
 """The step of a bundle of kernels. Every bundle has a step; the modes of this one launch nothing (`Bundle.has_step`)."""
+
+_PRINTS: Final = re.compile(rb"^\s*call[.\w]* [^;]*\bvprintf,", re.MULTILINE)
+"""A call that prints, in PTX: what machine code does, whatever its manifest says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ def bundle_name(name: str, target: Target) -> str:
 
 
 def bundle_bytes(packing: Packing, target: Target, built: BuildResult, store: Store) -> bytes:
-    """The bundle, from the build products in the store; CompileError E0709 if one is missing."""
+    """The bundle, from the build products in the store; CompileError E0709 if one is missing, E0718 if one prints."""
     by_name = {result.planned.name: result for result in built.results if result.planned.target == target}
     kernels: list[dict[str, object]] = []
     blobs: dict[str, bytes] = {}
@@ -75,6 +79,7 @@ def bundle_bytes(packing: Packing, target: Target, built: BuildResult, store: St
         if entry is None:
             message = f"`{name}` for {target} is not in the cache"
             raise CompileError(Diagnostic("E0709", message, hint="run the command again; it builds what is missing"))
+        _refuse_prints(name, target, entry.outputs["ptx"])
         manifest = json.loads(entry.outputs["json"])
         digest: str = manifest["digests"]["cubin"]
         blobs[digest] = entry.outputs["cubin"]
@@ -85,8 +90,16 @@ def bundle_bytes(packing: Packing, target: Target, built: BuildResult, store: St
     return encode(description, blobs, texts)
 
 
+def _refuse_prints(name: str, target: Target, ptx: bytes) -> None:
+    """CompileError E0718 if an artifact prints."""
+    if _PRINTS.search(ptx):
+        message = f"`{name}` for {target} prints, and a bundle is for kernels that ship"
+        hint = "remove its `print`, or have it in `if DEBUG:` with a constant `DEBUG` that is False in what you pack"
+        raise CompileError(Diagnostic("E0718", message, hint=hint))
+
+
 def pack(packing: Packing, target: Target, built: BuildResult, store: Store, output: Output) -> Bundle:
-    """Write the bundle into `output`, open and verify it as a user would, and return it. CompileError E0702, E0709."""
+    """Write the bundle into `output`, open and verify it as a user would, and return it. CompileError E0702, E0709, E0718."""
     data = bundle_bytes(packing, target, built, store)
     name = bundle_name(packing.name, target)
     output.write(name, data)

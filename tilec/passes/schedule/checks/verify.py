@@ -30,7 +30,7 @@ from tilec.ir.layouts.exchange import conversion_bytes, is_shared, is_uniform, m
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
-from tilec.ir.ops import AtomicScatter, Exp2InParts, Permute, Reshape, Yield
+from tilec.ir.ops import AtomicScatter, Exp2InParts, Permute, Print, Reshape, Yield
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
 from tilec.ir.ops.pair_ops import PairRing
 from tilec.ir.ops.signal_ops import OWN, Await, SignalMma, SignalOp
@@ -145,7 +145,7 @@ class _Walk:
         if has_threads and alone != is_for_one:
             raise VerifyError(f"{at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
         if alone and (
-            isinstance(op, ScratchStoreRows | TensorStore | WaitStores)
+            isinstance(op, Print | ScratchStoreRows | TensorStore | WaitStores)
             or op.is_barrier
             or any(isinstance(v.type, TileType) and v.type.rank and not _is_elsewhere(v) for v in op.results)
             or isinstance(op, Roles)

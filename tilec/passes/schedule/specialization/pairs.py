@@ -19,7 +19,22 @@ from collections.abc import Iterator
 from math import prod
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
-from tilec.ir.ops import Broadcast, Butterfly, Cast, Constant, For, If, Load, Mma, Permute, Reduce, Reshape, Store, Yield
+from tilec.ir.ops import (
+    Broadcast,
+    Butterfly,
+    Cast,
+    Constant,
+    For,
+    If,
+    Load,
+    Mma,
+    Permute,
+    Reduce,
+    Reshape,
+    Store,
+    Yield,
+    prints,
+)
 from tilec.ir.ops.pair_ops import ClusterRank
 from tilec.ir.types import TMEM_LANES, TileType, i32
 from tilec.passes.schedule.pipelining.staged_products import Emitter
@@ -34,6 +49,8 @@ def problem(function: Function) -> str | None:
     products = [op for op in function.body.walk() if isinstance(op, Mma)]
     if not products:
         return "it multiplies no matrices"
+    if prints(function):
+        return "it prints, and a block of a pair knows the positions in its half only"
     axes, reason = _followed(function)
     if reason is not None:
         return reason

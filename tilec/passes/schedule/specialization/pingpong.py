@@ -21,7 +21,7 @@ from __future__ import annotations
 from tilec.ir.clone import clone
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.layouts.shared_plan import scratch_offset
-from tilec.ir.ops import BinaryInRange, Constant, For, If, Yield
+from tilec.ir.ops import BinaryInRange, Constant, For, If, Yield, prints
 from tilec.ir.ops.staging_ops import SharedAlloc, WaitMma
 from tilec.ir.ops.sync_ops import OrderArrive, OrderWait, Ring, Wait
 from tilec.ir.types import ScratchType, TileType, i32
@@ -37,6 +37,8 @@ def problem(function: Function, loop: For) -> str | None:
         return "its loop does not begin at 0 in steps of 1"
     if loop.upper not in launch_values(function):
         return "the iterations of its loop depend on the tile"
+    if prints(function):
+        return "it prints, and nothing orders the lines of two consumers"
     shared = [p.name for p in function.parameters if p.access not in (None, Access.IN, Access.OUT)]
     shared += [str(op.operands[0].name) for op in function.body.walk() if op.attributes().get("unsafe") is not None]
     return f"`{shared[0]}` is not written once alone, and nothing orders two consumers there" if shared else None
