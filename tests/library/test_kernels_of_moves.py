@@ -80,7 +80,8 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "avg_pool2d": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
     "avg_pool2d_backward": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
     "fft_roots": [
-        {"R": 6, "N": 4, "FIRST": 2, "SECOND": 1}, {"R": 576, "N": 512, "FIRST": 64, "SECOND": 8},
+        {"R": 6, "N": 4, "FIRST": 2, "SECOND": 1},
+        {"R": 576, "N": 512, "FIRST": 64, "SECOND": 8},
     ],
     "fft": [{"T": 67, "sign": -1.0, "scale": 1.0}, {"T": 64, "sign": 1.0, "scale": 0.25}],
     "conv2d": [

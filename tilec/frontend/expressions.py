@@ -122,7 +122,9 @@ def _tuple(scope: Scope, node: ast.Tuple | ast.List) -> Term:
         if isinstance(item, ast.Starred):
             inner = expression(scope, item.value)
             if not isinstance(inner, tuple):
-                raise scope.at(item).error("E0217", f"`*` takes a tuple here, found {describe(inner)}", hint="leave the `*` out")
+                raise scope.at(item).error(
+                    "E0217", f"`*` takes a tuple here, found {describe(inner)}", hint="leave the `*` out"
+                )
             parts += inner
         else:
             parts.append(expression(scope, item))

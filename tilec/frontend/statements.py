@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from tilec.diagnostics.diagnostic import Diagnostic, Label
 from tilec.frontend import arithmetic
-from tilec.frontend.directives import directive
 from tilec.frontend.bindings import bind
+from tilec.frontend.directives import directive
 from tilec.frontend.emitter import At, Poison, Term, describe, usable
 from tilec.frontend.expressions import expression, fits, join, joined_type
 from tilec.frontend.liveness import assigned

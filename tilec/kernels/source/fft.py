@@ -5,7 +5,7 @@ transforms them by itself; between two stages numbers change places, so that tho
 complex number is a pair of tiles, its real and its imaginary part.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import tilec as tl
 
@@ -23,13 +23,13 @@ class N(tl.Dim):
 
 
 @tl.function
-def times(x: tuple, c: tl.f32, s: tl.f32) -> tuple:
+def times(x: tuple[Any, ...], c: Any, s: Any) -> tuple[Any, ...]:
     """The product of x and `c + 1j * s`."""
     return x[0] * c - x[1] * s, x[0] * s + x[1] * c
 
 
 @tl.function
-def turned_by(x: tuple, k: int) -> tuple:
+def turned_by(x: tuple[Any, ...], k: int) -> tuple[Any, ...]:
     """The product of x and `exp(-2j * pi * k / 16)`, for the k that the transforms below need."""
     if k == 0:
         return x
@@ -48,13 +48,13 @@ def turned_by(x: tuple, k: int) -> tuple:
 
 
 @tl.function
-def two(a: tuple, b: tuple) -> tuple:
+def two(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
     """The transform of two numbers."""
     return (a[0] + b[0], a[1] + b[1]), (a[0] - b[0], a[1] - b[1])
 
 
 @tl.function
-def four(a: tuple, b: tuple, c: tuple, d: tuple) -> tuple:
+def four(a: tuple[Any, ...], b: tuple[Any, ...], c: tuple[Any, ...], d: tuple[Any, ...]) -> tuple[Any, ...]:
     """The transform of four numbers."""
     sum_even, difference_even = two(a, c)
     sum_odd, difference_odd = two(b, d)
@@ -64,7 +64,7 @@ def four(a: tuple, b: tuple, c: tuple, d: tuple) -> tuple:
 
 
 @tl.function
-def transformed(xs: tuple) -> tuple:
+def transformed(xs: tuple[Any, ...]) -> tuple[Any, ...]:
     """The transform of 2, 4, 8 or 16 numbers."""
     if len(xs) == 2:
         return two(xs[0], xs[1])
@@ -78,7 +78,7 @@ def transformed(xs: tuple) -> tuple:
             low, high = (*low, a), (*high, b)
         return low + high
     assert len(xs) == 16
-    columns = ()
+    columns: tuple[Any, ...] = ()
     for j in tl.static_range(4):
         columns = (*columns, four(xs[j], xs[j + 4], xs[j + 8], xs[j + 12]))
     rows = ()
@@ -89,7 +89,7 @@ def transformed(xs: tuple) -> tuple:
 
 
 @tl.function
-def multiplied(xs: tuple, roots: tl.Tensor, start: int, REST: int) -> tuple:
+def multiplied(xs: tuple[Any, ...], roots: tl.Tensor, start: int, REST: int) -> tuple[Any, ...]:
     """Number k of xs, which have REST elements each, times row k of the roots that begin at `start`."""
     m, part = tl.arange(REST)[None, None, :, None], tl.arange(2)[None, None, None, :]
     found = (xs[0],)
@@ -100,7 +100,7 @@ def multiplied(xs: tuple, roots: tl.Tensor, start: int, REST: int) -> tuple:
 
 
 @tl.function
-def together(xs: tuple) -> tl.Tile:
+def together(xs: tuple[Any, ...]) -> tl.Tile:
     """A power of two of tiles along new last axes of two elements, the first number's binary digits first."""
     for half in (8, 4, 2, 1):
         if len(xs) == 2 * half:
@@ -112,7 +112,7 @@ def together(xs: tuple) -> tl.Tile:
 
 
 @tl.function
-def apart(x: tl.Tile, COUNT: int) -> tuple:
+def apart(x: tl.Tile, COUNT: int) -> tuple[Any, ...]:
     """The inverse of `together`, of a tile whose last axis has COUNT elements."""
     outer = x.shape[:-1]
     if COUNT == 2:
@@ -135,10 +135,10 @@ def apart(x: tl.Tile, COUNT: int) -> tuple:
 
 
 @tl.function
-def exchanged(xs: tuple, ROWS: int, DONE: int, NEXT: int, REST: int) -> tuple:
+def exchanged(xs: tuple[Any, ...], ROWS: int, DONE: int, NEXT: int, REST: int) -> tuple[Any, ...]:
     """Numbers that differ in a digit of results become such that differ in the next digit of positions: from tiles of elements
     `[ROWS, DONE, NEXT, REST]` to NEXT tiles of `[ROWS, len(xs) * DONE, REST]`."""
-    parts = ()
+    parts: tuple[Any, ...] = ()
     for part in tl.static_range(2):
         mine = ()
         for x in xs:

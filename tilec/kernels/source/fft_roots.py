@@ -13,8 +13,8 @@ class R(tl.Dim):
 
 @tl.kernel
 def fft_roots(roots: tl.Out[tl.f32, R, Literal[2]], N: tl.i32, FIRST: tl.i32, SECOND: tl.i32, *, BLOCK: tl.Const):
-    """The roots of two stages of `fft` for rows of N numbers: N of them in rows of FIRST, of which row k has `exp(-2j * pi * k *
-    m / N)` for m below FIRST, and N2 = R - N in rows of SECOND, with N2 in place of N. A block computes BLOCK roots."""
+    """The roots of two stages of `fft` for rows of N numbers. The first N are rows of FIRST: row k has `exp(-2j * pi * k * m /
+    N)` for m below FIRST. The other `R - N` are rows of SECOND, with `R - N` in place of N. A block computes BLOCK roots."""
     tl.requires(N >= 1, N <= 65536, FIRST >= 1, SECOND >= 1, R >= N, R <= 2 * N)
     tl.grid(tl.cdiv(R, BLOCK))
     i = tl.bid(0) * BLOCK + tl.arange(BLOCK)

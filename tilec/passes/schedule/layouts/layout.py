@@ -61,6 +61,7 @@ from tilec.passes.schedule.layouts.register_axes import apart, doubled, is_apart
 from tilec.target.families import MemorySpace
 from tilec.target.schedule import VECTOR
 
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What rules ask about a function: tiles of which a thread can compute any element by itself, how many last axes of a tile
