@@ -33,7 +33,7 @@ SECTIONS: Final = {
     "Reductions": ("sum", "max", "min", "any", "all", "argmax", "argmin"),
     "Along an axis": ("cumsum", "cumprod", "cummax", "cummin", "scan", "sort", "argsort", "topk", "flip", "butterfly", "take"),
     "Matrix products": ("mma",),
-    "Claims about loops": ("invariant", "decreases"),
+    "Loops": ("static_range", "invariant", "decreases"),
     "Looking into a kernel": ("print",),
 }  # fmt: skip
 """Order of the page; words in no section are at its end."""

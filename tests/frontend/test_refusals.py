@@ -42,7 +42,22 @@ CASES = {
     "division of a value by zero": ("a = pos // 0", "E0205", "pos // 0"),
     "negative step": ("for i in range(4, 0, -1):\n    pass", "E0111", "-1"),
     "zero step": ("for i in range(0, 4, 0):\n    pass", "E0111", "0"),
-    "loop over a tuple": ("for i in (1, 2):\n    pass", "E0111", "(1, 2)"),
+    "loop over a tile": ("for i in arange(4):\n    pass", "E0111", "arange(4)"),
+    "loop at compile time over a dim": ("for i in tilec.static_range(N):\n    pass", "E0203", "N"),
+    "loop at compile time without a step": ("for i in tilec.static_range(0, 4, 0):\n    pass", "E0111", "0"),
+    "loop at compile time of no number": ("for i in tilec.static_range():\n    pass", "E0111", "tilec.static_range()"),
+    "loop at compile time of too many passes": (
+        "for i in tilec.static_range(1 << 60):\n    pass", "E0511", "for i in tilec.static_range(1 << 60):"
+    ),
+    "claim about a loop at compile time": (
+        "for i in tilec.static_range(4):\n    tilec.invariant(i >= 0)", "E0111", "tilec.invariant(i >= 0)"
+    ),
+    "return from a loop at compile time": ("for i in (1, 2):\n    return", "E0115", "return"),
+    "unpacking of items": ("for i, j in (1, 2):\n    pass", "E0217", "i, j"),
+    "tuple that doubles": ("a = (1, 2)\nfor i in tilec.static_range(20):\n    a = a + a", "E0511", "a + a"),
+    "slice of a tuple by a value": ("a = (1, 2)[pos:]", "E0203", "pos"),
+    "slice of a tuple without a step": ("a = (1, 2)[::0]", "E0203", "0"),
+    "unpacking of no tuple": ("a = (1, *pos)", "E0217", "*pos"),
     "loop else": ("for i in range(4):\n    pass\nelse:\n    a = 1", "E0111", "a = 1"),
     "tile condition": ("if load(x, 0, shape=4) > 0.0:\n    pass", "E0210", "load(x, 0, shape=4) > 0.0"),
     "integer condition": ("if pos:\n    pass", "E0210", "pos"),

@@ -79,7 +79,10 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "max_pool2d_backward": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
     "avg_pool2d": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
     "avg_pool2d_backward": [_pool(2, 19, 37, 3, 2, 1), _pool(1, 16, 64, 2, 2, 0)],
-    "fft_roots": [{"N": 300}, {"N": 512}],
+    "fft_roots": [
+        {"R": 6, "N": 4, "FIRST": 2, "SECOND": 1},
+        {"R": 576, "N": 512, "FIRST": 64, "SECOND": 8},
+    ],
     "fft": [{"T": 67, "sign": -1.0, "scale": 1.0}, {"T": 64, "sign": 1.0, "scale": 0.25}],
     "conv2d": [
         {"B": 2, "H": 7, "W": 9, "C": 37, "O": 67, "R": 3, "S": 2, "Q": 40, "rows": 4, "columns": 5, **_turn(2, 1, 1, -1)},

@@ -20,7 +20,7 @@ from tilec.ir import ops
 from tilec.ir.core import Block, Op, Parameter, Value
 from tilec.ir.expr import ARITHMETIC, Expr, binary, const, sym
 from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32, i64
-from tilec.untrusted.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE, MAX_INLINED, MAX_OPERATIONS
+from tilec.untrusted.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE, MAX_INLINED, MAX_OPERATIONS, MAX_REPEATED
 
 MAX_TILE: Final = 1 << 20
 """Most elements of a tile: far more than fit in a block's registers and shared memory."""
@@ -78,6 +78,7 @@ class Emitter:
         self._dims: dict[str, Value] = {}
         self._count = 0
         self._inlined = 0
+        self._repeated = 0
 
     def emit(self, op: Op, at: At, *types: TileType) -> list[Value]:
         """Appends an operation with results of these types; E0511 beyond `MAX_OPERATIONS`."""
@@ -104,6 +105,12 @@ class Emitter:
         self._inlined += 1
         if self._inlined > MAX_INLINED:
             raise too_large("calls of tile functions", MAX_INLINED, at)
+
+    def repeat(self, at: At) -> None:
+        """Counts a repetition of a loop at compile time; E0511 beyond `MAX_REPEATED`."""
+        self._repeated += 1
+        if self._repeated > MAX_REPEATED:
+            raise too_large("repetitions of loops at compile time", MAX_REPEATED, at)
 
     @contextmanager
     def into(self, block: Block) -> Generator[None]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tilec.diagnostics.spelling import ask_first, did_you_mean
 from tilec.frontend import arithmetic
-from tilec.frontend.emitter import At, Number, Term, default_dtype, describe, number_of, tile_type, usable
+from tilec.frontend.emitter import At, Number, Term, default_dtype, describe, number_of, tile_type, too_large, usable
 from tilec.frontend.module import (
     NUMBERS,
     WORDS,
@@ -28,7 +28,7 @@ from tilec.frontend.signature import dtype_named
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
 from tilec.ir.types import TensorType, TileType
-from tilec.untrusted.limits import MAX_LITERAL_BITS
+from tilec.untrusted.limits import MAX_LITERAL_BITS, MAX_TUPLE
 
 _MATH_CONSTANTS: Final = {"inf": math.inf, "nan": math.nan, "pi": math.pi, "e": math.e, "tau": math.tau}
 _OF_TENSORS: Final = ("shape", "ndim", "dtype")
@@ -117,11 +117,31 @@ def _module_constant(scope: Scope, entry: ModuleConstant, node: ast.expr) -> Ter
 
 
 def _tuple(scope: Scope, node: ast.Tuple | ast.List) -> Term:
-    return tuple(expression(scope, item) for item in node.elts)
+    parts: list[Term] = []
+    for item in node.elts:
+        if isinstance(item, ast.Starred):
+            inner = expression(scope, item.value)
+            if not isinstance(inner, tuple):
+                raise scope.at(item).error(
+                    "E0217", f"`*` takes a tuple here, found {describe(inner)}", hint="leave the `*` out"
+                )
+            parts += inner
+        else:
+            parts.append(expression(scope, item))
+    return _tuple_of(scope, tuple(parts), node)
+
+
+def _tuple_of(scope: Scope, parts: tuple[Term, ...], node: ast.expr) -> Term:
+    """A tuple of these parts; E0511, since `x = x + x` doubles it."""
+    if len(parts) > MAX_TUPLE:
+        raise too_large("items of a tuple", MAX_TUPLE, scope.at(node))
+    return parts
 
 
 def _binary(scope: Scope, node: ast.BinOp) -> Term:
     left, right = expression(scope, node.left), expression(scope, node.right)
+    if isinstance(node.op, ast.Add) and isinstance(left, tuple) and isinstance(right, tuple):
+        return _tuple_of(scope, left + right, node)
     if isinstance(node.op, ast.MatMult):
         return matmul(scope, left, right, node)
     return arithmetic.binary(scope.emitter, arithmetic.BINARY[type(node.op)], left, right, scope.at(node))
@@ -320,6 +340,8 @@ def package_of(scope: Scope, node: ast.expr) -> Package | None:
 def _subscript(scope: Scope, node: ast.Subscript) -> Term:
     term, at = expression(scope, node.value), scope.at(node)
     if isinstance(term, tuple):
+        if isinstance(node.slice, ast.Slice):
+            return term[_slice(scope, node.slice)]
         index = expression(scope, node.slice)
         if not isinstance(index, int) or not -len(term) <= index < len(term):
             raise at.error("E0203", f"the index into {describe(term)} must be a constant in range",
@@ -345,6 +367,18 @@ def _subscript(scope: Scope, node: ast.Subscript) -> Term:
             raise scope.at(item).error("E0106", "elements cannot be picked out of a tile",
                                 hint="subscripts are `:` and `None`; load the part you need")  # fmt: skip
     return scope.emitter.reshape(scope.emitter.value(term, at), (*shape, *remaining), at)
+
+
+def _slice(scope: Scope, node: ast.Slice) -> slice:
+    """A slice of a tuple, of constants; E0203."""
+    bounds: list[int | None] = []
+    for part in (node.lower, node.upper, node.step):
+        bound = expression(scope, part) if part is not None else None
+        if (part is not None and type(bound) is not int) or (part is node.step and bound == 0):
+            raise scope.at(part or node).error("E0203", f"a slice of a tuple takes constants, found {describe(bound)}",
+                    hint="use integers; a step is not 0")  # fmt: skip
+        bounds.append(bound if isinstance(bound, int) else None)
+    return slice(*bounds)
 
 
 def _call(scope: Scope, node: ast.Call) -> Term:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tilec.diagnostics.diagnostic import Diagnostic, Label
 from tilec.frontend import arithmetic
+from tilec.frontend.bindings import bind
 from tilec.frontend.directives import directive
 from tilec.frontend.emitter import At, Poison, Term, describe, usable
 from tilec.frontend.expressions import expression, fits, join, joined_type
@@ -17,6 +18,7 @@ from tilec.frontend.loop_heads import Head, Measure, Passes
 from tilec.frontend.module import DIRECTIVES, word_of
 from tilec.frontend.report import Refused
 from tilec.frontend.scope import Returned, Scope
+from tilec.frontend.static_loops import items, repeat
 from tilec.ir import ops
 from tilec.ir.core import Block, UnsafeBlock, Value
 from tilec.ir.types import TileType, i32
@@ -138,29 +140,6 @@ def _augmented(scope: Scope, node: ast.AugAssign) -> None:
     bind(scope, node.target, expression(scope, value))
 
 
-def bind(scope: Scope, target: ast.expr, term: Term) -> None:
-    """Binds names to a term; E0105 for targets other than names."""
-    at = scope.at(target)
-    if isinstance(target, ast.Name):
-        if term is None:
-            raise at.error("E0217", "the right side has no value", hint="call it on a line of its own")
-        scope.env[target.id] = term
-        scope.emitter.stands_for(at, term)
-        if isinstance(term, Value) and not term.name and not isinstance(term.owner, Block):
-            term.name = target.id
-        return
-    if isinstance(target, ast.Tuple | ast.List):
-        if not isinstance(term, tuple) or len(term) != len(target.elts):
-            raise at.error(
-                "E0217", f"cannot unpack {describe(term)} into {len(target.elts)} names", hint="assign to one name per element"
-            )
-        for element, part in zip(target.elts, term, strict=True):
-            bind(scope, element, part)
-        return
-    hint = "write with `store(out, index, tile)`" if isinstance(target, ast.Subscript) else "assign to a plain name"
-    raise at.error("E0105", "only names can be assigned", hint=hint)
-
-
 def _if(scope: Scope, node: ast.If) -> None:
     test = expression(scope, node.test)
     if isinstance(test, bool | int | float):
@@ -230,6 +209,9 @@ def _nested(scope: Scope, body: list[ast.stmt]) -> None:
 def _for(scope: Scope, node: ast.For) -> None:
     if node.orelse:
         raise scope.at(node.orelse[0]).error("E0111", "`else` after a loop", hint="put the statements after the loop")
+    if (known := items(scope, node)) is not None:
+        repeat(scope, node, known)
+        return
     if not isinstance(node.target, ast.Name):
         raise scope.at(node.target).error("E0111", "a loop has one variable", hint="write `for i in range(n):`")
     heads = [one for one in node.body if isinstance(one, Head)]
@@ -319,7 +301,7 @@ def _range(scope: Scope, node: ast.expr) -> list[Value]:
     at = scope.at(node)
     name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
     if not isinstance(node, ast.Call) or name != "range" or name in scope.env or name in scope.module.names:
-        raise at.error("E0111", "a loop runs over `range(...)`", hint="write `for i in range(n):`")
+        raise at.error("E0111", "a loop runs over `range(...)`", hint="write `for i in range(n):`, or loop over a tuple")
     if node.keywords or not 1 <= len(node.args) <= 3 or any(isinstance(a, ast.Starred) for a in node.args):
         raise at.error("E0111", "`range` takes 1 to 3 integers", hint="write `range(stop)` or `range(start, stop, step)`")
     terms = [expression(scope, argument) for argument in node.args]

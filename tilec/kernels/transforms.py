@@ -13,9 +13,19 @@ LONGEST: Final = 4096
 """Elements of a row, which is one tile."""
 
 
+DIGITS: Final = {
+    2: (2, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1), 16: (4, 4, 1), 32: (8, 4, 1), 64: (8, 8, 1), 128: (16, 8, 1), 256: (16, 16, 1),
+    512: (8, 8, 8), 1024: (16, 8, 8), 2048: (16, 16, 8), 4096: (16, 16, 16),
+}  # fmt: skip
+"""Radices of the digits of a position, by elements of a row."""
+_ROWS: Final = {2: 128, 4: 64, 8: 32, 16: 32, 32: 32, 64: 16, 128: 16, 256: 8}
+"""Rows of a block; one of longer rows."""
+
+
 def _rows(known: Mapping[str, Any]) -> dict[str, int]:
     length = known["N"]
-    return {"ROWS": 64 if length <= 32 else 2 if length <= 256 else 1, "N": length}
+    first, second, third = DIGITS[length]
+    return {"ROWS": _ROWS.get(length, 1), "N": length, "A": first, "B": second, "C": third}
 
 
 def _keep_roots(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -25,8 +35,7 @@ def _keep_roots(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _transform_gradient(ctx: Any, dout: Any) -> tuple[Any, None, None, None]:
     """The transform in the other direction."""
-    pairs = whole(dout).reshape(dout.shape[0], -1, 2)
-    return _fft()(pairs, *ctx.saved_tensors, -ctx.sign, ctx.scale).reshape(pairs.shape), None, None, None
+    return _fft()(whole(dout), *ctx.saved_tensors, -ctx.sign, ctx.scale), None, None, None
 
 
 _fft = library_op("fft", _rows, gradient=(_transform_gradient, _keep_roots))
@@ -45,6 +54,7 @@ def fft(x: Any, inverse: bool = False) -> Any:
     if not 2 <= length <= LONGEST or length & (length - 1) != 0:
         raise ValueError(f"fft: rows of `x` have {length} elements; powers of two from 2 to {LONGEST} are supported")
     rows = whole(x.reshape(math.prod(x.shape[:-2]), length, 2))
-    roots = rows.new_empty((length, 2))
-    _fft_roots()(roots)
+    first, second, third = DIGITS[length]
+    roots = rows.new_empty((length + second * third, 2))
+    _fft_roots()(roots, length, length // first, third)
     return _fft()(rows, roots, 1.0 if inverse else -1.0, 1 / length if inverse else 1.0).reshape(x.shape)

@@ -86,6 +86,7 @@ __all__: list[str] = [
     "sort",
     "split",
     "sqrt",
+    "static_range",
     "store",
     "sum",
     "take",
@@ -527,6 +528,13 @@ def butterfly(x: Tile, /, axis: int, mask: int) -> Tile:
 
 def flip(x: Tile, /, axis: int) -> Tile:
     """The elements of an axis in reverse order, every bit kept. The axis has a power of two of elements (E0202)."""
+    not_compiled()
+
+
+def static_range(start: int, stop: int | None = None, step: int = 1, /) -> range:
+    """Numbers of a loop that is written out at compile time: `for i in static_range(4):` has its body four times, in which `i`
+    is 0, 1, 2 and 3, constants that may index a tuple or decide an `if`. A loop over a tuple is written out too. The bounds
+    are constants (E0203), the step is not 0 (E0111)."""
     not_compiled()
 
 

@@ -48,6 +48,10 @@ MAX_OPERATIONS: Final = 10_000
 """Operations of a kernel after inlining of tile functions."""
 MAX_INLINED: Final = 10_000
 """Calls of tile functions in a kernel, counted after inlining; functions without operations cost time too."""
+MAX_REPEATED: Final = 10_000
+"""Repetitions of loops over constants and tuples in a kernel."""
+MAX_TUPLE: Final = 1_000
+"""Items of a tuple in a kernel."""
 MAX_LITERAL_BITS: Final = 128
 """Bits of an integer in a kernel file; no dtype has more than 64."""
 MAX_HOST_DEPTH: Final = 60

@@ -60,6 +60,7 @@ def is_free(value: Value, layout: Layout) -> bool:
 def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
     """Distance in elements between neighbors on each axis in scratch; rows are padded if lanes lie on several of them.
 
+    Runs of several last axes that a thread has as a whole are padded too.
     If a thread has a whole vector of a column, the next thread begins several rows further: rows padded to whole vectors
     would then all begin in the same bank, so they are padded by one bank instead.
     """
@@ -68,7 +69,23 @@ def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
         if any(_has_column_vectors(layout, tile.dtype.bytes) for layout in layouts):
             padding = max(BANK_BYTES, tile.dtype.bytes)
         return (tile.shape[-1] + padding // tile.dtype.bytes, 1)
-    return row_major(tile.shape)
+    steps, run = row_major(tile.shape), max(_run(layout) for layout in layouts)
+    if tile.rank > 2 and run * tile.dtype.bytes > ROW_PADDING_BYTES:
+        return tuple(step + step // run * (ROW_PADDING_BYTES // tile.dtype.bytes) if step >= run else step for step in steps)
+    return steps
+
+
+def _run(layout: Layout) -> int:
+    """How many neighbors a thread has of several last axes, which it has as a whole; 1 if it has at most one such axis. Threads
+    that read a run each would all begin in the same banks."""
+    run, axes = 1, 0
+    spread = {digit.axis for digit in (*layout.lanes, *layout.warps)}
+    for axis in range(layout.rank - 1, -1, -1):
+        if axis in spread:
+            break
+        run *= prod(digit.extent for digit in layout.registers if digit.axis == axis)
+        axes += 1
+    return run if axes > 1 and axes < layout.rank else 1
 
 
 def _has_column_vectors(layout: Layout, size: int) -> bool:

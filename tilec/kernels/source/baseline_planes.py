@@ -20,4 +20,4 @@ def avg_pool2d(x: Any, window: int, stride: int, padding: int) -> Any:
 def fft(x: Any, sign: float, scale: float) -> Any:
     pairs = torch.view_as_complex(x)
     found = torch.fft.fft(pairs) * scale if sign < 0 else torch.fft.ifft(pairs, norm="forward") * scale
-    return torch.view_as_real(found).reshape(x.shape[0], -1)
+    return torch.view_as_real(found)

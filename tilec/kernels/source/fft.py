@@ -1,14 +1,17 @@
 """Discrete Fourier transforms of rows of a power of two of elements (Cooley and Tukey, 1965).
 
-A row is a polynomial, and its transform are the values at roots of unity. A stage takes remainders of polynomials by `z ** half
-- r` and `z ** half + r`, with one product for two elements; after the last stage these are values, in order of reversed bits.
+A position is a number of up to three digits, of radix A, B and C. A thread has the numbers that differ in one digit, and
+transforms them by itself; between two stages numbers change places, so that those of a thread differ in the next digit. A
+complex number is a pair of tiles, its real and its imaginary part.
 """
-# A comparison of tiles is a bool to a type checker.
-# pyright: reportArgumentType=false
 
-from typing import Literal
+from typing import Any, Literal
 
 import tilec as tl
+
+EIGHTH = 0.7071067811865476
+C16 = 0.9238795325112867
+S16 = 0.3826834323650898
 
 
 class T(tl.Dim):
@@ -20,96 +23,162 @@ class N(tl.Dim):
 
 
 @tl.function
-def exchanged(a: tl.Tile, b: tl.Tile, is_second: tl.Tile, half: int) -> tuple[tl.Tile, tl.Tile]:
-    """Swap the bit that tells `a` from `b` with bit `half` of positions: half of the elements move."""
-    moved = tl.butterfly(tl.where(is_second, a, b), 1, half)
-    return tl.where(is_second, moved, a), tl.where(is_second, b, moved)
+def times(x: tuple[Any, ...], c: Any, s: Any) -> tuple[Any, ...]:
+    """The product of x and `c + 1j * s`."""
+    return x[0] * c - x[1] * s, x[0] * s + x[1] * c
 
 
 @tl.function
-def stage(a: tl.Tile, b: tl.Tile, roots: tl.Tensor, sign: tl.f32, half: int, N: int) -> tuple[tl.Tile, tl.Tile]:
-    """Remainders of polynomials of `2 * half` coefficients, of which `a` gets the first half and `b` the second one."""
-    i, part = tl.arange(N // 2)[None, :, None], tl.arange(2)[None, None, :]
-    a, b = exchanged(a, b, (i & half) != 0, half)
-    c, s = tl.split(tl.gather(roots, (i // half, part)))
-    re, im = tl.split(b)
-    turned = tl.join(re * c - im * (s * sign), re * (s * sign) + im * c)
-    return a + turned, a - turned
+def turned_by(x: tuple[Any, ...], k: int) -> tuple[Any, ...]:
+    """The product of x and `exp(-2j * pi * k / 16)`, for the k that the transforms below need."""
+    if k == 0:
+        return x
+    if k == 1:
+        return times(x, C16, -S16)
+    if k == 2:
+        return EIGHTH * (x[0] + x[1]), EIGHTH * (x[1] - x[0])
+    if k == 3:
+        return times(x, S16, -C16)
+    if k == 4:
+        return x[1], -x[0]
+    if k == 6:
+        return EIGHTH * (x[1] - x[0]), -EIGHTH * (x[0] + x[1])
+    assert k == 9
+    return times(x, -C16, S16)
 
 
 @tl.function
-def bit_moved(x: tl.Tile, first: int, ROWS: int, N: int) -> tl.Tile:
-    """The last bit of positions comes after as many as `first` numbers have."""
-    bits = x.reshape((ROWS, first, N // (4 * first), 2, 2))
-    return tl.permute(bits, (0, 1, 3, 2, 4)).reshape((ROWS, N // 2, 2))
+def two(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The transform of two numbers."""
+    return (a[0] + b[0], a[1] + b[1]), (a[0] - b[0], a[1] - b[1])
 
 
 @tl.function
-def in_order(x: tl.Tile, ROWS: int, N: int) -> tl.Tile:
-    """The elements at positions of reversed bits."""
-    if N >= 8:
-        x = bit_moved(x, 1, ROWS, N)
-    if N >= 16:
-        x = bit_moved(x, 2, ROWS, N)
-    if N >= 32:
-        x = bit_moved(x, 4, ROWS, N)
-    if N >= 64:
-        x = bit_moved(x, 8, ROWS, N)
-    if N >= 128:
-        x = bit_moved(x, 16, ROWS, N)
-    if N >= 256:
-        x = bit_moved(x, 32, ROWS, N)
-    if N >= 512:
-        x = bit_moved(x, 64, ROWS, N)
-    if N >= 1024:
-        x = bit_moved(x, 128, ROWS, N)
-    if N >= 2048:
-        x = bit_moved(x, 256, ROWS, N)
-    if N >= 4096:
-        x = bit_moved(x, 512, ROWS, N)
-    return x
+def four(a: tuple[Any, ...], b: tuple[Any, ...], c: tuple[Any, ...], d: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The transform of four numbers."""
+    sum_even, difference_even = two(a, c)
+    sum_odd, difference_odd = two(b, d)
+    first, third = two(sum_even, sum_odd)
+    second, fourth = two(difference_even, turned_by(difference_odd, 4))
+    return first, second, third, fourth
+
+
+@tl.function
+def transformed(xs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The transform of 2, 4, 8 or 16 numbers."""
+    if len(xs) == 2:
+        return two(xs[0], xs[1])
+    if len(xs) == 4:
+        return four(xs[0], xs[1], xs[2], xs[3])
+    if len(xs) == 8:
+        even, odd = four(xs[0], xs[2], xs[4], xs[6]), four(xs[1], xs[3], xs[5], xs[7])
+        low, high = (), ()
+        for k in tl.static_range(4):
+            a, b = two(even[k], turned_by(odd[k], 2 * k))
+            low, high = (*low, a), (*high, b)
+        return low + high
+    assert len(xs) == 16
+    columns: tuple[Any, ...] = ()
+    for j in tl.static_range(4):
+        columns = (*columns, four(xs[j], xs[j + 4], xs[j + 8], xs[j + 12]))
+    rows = ()
+    for k in tl.static_range(4):
+        a, b, c, d = columns[0][k], columns[1][k], columns[2][k], columns[3][k]
+        rows += four(a, turned_by(b, k), turned_by(c, 2 * k), turned_by(d, 3 * k))
+    return rows[0::4] + rows[1::4] + rows[2::4] + rows[3::4]
+
+
+@tl.function
+def multiplied(xs: tuple[Any, ...], roots: tl.Tensor, start: int, REST: int) -> tuple[Any, ...]:
+    """Number k of xs, which have REST elements each, times row k of the roots that begin at `start`."""
+    m, part = tl.arange(REST)[None, None, :, None], tl.arange(2)[None, None, None, :]
+    found = (xs[0],)
+    for k in tl.static_range(1, len(xs)):
+        c, s = tl.split(tl.gather(roots, (m + (start + k * REST), part)))
+        found = (*found, times(xs[k], c, s))
+    return found
+
+
+@tl.function
+def together(xs: tuple[Any, ...]) -> tl.Tile:
+    """A power of two of tiles along new last axes of two elements, the first number's binary digits first."""
+    for half in (8, 4, 2, 1):
+        if len(xs) == 2 * half:
+            joined = ()
+            for k in tl.static_range(half):
+                joined = (*joined, tl.join(xs[k], xs[k + half]))
+            xs = joined
+    return xs[0]
+
+
+@tl.function
+def apart(x: tl.Tile, COUNT: int) -> tuple[Any, ...]:
+    """The inverse of `together`, of a tile whose last axis has COUNT elements."""
+    outer = x.shape[:-1]
+    if COUNT == 2:
+        x = x.reshape((*outer, 2))
+    if COUNT == 4:
+        x = x.reshape((*outer, 2, 2))
+    if COUNT == 8:
+        x = x.reshape((*outer, 2, 2, 2))
+    if COUNT == 16:
+        x = x.reshape((*outer, 2, 2, 2, 2))
+    xs = (x,)
+    for count in (1, 2, 4, 8):
+        if count < COUNT:
+            first, second = (), ()
+            for one in xs:
+                a, b = tl.split(one)
+                first, second = (*first, a), (*second, b)
+            xs = first + second
+    return xs
+
+
+@tl.function
+def exchanged(xs: tuple[Any, ...], ROWS: int, DONE: int, NEXT: int, REST: int) -> tuple[Any, ...]:
+    """Numbers that differ in a digit of results become such that differ in the next digit of positions: from tiles of elements
+    `[ROWS, DONE, NEXT, REST]` to NEXT tiles of `[ROWS, len(xs) * DONE, REST]`."""
+    parts: tuple[Any, ...] = ()
+    for part in tl.static_range(2):
+        mine = ()
+        for x in xs:
+            mine = (*mine, x[part].reshape((ROWS, DONE, NEXT, REST)))
+        moved = tl.permute(together(mine).reshape((ROWS, DONE, NEXT, REST, len(xs))), (0, 4, 1, 3, 2))
+        parts = (*parts, apart(moved.reshape((ROWS, len(xs) * DONE, REST, NEXT)), NEXT))
+    pairs = ()
+    for k in tl.static_range(NEXT):
+        pairs = (*pairs, (parts[0][k], parts[1][k]))
+    return pairs
 
 
 @tl.kernel
 def fft(
     x: tl.In[tl.f32, T, N, Literal[2]],
-    roots: tl.In[tl.f32, N, Literal[2]],
-    out: tl.Out[tl.f32, T, Literal["2 * N"]],
+    roots: tl.In[tl.f32, Literal["N + B * C"], Literal[2]],
+    out: tl.Out[tl.f32, T, N, Literal[2]],
     sign: tl.f32,
     scale: tl.f32,
     *,
     N: tl.Const,
+    A: tl.Const,
+    B: tl.Const,
+    C: tl.Const,
     ROWS: tl.Const,
 ):
-    """Elements k of row t of the result, its real part before its imaginary part, are `scale * sum(x[t, j] * exp(sign * 2j * pi
-    * j * k / N) for j in range(N))`; `roots` are those of `fft_roots`. A block transforms ROWS rows, whose halves are two
-    tiles. Rows of `out` are flat, since a thread has neighbors, which it then writes 16 bytes at a time."""
-    assert N <= 4096 and N & (N - 1) == 0
+    """`out[t, k] = scale * sum(x[t, j] * exp(sign * 2j * pi * j * k / N) for j in range(N))` for a sign of 1 or -1, of numbers
+    whose real and imaginary parts lie side by side; `roots` are those of `fft_roots`. A block transforms ROWS rows."""
+    assert N == A * B * C
     tl.grid(tl.cdiv(T, ROWS))
-    low = tl.load(x, (tl.bid(0), 0, 0), shape=(ROWS, N // 2, 2), pad=0)
-    high = tl.load(x, (tl.bid(0), 1, 0), shape=(ROWS, N // 2, 2), pad=0)
-    a, b = low + high, low - high
-    if N >= 4:
-        a, b = stage(a, b, roots, sign, N // 4, N)
-    if N >= 8:
-        a, b = stage(a, b, roots, sign, N // 8, N)
-    if N >= 16:
-        a, b = stage(a, b, roots, sign, N // 16, N)
-    if N >= 32:
-        a, b = stage(a, b, roots, sign, N // 32, N)
-    if N >= 64:
-        a, b = stage(a, b, roots, sign, N // 64, N)
-    if N >= 128:
-        a, b = stage(a, b, roots, sign, N // 128, N)
-    if N >= 256:
-        a, b = stage(a, b, roots, sign, N // 256, N)
-    if N >= 512:
-        a, b = stage(a, b, roots, sign, N // 512, N)
-    if N >= 1024:
-        a, b = stage(a, b, roots, sign, N // 1024, N)
-    if N >= 2048:
-        a, b = stage(a, b, roots, sign, N // 2048, N)
-    if N >= 4096:
-        a, b = stage(a, b, roots, sign, 1, N)
-    tl.store(out, (tl.bid(0), 0), in_order(a * scale, ROWS, N).reshape((ROWS, N)), mask=True)
-    tl.store(out, (tl.bid(0), 1), in_order(b * scale, ROWS, N).reshape((ROWS, N)), mask=True)
+    xs = ()
+    for k in tl.static_range(A):
+        re, im = tl.split(tl.load(x, (tl.bid(0), k, 0), shape=(ROWS, B * C, 2), pad=0))
+        shape = (ROWS, 1, B * C)
+        xs = (*xs, (re.reshape(shape), im.reshape(shape) * -sign))  # the transform of conjugates, conjugated, is the other one
+    xs = transformed(xs)
+    if B > 1:
+        xs = transformed(exchanged(multiplied(xs, roots, 0, B * C), ROWS, 1, B, C))
+    if C > 1:
+        xs = transformed(exchanged(multiplied(xs, roots, N, C), ROWS, A, C, 1))
+    for k in tl.static_range(len(xs)):
+        pair = tl.join(xs[k][0] * scale, xs[k][1] * (-sign * scale))
+        tl.store(out, (tl.bid(0), k, 0), pair.reshape((ROWS, N // len(xs), 2)), mask=True)

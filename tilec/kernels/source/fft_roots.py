@@ -4,28 +4,23 @@ from typing import Literal
 
 import tilec as tl
 
-HALF_TURN = 3.141592653589793
+WHOLE_TURN = 6.283185307179586
 
 
-class N(tl.Dim):
-    """elements of a row"""
-
-
-@tl.function
-def reversed_bits(i: tl.Tile) -> tl.Tile:
-    """The 16 bits of i in reverse order: swaps of neighbors, pairs and so on."""
-    swapped = ((i & 0x5555) << 1) | ((i >> 1) & 0x5555)
-    swapped = ((swapped & 0x3333) << 2) | ((swapped >> 2) & 0x3333)
-    swapped = ((swapped & 0x0F0F) << 4) | ((swapped >> 4) & 0x0F0F)
-    return ((swapped & 0x00FF) << 8) | ((swapped >> 8) & 0x00FF)
+class R(tl.Dim):
+    """number of roots"""
 
 
 @tl.kernel
-def fft_roots(roots: tl.Out[tl.f32, N, Literal[2]], *, BLOCK: tl.Const):
-    """`roots[i] = cos(pi * r), sin(pi * r)`, where the binary digits of r after the point are the bits of i from the lowest one
-    on: every stage of `fft` takes the first of the same roots. A block computes BLOCK roots."""
-    tl.requires(N <= 65536)
-    tl.grid(tl.cdiv(N, BLOCK))
+def fft_roots(roots: tl.Out[tl.f32, R, Literal[2]], N: tl.i32, FIRST: tl.i32, SECOND: tl.i32, *, BLOCK: tl.Const):
+    """The roots of two stages of `fft` for rows of N numbers. The first N are rows of FIRST: row k has `exp(-2j * pi * k * m /
+    N)` for m below FIRST. The other `R - N` are rows of SECOND, with `R - N` in place of N. A block computes BLOCK roots."""
+    tl.requires(N >= 1, N <= 65536, FIRST >= 1, SECOND >= 1, R >= N, R <= 2 * N)
+    tl.grid(tl.cdiv(R, BLOCK))
     i = tl.bid(0) * BLOCK + tl.arange(BLOCK)
-    angle = reversed_bits(i).astype(tl.f32) * (HALF_TURN / 65536)
+    is_first = i < N
+    j = tl.where(is_first, i, i - N)
+    row, m = tl.where(is_first, j // FIRST, j // SECOND), tl.where(is_first, j % FIRST, j % SECOND)
+    turn = tl.minimum(row * m, 65536).astype(tl.f32) / tl.where(is_first, N, tl.maximum(R - N, 1)).astype(tl.f32)
+    angle = tl.where(turn > 0.5, turn - 1.0, turn) * -WHOLE_TURN
     tl.store(roots, (tl.bid(0), 0), tl.join(tl.cos(angle), tl.sin(angle)), mask=True)

@@ -52,8 +52,10 @@ def avg_pool2d_backward(dout: Array, window: int, stride: int, padding: int, H: 
     return found[:, :-1].reshape(-1, H, W)
 
 
-def fft_roots(N: int) -> Float:
-    angles = np.pi * np.array([int(f"{i:016b}"[::-1], 2) for i in range(N)]) / 65536
+def fft_roots(R: int, N: int, FIRST: int, SECOND: int) -> Float:
+    turns = [(i // FIRST) * (i % FIRST) / N for i in range(N)]
+    turns += [(i // SECOND) * (i % SECOND) / (R - N) for i in range(R - N)]
+    angles = -2 * np.pi * np.array(turns)
     return np.stack((np.cos(angles), np.sin(angles)), axis=1)
 
 
@@ -61,7 +63,7 @@ def fft(x: Array, sign: float, scale: float) -> Float:
     """`roots` are those of unity."""
     pairs = x.astype(np.float64)
     found = np.fft.fft(pairs[..., 0] - 1j * sign * pairs[..., 1], axis=1) * scale
-    return np.stack((found.real, -sign * found.imag), axis=2).reshape(len(x), -1)
+    return np.stack((found.real, -sign * found.imag), axis=2)
 
 
 def max_pool2d_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
@@ -72,4 +74,5 @@ def max_pool2d_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -
 
 def fft_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     """In one of the two directions."""
-    return {"roots": fft_roots(dims["N"]), "sign": rng.choice([-1.0, 1.0])}
+    length, rest = dims["N"], dims["B"] * dims["C"]
+    return {"roots": fft_roots(length + rest, length, rest, dims["C"]), "sign": rng.choice([-1.0, 1.0])}

@@ -2,7 +2,7 @@
 
 In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes of its widest load. Out: the same
 function with a `Layout` on every tile value, `vector` and `whole` on every access. A tensor whose loads may be wider than its
-alignment gets that alignment, which the launcher then requires. Eight rules determine layouts:
+alignment gets that alignment, which the launcher then requires. Nine rules determine layouts:
 
 1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
    axis (fewer of `narrow_rows`), lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape
@@ -14,7 +14,8 @@ alignment gets that alignment, which the launcher then requires. Eight rules det
 5. A butterfly keeps the layout if each bit of the position is a bit of a register, lane or warp index.
 6. The result of a `take` has the layout of its indices: the tile goes through shared memory in any case.
 7. Layouts set by the staging pass (`mma`, shared loads) are kept, and propagate to dependent operations (`propagation`).
-8. A tile to which a loop adds another, from a constant, has the layout of what is added where that saves a conversion in every
+8. Axes of two elements that `join` adds and `split` takes apart are in registers (`register_axes`).
+9. A tile to which a loop adds another, from a constant, has the layout of what is added where that saves a conversion in every
    iteration (`carried_sums`).
 
 Operand layouts need not match here: `conversions` inserts the conversions.
@@ -23,7 +24,7 @@ Operand layouts need not match here: `conversions` inserts the conversions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd
 
@@ -45,6 +46,7 @@ from tilec.ir.ops import (
     Permute,
     Reduce,
     Reshape,
+    Select,
     Store,
     Take,
 )
@@ -55,8 +57,21 @@ from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_div
 from tilec.passes.schedule.layouts.carried_sums import added, carried_layout
 from tilec.passes.schedule.layouts.narrow_rows import consecutive
 from tilec.passes.schedule.layouts.propagation import computed_anywhere, propagate, rematerialize
+from tilec.passes.schedule.layouts.register_axes import apart, doubled, is_apart, joined, split_axes
 from tilec.target.families import MemorySpace
 from tilec.target.schedule import VECTOR
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What rules ask about a function: tiles of which a thread can compute any element by itself, how many last axes of a tile
+    are taken apart, what repeats the parts of joined tiles."""
+
+    free: frozenset[Value]
+    split: dict[Value, int]
+    joined: frozenset[Op]
+    warps: int
+
 
 NaturalLayout = Callable[[tuple[int, ...]], Layout]
 """The natural layout of a tile's shape, for the warps and the widest load of a function."""
@@ -79,8 +94,10 @@ def _distribute(function: Function, number: int | None, vector: int) -> None:
 
     propagate(function)
     _load_as_broadcast(function, natural_of)
-    free = computed_anywhere(function) if _moves_positions(function) else frozenset[Value]()
-    _block(function.body, natural_of, free)
+    axes, parts = split_axes(function), joined(function)
+    free = computed_anywhere(function) if axes or parts or _moves_positions(function) else frozenset[Value]()
+    known = Known(free, axes, parts, function.num_warps)
+    _block(function.body, natural_of, known)
     rematerialize(function, always=bool(free))
 
 
@@ -192,34 +209,34 @@ def _is_uniform(value: Value) -> bool:
     return isinstance(op, Constant) or not value.tile.rank
 
 
-def _block(block: Block, natural_of: NaturalLayout, free: frozenset[Value]) -> None:
+def _block(block: Block, natural_of: NaturalLayout, known: Known) -> None:
     for op in block.ops:
-        _op(op, natural_of, free)
+        _op(op, natural_of, known)
 
 
-def _op(op: Op, natural_of: NaturalLayout, free: frozenset[Value]) -> None:
+def _op(op: Op, natural_of: NaturalLayout, known: Known) -> None:
     if isinstance(op, For):
-        _loop(op, natural_of, free)
+        _loop(op, natural_of, known)
         return
     for region in op.regions:
-        _block(region, natural_of, free)
+        _block(region, natural_of, known)
     if isinstance(op, If):
         for position, result in enumerate(op.results):
             result.layout = result.layout or op.regions[0].ops[-1].operands[position].layout
         return
     for result in op.results:
         if isinstance(result.type, TileType) and result.type.rank and result.layout is None:
-            result.layout = _layout(op, result, natural_of, free).in_space(MemorySpace.REGISTERS)
+            result.layout = _layout(op, result, natural_of, known).in_space(MemorySpace.REGISTERS)
 
 
-def _loop(op: For, natural_of: NaturalLayout, free: frozenset[Value]) -> None:
+def _loop(op: For, natural_of: NaturalLayout, known: Known) -> None:
     body = op.regions[0]
     carried = body.arguments[1:]
     sums = added(op)
     for argument, initial in zip(carried, op.initial, strict=True):
         if argument.tile.rank and argument.layout is None and argument not in sums:
             argument.layout = initial.layout or natural_of(argument.tile.shape)
-    _block(body, natural_of, free)
+    _block(body, natural_of, known)
     for argument, (total, term) in sums.items():
         usual = natural_of(argument.tile.shape)
         argument.layout = carried_layout(term, usual)
@@ -228,7 +245,7 @@ def _loop(op: For, natural_of: NaturalLayout, free: frozenset[Value]) -> None:
         result.layout = argument.layout
 
 
-def _layout(op: Op, result: Value, natural_of: NaturalLayout, free: frozenset[Value]) -> Layout:
+def _layout(op: Op, result: Value, natural_of: NaturalLayout, known: Known) -> Layout:
     shape = result.tile.shape
     match op:
         case Reduce():
@@ -238,24 +255,37 @@ def _layout(op: Op, result: Value, natural_of: NaturalLayout, free: frozenset[Va
         case Permute():
             source = op.operands[0].layout
             assert source is not None
-            return with_axes(source, {old: new for new, old in enumerate(op.axes)}, len(shape))
+            moved = with_axes(source, {old: new for new, old in enumerate(op.axes)}, len(shape))
+            return _apart(result, known, moved) or moved
         case Reshape():
             source = op.operands[0]
             same = reshaped(source.layout, source.tile.shape, shape) if source.layout is not None else None
-            return same or natural_of(shape)
+            return _apart(result, known, same) or same or natural_of(shape)
+        case Broadcast() if op in known.joined and op.operands[0].layout is not None:
+            return doubled(op.operands[0].layout)
+        case Select() if op.operands[1].owner in known.joined and op.operands[1].layout is not None:
+            return op.operands[1].layout
         case Butterfly():
             source = op.operands[0].layout
             assert source is not None
             return source if is_binary(source, op.axis) else natural_of(shape)
         case Take():
             indices = op.operands[1]
-            anchors = not isinstance(indices.owner, Constant | Broadcast) and indices not in free
+            anchors = not isinstance(indices.owner, Constant | Broadcast) and indices not in known.free
             return indices.layout if anchors and indices.layout is not None else natural_of(shape)
         case Constant() | Iota() | Load() | Broadcast():
             return natural_of(shape)
         case _:
             for operand in op.operands:
-                anchors = not isinstance(operand.owner, Constant | Broadcast) and operand not in free
+                anchors = not isinstance(operand.owner, Constant | Broadcast) and operand not in known.free
                 if operand.layout is not None and operand.tile.shape == shape and anchors:
                     return operand.layout
             return next((v.layout for v in op.operands if v.layout and v.tile.shape == shape), natural_of(shape))
+
+
+def _apart(value: Value, known: Known, usual: Layout | None) -> Layout | None:
+    """The layout of a tile that is taken apart; None for others, and if it has its usual layout."""
+    axes = known.split.get(value, 0)
+    if not axes or (usual is not None and is_apart(usual, axes)):
+        return None
+    return apart(value.tile.shape, axes, known.warps)
