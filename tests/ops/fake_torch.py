@@ -146,6 +146,22 @@ class Registered:
         return self.kernels["CUDA"](*args, **kwargs)
 
 
+class AutogradFunction:
+    """`torch.autograd.Function` in eager mode: `apply` records nothing while `forward` runs."""
+
+    torch: FakeTorch
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        contexts = cls.torch.contexts
+        contexts.append(SimpleNamespace())
+        before, cls.torch.grad = cls.torch.grad, False
+        try:
+            return cls.forward(contexts[-1], *args)  # type: ignore[attr-defined]
+        finally:
+            cls.torch.grad = before
+
+
 class FakeTorch(ModuleType):
     """The module. `compiling`, `grad`, `modes` and `current` are PyTorch's state."""
 
@@ -162,7 +178,9 @@ class FakeTorch(ModuleType):
         self.nn = SimpleNamespace(Parameter=Parameter)
         self.compiler = SimpleNamespace(is_dynamo_compiling=lambda: self.compiling)
         self.is_grad_enabled = lambda: self.grad
-        self.autograd = SimpleNamespace(graph=SimpleNamespace(increment_version=self._bump))
+        self.contexts: list[SimpleNamespace] = []
+        function = type("Function", (AutogradFunction,), {"torch": self})
+        self.autograd = SimpleNamespace(graph=SimpleNamespace(increment_version=self._bump), Function=function)
         self.cuda = SimpleNamespace(
             device=self._device, current_device=lambda: self.current,
             current_stream=lambda *_: SimpleNamespace(cuda_stream=7 + self.current),

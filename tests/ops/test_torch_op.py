@@ -243,8 +243,8 @@ def test_tensors_like_the_last_need_one_check(torch: FakeTorch, driver: CopyingD
 def test_weights_that_require_a_gradient_are_accepted_without_one(
     torch: FakeTorch, driver: CopyingDriver, kernels: Path
 ) -> None:
-    """Under `no_grad` any number of calls launch directly, with each tensor checked separately; outside of it they go to the
-    dispatcher."""
+    """Under `no_grad` any number of calls launch directly, with each tensor checked separately; outside of it those of an op
+    without a gradient go to the dispatcher."""
     rms_norm = make_op(kernels, "rms_norm")
     x, weight = rows(torch, 3)
     weight.requires_grad = True
@@ -254,6 +254,24 @@ def test_weights_that_require_a_gradient_are_accepted_without_one(
     torch.grad = True
     rms_norm(x, weight, eps=EPS)
     assert torch.operators["tilec::rms_norm"].calls == 1
+
+
+def test_a_gradient_is_recorded_without_the_dispatcher(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    rms_norm = make_op(kernels, "rms_norm")
+    given: list[Any] = []
+    rms_norm.register_autograd(lambda ctx, grad: ("given", grad), setup_context=lambda *context: given.append(context))
+    x, weight = rows(torch, 3)
+    weight.requires_grad = torch.grad = True
+    out = rms_norm(x, weight, EPS)
+    assert (out.shape, len(driver.launches), torch.operators["tilec::rms_norm"].calls) == ((3, 1024), 1, 0)
+    ((ctx, inputs, output),) = given
+    assert (ctx, inputs, output) == (torch.contexts[0], (x, weight, EPS), out)
+    assert rms_norm._function.backward(ctx, 2) == ("given", 2)
+    for state in ({"modes": 1}, {"compiling": True}):  # tracing sees the op itself
+        for name, value in state.items():
+            setattr(torch, name, value)
+        rms_norm(x, weight, EPS)
+    assert (len(torch.contexts), torch.operators["tilec::rms_norm"].calls) == (1, 2)
 
 
 def test_registration_in_pytorch(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:

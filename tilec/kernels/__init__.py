@@ -8,6 +8,7 @@ one in a compiled function."""
 from __future__ import annotations
 
 from tilec.kernels.activations import gelu, swiglu
+from tilec.kernels.adamw import AdamW
 from tilec.kernels.attention import attention
 from tilec.kernels.convolutions import conv2d
 from tilec.kernels.dropout import dropout
@@ -29,7 +30,7 @@ from tilec.kernels.transforms import fft
 from tilec.kernels.varlen import attention_varlen
 
 __all__ = [
-    "adamw_", "argsort", "attention", "attention_varlen", "avg_pool2d", "bincount", "causal_conv1d", "conv2d",
+    "AdamW", "adamw_", "argsort", "attention", "attention_varlen", "avg_pool2d", "bincount", "causal_conv1d", "conv2d",
     "cross_entropy", "cumsum", "dropout", "embedding", "embedding_bag", "fft", "fp8_matmul", "gelu", "group_norm",
     "grouped_matmul", "grouped_swiglu", "histogram", "int4_matmul", "layer_norm", "linear_cross_entropy", "max_pool2d",
     "moe_combine", "moe_permute", "moe_route", "paged_attention", "rms_norm", "rope", "selective_scan", "softmax", "sort",

@@ -29,6 +29,12 @@ def adamw_(
     repeats them. ValueError for different shapes, gaps, other places, more elements, and a step below 1."""
     if step < 1:
         raise ValueError(f"`step` is {step}; the first step is 1")
+    parameter, mean, square = written(p, grad, m, v)
+    launch_step(parameter, mean, square, flat("grad", grad.detach()), step_numbers(step, lr, betas, eps, weight_decay))
+
+
+def written(p: Any, grad: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+    """`p`, `m` and `v` along one axis; ValueError if a shape differs from that of `p`, or one cannot be written in place."""
     for name, tensor in (("grad", grad), ("m", m), ("v", v)):
         if tensor.shape != p.shape:
             raise ValueError(f"`{name}` has the shape {list(tensor.shape)}; it has that of `p`, {list(p.shape)}")
@@ -37,10 +43,16 @@ def adamw_(
             raise ValueError(f"`{name}` has gaps; a tensor that is written has none")
         if not is_aligned(tensor):
             raise ValueError(f"`{name}` does not begin at a multiple of {ALIGNMENT} bytes; a tensor that is written does")
+    parameter, mean, square = (flat(name, tensor.detach()) for name, tensor in (("p", p), ("m", m), ("v", v)))
+    return parameter, mean, square
+
+
+def step_numbers(step: int, lr: float, betas: tuple[float, float], eps: float, decay: float) -> tuple[float, ...]:
+    """The numbers that the kernel takes for a step."""
     beta1, beta2 = betas
-    written = (flat(name, tensor.detach()) for name, tensor in (("p", p), ("m", m), ("v", v)))
-    parameter, mean, square = written
-    _adamw()(
-        parameter, flat("grad", grad.detach()), mean, square, 1 - beta1, 1 - beta2, 1 - lr * weight_decay,
-        lr / (1 - beta1**step), (1 - beta2**step) ** -0.5, eps,
-    )  # fmt: skip
+    return 1 - beta1, 1 - beta2, 1 - lr * decay, lr / (1 - beta1**step), (1 - beta2**step) ** -0.5, eps
+
+
+def launch_step(parameter: Any, mean: Any, square: Any, grad: Any, numbers: tuple[float, ...]) -> None:
+    """A step of tensors of one axis."""
+    _adamw()(parameter, grad, mean, square, *numbers)

@@ -11,6 +11,7 @@ A call must take only a few microseconds, so the function does not loop over par
             if type(x) is not Tensor and type(x) is not Parameter or x.is_neg() or x.layout is not strided
                     or ... or dispatched() or tracing() or ...:
                 return dispatch(x, weight, eps)
+            if grad() and (x.requires_grad or weight.requires_grad): return recorded(x, weight, eps)
             key = (x.dtype, x.shape, x.is_contiguous(), x.get_device(), weight.dtype, ...)
             entry = entries.get(key)
             if entry is None: return first(key, (), (x, weight, eps))
@@ -59,11 +60,13 @@ def call_text(declaration: Declaration, *, guarded: bool) -> str:
     tensors = [declared.name for declared in declaration.arguments if declared.access]
     lines = [f"def {declaration.kernel}({', '.join(['@self', *names] if guarded else names)}):"]
     if guarded:
+        with_gradient = " or ".join(f"{name}.requires_grad" for name in tensors)
         lines += [
             f"    if @compiling(): return @overload({argument_list})",
             "    @entry = @last[0]",
             f"    if not ({_alike(declaration)}):",
             f"        if {_guard(tensors)}: return @dispatch({argument_list})",
+            f"        if @grad() and ({with_gradient}): return @recorded({argument_list})",
             *(f"        {line}" for line in _entry(declaration, argument_list)),
             f"        if @entry.alike is None: @learn(@entry, ({''.join(f'{name}, ' for name in tensors)}))",
             "        @last[0] = @entry",
@@ -127,8 +130,7 @@ def _entry(declaration: Declaration, argument_list: str) -> list[str]:
 def _guard(tensors: list[str]) -> str:
     plain = [f"@type({name}) is not @Tensor and @type({name}) is not @Parameter or {name}.is_neg()" for name in tensors]
     plain += [f"{name}.layout is not @strided" for name in tensors]
-    grads = " or ".join(f"{name}.requires_grad" for name in tensors)
-    return " or ".join([*plain, f"@grad() and ({grads})", "@dispatched()", "@tracing()", "@transformed() is not None"])
+    return " or ".join([*plain, "@dispatched()", "@tracing()", "@transformed() is not None"])
 
 
 def _unusual(declared: Declared) -> str:

@@ -6,8 +6,9 @@ The model (8 layers of 1024, 16 heads of 64 over 8 key heads, a vocabulary of 16
 products are PyTorch's. Norms, rotary positions, attention, SwiGLU, cross entropy and AdamW, forward and backward, are the
 library's in one run and PyTorch's in the others, from the same parameters on the same tokens. Tokens are a random text that a
 model can learn: half of them follow from the two before. What rounding alone does to a curve is measured too: PyTorch's with
-norms, positions, activations and losses in f32 and attention by another of its operators. Steps are timed in eager mode and
-under `torch.compile`. Status 1 if the curve of the library is farther from PyTorch's than four times what rounding does.
+norms, positions, activations and losses in f32 and attention by another of its operators. Steps are timed in eager mode, under
+`torch.compile`, and with its CUDA graphs. Status 1 if the curve of the library is farther from PyTorch's than four times what
+rounding does.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Outcome:
     """Train, compare and time."""
-    from ci.bench.kernels.training_runs import FARTHER, LIBRARY, PYTORCH, ROUNDED, Size, apart, texts, torch, train, words
+    from ci.bench.kernels import training_runs
+    from ci.bench.kernels.training_runs import FARTHER, LIBRARY, PYTORCH, ROUNDED, Size, apart, texts, torch
 
     size = Size()
     batches = texts(size, options.steps)
     curves: dict[str, list[float]] = {}
     times: dict[str, float] = {}
-    for name, use in words().items():
-        started = time.monotonic()
-        curves[name], times[name] = train(name, use, size, batches, compiled=False)
-        print(f"{name}: {curves[name][0]:.3f} to {curves[name][-1]:.3f}, {times[name]:.2f} ms a step, "
-              f"{time.monotonic() - started:.0f} s", flush=True)  # fmt: skip
-        if not options.no_compile and name != ROUNDED:
-            label = f"{name}, compiled"
-            curves[label], times[label] = train(name, use, size, batches, compiled=True)
-            print(f"{label}: {curves[label][-1]:.3f}, {times[label]:.2f} ms a step", flush=True)
+    for name, use in training_runs.words().items():
+        for suffix, mode in training_runs.MODES.items():
+            if mode is not None and (options.no_compile or name == ROUNDED):
+                continue
+            started, label = time.monotonic(), name + suffix
+            torch.compiler.reset()
+            curves[label], times[label] = training_runs.train(use, size, batches, training_runs.optimizers()[name], mode)
+            print(f"{label}: {curves[label][0]:.3f} to {curves[label][-1]:.3f}, {times[label]:.2f} ms a step, "
+                  f"{time.monotonic() - started:.0f} s", flush=True)  # fmt: skip
 
     differences = {name: apart(curve, curves[PYTORCH]) for name, curve in curves.items()}
     rows = [(name, f"{curve[0]:.4f}", f"{curve[-1]:.4f}", *(f"{one:.4f}" for one in differences[name]), f"{times[name]:.2f}")

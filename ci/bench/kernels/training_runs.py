@@ -91,6 +91,16 @@ def _cross_entropy(logits: Any, labels: Any) -> Any:
     return functional.cross_entropy(logits.float(), labels)
 
 
+def optimizers() -> dict[str, Callable[..., Any]]:
+    """The optimizer of each way."""
+    fused = partial(torch.optim.AdamW, fused=True)
+    return {LIBRARY: kernels.AdamW, PYTORCH: fused, ROUNDED: fused}
+
+
+MODES: Final = {"": None, ", compiled": "default", ", compiled to CUDA graphs": "reduce-overhead"}
+"""Modes of `torch.compile` by what a run is called; None is eager mode."""
+
+
 def words() -> dict[str, Words]:
     """The three ways."""
     ours = Words(kernels.rms_norm, kernels.rope, partial(kernels.attention, causal=True), kernels.swiglu, kernels.cross_entropy)
@@ -181,27 +191,24 @@ class Stopwatch:
         return times[len(times) // 2]
 
 
-def train(name: str, use: Words, size: Size, batches: list[Any], *, compiled: bool) -> tuple[list[float], float]:
-    """Losses by step, and milliseconds of a step."""
+def train(
+    use: Words, size: Size, batches: list[Any], optimizer: Callable[..., Any], mode: str | None
+) -> tuple[list[float], float]:
+    """Losses by step, and milliseconds of a step. mode: of `torch.compile`, None for eager mode."""
     given = parameters(size, 3)
-    state = {key: (torch.zeros_like(value), torch.zeros_like(value)) for key, value in given.items()}
-    optimizer = None if name == LIBRARY else torch.optim.AdamW(given.values(), lr=RATE, fused=True)
+    stepped = optimizer(given.values(), lr=RATE)
     rates = 1e6 ** -(torch.arange(size.head // 2, device=DEVICE) * 2 / size.head)
     angles = torch.arange(size.tokens, device=DEVICE)[:, None] * rates
     cos, sin = angles.cos(), angles.sin()
-    model: Any = torch.compile(loss_of, dynamic=False) if compiled else loss_of
+    model: Any = loss_of if mode is None else torch.compile(loss_of, dynamic=False, mode=mode)
     losses, watch = list[Any](), Stopwatch()
-    for step, tokens in enumerate(batches, 1):
+    for tokens in batches:
+        torch.compiler.cudagraph_mark_step_begin()  # a graph's results of the last step are not needed any more
         loss = model(use, size, given, tokens, cos, sin)
         loss.backward()
-        if optimizer is None:
-            for key, value in given.items():
-                kernels.adamw_(value, value.grad, *state[key], step, lr=RATE)
-                value.grad = None
-        else:
-            optimizer.step()
-            optimizer.zero_grad()
-        losses.append(loss.detach())
+        stepped.step()
+        stepped.zero_grad()
+        losses.append(loss.detach().clone())
         watch.mark()
     return [float(loss) for loss in losses], watch.median()
 
