@@ -144,6 +144,14 @@ WIDE = 8
 """The `MULTIPLE` of rows that begin at whole vectors."""
 CASES = specialisations(*ODD_AND_EVEN)
 EMULATED = [next(case for case in CASES if case[0].name == name) for name in ODD_AND_EVEN]
+EMULATED.append(next(case for case in reversed(CASES) if case[0].name == "cumsum" and case[1]["ROWS"] > 1))
+
+
+def _of_rows(kernel: str, values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
+    """Rows that share a block of `cumsum` are one tile."""
+    if kernel == "cumsum" and constants["ROWS"] > 1 and values["N"] > constants["BLOCK"]:
+        return {**values, "N": constants["BLOCK"] - 27}
+    return values
 
 
 def _id(case: Any) -> str:
@@ -155,7 +163,8 @@ def _sizes(kernel: str, constants: dict[str, Any]) -> list[dict[str, float]]:
     several = kernel == "topk" and constants["MOST"] < constants["BLOCK"]
     found: list[dict[str, float]] = []
     is_pool_of_vectors = "pool" in kernel and constants["MULTIPLE"] == WIDE
-    for values in VECTORS if is_pool_of_vectors else (LONG if several else ODD_AND_EVEN)[kernel]:
+    for given in VECTORS if is_pool_of_vectors else (LONG if several else ODD_AND_EVEN)[kernel]:
+        values = _of_rows(kernel, given, constants)
         more = {"S": values["parts"], "K": values["k"]} if kernel == "topk" else {}
         if constants.get("MULTIPLE") == WIDE and not is_pool_of_vectors:
             rows = "CO" if "C" in values else next(name for name in "HDN" if name in values)
