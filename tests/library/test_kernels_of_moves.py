@@ -46,6 +46,7 @@ ODD_AND_EVEN: dict[str, list[dict[str, float]]] = {
     "merge_shares": [{"T": 2, "N": 5003, "S": 3, "run": 2048}, {"T": 1, "N": 8192, "S": 4, "run": 4096}],
     "merge_runs": [{"T": 2, "N": 5003, "S": 3, "run": 2048}, {"T": 1, "N": 8192, "S": 4, "run": 4096}],
     "topk": [{"T": 3, "N": 101, "parts": 1, "k": 7}, {"T": 9, "N": 128, "parts": 1, "k": 64}],
+    "topk_long": [{"T": 2, "N": 8201, "k": 33}, {"T": 1, "N": 40960, "k": 64}],
     "take_columns": [{"T": 3, "N": 77, "K": 1025}, {"T": 2, "N": 2048, "K": 1024}],
     "expert_counts": [{"N": 517, "X": 11, "P": 3}, {"N": 512, "X": 16, "P": 2}],
     "expert_starts": [{"P": 1027, "X": 13}, {"P": 1024, "X": 512}],
@@ -147,6 +148,24 @@ WIDE = 8
 """The `MULTIPLE` of rows that begin at whole vectors."""
 CASES = specialisations(*ODD_AND_EVEN)
 EMULATED = [next(case for case in CASES if case[0].name == name) for name in ODD_AND_EVEN]
+EMULATED.append(next(case for case in reversed(CASES) if case[0].name == "cumsum" and case[1]["ROWS"] > 1))
+
+
+def _of_rows(kernel: str, values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
+    """Rows that share a block of `cumsum` are one tile."""
+    if kernel == "cumsum" and constants["ROWS"] > 1 and values["N"] > constants["BLOCK"]:
+        return {**values, "N": constants["BLOCK"] - 27}
+    return values
+
+
+def _of_largest(kernel: str, values: dict[str, float], constants: dict[str, Any]) -> dict[str, float]:
+    """What the dims of `topk` and `topk_long` follow from."""
+    if kernel == "topk":
+        return {"S": values["parts"], "K": values["k"]}
+    if kernel == "topk_long":
+        parts = -(-values["N"] // (constants["TILES"] * constants["BLOCK"]))
+        return {"parts": parts, "S": parts, "K": values["k"]}
+    return {}
 
 
 def _id(case: Any) -> str:
@@ -158,8 +177,9 @@ def _sizes(kernel: str, constants: dict[str, Any]) -> list[dict[str, float]]:
     several = kernel == "topk" and constants["MOST"] < constants["BLOCK"]
     found: list[dict[str, float]] = []
     is_pool_of_vectors = "pool" in kernel and constants["MULTIPLE"] == WIDE
-    for values in VECTORS if is_pool_of_vectors else (LONG if several else ODD_AND_EVEN)[kernel]:
-        more = {"S": values["parts"], "K": values["k"]} if kernel == "topk" else {}
+    for given in VECTORS if is_pool_of_vectors else (LONG if several else ODD_AND_EVEN)[kernel]:
+        values = _of_rows(kernel, given, constants)
+        more = _of_largest(kernel, values, constants)
         if constants.get("MULTIPLE") == WIDE and not is_pool_of_vectors:
             rows = "CO" if "C" in values else next(name for name in "HDN" if name in values)
             more |= {name: values[name] // WIDE * WIDE for name in rows}

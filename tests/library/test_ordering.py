@@ -90,9 +90,40 @@ def test_parts_of_rows_that_end_within_one() -> None:
     x[0, 2 * 2048 + 9] = 1
     with interpreted() as library:
         values, positions = library.module.topk(x, 40)
-        parts = [call for call in library.calls if call.kernel == "topk"]
-    assert len(parts) == 2
+        parts = [call.kernel for call in library.calls]
+    assert parts == ["topk_long", "topk", "take_columns"]
     assert positions[0].tolist() == [2 * 2048 + 9, *range(39)] and values[0, 0] == 1
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(2049, 40000), st.integers(1, ordering.MOST[0]), st.sampled_from([1, 3, 200, 2048]), st.booleans(),
+    st.sampled_from(["float32", "float16"]), st.integers(0, 99),
+)  # fmt: skip
+def test_groups_that_share_the_largest(length: int, k: int, period: int, fills: bool, dtype: str, seed: int) -> None:
+    """Few different numbers, of which equal ones are in the same groups or all in different ones, and NaN."""
+    rng = np.random.default_rng(seed)
+    x = tensor(np.resize(rng.integers(-3, 4, (1, period)), (1, length)), dtype)
+    x[0, rng.integers(0, length, 9)] = np.array([np.nan, np.inf, -np.inf, 5, 5, 5, 0.0, -0.0, 6])
+    expected = _order(x, True)[:, :k]
+    with interpreted() as library, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilec.kernels.ordering.BLOCKS", 2 if fills else 264)
+        values, positions = library.module.topk(x, k)
+        found = [call for call in library.calls if call.kernel == "topk_long"]
+        assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)
+    assert found[0].constants["TILES"] == (ordering.TILES[0] if length <= 8192 or not fills else ordering.TILES[-1])
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
+    zeros = np.take_along_axis(x, expected, axis=-1) == 0
+    np.testing.assert_array_equal(positions[~zeros], expected[~zeros])
+
+
+def test_the_largest_of_many_parts_are_found_in_parts() -> None:
+    x = _random(1, 33 * 8192 + 3)
+    with interpreted() as library:
+        _, positions = library.module.topk(x, 64)
+        kernels = [call.kernel for call in library.calls]
+    assert kernels == ["topk_long", "topk_long", "take_columns"]
+    np.testing.assert_array_equal(positions, _order(x, True)[:, :64])
 
 
 def test_more_than_are_kept_are_sorted() -> None:
@@ -122,6 +153,15 @@ def test_gradients_go_back_to_where_elements_were() -> None:
         np.testing.assert_array_equal(dx, expected)
         assert others == [None, None]
         columns = tensor([[4, 2], [0, 49], [9, 8]], np.int32)
+        rows, of_parts = _random(2, 2 * 8192 + 5), _random(2, 3, 7, seed=1)
+        output = library.ops["topk_long"](rows, 3, 7)
+        dx, *others = library.gradient("topk_long", (rows, 3, 7), output, of_parts, None)
+        expected = np.zeros(rows.shape)
+        for row, part in np.ndindex(2, 3):
+            inside = output[1][row, part] < rows.shape[1]
+            expected[row, output[1][row, part][inside]] = of_parts[row, part][inside]
+        np.testing.assert_array_equal(dx, expected)
+        assert others == [None, None]
         output = library.ops["take_columns"](x, columns)
         dx, rest = library.gradient("take_columns", (x, columns), output, dout[:, :2])
         expected = np.zeros((3, 50))

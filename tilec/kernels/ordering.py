@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tilec.kernels.ops import library_op, without_gradient
+from tilec.kernels.ops import library_op, multiple, without_gradient
 from tilec.kernels.shapes import rows_of, whole
 
 LONGEST: Final = 1 << 29
@@ -21,7 +21,9 @@ MERGED: Final = 2048
 TAKEN: Final = (128, 1024, 2048)
 """Elements of a row that `topk` sorts; the largest is that of the tiles of which it takes the largest elements."""
 MOST: Final = (64, 1024)
-"""Elements that `topk` keeps along a row of several tiles."""
+"""Elements that are found in a row of several tiles: by one sort for each part of it, or by one for each tile."""
+TILES: Final = (4, 16)
+"""Tiles of a part of which one sort finds the largest elements."""
 BLOCKS: Final = 264
 """Two for each multiprocessor of an H100 or H200: long rows are divided into parts until so many blocks have work."""
 
@@ -38,9 +40,19 @@ def _sort_tile(known: Mapping[str, Any]) -> dict[str, int]:
 
 def _topk_tile(known: Mapping[str, Any]) -> dict[str, int]:
     if known["N"] > TAKEN[-1]:
-        return {"ROWS": 1, "BLOCK": TAKEN[-1], "MOST": _first(known["k"], MOST)}
+        return {"ROWS": 1, "BLOCK": TAKEN[-1], "MOST": MOST[-1]}
     tile = _first(known["N"], TAKEN)
     return {"ROWS": 8 if tile == TAKEN[0] else 1, "BLOCK": tile, "MOST": tile}
+
+
+def _part_tile(known: Mapping[str, Any]) -> dict[str, int]:
+    tiles = next(tiles for tiles in TILES if _parts(known["N"], tiles) == known["parts"])
+    return {"MOST": MOST[0], "TILES": tiles, "BLOCK": TAKEN[-1], "MULTIPLE": multiple(known["N"])}
+
+
+def _parts(length: int, tiles: int) -> int:
+    """How many parts of `tiles` tiles a row has."""
+    return -(-length // (tiles * TAKEN[-1]))
 
 
 def _found(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,6 +96,7 @@ _sort_tiles = library_op("sort_tiles", {"BLOCK": SORTED[-1]})
 _merge_shares = library_op("merge_shares", {"TILE": MERGED, "BLOCK": 32}, dims=lambda known: {"S": -(-known["N"] // MERGED)})
 _merge_runs = library_op("merge_runs", {"BLOCK": MERGED})
 _topk = library_op("topk", _topk_tile, dims=_found, gradient=(_topk_gradient, _keep_columns))
+_topk_long = library_op("topk_long", _part_tile, dims=_found, gradient=(_topk_gradient, _keep_columns))
 _take_columns = library_op("take_columns", {"BLOCK": 1024}, gradient=(_take_gradient, _keep_taken))
 _put_columns = library_op("put_columns", {"BLOCK": 1024})
 
@@ -130,6 +143,25 @@ def argsort(x: Any, descending: bool = False) -> Any:
     return _long_positions(rows, descending).reshape(x.shape)
 
 
+def _largest(rows: Any, k: int) -> tuple[Any, Any]:
+    """Those of rows of one tile, or of at most `MOST[-1]` elements of longer ones; of these the largest of each part first."""
+    count, length = rows.shape
+    parts = 1
+    if length <= TAKEN[-1]:
+        values, positions = _topk()(rows, parts, k)
+    elif k <= MOST[0]:
+        fills = count * _parts(length, TILES[-1]) >= BLOCKS // 2
+        parts = _parts(length, TILES[-1] if fills else TILES[0])
+        values, positions = _topk_long()(rows, parts, k)
+    else:
+        parts = max(1, min(_parts(length, 1) // 2, -(-BLOCKS // max(count, 1))))
+        values, positions = _topk()(rows, parts, k)
+    if parts == 1:
+        return values.reshape(count, k), positions.reshape(count, k)
+    values, which = _largest(values.reshape(count, parts * k), k)
+    return values, _take_columns()(positions.reshape(count, parts * k), which)
+
+
 def topk(x: Any, k: int) -> tuple[Any, Any]:
     """The k largest elements along the last axis in descending order, and where they are, as `torch.topk`.
 
@@ -137,17 +169,12 @@ def topk(x: Any, k: int) -> tuple[Any, Any]:
     i32. Of equal elements those that come first are taken, and NaN is above all numbers. Gradient: of `x`, by the values. Short
     rows are sorted, and those in which k is more than 1024. ValueError for longer rows and another k."""
     rows = rows_of("topk", x, LONGEST)
-    count, length = rows.shape
+    length = rows.shape[1]
     if not 1 <= k <= length:
         raise ValueError(f"topk: `k` is {k}; it is from 1 to the {length} elements of the last axis of `x`")
     shape = (*x.shape[:-1], k)
     if length > TAKEN[-1] and k > MOST[-1]:
         values, positions = sort(rows, descending=True)
         return values[:, :k].reshape(shape), positions[:, :k].reshape(shape)
-    tiles = -(-length // TAKEN[-1])
-    parts = max(1, min(tiles // 2, -(-BLOCKS // max(count, 1))))
-    values, positions = _topk()(rows, parts, k)
-    if parts > 1:
-        values, which = _topk()(values.reshape(count, parts * k), 1, k)
-        positions = _take_columns()(positions.reshape(count, parts * k), which.reshape(count, k))
+    values, positions = _largest(rows, k)
     return values.reshape(shape), positions.reshape(shape)

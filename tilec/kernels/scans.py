@@ -10,8 +10,8 @@ from tilec.kernels.shapes import flat, rows_of, whole
 
 LONGEST: Final = 1 << 30
 """Elements of a row."""
-SHORT: Final = 128
-"""Elements of a row that shares a block with others."""
+SHORT: Final = {128: 16, 1024: 4}
+"""Elements of a row that shares a block with others, and how many rows a block has: a warp reads several kilobytes at once."""
 TILE: Final = 2048
 """Elements that a block adds up at a time."""
 PART: Final = 8 * TILE
@@ -28,8 +28,8 @@ MANY: Final = 1 << 22
 
 
 def _row_tile(known: Mapping[str, Any]) -> dict[str, int]:
-    tile = {"ROWS": 16, "BLOCK": SHORT} if known["N"] <= SHORT else {"ROWS": 1, "BLOCK": TILE}
-    return tile | {"REVERSE": int(known["reverse"]), "MULTIPLE": multiple(known["N"])}
+    block = next((most for most in SHORT if known["N"] <= most), TILE)
+    return {"ROWS": SHORT.get(block, 1), "BLOCK": block} | {"REVERSE": int(known["reverse"]), "MULTIPLE": multiple(known["N"])}
 
 
 def _sum_tile(known: Mapping[str, Any]) -> dict[str, int]:

@@ -19,7 +19,7 @@ class N(tl.Dim):
 
 
 @tl.function
-def key_of(v: tl.Tile, descending: tl.i32) -> tl.Tile:
+def key_of(v: tl.Tile, descending: tl.i32 | int) -> tl.Tile:
     """i32 keys of a tile of f32: -inf is the lowest, -0 is below 0, and each NaN is `LAST`. With descending 1, not 0, in the
     opposite order."""
     bits = tl.bitcast(v, tl.i32)

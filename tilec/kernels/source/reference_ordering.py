@@ -71,6 +71,10 @@ def topk(x: Array, parts: int, k: int, BLOCK: int) -> tuple[Float, Integers]:
     return _taken(cut, columns).reshape(rows, parts, k), begins + columns.reshape(rows, parts, k)
 
 
+def topk_long(x: Array, parts: int, k: int, TILES: int, BLOCK: int) -> tuple[Float, Integers]:
+    return topk(x, parts, k, TILES * BLOCK)
+
+
 def take_columns(x: Array, columns: Integers) -> Float:
     inside = (columns >= 0) & (columns < x.shape[1])
     return np.where(inside, _taken(x.astype(np.float64), np.where(inside, columns, 0)), 0)
