@@ -22,6 +22,8 @@ from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.target.families import FAMILIES
 from tilec.target.targets import Target
 
+MOST_WITH_ALL_REGISTERS: Final = 8
+"""Most warps of a block of which each thread has all registers that an instruction can name: more spill no less."""
 LEAST_COLUMNS: Final = 64
 """Minimum N for a note about `wgmma`; narrower MMAs are memory-bound with either instruction."""
 
@@ -36,8 +38,9 @@ class Note:
     hint: str
 
 
-def notes(function: Function, target: Target) -> tuple[Note, ...]:
-    """All notes in program order without duplicates; always includes `spill` if the function has a register tile."""
+def notes(function: Function, target: Target, faster: str | None = None) -> tuple[Note, ...]:
+    """All notes in program order without duplicates; always includes `spill` if the function has a register tile. `faster`: a
+    schedule, as text, that gives products of loops an instruction that reads shared memory."""
     found: list[Note] = []
     warps = tile_warps(function)
     stored = {op.operands[0]: op.operands[1] for op in function.body.walk() if isinstance(op, ScratchStore)}
@@ -50,7 +53,7 @@ def notes(function: Function, target: Target) -> tuple[Note, ...]:
             case Reduce() | ReduceCombine():
                 found += _summed_product(op, stored)
             case Mma():
-                found += _slow_product(op, target, warps)
+                found += _slow_product(op, target, warps, faster)
             case SharedLoad():
                 found += _operand_by_element(op)
             case _:
@@ -58,7 +61,10 @@ def notes(function: Function, target: Target) -> tuple[Note, ...]:
     heaviest = largest(function)
     if heaviest is not None:
         op, value = heaviest
-        found.append(Note("spill", text_line(op), told(value), fewer_elements(function, value)))
+        hint = fewer_elements(function, value, MOST_WITH_ALL_REGISTERS)
+        found.append(
+            Note("spill", text_line(op), told(value), f"set `{faster}` for this kernel, or {hint}" if faster else hint)
+        )
     return tuple({(note.kind, note.text): note for note in reversed(found)}.values())[::-1]
 
 
@@ -111,9 +117,9 @@ def _operand_by_element(op: SharedLoad) -> list[Note]:
     return [Note("tensor_core", text_line(op), text, hint)]
 
 
-def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
-    """Note on an `mma.sync` if the target has a family that reads shared memory, and only the tile's shape or the number of
-    warps prevents its use."""
+def _slow_product(op: Mma, target: Target, warps: int, faster: str | None) -> list[Note]:
+    """Note on an `mma.sync` if the target has a family that reads shared memory, and the tile's shape or the number of warps
+    prevents its use, or it would be used with the schedule `faster`."""
     *batch, rows, columns = op.result.tile.shape
     family = next((family for family in FAMILIES if family.runs_ahead and target.has(family)), None)
     if batch or family is None or rows < family.shape.rows or columns < LEAST_COLUMNS:
@@ -128,13 +134,15 @@ def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
             hint = "convert the operands with `.astype(bf16)` where that is accurate enough"
     elif not issuers:
         reason, hint = f"{warps} warps are no groups of four", "set `warps` of its schedule to a multiple of 4"
-    elif rows % (multiple := family.shape.rows * issuers):
+    elif rows % (multiple := family.shape.rows * issuers) and faster is None:
         reason, hint = f"{rows} rows are no multiple of {multiple}", f"use a multiple of {multiple} rows, or fewer warps"
     elif not all(family.has_columns(columns, dtype) for dtype in dtypes) and columns <= most_columns:
         reason, hint = f"it has no {columns} columns of {dtypes[0]}", "use a multiple of 16 columns"
     elif columns > most_columns or rows * columns > MAX_ACCUMULATORS * 32 * warps:
         reason = f"each thread would hold {rows * columns // (32 * warps)} sums, of {columns} columns"
         hint = f"use at most {most_columns} columns and {MAX_ACCUMULATORS} sums a thread"
+    elif faster is not None:
+        reason, hint = "no producer copies its operands", f"set `{faster}` for this kernel"
     else:
         return []
     text = f"a product of {rows} x {columns} does without `{family.name}`: {reason}"
