@@ -17,7 +17,7 @@ from tilec.project.build.report import diagnostic_json, notes
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
 PAGES = Path(tilec.__file__).parent / "diagnostics" / "explain"
-CONSTANTS = {"N0101": ["-c", "BLOCK=4096"], "N0102": ["-c", "M=16,N=16,K=32"]}
+CONSTANTS = {"N0101": ["-c", "BLOCK=4096"], "N0102": ["-c", "M=16,N=16,K=32"], "N0105": ["-c", "BLOCK=1024"]}
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,9 @@
 
 In: a function from `tilec.passes.schedule.prepare`. Out: notes, plain data that the build stores next to the artifact: `kind`,
 the `line` of the tile IR's text (0: the whole kernel), `text` and `hint`. Kinds: `narrow_access` (an access of less than 16
-bytes per thread), `tensor_core` (a matrix product without tensor cores, or by a slower instruction), and `spill`, which names
-the tile with the most registers; the build keeps it only if ptxas spilled.
+bytes per thread), `tensor_core` (a matrix product without tensor cores, or by a slower instruction), `layout_change` (a tile
+that passes between threads in every iteration), and `spill`, which names the tile with the most registers; the build keeps it
+only if ptxas spilled.
 """
 
 from __future__ import annotations
@@ -12,10 +13,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.atoms import ldmatrix
-from tilec.ir.core import Function, Op, Value
+from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.thread_elements import fewer_elements, largest, tile_warps, told
-from tilec.ir.ops import AtomicScatter, AtomicUpdate, Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
-from tilec.ir.ops.staging_ops import ReduceCombine, Relayout, ScratchLoad, ScratchStore, SharedLoad
+from tilec.ir.ops import AtomicScatter, AtomicUpdate, Binary, Broadcast, Cast, For, Load, Mma, Reduce, Reshape, Store
+from tilec.ir.ops.staging_ops import (
+    GroupProduct,
+    ReduceCombine,
+    Relayout,
+    ScratchLoad,
+    ScratchStore,
+    SharedLoad,
+    StageCopy,
+)
 from tilec.ir.text.lines import text_line
 from tilec.passes.schedule.access_notes import Narrow, narrow_access, narrow_sum
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
@@ -24,6 +33,8 @@ from tilec.target.targets import Target
 
 MOST_WITH_ALL_REGISTERS: Final = 8
 """Most warps of a block of which each thread has all registers that an instruction can name: more spill no less."""
+LEAST_CONVERTED: Final = 32
+"""Minimum elements of a tile for a note about its conversions: an element for each lane."""
 LEAST_COLUMNS: Final = 64
 """Minimum N for a note about `wgmma`; narrower MMAs are memory-bound with either instruction."""
 
@@ -58,6 +69,8 @@ def notes(function: Function, target: Target, faster: str | None = None) -> tupl
                 found += _operand_by_element(op)
             case _:
                 pass
+    if not any(isinstance(op, Mma | GroupProduct | StageCopy) for op in function.body.walk()):
+        found += _layout_changes(function.body)
     heaviest = largest(function)
     if heaviest is not None:
         op, value = heaviest
@@ -70,6 +83,24 @@ def notes(function: Function, target: Target, faster: str | None = None) -> tupl
 
 def _narrow(op: Op, narrow: Narrow | None) -> list[Note]:
     return [Note("narrow_access", text_line(op), narrow.text, narrow.hint)] if narrow else []
+
+
+def _layout_changes(block: Block, is_repeated: bool = False) -> list[Note]:
+    """Notes on conversions in loops, without those of products, whose operands staging has placed, and of a few elements."""
+    found: list[Note] = []
+    for op in block.ops:
+        if is_repeated and type(op) is ScratchStore and op.operands[1].tile.size >= LEAST_CONVERTED:
+            tile = op.operands[1].tile
+            shown = f"a tile of {' x '.join(map(str, tile.shape))} {tile.dtype}"
+            text = f"{shown} passes between threads through shared memory in every iteration, with two barriers"
+            hint = (
+                "let the threads that use it have its elements: load the parts of a tile apart instead of by `split`, "
+                "`reshape` or a sum of neighbors, or use it before the loop"
+            )
+            found.append(Note("layout_change", text_line(op), text, hint))
+        for region in op.regions:
+            found += _layout_changes(region, is_repeated or isinstance(op, For))
+    return found
 
 
 def _summed_product(op: Reduce | ReduceCombine, stored: dict[Value, Value]) -> list[Note]:
