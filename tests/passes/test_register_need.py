@@ -56,13 +56,13 @@ def needed(function: Function, warps: int) -> int:
     return registers(run_on_copy(through(LAYOUT), function, choose(function, SM_90A, Overrides(warps=warps)), SM_90A))
 
 
-def test_a_tile_that_a_loop_uses_is_held_in_all_its_iterations(tmp_path: Path) -> None:
+def test_a_tile_that_a_loop_uses_takes_registers_in_all_its_iterations(tmp_path: Path) -> None:
     """With 4 warps, a tile of 4096 f32 has 32 registers of a thread."""
     assert needed(made(tmp_path, SCALED.replace("TERM", "2.0")), 4) == 2 * 32
     assert needed(made(tmp_path, SCALED.replace("TERM", "v")), 4) == 3 * 32
 
 
-def test_sums_beside_those_that_a_loop_carries_need_as_many_registers(tmp_path: Path) -> None:
+def test_sums_of_an_iteration_need_as_many_registers_as_those_that_a_loop_carries(tmp_path: Path) -> None:
     plain, fresh = (made(tmp_path, PRODUCT.replace("SUMS", sums)) for sums in (PLAIN, FRESH))
     assert needed(fresh, 4) >= needed(plain, 4) + 128
     assert needed(fresh, 8) < needed(fresh, 4)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tilec.diagnostics.diagnostic import Diagnostic, Label, Span, render
 from tilec.diagnostics.terminal import wants_colour
@@ -93,6 +93,10 @@ def summary_line(built: BuildResult, seconds: float) -> str:
     failed = counts["failed"] + len(built.refusals)
     parts = [f"{counts['built']} built", f"{counts['hit']} up to date"] + ([f"{failed} failed"] if failed else [])
     return f"{', '.join(parts)} in {seconds:.2f} s"
+
+
+SPILL_NOTE: Final = "N0103"
+"""The note that a build prints also of an artifact that was up to date: only a build knows it."""
 
 
 def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
