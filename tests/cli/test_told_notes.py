@@ -119,6 +119,16 @@ def test_equal_notes_are_printed_once() -> None:
     ]  # fmt: skip
 
 
+def test_notes_with_other_suggestions_are_printed_apart() -> None:
+    """A row of f32 and one of bf16 need other multiples."""
+    span = {"file": "k.py", "line": 3, "column": 4, "end_line": 3, "end_column": 9}
+    record = {"code": "N0101", "message": "`x` is read 4 bytes at a time", "span": span, "hint": "multiples of 4"}
+    found = notes([("f32", record), ("bf16", record | {"hint": "multiples of 8"}), ("f32 of other rows", record)])
+    assert [(one.hint, one.notes) for one in found] == [
+        ("multiples of 4", ("in f32 and 1 more",)), ("multiples of 8", ("in bf16",)),
+    ]  # fmt: skip
+
+
 def test_locations_in_json_count_from_one_with_exclusive_ends() -> None:
     item = Diagnostic("E0302", "m", Label(Span("k.py", 3, 4, 3, 9), "here"), (Label(Span("k.py", 1, 0, 1, 2)),))
     data = diagnostic_json(item)

@@ -102,10 +102,10 @@ SPILL_NOTE: Final = "N0103"
 def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
     """Performance notes as diagnostics, equal ones merged. In: pairs of an artifact's name and a record of
     `tilec.link.note_records`."""
-    found: dict[tuple[str, str], list[str]] = {}
-    first: dict[tuple[str, str], Mapping[str, Any]] = {}
+    found: dict[tuple[str, str, str], list[str]] = {}
+    first: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for name, record in records:
-        key = (record["code"], str(record["span"]) if record["span"] else record["message"])
+        key = (record["code"], str(record["span"]) if record["span"] else record["message"], record["hint"])
         names = found.setdefault(key, [])
         first.setdefault(key, record)
         if name not in names:
