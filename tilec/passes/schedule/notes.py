@@ -33,8 +33,6 @@ from tilec.target.targets import Target
 
 MOST_WITH_ALL_REGISTERS: Final = 8
 """Most warps of a block of which each thread has all registers that an instruction can name: more spill no less."""
-LEAST_CONVERTED: Final = 32
-"""Minimum elements of a tile for a note about its conversions: an element for each lane."""
 LEAST_COLUMNS: Final = 64
 """Minimum N for a note about `wgmma`; narrower MMAs are memory-bound with either instruction."""
 
@@ -70,7 +68,7 @@ def notes(function: Function, target: Target, faster: str | None = None) -> tupl
             case _:
                 pass
     if not any(isinstance(op, Mma | GroupProduct | StageCopy) for op in function.body.walk()):
-        found += _layout_changes(function.body)
+        found += _layout_changes(function.body, 32 * warps)
     heaviest = largest(function)
     if heaviest is not None:
         op, value = heaviest
@@ -85,11 +83,12 @@ def _narrow(op: Op, narrow: Narrow | None) -> list[Note]:
     return [Note("narrow_access", text_line(op), narrow.text, narrow.hint)] if narrow else []
 
 
-def _layout_changes(block: Block, is_repeated: bool = False) -> list[Note]:
-    """Notes on conversions in loops, without those of products, whose operands staging has placed, and of a few elements."""
+def _layout_changes(block: Block, threads: int, is_repeated: bool = False) -> list[Note]:
+    """Notes on conversions in loops, without those of products, whose operands staging has placed, and of tiles of which not
+    every thread has an element: those are what is left of reductions."""
     found: list[Note] = []
     for op in block.ops:
-        if is_repeated and type(op) is ScratchStore and op.operands[1].tile.size >= LEAST_CONVERTED:
+        if is_repeated and type(op) is ScratchStore and op.operands[1].tile.size >= threads:
             tile = op.operands[1].tile
             shown = f"a tile of {' x '.join(map(str, tile.shape))} {tile.dtype}"
             text = f"{shown} passes between threads through shared memory in every iteration, with two barriers"
@@ -99,7 +98,7 @@ def _layout_changes(block: Block, is_repeated: bool = False) -> list[Note]:
             )
             found.append(Note("layout_change", text_line(op), text, hint))
         for region in op.regions:
-            found += _layout_changes(region, is_repeated or isinstance(op, For))
+            found += _layout_changes(region, threads, is_repeated or isinstance(op, For))
     return found
 
 
