@@ -20,7 +20,7 @@ from tilec.pipeline import STAGES, Work
 from tilec.toolchain import stated
 from tilec.version import VERSION
 
-NOTE_CODES: Final = {"narrow_access": "N0101", "tensor_core": "N0102", "spill": "N0103"}
+NOTE_CODES: Final = {"narrow_access": "N0101", "tensor_core": "N0102", "spill": "N0103", "layout_change": "N0105"}
 """Codes of notes, by the kind in `tilec.passes.schedule.notes`."""
 
 

@@ -179,11 +179,13 @@ def _scheduled(work: Work, after: str | None = None) -> Function:
 def _mlir(work: Work) -> dict[str, bytes]:
     from tilec.artifact.records import to_json
     from tilec.lowering import lower
+    from tilec.passes.schedule.fed_products import faster_schedule
     from tilec.passes.schedule.notes import notes
 
     assert work.target is not None
-    prepared = _scheduled(work)
-    lowered = lower(prepared, work.target, min_blocks=Schedule.from_json(work.data("schedule")).blocks)
+    prepared, schedule = _scheduled(work), Schedule.from_json(work.data("schedule"))
+    lowered = lower(prepared, work.target, min_blocks=schedule.blocks)
+    faster = faster_schedule(work.function(), work.target, schedule)
     launch = {
         "entry": lowered.entry,
         "abi": to_json(lowered.abi),
@@ -192,7 +194,7 @@ def _mlir(work: Work) -> dict[str, bytes]:
         "block": lowered.num_threads,
         "dynamic_shared_bytes": lowered.dynamic_shared_bytes,
         "dependent_launch": lowered.dependent_launch,
-        "notes": to_json(notes(prepared, work.target)),
+        "notes": to_json(notes(prepared, work.target, faster)),
     }
     return {"mlir": lowered.mlir.encode(), "launch": json_bytes(launch)}
 

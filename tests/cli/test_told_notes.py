@@ -17,7 +17,7 @@ from tilec.project.build.report import diagnostic_json, notes
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
 PAGES = Path(tilec.__file__).parent / "diagnostics" / "explain"
-CONSTANTS = {"N0101": ["-c", "BLOCK=4096"], "N0102": ["-c", "M=16,N=16,K=32"]}
+CONSTANTS = {"N0101": ["-c", "BLOCK=4096"], "N0102": ["-c", "M=16,N=16,K=32"], "N0105": ["-c", "BLOCK=1024"]}
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +75,38 @@ def test_a_build_notes_new_artifacts_and_deny_covers_existing_ones(capsys: pytes
     ]
 
 
+SPILLING = '''"""Sums of their own in each iteration."""
+import tilec
+from tilec import Dim, In, Out, bf16, cdiv, f32, grid, load, mma, requires, store, zeros
+
+
+class K(Dim):
+    """depth"""
+
+
+@tilec.kernel
+def product(a: In[bf16, 128, K], b: In[bf16, 128, K], out: Out[f32, 128, 128]):
+    requires(K % 8 == 0)
+    grid(1)
+    acc = zeros((128, 128), f32)
+    for k in range(cdiv(K, 64)):
+        x, y = load(a, (0, k), shape=(128, 64), pad=0), load(b, (0, k), shape=(128, 64), pad=0)
+        acc = acc + mma(x, y.T, zeros((128, 128), f32)) * 0.5
+    store(out, (0, 0), acc)
+'''
+
+
+def test_a_build_notes_spills_of_artifacts_that_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("kernels_src").mkdir()
+    Path("kernels_src/product.py").write_text(SPILLING)
+    Path("build.toml").write_text('[build]\narch = ["sm_90"]\n[[kernel]]\nname = "product"\nschedule = { warps = 2 }\n')
+    for status in ("1 built", "1 up to date"):
+        assert commands.run(["build"]) == 0
+        out, err = capsys.readouterr()
+        assert status in out + err and err.count("note[N0103]: ") == 1
+    assert "note[N0102]" not in err  # as for other notes
+
+
 def test_equal_notes_are_printed_once() -> None:
     span = {"file": "k.py", "line": 3, "column": 4, "end_line": 3, "end_column": 9}
     record = {"code": "N0101", "message": "`x` is read 2 bytes at a time", "span": span, "hint": "widen it"}
@@ -84,6 +116,16 @@ def test_equal_notes_are_printed_once() -> None:
     )
     assert [(one.primary and one.primary.span.line, one.notes) for one in found] == [
         (3, ("in a and 2 more",)), (4, ("in c",)), (None, ("in d",)),
+    ]  # fmt: skip
+
+
+def test_notes_with_other_suggestions_are_printed_apart() -> None:
+    """A row of f32 and one of bf16 need other multiples."""
+    span = {"file": "k.py", "line": 3, "column": 4, "end_line": 3, "end_column": 9}
+    record = {"code": "N0101", "message": "`x` is read 4 bytes at a time", "span": span, "hint": "multiples of 4"}
+    found = notes([("f32", record), ("bf16", record | {"hint": "multiples of 8"}), ("f32 of other rows", record)])
+    assert [(one.hint, one.notes) for one in found] == [
+        ("multiples of 4", ("in f32 and 1 more",)), ("multiples of 8", ("in bf16",)),
     ]  # fmt: skip
 
 

@@ -20,8 +20,8 @@ from tilec.cli.project import (
 )
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.project.build.driver import build_project, output_folder
+from tilec.project.build.report import SPILL_NOTE, diagnostic_json, named_notes, notes, progress, summary_line, table
 from tilec.project.build.report import as_json as to_json
-from tilec.project.build.report import diagnostic_json, named_notes, notes, progress, summary_line, table
 from tilec.project.read.closed_world import Use, World, enumerate_world
 from tilec.project.read.closed_world import as_json as world_json
 from tilec.project.read.plan import artifact_name
@@ -76,7 +76,10 @@ def build_command(
         for result in built.results:
             if result.status != "hit":
                 print(f"{result.planned.name} {result.planned.target}: {'; '.join(result.reasons)}", file=sys.stderr)
-    note_diagnostics = notes(named_notes(result for result in built.results if deny or result.status == "built"))
+    # Spills also of artifacts that were up to date: who drops a budget to see what spills builds nothing again.
+    fresh = {id(result) for result in built.results if deny or result.status == "built"}
+    records = [(result, record) for result in built.results for record in named_notes((result,))]
+    note_diagnostics = notes(one for result, one in records if id(result) in fresh or one[1]["code"] == SPILL_NOTE)
     accepted, others = [[one for one in build.served if one.accepted == kind] for kind in (True, False)]
     note_diagnostics += predicted_choices(others, targets or build.targets)
     if deny or any(result.status == "built" for result in built.results):

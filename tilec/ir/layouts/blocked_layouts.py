@@ -91,6 +91,16 @@ def _spread(shape: tuple[int, ...], warps: int, vector: int, wrapping_axes: froz
     return Layout(rank, tuple(registers), tuple(lanes), tuple(warp_digits))
 
 
+def spread(shape: tuple[int, ...], warps: int, vector: int = FIRST_DIGIT) -> Layout:
+    """The natural layout of `vector` elements side by side, or of fewer, a power of two, of which a tile has enough for every
+    thread, if a thread then has fewer elements in all."""
+    number, most = 1, prod(shape) // (32 * warps)
+    while 2 * number <= min(vector, most):
+        number *= 2
+    usual, fewer = natural(shape, warps, vector), natural(shape, warps, number)
+    return fewer if fewer.num_registers < usual.num_registers else usual
+
+
 @cache
 def interleaved(layout: Layout, most: int) -> Layout:
     """The natural layout `layout` with at most `most` consecutive elements of a thread on the last axis. The lanes of that axis

@@ -79,11 +79,11 @@ def tile_warps(function: Function) -> int:
     return next((op.warps[0] for op in function.body.ops if isinstance(op, Roles)), function.num_warps)
 
 
-def fewer_elements(function: Function, value: Value) -> str:
-    """Suggestion for fewer elements per thread."""
+def fewer_elements(function: Function, value: Value, most_warps: int = 16) -> str:
+    """Suggestion for fewer elements per thread, with at most `most_warps`."""
     warps, size = tile_warps(function), value.tile.size
     warp_counts = () if warps < function.num_warps else (2, 4, 8, 16)  # a role's warps are derived from its tiles
-    fitting_warps = next((n for n in warp_counts if n > warps and size <= n * 32 * 2 * FITTING_ELEMENTS), None)
+    fitting_warps = next((n for n in warp_counts if warps < n <= most_warps and size <= n * 32 * 2 * FITTING_ELEMENTS), None)
     smaller_tile = f"use a smaller tile: {warps * 32} threads hold {warps * 32 * FITTING_ELEMENTS} elements well"
     return (
         f"set `schedule = {{ warps = {fitting_warps} }}` for this kernel, or {smaller_tile}" if fitting_warps else smaller_tile

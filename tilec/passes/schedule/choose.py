@@ -3,7 +3,8 @@
 In: a proven function, the target, and the build file's overrides. Out: a `Schedule`; the function stays unchanged. An override
 that cannot be satisfied is refused (E0809) at its location in the build file. Rules:
 
-1. Warps: a number that fits every MMA; without MMAs, enough that each thread's share of the largest tile fits its registers.
+1. Warps: a number that fits every MMA, more if a thread's registers would not hold its tiles (`register_need`); without MMAs,
+   enough that each thread's share of the largest tile fits its registers.
 2. Every loop that allows it is software-pipelined, with `wgmma` if its MMAs allow. With `copy = "tma"` a producer role issues
    the copies, and one or two consumer warpgroups run the MMAs, of `wgmma` where the target has it, else of `mma.sync`.
    Back-to-back GEMMs and large accumulators also get registers from the producer (`setmaxnreg`).
@@ -26,6 +27,7 @@ from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
 from tilec.ir.ops import Broadcast, Constant, Load, Mma, Yield
 from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import note_proofs
+from tilec.passes.schedule import register_need
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, before, copy_of, run_on_copy, through
 from tilec.passes.schedule.pipelining import direct_products, tensor_staging
@@ -70,6 +72,11 @@ LEAST_BY_TMA: Final = 2
 LARGE_ACCUMULATORS: Final = 64
 """Accumulators of a thread from which two consumers share a tile that one could have: as many fragments and addresses need
 registers in addition."""
+FITTING_REGISTERS: Final = 248
+"""Registers for tiles, as `register_need` counts them, of the 255 of a thread. By that count, kernels with products that ptxas
+fits have up to 246, and those that it spills 320 and more."""
+MOST_WITH_ALL_REGISTERS: Final = 8
+"""Most warps of a block of which each thread has all registers that an instruction can name: an SM has 64 K."""
 MAX_WITH_FRAGMENTS: Final = 96
 """Accumulators of a thread with which an equal share of the registers has room for two slices of both operands."""
 TARGET_REGISTERS: Final = 16
@@ -105,10 +112,9 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         if problem is not None:
             raise refusal(function, problem, wanted, target)
         schedule = _reallocate_registers(draft, schedule, target, wanted) if schedule.consumer_roles == 1 else schedule
-        schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
-        least = LEAST_BY_TMA if wanted.copy == TMA else 1
-        while wanted.stages is None and _most_stages(schedule) > least and _exceeds_shared_memory(draft, schedule, target):
-            schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _most_stages(schedule) - 1))
+        schedule = _with_pipelines(draft, schedule, target, wanted)
+        if not function.num_warps and wanted.warps is None and wanted.blocks is None and wanted.copy != TMA:
+            schedule = _warps_for_registers(draft, schedule, target, wanted)
     problem = (
         _override_problem(schedule, wanted)
         or next(iter(problems(schedule, target)), None)
@@ -121,6 +127,38 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     if problem is not None:
         raise refusal(function, problem, wanted, target)
     return schedule
+
+
+def _with_pipelines(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
+    """The schedule with a pipeline for every loop that can have one, of as many stages as shared memory has room for."""
+    schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
+    least = LEAST_BY_TMA if wanted.copy == TMA else 1
+    while wanted.stages is None and _most_stages(schedule) > least and _exceeds_shared_memory(draft, schedule, target):
+        schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _most_stages(schedule) - 1))
+    return schedule
+
+
+def _warps_for_registers(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
+    """The schedule with more warps, if the tiles of a thread need more registers than it has and no product loses its
+    instruction. With more than `MOST_WITH_ALL_REGISTERS` a thread has fewer registers, so that nothing is gained."""
+    most = _registers_of_tiles(draft, schedule, target)
+    while most > FITTING_REGISTERS and 2 * schedule.warps <= MOST_WITH_ALL_REGISTERS:
+        warps = 2 * schedule.warps
+        shapes = [op.result.tile.shape for op in draft.body.walk() if isinstance(op, Mma)]
+        if any(len(shape) != 2 or mma_sync.choose_warps(*shape, warps) is None for shape in shapes):
+            break
+        more = _with_pipelines(draft, replace(schedule, roles=(Role("all", warps),), pipelines=()), target, wanted)
+        fewer = _registers_of_tiles(draft, more, target)
+        if [loop.mma for loop in more.pipelines] != [loop.mma for loop in schedule.pipelines] or fewer >= most:
+            break
+        schedule, most = more, fewer
+    return schedule
+
+
+def _registers_of_tiles(draft: Function, schedule: Schedule, target: Target) -> int:
+    if problems(schedule, target):
+        return 0
+    return register_need.registers(run_on_copy(through(LAYOUT), draft, schedule, target))
 
 
 def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role, ...]:

@@ -2,8 +2,9 @@
 
 In: a function from `tilec.passes.schedule.prepare`. Out: notes, plain data that the build stores next to the artifact: `kind`,
 the `line` of the tile IR's text (0: the whole kernel), `text` and `hint`. Kinds: `narrow_access` (an access of less than 16
-bytes per thread), `tensor_core` (a matrix product without tensor cores, or by a slower instruction), and `spill`, which names
-the tile with the most registers; the build keeps it only if ptxas spilled.
+bytes per thread), `tensor_core` (a matrix product without tensor cores, or by a slower instruction), `layout_change` (a tile
+that passes between threads in every iteration), and `spill`, which names the tile with the most registers; the build keeps it
+only if ptxas spilled.
 """
 
 from __future__ import annotations
@@ -12,16 +13,26 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.atoms import ldmatrix
-from tilec.ir.core import Function, Op, Value
+from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.thread_elements import fewer_elements, largest, tile_warps, told
-from tilec.ir.ops import AtomicScatter, AtomicUpdate, Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
-from tilec.ir.ops.staging_ops import ReduceCombine, Relayout, ScratchLoad, ScratchStore, SharedLoad
+from tilec.ir.ops import AtomicScatter, AtomicUpdate, Binary, Broadcast, Cast, For, Load, Mma, Reduce, Reshape, Store
+from tilec.ir.ops.staging_ops import (
+    GroupProduct,
+    ReduceCombine,
+    Relayout,
+    ScratchLoad,
+    ScratchStore,
+    SharedLoad,
+    StageCopy,
+)
 from tilec.ir.text.lines import text_line
 from tilec.passes.schedule.access_notes import Narrow, narrow_access, narrow_sum
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.target.families import FAMILIES
 from tilec.target.targets import Target
 
+MOST_WITH_ALL_REGISTERS: Final = 8
+"""Most warps of a block of which each thread has all registers that an instruction can name: more spill no less."""
 LEAST_COLUMNS: Final = 64
 """Minimum N for a note about `wgmma`; narrower MMAs are memory-bound with either instruction."""
 
@@ -36,8 +47,9 @@ class Note:
     hint: str
 
 
-def notes(function: Function, target: Target) -> tuple[Note, ...]:
-    """All notes in program order without duplicates; always includes `spill` if the function has a register tile."""
+def notes(function: Function, target: Target, faster: str | None = None) -> tuple[Note, ...]:
+    """All notes in program order without duplicates; always includes `spill` if the function has a register tile. `faster`: a
+    schedule, as text, that gives products of loops an instruction that reads shared memory."""
     found: list[Note] = []
     warps = tile_warps(function)
     stored = {op.operands[0]: op.operands[1] for op in function.body.walk() if isinstance(op, ScratchStore)}
@@ -50,20 +62,44 @@ def notes(function: Function, target: Target) -> tuple[Note, ...]:
             case Reduce() | ReduceCombine():
                 found += _summed_product(op, stored)
             case Mma():
-                found += _slow_product(op, target, warps)
+                found += _slow_product(op, target, warps, faster)
             case SharedLoad():
                 found += _operand_by_element(op)
             case _:
                 pass
+    if not any(isinstance(op, Mma | GroupProduct | StageCopy) for op in function.body.walk()):
+        found += _layout_changes(function.body, 32 * warps)
     heaviest = largest(function)
     if heaviest is not None:
         op, value = heaviest
-        found.append(Note("spill", text_line(op), told(value), fewer_elements(function, value)))
+        hint = fewer_elements(function, value, MOST_WITH_ALL_REGISTERS)
+        found.append(
+            Note("spill", text_line(op), told(value), f"set `{faster}` for this kernel, or {hint}" if faster else hint)
+        )
     return tuple({(note.kind, note.text): note for note in reversed(found)}.values())[::-1]
 
 
 def _narrow(op: Op, narrow: Narrow | None) -> list[Note]:
     return [Note("narrow_access", text_line(op), narrow.text, narrow.hint)] if narrow else []
+
+
+def _layout_changes(block: Block, threads: int, is_repeated: bool = False) -> list[Note]:
+    """Notes on conversions in loops, without those of products, whose operands staging has placed, and of tiles of which not
+    every thread has an element: those are what is left of reductions."""
+    found: list[Note] = []
+    for op in block.ops:
+        if is_repeated and type(op) is ScratchStore and op.operands[1].tile.size >= threads:
+            tile = op.operands[1].tile
+            shown = f"a tile of {' x '.join(map(str, tile.shape))} {tile.dtype}"
+            text = f"{shown} passes between threads through shared memory in every iteration, with two barriers"
+            hint = (
+                "let the threads that use it have its elements: load the parts of a tile apart instead of by `split`, "
+                "`reshape` or a sum of neighbors, or use it before the loop"
+            )
+            found.append(Note("layout_change", text_line(op), text, hint))
+        for region in op.regions:
+            found += _layout_changes(region, threads, is_repeated or isinstance(op, For))
+    return found
 
 
 def _summed_product(op: Reduce | ReduceCombine, stored: dict[Value, Value]) -> list[Note]:
@@ -111,9 +147,9 @@ def _operand_by_element(op: SharedLoad) -> list[Note]:
     return [Note("tensor_core", text_line(op), text, hint)]
 
 
-def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
-    """Note on an `mma.sync` if the target has a family that reads shared memory, and only the tile's shape or the number of
-    warps prevents its use."""
+def _slow_product(op: Mma, target: Target, warps: int, faster: str | None) -> list[Note]:
+    """Note on an `mma.sync` if the target has a family that reads shared memory, and the tile's shape or the number of warps
+    prevents its use, or it would be used with the schedule `faster`."""
     *batch, rows, columns = op.result.tile.shape
     family = next((family for family in FAMILIES if family.runs_ahead and target.has(family)), None)
     if batch or family is None or rows < family.shape.rows or columns < LEAST_COLUMNS:
@@ -128,13 +164,15 @@ def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
             hint = "convert the operands with `.astype(bf16)` where that is accurate enough"
     elif not issuers:
         reason, hint = f"{warps} warps are no groups of four", "set `warps` of its schedule to a multiple of 4"
-    elif rows % (multiple := family.shape.rows * issuers):
+    elif rows % (multiple := family.shape.rows * issuers) and faster is None:
         reason, hint = f"{rows} rows are no multiple of {multiple}", f"use a multiple of {multiple} rows, or fewer warps"
     elif not all(family.has_columns(columns, dtype) for dtype in dtypes) and columns <= most_columns:
         reason, hint = f"it has no {columns} columns of {dtypes[0]}", "use a multiple of 16 columns"
     elif columns > most_columns or rows * columns > MAX_ACCUMULATORS * 32 * warps:
         reason = f"each thread would hold {rows * columns // (32 * warps)} sums, of {columns} columns"
         hint = f"use at most {most_columns} columns and {MAX_ACCUMULATORS} sums a thread"
+    elif faster is not None:
+        reason, hint = "no producer copies its operands", f"set `{faster}` for this kernel"
     else:
         return []
     text = f"a product of {rows} x {columns} does without `{family.name}`: {reason}"

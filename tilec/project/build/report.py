@@ -7,7 +7,7 @@ import sys
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tilec.diagnostics.diagnostic import Diagnostic, Label, Span, render
 from tilec.diagnostics.terminal import wants_colour
@@ -95,13 +95,17 @@ def summary_line(built: BuildResult, seconds: float) -> str:
     return f"{', '.join(parts)} in {seconds:.2f} s"
 
 
+SPILL_NOTE: Final = "N0103"
+"""The note that a build prints also of an artifact that was up to date: only a build knows it."""
+
+
 def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
     """Performance notes as diagnostics, equal ones merged. In: pairs of an artifact's name and a record of
     `tilec.link.note_records`."""
-    found: dict[tuple[str, str], list[str]] = {}
-    first: dict[tuple[str, str], Mapping[str, Any]] = {}
+    found: dict[tuple[str, str, str], list[str]] = {}
+    first: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for name, record in records:
-        key = (record["code"], str(record["span"]) if record["span"] else record["message"])
+        key = (record["code"], str(record["span"]) if record["span"] else record["message"], record["hint"])
         names = found.setdefault(key, [])
         first.setdefault(key, record)
         if name not in names:

@@ -14,7 +14,7 @@ from tilec.ir.layouts.blocked_layouts import natural, vector_length
 from tilec.ir.layouts.coalescing import SECTOR, pieces
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
-from tilec.ir.ops import AtomicUpdate, Store
+from tilec.ir.ops import AtomicUpdate, Cast, For, Reshape, Store
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.passes.schedule.layouts import invariant_conversions
 from tilec.target.families import MemorySpace
@@ -82,9 +82,18 @@ def _atomic_layout(op: AtomicUpdate, warps: int) -> Layout | None:
 
 
 def _store_layout(op: Store, warps: int) -> Layout | None:
-    """The tile's own layout, or the natural one if that allows wider vectors (as for `mma` accumulators)."""
+    """The tile's own layout, or the natural one if that allows wider vectors (as for `mma` accumulators). A small tile that a
+    loop carried, spread over all threads, stays so: fewer threads with wider vectors store no faster."""
     tile = op.tile
     if tile.layout is None:
         return None
     wider, max_elements = natural(tile.tile.shape, warps), op.vector // tile.tile.dtype.bytes
+    if isinstance(_before_casts(tile).owner, For) and tile.layout.num_registers < wider.num_registers:
+        return tile.layout
     return wider if vector_length(wider, max_elements) > vector_length(tile.layout, max_elements) else tile.layout
+
+
+def _before_casts(value: Value) -> Value:
+    while isinstance(value.owner, Cast | Reshape):
+        value = value.owner.operands[0]
+    return value

@@ -5,8 +5,8 @@ function with a `Layout` on every tile value, `vector` and `whole` on every acce
 alignment gets that alignment, which the launcher then requires. Nine rules determine layouts:
 
 1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
-   axis (fewer of `narrow_rows`), lanes along it, warps along the axis before it, the rest in registers. Tiles of equal shape
-   therefore need no conversion.
+   axis (fewer of `narrow_rows` and `small_tiles`), lanes along it, warps along the axis before it, the rest in registers. Tiles
+   of equal shape therefore need no conversion.
 2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast; in kernels with
    butterflies or atomics at positions, of the first that a thread cannot compute by itself.
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
@@ -30,7 +30,16 @@ from math import gcd
 
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.expr import const
-from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, hidden, interleaved, natural, reshaped, with_axes, without_axis
+from tilec.ir.layouts.blocked_layouts import (
+    FIRST_DIGIT,
+    hidden,
+    interleaved,
+    natural,
+    reshaped,
+    spread,
+    with_axes,
+    without_axis,
+)
 from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import (
@@ -58,6 +67,7 @@ from tilec.passes.schedule.layouts.carried_sums import added, carried_layout
 from tilec.passes.schedule.layouts.narrow_rows import consecutive
 from tilec.passes.schedule.layouts.propagation import computed_anywhere, propagate, rematerialize
 from tilec.passes.schedule.layouts.register_axes import apart, doubled, is_apart, joined, split_axes
+from tilec.passes.schedule.layouts.small_tiles import pays
 from tilec.target.families import MemorySpace
 from tilec.target.schedule import VECTOR
 
@@ -80,16 +90,20 @@ NaturalLayout = Callable[[tuple[int, ...]], Layout]
 def assign(function: Function, widest: int = VECTOR) -> Function:
     """Set layouts and vectors, in place. `widest`: maximum bytes of a load."""
     _set_vectors(function, widest)
-    distribute = partial(_distribute, vector=FIRST_DIGIT * widest // VECTOR)
-    distribute(function, consecutive(function, distribute) if widest == VECTOR else None)
+    vector = FIRST_DIGIT * widest // VECTOR
+    is_usual = widest == VECTOR
+    is_spread = is_usual and pays(function, lambda copy, is_spread: _distribute(copy, None, vector, is_spread))
+    distribute = partial(_distribute, vector=vector, is_spread=is_spread)
+    distribute(function, consecutive(function, distribute) if is_usual else None)
     return function
 
 
-def _distribute(function: Function, number: int | None, vector: int) -> None:
-    """Set layouts: natural ones of `vector` elements, with at most `number` consecutive elements of a thread."""
+def _distribute(function: Function, number: int | None, vector: int, is_spread: bool) -> None:
+    """Set layouts: natural ones of `vector` elements, of fewer where small tiles are spread, with at most `number`
+    consecutive elements of a thread."""
 
     def natural_of(shape: tuple[int, ...]) -> Layout:
-        layout = natural(shape, function.num_warps, vector)
+        layout = (spread if is_spread else natural)(shape, function.num_warps, vector)
         return interleaved(layout, number) if number else layout
 
     propagate(function)

@@ -57,7 +57,7 @@ def consecutive(function: Function, distribute: Distribute) -> int | None:
     best = min(costs, key=lambda number: costs[number])
     if MUCH_LESS * costs[best] > costs[FIRST_DIGIT]:
         return None
-    (before, shuffled), (after, more) = (_communication(function, distribute, number) for number in (None, best))
+    (before, shuffled), (after, more) = (communication(function, distribute, number) for number in (None, best))
     pays = MUCH_LESS * (costs[best] + max(0, after - before)) <= costs[FIRST_DIGIT]
     return best if pays and more <= shuffled else None
 
@@ -69,7 +69,7 @@ def _cost(op: Load | Store, warps: int, number: int) -> int:
     return instructions(layout, most) + lines + sectors * SECTOR // LINE
 
 
-def _communication(function: Function, distribute: Distribute, number: int | None) -> tuple[int, int]:
+def communication(function: Function, distribute: Distribute, number: int | None) -> tuple[int, int]:
     """What conversions through shared memory cost in the same count, a store and a load for each element and `BARRIERS`, and
     the shuffles of a thread, with so many consecutive elements."""
     copy = dataclasses.replace(function, body=Block(function.body.arguments, clone(function.body.ops, {})))

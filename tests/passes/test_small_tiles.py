@@ -1,0 +1,119 @@
+"""Small tiles: each thread has elements of its own where others would repeat them, and layouts stay where sums need neighbors.
+Their code agrees with the interpreter on three architectures."""
+
+from __future__ import annotations
+
+import tempfile
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.programs.machines import manifest
+from tilec.codegen import ptx
+from tilec.emulator import emulate
+from tilec.frontend import load_kernel
+from tilec.interpreter import run
+from tilec.ir.core import Function
+from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, natural, spread
+from tilec.ir.ops import Binary, Load
+from tilec.ir.ops.staging_ops import ScratchStore
+from tilec.lowering import lower
+from tilec.passes.prover import prove
+from tilec.passes.schedule import prepare
+from tilec.target.schedule import Overrides
+from tilec.target.targets import MAIN_TARGETS, SM_90A
+
+HEAD = '''"""Small tiles."""
+import tilec
+from tilec import Const, Dim, In, Out, bf16, bid, cdiv, f32, grid, load, store, sum, zeros
+
+
+class T(Dim):
+    """steps"""
+
+
+class D(Dim):
+    """channels"""
+
+
+@tilec.kernel
+'''
+RECURRENCE = """def steps(x: In[f32, T, D], out: Out[f32, D], *, BD: Const):
+    grid(cdiv(D, BD))
+    h = zeros((BD,), f32)
+    for t in range(T):
+        h = load(x, (t, bid(0)), shape=(1, BD), pad=0).reshape((BD,)) - h * 0.5
+    store(out, bid(0), h, mask=True)
+"""
+SUMS = """def sums(x: In[f32, T, D], out: Out[f32, T], *, BD: Const):
+    grid(T)
+    total = zeros((1,), f32)
+    for d in range(cdiv(D, BD)):
+        total = total + sum(load(x, (bid(0), d), shape=(1, BD), pad=0) * 0.5, axis=1)
+    store(out, bid(0), total)
+"""
+
+
+def made(folder: Path, text: str, size: int) -> Function:
+    name = text[4 : text.index("(")]
+    path = folder / f"{name}.py"
+    path.write_text(HEAD + text, encoding="utf-8")
+    return load_kernel(path, {"BD": size}, root=folder)
+
+
+SHAPES = st.lists(st.sampled_from((1, 2, 3, 4, 8, 16, 32, 40, 64, 128)), min_size=1, max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SHAPES, st.sampled_from((1, 2, 4, 8)))
+def test_spread_tiles_have_no_more_elements_of_a_thread(shape: list[int], warps: int) -> None:
+    usual = natural(tuple(shape), warps)
+    found = spread(tuple(shape), warps)
+    assert found.problem(tuple(shape), warps) is None
+    assert found.num_registers <= usual.num_registers
+    if prod(shape) >= FIRST_DIGIT * 32 * warps:
+        assert found == usual
+
+
+@pytest.mark.parametrize("stored", ["h", "h.astype(bf16).astype(f32)"])
+@pytest.mark.parametrize(("size", "warps", "count"), [
+    (32, 1, 1), (32, 4, 1), (64, 4, 1), (128, 4, 1), (256, 4, 2), (1024, 4, 8), (256, 1, 8),
+])  # fmt: skip
+def test_no_thread_repeats_the_steps_of_another(tmp_path: Path, size: int, warps: int, count: int, stored: str) -> None:
+    text = RECURRENCE.replace("bid(0), h", f"bid(0), {stored}")
+    function = prepare(made(tmp_path, text, size), SM_90A, Overrides(warps=warps))
+    steps = [op.result.layout for op in function.body.walk() if isinstance(op, Binary) and op.result.tile.rank]
+    assert steps and {layout.num_registers for layout in steps if layout is not None} == {count}
+    assert not any(isinstance(op, ScratchStore) for op in function.body.walk())
+
+
+def test_rows_that_a_loop_sums_stay_as_they_are(tmp_path: Path) -> None:
+    """Spread over four warps, each step would meet at a barrier."""
+    function = prepare(made(tmp_path, SUMS, 128), SM_90A, Overrides(warps=4))
+    layouts = [op.result.layout for op in function.body.walk() if isinstance(op, Load)]
+    assert layouts and all(layout is not None and layout.num_registers == FIRST_DIGIT for layout in layouts)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.sampled_from((RECURRENCE, SUMS)), st.sampled_from((24, 32, 64, 128, 256)), st.sampled_from((1, 2, 4)), st.data())
+def test_code_agrees_with_the_interpreter(text: str, size: int, warps: int, data: st.DataObject) -> None:
+    """Sums and halves of small integers are exact."""
+    steps, channels = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 2 * size))
+    random = np.random.default_rng(channels)
+    with tempfile.TemporaryDirectory() as folder:
+        function = made(Path(folder), text, size)
+        prove(function)
+        arrays = {"x": random.integers(-9, 10, (steps, channels)).astype(np.float32)}
+        arrays["out"] = np.zeros(channels if text == RECURRENCE else steps, np.float32)
+        expected = {name: array.copy() for name, array in arrays.items()}
+        run(function, expected)
+        for number, target in enumerate(MAIN_TARGETS):
+            code = lower(prepare(made(Path(folder), text, size), target, Overrides(warps=warps)), target)
+            described = manifest(function, code, target)
+            report = emulate(ptx.to_ptx(code.mlir, target), described, arrays, {"T": steps, "D": channels}, seed=number)
+            assert report.clean and not report.notes, (report.faults or report.notes)[0]
+            np.testing.assert_array_equal(report.tensors["out"].view(np.float32), expected["out"])

@@ -1,0 +1,88 @@
+"""How many registers a thread needs for the tiles of a function, estimated from layouts and lifetimes.
+
+In: a function whose tiles have layouts. Out: the most registers that tiles take at one point of the program. An operation on
+elements may write over an operand that ends there. Tiles of positions and constants take none: a thread computes them again
+where it needs them. Operands that a product reads from shared memory are there a slice of the depth at a time.
+
+The estimate leaves out addresses, predicates, and what instructions keep while they run; `choose` reserves registers for
+these. It is a count for a choice between numbers of warps, no bound: ptxas may need fewer or more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.ops import For, Mma
+from tilec.ir.ops.staging_ops import SharedLoad
+from tilec.ir.types import TileType
+from tilec.passes.schedule.layouts.propagation import computed_anywhere
+from tilec.target.families import MemorySpace
+
+REGISTER_BYTES: Final = 4
+SLICES: Final = 2
+"""Slices of an operand's depth that a thread has at a time: one is read while the other is multiplied."""
+SLICE_DEPTH: Final = 16
+
+
+def registers(function: Function) -> int:
+    """The most registers that the tiles of a thread take at one point."""
+    return _Lifetimes(function).most(function.body, frozenset())
+
+
+class _Lifetimes:
+    def __init__(self, function: Function) -> None:
+        self.free = computed_anywhere(function)
+        self.sliced = _sliced(function)
+
+    def of(self, value: Value) -> int:
+        """Registers of a thread for a tile."""
+        layout = value.layout
+        if value in self.free or layout is None or layout.space is not MemorySpace.REGISTERS or not value.tile.rank:
+            return 0
+        size = layout.num_registers * value.tile.dtype.bits // 8
+        if value in self.sliced:
+            size = min(size, size * SLICES * SLICE_DEPTH // self.sliced[value])
+        return -(-size // REGISTER_BYTES)
+
+    def sum(self, live: frozenset[Value]) -> int:
+        return sum(map(self.of, live))
+
+    def most(self, block: Block, after: frozenset[Value]) -> int:
+        """The most registers while a block runs, of whose values and of others those in `after` are used later."""
+        live, found = after, self.sum(after)
+        for op in reversed(block.ops):
+            passing = live.difference(op.results)
+            for region in op.regions:
+                held = passing | _used(region) if isinstance(op, For) else passing
+                found = max(found, self.most(region, held))
+            live = passing.union(_tiles(op.operands), *(_used(region) for region in op.regions))
+            found = max(found, self.sum(live))
+        return found
+
+
+def _tiles(values: list[Value]) -> frozenset[Value]:
+    return frozenset(value for value in values if isinstance(value.type, TileType))
+
+
+def _used(region: Block) -> frozenset[Value]:
+    """The tiles that a region uses and does not define: a loop holds them in all of its iterations."""
+    defined = set(region.arguments) | {result for op in region.walk() for result in op.results}
+    defined |= {argument for op in region.walk() for inner in op.regions for argument in inner.arguments}
+    return frozenset(value for op in region.walk() for value in _tiles(op.operands) if value not in defined)
+
+
+def _sliced(function: Function) -> dict[Value, int]:
+    """Operands of products alone that are read from shared memory, with the depth of the product."""
+    users: dict[Value, list[Op]] = {}
+    for op in function.body.walk():
+        for value in op.operands:
+            users.setdefault(value, []).append(op)
+    found: dict[Value, int] = {}
+    for op in function.body.walk():
+        if isinstance(op, Mma):
+            depth = op.operands[0].tile.shape[-1]
+            for value in op.operands[:2]:
+                if isinstance(value.owner, SharedLoad) and all(isinstance(user, Mma) for user in users[value]):
+                    found[value] = depth
+    return found
