@@ -260,7 +260,7 @@ def measure(options: argparse.Namespace) -> Iterator[Outcome]:
         if by == "nobody":
             print(f"{name}: {kind}, {what}: nobody{f' ({why})' if why else ''}", flush=True)
 
-    for by, sizes, wanted, extents in KERNELS[: options.kernels]:
+    for number, (by, sizes, wanted, extents) in enumerate(KERNELS[: options.kernels], 1):
         kernel = by.made(*sizes, **wanted)
         name = f"{kernel.prepared.name} {sizes[1]}x{sizes[2]}x64 {sizes[0]}, {kernel.schedule}"
         text, idle = print_function(kernel.prepared), idle_lines(kernel, extents)
@@ -271,11 +271,11 @@ def measure(options: argparse.Namespace) -> Iterator[Outcome]:
             verdicts = pool.imap(_checked, [(level, mistaken) for level, _, _, mistaken in planted])
             for (level, kind, what, _), verdict in zip(planted, verdicts, strict=True):
                 add(level, name, kind, what, verdict)
-        yield outcome(rows, time.monotonic() - start)  # intermediate results: all kernels take an hour on two cores
+        yield outcome(rows, time.monotonic() - start, whole=number == len(KERNELS))  # all take an hour on two cores
 
 
-def outcome(rows: list[dict[str, Any]], seconds: float) -> Outcome:
-    """The results so far."""
+def outcome(rows: list[dict[str, Any]], seconds: float, *, whole: bool) -> Outcome:
+    """The results so far; `whole`: of all kernels."""
     counts, by = Counter((row["level"], row["kind"], row["by"]) for row in rows), Counter(row["by"] for row in rows)
     explained = sum(bool(row["why"]) for row in rows)
     lines = [
@@ -295,4 +295,4 @@ def outcome(rows: list[dict[str, Any]], seconds: float) -> Outcome:
     lines += ["", "What nobody finds, and why:", "", *(f"- {kind}: {reason}" for kind, reason in unfound)]
     data = {"kernels": list(dict.fromkeys(row["kernel"] for row in rows)), "seconds": round(seconds), "mistakes": rows}
     status = int(any(row["by"] == "nobody" and not row["why"] for row in rows))
-    return Outcome(data, {"schedule_mutants.md": page(lines)}, status)
+    return Outcome(data, {"schedule_mutants.md": page(lines)}, status, whole)
