@@ -23,7 +23,7 @@ _ROWS: Final = {2: 128, 4: 64, 8: 32, 16: 32, 32: 32, 64: 16, 128: 16, 256: 8}
 
 
 def _rows(known: Mapping[str, Any]) -> dict[str, int]:
-    length = known["N"]
+    length = int(known["N"])  # a traced extent becomes a constant
     first, second, third = DIGITS[length]
     return {"ROWS": _ROWS.get(length, 1), "N": length, "A": first, "B": second, "C": third}
 
