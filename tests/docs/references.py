@@ -30,6 +30,11 @@ def split_heads(qkv: Array) -> Array:
     return qkv[:, : qkv.shape[1] // 3]
 
 
+def sum_ahead(x: Array, WINDOW: int) -> Array:
+    padded = np.concatenate((x, np.zeros(WINDOW, x.dtype)))
+    return np.sum([padded[k : k + len(x)] for k in range(WINDOW)], axis=0)
+
+
 def window_sum(x: Array, count: int, scale: float) -> Array:
     return wide(x)[:, :count].sum(axis=1) * scale
 
