@@ -146,7 +146,7 @@ def programs(draw: Callable[..., Any]) -> Program:
     rows, columns = draw(st.sampled_from(((1, 64), (4, 32), (3, 40), (2, 24), (5, 12), (1, 100), (4, 2), (2, 7))))
     writes, masked, first = draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from((0, 0, 4, 8, 1, 6)))
     spare = draw(st.sampled_from((0, 2, 4, 8, -3)))
-    width = first + columns + (spare if masked else abs(spare))
+    width = max(first + columns + (spare if masked else abs(spare)), 1)
     multiple = draw(st.sampled_from([n for n in (1, 2, 4, 8) if width % n == 0]))
     blocks = draw(st.integers(1, 3))
     return Program(

@@ -1,4 +1,4 @@
-"""Loops run over ranges."""
+"""Loops run over ranges and tuples."""
 
 import tilec
 from tilec import Dim, In, Out, bid, f32, grid, load, store
@@ -15,5 +15,5 @@ def list_loop(x: In[f32, N], out: Out[f32, N]):
     v = load(x, i, shape=1)
     store(out, i, v)
 
-    for j in (1, 2):  #~ E0111
+    for j in v:  #~ E0111
         i = j

@@ -26,7 +26,7 @@ CHANGED = "E0713"  # the only E07 error that concerns a kernel instead of the st
 CHECK_PRELOAD = (
     "tilec.frontend", "tilec.artifact.records", "tilec.cache.products", "tilec.ir.claims", "tilec.ir.text.lines",
     "tilec.ir.text.parser", "tilec.ir.facts.rows", "tilec.ir.text.spans", "tilec.passes.prover", "tilec.passes.schedule",
-    "tilec.passes.schedule.notes", "tilec.lowering",
+    "tilec.passes.schedule.fed_products", "tilec.passes.schedule.notes", "tilec.lowering",
 )  # fmt: skip
 """Modules for the stages of `tilec check`; the server that forks the workers imports them once."""
 BUILD_PRELOAD = (
