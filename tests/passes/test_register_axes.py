@@ -22,7 +22,7 @@ WIDTH = 256
 
 @dataclass(frozen=True)
 class Exchanged(One):
-    """Row `k` of `count` rows of 256 elements, in `count` parts: part `n` of each row comes to row `n`."""
+    """Row `k` of `count` rows of 256 elements, in `count` parts: row `n` gets part `n` of each row."""
 
     count: int
 
@@ -82,7 +82,7 @@ def _exchanged(dtype: str, count: int) -> Exchanged:
 
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
 @pytest.mark.parametrize("dtype", ["f32", "i32", "f16"])
-def test_numbers_change_places(dtype: str, count: int) -> None:
+def test_numbers_of_threads_are_exchanged(dtype: str, count: int) -> None:
     one = _exchanged(dtype, count)
     x = np.arange(count * WIDTH).reshape(count, WIDTH) % 1999
     expected = x.reshape(count, count, WIDTH // count).transpose(1, 0, 2).reshape(count, WIDTH)

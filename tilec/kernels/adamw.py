@@ -60,7 +60,7 @@ class AdamW(_Base):  # its base is PyTorch's, which has no types here
             launch_step(*self._views_of(p, state), flat("grad", grad), numbers)
 
     def _views_of(self, p: Any, state: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """The parameter and its means, flat. Loading a state, or assigning to `p.data`, puts other tensors in their place."""
+        """The parameter and its means, flat. Loading a state, or assigning to `p.data`, gives them other memory."""
         mean, square = state["exp_avg"], state["exp_avg_sq"]
         views = self._views.get(p)
         if views is None or (p.data_ptr(), mean.data_ptr(), square.data_ptr()) != tuple(view.data_ptr() for view in views):
