@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from tests.files import ROOT
 from tests.words.kernels import One
 from tilec.ir.layouts.exchange import conversion_steps
 from tilec.ir.layouts.layout import Layout
@@ -29,51 +30,30 @@ class Exchanged(One):
     @property
     def text(self) -> str:
         """Each row is a tile, joined with the others along axes of two elements; each result is split off."""
-        half, bits = self.count, ("2, " * (self.count.bit_length() - 1))
-        part = WIDTH // half
         return f'''"""One exchange."""
 
 import tilec as tl
 
 
-@tl.function
-def together(xs: tuple) -> tl.Tile:
-    """Along new axes."""
-    for half in (8, 4, 2, 1):
-        if len(xs) == 2 * half:
-            joined = ()
-            for k in tl.static_range(half):
-                joined = (*joined, tl.join(xs[k], xs[k + half]))
-            xs = joined
-    return xs[0]
-
-
-@tl.function
-def apart(x: tl.Tile) -> tuple:
-    """The inverse."""
-    xs = (x,)
-    for count in (1, 2, 4, 8):
-        if count < {half}:
-            first, second = (), ()
-            for one in xs:
-                a, b = tl.split(one)
-                first, second = (*first, a), (*second, b)
-            xs = first + second
-    return xs
-
-
+{_functions()}
 @tl.kernel
-def k(a_: tl.In[tl.{self.inputs[0][0]}, {half}, {WIDTH}], out: tl.Out[tl.{self.dtype}, {half}, {WIDTH}]):
+def k(a_: tl.In[tl.{self.inputs[0][0]}, {self.count}, {WIDTH}], out: tl.Out[tl.{self.dtype}, {self.count}, {WIDTH}]):
     tl.grid(1)
     xs = ()
-    for k in tl.static_range({half}):
+    for k in tl.static_range({self.count}):
         xs = (*xs, tl.load(a_, (k, 0), shape=(1, {WIDTH})).reshape(({WIDTH},)))
-    joined = together(xs).reshape(({half}, {part}, {half}))
-    moved = tl.permute(joined, (2, 1, 0)).reshape(({half}, {part}, {bits}))
-    ys = apart(moved)
-    for k in tl.static_range({half}):
+    joined = together(xs).reshape(({self.count}, {WIDTH // self.count}, {self.count}))
+    ys = apart(tl.permute(joined, (2, 1, 0)), {self.count})
+    for k in tl.static_range({self.count}):
         tl.store(out, (k, 0), ys[k].reshape((1, {WIDTH})))
 '''
+
+
+def _functions() -> str:
+    """`together` and `apart` of the library's transforms."""
+    text = (ROOT / "tilec/kernels/source/fft.py").read_text(encoding="utf-8").replace("tuple[Any, ...]", "tuple")
+    parts = text.split("@tl.function\n")
+    return "".join(f"@tl.function\n{part}" for part in parts if part.startswith(("def together", "def apart")))
 
 
 def _exchanged(dtype: str, count: int) -> Exchanged:

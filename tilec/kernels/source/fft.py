@@ -114,23 +114,17 @@ def together(xs: tuple[Any, ...]) -> tl.Tile:
 @tl.function
 def apart(x: tl.Tile, COUNT: int) -> tuple[Any, ...]:
     """The inverse of `together`, of a tile whose last axis has COUNT elements."""
-    outer = x.shape[:-1]
-    if COUNT == 2:
-        x = x.reshape((*outer, 2))
-    if COUNT == 4:
-        x = x.reshape((*outer, 2, 2))
-    if COUNT == 8:
-        x = x.reshape((*outer, 2, 2, 2))
-    if COUNT == 16:
-        x = x.reshape((*outer, 2, 2, 2, 2))
-    xs = (x,)
+    bits = ()
     for count in (1, 2, 4, 8):
         if count < COUNT:
-            first, second = (), ()
-            for one in xs:
-                a, b = tl.split(one)
-                first, second = (*first, a), (*second, b)
-            xs = first + second
+            bits = (*bits, 2)
+    xs = (x.reshape(x.shape[:-1] + bits),)
+    for _ in bits:
+        first, second = (), ()
+        for one in xs:
+            a, b = tl.split(one)
+            first, second = (*first, a), (*second, b)
+        xs = first + second
     return xs
 
 
