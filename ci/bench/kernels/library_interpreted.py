@@ -127,11 +127,11 @@ def _same_compiled(problem: Problem, sizes: dict[str, int], backward: bool) -> b
 
 def trained(steps: int) -> dict[str, list[float]]:
     """Losses by step of the ways of `training`, in eager mode."""
-    from ci.bench.kernels.training_runs import Size, optimizers, texts, train, words
+    from ci.bench.kernels.training_runs import Size, texts, train, words
 
     size = Size(layers=2, hidden=128, heads=2, key_heads=1, head=64, inner=256, vocabulary=512, batch=2, tokens=64)
     batches = texts(size, steps)
-    return {name: train(use, size, batches, optimizers()[name], None)[0] for name, use in words().items()}
+    return {name: train(use, size, batches, None)[0] for name, use in words().items()}
 
 
 def _differences(curves: dict[str, list[float]]) -> dict[str, float]:

@@ -29,20 +29,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Outcome:
     """Train, compare and time."""
-    from ci.bench.kernels import training_runs
-    from ci.bench.kernels.training_runs import FARTHER, LIBRARY, PYTORCH, ROUNDED, Size, apart, texts, torch
+    from ci.bench.kernels.training_runs import (
+        FARTHER,
+        LIBRARY,
+        MODES,
+        PYTORCH,
+        ROUNDED,
+        Size,
+        apart,
+        texts,
+        torch,
+        train,
+        words,
+    )
 
     size = Size()
     batches = texts(size, options.steps)
     curves: dict[str, list[float]] = {}
     times: dict[str, float] = {}
-    for name, use in training_runs.words().items():
-        for suffix, mode in training_runs.MODES.items():
+    for name, use in words().items():
+        for suffix, mode in MODES.items():
             if mode is not None and (options.no_compile or name == ROUNDED):
                 continue
             started, label = time.monotonic(), name + suffix
             torch.compiler.reset()
-            curves[label], times[label] = training_runs.train(use, size, batches, training_runs.optimizers()[name], mode)
+            curves[label], times[label] = train(use, size, batches, mode)
             print(f"{label}: {curves[label][0]:.3f} to {curves[label][-1]:.3f}, {times[label]:.2f} ms a step, "
                   f"{time.monotonic() - started:.0f} s", flush=True)  # fmt: skip
 

@@ -41,13 +41,15 @@ class Size:
 
 @dataclass(frozen=True)
 class Words:
-    """What a model is made of in addition to products: functions of the same parameters, of the library or of PyTorch."""
+    """What a model and its steps are made of in addition to products: functions of the same parameters and an optimizer, of the
+    library or of PyTorch."""
 
     rms_norm: Callable[..., Any]
     rope: Callable[..., Any]
     attention: Callable[..., Any]
     swiglu: Callable[..., Any]
     cross_entropy: Callable[..., Any]
+    optimizer: Callable[..., Any]
 
 
 def _rope(x: Any, cos: Any, sin: Any) -> Any:
@@ -91,23 +93,25 @@ def _cross_entropy(logits: Any, labels: Any) -> Any:
     return functional.cross_entropy(logits.float(), labels)
 
 
-def optimizers() -> dict[str, Callable[..., Any]]:
-    """The optimizer of each way."""
-    fused = partial(torch.optim.AdamW, fused=True)
-    return {LIBRARY: kernels.AdamW, PYTORCH: fused, ROUNDED: fused}
-
-
 MODES: Final = {"": None, ", compiled": "default", ", compiled to CUDA graphs": "reduce-overhead"}
 """Modes of `torch.compile` by what a run is called; None is eager mode."""
 
 
 def words() -> dict[str, Words]:
     """The three ways."""
-    ours = Words(kernels.rms_norm, kernels.rope, partial(kernels.attention, causal=True), kernels.swiglu, kernels.cross_entropy)
+    fused = partial(torch.optim.AdamW, fused=True)
+    ours = Words(
+        kernels.rms_norm,
+        kernels.rope,
+        partial(kernels.attention, causal=True),
+        kernels.swiglu,
+        kernels.cross_entropy,
+        kernels.AdamW,
+    )
     return {
         LIBRARY: ours,
-        PYTORCH: Words(_norm, _rope, _attention, _swiglu, _cross_entropy),
-        ROUNDED: Words(_wide_norm, _rope, _other_attention, _wide_swiglu, _cross_entropy),
+        PYTORCH: Words(_norm, _rope, _attention, _swiglu, _cross_entropy, fused),
+        ROUNDED: Words(_wide_norm, _rope, _other_attention, _wide_swiglu, _cross_entropy, fused),
     }
 
 
@@ -191,12 +195,10 @@ class Stopwatch:
         return times[len(times) // 2]
 
 
-def train(
-    use: Words, size: Size, batches: list[Any], optimizer: Callable[..., Any], mode: str | None
-) -> tuple[list[float], float]:
+def train(use: Words, size: Size, batches: list[Any], mode: str | None) -> tuple[list[float], float]:
     """Losses by step, and milliseconds of a step. mode: of `torch.compile`, None for eager mode."""
     given = parameters(size, 3)
-    stepped = optimizer(given.values(), lr=RATE)
+    optimizer = use.optimizer(given.values(), lr=RATE)
     rates = 1e6 ** -(torch.arange(size.head // 2, device=DEVICE) * 2 / size.head)
     angles = torch.arange(size.tokens, device=DEVICE)[:, None] * rates
     cos, sin = angles.cos(), angles.sin()
@@ -206,8 +208,8 @@ def train(
         torch.compiler.cudagraph_mark_step_begin()  # a graph's results of the last step are not needed any more
         loss = model(use, size, given, tokens, cos, sin)
         loss.backward()
-        stepped.step()
-        stepped.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         losses.append(loss.detach().clone())
         watch.mark()
     return [float(loss) for loss in losses], watch.median()
