@@ -132,6 +132,7 @@ class Registered:
     fake: Callable[..., Any] | None = None
     autograd: tuple[Any, Any] | None = None
     calls: int = 0
+    below: list[None] = field(default_factory=list)
 
     @property
     def default(self) -> Registered:
@@ -143,6 +144,8 @@ class Registered:
         if any(arg.device.type == "meta" for arg in tensors):
             assert self.fake is not None
             return self.fake(*args, **kwargs)
+        if "Autograd" in self.kernels and not self.below:
+            return self.kernels["Autograd"](*args, **kwargs)
         return self.kernels["CUDA"](*args, **kwargs)
 
 
@@ -169,6 +172,7 @@ class FakeTorch(ModuleType):
         super().__init__("torch")
         self.compiling, self.grad, self.modes, self.current = False, False, 0, 0
         self.alike = 0
+        self.below: list[None] = []
         self.operators: dict[str, Registered] = {}
         self.used: list[Any] = []
         for name in NAMES:
@@ -189,6 +193,8 @@ class FakeTorch(ModuleType):
             _len_torch_dispatch_stack=lambda: self.modes, _get_tracing_state=lambda: None,
             _functorch=SimpleNamespace(peek_interpreter_stack=lambda: None), _cuda_getDevice=lambda: self.current,
             _cuda_getCurrentRawStream=lambda index: 7 + index,
+            _AutoDispatchBelowAutograd=self._below_autograd,
+            _any_requires_grad=lambda *args: any(isinstance(arg, Tensor) and arg.requires_grad for arg in args),
             _dynamo=SimpleNamespace(guards=SimpleNamespace(TensorGuards=partial(Guards, self))),
         )  # fmt: skip
         self.library = SimpleNamespace(
@@ -211,6 +217,12 @@ class FakeTorch(ModuleType):
         yield
         self.current = before
 
+    @contextlib.contextmanager
+    def _below_autograd(self) -> Iterator[None]:
+        self.below.append(None)
+        yield
+        self.below.pop()
+
     def empty_strided(self, shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: str, device: str) -> Tensor:
         assert strides == torch_strides(shape)
         return self.empty(*shape, dtype=dtype, device=device)
@@ -227,7 +239,7 @@ class FakeTorch(ModuleType):
             qualified = f"{namespace}::{name}"
             assert qualified not in self.operators, f"{qualified} is defined twice"
             assert tags == ("pt2",)
-            self.operators[qualified] = Registered(schema)
+            self.operators[qualified] = Registered(schema, below=self.below)
             op_namespace = vars(self.ops).setdefault(namespace, SimpleNamespace())
             setattr(op_namespace, name, self.operators[qualified])
 

@@ -3,7 +3,7 @@
 PyTorch's dispatcher costs some microseconds per call. Plain CUDA tensors outside of any tracing, mode and gradient bypass it:
 `fast_call` generates their call, a function of the kernel's own parameters. If a gradient is recorded, it is by a function of
 autograd, which costs a fifth of the dispatcher's. Everything else (fake tensors, subclasses, `torch.func`) goes through the
-dispatcher. `torch.compile` sees only the registered op.
+dispatcher. `torch.compile` sees only the registered op; `graph_op` says what it leaves in graphs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Final
 from tilec.ir.types import DTYPES
 from tilec.ops.declaration import Declaration, refuse
 from tilec.ops.fast_call import make_call
+from tilec.ops.graph_op import IN_GRAPHS, autograd_kernel, has_guards, plain_apply
 from tilec.ops.kernels import Kernels, current_device
 from tilec.ops.source_contract import SourceContract
 from tilec.ops.tensor_op import Op
@@ -67,6 +68,7 @@ class TorchOp(Op):
         self._entries: dict[Any, Entry] = {}
         self._backward: tuple[Any, Any] | None = None
         self._function = self._autograd_function()
+        self._apply = plain_apply(self._function)
         names = helpers() | {
             "entries": self._entries, "first": self._first, "dispatch": self._dispatch,
             "recorded": self._recorded, "checked": self._checked,
@@ -96,11 +98,26 @@ class TorchOp(Op):
         self._library.define(op_name + self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
         self._library.impl(op_name, call, "CUDA")
         torch.library.register_fake(qualified, self._fake, lib=self._library)
+        self._overload = getattr(getattr(torch.ops, namespace), op_name).default
         if not self.declaration.mutated:
+            self._register_gradient(qualified, call)
+
+    def _register_gradient(self, qualified: str, call: Callable[..., Any]) -> None:
+        """Registers the gradient, and the operator without one that graphs contain if PyTorch has what that takes."""
+        if not has_guards():
             torch.library.register_autograd(
                 qualified, self._differentiate, setup_context=self._setup_context, lib=self._library
             )
-        self._overload = getattr(getattr(torch.ops, namespace), op_name).default
+            return
+        namespace, _, op_name = qualified.partition("::")
+        in_graphs = op_name + IN_GRAPHS
+        self._library.define(in_graphs + self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
+        self._library.impl(in_graphs, call, "CUDA")
+        torch.library.register_fake(qualified + IN_GRAPHS, self._fake, lib=self._library)
+        overload = getattr(getattr(torch.ops, namespace), in_graphs).default
+        self._library.impl(
+            op_name, autograd_kernel(op_name, overload, self._setup_context, self._differentiate), "Autograd"
+        )
 
     def schema(self) -> str:
         """Schema of arguments and results, in PyTorch's schema language."""
@@ -190,7 +207,7 @@ class TorchOp(Op):
 
     def _recorded(self, *args: Any) -> Any:
         """Calls with plain tensors of which one has a gradient."""
-        return self._dispatch(*args) if self._backward is None else self._function.apply(*args)
+        return self._dispatch(*args) if self._backward is None else self._apply(*args)
 
     def _autograd_function(self) -> Any:
         """The op as a function of autograd. Its `forward` takes the context: PyTorch's form with `setup_context` apart, like
