@@ -76,6 +76,9 @@ class FakeDevice(FakeDriver):
         """The plan has the tensor's address."""
         return bytes(128)
 
+    def move_tensor_map(self, tensor_map: int, pointer: int) -> None:
+        raise NotImplementedError
+
     def launch(
         self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int, overlap: bool
     ) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
+import struct
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ class FakeDriver:
     devices: int = 1
     multiprocessors: int = 132
     map_requests: list[TensorMapRequest] = field(default_factory=list)
+    moved: list[int] = field(default_factory=list)
     elsewhere: dict[int, int | None] = field(default_factory=dict)  # pointers on other devices
 
     def _maybe_fail(self, call: str) -> None:
@@ -104,7 +106,13 @@ class FakeDriver:
     def encode_tensor_map(self, request: TensorMapRequest) -> bytes:
         self._maybe_fail("cuTensorMapEncodeTiled")
         self.map_requests.append(request)
-        return repr(request).encode()[-128:].rjust(128)
+        rest = repr(replace(request, pointer=0)).encode()
+        return struct.pack("<Q", request.pointer) + rest[-120:].rjust(120)
+
+    def move_tensor_map(self, tensor_map: int, pointer: int) -> None:
+        self._maybe_fail("cuTensorMapReplaceAddress")
+        self.moved.append(pointer)
+        ctypes.memmove(tensor_map, struct.pack("<Q", pointer), 8)
 
     def allocate(self, size: int, stream: int) -> int:
         self._maybe_fail("cuMemAllocAsync")

@@ -12,8 +12,8 @@ from launch_contracts import embedding_like, loaded, manifest, tensor, view
 
 from tilec.artifact.records import AbiSlot, LaunchCheck, Manifest, ScalarSpec, TensorMapSpec, ValueCheck
 from tilec.ir.expr import binary, const, sym
-from tilec.runtime import TRUSTED, Kernel, LaunchError
-from tilec.runtime.prepared import MAX_PLANS, Prepared, free_scalars
+from tilec.runtime import TRUSTED, DriverError, Kernel, LaunchError
+from tilec.runtime.prepared import Prepared, free_scalars
 
 KINDS = {"a": "f32", "b": "f16", "c": "bf16", "n": "i32", "flag": "bool"}
 SIZES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "bool": 1}
@@ -125,32 +125,60 @@ def test_two_slots_of_one_tensor_both_have_its_address() -> None:
     assert sent[7] == sent[8] == struct.pack("<Q", 1 << 20)
 
 
-def test_tensor_maps_are_encoded_for_the_addresses() -> None:
-    mapped = replace(kernel_manifest(), tensor_maps=(TensorMapSpec("x", (8,), 32),))
-    mapped = replace(mapped, abi=(*mapped.abi, AbiSlot("tensor_map", "x")))
-    prepared_launch, _, driver = prepared(mapped)
+def mapped_manifest(**changes: Any) -> Manifest:
+    """With tensor maps of both tensors, between arguments that are not."""
+    maps = (TensorMapSpec("x", (8,), 32), TensorMapSpec("out", (4,), 64))
+    base = kernel_manifest(tensor_maps=maps, **changes)
+    return replace(base, abi=(AbiSlot("tensor_map", "x"), *base.abi, AbiSlot("tensor_map", "out")))
+
+
+MAPPED_SIZES = [128, 4, 2, 2, 4, 1, 8, 4, 8, 128]
+
+
+def test_tensor_maps_are_moved_and_never_encoded_again() -> None:
+    """A launch sends the maps that a plan of the same tensors would have encoded."""
+    prepared_launch, kernel, driver = prepared(mapped_manifest())
+    assert len(driver.map_requests) == 2
+    addresses = [(1 << 20, 1 << 16), (1 << 21, 1 << 16), (1 << 20, 1 << 17), (1 << 12, 1 << 16), (1 << 20, 1 << 16)]
+    for pointers in (*addresses, *addresses):
+        prepared_launch.launch(0, pointers, GIVEN)
+        sent = argument_bytes(driver.launches[-1], MAPPED_SIZES)
+        assert len(driver.map_requests) == 2 and driver.launches[-1].parameters % 8 == 0
+        tensors = {name: replace(ARGUMENTS[name], pointer=one) for name, one in zip(("x", "out"), pointers, strict=True)}
+        other = FakeDriver()
+        plan = loaded(kernel.manifest, other).plan(dict(zip(KINDS, GIVEN, strict=True)) | tensors)
+        plan.launch(0)
+        assert sent == argument_bytes(other.launches[-1], MAPPED_SIZES)
+    assert driver.moved[:5] == [1 << 20, 1 << 21, 1 << 20, 1 << 17, 1 << 12]
+    with pytest.raises(LaunchError, match="E0909"):
+        prepared_launch.launch(0, (1 << 20, 1 << 20), GIVEN)  # they overlap
+    before = len(driver.moved)
+    for _ in range(3):
+        prepared_launch.launch(0, addresses[-1], GIVEN)
+    assert len(driver.moved) == before
+
+
+def test_a_map_needs_its_own_alignment_at_every_launch() -> None:
+    """Also if the tensor declares less."""
+    tensors = (tensor("x", "in", "f32", sym("T"), align=4), tensor("out", "out", "f32", sym("T"), align=16))
+    prepared_launch, _, driver = prepared(mapped_manifest(tensors=tensors))
+    for pointers, code in (((4096 + 4, 1 << 16), "E0918"), ((4096 + 2, 1 << 16), "E0908"), ((4096, 65536 + 8), "E0908")):
+        with pytest.raises(LaunchError) as caught:
+            prepared_launch.launch(0, pointers, GIVEN)
+        assert caught.value.code == code
+    assert not driver.launches and not driver.moved
+
+
+def test_a_storage_whose_map_could_not_be_moved_is_not_used_again() -> None:
+    prepared_launch, _, driver = prepared(mapped_manifest())
     prepared_launch.launch(0, (1 << 20, 1 << 16), GIVEN)
-    assert [request.pointer for request in driver.map_requests] == [1 << 12, 1 << 20]
-
-
-def test_repeated_launches_with_tensor_maps_are_cached_and_still_checked() -> None:
-    mapped = replace(kernel_manifest(), tensor_maps=(TensorMapSpec("x", (8,), 32),))
-    prepared_launch, _, driver = prepared(replace(mapped, abi=(*mapped.abi, AbiSlot("tensor_map", "x"))))
-    addresses = [(1 << 20, 1 << 16), (1 << 21, 1 << 16), (1 << 20, 1 << 17)]
-    scalars = [(0.0, 1.0, 1.0, -7, True), (-0.0, 1.0, 1.0, -7, True), (-0.0, 1.0, 1.0, 3, True)]
-    calls = [(pointers, values) for pointers in addresses for values in scalars]
-    for pointers, values in (*calls, *calls):
-        prepared_launch.launch(0, pointers, values)
-    sent = [argument_bytes(launch, [4, 2, 2, 4, 1, 8, 4, 8]) for launch in driver.launches]
-    assert sent[: len(calls)] == sent[len(calls) :]
-    assert len({tuple(launch_bytes) for launch_bytes in sent}) == len(calls)
-    parameters = [launch.parameters for launch in driver.launches]
-    assert parameters[: len(calls)] == parameters[len(calls) :]
-    with pytest.raises(LaunchError):
-        prepared_launch.launch(0, (1 << 20, 1 << 20), scalars[0])  # they overlap
-    for index in range(MAX_PLANS + 1):
-        prepared_launch.launch(0, ((1 << 22) + 64 * index, 1 << 16), scalars[0])
-    assert len(prepared_launch._map_plans) <= MAX_PLANS
+    driver.fail["cuTensorMapReplaceAddress"] = "CUDA_ERROR_INVALID_VALUE"
+    with pytest.raises(DriverError):
+        prepared_launch.launch(0, (1 << 21, 1 << 17), GIVEN)
+    driver.fail.clear()
+    prepared_launch.launch(0, (1 << 21, 1 << 17), GIVEN)
+    maps = argument_bytes(driver.launches[-1], MAPPED_SIZES)
+    assert [struct.unpack("<Q", one[:8]) for one in (maps[0], maps[-1])] == [(1 << 21,), (1 << 17,)]
 
 
 def test_nested_launches_have_their_own_storage() -> None:

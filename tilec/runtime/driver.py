@@ -87,6 +87,10 @@ class Driver(Protocol):
         """Encode a tensor map to its 128 bytes; nothing is enqueued."""
         ...
 
+    def move_tensor_map(self, tensor_map: int, pointer: int) -> None:
+        """Replace the tensor's address in an encoded map, of which `tensor_map` is the host's address."""
+        ...
+
     def allocate(self, size: int, stream: int) -> int: ...
 
     def free(self, pointer: int, stream: int) -> None: ...
@@ -292,6 +296,10 @@ class CudaDriver:
             api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
         return struct.pack("<16Q", *map(int, tensor_map.opaque))
+
+    def move_tensor_map(self, tensor_map: int, pointer: int) -> None:
+        """Replace the tensor's address in an encoded map."""
+        self._call("cuTensorMapReplaceAddress", self._api.CUtensorMap(tensor_map), pointer)
 
     def allocate(self, size: int, stream: int) -> int:
         """Stream-ordered allocation."""

@@ -4,6 +4,9 @@ A `Plan` is for tensors at fixed addresses. A `Prepared` is for any tensors of t
 of scalars that no clause of the contract depends on: clauses that depend on the rest were checked when it was made, and
 `launch` checks those that depend on addresses (alignment, overlaps, valid memory). So every launch satisfies the whole
 contract. It is thread-safe and may be captured in a CUDA graph.
+
+Tensor maps are encoded once, when a `Prepared` is made: a map of another tensor of the same shape and strides differs in its
+address alone, which the driver replaces in place (CUDA driver API, `cuTensorMapReplaceAddress`) for a small part of the time.
 """
 
 from __future__ import annotations
@@ -12,16 +15,19 @@ import ctypes
 import struct
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from tilec.artifact.records import Manifest, ScalarSpec
+from tilec.ir.facts.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
 from tilec.ir.types import DTYPES
 from tilec.runtime.contract import ADDRESSES, Launch, check_launch
-from tilec.runtime.kernel import Kernel, Plan, addresses, packed_arguments
-from tilec.runtime.scalars import pack_scalar
+from tilec.runtime.kernel import Kernel, addresses, packed_arguments
+from tilec.runtime.scalars import PACKING, pack_scalar
+from tilec.runtime.tensor_maps import MAP_UNIT, request_of
 
-MAX_PLANS: Final = 64
-"""Maximum number of cached launches with tensor maps: encoding maps dominates the host's time, and addresses recur."""
+Storage = tuple["memoryview[int]", "memoryview[float]", int, list[list[int]], Any]
+"""Of one launch: the arguments as 64-bit words and as f32, the address of the array of their addresses, for each tensor map its
+address, the index of its tensor and the address that it has now, and the buffer that keeps all of it alive."""
 
 
 def free_scalars(manifest: Manifest) -> tuple[ScalarSpec, ...]:
@@ -47,8 +53,9 @@ class Prepared:
         self.kernel, self.grid, self._launch = kernel, kernel.launched(launch.grid), launch
         self._enqueue, self._function = kernel.device.driver.launch, kernel.function
         self._block, self._shared = kernel.block, kernel.shared
-        self._free: list[tuple[memoryview[int], memoryview[float], int, Any]] = []
-        self._map_plans: dict[tuple[Any, ...], Plan] = {}
+        self._move = kernel.device.driver.move_tensor_map
+        self._free: list[Storage] = []
+        self._maps = kernel.maps.of_launch(launch.views)
         self._image = struct.pack(kernel.argument_format, *packed_arguments(manifest, launch))
         floats = tuple(spec for spec in manifest.scalars if DTYPES[spec.dtype].is_float)
         self.scalars = floats if scalars is None else scalars
@@ -57,9 +64,13 @@ class Prepared:
         order = {spec.name: (index, spec.dtype) for index, spec in enumerate(self.scalars)}
         slots = list(enumerate(manifest.abi))
         self._pointers = tuple((position, tensors[slot.name]) for position, slot in slots if slot.kind == "pointer")
-        self._scalars = tuple(
-            (position, *order[slot.name]) for position, slot in slots if slot.kind == "scalar" and slot.name in order
+        self._mapped = [(slot.name, tensors[slot.name]) for slot in manifest.abi if slot.kind == "tensor_map"]
+        given = [(position, *order[slot.name]) for position, slot in slots if slot.kind == "scalar" and slot.name in order]
+        self._singles = tuple((2 * position, index) for position, index, dtype in given if dtype == "f32")
+        self._integers = tuple(
+            (position, index, (1 << 8 * DTYPES[dtype].bytes) - 1) for position, index, dtype in given if dtype in PACKING
         )
+        self._halves = tuple(one for one in given if one[2] != "f32" and one[2] not in PACKING)
         spans = {name: (low - view.pointer, end - view.pointer) for name, view in launch.views.items()
                  for low, end in [view.byte_range()]}  # fmt: skip
         self._no_alias = tuple(
@@ -68,8 +79,9 @@ class Prepared:
             if left not in fresh and right not in fresh
         )
         self._unaligned = max((spec.align for spec in manifest.tensors), default=1) - 1
+        if self._mapped:
+            self._unaligned |= MAP_UNIT - 1
         # Limit of the OR of all addresses, valid for every tensor. Tensors with bytes before their pointer are always checked.
-        # checked.
         self._highest = -1 if any(low for low, _ in spans.values()) else ADDRESSES - max(end for _, end in spans.values())
 
     def launch(self, stream: int, pointers: Sequence[int], scalars: Sequence[float] = ()) -> None:
@@ -85,24 +97,25 @@ class Prepared:
             first, second = pointers[left], pointers[right]
             if first + a < second + d and second + c < first + b:
                 self._check(pointers)
-        if self.kernel.maps.any:
-            key = (*pointers, *map(repr, scalars))  # `repr` distinguishes the sign of zero
-            plan = self._map_plans.get(key)
-            (self._plan(key, pointers, scalars) if plan is None else plan).launch(stream)
-            return
         try:
-            words, singles, parameters, _ = storage = self._free.pop()
+            words, singles, parameters, maps, _ = storage = self._free.pop()
         except IndexError:
-            words, singles, parameters, _ = storage = self._storage()
+            words, singles, parameters, maps, _ = storage = self._storage()
         for position, index in self._pointers:
             words[position] = pointers[index]
-        for position, index, dtype in self._scalars:
-            if dtype == "f32":
-                singles[2 * position] = scalars[index]
-            else:
-                words[position] = int.from_bytes(pack_scalar(dtype, scalars[index]), "little")
+        for position, index in self._singles:
+            singles[position] = scalars[index]
+        for position, index, mask in self._integers:
+            words[position] = scalars[index] & mask
+        for position, index, dtype in self._halves:
+            words[position] = int.from_bytes(pack_scalar(dtype, scalars[index]), "little")
+        for one in maps:
+            pointer = pointers[one[1]]
+            if pointer != one[2]:
+                self._move(one[0], pointer)
+                one[2] = pointer
         self._enqueue(self._function, self.grid, self._block, self._shared, stream, parameters, False)
-        self._free.append(storage)  # the driver has copied the arguments; if the launch raised, the storage is dropped
+        self._free.append(storage)  # the driver has copied the arguments; if anything raised, the storage is dropped
 
     def _views(self, pointers: Sequence[int]) -> dict[str, Any]:
         pairs = zip(self._launch.views.items(), pointers, strict=True)
@@ -116,23 +129,22 @@ class Prepared:
         dims = {slot.name: launch.env[slot.name] for slot in manifest.abi if slot.kind == "dim" and slot.name not in scalars}
         arguments = self._views(pointers) | scalars | bools
         check_launch(manifest, arguments, dims=dims, device=device.ordinal, checked=self.kernel.checked)
+        for spec in manifest.tensor_maps:
+            request_of(spec, arguments[spec.tensor], manifest.kernel)
 
-    def _plan(self, key: tuple[Any, ...], pointers: Sequence[int], scalars: Sequence[float]) -> Plan:
-        """The cached plan of a launch with tensor maps; it is immutable, so threads may share it."""
-        given = self._launch.scalars | {spec.name: value for spec, value in zip(self.scalars, scalars, strict=True)}
-        plan = Plan(self.kernel, replace(self._launch, views=self._views(pointers), scalars=given), (), ())
-        if len(self._map_plans) >= MAX_PLANS:
-            self._map_plans.clear()
-        self._map_plans[key] = plan
-        return plan
-
-    def _storage(self) -> tuple[memoryview[int], memoryview[float], int, Any]:
-        """Storage of one launch, eight bytes per argument followed by the array of their addresses: the arguments as 64-bit
-        words and as f32, the address of the array, and the buffer that keeps both alive."""
+    def _storage(self) -> Storage:
+        """Storage of one launch: eight bytes per argument, the array of their addresses, then tensor maps."""
         count = len(self.kernel.manifest.abi)
         argument_bytes = 8 * max(1, count)
-        buffer = ctypes.create_string_buffer(self._image.ljust(argument_bytes, b"\0"), 2 * argument_bytes)
+        size = 2 * argument_bytes + (MAP_ALIGNMENT + len(self._maps) if self._mapped else 0)
+        buffer = ctypes.create_string_buffer(self._image.ljust(argument_bytes, b"\0"), size)
         base = ctypes.addressof(buffer)
-        struct.pack_into(f"<{count}Q", buffer, argument_bytes, *addresses(self.kernel.manifest, base, base, base))
+        first = base + 2 * argument_bytes + -(base + 2 * argument_bytes) % MAP_ALIGNMENT
+        ctypes.memmove(first, self._maps, len(self._maps))
+        struct.pack_into(f"<{count}Q", buffer, argument_bytes, *addresses(self.kernel.manifest, base, base, first))
         arguments = memoryview(buffer).cast("B")[:argument_bytes]
-        return arguments.cast("Q"), arguments.cast("f"), base + argument_bytes, buffer
+        maps = [
+            [first + MAP_BYTES * number, index, self._launch.views[name].pointer]
+            for number, (name, index) in enumerate(self._mapped)
+        ]
+        return arguments.cast("Q"), arguments.cast("f"), base + argument_bytes, maps, buffer
