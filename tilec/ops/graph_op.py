@@ -5,16 +5,14 @@ the gradient as operators of its own, but calls the registered operator again, a
 record: half of the time of a call. So two operators are registered here. NAME has the gradient, and is what callers and Dynamo
 see. Below autograd it calls NAME + `IN_GRAPHS`, which has none, so that graphs contain that one.
 
-As PyTorch's own function, it records no gradient within `torch.func`, which raises RuntimeError.
+As PyTorch's own function, it records no gradient within `torch.func`, which raises RuntimeError. The functions get the module
+`torch`, which only `torch_op` imports.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, Final
-
-torch: Any = importlib.import_module("torch")  # torch is not a dependency, so its types are not available
 
 IN_GRAPHS: Final = "_in_graphs"
 """Suffix of the name of the operator that graphs contain."""
@@ -22,12 +20,14 @@ Setup = Callable[[Any, tuple[Any, ...], Any], None]
 """As `torch.library.register_autograd` takes it: keeps what the gradient needs of a call, in the context of autograd."""
 
 
-def has_guards() -> bool:
+def has_guards(torch: Any) -> bool:
     """Whether PyTorch has the private functions that `autograd_kernel` uses."""
     return all(getattr(torch._C, name, None) is not None for name in ("_AutoDispatchBelowAutograd", "_any_requires_grad"))
 
 
-def autograd_kernel(name: str, in_graphs: Callable[..., Any], setup: Setup, backward: Callable[..., Any]) -> Callable[..., Any]:
+def autograd_kernel(
+    torch: Any, name: str, in_graphs: Callable[..., Any], setup: Setup, backward: Callable[..., Any]
+) -> Callable[..., Any]:
     """The function under the dispatch key of autograd of an operator; `in_graphs` is the one without a gradient."""
     below, any_requires_grad = torch._C._AutoDispatchBelowAutograd, torch._C._any_requires_grad
     is_grad_enabled = torch.is_grad_enabled
@@ -50,7 +50,7 @@ def autograd_kernel(name: str, in_graphs: Callable[..., Any], setup: Setup, back
     return call
 
 
-def plain_apply(function: Any) -> Callable[..., Any]:
+def plain_apply(torch: Any, function: Any) -> Callable[..., Any]:
     """`apply` of a function of autograd for calls outside of `torch.func`: that of its base in C, without the Python function
     that looks for transforms at each call. If PyTorch has another base, the function's own."""
     apply = vars(getattr(torch._C, "_FunctionBase", object)).get("apply")

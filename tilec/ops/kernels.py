@@ -117,6 +117,9 @@ _devices: dict[int, Device] = {}
 
 
 def current_device() -> Device:
-    """The device of the current context; always the same object for the same device."""
+    """The device of the current context; always the same object for the same device, whose properties are asked for once."""
+    known = next(iter(_devices.values()), None)
+    if known is not None and (device := _devices.get(known.driver.open_device())) is not None:
+        return device
     device = Device()
     return _devices.setdefault(device.ordinal, device)

@@ -68,7 +68,7 @@ class TorchOp(Op):
         self._entries: dict[Any, Entry] = {}
         self._backward: tuple[Any, Any] | None = None
         self._function = self._autograd_function()
-        self._apply = plain_apply(self._function)
+        self._apply = plain_apply(torch, self._function)
         names = helpers() | {
             "entries": self._entries, "first": self._first, "dispatch": self._dispatch,
             "recorded": self._recorded, "checked": self._checked,
@@ -104,7 +104,7 @@ class TorchOp(Op):
 
     def _register_gradient(self, qualified: str, call: Callable[..., Any]) -> None:
         """Registers the gradient, and the operator without one that graphs contain if PyTorch has what that takes."""
-        if not has_guards():
+        if not has_guards(torch):
             torch.library.register_autograd(
                 qualified, self._differentiate, setup_context=self._setup_context, lib=self._library
             )
@@ -115,9 +115,8 @@ class TorchOp(Op):
         self._library.impl(in_graphs, call, "CUDA")
         torch.library.register_fake(qualified + IN_GRAPHS, self._fake, lib=self._library)
         overload = getattr(getattr(torch.ops, namespace), in_graphs).default
-        self._library.impl(
-            op_name, autograd_kernel(op_name, overload, self._setup_context, self._differentiate), "Autograd"
-        )
+        kernel = autograd_kernel(torch, op_name, overload, self._setup_context, self._differentiate)
+        self._library.impl(op_name, kernel, "Autograd")
 
     def schema(self) -> str:
         """Schema of arguments and results, in PyTorch's schema language."""
