@@ -89,9 +89,11 @@ def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> No
 
 def summed(partial: Any, weight: Any) -> Any:
     """Sums over the first axis, of the dtype of `weight`."""
+    if partial.ndim == 2:  # of one parameter
+        _sum_partials()(partial, out := weight.new_empty((partial.shape[1],)))
+        return out
     rows = partial.reshape(partial.shape[0], -1)
-    out = weight.new_empty((rows.shape[1],))
-    _sum_partials()(rows, out)
+    _sum_partials()(rows, out := weight.new_empty((rows.shape[1],)))
     return out.reshape(partial.shape[1:])
 
 

@@ -26,7 +26,7 @@ def flat(name: str, x: Any) -> Any:
     ValueError if there are more than a kernel takes."""
     if x.numel() > MAX_DIM:
         raise ValueError(f"`{name}` has {x.numel()} elements; a kernel takes at most {MAX_DIM}")
-    return whole(x.reshape(-1))
+    return whole(x if x.ndim == 1 else x.reshape(-1))
 
 
 def whole(x: Any) -> Any:
@@ -41,7 +41,7 @@ def rows_of(function: str, x: Any, limit: int | None = None, name: str = "x") ->
         raise ValueError(f"{function}: `{name}` has no axes; at least 1 is needed")
     if limit is not None and x.shape[-1] > limit:
         raise ValueError(f"{function}: the last axis of `{name}` has {x.shape[-1]} elements; at most {limit} are supported")
-    return whole(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
+    return whole(x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def copied(x: Any) -> Any:

@@ -7,7 +7,7 @@ A call must take only a few microseconds, so the function does not loop over par
     def rms_norm(self, x, weight, eps):
         if compiling(): return overload(x, weight, eps)
         entry = last[0]
-        if not entry.alike(x, weight):
+        if not (entry.alike(x, weight) and (entry.free or not grad())):
             if type(x) is not Tensor and type(x) is not Parameter or x.is_neg() or x.layout is not strided
                     or ... or dispatched() or tracing() or ...:
                 return dispatch(x, weight, eps)
@@ -24,8 +24,8 @@ A call must take only a few microseconds, so the function does not loop over par
         except Refused as error: recover(error, entry); entry.launch(...)
         return out
 
-`alike` is a single check that all tensors, and the state of PyTorch, match those of the last call. If it fails, tensors are
-checked one by one. The key contains everything about tensors that the launch contract depends on except addresses. If the
+`alike` is a single check that all tensors, and the state of PyTorch, match those of the last call; `free` says that none of
+them requires a gradient, so that none is recorded in any mode. If it fails, tensors are checked one by one. The key contains everything about tensors that the launch contract depends on except addresses. If the
 contract depends on integers, their values are added to the key; if not, the entry's `integers` are None, and each launch gets
 them as it gets floats. Every name except the parameters has a prefix, so that parameters may have any name.
 """
@@ -103,7 +103,8 @@ def _scalars(declaration: Declaration) -> str:
 
 
 def _alike(declaration: Declaration) -> str:
-    tests = [f"@entry.alike({', '.join(declared.name for declared in declaration.arguments if declared.access)})"]
+    tensors = ", ".join(declared.name for declared in declaration.arguments if declared.access)
+    tests = [f"@entry.alike({tensors})", "(@entry.free or not @grad())"]
     if integers := _integers(declaration):
         tests += [f"not ({_unusual(declared)})" for declared in integers]
         equal = " and ".join(f"{declared.name} == @entry.integers[{number}]" for number, declared in enumerate(integers))

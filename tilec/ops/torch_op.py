@@ -45,7 +45,7 @@ _numbers: dict[str, itertools.count[int]] = {}
 class Entry:
     """State cached for calls whose tensors have equal dtypes, shapes, strides and device, and whose integers are equal (any, if
     `integers` is None): the launch; shape, strides and dtype of each tensor to allocate; the CUDA context of the kernel; and,
-    once learned, the check that tensors match."""
+    once learned, the check that tensors match, and whether none of those requires a gradient."""
 
     launch: Callable[..., None]
     device: int
@@ -54,6 +54,7 @@ class Entry:
     context: Any
     driver: Driver
     alike: Callable[..., bool] | None = None
+    free: bool = False
 
 
 class TorchOp(Op):
@@ -308,11 +309,9 @@ _NO_ENTRY: Final = SimpleNamespace(alike=_never)
 
 def _learn(entry: Entry, tensors: tuple[Any, ...]) -> None:
     """Creates the check of tensors from Dynamo's guards: type, dispatch keys (which reflect modes and tracing), dtype, device,
-    extents, strides, and requires_grad. The API is private; if it is missing or has changed, tensors are checked one by one. So
-    are tensors that require a gradient: whether it is recorded is not a property of the tensor."""
-    entry.alike = _never
-    if any(tensor.requires_grad for tensor in tensors):
-        return
+    extents, strides, and requires_grad. The API is private; if it is missing or has changed, tensors are checked one by one.
+    Whether a gradient is recorded is not a property of tensors, so a call asks for that if one of them requires it."""
+    entry.alike, entry.free = _never, not any(tensor.requires_grad for tensor in tensors)
     with suppress(AttributeError, TypeError):
         entry.alike = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
 
