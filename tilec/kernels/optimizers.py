@@ -56,3 +56,10 @@ def step_numbers(step: int, lr: float, betas: tuple[float, float], eps: float, d
 def launch_step(parameter: Any, mean: Any, square: Any, grad: Any, numbers: tuple[float, ...]) -> None:
     """A step of tensors of one axis."""
     _adamw()(parameter, grad, mean, square, *numbers)
+
+
+def repeated_step(parameter: Any, mean: Any, square: Any, grad: Any, numbers: tuple[float, ...]) -> Any:
+    """`launch_step` without most of its cost for the host: a function of a stream's handle, the address of a gradient like
+    `grad` and numbers, which writes the same tensors and does not count their versions. PyTorch's op is needed."""
+    op: Any = _adamw()
+    return op.repeated("grad", parameter, grad, mean, square, *numbers).launch

@@ -27,6 +27,7 @@ from tilec.ops.traced import check_devices, check_overlaps, traced_number, trace
 from tilec.runtime import LaunchError, TensorView
 from tilec.runtime.driver import Driver, DriverError
 from tilec.runtime.prepared import Prepared, free_scalars
+from tilec.runtime.repeated import Repeated
 from tilec.runtime.scalars import check_scalar
 from tilec.runtime.values import Evidence
 
@@ -265,6 +266,19 @@ class TorchOp(Op):
         results = allocated[: len(self.declaration.outputs)]
         return tuple(results) if len(results) > 1 else results[0] if results else None
 
+    def repeated(self, given: str, *args: Any) -> Repeated:
+        """Launches of an op that writes its arguments, for these tensors at their addresses, but for `given`, whose address
+        each launch gives. The caller keeps the tensors alive and counts their versions. Errors as a call has."""
+        arguments = {argument.name: arg for argument, arg in zip(self.declaration.arguments, args, strict=True)}
+        tensors = {argument.name: arguments[argument.name] for argument in self.declaration.arguments if argument.access}
+        where = next(iter(tensors.values())).device
+        views = {name: self._view(name, tensor, where) for name, tensor in tensors.items()}
+        with torch.cuda.device(where):
+            plan, made = self.plan(arguments, views, current_device(), _allocate_nothing, 0)
+        if plan is None or made:
+            raise refuse(self.__name__, "such a call cannot be repeated", required="a kernel that only writes its arguments")
+        return Repeated(plan, given)
+
     def _view(self, name: str, tensor: Any, where: Any) -> TensorView:
         if tensor.device.type != "cuda" or tensor.device != where:
             required = f"`{where}`, as the first tensor" if where.type == "cuda" else "a CUDA device"
@@ -298,6 +312,10 @@ class TorchOp(Op):
 
 def _launch_nothing(stream: int, pointers: tuple[int, ...], floats: tuple[float, ...]) -> None:
     """The launch of an entry whose grid has no blocks."""
+
+
+def _allocate_nothing(dtype: str, shape: tuple[int, ...]) -> None:
+    """The results of an op that has none."""
 
 
 def _never(*tensors: Any) -> bool:

@@ -64,12 +64,12 @@ class Plan:
         values = packed_arguments(kernel.manifest, launch)
         maps = kernel.maps.of_launch(launch.views)
         argument_bytes = 8 * max(1, len(abi))
-        self._storage = ctypes.create_string_buffer(2 * argument_bytes + MAP_ALIGNMENT + len(maps))
-        self.storage = base = ctypes.addressof(self._storage)
-        struct.pack_into(kernel.argument_format, self._storage, 0, *values)
+        self.storage_bytes = ctypes.create_string_buffer(2 * argument_bytes + MAP_ALIGNMENT + len(maps))
+        self.storage = base = ctypes.addressof(self.storage_bytes)
+        struct.pack_into(kernel.argument_format, self.storage_bytes, 0, *values)
         self.maps = base + 2 * argument_bytes + -(base + 2 * argument_bytes) % MAP_ALIGNMENT
         ctypes.memmove(self.maps, maps, len(maps))
-        struct.pack_into(f"<{len(abi)}Q", self._storage, argument_bytes, *addresses(kernel.manifest, base, base, self.maps))
+        struct.pack_into(f"<{len(abi)}Q", self.storage_bytes, argument_bytes, *addresses(kernel.manifest, base, base, self.maps))
         self.parameters = base + argument_bytes
         self._driver: Driver = kernel.device.driver
 

@@ -92,11 +92,11 @@ class Prepared:
         for pointer in pointers:
             bits |= pointer
         if bits & self._unaligned or bits > self._highest or 0 in pointers:
-            self._check(pointers)
+            self.check(pointers)
         for left, right, (a, b), (c, d) in self._no_alias:
             first, second = pointers[left], pointers[right]
             if first + a < second + d and second + c < first + b:
-                self._check(pointers)
+                self.check(pointers)
         try:
             words, singles, parameters, maps, _ = storage = self._free.pop()
         except IndexError:
@@ -121,8 +121,8 @@ class Prepared:
         pairs = zip(self._launch.views.items(), pointers, strict=True)
         return {name: replace(view, pointer=pointer) for (name, view), pointer in pairs}
 
-    def _check(self, pointers: Sequence[int]) -> None:
-        """Check the whole contract; passes if each tensor meets its own alignment, which the fast path does not distinguish."""
+    def check(self, pointers: Sequence[int]) -> None:
+        """LaunchError unless addresses satisfy the whole contract; passes if each tensor meets its own alignment, which the fast path does not distinguish."""
         manifest, device, launch = self.kernel.manifest, self.kernel.device, self._launch
         scalars = {spec.name: launch.scalars[spec.name] for spec in manifest.scalars}
         bools = {spec.name: bool(scalars[spec.name]) for spec in manifest.scalars if spec.dtype == "bool"}
