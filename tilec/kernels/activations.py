@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilec.kernels.ops import library_op
-from tilec.kernels.shapes import flat, whole
+from tilec.kernels.shapes import flat, shaped, whole
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -33,7 +33,7 @@ def swiglu(gate: Any, up: Any) -> Any:
     Gradient: of both. ValueError for different shapes and more elements."""
     if gate.shape != up.shape:
         raise ValueError(f"`up` has the shape {list(up.shape)}; it has that of `gate`, {list(gate.shape)}")
-    return _swiglu()(flat("gate", gate), flat("up", up)).reshape(gate.shape)
+    return shaped(_swiglu()(flat("gate", gate), flat("up", up)), gate.shape)
 
 
 def gelu(x: Any) -> Any:
@@ -41,4 +41,4 @@ def gelu(x: Any) -> Any:
 
     x: bf16, f16 or f32, of any shape, at most 2147418112 elements; with gaps it is copied. Gradient: of `x`. ValueError for
     more elements."""
-    return _gelu()(flat("x", x)).reshape(x.shape)
+    return shaped(_gelu()(flat("x", x)), x.shape)

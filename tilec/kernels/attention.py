@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tilec.kernels.chips import of_architecture
 from tilec.kernels.ops import library_op, without_gradient
-from tilec.kernels.shapes import copied, is_aligned, zeros
+from tilec.kernels.shapes import copied, is_aligned, remembered, zeros
 
 SIZES: Final = (64, 128)
 """Elements of a head that kernels are prebuilt for."""
@@ -71,23 +71,29 @@ def attention(
 
 def checked_heads(function: str, queries: str, keys: str, q: Any, k: Any, v: Any) -> None:
     """ValueError for tensors that no kernel takes; `queries` and `keys` name the axes of both."""
+    _checked(function, queries, keys, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype)
+
+
+@remembered
+def _checked(function: str, queries: str, keys: str, q: Any, k: Any, v: Any, *dtypes: Any) -> bool:
+    """Whether kernels take tensors of given shapes and dtypes: True, or ValueError."""
     axes = len(queries.split(","))
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != axes:
-            raise ValueError(f"`{name}` has {tensor.dim()} axes; {function} takes {axes}, ({queries}) and twice ({keys})")
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in DTYPES or tensor.dtype != q.dtype:
+    for name, shape, given in zip("qkv", (q, k, v), dtypes, strict=True):
+        if len(shape) != axes:
+            raise ValueError(f"`{name}` has {len(shape)} axes; {function} takes {axes}, ({queries}) and twice ({keys})")
+        dtype = str(given).removeprefix("torch.")
+        if dtype not in DTYPES or given != dtypes[0]:
             raise ValueError(f"`{name}` is {dtype}; {function} takes {' or '.join(DTYPES)}, one for `q`, `k` and `v`")
-        if tensor.shape[-1] not in SIZES:
-            raise ValueError(f"heads of `{name}` have {tensor.shape[-1]} elements; {function} takes 64 or 128")
-    if k.shape != v.shape or (q.shape[:-3], q.shape[-1]) != (k.shape[:-3], k.shape[-1]):
+        if shape[-1] not in SIZES:
+            raise ValueError(f"heads of `{name}` have {shape[-1]} elements; {function} takes 64 or 128")
+    if k != v or (q[:-3], q[-1]) != (k[:-3], k[-1]):
         raise ValueError(
-            f"`q`, `k` and `v` are {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}; "
-            f"{function} takes ({queries}) and twice ({keys})"
+            f"`q`, `k` and `v` are {tuple(q)}, {tuple(k)} and {tuple(v)}; {function} takes ({queries}) and twice ({keys})"
         )
-    heads, key_heads = q.shape[-2], k.shape[-2]
+    heads, key_heads = q[-2], k[-2]
     if heads < key_heads or key_heads < 1 or heads % key_heads or heads > MAX_GROUP * key_heads:
         raise ValueError(f"`q` has {heads} heads; {function} takes 1 to {MAX_GROUP} for each of the {key_heads} of `k`")
+    return True
 
 
 def checked_scale(function: str, q: Any, scale: float | None, window: int | None) -> float:

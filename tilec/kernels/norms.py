@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tilec.kernels.ops import library_op, multiple, without_gradient
-from tilec.kernels.shapes import rows_of, whole
+from tilec.kernels.shapes import rows_of, shaped, whole
 
 LONGEST: Final = 8192
 """Elements of a row of a norm, which is one tile."""
@@ -141,7 +141,7 @@ def softmax(x: Any) -> Any:
     rows = rows_of("softmax", x)
     length = rows.shape[1]
     op = _softmax if length <= LONGEST_TILE[multiple(length)] else _softmax_long
-    return op()(rows).reshape(x.shape)
+    return shaped(op()(rows), x.shape)
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
@@ -153,7 +153,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
     if x.numel() == 0:
         return x * weight + bias
     out, _mean, _rstd = _layer_norm()(rows_of("layer_norm", x, LONGEST), whole(weight), whole(bias), eps)
-    return out.reshape(x.shape)
+    return shaped(out, x.shape)
 
 
 def rms_norm(x: Any, weight: Any, eps: float = 1e-6) -> Any:
@@ -165,7 +165,7 @@ def rms_norm(x: Any, weight: Any, eps: float = 1e-6) -> Any:
     if x.numel() == 0:
         return x * weight
     out, _rstd = _rms_norm()(rows_of("rms_norm", x, LONGEST), whole(weight), eps)
-    return out.reshape(x.shape)
+    return shaped(out, x.shape)
 
 
 def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float = 1e-5) -> Any:

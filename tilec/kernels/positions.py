@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tilec.kernels.ops import library_op
-from tilec.kernels.shapes import whole
+from tilec.kernels.shapes import remembered, shaped, whole
 
 HEAD_SIZES: Final = (64, 96, 128, 256)
 """Elements of a head for which kernels are prebuilt."""
@@ -42,20 +42,27 @@ def rope(x: Any, cos: Any, sin: Any) -> Any:
     With tables for all sequences there are at most 65535 sequences.
     Returns `x * cos - y * sin` for the first half of each head and `y * cos + x * sin` for the second half `y`. Gradient: of
     `x`; cos and sin are constants. ValueError for another D, other tables, and more sequences."""
-    if x.ndim < 3 or x.shape[-1] not in HEAD_SIZES:
+    rows, table = _checked(x.shape, cos.shape, sin.shape)
+    out = _rope()(whole(shaped(x, rows)), whole(shaped(cos, table)), whole(shaped(sin, table)), 1.0)
+    return shaped(out, x.shape)
+
+
+@remembered
+def _checked(x: Any, cos: Any, sin: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes in which the kernel takes tensors of given shapes, `x` and tables; ValueError for others."""
+    if len(x) < 3 or x[-1] not in HEAD_SIZES:
         limit = f"`[..., P, H, D]` with D one of {', '.join(map(str, HEAD_SIZES))}"
-        raise ValueError(f"`x` has the shape {list(x.shape)}; it is {limit}")
-    *sequences, positions, heads, size = x.shape
+        raise ValueError(f"`x` has the shape {list(x)}; it is {limit}")
+    *sequences, positions, heads, size = x
     wanted = [(positions, size // 2), (*sequences, positions, size // 2)]
     for name, table in (("cos", cos), ("sin", sin)):
-        if tuple(table.shape) not in wanted or table.shape != cos.shape:
+        if tuple(table) not in wanted or tuple(table) != tuple(cos):
             shown = " or ".join(str(list(shape)) for shape in dict.fromkeys(wanted))
-            raise ValueError(f"`{name}` has the shape {list(table.shape)}; it is {shown}, as of the other table")
-    if cos.ndim == 2:
+            raise ValueError(f"`{name}` has the shape {list(table)}; it is {shown}, as of the other table")
+    if len(cos) == 2:
         count = math.prod(sequences)
         if count > MOST_SEQUENCES:
             raise ValueError(f"`x` has {count} sequences; with one table they are at most {MOST_SEQUENCES}")
     else:
         count, positions = 1, math.prod((*sequences, positions))
-    tables = (whole(table.reshape(positions, size // 2)) for table in (cos, sin))
-    return _rope()(whole(x.reshape(count, positions, heads, size)), *tables, 1.0).reshape(x.shape)
+    return (count, positions, heads, size), (positions, size // 2)

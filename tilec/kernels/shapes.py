@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, TypeVar
 
 from tilec.ir.types import MAX_DIM
 
+Found = TypeVar("Found")
+MOST_REMEMBERED: Final = 1024
+"""Most arguments of a check that are remembered."""
 ALIGNMENT: Final = 16
 """Bytes of which the address of every tensor of a kernel is a multiple."""
 
@@ -21,12 +25,41 @@ _traced: Callable[[], bool] = getattr(getattr(sys.modules.get("torch"), "compile
 """Whether Dynamo traces the call."""
 
 
+def remembered(check: Callable[..., Found]) -> Callable[..., Found]:
+    """A check of shapes, dtypes and numbers, whose result is remembered for equal ones. It must depend on nothing else: what
+    holds of addresses, strides and elements is checked at every call. Errors, traced calls and symbolic sizes are not
+    remembered."""
+    results: dict[Any, Found] = {}
+
+    @wraps(check)
+    def call(*given: Any) -> Found:
+        if _traced():
+            return check(*given)
+        try:
+            found = results.get(given)
+        except TypeError:  # a symbolic size has no hash
+            return check(*given)
+        if found is None:
+            found = check(*given)
+            if len(results) >= MOST_REMEMBERED:
+                results.clear()
+            results[given] = found
+        return found
+
+    return call
+
+
 def flat(name: str, x: Any) -> Any:
     """The elements of `x`, an argument called `name`, along one axis without gaps: a view if possible, else a copy.
     ValueError if there are more than a kernel takes."""
     if x.numel() > MAX_DIM:
         raise ValueError(f"`{name}` has {x.numel()} elements; a kernel takes at most {MAX_DIM}")
     return whole(x if x.ndim == 1 else x.reshape(-1))
+
+
+def shaped(x: Any, shape: Any) -> Any:
+    """The elements of `x` in another shape: `x` itself if it has that, else a view if possible, else a copy."""
+    return x if x.shape == shape else x.reshape(shape)
 
 
 def whole(x: Any) -> Any:
