@@ -45,8 +45,8 @@ def test_a_traced_check_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> No
     assert check(1) and check(1) and len(seen) == 3
 
 
-def test_a_remembered_shape_does_not_hide_gaps_or_places() -> None:
-    """After a call of the same shapes: tensors with gaps, and that begin elsewhere, are still copied for the kernel."""
+def test_a_remembered_shape_does_not_hide_gaps_or_addresses() -> None:
+    """After a call of the same shapes: tensors with gaps, and those between vectors, are still copied for the kernel."""
     random = np.random.default_rng(0)
     wide = random.normal(size=(2, 4, 2, 128)).astype(np.float32)
     angles = random.normal(size=(4, 32)).astype(np.float32)

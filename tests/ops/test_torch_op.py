@@ -278,26 +278,6 @@ def test_a_gradient_is_recorded_without_the_dispatcher(torch: FakeTorch, driver:
     assert (len(torch.contexts), torch.operators["tilec::rms_norm"].calls) == (3, 2)  # and the op has the gradient
 
 
-def test_graphs_contain_an_operator_without_a_gradient(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
-    """So that a compiled function does not run the Python function of autograd at every call."""
-    rms_norm = make_op(kernels, "rms_norm", name="mine::norm")
-    rms_norm.register_autograd(lambda ctx, grad: ("given", grad), setup_context=lambda ctx, *given: ctx.__dict__.update(g=given))
-    outer, inner = torch.operators["mine::norm"], torch.operators["mine::norm_in_graphs"]
-    assert outer.schema.removeprefix("norm") == inner.schema.removeprefix("norm_in_graphs")
-    assert ({*outer.kernels}, {*inner.kernels}, inner.fake) == ({"CUDA", "Autograd"}, {"CUDA"}, outer.fake)
-    assert outer.autograd is inner.autograd is None
-    x, weight = rows(torch, 3)
-    for number, recorded in ((1, False), (2, True)):
-        weight.requires_grad = torch.grad = recorded
-        out = outer(x, weight, EPS)
-        assert (inner.calls, len(driver.launches), len(torch.contexts)) == (number, number, int(recorded))
-        assert not torch.below
-    assert torch.contexts[0].g == ((x, weight, EPS), out)
-    into = make_op(kernels, "rms_norm", mutates=["out"], name="mine::into")
-    assert {*torch.operators["mine::into"].kernels} == {"CUDA"} and "mine::into_in_graphs" not in torch.operators
-    assert into._overload is torch.operators["mine::into"]  # graphs contain it, as it has no gradient to record
-
-
 def test_registration_in_pytorch(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
     """Of a version without the private functions that an operator of graphs takes."""
     del torch._C._AutoDispatchBelowAutograd

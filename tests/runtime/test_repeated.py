@@ -24,7 +24,11 @@ ARGUMENTS: dict[str, Any] = {
 
 def step_manifest(**changes: Any) -> Manifest:
     """A step of an optimizer: two tensors that are written, and one that is read."""
-    tensors = (tensor("p", "inout", "f32", sym("T")), tensor("grad", "in", "f32", sym("T")), tensor("m", "inout", "f32", sym("T")))
+    tensors = (
+        tensor("p", "inout", "f32", sym("T")),
+        tensor("grad", "in", "f32", sym("T")),
+        tensor("m", "inout", "f32", sym("T")),
+    )
     scalars = tuple(ScalarSpec(name, "f32") for name in SCALARS)
     return replace(manifest(tensors, scalars, no_alias=(("p", "grad"), ("p", "m"), ("grad", "m"))), **changes)
 
@@ -37,7 +41,12 @@ def repeated(changed: Manifest) -> tuple[Repeated, Any, FakeDriver]:
 
 def test_it_sends_what_a_plan_does() -> None:
     launches, kernel, driver = repeated(step_manifest())
-    for pointer, scalars in ((1 << 12, (0.5, -2.0)), (1 << 13, (1.0, float("inf"))), (1 << 30, (-0.0, 3.4e38)), (1 << 13, (1.0, 2.0))):
+    for pointer, scalars in (
+        (1 << 12, (0.5, -2.0)),
+        (1 << 13, (1.0, float("inf"))),
+        (1 << 30, (-0.0, 3.4e38)),
+        (1 << 13, (1.0, 2.0)),
+    ):
         launches.launch(9, pointer, scalars)
         own = driver.launches[-1]
         sent = argument_bytes(own, SIZES)

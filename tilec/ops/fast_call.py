@@ -15,7 +15,7 @@ A call must take only a few microseconds, so the function does not loop over par
             key = (x.dtype, x.shape, x.is_contiguous(), x.get_device(), weight.dtype, ...)
             entry = entries.get(key)
             if entry is None: return first(key, (), (x, weight, eps))
-            if entry.alike is None: learn(entry, (x, weight))
+            if entry.alike is None or entry is last[0] and entry.chances: learn(entry, (x, weight))
             last[0] = entry
         if type(eps) is not float or not -3.4e38 <= eps <= 3.4e38: eps = checked("eps", eps)
         if entry.device != device(): return elsewhere(entry, call, (self, x, weight, eps))
@@ -25,9 +25,11 @@ A call must take only a few microseconds, so the function does not loop over par
         return out
 
 `alike` is a single check that all tensors, and the state of PyTorch, match those of the last call; `free` says that none of
-them requires a gradient, so that none is recorded in any mode. If it fails, tensors are checked one by one. The key contains everything about tensors that the launch contract depends on except addresses. If the
-contract depends on integers, their values are added to the key; if not, the entry's `integers` are None, and each launch gets
-them as it gets floats. Every name except the parameters has a prefix, so that parameters may have any name.
+them requires a gradient, so that none is recorded in any mode. If it fails, tensors are checked one by one. If they are those
+of the same entry after all, as after a change of `requires_grad`, another check is learned, a few times. The key contains
+everything about tensors that the launch contract depends on except addresses. If the contract depends on integers, their
+values are added to the key; if not, the entry's `integers` are None, and each launch gets them as it gets floats. Every name
+except the parameters has a prefix, so that parameters may have any name.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ def call_text(declaration: Declaration, *, guarded: bool) -> str:
             f"        if {_guard(tensors)}: return @dispatch({argument_list})",
             f"        if @grad() and ({with_gradient}): return @recorded({argument_list})",
             *(f"        {line}" for line in _entry(declaration, argument_list)),
-            f"        if @entry.alike is None: @learn(@entry, ({''.join(f'{name}, ' for name in tensors)}))",
+            "        if @entry.alike is None or @entry is @last[0] and @entry.chances: "
+            f"@learn(@entry, ({''.join(f'{name}, ' for name in tensors)}))",
             "        @last[0] = @entry",
         ]
     else:

@@ -46,7 +46,8 @@ _numbers: dict[str, itertools.count[int]] = {}
 class Entry:
     """State cached for calls whose tensors have equal dtypes, shapes, strides and device, and whose integers are equal (any, if
     `integers` is None): the launch; shape, strides and dtype of each tensor to allocate; the CUDA context of the kernel; and,
-    once learned, the check that tensors match, and whether none of those requires a gradient."""
+    once learned, the check that tensors match, whether none of those requires a gradient, and how often it may be learned
+    again."""
 
     launch: Callable[..., None]
     device: int
@@ -56,6 +57,7 @@ class Entry:
     driver: Driver
     alike: Callable[..., bool] | None = None
     free: bool = False
+    chances: int = 4
 
 
 class TorchOp(Op):
@@ -330,6 +332,7 @@ def _learn(entry: Entry, tensors: tuple[Any, ...]) -> None:
     extents, strides, and requires_grad. The API is private; if it is missing or has changed, tensors are checked one by one.
     Whether a gradient is recorded is not a property of tensors, so a call asks for that if one of them requires it."""
     entry.alike, entry.free = _never, not any(tensor.requires_grad for tensor in tensors)
+    entry.chances -= 1
     with suppress(AttributeError, TypeError):
         entry.alike = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
 

@@ -69,7 +69,9 @@ class Plan:
         struct.pack_into(kernel.argument_format, self.storage_bytes, 0, *values)
         self.maps = base + 2 * argument_bytes + -(base + 2 * argument_bytes) % MAP_ALIGNMENT
         ctypes.memmove(self.maps, maps, len(maps))
-        struct.pack_into(f"<{len(abi)}Q", self.storage_bytes, argument_bytes, *addresses(kernel.manifest, base, base, self.maps))
+        struct.pack_into(
+            f"<{len(abi)}Q", self.storage_bytes, argument_bytes, *addresses(kernel.manifest, base, base, self.maps)
+        )
         self.parameters = base + argument_bytes
         self._driver: Driver = kernel.device.driver
 

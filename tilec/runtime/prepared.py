@@ -24,6 +24,7 @@ from tilec.runtime.contract import ADDRESSES, Launch, check_launch
 from tilec.runtime.kernel import Kernel, addresses, packed_arguments
 from tilec.runtime.scalars import PACKING, pack_scalar
 from tilec.runtime.tensor_maps import MAP_UNIT, request_of
+from tilec.runtime.tensors import TensorView
 
 Storage = tuple["memoryview[int]", "memoryview[float]", int, list[list[int]], Any]
 """Of one launch: the arguments as 64-bit words and as f32, the address of the array of their addresses, for each tensor map its
@@ -106,7 +107,7 @@ class Prepared:
         for position, index in self._singles:
             singles[position] = scalars[index]
         for position, index, mask in self._integers:
-            words[position] = scalars[index] & mask
+            words[position] = int(scalars[index]) & mask
         for position, index, dtype in self._halves:
             words[position] = int.from_bytes(pack_scalar(dtype, scalars[index]), "little")
         for one in maps:
@@ -117,20 +118,22 @@ class Prepared:
         self._enqueue(self._function, self.grid, self._block, self._shared, stream, parameters, False)
         self._free.append(storage)  # the driver has copied the arguments; if anything raised, the storage is dropped
 
-    def _views(self, pointers: Sequence[int]) -> dict[str, Any]:
+    def _views(self, pointers: Sequence[int]) -> dict[str, TensorView]:
         pairs = zip(self._launch.views.items(), pointers, strict=True)
         return {name: replace(view, pointer=pointer) for (name, view), pointer in pairs}
 
     def check(self, pointers: Sequence[int]) -> None:
-        """LaunchError unless addresses satisfy the whole contract; passes if each tensor meets its own alignment, which the fast path does not distinguish."""
+        """LaunchError unless addresses satisfy the whole contract: each tensor its own alignment, which `launch` does not
+        distinguish."""
         manifest, device, launch = self.kernel.manifest, self.kernel.device, self._launch
         scalars = {spec.name: launch.scalars[spec.name] for spec in manifest.scalars}
         bools = {spec.name: bool(scalars[spec.name]) for spec in manifest.scalars if spec.dtype == "bool"}
         dims = {slot.name: launch.env[slot.name] for slot in manifest.abi if slot.kind == "dim" and slot.name not in scalars}
-        arguments = self._views(pointers) | scalars | bools
+        views = self._views(pointers)
+        arguments = views | scalars | bools
         check_launch(manifest, arguments, dims=dims, device=device.ordinal, checked=self.kernel.checked)
         for spec in manifest.tensor_maps:
-            request_of(spec, arguments[spec.tensor], manifest.kernel)
+            request_of(spec, views[spec.tensor], manifest.kernel)
 
     def _storage(self) -> Storage:
         """Storage of one launch: eight bytes per argument, the array of their addresses, then tensor maps."""
