@@ -47,6 +47,7 @@ def torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     device = Device(driver)
     fake: Any = FakeTorch(device)
     fake.driver, fake.optim = driver, SimpleNamespace(Optimizer=Optimizer)
+    fake.cuda.is_initialized = lambda: True
     fake.no_grad = fake.enable_grad = contextlib.nullcontext
     fake.zeros_like = lambda p, dtype: fake.empty(*p.shape, dtype=dtype)
     for name, method in {
@@ -169,6 +170,16 @@ def test_a_traced_step_is_a_call_of_the_op(torch: Any, state: dict[str, Any], mo
         setattr(torch, name, value)
     optimizer.step()
     assert len(calls) == 1
+
+
+def test_a_step_before_cuda_is_used_asks_for_no_device(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without a GPU, where tensors are PyTorch's of the CPU and an implementation of the op is a test's."""
+    optimizer, _ = _optimizer(torch)
+    torch.cuda.is_initialized, optimizer._pytorch["device"] = lambda: False, None
+    calls = _op_calls(torch, optimizer, monkeypatch)
+    for _ in range(3):
+        optimizer.step()
+    assert len(calls) == 3
 
 
 def test_unusual_gradients_and_numbers_are_checked_by_the_op(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,8 +74,11 @@ class AdamW(_Base):  # its base is PyTorch's, which has no types here
         return loss
 
     def _plain_device(self) -> int | None:
-        """The current device, whose launches may be repeated; None while anything traces or transforms the step."""
+        """The current device, whose launches may be repeated; None while anything traces or transforms the step, and before
+        CUDA is used."""
         ask = self._pytorch
+        if not _torch.cuda.is_initialized():
+            return None
         is_plain = not (ask["compiling"]() or ask["dispatched"]() or ask["tracing"]()) and ask["transformed"]() is None
         return ask["device"]() if is_plain else None
 

@@ -20,6 +20,7 @@ import tilec
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.core import Function
+from tilec.ops import graph_op
 from tilec.ops.declaration import Declaration
 from tilec.target.dtypes import DTYPES, numpy_dtype
 
@@ -36,7 +37,10 @@ def install() -> None:
     def with_cpu(op: Any, qualified: str, call: Callable[..., Any]) -> None:
         register(op, qualified, call)
         op._interpreted = implementation(op.declaration)
-        op._library.impl(str(op._overload).split(".")[1], op._interpreted, "CPU")
+        name = str(op._overload).split(".")[1]
+        op._library.impl(name, op._interpreted, "CPU")
+        if not op.declaration.mutated and graph_op.has_guards(torch):
+            op._library.impl(name + graph_op.IN_GRAPHS, op._interpreted, "CPU")
 
     torch_op.check_devices = _anywhere
     torch_op.TorchOp._register = with_cpu
