@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -219,3 +220,29 @@ def test_a_dim_is_solved_from_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     sums = tilec.op(source, prebuilt=prebuilt.write(tmp_path / "build", manifest))
     assert (sums(device.empty((9,), "i32")).shape, driver.launches[0].grid) == ((8,), (8, 1, 1))
+
+
+def test_a_device_is_asked_for_its_properties_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call asks for the current one alone, which may be another."""
+    kernels = importlib.import_module("tilec.ops.kernels")
+
+    class Driver(FakeDriver):
+        current, asked = 0, 0
+
+        def open_device(self) -> int:
+            return self.current
+
+        def device_attribute(self, ordinal: int, attribute: str) -> int:
+            self.asked += 1
+            return super().device_attribute(ordinal, attribute)
+
+    driver = Driver()
+    monkeypatch.setattr(kernels, "_devices", {})
+    monkeypatch.setattr(kernels, "Device", lambda: Device(driver))
+    first, asked = kernels.current_device(), driver.asked
+    assert kernels.current_device() is first and driver.asked == asked
+    driver.current = 1
+    other = kernels.current_device()
+    assert other is not first and other.ordinal == 1 and driver.asked == 2 * asked
+    driver.current = 0
+    assert kernels.current_device() is first and driver.asked == 2 * asked
