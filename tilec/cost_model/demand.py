@@ -95,8 +95,7 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
             left = op.operands[0].shared
             return _group_product(left.shape[0], op.right_shape[0], left.shape[1], left.dtype, reads_left=True)
         case RegisterGroupMma():
-            depth, columns = op.operands[1].shared.shape
-            dtype = op.operands[1].shared.dtype
+            (columns, depth), dtype = op.right_shape, op.operands[1].shared.dtype
             return _group_product(op.operands[0].tile.shape[0], columns, depth, dtype, reads_left=False)
         case TmemMma() | TmemTileMma() | TmemOperandMma():  # of a pair, what each of its blocks does
             return _thread_product(op)

@@ -85,9 +85,9 @@ def lower_register_group_mma(context: Context, op: RegisterGroupMma) -> None:
     _, atom = atom_of(op.family)
     a, right = op.operands[0], op.operands[1].shared
     ((buffer, stage),) = op.reads
-    b = atom.descriptor(context, stage_pointer(context, buffer, stage), right.atom_bytes)
-    operands = Left(a_registers=tuple(context.registers(a))), Right(b, right.atom_bytes, mn_major=True)
-    _start(context, op, operands, _tiles(context, op), right.shape[0])
+    b = atom.descriptor(context, stage_pointer(context, buffer, stage), right.atom_bytes if op.mn_major else 0)
+    operands = Left(a_registers=tuple(context.registers(a))), Right(b, right.atom_bytes, op.mn_major)
+    _start(context, op, operands, _tiles(context, op), op.right_shape[1])
 
 
 @lowers(PackPairs)

@@ -258,18 +258,26 @@ class PackPairs(Op, opcode="pack_pairs", effect=Effect.SHARED):
 @dataclass(eq=False, kw_only=True)
 class RegisterGroupMma(GroupProduct, opcode="register_group_mma", effect=Effect.SHARED):
     """Start `acc + a @ b`, b whole and in shared memory, a packed (`pack_pairs`) and register-resident, in the layout of a
-    product's result. Operands: a, buffer of b, stage (i32), acc."""
+    product's result; without `mn_major`, `acc + a @ b.T`. Operands: a, buffer of b, stage (i32), acc."""
 
     num_operands = 4
     leading = (TileType, SharedType)
+    mn_major: bool = True
+
+    @property
+    def right_shape(self) -> tuple[int, int]:
+        """Columns of the product, and its depth."""
+        first, second = self.operands[1].shared.shape
+        return (second, first) if self.mn_major else (first, second)
 
     def verify(self) -> None:
         super().verify()
         left, right, tile = self.operands[0].tile, self.operands[1].shared, self.result.tile
         self.require(left.dtype == i32 and right.dtype.bits == 16, "packed elements, and a matrix of 16 bits")
-        self.require(left.rank == 2 and 2 * left.shape[1] == right.shape[0], "matrices of one depth")
-        self.require(right.shape[0] % 16 == 0, "the depth is a multiple of 16")
-        self.require(tile.shape == (left.shape[0], right.shape[1]), "the result is the product's")
+        columns, depth = self.right_shape
+        self.require(left.rank == 2 and 2 * left.shape[1] == depth, "matrices of one depth")
+        self.require(depth % 16 == 0, "the depth is a multiple of 16")
+        self.require(tile.shape == (left.shape[0], columns), "the result is the product's")
         self.require(self.operands[3].type == self.result.type, "the accumulator has the result's type")
         self.require(self.operands[2].type == TileType(i32), "the stage is an i32 scalar")
 

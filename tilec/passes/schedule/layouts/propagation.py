@@ -15,8 +15,23 @@ from tilec.ir.layouts.blocked_layouts import hidden, reshaped, with_axes, withou
 from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.exchange import is_free
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape, Take
-from tilec.ir.ops.staging_ops import GroupProduct
+from tilec.ir.layouts.operand_layouts import unpacked
+from tilec.ir.ops import (
+    AtomicScatter,
+    Broadcast,
+    Butterfly,
+    Constant,
+    For,
+    Gather,
+    If,
+    Iota,
+    Mma,
+    Permute,
+    Reduce,
+    Reshape,
+    Take,
+)
+from tilec.ir.ops.staging_ops import GroupProduct, PackPairs
 from tilec.ir.types import TileType
 from tilec.target.families import MemorySpace
 
@@ -25,9 +40,11 @@ def propagate(function: Function) -> None:
     """Propagate the layouts that are already set, in place. Kernels without `mma` stay unchanged."""
     if any(isinstance(op, Mma | GroupProduct) for op in function.body.walk()):
         state = _State(function)
-        while state.changed:
-            state.changed = False
-            state.block(function.body)
+        state.spread_all()
+        for op in [one for one in function.body.walk() if isinstance(one, PackPairs)]:
+            if op.operands[0].layout is None and op.result.layout is not None:
+                state.feed(op.operands[0], unpacked(op.result.layout))
+        state.spread_all()
 
 
 def computed_anywhere(function: Function) -> frozenset[Value]:
@@ -52,7 +69,7 @@ def rematerialize(function: Function, always: bool) -> None:
         if op.results and not op.regions and isinstance(op.results[0].type, TileType):
             state.backward(op)
         if isinstance(op, AtomicScatter):
-            state.positions(op)
+            state.positions(op, op.results[0].layout if op.results else op.tile.layout)
         elif isinstance(op, Broadcast):
             state.spread(op)
     _remove_unused(function.body, {value for op in function.body.walk() for value in op.operands})
@@ -84,6 +101,27 @@ class _State:
             block = pending.pop()
             self.parent |= dict.fromkeys(block.ops, block)
             pending += [region for op in block.ops for region in op.regions]
+
+    def spread_all(self) -> None:
+        """Spread layouts until nothing changes."""
+        while self.changed:
+            self.changed = False
+            self.block(self.function.body)
+
+    def feed(self, value: Value, layout: Layout) -> None:
+        """Set the layout of a tile that follows from no accumulator, and those of the tiles that it is computed from, so that
+        each thread loads what its own elements follow from. Others of several layouts are converted."""
+        op = value.owner
+        if value.layout is not None or not isinstance(op, Op) or op not in self.parent or op.regions:
+            return
+        self.set(value, layout)
+        if op.elementwise or isinstance(op, Broadcast | Reshape | Permute):
+            for source in op.operands:
+                needed = _source_layout(op, source, layout)
+                if needed is not None:
+                    self.feed(source, needed)
+        elif isinstance(op, Gather):
+            self.positions(op, layout)
 
     def block(self, block: Block) -> None:
         for op in list(block.ops):
@@ -148,9 +186,8 @@ class _State:
             if value.tile.rank and value.layout != op.result.layout:
                 op.operands[index] = self.in_layout(value, op.result.layout)
 
-    def positions(self, op: AtomicScatter) -> None:
-        """The indices of atomics, whose tile has a layout."""
-        layout = op.results[0].layout if op.results else op.tile.layout
+    def positions(self, op: AtomicScatter | Gather, layout: Layout | None) -> None:
+        """The indices of an access whose tile has `layout`."""
         for place, value in enumerate(op.operands):
             if value in op.indices and layout is not None:
                 op.operands[place] = self.in_layout(value, layout)
@@ -221,6 +258,21 @@ def _needed_layouts(op: Op, layout: Layout) -> list[Layout]:
         assert axes is not None
         return [with_axes(layout, {new: old for old, new in axes.items()}, op.operands[0].tile.rank)]
     return []
+
+
+def _source_layout(op: Op, source: Value, layout: Layout) -> Layout | None:
+    """The layout of an operand with which every element stays in its thread if the result has `layout`; None if there is
+    none."""
+    shape, other = op.result.tile.shape, source.tile.shape
+    if not source.tile.rank:
+        return None
+    if isinstance(op, Broadcast):
+        return hidden(layout, {axis for axis, extent in enumerate(other) if extent < shape[axis]})
+    if isinstance(op, Reshape):
+        return reshaped(layout, shape, other)
+    if isinstance(op, Permute):
+        return with_axes(layout, dict(enumerate(op.axes)), source.tile.rank)
+    return layout
 
 
 def _moved_axes(op: Reshape | Permute) -> dict[int, int] | None:

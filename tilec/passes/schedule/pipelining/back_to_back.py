@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.layouts.operand_layouts import packed_operand
-from tilec.ir.ops import Cast, For, Load
-from tilec.ir.ops.staging_ops import GroupMma, GroupProduct, PackPairs, RegisterGroupMma, WaitMma
+from tilec.ir.ops import For, Load
+from tilec.ir.ops.staging_ops import GroupMma, GroupProduct, RegisterGroupMma, WaitMma
 from tilec.ir.ops.sync_ops import Release, Wait
-from tilec.ir.types import TileType, f32, i32
 from tilec.passes.schedule.pipelining import tensor_staging
+from tilec.passes.schedule.pipelining.packed_operands import packed
 from tilec.passes.schedule.pipelining.staged_loads import Operand
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
 from tilec.passes.schedule.pipelining.warpgroups import accumulator
@@ -188,21 +187,6 @@ def _is_back_to_back(pair: BackToBack) -> bool:
     if total is not body.arguments[1 + pair.carried] and total.owner not in dependent_ops:
         return False  # each iteration starts a sum of its own
     return second.operands[0] in inside and first not in dependent_ops and second.operands[0].owner not in dependent_ops
-
-
-def packed(out: Emitter, family: Family, product: Product, left: Value, accumulator: Layout) -> Value:
-    """A computed left operand, packed into registers as an instruction reads it; `accumulator`: the MMA's."""
-    f32_type, owner = TileType(f32, left.tile.shape), left.owner
-    if isinstance(owner, Cast) and owner.operands[0].type == f32_type:
-        left = owner.operands[0]
-    elif left.type != f32_type:
-        left = out.add(Cast(operands=[left]), f32_type)
-    rows, depth = left.tile.shape
-    dtype = product.mma.operands[1].tile.dtype.name
-    pairs = PackPairs(operands=[left], family=family.name, dtype=dtype, loc=product.mma.loc)
-    result = out.add(pairs, TileType(i32, (rows, depth // 2)))
-    result.layout = packed_operand(accumulator, depth)
-    return result
 
 
 def becomes(replacement: Value, result: Value) -> None:

@@ -19,22 +19,28 @@ started after it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from tilec.atoms import tma
+from tilec.atoms.products import ATOMS
 from tilec.ir.core import Block, Value
+from tilec.ir.layouts.blocked_layouts import with_axes
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Mma
+from tilec.ir.ops import Constant, Mma, Permute
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.staging_ops import GroupMma, RegisterGroupMma, SharedAlloc, WaitMma
 from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Release, Ring, SharedFree, Wait
 from tilec.ir.types import RingType, TileType, i32
 from tilec.passes.schedule.pipelining import tensor_staging
-from tilec.passes.schedule.pipelining.back_to_back import RingPosition, becomes, packed
+from tilec.passes.schedule.pipelining.back_to_back import RingPosition, becomes
 from tilec.passes.schedule.pipelining.back_to_back_staging import fill_stage, producer_loop
 from tilec.passes.schedule.pipelining.fused_products import FusedProducts
+from tilec.passes.schedule.pipelining.packed_operands import packed
 from tilec.passes.schedule.pipelining.staged_loads import Operand, without_dead
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
-from tilec.passes.schedule.pipelining.warpgroups import accumulator, is_mn_major
+
+TRANSPOSED: Final = (1, 0)
+"""Axes of a matrix in the order of its transpose."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -116,25 +122,42 @@ class _Consumers:
 
     def start(self, product: Product, position: RingPosition) -> None:
         """Wait for the stages that the MMA reads, and issue it."""
-        left, right, mma = self.fused.lefts[self.fused.products.index(product)], product.right, product.mma
-        assert right is not None
+        left, right = self.fused.lefts[self.fused.products.index(product)], self.fused.shared_right(product)
+        mma, major = product.mma, self.fused.is_mn_major(product)
+        shape = self.fused.shape(product)
+        layout = ATOMS[self.fused.family.name].accumulator(*shape, self.warps)
+        computed, total = mma.operands[0], mma.operands[2]
+        if self.fused.is_flipped(product):
+            computed = self.pack(product, self.transposed(mma.operands[1]), layout)  # what is copied need not be there yet
+            total = self.transposed(total)
         for operand in self.fused.reads(product):
             if operand in self.fused.streamed and operand not in self.ready:
                 self.out.add(Wait(operands=[self.staged[operand].ring, *position]))
                 self.ready.add(operand)
-        layout = self.accumulator(mma.result)
         read = [self.staged[right].buffer, position[0]]
         if left is None:
-            computed = packed(self.out, self.fused.family, product, mma.operands[0], layout)
-            op = RegisterGroupMma(operands=[computed, *read, mma.operands[2]], family=self.fused.family.name, loc=mma.loc)
+            computed = computed if self.fused.is_flipped(product) else self.pack(product, computed, layout)
+            operands = [computed, *read, total]
+            op = RegisterGroupMma(operands=operands, family=self.fused.family.name, mn_major=major, loc=mma.loc)
         else:
             stage = position[0] if left in self.fused.streamed else self.zero
-            operands = [self.staged[left].buffer, stage, *read, mma.operands[2]]
-            major = is_mn_major(product)
+            operands = [self.staged[left].buffer, stage, *read, total]
             op = GroupMma(operands=operands, family=self.fused.family.name, mn_major=major, loc=mma.loc)
-        result = self.out.add(op, mma.result.tile)
+        result = self.out.add(op, TileType(mma.result.tile.dtype, shape))
         result.layout = layout
         self.started.append((product, result))
+
+    def pack(self, product: Product, left: Value, accumulator: Layout) -> Value:
+        """A computed left operand, packed."""
+        return packed(self.out, self.fused.family, product, left, accumulator, self.fused.facts)
+
+    def transposed(self, value: Value) -> Value:
+        """The transpose of a matrix. Threads keep their elements; a constant is made anew."""
+        rows, columns = value.tile.shape
+        type_ = TileType(value.tile.dtype, (columns, rows))
+        if isinstance(value.owner, Constant):
+            return self.out.add(Constant(value=value.owner.value), type_)
+        return self.out.add(Permute(operands=[value], axes=TRANSPOSED), type_)
 
     def wait_for(self, values: set[Value], position: RingPosition) -> None:
         """Wait for the MMAs with these results and for those before them; release the stages that no other MMA reads."""
@@ -143,8 +166,13 @@ class _Consumers:
             product, started = self.started[index]
             pending = len(self.started) - 1 - index
             wait = WaitMma(operands=[started], family=self.fused.family.name, pending=pending)
-            becomes(self.out.add(wait, started.tile), product.mma.result)
-            product.mma.result.layout = started.layout
+            finished = self.out.add(wait, started.tile)
+            finished.layout = started.layout
+            if self.fused.is_flipped(product):
+                assert started.layout is not None
+                finished = self.transposed(finished)
+                finished.layout = with_axes(started.layout, dict(enumerate(TRANSPOSED)), len(TRANSPOSED))
+            becomes(finished, product.mma.result)
             self.waited = index + 1
             for operand in self.fused.reads(product):
                 if operand in self.fused.streamed and not any(operand in self.fused.reads(p) for p in self.unfinished()):
@@ -154,6 +182,3 @@ class _Consumers:
         """The MMAs of the iteration that are not known to be complete."""
         complete = [product for product, _ in self.started[: self.waited]]
         return [product for product in self.fused.products if product not in complete]
-
-    def accumulator(self, value: Value) -> Layout:
-        return accumulator(self.fused.family, value, self.warps)
