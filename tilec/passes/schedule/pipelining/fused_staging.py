@@ -19,14 +19,12 @@ started after it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from tilec.atoms import tma
 from tilec.atoms.products import ATOMS
 from tilec.ir.core import Block, Value
-from tilec.ir.layouts.blocked_layouts import with_axes
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Constant, Mma, Permute
+from tilec.ir.ops import Mma
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.staging_ops import GroupMma, RegisterGroupMma, SharedAlloc, WaitMma
 from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Release, Ring, SharedFree, Wait
@@ -34,13 +32,11 @@ from tilec.ir.types import RingType, TileType, i32
 from tilec.passes.schedule.pipelining import tensor_staging
 from tilec.passes.schedule.pipelining.back_to_back import RingPosition, becomes
 from tilec.passes.schedule.pipelining.back_to_back_staging import fill_stage, producer_loop
+from tilec.passes.schedule.pipelining.flipped_products import from_instruction, to_instruction
 from tilec.passes.schedule.pipelining.fused_products import FusedProducts
 from tilec.passes.schedule.pipelining.packed_operands import packed
 from tilec.passes.schedule.pipelining.staged_loads import Operand, without_dead
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
-
-TRANSPOSED: Final = (1, 0)
-"""Axes of a matrix in the order of its transpose."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -127,9 +123,9 @@ class _Consumers:
         shape = self.fused.shape(product)
         layout = ATOMS[self.fused.family.name].accumulator(*shape, self.warps)
         computed, total = mma.operands[0], mma.operands[2]
-        if self.fused.is_flipped(product):
-            computed = self.pack(product, self.transposed(mma.operands[1]), layout)  # what is copied need not be there yet
-            total = self.transposed(total)
+        if self.fused.is_flipped(product):  # packed before the wait for what is copied
+            computed = self.pack(product, to_instruction(self.out, mma.operands[1], layout), layout)
+            total = to_instruction(self.out, total, layout)
         for operand in self.fused.reads(product):
             if operand in self.fused.streamed and operand not in self.ready:
                 self.out.add(Wait(operands=[self.staged[operand].ring, *position]))
@@ -151,14 +147,6 @@ class _Consumers:
         """A computed left operand, packed."""
         return packed(self.out, self.fused.family, product, left, accumulator, self.fused.facts)
 
-    def transposed(self, value: Value) -> Value:
-        """The transpose of a matrix. Threads keep their elements; a constant is made anew."""
-        rows, columns = value.tile.shape
-        type_ = TileType(value.tile.dtype, (columns, rows))
-        if isinstance(value.owner, Constant):
-            return self.out.add(Constant(value=value.owner.value), type_)
-        return self.out.add(Permute(operands=[value], axes=TRANSPOSED), type_)
-
     def wait_for(self, values: set[Value], position: RingPosition) -> None:
         """Wait for the MMAs with these results and for those before them; release the stages that no other MMA reads."""
         last = max((index for index, (product, _) in enumerate(self.started) if product.mma.result in values), default=-1)
@@ -169,9 +157,7 @@ class _Consumers:
             finished = self.out.add(wait, started.tile)
             finished.layout = started.layout
             if self.fused.is_flipped(product):
-                assert started.layout is not None
-                finished = self.transposed(finished)
-                finished.layout = with_axes(started.layout, dict(enumerate(TRANSPOSED)), len(TRANSPOSED))
+                finished = from_instruction(self.out, finished)
             becomes(finished, product.mma.result)
             self.waited = index + 1
             for operand in self.fused.reads(product):
