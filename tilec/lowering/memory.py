@@ -30,7 +30,7 @@ from tilec.ir.ops import (
     Select,
     Store,
 )
-from tilec.ir.ops.staging_ops import Relayout
+from tilec.ir.ops.staging_ops import LoadAhead, Relayout
 from tilec.ir.types import DType, i32
 from tilec.lowering import positions
 from tilec.lowering.atomics import combine, combine_vector, old_value
@@ -41,7 +41,7 @@ from tilec.lowering.words import Words, load_element, load_predicated, store_vec
 from tilec.mlir.types import SsaValue, i1, i8, i64
 
 
-@lowers(Load)
+@lowers(Load, LoadAhead)
 def lower_load(context: Context, op: Load) -> None:
     """Vectors of `op.vector` bytes, through the read-only path if nothing can write the tensor while the kernel runs."""
     layout = op.result.layout or Layout(op.result.tile.rank, (), (), ())
@@ -73,6 +73,8 @@ def lower_load(context: Context, op: Load) -> None:
         return context.choose_all(box.element_in_bounds(register), load_words, lambda: padding)
 
     def load_elements_in_bounds() -> list[SsaValue]:
+        if isinstance(op, LoadAhead):
+            box.separate()
         if not no_partial_access:
             return words.pack([element(register) for register in range(layout.num_registers)])
         padding = words.pack([pad] * width)
@@ -322,6 +324,11 @@ class _Box:
                     self._wrap_offset(axis, step)
                     if (axis, step) not in self.wrapped:
                         self.wrapped[axis, step] = self._position(axis, step)
+
+    def separate(self) -> None:
+        """Compute further addresses from a copy of the base that the compiler cannot see through: it would otherwise compute
+        those that two branches share before both, and all of them at once."""
+        (self.base,) = self.context.inline_ptx("mov.b64 $0, $1;", "=l,l", [self.base], [self.base.type])
 
     def pointer(self, register: int) -> SsaValue:
         """Address of a register's element."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.ir.core import Effect, Op, Value
-from tilec.ir.ops import REDUCE_KINDS
+from tilec.ir.ops import REDUCE_KINDS, Load
 from tilec.ir.ops.values import sum_dtype
 from tilec.ir.types import DType, RingType, ScratchType, SharedType, TensorType, TileType, f32, i32
 from tilec.target.families import family_named
@@ -174,6 +174,12 @@ class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
 
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
         return ((self.buffer, Effect.READ),)
+
+
+@dataclass(eq=False, kw_only=True)
+class LoadAhead(Load, opcode="load_ahead", effect=Effect.READ):
+    """A load of a later iteration, made while products run: they leave a thread few registers, so that each address is computed
+    where it is used, and not for both ways that a padded load has."""
 
 
 @dataclass(eq=False, kw_only=True)

@@ -25,7 +25,7 @@ from tilec.passes.schedule.layouts import (
     tensor_stores,
     vector_positions,
 )
-from tilec.passes.schedule.pipelining import bounds_fill, staging
+from tilec.passes.schedule.pipelining import bounds_fill, loads_ahead, staging
 from tilec.passes.schedule.simplify import exponentials, in_range, invariant_loads, loop_sums, networks, versioning
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import pairs, persistent, pingpong, roles
@@ -156,6 +156,12 @@ PASSES: Final = (
         "vector_positions",
         lambda function, settings: vector_positions.mark(function, settings.target),
         "What an index is divisible by is known before conversions add operations.",
+    ),
+    Pass(
+        "loads_ahead",
+        lambda function, settings: loads_ahead.load(function, settings.schedule.tile_registers),
+        "Layouts and vectors say how many registers loads take, and conversions of what they load come later.",
+        when=lambda schedule, _: len(schedule.roles) > 1 and not schedule.persistent,
     ),
     Pass(
         "tensor_stores",

@@ -27,10 +27,12 @@ SLICE_DEPTH: Final = 16
 
 def registers(function: Function) -> int:
     """The most registers that the tiles of a thread take at one point."""
-    return _Lifetimes(function).most(function.body, frozenset())
+    return Lifetimes(function).most(function.body, frozenset())
 
 
-class _Lifetimes:
+class Lifetimes:
+    """What counts a thread's registers for the tiles of a function."""
+
     def __init__(self, function: Function) -> None:
         self.free = computed_anywhere(function)
         self.sliced = _sliced(function)
