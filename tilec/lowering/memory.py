@@ -54,6 +54,8 @@ def lower_load(context: Context, op: Load) -> None:
     words = Words(context, dtype, width, once=context.is_read_once(op.source, op.offsets))
 
     def load_box() -> list[SsaValue]:
+        if isinstance(op, LoadAhead):
+            box.separate()
         return [word for r in range(0, layout.num_registers, width) for word in words.load(box.pointer(r), path)]
 
     if op.pad is None:
@@ -314,7 +316,8 @@ class _Box:
             context.add(offset, context.zext(coordinate, i64))
             for offset, coordinate in zip(self.offsets, self.coordinates.thread_origin, strict=True)
         ]
-        self.base = _element_pointer(context, tensor, self.first)
+        self.shared_base = self.base = _element_pointer(context, tensor, self.first)
+        self.strides: dict[int, SsaValue] = {}  # those of `separate`
         self.wrapped: dict[
             tuple[int, int], SsaValue
         ] = {}  # positions on an axis by their step from the first register; only for layouts that wrap
@@ -326,9 +329,18 @@ class _Box:
                         self.wrapped[axis, step] = self._position(axis, step)
 
     def separate(self) -> None:
-        """Compute further addresses from a copy of the base that the compiler cannot see through: it would otherwise compute
-        those that two branches share before both, and all of them at once."""
-        (self.base,) = self.context.inline_ptx("mov.b64 $0, $1;", "=l,l", [self.base], [self.base.type])
+        """Compute further addresses from copies of base and strides that the compiler cannot see through: it would otherwise
+        compute those that two branches share before both, or before a loop, and all of them at once."""
+        self.base = self._copy(self.shared_base)
+        for axis in range(self.tensor.tensor.rank):
+            if self.context.stride_constant(self.tensor, axis) is None:
+                self.strides[axis] = self._copy(self.context.stride(self.tensor, axis))
+
+    def _copy(self, value: SsaValue) -> SsaValue:
+        return self.context.inline_ptx("mov.b64 $0, $1;", "=l,l", [value], [value.type])[0]
+
+    def _stride(self, axis: int) -> SsaValue:
+        return self.strides[axis] if axis in self.strides else self.context.stride(self.tensor, axis)
 
     def pointer(self, register: int) -> SsaValue:
         """Address of a register's element."""
@@ -339,11 +351,11 @@ class _Box:
             if stride is not None:
                 constant_offset += step * stride * size
             elif step:
-                byte_offset = context.mul(context.stride(self.tensor, axis), context.constant(step * size, i64))
+                byte_offset = context.mul(self._stride(axis), context.constant(step * size, i64))
                 pointer = context.offset(pointer, byte_offset)
             wrap_offset = self._wrap_offset(axis, step)
             if wrap_offset:
-                byte_offset = wrap_offset if stride is not None else context.mul(context.stride(self.tensor, axis), wrap_offset)
+                byte_offset = wrap_offset if stride is not None else context.mul(self._stride(axis), wrap_offset)
                 pointer = context.offset(pointer, byte_offset)
         return context.offset(pointer, constant_offset)
 

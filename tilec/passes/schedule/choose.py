@@ -21,10 +21,10 @@ from typing import Final
 from tilec.atoms import mma_sync
 from tilec.atoms.products import ATOMS
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
-from tilec.ir.core import Function
+from tilec.ir.core import Function, Value
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
-from tilec.ir.ops import Broadcast, Constant, Load, Mma, Yield
+from tilec.ir.ops import Broadcast, Constant, Load, Mma, Permute, Reshape, Yield
 from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule import register_need
@@ -180,11 +180,20 @@ def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, w
     most = MAX_ACCUMULATORS if family.runs_ahead else MAX_WITH_FRAGMENTS
     elements = max(op.result.tile.size for op in mmas) / (32 * schedule.tile_warps)
     beside = any(op.result not in carried for op in mmas)  # sums of their own, such as scaled ones, take as many registers
-    few_accumulators = len(mmas) < 2 and (2 * elements < most if beside else elements <= most)
+    # A computed right operand is in registers, with what it is computed from (`fused_products`).
+    computes = family.runs_ahead and any(not isinstance(_moved(op.operands[1]).owner, Load) for op in mmas)
+    few_accumulators = len(mmas) < 2 and not computes and (2 * elements < most if beside else elements <= most)
     if wanted.copy != TMA or few_accumulators or not target.reallocates_registers or schedule.blocks is not None:
         return schedule
     consumers = schedule.tile_warps // family.specialization.consumer_warps
     return replace(schedule, roles=block_roles(family, consumers, reallocates=True))
+
+
+def _moved(value: Value) -> Value:
+    """The tile of which a tile has the elements at other places."""
+    while isinstance(value.owner, Permute | Reshape):
+        value = value.owner.operands[0]
+    return value
 
 
 def _override_problem(schedule: Schedule, wanted: Overrides) -> Problem | None:

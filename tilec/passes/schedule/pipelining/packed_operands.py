@@ -80,29 +80,33 @@ def _before_rounding(out: Emitter, value: Value, facts: Facts) -> Value | None:
 
 
 def _small(out: Emitter, source: Value, facts: Facts) -> Value:
-    """Integers of at most 22 bits as f32."""
-    shape, owner = source.tile.shape, source.owner
-    type_ = TileType(i32, shape)
+    """Integers of at most 22 bits as f32. Of a difference both numbers become f32, which are subtracted exactly: one is often
+    that of many elements, and their subtraction that of `MIDDLE` too."""
+    owner, type_ = source.owner, TileType(f32, source.tile.shape)
+    if (
+        isinstance(owner, Binary)
+        and owner.kind == "sub"
+        and all(_largest(part, facts) <= MOST_SMALL for part in owner.operands)
+    ):
+        left, right = (_above_middle(out, part, facts) for part in owner.operands)
+        return out.binary("sub", left, right)
+    return out.binary("sub", _above_middle(out, source, facts), out.add(Constant(value=float(MIDDLE)), type_))
+
+
+def _above_middle(out: Emitter, value: Value, facts: Facts) -> Value:
+    """`MIDDLE` and an integer of at most 22 bits, as f32."""
+    type_ = TileType(i32, value.tile.shape)
+    wide = value if value.type == type_ else out.add(Cast(operands=[value]), type_)
     middle = out.add(Constant(value=MIDDLE_BITS), type_)
-    parts = owner.operands if isinstance(owner, Binary) and owner.kind == "sub" and source.type == type_ else []
-    if parts and all(_largest(part, facts) <= MOST_SMALL for part in parts):
-        # One number is often subtracted from many elements: what is added to it is then added once.
-        shifted = _fitting(out.binary("sub", parts[1], middle))
-        bits = _fitting(out.binary("sub", parts[0], shifted))
+    if value in facts and facts[value].low >= 0:  # bits that `MIDDLE_BITS` lacks
+        bits = out.binary("or", wide, middle)
     else:
-        wide = source if source.type == type_ else out.add(Cast(operands=[source]), type_)
-        bits = _fitting(out.binary("add", wide, middle))
-    numbers = out.add(Bitcast(operands=[bits]), TileType(f32, shape))
-    return out.binary("sub", numbers, out.add(Constant(value=float(MIDDLE)), TileType(f32, shape)))
+        bits = out.binary("add", wide, middle)
+        bits.fits = True  # far below the largest i32
+    return out.add(Bitcast(operands=[bits]), TileType(f32, value.tile.shape))
 
 
 def _largest(value: Value, facts: Facts) -> int:
     """The largest magnitude that an element may have."""
     known = facts.get(value, of_dtype(value.tile.dtype))
     return max(-known.low, known.high)
-
-
-def _fitting(value: Value) -> Value:
-    """Mark a sum of a small number and `MIDDLE_BITS`, which does not wrap."""
-    value.fits = True
-    return value
