@@ -80,6 +80,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %28 = group_mma %26, %3, %26, %0, %27 {family = "wgmma"} : f32[64, 64]
   %29 = wait_mma %28 {family = "wgmma", pending = 0} : f32[64, 64]
   %38 = pack_pairs %27 {family = "wgmma", dtype = "bf16"} : i32[64, 32]
+  %199 = load_ahead %x, %0, %1 {pad = 0x0.0p+0, unsafe = none, vector = 0, whole = false} : f32[16, 16]
   %39 = register_group_mma %38, %26, %3, %27 {family = "wgmma"} : f32[64, 64]
   %30 = binary_in_range %11, %11 {kind = "shr"} : i32[16]
   %31 = dim {symbol = "S"} : i64

@@ -242,3 +242,13 @@ def vector_length(layout: Layout, limit: int) -> int:
     while length * 2 <= limit and layout.registers[0].extent % (length * 2) == 0:
         length *= 2
     return length
+
+
+def vectors_first(layout: Layout) -> Layout:
+    """The same elements in each thread, with its runs along the last axis as the lowest register digit."""
+    last, run = layout.rank - 1, 1
+    others = list(layout.registers)
+    while digit := next((d for d in others if d.axis == last and d.stride == run and d.extent > 1), None):
+        others.remove(digit)
+        run *= digit.extent
+    return Layout(layout.rank, (Digit(run, last, 1), *others), layout.lanes, layout.warps, layout.space)

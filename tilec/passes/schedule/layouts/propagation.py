@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.layouts.blocked_layouts import hidden, reshaped, with_axes, without_axis
+from tilec.ir.layouts.blocked_layouts import hidden, reshaped, vectors_first, with_axes, without_axis
 from tilec.ir.layouts.butterflies import is_binary
 from tilec.ir.layouts.exchange import is_free
 from tilec.ir.layouts.layout import Layout
@@ -25,6 +25,7 @@ from tilec.ir.ops import (
     Gather,
     If,
     Iota,
+    Load,
     Mma,
     Permute,
     Reduce,
@@ -114,7 +115,7 @@ class _State:
         op = value.owner
         if value.layout is not None or not isinstance(op, Op) or op not in self.parent or op.regions:
             return
-        self.set(value, layout)
+        self.set(value, vectors_first(layout) if isinstance(op, Load) else layout)
         if op.elementwise or isinstance(op, Broadcast | Reshape | Permute):
             for source in op.operands:
                 needed = _source_layout(op, source, layout)

@@ -20,8 +20,8 @@ from typing import Final
 from tilec.atoms import mma_sync
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir.core import Op, Value
-from tilec.ir.layouts.blocked_layouts import hidden, reshaped, with_axes
-from tilec.ir.layouts.layout import Digit, Layout
+from tilec.ir.layouts.blocked_layouts import hidden, reshaped, vectors_first, with_axes
+from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Broadcast, Load, Mma, Permute, Reshape
 from tilec.ir.types import DType, TileType
 from tilec.passes.schedule.pipelining.staged_products import Emitter, relayout
@@ -103,19 +103,9 @@ def _set_load_layout(value: Value, layout: Layout | None) -> None:
             layout = reshaped(layout, op.result.tile.shape, value.tile.shape)
     if not isinstance(value.owner, Load) or layout is None or value.layout is not None:
         return
-    widest = _vectors_first(layout)
+    widest = vectors_first(layout)
     least = _vector(value.tile.dtype)
     if widest.registers and widest.registers[0].axis == widest.rank - 1 and widest.registers[0].extent >= least:
         value.layout = widest
         for result, result_layout in repeated:
             result.layout = result_layout
-
-
-def _vectors_first(layout: Layout) -> Layout:
-    """The same elements in each thread, with its runs along the last axis as the lowest register digit."""
-    last, run = layout.rank - 1, 1
-    others = list(layout.registers)
-    while digit := next((d for d in others if d.axis == last and d.stride == run and d.extent > 1), None):
-        others.remove(digit)
-        run *= digit.extent
-    return Layout(layout.rank, (Digit(run, last, 1), *others), layout.lanes, layout.warps, layout.space)
