@@ -88,11 +88,11 @@ BODIES = {
     "loaded, and rows along N": """        s = tl.mma(left, right, tl.zeros((128, 64), tl.f32))
         sums = tl.mma(tl.astype(s, tl.bf16), right, sums)
 """,
-}
-REFUSED_BODIES = {
     "computed, and rows along K": """        s = tl.mma(left, right.T, tl.zeros((128, 64), tl.f32))
         sums = tl.mma(tl.astype(s, tl.bf16), right.T, sums)
 """,
+}
+REFUSED_BODIES = {
     "a computed right operand": """        s = tl.mma(left, right.T, tl.zeros((128, 64), tl.f32))
         sums = tl.mma(tl.astype(s, tl.bf16), tl.astype(tl.exp2(tl.astype(right, tl.f32)), tl.bf16), sums)
 """,

@@ -210,3 +210,59 @@ def test_names_differ_and_every_pass_has_its_reason() -> None:
 def test_before_and_through_cut_the_list_at_a_pass() -> None:
     assert (*before(LAYOUT), LAYOUT) == tuple(through(LAYOUT))
     assert through(PASSES[-1]) == PASSES and not before(PASSES[0])
+
+
+def test_what_an_operand_is_packed_from_is_loaded_an_iteration_ahead() -> None:
+    """Not what is added to the result, for which the threads wait in any case; nothing if too few registers are left."""
+    lanes, pad = "f32[32] <1 | 32@0*1 | 1>", f"{{pad = 0x0.0p+0, {LOAD}}}"
+    setup = """  %0 = constant {value = 0} : i32
+  %1 = constant {value = 1} : i32
+  %2 = ring {sync = "mbarriers", offset = 0, readers = 1, consumer_roles = 1} : ring<2>
+  %3 = shared_alloc %2 {offset = 1024, alignment = 1024} : shared<bf16, [64, 16], stages 2>
+  %4 = constant {value = 0x0.0p+0} : f32[2, 64]
+"""
+    product = '%4 {family = "wgmma", mn_major = false} : f32[2, 64]'
+    body = f"""{setup}  for %0, %n, %1 {{variable = "i"}} {{
+  ^(%5: i32)
+    %6 = binary %5, %1 {{kind = "add"}} : i32
+    %7 = load %x, %6 {pad} : {lanes}
+    %8 = load %x, %5 {pad} : {lanes}
+    %9 = reshape %7 : f32[2, 16]
+    %10 = pack_pairs %9 {{family = "wgmma", dtype = "bf16"}} : i32[2, 8]
+    %11 = register_group_mma %10, %3, %0, {product}
+    %12 = wait_mma %11 {{family = "wgmma", pending = 0}} : f32[2, 64]
+    %13 = reduce %12 {{kind = "sum", axis = 0}} : f32[64]
+    store %out, %13, %0 {{{STORE}, streamed = false}}
+    store %out, %8, %0 {{{STORE}, streamed = false}}
+    yield
+  }}
+"""
+    ahead = f"""{setup}  %5 = compare %0, %n {{kind = "lt"}} : bool
+  if %5 {{
+    %6 = binary %0, %1 {{kind = "add"}} : i32
+    %7 = load %x, %6 {pad} : {lanes}
+    %21 = for %0, %n, %1, %7 {{variable = "i"}} : {lanes} {{
+    ^(%8: i32, %9: {lanes})
+      %10 = load %x, %8 {pad} : {lanes}
+      %11 = reshape %9 : f32[2, 16]
+      %12 = pack_pairs %11 {{family = "wgmma", dtype = "bf16"}} : i32[2, 8]
+      %13 = register_group_mma %12, %3, %0, {product}
+      %14 = binary %8, %1 {{kind = "add"}} : i32
+      %15 = compare %14, %n {{kind = "lt"}} : bool
+      %16 = select %15, %14, %8 : i32
+      %17 = binary %16, %1 {{kind = "add"}} : i32
+      %18 = load_ahead %x, %17 {pad} : {lanes}
+      %19 = wait_mma %13 {{family = "wgmma", pending = 0}} : f32[2, 64]
+      %20 = reduce %19 {{kind = "sum", axis = 0}} : f32[64]
+      store %out, %20, %0 {{{STORE}, streamed = false}}
+      store %out, %10, %0 {{{STORE}, streamed = false}}
+      yield %18
+    }}
+    yield
+  }} {{
+    yield
+  }}
+"""
+    many, few = (tuple(Role(name, 1, count) for name in ("consumer", "producer")) for count in (40, 24))
+    assert after("loads-ahead", body, Schedule(many)) == ahead
+    assert after("loads-ahead", body, Schedule(few)) == body
