@@ -16,6 +16,7 @@ loops stay unchanged if a thread would have too few registers for what it holds.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Final
 
 from tilec.ir.clone import clone
@@ -37,8 +38,7 @@ def load(function: Function, registers: int) -> Function:
         if not isinstance(op, For):
             continue
         body = op.regions[0]
-        loads = [one for one in _movable(function, body) if isinstance(one, Load | Gather)]
-        loads = _packed(body, loads)
+        loads = _packed(body, [one for one in _movable(function, body) if isinstance(one, Load | Gather)])
         loaded = [one.result for one in loads]
         moved = _needed(body, loads)
         if loads and _held(function, body, loaded) <= registers - OTHER_REGISTERS:
@@ -59,7 +59,7 @@ def _movable(function: Function, body: Block) -> list[Op]:
     return candidates
 
 
-def _packed(body: Block, loads: list[Op]) -> list[Op]:
+def _packed(body: Block, loads: Sequence[Op]) -> list[Op]:
     """Those loads that packed operands follow from, where these follow from no product of the iteration, for which the threads
     would wait in any case."""
     from_products: set[Value] = set()
