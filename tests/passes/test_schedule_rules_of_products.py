@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.ir.ops import Cast, Mma
@@ -73,7 +72,7 @@ BY_TMA = Overrides(copy="tma", consumers=1)
 
 
 def test_the_second_right_operand_is_mn_major_in_memory(written: Written) -> None:
-    """The first product is by the transpose of a matrix in memory, the second by the matrix itself. By its transpose it is one of
+    """The first product is by the transpose of a matrix in memory, the second by the matrix itself. By its transpose they are
     fused products, which wait in each iteration."""
     assert pair_of(written(AS_USED)) is not None
     assert pair_of(written(TRANSPOSED)) is None
