@@ -253,7 +253,7 @@ def test_a_definition_in_one_block_alone_is_not_followed() -> None:
         (["shl.b32 %r1, %r0, 3;", "or.b32 %r2, 3, %r1;"], Sum(("%r1", 0), 3)),
         (["mov.u32 %r1, 5;", "shl.b32 %r2, %r1, 30;"], Sum(("%r2", 1), 0)),
         (["mov.u32 %r1, 5;", "mul.hi.u32 %r2, %r1, 7;"], Sum(("%r2", 1), 0)),
-        (["mov.u32 %r1, 5;", "mad.lo.u32 %r2, %r1, 7, %r0;"], Sum(("%r0", -2), 35)),
+        (["mov.u32 %r1, 5;", "mad.lo.u32 %r2, %r1, 7, %r0;"], Sum(("%r0", -1), 35)),
         (["mov.u32 %r1, 5;", "mad.lo.u32 %r2, %r0, %r0, %r1;"], Sum(Product(1), 5)),
         (["mov.u32 %r1, 5;", "mad.hi.u32 %r2, %r1, 7, 1;"], Sum(("%r2", 1), 0)),
     ],
@@ -271,8 +271,35 @@ def test_the_only_definition_of_a_register_is_not_its_value_before_it() -> None:
         "add.u32 %r2, %r1, 8;", "mov.u32 %r3, %r2;", "add.u32 %r0, %r0, 1;", "setp.lt.u32 %p1, %r0, 2;", "@%p1 bra L1;",
     ])  # fmt: skip
     flow = Flow(function)
-    assert flow.symbolic(function.instructions[4].operands[1], 4) == Sum(("%r2", -5), 0)
+    assert flow.symbolic(function.instructions[4].operands[1], 4) == Sum(("%r2", -2), 0)
     assert flow.symbolic(function.instructions[6].operands[1], 6) == Sum(("%r0", -2), 16)
+
+
+@pytest.mark.parametrize(
+    ("begins", "waits", "inside", "after"),
+    [
+        ("", "", (-2, 0), (-2, 0)),
+        ("", "setp.eq.u32 %p1, %r3, 0;", (-2, 0), (-2, 0)),
+        ("", "add.u32 %r0, %r0, 1;", (-3, 0), (-3, 1)),
+        ("", "@%p1 add.u32 %r0, %r0, 1;", (-3, 0), (3, 0)),
+        ("@%p1 bra L3;", "", (-2, 0), (-6, 0)),
+        ("@%p1 bra L2;", "@%p1 bra L1;", (-4, 0), (-4, 0)),
+    ],
+)
+def test_a_block_that_repeats_itself_keeps_what_it_does_not_define(
+    begins: str, waits: str, inside: tuple[int, int], after: tuple[int, int]
+) -> None:
+    """A register has the value of the loop's first block in the block that repeats itself and in the one after it; unless the
+    former defines it, if only for its next run, or the latter is entered from elsewhere too."""
+    function = program([
+        "mov.u32 %r0, 0;", f"add.u32 %r1, %r0, 8; {begins}", f"mov.u32 %r4, %r0; {waits} @%p0 bra L2;", "mov.u32 %r2, %r0;",
+        "add.u32 %r0, %r0, 1; setp.lt.u32 %p1, %r0, 2; @%p1 bra L1;",
+    ])  # fmt: skip
+    reads = {int(one.operands[0].name.removeprefix("%r")): at for at, one in enumerate(function.instructions[:-4])
+             if one.opcode == "mov"}  # fmt: skip
+    for register, (base, constant) in ((4, inside), (2, after)):
+        at = reads[register]
+        assert Flow(function).symbolic(function.instructions[at].operands[1], at) == Sum(("%r0", base), constant)
 
 
 @pytest.mark.parametrize(

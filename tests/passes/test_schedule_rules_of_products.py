@@ -72,7 +72,7 @@ BY_TMA = Overrides(copy="tma", consumers=1)
 
 
 def test_the_second_right_operand_is_mn_major_in_memory(written: Written) -> None:
-    """The first product is by the transpose of a matrix in memory, the second by the matrix itself. By its transpose they are
+    """The first product is by the transpose of a matrix in memory, the second by the matrix itself. By its transpose, both are
     fused products, which wait in each iteration."""
     assert pair_of(written(AS_USED)) is not None
     assert pair_of(written(TRANSPOSED)) is None

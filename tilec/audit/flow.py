@@ -109,10 +109,20 @@ class Flow:
         return self.instructions[known[0]] if len(known) == 1 else None
 
     def _last(self, known: list[int], position: int) -> int:
-        """The last definition before `position` in its basic block; if there is none, -1 minus the index of the block's
-        start."""
-        start = self.graph.starts[self.graph.block_of(position)]
-        return max((definition for definition in known if start <= definition < position), default=-1 - start)
+        """The last definition before `position` in its basic block; if there is none, -1 minus the index of the block's start.
+        A block that does not define the register and is entered from one other alone, such as one that waits for a barrier by
+        repeating itself, begins with the value with which that one ends."""
+        graph, passed = self.graph, set[int]()
+        block = graph.block_of(position)
+        while True:
+            start = graph.starts[block]
+            found = max((definition for definition in known if start <= definition < position), default=-1 - start)
+            before = graph.entered_from(block)
+            end = graph.starts[block + 1] if block < graph.end else start
+            if found >= 0 or before is None or before in passed or any(start <= definition < end for definition in known):
+                return found
+            passed.add(block)
+            block, position = before, graph.starts[before + 1]
 
     def _defined_value(self, register: Any, at: int, depth: int) -> SymbolicValue:
         instruction = self.instructions[at]

@@ -36,6 +36,12 @@ class Graph:
         first, second = self.block_of(earlier), self.block_of(later)
         return earlier < later if first == second else first in self._before[second]
 
+    def entered_from(self, block: int) -> int | None:
+        """The block that always precedes the first run of `block`, which may repeat itself; None if there are several, or if
+        the function begins here."""
+        others = self.previous[block] - {block}
+        return others.copy().pop() if len(others) == 1 and block else None
+
     def until_paths_meet(self, position: int) -> set[int]:
         """The instructions on the paths from a branch up to the block that all its paths to the end pass first."""
         branch = self.block_of(position)
@@ -72,13 +78,18 @@ class Graph:
         return _passed_by_all(self.next, self.end)
 
     @cached_property
-    def _before(self) -> list[set[int]]:
-        """For each block, those that every path to it passes, itself included; all blocks if there is no path."""
+    def previous(self) -> list[set[int]]:
+        """The blocks that may be executed before each."""
         previous: list[set[int]] = [set() for _ in self.next]
         for block, following in enumerate(self.next):
             for one in following:
                 previous[one].add(block)
-        return _passed_by_all(previous, 0)
+        return previous
+
+    @cached_property
+    def _before(self) -> list[set[int]]:
+        """For each block, those that every path to it passes, itself included; all blocks if there is no path."""
+        return _passed_by_all(self.previous, 0)
 
 
 def _passed_by_all(neighbours: list[set[int]], target: int) -> list[set[int]]:
