@@ -213,11 +213,15 @@ class BlockMachine(BlockMemory):
                 vector = int(step.text.split("[$1], ")[1].split(",")[0])
                 self.copy(vector, [*inputs[:2], np.where(inputs[2], vector, 0)], active)
                 return []
-            case "inline_asm" if "@$2 ld.global" in step.text:
-                result = inputs[2].copy()
-                if (valid := active & inputs[1].astype(bool)).any():
-                    result[valid] = self.load_words(step.text, inputs[0], valid)[0][valid]
-                return [result]
+            case "inline_asm" if found := re.search(r"@\$(\d) ld.global", step.text):
+                pointer, condition, *padding = inputs
+                assert int(found[1]) == len(padding) + 1
+                results = [word.copy() for word in padding]
+                if (valid := active & condition.astype(bool)).any():
+                    loaded = self.load_words(step.text, pointer, valid)
+                    for result, word in zip(results, loaded[0] if len(results) > 1 else loaded, strict=True):
+                        result[valid] = word[valid]
+                return [results] if len(results) > 1 else results  # pyright: ignore[reportReturnType]
             case "inline_asm" if "ld.global" in step.text:
                 return self.load_words(step.text, inputs[0], active)
             case "inline_asm" if "st.global" in step.text:

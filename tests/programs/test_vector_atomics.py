@@ -28,7 +28,7 @@ from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.layouts import vector_positions
-from tilec.passes.schedule.layouts.layout import Alignments
+from tilec.passes.schedule.layouts.alignments import Alignments
 from tilec.target.dtypes import numpy_dtype
 from tilec.target.schedule import Overrides
 from tilec.target.targets import MAIN_TARGETS, SM_80, SM_90A, Target

@@ -14,6 +14,7 @@ from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.interpreter.errors import InterpreterError
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import AtomicScatter, AtomicUpdate, Gather, Load, Scatter, Store
+from tilec.ir.ops.overlapping_ops import OverlappingLoad
 
 
 class Memory(Protocol):
@@ -175,6 +176,7 @@ def _out_of_bounds(memory: Memory, op: Op, name: str, element: list[int], axis: 
 
 
 ACCESSES: Final[dict[type[Op], Callable[[Memory, Any], Array | None]]] = {
-    Load: load, Store: store, Gather: gather, Scatter: scatter, AtomicUpdate: atomic, AtomicScatter: atomic_scatter,
+    Load: load, OverlappingLoad: load, Store: store, Gather: gather, Scatter: scatter, AtomicUpdate: atomic,
+    AtomicScatter: atomic_scatter,
 }  # fmt: skip
 """Interpretation of the operations that access memory."""

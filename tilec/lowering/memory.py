@@ -7,7 +7,6 @@ one comparison. The barriers that an access needs are placed earlier (`tilec.pas
 
 from __future__ import annotations
 
-from collections.abc import Set
 from functools import partial
 
 from tilec.ir.core import Value
@@ -32,13 +31,13 @@ from tilec.ir.ops import (
 )
 from tilec.ir.ops.staging_ops import LoadAhead, Relayout
 from tilec.ir.types import DType, i32
-from tilec.lowering import positions
 from tilec.lowering.atomics import combine, combine_vector, old_value
+from tilec.lowering.boxes import Box, as_i64, element_in_bounds, element_pointer
 from tilec.lowering.context import Context, literal
 from tilec.lowering.coordinates import TileCoordinates, conjunction, is_first_owner
 from tilec.lowering.rules import lowers
 from tilec.lowering.words import Words, load_element, load_predicated, store_vector
-from tilec.mlir.types import SsaValue, i1, i8, i64
+from tilec.mlir.types import SsaValue, i8
 
 
 @lowers(Load, LoadAhead)
@@ -46,7 +45,7 @@ def lower_load(context: Context, op: Load) -> None:
     """Vectors of `op.vector` bytes, through the read-only path if nothing can write the tensor while the kernel runs."""
     layout = op.result.layout or Layout(op.result.tile.rank, (), (), ())
     dtype = op.result.tile.dtype
-    box = _Box(context, op.source, op.offsets, op.result.tile.shape, layout)
+    box = Box(context, op.source, op.offsets, op.result.tile.shape, layout)
     path = context.path(op.source)
     width = vector_length(layout, op.vector // dtype.bytes)
     no_partial_access = box.no_partial_access(width, rows_end_aligned=op.whole)
@@ -91,7 +90,7 @@ def lower_store(context: Context, op: Store) -> None:
     dtype = op.tile.tile.dtype
     layout = op.tile.layout or Layout(op.tile.tile.rank, (), (), ())
     registers = context.registers(op.tile)
-    box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
+    box = Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
     width = vector_length(layout, op.vector // dtype.bytes)
     if dtype.kind == "b":
         registers = [context.zext(value, i8) for value in registers]
@@ -126,15 +125,15 @@ def lower_gather(context: Context, op: Gather) -> None:
         _gather_vectors(context, op, layout, width)
         return
     condition, requested_indices = _condition_and_indices(op) if op.pad is not None else (None, op.indices)
-    indices = [_as_i64(context, index, context.registers(index)) for index in requested_indices]
+    indices = [as_i64(context, index, context.registers(index)) for index in requested_indices]
     address_indices = [_address_indices(context, index) for index in requested_indices] if op.pad is not None else indices
     out: list[SsaValue] = []
     for register in range(layout.num_registers):
         coordinates = [values[register] for values in indices]
         if op.pad is None:
-            out.append(load_element(context, _element_pointer(context, op.source, coordinates), dtype, path))
+            out.append(load_element(context, element_pointer(context, op.source, coordinates), dtype, path))
             continue
-        in_bounds = _element_in_bounds(context, op.source, coordinates)
+        in_bounds = element_in_bounds(context, op.source, coordinates)
         in_bounds = conjunction(context, context.registers(condition)[register] if condition else None, in_bounds)
         assert in_bounds is not None
         pad = literal(context, op.pad, dtype)
@@ -142,7 +141,7 @@ def lower_gather(context: Context, op: Gather) -> None:
             load_predicated(
                 context,
                 in_bounds,
-                _element_pointer(context, op.source, [part[register] for part in address_indices]),
+                element_pointer(context, op.source, [part[register] for part in address_indices]),
                 pad,
                 dtype,
                 path,
@@ -154,7 +153,7 @@ def lower_gather(context: Context, op: Gather) -> None:
 def _gather_vectors(context: Context, op: Gather, layout: Layout, width: int) -> None:
     """Vectors of consecutive positions, each entirely inside or outside the tensor (`lower_atomic_scatter`)."""
     dtype, path = op.result.tile.dtype, context.path(op.source)
-    indices = [_as_i64(context, index, context.registers(index)) for index in op.indices]
+    indices = [as_i64(context, index, context.registers(index)) for index in op.indices]
     words = Words(context, dtype, width)
     padding = words.pack([literal(context, op.pad, dtype)] * width) if op.pad is not None else []
     out: list[SsaValue] = []
@@ -162,9 +161,9 @@ def _gather_vectors(context: Context, op: Gather, layout: Layout, width: int) ->
         position = [values[register] for values in indices]
 
         def load(position: list[SsaValue] = position) -> list[SsaValue]:
-            return words.load(_element_pointer(context, op.source, position), path)
+            return words.load(element_pointer(context, op.source, position), path)
 
-        in_bounds = _element_in_bounds(context, op.source, position) if op.pad is not None else None
+        in_bounds = element_in_bounds(context, op.source, position) if op.pad is not None else None
         out += load() if in_bounds is None else context.choose_all(in_bounds, load, lambda: padding)
     context.assign(op.result, words.elements(out))
 
@@ -178,9 +177,9 @@ def _address_indices(context: Context, index: Value) -> list[SsaValue]:
     if isinstance(owner, Binary) and owner.kind == "add" and index.tile.dtype == i32:
         for common, addends in (owner.operands, owner.operands[::-1]):
             if common.layout == addends.layout == index.layout and 0 <= _largest_element(addends) < 1 << 31:
-                pairs = zip(*(_as_i64(context, tile, context.registers(tile)) for tile in (common, addends)), strict=True)
+                pairs = zip(*(as_i64(context, tile, context.registers(tile)) for tile in (common, addends)), strict=True)
                 return [context.add(base, addend) for base, addend in pairs]
-    return _as_i64(context, index, context.registers(index))
+    return as_i64(context, index, context.registers(index))
 
 
 def _largest_element(steps: Value) -> int:
@@ -221,14 +220,14 @@ def lower_scatter(context: Context, op: Scatter) -> None:
     layout = op.tile.layout
     assert layout is not None
     registers, width = context.registers(op.tile), _vector_width(op, layout)
-    indices = [_as_i64(context, index, context.registers(index)) for index in op.indices]
+    indices = [as_i64(context, index, context.registers(index)) for index in op.indices]
     coordinates = TileCoordinates(context, layout, op.tile.tile.shape)
     with context.where(is_first_owner(context, layout)):
         for register in range(0, layout.num_registers, width):
             position = [values[register] for values in indices]
-            in_bounds = _element_in_bounds(context, op.target, position) if op.mask else None
+            in_bounds = element_in_bounds(context, op.target, position) if op.mask else None
             with context.where(conjunction(context, coordinates.is_original(register), in_bounds)):
-                store_vector(context, _element_pointer(context, op.target, position), registers[register : register + width])
+                store_vector(context, element_pointer(context, op.target, position), registers[register : register + width])
 
 
 @lowers(AtomicUpdate)
@@ -237,7 +236,7 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
     dtype = op.tile.tile.dtype
     layout = op.tile.layout or Layout(op.tile.tile.rank, (), (), ())
     registers = context.registers(op.tile)
-    box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
+    box = Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
     width = vector_length(layout, op.vector // dtype.bytes) if op.vector else 1
     if op.mask and not box.no_partial_access(width, rows_end_aligned=op.whole):
         width = 1
@@ -268,12 +267,12 @@ def _combine(context: Context, kind: str, pointer: SsaValue, values: list[SsaVal
 def lower_atomic_scatter(context: Context, op: AtomicScatter) -> None:
     """One relaxed atomic per element or vector, by the first of the threads that have it; others, and skipped elements, have 0
     as the old value (`tilec.passes.schedule.layouts.shared_conversions` gives it to all). Like a vector of a box
-    (`_Box.no_partial_access`), one of consecutive positions lies entirely inside or outside where rows end at its multiples."""
+    (`Box.no_partial_access`), one of consecutive positions lies entirely inside or outside where rows end at its multiples."""
     dtype, layout = op.tile.tile.dtype, op.tile.layout
     assert layout is not None
     values = context.registers(op.tile)
     compared = [None] * len(values) if op.compared is None else context.registers(op.compared)
-    indices = [_as_i64(context, index, context.registers(index)) for index in op.indices]
+    indices = [as_i64(context, index, context.registers(index)) for index in op.indices]
     coordinates = TileCoordinates(context, layout, op.tile.tile.shape)
     first = is_first_owner(context, layout)
     old: list[SsaValue] = []
@@ -281,172 +280,23 @@ def lower_atomic_scatter(context: Context, op: AtomicScatter) -> None:
     for register in range(0, layout.num_registers, width):
         value = values[register]
         position = [axis[register] for axis in indices]
-        in_bounds = _element_in_bounds(context, op.target, position) if op.mask else None
+        in_bounds = element_in_bounds(context, op.target, position) if op.mask else None
         executes = conjunction(context, conjunction(context, first, coordinates.is_original(register)), in_bounds)
 
         def update(
             value: SsaValue = value, position: list[SsaValue] = position, other: SsaValue | None = compared[register]
         ) -> SsaValue:
-            pointer = _element_pointer(context, op.target, position)
+            pointer = element_pointer(context, op.target, position)
             return old_value(context, op.kind, pointer, value, dtype, other)
 
         if op.results:
             old.append(update() if executes is None else context.choose(executes, update, lambda: literal(context, 0, dtype)))
         elif op.kind in BOX_KINDS:
             with context.where(executes):
-                pointer = _element_pointer(context, op.target, position)
+                pointer = element_pointer(context, op.target, position)
                 _combine(context, op.kind, pointer, values[register : register + width], dtype)
         else:
             with context.where(executes):
                 update()
     if op.results:
         context.assign(op.result, old)
-
-
-class _Box:
-    """Addresses and bounds tests of a box, for the elements of this thread."""
-
-    def __init__(self, context: Context, tensor: Value, offsets: list[Value], shape: tuple[int, ...], layout: Layout) -> None:
-        self.context, self.tensor, self.shape, self.layout = context, tensor, shape, layout
-        self.in_bounds_axes = _axes_in_bounds(tensor, offsets, shape)
-        self.offsets = [_as_i64(context, offset, [context.scalar(offset)])[0] for offset in offsets]
-        self.wraps = [offset.tile.dtype.bits == 64 for offset in offsets]
-        self.coordinates = TileCoordinates(context, layout, shape)
-        self.first = [
-            context.add(offset, context.zext(coordinate, i64))
-            for offset, coordinate in zip(self.offsets, self.coordinates.thread_origin, strict=True)
-        ]
-        self.shared_base = self.base = _element_pointer(context, tensor, self.first)
-        self.strides: dict[int, SsaValue] = {}  # those of `separate`
-        self.wrapped: dict[
-            tuple[int, int], SsaValue
-        ] = {}  # positions on an axis by their step from the first register; only for layouts that wrap
-        if layout.wraps(shape):
-            for register in range(layout.num_registers):
-                for axis, step in enumerate(self.coordinates.steps(register)):
-                    self._wrap_offset(axis, step)
-                    if (axis, step) not in self.wrapped:
-                        self.wrapped[axis, step] = self._position(axis, step)
-
-    def separate(self) -> None:
-        """Compute further addresses from copies of base and strides that the compiler cannot see through: it would otherwise
-        compute those that two branches share before both, or before a loop, and all of them at once."""
-        self.base = self._copy(self.shared_base)
-        for axis in range(self.tensor.tensor.rank):
-            if self.context.stride_constant(self.tensor, axis) is None:
-                self.strides[axis] = self._copy(self.context.stride(self.tensor, axis))
-
-    def _copy(self, value: SsaValue) -> SsaValue:
-        return self.context.inline_ptx("mov.b64 $0, $1;", "=l,l", [value], [value.type])[0]
-
-    def _stride(self, axis: int) -> SsaValue:
-        return self.strides[axis] if axis in self.strides else self.context.stride(self.tensor, axis)
-
-    def pointer(self, register: int) -> SsaValue:
-        """Address of a register's element."""
-        context, size = self.context, self.tensor.tensor.dtype.bytes
-        constant_offset, pointer = 0, self.base
-        for axis, step in enumerate(self.coordinates.steps(register)):
-            stride = context.stride_constant(self.tensor, axis)
-            if stride is not None:
-                constant_offset += step * stride * size
-            elif step:
-                byte_offset = context.mul(self._stride(axis), context.constant(step * size, i64))
-                pointer = context.offset(pointer, byte_offset)
-            wrap_offset = self._wrap_offset(axis, step)
-            if wrap_offset:
-                byte_offset = wrap_offset if stride is not None else context.mul(self._stride(axis), wrap_offset)
-                pointer = context.offset(pointer, byte_offset)
-        return context.offset(pointer, constant_offset)
-
-    def all_in_bounds(self) -> SsaValue:
-        """Whether the whole box lies in the tensor; uniform over the block."""
-        context, in_bounds = self.context, None
-        for axis, offset in enumerate(self.offsets):
-            limit = self._extent(axis)
-            in_bounds = conjunction(context, in_bounds, context.compare("sge", offset, context.constant(0, i64)))
-            if self.wraps[axis]:  # offset + shape could overflow i64
-                last = context.sub(limit, self.shape[axis])
-                in_bounds = conjunction(context, in_bounds, context.compare("sle", offset, last))
-                continue
-            end = context.add(offset, context.constant(self.shape[axis], i64))
-            in_bounds = conjunction(context, in_bounds, context.compare("sle", end, limit))
-        assert in_bounds is not None
-        return in_bounds
-
-    def no_partial_access(self, width: int, *, rows_end_aligned: bool) -> bool:
-        """Whether each access of `width` consecutive elements is either entirely inside or entirely outside the tensor: the box
-        is known to be inside along the last axis, or rows end at access boundaries (`rows_end_aligned`).
-
-        In the second case the extent is a multiple of `width`. So is the start of each access, also modulo 2**64: `width` is a
-        power of two that divides the known divisor of the offset (`Load.vector`) and the length of a register's contiguous run,
-        and the layout's other strides on that axis are multiples of that run. Wrapping moves a position by the box's extent,
-        which `width` divides, so consecutive elements wrap together. Neither boundary, 0 or the extent, can then lie inside an
-        access.
-        """
-        last = self.tensor.tensor.rank - 1
-        return last in self.in_bounds_axes or (rows_end_aligned and self.shape[last] % width == 0)
-
-    def element_in_bounds(self, register: int) -> SsaValue:
-        """Whether a register's element lies in the tensor."""
-        steps = enumerate(self.coordinates.steps(register))
-        position = [self.wrapped.get((axis, step)) or self._position(axis, step) for axis, step in steps]
-        return _element_in_bounds(self.context, self.tensor, position, self.in_bounds_axes) or self.context.constant(1, i1)
-
-    def _position(self, axis: int, step: int) -> SsaValue:
-        """Position on an axis of a register `step` after the first, i64."""
-        position = self.first[axis]
-        if step:
-            position = self.context.add(position, step)
-        wrap_offset = self.coordinates.shift(axis, step, 1, i64)
-        return self.context.add(position, wrap_offset) if wrap_offset else position
-
-    def _wrap_offset(self, axis: int, step: int) -> SsaValue | None:
-        """The offset that wrapping adds to an address (0 or negative): in bytes, or in bytes per element of a stride known only
-        at launch."""
-        stride = self.context.stride_constant(self.tensor, axis)
-        return self.coordinates.shift(axis, step, self.tensor.tensor.dtype.bytes * (1 if stride is None else stride), i64)
-
-    def _extent(self, axis: int) -> SsaValue:
-        return self.context.launch_value(self.tensor.tensor.dims[axis])
-
-
-def _axes_in_bounds(tensor: Value, offsets: list[Value], shape: tuple[int, ...]) -> set[int]:
-    """Axes along which a box at a constant offset lies inside a constant extent."""
-    found: set[int] = set()
-    for axis, (offset, extent) in enumerate(zip(offsets, shape, strict=True)):
-        limit = tensor.tensor.dims[axis].constant
-        if isinstance(offset.owner, Constant) and limit is not None and 0 <= offset.owner.value <= limit - extent:
-            found.add(axis)
-    return found
-
-
-def _element_in_bounds(
-    context: Context, tensor: Value, position: list[SsaValue], known_axes: Set[int] = frozenset()
-) -> SsaValue | None:
-    """Whether an element lies in the tensor, tested on the axes that are not in `known_axes`; None if no test is left."""
-    out: SsaValue | None = None
-    for axis, index in enumerate(position):
-        if axis in known_axes:
-            continue
-        # The unsigned comparison also rejects negative indices.
-        out = conjunction(context, out, context.compare("ult", index, context.launch_value(tensor.tensor.dims[axis])))
-    return out
-
-
-def _as_i64(context: Context, value: Value, registers: list[SsaValue]) -> list[SsaValue]:
-    """Indices as i64, from which both addresses and masks are computed."""
-    return [positions.position(context, value, register).wide(context) for register in registers]
-
-
-def _element_pointer(context: Context, tensor: Value, position: list[SsaValue]) -> SsaValue:
-    size = tensor.tensor.dtype.bytes
-    pointer = context.pointer(tensor)
-    for axis, index in enumerate(position):
-        stride = context.stride_constant(tensor, axis)
-        if stride is not None:
-            byte_offset = context.mul(index, context.constant(stride * size, i64))
-        else:
-            byte_offset = context.mul(context.mul(index, context.stride(tensor, axis)), context.constant(size, i64))
-        pointer = context.offset(pointer, byte_offset)
-    return pointer

@@ -82,6 +82,7 @@ INLINE: Final = tuple(
         r"cvt\.rn\.satfinite\.e(?:4m3|5m2)x2\.f32 \$0, \$1, \$2;",
         rf"ld\.global(?:\.nc)?(?:\.L1::no_allocate\.L2::128B)?(?:\.v[248])?\.b32 {_LIST}, \[{_REGISTER}\];",
         r"@\$2 ld\.global(?:\.nc)?\.b32 \$0, \[\$1\];",
+        rf"@{_REGISTER} ld\.global(?:\.nc)?\.v[24]\.b32 {_LIST}, \[{_REGISTER}\];",
         rf"st\.global\.cs(?:\.v[24])?\.b32 \[\$0\], {_LIST};",
         r"mov\.b64 \$0, \$1;",
         r"\{ \.reg \.b64 most; \.reg \.b32 amount; min\.u64 most, \$2, 64; cvt\.u32\.u64 amount, most; "

@@ -35,6 +35,19 @@ class Words:
         words = [loaded] if count == 1 else [context.extract(loaded, i) for i in range(count)]
         return words if self.per_word > 1 else [_from_memory(context, word, self.dtype) for word in words]
 
+    def load_if(self, condition: SsaValue, pointer: SsaValue, padding: list[SsaValue], path: Path) -> list[SsaValue]:
+        """The words of one access, or `padding` where the condition is false: of data that this kernel does not write by one
+        predicated instruction (`load_predicated`)."""
+        count = len(padding)
+        if path is Path.WRITTEN or self.raw not in (i32, f32) or count > 4:
+            return self.context.choose_all(condition, lambda: self.load(pointer, path), lambda: padding)
+        names = ", ".join(f"${i}" for i in range(count))
+        target, suffix = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
+        text = f"@${count + 1} ld.global{'.nc' if path is Path.CONSTANT else ''}{suffix}.b32 {target}, [${count}];"
+        constraints = ",".join([*["=r" if self.raw is i32 else "=f"] * count, "l", "b", *map(str, range(count))])
+        operands, types = [pointer, condition, *padding], [self.raw] * count
+        return self.context.inline_ptx(text, constraints, operands, types, side_effects=path is Path.PROLOGUE)
+
     def pack(self, elements: list[SsaValue]) -> list[SsaValue]:
         """Elements to words."""
         if self.per_word == 1:

@@ -7,7 +7,7 @@ computed in f32. Docstrings give the operand order; `tilec.ir.core.Op` describes
 
 `values` computes, `moves` reorders, `memory` reads and writes tensors, `control` has regions, `loop_claims` states what loops
 keep, `printing` writes lines to standard output. The operations that passes make are in `tilec/ir/ops/staging_ops.py`,
-`store_ops.py`, `sync_ops.py` and `launch_ops.py`.
+`store_ops.py`, `sync_ops.py`, `launch_ops.py` and other files of that name.
 """
 
 from tilec.ir.ops.control import For, If, Yield

@@ -19,7 +19,7 @@ from tilec.ir.layouts.coalescing import LINE, instructions, pieces
 from tilec.ir.ops import AtomicScatter, AtomicUpdate, Load, Store
 from tilec.ir.ops.memory import adds_vectors
 from tilec.passes.analysis.divisibility import divisor, expr_divisor
-from tilec.passes.schedule.layouts.layout import Alignments
+from tilec.passes.schedule.layouts.alignments import Alignments
 from tilec.target.schedule import VECTOR
 
 WIDEST: Final = 16

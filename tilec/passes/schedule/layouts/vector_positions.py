@@ -19,7 +19,7 @@ from tilec.ir.ops import AtomicScatter, AtomicUpdate, Gather, Scatter
 from tilec.ir.ops.memory import adds_vectors
 from tilec.passes.analysis.divisibility import divisor, expr_divisor
 from tilec.passes.analysis.runs import run_of
-from tilec.passes.schedule.layouts.layout import Alignments
+from tilec.passes.schedule.layouts.alignments import Alignments
 from tilec.target.schedule import VECTOR
 from tilec.target.targets import Target
 
