@@ -54,6 +54,36 @@ def test_pools_and_their_gradients(
     assert rest == others == [None] * 3 and {largest.dtype, mean.dtype, of_largest.dtype, of_mean.dtype} == {x.dtype}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("numbers", [(3, 2, 1), (2, 2, 0), (3, 1, 1)])
+def test_pools_of_constant_windows(numbers: tuple[int, int, int], dtype: str) -> None:
+    """Rows of whole vectors have kernels of their own, for several tiles of a plane and for a part of one."""
+    _window, stride, padding = numbers
+    for height, width in ((17 * stride, 72 * stride), (stride, 8 * stride)):
+        x = _integers(2, height, width, dtype=dtype, seed=width)
+        if padding:
+            x[0, :2, :2], x[1, -1, -1] = -np.inf, np.nan
+        strides = x.reshape(2, height // stride, stride, width)
+        with interpreted() as library:
+            largest, mean = library.module.max_pool2d(x, *numbers), library.module.avg_pool2d(x, *numbers)
+            assert [call.kernel for call in library.calls] == ["max_pool2d_fixed", "avg_pool2d_fixed"]
+            dout = _integers(*largest.shape, dtype=dtype, seed=3)
+            output = library.ops["max_pool2d_fixed"](strides, *numbers)
+            of_largest, *rest = library.gradient("max_pool2d_fixed", (strides, *numbers), output, dout, None)
+            of_mean, *others = library.gradient("avg_pool2d_fixed", (strides, *numbers), mean, dout)
+            assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)
+        expected, taps = reference.max_pool2d_fixed(strides, *numbers)
+        np.testing.assert_array_equal(largest, expected)
+        np.testing.assert_array_equal(output[1], taps)
+        wanted = reference.max_pool2d_fixed_backward(dout, output[1], *numbers, *strides.shape[1::2])
+        np.testing.assert_array_equal(of_largest, wanted)
+        bound = 1e-6 if dtype == "float32" else 2e-3
+        np.testing.assert_allclose(mean, reference.avg_pool2d(x, *numbers), rtol=bound, atol=bound)
+        wanted = reference.avg_pool2d_backward(dout, *numbers, height, width)
+        np.testing.assert_allclose(of_mean.reshape(x.shape), wanted, rtol=bound, atol=bound)
+        assert rest == others == [None] * 3 and {one.dtype for one in (largest, mean, of_largest, of_mean)} == {x.dtype}
+
+
 def test_nan_is_the_largest_and_windows_touch_by_default() -> None:
     x = _integers(1, 6, 6)
     x[0, 1, 1], x[0, 2:4, 2:4] = np.nan, -np.inf

@@ -14,6 +14,11 @@ MOST: Final = 16384
 TILE: Final = {"BH": 8, "BW": 32}
 """Rows and columns that a block computes: eight neighbours in each thread of its warp."""
 
+FIXED: Final = frozenset({(3, 2, 1), (2, 2, 0), (3, 1, 1)})
+"""Windows, strides and paddings for which kernels have constants, if rows are whole vectors."""
+VECTOR: Final = 8
+"""Elements of a row that such kernels take at once."""
+
 
 def side(extent: Any, window: int, stride: int, padding: int) -> Any:
     """Windows along a side of a plane."""
@@ -30,6 +35,31 @@ def _tile(known: Mapping[str, Any]) -> dict[str, int]:
 
 def _gradient_tile(known: Mapping[str, Any]) -> dict[str, int]:
     return TILE | {"MULTIPLE": multiple(known["W"])}
+
+
+def _fixed_outputs(known: Mapping[str, Any]) -> dict[str, Any]:
+    return _outputs({**known, "H": known["HS"] * known["stride"]})
+
+
+def _fixed_tile(known: Mapping[str, Any]) -> dict[str, int]:
+    """About 1024 elements that a block reads or writes in vectors."""
+    return _fixed_numbers(known) | {"BH": 8 if known["stride"] > 1 else 16, "BW": 64}
+
+
+def _fixed_gradient_tile(known: Mapping[str, Any]) -> dict[str, int]:
+    return _fixed_numbers(known) | {"BH": 16, "BW": 64}
+
+
+def _fixed_numbers(known: Mapping[str, Any]) -> dict[str, int]:
+    return {name.upper(): known[name] for name in ("window", "stride", "padding")}
+
+
+def _is_fixed(planes: Any, window: int, stride: int, padding: int) -> bool:
+    """Whether kernels of constant windows take these planes."""
+    _, height, width = planes.shape
+    if (window, stride, padding) not in FIXED or height % stride:
+        return False
+    return width % VECTOR == side(width, window, stride, padding) % VECTOR == 0
 
 
 def _keep_positions(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
@@ -54,10 +84,30 @@ def _avg_gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
     return dx, None, None, None
 
 
+def _fixed_max_gradient(ctx: Any, dout: Any, of_taps: Any) -> tuple[Any, ...]:
+    dx = dout.new_empty(tuple(ctx.shape))
+    _max_pool2d_fixed_backward()(whole(dout), *ctx.saved_tensors, dx, *ctx.numbers)
+    return dx, None, None, None
+
+
+def _fixed_avg_gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
+    dx = dout.new_empty(tuple(ctx.shape))
+    _avg_pool2d_fixed_backward()(whole(dout), dx, *ctx.numbers)
+    return dx, None, None, None
+
+
 _max_pool2d = library_op("max_pool2d", _tile, dims=_outputs, gradient=(_max_gradient, _keep_positions))
 _max_pool2d_backward = library_op("max_pool2d_backward", _gradient_tile, mutates=["dx"])
 _avg_pool2d = library_op("avg_pool2d", _tile, dims=_outputs, gradient=(_avg_gradient, _keep_numbers))
 _avg_pool2d_backward = library_op("avg_pool2d_backward", _gradient_tile, mutates=["dx"])
+_max_pool2d_fixed = library_op(
+    "max_pool2d_fixed", _fixed_tile, dims=_fixed_outputs, gradient=(_fixed_max_gradient, _keep_positions)
+)
+_max_pool2d_fixed_backward = library_op("max_pool2d_fixed_backward", _fixed_gradient_tile, mutates=["dx"])
+_avg_pool2d_fixed = library_op(
+    "avg_pool2d_fixed", _fixed_tile, dims=_fixed_outputs, gradient=(_fixed_avg_gradient, _keep_numbers)
+)
+_avg_pool2d_fixed_backward = library_op("avg_pool2d_fixed_backward", _fixed_gradient_tile, mutates=["dx"])
 
 
 def _planes(function: str, x: Any, window: int, stride: int, padding: int) -> Any:
@@ -75,6 +125,12 @@ def _planes(function: str, x: Any, window: int, stride: int, padding: int) -> An
     return whole(x.reshape(math.prod(x.shape[:-2]), height, width))
 
 
+def _in_strides(planes: Any, stride: int) -> Any:
+    """Planes as `[M, H // stride, stride, W]`."""
+    count, height, width = planes.shape
+    return planes.reshape(count, height // stride, stride, width)
+
+
 def max_pool2d(x: Any, window: int, stride: int | None = None, padding: int = 0) -> Any:
     """The largest element of each window of a plane, as `torch.nn.functional.max_pool2d`.
 
@@ -83,7 +139,11 @@ def max_pool2d(x: Any, window: int, stride: int | None = None, padding: int = 0)
     `[..., (H + 2 * padding - window) // stride + 1, ...]`. NaN is above all numbers. Gradient: of `x`, to the first of the
     largest elements. ValueError for other numbers."""
     apart = window if stride is None else stride
-    out, _positions = _max_pool2d()(_planes("max_pool2d", x, window, apart, padding), window, apart, padding)
+    planes, numbers = _planes("max_pool2d", x, window, apart, padding), (window, apart, padding)
+    if _is_fixed(planes, *numbers):
+        out, _taps = _max_pool2d_fixed()(_in_strides(planes, apart), *numbers)
+    else:
+        out, _positions = _max_pool2d()(planes, *numbers)
     return out.reshape((*x.shape[:-2], *out.shape[1:]))
 
 
@@ -93,5 +153,7 @@ def avg_pool2d(x: Any, window: int, stride: int | None = None, padding: int = 0)
     x, window, stride, padding and the shape of the result: as of `max_pool2d`. Computed in f32, rounded once. Gradient: of `x`.
     ValueError for other numbers."""
     apart = window if stride is None else stride
-    out = _avg_pool2d()(_planes("avg_pool2d", x, window, apart, padding), window, apart, padding)
+    planes, numbers = _planes("avg_pool2d", x, window, apart, padding), (window, apart, padding)
+    is_fixed = _is_fixed(planes, *numbers)
+    out = _avg_pool2d_fixed()(_in_strides(planes, apart), *numbers) if is_fixed else _avg_pool2d()(planes, *numbers)
     return out.reshape((*x.shape[:-2], *out.shape[1:]))

@@ -52,6 +52,35 @@ def avg_pool2d_backward(dout: Array, window: int, stride: int, padding: int, H: 
     return found[:, :-1].reshape(-1, H, W)
 
 
+def _planes(x: Array) -> Array:
+    """Planes whose rows are split by the stride."""
+    return x.reshape(x.shape[0], -1, x.shape[-1])
+
+
+def max_pool2d_fixed(x: Array, window: int, stride: int, padding: int) -> tuple[Float, Float]:
+    elements = _windows(_planes(x).astype(np.float64), window, stride, padding, -np.inf)
+    inside = _places(_planes(x).shape, window, stride, padding) >= 0
+    most = elements.max(axis=-1, keepdims=True)
+    is_largest = (elements == most) | np.isnan(elements)
+    return most[..., 0], (is_largest & inside).argmax(axis=-1).astype(np.float64)
+
+
+def max_pool2d_fixed_backward(
+    dout: Array, taps: Integers, window: int, stride: int, padding: int, HS: int, W: int
+) -> Float:  # fmt: skip
+    places = _places((1, HS * stride, W), window, stride, padding).astype(np.int64)
+    chosen = np.take_along_axis(np.broadcast_to(places, (*taps.shape, window**2)), taps.astype(np.int64)[..., None], axis=-1)
+    return max_pool2d_backward(dout, chosen[..., 0], HS * stride, W).reshape(-1, HS, stride, W)
+
+
+def avg_pool2d_fixed(x: Array, window: int, stride: int, padding: int) -> Float:
+    return avg_pool2d(_planes(x), window, stride, padding)
+
+
+def avg_pool2d_fixed_backward(dout: Array, window: int, stride: int, padding: int, HS: int, W: int) -> Float:
+    return avg_pool2d_backward(dout, window, stride, padding, HS * stride, W).reshape(-1, HS, stride, W)
+
+
 def fft_roots(R: int, N: int, FIRST: int, SECOND: int) -> Float:
     turns = [(i // FIRST) * (i % FIRST) / N for i in range(N)]
     turns += [(i // SECOND) * (i % SECOND) / (R - N) for i in range(R - N)]
@@ -70,6 +99,12 @@ def max_pool2d_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -
     x = rng.standard_normal((dims["M"], dims["H"], dims["W"]))
     positions = max_pool2d(x, dims["window"], dims["stride"], dims["padding"])[1]
     return {"positions": np.asarray(positions, np.int32)}
+
+
+def max_pool2d_fixed_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    x = rng.standard_normal((dims["M"], dims["HS"], dims["stride"], dims["W"]))
+    taps = max_pool2d_fixed(x, dims["window"], dims["stride"], dims["padding"])[1]
+    return {"taps": np.asarray(taps, np.uint8)}
 
 
 def fft_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
