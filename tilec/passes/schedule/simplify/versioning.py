@@ -18,6 +18,7 @@ from tilec.ir.types import TileType, boolean, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
 from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
+from tilec.passes.schedule.simplify import full_masks
 
 Edge = tuple[Value, int, int | str | Value]  # offset, extent of the box; extent of the tensor: a number, a dim or a scalar
 
@@ -47,7 +48,9 @@ def version(function: Function) -> Function:
     edge_code = clone(rest, mapping)
     for op in decided:
         _unmask(op)
-    branch = If(operands=[condition], regions=[Block(ops=[*rest, Yield()]), Block(ops=[*edge_code, Yield()])])
+    inside = Block(ops=[*rest, Yield()])
+    full_masks.drop(inside, [(offset, extent, dim) for offset, extent, dim in tests if isinstance(dim, str)], facts)
+    branch = If(operands=[condition], regions=[inside, Block(ops=[*edge_code, Yield()])])
     function.body.ops = [*prologue, branch]
     return function
 
