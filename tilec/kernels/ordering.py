@@ -35,7 +35,11 @@ def _first(extent: int, choices: tuple[int, ...]) -> int:
 
 def _sort_tile(known: Mapping[str, Any]) -> dict[str, int]:
     tile = _first(known["N"], SORTED)
-    return {"ROWS": 8 if tile == SORTED[0] else 1, "BLOCK": tile}
+    return {"ROWS": 8 if tile == SORTED[0] else 1, "BLOCK": tile, "MULTIPLE": multiple(known["N"])}
+
+
+def _long_tile(known: Mapping[str, Any]) -> dict[str, int]:
+    return {"BLOCK": SORTED[-1], "MULTIPLE": multiple(known["N"])}
 
 
 def _topk_tile(known: Mapping[str, Any]) -> dict[str, int]:
@@ -92,7 +96,7 @@ def _take_gradient(ctx: Any, dout: Any) -> tuple[Any, None]:
 
 
 _sort = library_op("sort", _sort_tile, gradient=(_sort_gradient, _keep_columns))
-_sort_tiles = library_op("sort_tiles", {"BLOCK": SORTED[-1]})
+_sort_tiles = library_op("sort_tiles", _long_tile)
 _merge_shares = library_op("merge_shares", {"TILE": MERGED, "BLOCK": 32}, dims=lambda known: {"S": -(-known["N"] // MERGED)})
 _merge_runs = library_op("merge_runs", {"BLOCK": MERGED})
 _topk = library_op("topk", _topk_tile, dims=_found, gradient=(_topk_gradient, _keep_columns))

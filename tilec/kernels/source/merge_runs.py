@@ -14,12 +14,27 @@ def halves_in_order(x: tl.Tile, half: int, BLOCK: int) -> tl.Tile:
 
 @tl.function
 def in_order(x: tl.Tile, BLOCK: int) -> tl.Tile:
-    """The elements of a tile that rises and then falls in ascending order (Batcher, 1968)."""
+    """The elements of a tile that rises and then falls in ascending order (Batcher, 1968). Element `i` is at `dealt(i)`, so that
+    the three bits of a position in a thread are those of the largest distances."""
     assert BLOCK == 2048
+    x = halves_in_order(halves_in_order(halves_in_order(x, 4, BLOCK), 2, BLOCK), 1, BLOCK)
     x = halves_in_order(halves_in_order(halves_in_order(x, 1024, BLOCK), 512, BLOCK), 256, BLOCK)
     x = halves_in_order(halves_in_order(halves_in_order(x, 128, BLOCK), 64, BLOCK), 32, BLOCK)
-    x = halves_in_order(halves_in_order(halves_in_order(x, 16, BLOCK), 8, BLOCK), 4, BLOCK)
-    return halves_in_order(halves_in_order(x, 2, BLOCK), 1, BLOCK)
+    return halves_in_order(halves_in_order(x, 16, BLOCK), 8, BLOCK)
+
+
+@tl.function
+def dealt(BLOCK: int) -> tl.Tile:
+    """Which element of a tile is at each position: threads have 8 positions side by side, and adjacent ones read and write
+    adjacent elements."""
+    position = tl.arange(BLOCK)[None, :]
+    return (position & 7) * (BLOCK // 8) + (position >> 3)
+
+
+@tl.function
+def collected(x: tl.Tile, BLOCK: int) -> tl.Tile:
+    """The elements of a tile that are at the positions `dealt`."""
+    return x.reshape((BLOCK // 8, 8)).T.reshape((1, BLOCK))
 
 
 @tl.kernel
@@ -49,12 +64,12 @@ def merge_runs(
     next_taken = within(tl.load(shares, (row, tile + 1), pad=0), 0, after)
     most = tl.where(begin + BLOCK < end, next_taken, second - first)
     of_first, of_both = within(most - taken, 0, BLOCK), within(after - before, 0, BLOCK)
-    i = tl.arange(BLOCK)[None, :]
+    i = dealt(BLOCK)
     back = BLOCK - 1 - i
     number = tl.where(i < of_first, i, tl.where(back < of_both - of_first, of_first + back, BLOCK))
     from_first, from_second = first + taken, second + within(before - taken, 0, MOST) - of_first
     at = tl.where(number < of_first, from_first + number, tl.where(number < of_both, from_second + number, N))
     key, place = tl.gather(keys, (row, at), pad=LAST), tl.gather(positions, (row, at), pad=LAST)
     found = in_order((key.astype(tl.i64) << 32) | place.astype(tl.i64), BLOCK)
-    tl.store(merged, (row, tile), (found >> 32).astype(tl.i32), mask=True)
-    tl.store(places, (row, tile), (found & LAST).astype(tl.i32), mask=True)
+    tl.store(merged, (row, tile), collected((found >> 32).astype(tl.i32), BLOCK), mask=True)
+    tl.store(places, (row, tile), collected((found & LAST).astype(tl.i32), BLOCK), mask=True)

@@ -15,11 +15,12 @@ def sort(
     E: tl.Const,
     ROWS: tl.Const,
     BLOCK: tl.Const,
+    MULTIPLE: tl.Const,
 ):
     """`out[t, j] = x[t, positions[t, j]]`, ascending, or descending if `descending` is 1, not 0.
 
     Equal elements keep their order, and NaN is above all numbers. A block sorts ROWS rows of at most BLOCK elements."""
-    tl.requires(N <= BLOCK)
+    tl.requires(N <= BLOCK and N % MULTIPLE == 0)
     tl.requires(descending == 0 or descending == 1)
     tl.grid(tl.cdiv(T, ROWS))
     rows = tl.bid(0)

@@ -14,9 +14,10 @@ def sort_tiles(
     *,
     E: tl.Const,
     BLOCK: tl.Const,
+    MULTIPLE: tl.Const,
 ):
     """Sort each tile of BLOCK elements of a row: `keys` are those of `order.py`, and `positions` say where elements were."""
-    tl.requires(N <= 1073741824)
+    tl.requires(N <= 1073741824 and N % MULTIPLE == 0)
     tiles = tl.cdiv(N, BLOCK)
     tl.requires(descending == 0 or descending == 1)
     tl.grid(tiles * T)
