@@ -180,7 +180,7 @@ def test_which_boxes_share_vectors(stencil: Stencil, expected: list[tuple[int, i
 
 
 def test_boxes_of_a_row_load_each_vector_once(tmp_path: Path) -> None:
-    """8 columns of a thread in each of two rows, and what lies beside them: in PTX, vectors of 16 bytes alone."""
+    """8 columns of a thread in each of two rows, and the columns next to them: in PTX, vectors of 16 bytes alone."""
     stencil = Stencil(columns=128, width=256, symbolic=False)
     code = lower(prepare(stencil.function(tmp_path), SM_90A, Overrides(warps=1)), SM_90A)
     text = ptx.to_ptx(code.mlir, SM_90A)

@@ -14,8 +14,8 @@ def halves_in_order(x: tl.Tile, half: int, BLOCK: int) -> tl.Tile:
 
 @tl.function
 def in_order(x: tl.Tile, BLOCK: int) -> tl.Tile:
-    """The elements of a tile that rises and then falls in ascending order (Batcher, 1968). Element `i` is at `dealt(i)`, so that
-    the three bits of a position in a thread are those of the largest distances."""
+    """The elements of a tile that rises and then falls in ascending order (Batcher, 1968). Elements are at
+    the positions `dealt`, so that the three bits of a position in a thread are those of the largest distances."""
     assert BLOCK == 2048
     x = halves_in_order(halves_in_order(halves_in_order(x, 4, BLOCK), 2, BLOCK), 1, BLOCK)
     x = halves_in_order(halves_in_order(halves_in_order(x, 1024, BLOCK), 512, BLOCK), 256, BLOCK)

@@ -1,8 +1,9 @@
 """Masks that are true in the version of a block whose boxes lie inside.
 
-In: the operations of that version, and the tests that it has passed: boxes `offset .. offset + extent` that lie within dims. Out:
-the same, in which a comparison that these tests decide is the constant true: of `arange(n) < N`, where a box shows that N is at
-least n, and of `offset + arange(n) < N`, where the box of the offset has n elements or more. LLVM then drops selections by it.
+In: the operations of that version, and the tests that it has passed: boxes `offset .. offset + extent` that lie within dims.
+Out: the same, in which a comparison that these tests decide is the constant true: of `arange(n) < N`, where a box shows that N
+is at least n, and of `offset + arange(n) < N`, where the box of the offset has n elements or more. LLVM then drops selections
+by it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _is_within(position: Value, offset: Value, extent: int, facts: Mapping[Value
     if not isinstance(op, Binary) or op.kind != "add":
         return False
     pairs = (op.operands, op.operands[::-1])
-    return any(_single(base) is offset and 0 <= _lowest(step, facts) and _highest(step, facts) < extent for base, step in pairs)
+    return any(_single(base) is offset and _lowest(step, facts) >= 0 and _highest(step, facts) < extent for base, step in pairs)
 
 
 def _single(value: Value) -> Value:
