@@ -19,9 +19,9 @@ from tilec.ir.types import TileType
 from tilec.ir.types import i32 as i32_dtype
 from tilec.lowering import lower
 from tilec.lowering.block_places import block_dependent_values
+from tilec.lowering.boxes import _axes_in_bounds  # pyright: ignore[reportPrivateUsage]
 from tilec.lowering.context import Context
 from tilec.lowering.launch_terms import Leaf, launch_term, named
-from tilec.lowering.memory import _axes_in_bounds  # pyright: ignore[reportPrivateUsage]
 from tilec.lowering.stores import lower_wait_stores
 from tilec.lowering.words import store_vector
 from tilec.mlir.builder import Builder

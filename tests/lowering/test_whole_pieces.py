@@ -1,7 +1,7 @@
 """Masked or padded accesses at the edge of a tensor: whole vectors if every row ends at a vector boundary, else single
 elements.
 
-The rule (`_Box.no_partial_access`, `VectorOp.whole`) against enumeration: first its three facts one by one, then kernels at
+The rule (`Box.no_partial_access`, `VectorOp.whole`) against enumeration: first its three facts one by one, then kernels at
 every extent and offset near an edge, on a machine that refuses out-of-bounds accesses, against the interpreter."""
 
 from __future__ import annotations
