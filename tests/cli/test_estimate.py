@@ -42,7 +42,7 @@ def test_a_card_that_nobody_measured_says_so(capsys: pytest.CaptureFixture[str])
 
 
 def test_strides_that_are_not_given_leave_no_gaps(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = "attention_delta", "-c", "E=bf16,D=64,BM=64", "--project", str(ROOT / "tilec" / "kernels")
+    rows = "attention_rows", "-c", "E=bf16,D=64,BM=64", "--project", str(ROOT / "tilec" / "kernels")
     dims = {"B": 2, "T": 100, "HKV": 4, "G": 2}
     for given, strides in [
         ({}, {"OG": 64, "OH": 2 * 64, "OT": 4 * 2 * 64, "OB": 100 * 4 * 2 * 64}),

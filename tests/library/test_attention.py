@@ -48,8 +48,9 @@ def test_results_are_those_of_the_reference(kernel: str, visible: str) -> None:
 
 @pytest.mark.parametrize("element", ["bf16", "f16"])
 def test_numbers_of_queries_are_those_of_the_reference(element: str) -> None:
+    """Also those past the last query, that tiles of other kernels load."""
     launch = {"B": 2, "T": 70, "HKV": 2, "G": 2}
-    (trial,) = trials(request("attention_delta", {"E": element, "D": 64, "BM": 64}, launch))
+    (trial,) = trials(request("attention_rows", {"E": element, "D": 64, "BM": 64}, launch))
     assert trial.right, trial
 
 
@@ -59,9 +60,9 @@ def test_gradients_are_finite_differences(visible: str) -> None:
     q, k, v = random.normal(size=(1, 5, 2, 2, 4)), random.normal(size=(1, 7, 2, 4)), random.normal(size=(1, 7, 2, 4))
     dout, scale, step = random.normal(size=q.shape), 0.3, 1e-5
     out, lse = reference.attention(q, k, v, **shown, scale=scale)
-    delta = reference.attention_delta(out, dout)
-    dq = reference.attention_backward_q(q, k, v, dout, lse, delta, **shown, scale=scale)
-    dk, dv = reference.attention_backward_kv(q, k, v, dout, lse, delta, **shown, scale=scale)
+    rows = reference.attention_rows(out, dout, lse)
+    dq = reference.attention_backward_q(q, k, v, dout, rows, **shown, scale=scale)
+    dk, dv = reference.attention_backward_kv(q, k, v, dout, rows, **shown, scale=scale)
     for name, gradient in (("q", dq), ("k", dk), ("v", dv)):
         inputs = {"q": q, "k": k, "v": v}
         direction = random.normal(size=gradient.shape)
@@ -85,8 +86,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path
     """The artifact of a kernel in bf16 for heads of some size: for sm_90a, or sm_100a if it has none; built once."""
     folder = tmp_path_factory.mktemp("kernels")
     shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    entries = [entry for entry in BUILD.entries if entry.name in (*SMALL, "attention_delta")]
-    assert {entry.name for entry in entries} == {*SMALL, "attention_delta"}
+    entries = [entry for entry in BUILD.entries if entry.name in (*SMALL, "attention_rows")]
+    assert {entry.name for entry in entries} == {*SMALL, "attention_rows"}
     assert all(entry.budget == {"spill_bytes": 0} for entry in entries)
     text, _, section = (FOLDER / "build.toml").read_text(encoding="utf-8").partition("# Attention\n")
     head = text[: text.index("[[kernel]]")]
@@ -125,7 +126,7 @@ def test_nothing_spills_and_products_are_fed_by_tensor_copies(
     assert "cp.async.bulk.tensor" in ptx and not any(f"{access}.shared.b16" in ptx for access in ("ld", "st"))
 
 
-@pytest.mark.parametrize(("kernel", "size"), first(3, [*BUILT[:2], ("attention_delta", 64), *BUILT[2:]]))
+@pytest.mark.parametrize(("kernel", "size"), first(3, [*BUILT[:2], ("attention_rows", 64), *BUILT[2:]]))
 def test_emulated_launches_are_clean_and_right(kernel: str, size: int, built: Callable[[str, int], Path]) -> None:
     """In bf16; errors relative to the largest element."""
     manifest = manifest_from_json(json.loads(built(kernel, size).read_text()))

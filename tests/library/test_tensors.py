@@ -157,11 +157,11 @@ def test_attention_and_its_gradients(size: int) -> None:
     exact = [np.asarray(one, np.float64) for one in (grouped, k, v)]
     visible = {"before": 1 << 24, "after": 0, "scale": size**-0.5}
     wanted, lse = reference_attention.attention(*exact, **visible)
-    slopes = [np.asarray(dout.unflatten(2, (2, 2)), np.float64), lse]
-    delta = reference_attention.attention_delta(wanted, slopes[0])
+    slopes = np.asarray(dout.unflatten(2, (2, 2)), np.float64)
+    rows = reference_attention.attention_rows(wanted, slopes, lse)
     expected = (
-        reference_attention.attention_backward_q(*exact, *slopes, delta, **visible),
-        *reference_attention.attention_backward_kv(*exact, *slopes, delta, **visible),
+        reference_attention.attention_backward_q(*exact, slopes, rows, **visible),
+        *reference_attention.attention_backward_kv(*exact, slopes, rows, **visible),
     )
     with interpreted() as library:
         out = library.module.attention(q, k, v, causal=True)

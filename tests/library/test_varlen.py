@@ -63,19 +63,19 @@ def test_the_reference_is_attention_of_each_sequence(visible: tuple[int, int]) -
     dout, scale = random.normal(size=q.shape), 0.3
     spans, tiles = reference.attention_spans(queries, keys, len(q), len(k), before, after, 4)
     out, lse = reference.attention_varlen(q, k, v, spans, tiles, scale)
-    delta = np.einsum("thgd,thgd->hgt", dout, out)
+    rows = dense.attention_rows(out[None], dout[None], lse[None])[0]
     found = (
-        reference.attention_varlen_backward_q(q, k, v, dout, lse, delta, spans, tiles, scale),
-        *reference.attention_varlen_backward_kv(q, k, v, dout, lse, delta, spans, tiles, scale),
+        reference.attention_varlen_backward_q(q, k, v, dout, rows, spans, tiles, scale),
+        *reference.attention_varlen_backward_kv(q, k, v, dout, rows, spans, tiles, scale),
     )
     for b in range(4):
         mine, others = slice(queries[b], queries[b + 1]), slice(keys[b], keys[b + 1])
         one = q[None, mine], k[None, others], v[None, others]
         wanted, sums = dense.attention(*one, before, after, scale)
         np.testing.assert_allclose(out[mine], wanted[0], atol=1e-12)
-        own = dense.attention_delta(wanted, dout[None, mine])
-        dq = dense.attention_backward_q(*one, dout[None, mine], sums, own, before, after, scale)
-        dk, dv = dense.attention_backward_kv(*one, dout[None, mine], sums, own, before, after, scale)
+        own = dense.attention_rows(wanted, dout[None, mine], sums)
+        dq = dense.attention_backward_q(*one, dout[None, mine], own, before, after, scale)
+        dk, dv = dense.attention_backward_kv(*one, dout[None, mine], own, before, after, scale)
         for gradient, rows, truth in zip(found, (mine, others, others), (dq, dk, dv), strict=True):
             np.testing.assert_allclose(gradient[rows], truth[0], atol=1e-12)
     assert not out[9:].any() and not found[0][9:].any(), "rows after the last sequence"
@@ -95,10 +95,10 @@ def test_the_function_and_its_gradients(size: int) -> None:
     grouped, slopes = (np.asarray(one.unflatten(1, (2, 2)), np.float64) for one in (q, dout))
     exact, scale = (grouped, np.asarray(k, np.float64), np.asarray(v, np.float64)), size**-0.5
     wanted, lse = reference.attention_varlen(*exact, spans, tiles, scale)
-    delta = np.einsum("thgd,thgd->hgt", slopes, wanted)
+    rows = dense.attention_rows(wanted[None], slopes[None], lse[None])[0]
     expected = (
-        reference.attention_varlen_backward_q(*exact, slopes, lse, delta, spans, tiles, scale),
-        *reference.attention_varlen_backward_kv(*exact, slopes, lse, delta, spans, tiles, scale),
+        reference.attention_varlen_backward_q(*exact, slopes, rows, spans, tiles, scale),
+        *reference.attention_varlen_backward_kv(*exact, slopes, rows, spans, tiles, scale),
     )
     with interpreted() as library:
         out = library.module.attention_varlen(q, k, v, offsets, offsets, causal=True, window=10)

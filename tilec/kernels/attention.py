@@ -136,21 +136,21 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     q, k, v, out, lse = ctx.saved_tensors
     visible = ctx.before, ctx.after, ctx.scale
     dout = strided(dout)
-    delta = _delta()(out, dout)
+    rows = _rows()(out, dout, lse)
     dq = dk = dv = None
     if ctx.needs_input_grad[0]:
-        dq = _backward_q()(q, k, v, dout, lse, delta, *visible)
+        dq = _backward_q()(q, k, v, dout, rows, *visible)
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
         if int(q.shape[4]) in _current()["attention_backward_kv"]:
-            dk, dv = _backward_kv()(q, k, v, dout, lse, delta, *visible)
+            dk, dv = _backward_kv()(q, k, v, dout, rows, *visible)
         else:
-            dk = _backward_k()(q, k, v, dout, lse, delta, *visible) if ctx.needs_input_grad[1] else None
-            dv = _backward_v()(q, k, dout, lse, *visible) if ctx.needs_input_grad[2] else None
+            dk = _backward_k()(q, k, v, dout, rows, *visible) if ctx.needs_input_grad[1] else None
+            dv = _backward_v()(q, k, dout, rows, *visible) if ctx.needs_input_grad[2] else None
     return dq, dk, dv, None, None, None
 
 
 _attention = library_op("attention", lambda known: _tiles("attention", known), gradient=(_backward, _keep))
-_delta = library_op("attention_delta", {"BM": 64})
+_rows = library_op("attention_rows", {"BM": 64})
 _backward_q = library_op("attention_backward_q", lambda known: _tiles("attention_backward_q", known))
 _backward_kv = library_op("attention_backward_kv", lambda known: _tiles("attention_backward_kv", known))
 _backward_k = library_op("attention_backward_k", lambda known: _tiles("attention_backward_k", known))

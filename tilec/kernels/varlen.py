@@ -89,18 +89,18 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     """Gradients of the tensors; None of spans and numbers."""
     q, k, v, spans, tiles, out, lse = ctx.saved_tensors
     dout = strided(dout)
-    delta = _delta()(out[None], dout[None])[0]
+    rows = _rows()(out[None], dout[None], lse[None])[0]
     dq = dk = dv = None
     if ctx.needs_input_grad[0]:
-        dq = _backward_q()(q, k, v, dout, lse, delta, spans, tiles, ctx.scale)
+        dq = _backward_q()(q, k, v, dout, rows, spans, tiles, ctx.scale)
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        dk, dv = _backward_kv()(q, k, v, dout, lse, delta, spans, tiles, ctx.scale)
+        dk, dv = _backward_kv()(q, k, v, dout, rows, spans, tiles, ctx.scale)
     return dq, dk, dv, None, None, None
 
 
 _spans = library_op("attention_spans", {"ROWS": ROWS})
 _attention = library_op("attention_varlen", partial(_tiles, "attention_varlen"), gradient=(_backward, _keep))
-_delta = library_op("attention_delta", {"BM": 64})
+_rows = library_op("attention_rows", {"BM": 64})
 _backward_q = library_op("attention_varlen_backward_q", partial(_tiles, "attention_varlen_backward_q"))
 _backward_kv = library_op(
     "attention_varlen_backward_kv", lambda known: {"ROWS": ROWS, **_tiles("attention_varlen_backward_kv", known)}

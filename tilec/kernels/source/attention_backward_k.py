@@ -13,8 +13,7 @@ def attention_backward_k(
     k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, Literal[1]]],
     v: tl.In[E, B, S, HKV, D, tl.Strides[VB, VS, VH, Literal[1]]],
     dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, Literal[1]]],
-    lse: tl.In[tl.f32, B, HKV, G, T],
-    delta: tl.In[tl.f32, B, HKV, G, T],
+    rows: tl.In[tl.f32, B, HKV, G, Literal[2], Literal["(T + 255) // 128 * 128"]],
     dk: tl.Out[E, B, S, HKV, D],
     before: tl.i32,
     after: tl.i32,
@@ -39,7 +38,7 @@ def attention_backward_k(
     head, n, b = tl.bid(0), tl.bid(1), tl.bid(2)
     keys = tl.reshape(tl.load(k, (b, n, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
     values = tl.reshape(tl.load(v, (b, n, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
-    log2_scale, inverse = scale * LOG2E, 1.0 / scale
+    log2_scale = scale * LOG2E
     keys_sum = tl.zeros((BN, D), tl.f32)
     position = n * BN + T - S
     begin = min(max(position - after, 0), T) // BM
@@ -48,11 +47,11 @@ def attention_backward_k(
         member, m = step // max(count, 1), begin + step % max(count, 1)
         query = tl.reshape(tl.load(q, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
         grad = tl.reshape(tl.load(dout, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
-        log_sum = tl.reshape(tl.load(lse, (b, head, member, m), shape=(1, 1, 1, BM), pad=tl.inf), (1, BM))
-        own = tl.reshape(tl.load(delta, (b, head, member, m), shape=(1, 1, 1, BM), pad=0), (1, BM))
-        s = tl.mma(keys, query.T, tl.broadcast_to(log_sum * -inverse, (BN, BM)))
-        dp = tl.mma(values, grad.T, tl.broadcast_to(-own, (BN, BM)))
-        p = tl.exp2(tl.minimum(s * log2_scale, 0.0), fast=True)
+        log_sum = tl.reshape(tl.load(rows, (b, head, member, 0, m), shape=(1, 1, 1, 1, BM)), (1, BM))
+        own = tl.reshape(tl.load(rows, (b, head, member, 1, m), shape=(1, 1, 1, 1, BM)), (1, BM))
+        s = tl.mma(keys, query.T, tl.zeros((BN, BM), tl.f32))
+        dp = tl.mma(values, grad.T, tl.broadcast_to(own, (BN, BM)))
+        p = tl.exp2(s * log2_scale + log_sum, fast=True)
         if m * BM + BM - 1 - before > position or m * BM + after < position + BN - 1:
             distance = (m * BM - position + tl.arange(BM))[None, :] - tl.arange(BN)[:, None]
             p = tl.where((distance <= before) & (distance >= -after), p, 0.0)

@@ -13,8 +13,7 @@ def attention_backward_q(
     k: tl.In[E, B, S, HKV, D, tl.Strides[KB, KS, KH, Literal[1]]],
     v: tl.In[E, B, S, HKV, D, tl.Strides[VB, VS, VH, Literal[1]]],
     dout: tl.In[E, B, T, HKV, G, D, tl.Strides[OB, OT, OH, OG, Literal[1]]],
-    lse: tl.In[tl.f32, B, HKV, G, T],
-    delta: tl.In[tl.f32, B, HKV, G, T],
+    rows: tl.In[tl.f32, B, HKV, G, Literal[2], Literal["(T + 255) // 128 * 128"]],
     dq: tl.Out[E, B, T, HKV, G, D],
     before: tl.i32,
     after: tl.i32,
@@ -40,21 +39,22 @@ def attention_backward_q(
     query = tl.reshape(tl.load(q, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
     grad = tl.reshape(tl.load(dout, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
     log2_scale = scale * LOG2E
-    log_sum = tl.reshape(tl.load(lse, (b, head, member, m), shape=(1, 1, 1, BM), pad=tl.inf), (BM,)) * LOG2E
-    own = tl.reshape(tl.load(delta, (b, head, member, m), shape=(1, 1, 1, BM), pad=0), (BM,))
+    log_sum = tl.reshape(tl.load(rows, (b, head, member, 0, m), shape=(1, 1, 1, 1, BM)), (BM, 1))
+    own = tl.reshape(tl.load(rows, (b, head, member, 1, m), shape=(1, 1, 1, 1, BM)), (BM, 1))
     acc = tl.zeros((BM, D), tl.f32)
     position = m * BM + S - T
     begin = max(position - before, 0) // BN
     inside = max(position + BM - 1 - before, 0)
-    whole = (position + after + 1) // BN
+    whole = min(position + after + 1, S) // BN
     for j in range(begin, tl.cdiv(max(min(position + BM + after, S), 0), BN)):
         keys = tl.reshape(tl.load(k, (b, j, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
         values = tl.reshape(tl.load(v, (b, j, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
         s = tl.mma(query, keys.T, tl.zeros((BM, BN), tl.f32))
         dp = tl.mma(grad, values.T, tl.zeros((BM, BN), tl.f32))
-        p = tl.exp2(tl.minimum(s * log2_scale - log_sum[:, None], 0.0), fast=True)
+        p = tl.exp2(s * log2_scale + log_sum, fast=True)
         if j * BN < inside or j >= whole:
-            distance = (j * BN - position + tl.arange(BN))[None, :] - tl.arange(BM)[:, None]
-            p = tl.where((distance >= -before) & (distance <= after), p, 0.0)
-        acc = tl.mma(tl.astype(p * (dp - own[:, None]), E), keys, acc)
+            row = tl.arange(BM)[:, None]
+            distance = (j * BN - position + tl.arange(BN))[None, :] - row
+            p = tl.where((distance >= -before) & (distance <= tl.minimum(after, S - 1 - position - row)), p, 0.0)
+        acc = tl.mma(tl.astype(p * (dp + own), E), keys, acc)
     tl.store(dq, (b, m, head, member, 0), tl.reshape(tl.astype(acc * scale, E), (1, BM, 1, 1, D)), mask=True)

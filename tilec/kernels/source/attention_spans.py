@@ -22,7 +22,7 @@ class S(tl.Dim):
 
 @tl.function
 def spans_of(row: tl.Tile, own: tl.Tensor, others: tl.Tensor, before: tl.Scalar, after: tl.Scalar, count: tl.Scalar):
-    """First and last but one row of the other side that each row sees, and whether it sees any."""
+    """First and last but one row of the other side that each row sees, whether it sees any, its position there and sequence."""
     b = tl.zeros(row.shape, tl.i32)
     for step in range(25):
         middle = tl.minimum(b, count) + (LIMIT >> step)
@@ -32,14 +32,14 @@ def spans_of(row: tl.Tile, own: tl.Tensor, others: tl.Tensor, before: tl.Scalar,
     position = row - stop + tl.gather(others, b + 1, pad=0)
     low = tl.maximum(tl.gather(others, b), position - before)
     high = tl.minimum(tl.gather(others, b + 1, pad=0), position + after + 1)
-    return low, high, (begin <= row) & (row < stop) & (low < high)
+    return low, high, (begin <= row) & (row < stop) & (low < high), position, b
 
 
 @tl.kernel
 def attention_spans(
     queries: tl.In[tl.i32, Literal["B + 1"]],
     keys: tl.In[tl.i32, Literal["B + 1"]],
-    spans: tl.Out[tl.i32, Literal["(T + ROWS - 1) // ROWS + (S + ROWS - 1) // ROWS"], Literal[2], Literal["ROWS"]],
+    spans: tl.Out[tl.i32, Literal["(T + ROWS - 1) // ROWS + (S + ROWS - 1) // ROWS"], Literal[4], Literal["ROWS"]],
     tiles: tl.Out[tl.i32, Literal["(T + ROWS - 1) // ROWS + (S + ROWS - 1) // ROWS"], Literal[4]],
     T: tl.i32,
     S: tl.i32,
@@ -49,8 +49,9 @@ def attention_spans(
     ROWS: tl.Const,
 ):
     """Tiles of ROWS queries, then tiles of ROWS keys. Row r of tile m sees `spans[m, 0, r]` to `spans[m, 1, r] - 1` of the
-    other side, and nothing if `spans[m, :, r]` is 0. Rows of the tile see nothing outside of `tiles[m, 0]` to
-    `tiles[m, 1] - 1`, and all of them see `tiles[m, 2]` to `tiles[m, 3] - 1`.
+    other side, and nothing if `spans[m, :, r]` is 0. It is where row `spans[m, 2, r]` of the other side is, and of the sequence
+    `spans[m, 3, r]`. Rows of the tile see nothing outside of `tiles[m, 0]` to `tiles[m, 1] - 1`, and all of them see
+    `tiles[m, 2]` to `tiles[m, 3] - 1`.
 
     Sequence b has queries `queries[b]` to `queries[b + 1] - 1`, likewise keys. The last ones of both are at one position, and a
     query at position p attends to keys at `p - before` to `p + after`. Offsets are not trusted: with wrong ones, rows see
@@ -63,15 +64,17 @@ def attention_spans(
     m = tl.bid(0)
     if m < query_tiles:
         row, rows = m * ROWS + tl.arange(ROWS), T
-        low, high, seen = spans_of(row, queries, keys, before, after, B)
+        low, high, seen, position, sequence = spans_of(row, queries, keys, before, after, B)
     else:
         row, rows = (m - query_tiles) * ROWS + tl.arange(ROWS), S
-        low, high, seen = spans_of(row, keys, queries, after, before, B)
+        low, high, seen, position, sequence = spans_of(row, keys, queries, after, before, B)
     seen = seen & (row < rows)
     blind = tl.any((row < rows) & ~seen)
     low, high = tl.where(seen, low, 0), tl.where(seen, high, 0)
     tl.store(spans, (m, 0, 0), low[None, None, :])
     tl.store(spans, (m, 1, 0), high[None, None, :])
+    tl.store(spans, (m, 2, 0), tl.where(seen, position, 0)[None, None, :])
+    tl.store(spans, (m, 3, 0), tl.where(seen, sequence, 0)[None, None, :])
     tl.store(tiles, (m, 0), tl.min(tl.where(seen, low, NEVER)))
     tl.store(tiles, (m, 1), tl.max(high))
     tl.store(tiles, (m, 2), tl.where(blind, NEVER, tl.max(low)))

@@ -12,7 +12,7 @@ def attention_varlen(
     q: tl.In[E, T, HKV, G, D, tl.Strides[QT, QH, QG, Literal[1]]],
     k: tl.In[E, S, HKV, D, tl.Strides[KS, KH, Literal[1]]],
     v: tl.In[E, S, HKV, D, tl.Strides[VS, VH, Literal[1]]],
-    spans: tl.In[tl.i32, Literal["(T + BM - 1) // BM + (S + BM - 1) // BM"], Literal[2], Literal["BM"]],
+    spans: tl.In[tl.i32, Literal["(T + BM - 1) // BM + (S + BM - 1) // BM"], Literal[4], Literal["BM"]],
     tiles: tl.In[tl.i32, Literal["(T + BM - 1) // BM + (S + BM - 1) // BM"], Literal[4]],
     out: tl.Out[E, T, HKV, G, D],
     lse: tl.Out[tl.f32, HKV, G, T],

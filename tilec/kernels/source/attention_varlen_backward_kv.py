@@ -14,9 +14,8 @@ def attention_varlen_backward_kv(
     k: tl.In[E, S, HKV, D, tl.Strides[KS, KH, Literal[1]]],
     v: tl.In[E, S, HKV, D, tl.Strides[VS, VH, Literal[1]]],
     dout: tl.In[E, T, HKV, G, D, tl.Strides[OT, OH, OG, Literal[1]]],
-    lse: tl.In[tl.f32, HKV, G, T],
-    delta: tl.In[tl.f32, HKV, G, T],
-    spans: tl.In[tl.i32, Literal["(T + ROWS - 1) // ROWS + (S + ROWS - 1) // ROWS"], Literal[2], Literal["ROWS"]],
+    rows: tl.In[tl.f32, HKV, G, Literal[2], Literal["(T + 255) // 128 * 128"]],
+    spans: tl.In[tl.i32, Literal["(T + ROWS - 1) // ROWS + (S + ROWS - 1) // ROWS"], Literal[4], Literal["ROWS"]],
     tiles: tl.In[tl.i32, Literal["(T + ROWS - 1) // ROWS + (S + ROWS - 1) // ROWS"], Literal[4]],
     dk: tl.Out[E, S, HKV, D],
     dv: tl.Out[E, S, HKV, D],
@@ -50,18 +49,18 @@ def attention_varlen_backward_kv(
     inside, whole = tl.load(tiles, (tile, 2)), tl.load(tiles, (tile, 3))
     begin = min(max(begin, 0), T) // BM
     count = max(tl.cdiv(min(max(stop, 0), T), BM) - begin, 0)
-    log2_scale, inverse = scale * LOG2E, 1.0 / scale
+    log2_scale = scale * LOG2E
     keys_sum = tl.zeros((BN, D), tl.f32)
     values_sum = tl.zeros((BN, D), tl.f32)
     for step in range(G * count):
         member, m = step // max(count, 1), begin + step % max(count, 1)
         query = tl.reshape(tl.load(q, (m, head, member, 0), shape=(BM, 1, 1, D), pad=0), (BM, D))
         grad = tl.reshape(tl.load(dout, (m, head, member, 0), shape=(BM, 1, 1, D), pad=0), (BM, D))
-        log_sum = tl.reshape(tl.load(lse, (head, member, m), shape=(1, 1, BM), pad=tl.inf), (1, BM))
-        own = tl.reshape(tl.load(delta, (head, member, m), shape=(1, 1, BM), pad=0), (1, BM))
-        s = tl.mma(keys, query.T, tl.broadcast_to(log_sum * -inverse, (BN, BM)))
-        dp = tl.mma(values, grad.T, tl.broadcast_to(-own, (BN, BM)))
-        p = tl.exp2(tl.minimum(s * log2_scale, 0.0), fast=True)
+        log_sum = tl.reshape(tl.load(rows, (head, member, 0, m), shape=(1, 1, 1, BM)), (1, BM))
+        own = tl.reshape(tl.load(rows, (head, member, 1, m), shape=(1, 1, 1, BM)), (1, BM))
+        s = tl.mma(keys, query.T, tl.zeros((BN, BM), tl.f32))
+        dp = tl.mma(values, grad.T, tl.broadcast_to(own, (BN, BM)))
+        p = tl.exp2(s * log2_scale + log_sum, fast=True)
         if m * BM < inside or m * BM + BM > whole:
             at = (m * BM + tl.arange(BM))[None, :]
             p = tl.where((at >= low) & (at < high), p, 0.0)

@@ -13,9 +13,8 @@ def attention_varlen_backward_q(
     k: tl.In[E, S, HKV, D, tl.Strides[KS, KH, Literal[1]]],
     v: tl.In[E, S, HKV, D, tl.Strides[VS, VH, Literal[1]]],
     dout: tl.In[E, T, HKV, G, D, tl.Strides[OT, OH, OG, Literal[1]]],
-    lse: tl.In[tl.f32, HKV, G, T],
-    delta: tl.In[tl.f32, HKV, G, T],
-    spans: tl.In[tl.i32, Literal["(T + BM - 1) // BM + (S + BM - 1) // BM"], Literal[2], Literal["BM"]],
+    rows: tl.In[tl.f32, HKV, G, Literal[2], Literal["(T + 255) // 128 * 128"]],
+    spans: tl.In[tl.i32, Literal["(T + BM - 1) // BM + (S + BM - 1) // BM"], Literal[4], Literal["BM"]],
     tiles: tl.In[tl.i32, Literal["(T + BM - 1) // BM + (S + BM - 1) // BM"], Literal[4]],
     dq: tl.Out[E, T, HKV, G, D],
     scale: tl.f32,
@@ -43,17 +42,17 @@ def attention_varlen_backward_q(
     inside, whole = tl.load(tiles, (m, 2)), tl.load(tiles, (m, 3))
     begin, stop = min(max(begin, 0), S) // BN, tl.cdiv(min(max(stop, 0), S), BN)
     log2_scale = scale * LOG2E
-    log_sum = tl.reshape(tl.load(lse, (head, member, m), shape=(1, 1, BM), pad=tl.inf), (BM,)) * LOG2E
-    own = tl.reshape(tl.load(delta, (head, member, m), shape=(1, 1, BM), pad=0), (BM,))
+    log_sum = tl.reshape(tl.load(rows, (head, member, 0, m), shape=(1, 1, 1, BM)), (BM, 1))
+    own = tl.reshape(tl.load(rows, (head, member, 1, m), shape=(1, 1, 1, BM)), (BM, 1))
     acc = tl.zeros((BM, D), tl.f32)
     for j in range(begin, stop):
         keys = tl.reshape(tl.load(k, (j, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
         values = tl.reshape(tl.load(v, (j, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
         s = tl.mma(query, keys.T, tl.zeros((BM, BN), tl.f32))
         dp = tl.mma(grad, values.T, tl.zeros((BM, BN), tl.f32))
-        p = tl.exp2(tl.minimum(s * log2_scale - log_sum[:, None], 0.0), fast=True)
+        p = tl.exp2(s * log2_scale + log_sum, fast=True)
         if j * BN < inside or j * BN + BN > whole:
             at = (j * BN + tl.arange(BN))[None, :]
             p = tl.where((at >= low) & (at < high), p, 0.0)
-        acc = tl.mma(tl.astype(p * (dp - own[:, None]), E), keys, acc)
+        acc = tl.mma(tl.astype(p * (dp + own), E), keys, acc)
     tl.store(dq, (m, head, member, 0), tl.reshape(tl.astype(acc * scale, E), (BM, 1, 1, D)), mask=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 torch: Any = importlib.import_module("torch")
 functional: Any = torch.nn.functional
+LOG2E = 1.4426950408889634
 
 
 def _seen(q: Any, k: Any, before: int, after: int) -> Any:
@@ -45,8 +46,11 @@ def attention(q: Any, k: Any, v: Any, before: int, after: int, scale: float) -> 
     return _attention(q, k, v, before, after, scale), sums.masked_fill(sums == -torch.inf, torch.inf)
 
 
-def attention_delta(out: Any, dout: Any) -> Any:
-    return (out.float() * dout.float()).sum(dim=-1).permute(0, 2, 3, 1)
+def attention_rows(out: Any, dout: Any, lse: Any) -> Any:
+    sums = (out.float() * dout.float()).sum(dim=-1).permute(0, 2, 3, 1)
+    more = (0, (out.shape[1] + 255) // 128 * 128 - out.shape[1])
+    padded = functional.pad(lse * -LOG2E, more, value=-torch.inf), functional.pad(-sums, more)
+    return torch.stack(padded, dim=-2)
 
 
 def _gradients(q: Any, k: Any, v: Any, dout: Any, before: int, after: int, scale: float, wanted: str) -> Any:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]
+LOG2E = 1.4426950408889634
 
 TOLERANCES = dict.fromkeys(
     ("attention", "attention_backward_q", "attention_backward_k", "attention_backward_v", "attention_backward_kv"), 1.6e-2
@@ -44,41 +45,44 @@ def attention(q: Array, k: Array, v: Array, before: int, after: int, scale: floa
     return np.einsum("bhgts,bshd->bthgd", shares, _wide(v)), log_sum[..., 0]
 
 
-def attention_delta(out: Array, dout: Array) -> Float:
-    return np.einsum("bthgd,bthgd->bhgt", _wide(out), _wide(dout))
+def attention_rows(out: Array, dout: Array, lse: Array) -> Float:
+    """(B, HKV, G, 2, T and some more): log-sum-exp times -log2(e), -inf past the end; sums of products, negated, 0 past it."""
+    sums = np.einsum("bthgd,bthgd->bhgt", _wide(out), _wide(dout))
+    more = [(0, 0)] * 3 + [(0, (sums.shape[-1] + 255) // 128 * 128 - sums.shape[-1])]
+    return np.stack((np.pad(_wide(lse) * -LOG2E, more, constant_values=-np.inf), np.pad(-sums, more)), axis=-2)
 
 
 def _gradients(
-    q: Array, k: Array, v: Array, dout: Array, lse: Float, delta: Float, before: int, after: int, scale: float
+    q: Array, k: Array, v: Array, dout: Array, rows: Array, before: int, after: int, scale: float
 ) -> tuple[Float, Float, Float]:
-    scores = _scores(q, k, before, after, scale)
-    weights = np.exp(np.minimum(scores - lse[..., None], 0))
-    grads = weights * (np.einsum("bthgd,bshd->bhgts", _wide(dout), _wide(v)) - delta[..., None]) * scale
+    log_sum, own = (_wide(rows)[..., part, : q.shape[1], None] for part in (0, 1))
+    weights = np.exp2(_scores(q, k, before, after, scale) * LOG2E + log_sum)
+    grads = weights * (np.einsum("bthgd,bshd->bhgts", _wide(dout), _wide(v)) + own) * scale
     dq = np.einsum("bhgts,bshd->bthgd", grads, _wide(k))
     dk = np.einsum("bhgts,bthgd->bshd", grads, _wide(q))
     return dq, dk, np.einsum("bhgts,bthgd->bshd", weights, _wide(dout))
 
 
 def attention_backward_q(
-    q: Array, k: Array, v: Array, dout: Array, lse: Array, delta: Array, before: int, after: int, scale: float
+    q: Array, k: Array, v: Array, dout: Array, rows: Array, before: int, after: int, scale: float
 ) -> Float:
-    return _gradients(q, k, v, dout, _wide(lse), _wide(delta), before, after, scale)[0]
+    return _gradients(q, k, v, dout, rows, before, after, scale)[0]
 
 
 def attention_backward_kv(
-    q: Array, k: Array, v: Array, dout: Array, lse: Array, delta: Array, before: int, after: int, scale: float
+    q: Array, k: Array, v: Array, dout: Array, rows: Array, before: int, after: int, scale: float
 ) -> tuple[Float, Float]:
-    return _gradients(q, k, v, dout, _wide(lse), _wide(delta), before, after, scale)[1:]
+    return _gradients(q, k, v, dout, rows, before, after, scale)[1:]
 
 
 def attention_backward_k(
-    q: Array, k: Array, v: Array, dout: Array, lse: Array, delta: Array, before: int, after: int, scale: float
+    q: Array, k: Array, v: Array, dout: Array, rows: Array, before: int, after: int, scale: float
 ) -> Float:
-    return attention_backward_kv(q, k, v, dout, lse, delta, before, after, scale)[0]
+    return attention_backward_kv(q, k, v, dout, rows, before, after, scale)[0]
 
 
-def attention_backward_v(q: Array, k: Array, dout: Array, lse: Array, before: int, after: int, scale: float) -> Float:
-    return attention_backward_kv(q, k, k, dout, lse, np.zeros_like(lse), before, after, scale)[1]
+def attention_backward_v(q: Array, k: Array, dout: Array, rows: Array, before: int, after: int, scale: float) -> Float:
+    return attention_backward_kv(q, k, k, dout, rows, before, after, scale)[1]
 
 
 def attention_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +97,7 @@ def _saved(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     given = attention_inputs(rng, dims)
     out, lse = attention(given["q"], given["k"], given["v"], dims["before"], dims["after"], given["scale"])
     dout = rng.standard_normal(out.shape)
-    return given | {"dout": dout, "lse": lse, "delta": attention_delta(out, dout)}
+    return given | {"dout": dout, "rows": attention_rows(out, dout, lse)}
 
 
 def attention_backward_q_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
@@ -109,4 +113,4 @@ def attention_backward_k_inputs(rng: np.random.Generator, dims: dict[str, Any]) 
 
 
 def attention_backward_v_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    return {name: array for name, array in _saved(rng, dims).items() if name not in ("v", "delta")}
+    return {name: array for name, array in _saved(rng, dims).items() if name != "v"}

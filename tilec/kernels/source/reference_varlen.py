@@ -18,6 +18,7 @@ Integers = NDArray[np.integer]
 TOLERANCES = {"attention_varlen": 1.6e-2, "attention_varlen_backward_q": 2.4e-2, "attention_varlen_backward_kv": 2.4e-2}
 """Of `tilec test`: probabilities and their gradients are rounded to the dtype of keys before they meet them."""
 NEVER = 2**31 - 1
+LOG2E = 1.4426950408889634
 
 
 def _wide(array: Array) -> Float:
@@ -26,12 +27,13 @@ def _wide(array: Array) -> Float:
 
 def _side(own: Integers, others: Integers, rows: int, before: int, after: int, tile: int) -> tuple[Array, Array]:
     """Spans of the rows of one side, and of its tiles."""
-    low, high = np.zeros(-(-rows // tile) * tile, np.int64), np.zeros(-(-rows // tile) * tile, np.int64)
-    for begin, stop, first, last in zip(own[:-1], own[1:], others[:-1], others[1:], strict=True):
+    low, high, places, numbers = np.zeros((4, -(-rows // tile) * tile), np.int64)
+    for number, (begin, stop, first, last) in enumerate(zip(own[:-1], own[1:], others[:-1], others[1:], strict=True)):
         position: NDArray[np.int64] = np.arange(begin, stop, dtype=np.int64) - int(stop) + int(last)
         a, b = np.maximum(int(first), position - before), np.minimum(int(last), position + after + 1)
         low[begin:stop], high[begin:stop] = np.where(a < b, a, 0), np.where(a < b, b, 0)
-    low, high = low.reshape(-1, tile), high.reshape(-1, tile)
+        places[begin:stop], numbers[begin:stop] = np.where(a < b, position, 0), np.where(a < b, number, 0)
+    low, high, places, numbers = (one.reshape(-1, tile) for one in (low, high, places, numbers))
     seen = low < high
     blind = (~seen & (np.arange(low.size) < rows).reshape(low.shape)).any(axis=1)
     of_tiles = (
@@ -40,7 +42,7 @@ def _side(own: Integers, others: Integers, rows: int, before: int, after: int, t
         np.where(blind, NEVER, low.max(axis=1)),
         np.where(seen, high, NEVER).min(axis=1),
     )
-    return np.stack((low, high), axis=1), np.stack(of_tiles, axis=1)
+    return np.stack((low, high, places, numbers), axis=1), np.stack(of_tiles, axis=1)
 
 
 def attention_spans(
@@ -69,26 +71,34 @@ def attention_varlen(q: Array, k: Array, v: Array, spans: Integers, tiles: Integ
     return np.einsum("hgts,shd->thgd", weights / np.where(found, total, 1), _wide(v)), log_sum[..., 0]
 
 
+def _rows(out: Array, dout: Array, lse: Array) -> Float:
+    """What `attention_rows` makes of one sequence, (HKV, G, 2, T and some more)."""
+    sums = np.einsum("thgd,thgd->hgt", _wide(out), _wide(dout))
+    more = [(0, 0)] * 2 + [(0, (sums.shape[-1] + 255) // 128 * 128 - sums.shape[-1])]
+    return np.stack((np.pad(_wide(lse) * -LOG2E, more, constant_values=-np.inf), np.pad(-sums, more)), axis=-2)
+
+
 def _gradients(
-    q: Array, k: Array, v: Array, dout: Array, lse: Array, delta: Array, spans: Integers, scale: float
+    q: Array, k: Array, v: Array, dout: Array, rows: Array, spans: Integers, scale: float
 ) -> tuple[Float, Float, Float]:
-    weights = np.exp(np.minimum(_scores(q, k, spans, scale) - _wide(lse)[..., None], 0))
-    grads = weights * (np.einsum("thgd,shd->hgts", _wide(dout), _wide(v)) - _wide(delta)[..., None]) * scale
+    log_sum, own = (_wide(rows)[..., part, : q.shape[0], None] for part in (0, 1))
+    weights = np.exp2(_scores(q, k, spans, scale) * LOG2E + log_sum)
+    grads = weights * (np.einsum("thgd,shd->hgts", _wide(dout), _wide(v)) + own) * scale
     dq = np.einsum("hgts,shd->thgd", grads, _wide(k))
     dk = np.einsum("hgts,thgd->shd", grads, _wide(q))
     return dq, dk, np.einsum("hgts,thgd->shd", weights, _wide(dout))
 
 
 def attention_varlen_backward_q(
-    q: Array, k: Array, v: Array, dout: Array, lse: Array, delta: Array, spans: Integers, tiles: Integers, scale: float
+    q: Array, k: Array, v: Array, dout: Array, rows: Array, spans: Integers, tiles: Integers, scale: float
 ) -> Float:
-    return _gradients(q, k, v, dout, lse, delta, spans, scale)[0]
+    return _gradients(q, k, v, dout, rows, spans, scale)[0]
 
 
 def attention_varlen_backward_kv(
-    q: Array, k: Array, v: Array, dout: Array, lse: Array, delta: Array, spans: Integers, tiles: Integers, scale: float
+    q: Array, k: Array, v: Array, dout: Array, rows: Array, spans: Integers, tiles: Integers, scale: float
 ) -> tuple[Float, Float]:
-    return _gradients(q, k, v, dout, lse, delta, spans, scale)[1:]
+    return _gradients(q, k, v, dout, rows, spans, scale)[1:]
 
 
 def offsets(rng: np.random.Generator, sequences: int, rows: int) -> NDArray[np.int32]:
@@ -123,7 +133,7 @@ def _saved(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     given = attention_varlen_inputs(rng, dims)
     out, lse = attention_varlen(**given)
     dout = rng.standard_normal(out.shape)
-    return given | {"dout": dout, "lse": lse, "delta": np.einsum("thgd,thgd->hgt", dout, out)}
+    return given | {"dout": dout, "rows": _rows(out, dout, lse)}
 
 
 def attention_varlen_backward_q_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
