@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tilec.kernels.chips import of_architecture
 from tilec.kernels.ops import library_op, without_gradient
+from tilec.kernels.scored import Given, checked_scores, equal_offsets, scored_attention, spans_of
 from tilec.kernels.shapes import copied, is_aligned, remembered, zeros
 
 SIZES: Final = (64, 128)
@@ -46,7 +47,8 @@ OTHER_TILES: Final = {"sm_10": DATA_CENTER_TILES, "sm_12": SMALL_TILES}
 
 
 def attention(
-    q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None, window: int | None = None
+    q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None, window: int | None = None,
+    alibi_slopes: Any = None, softcap: float | None = None,
 ) -> Any:  # fmt: skip
     """`softmax(q @ k.T * scale) @ v` for each head, in f32, rounded once; gradients of `q`, `k` and `v` are deterministic.
 
@@ -56,17 +58,31 @@ def attention(
     causal: query t attends to keys up to `t + S - T`: the last query to all of them, as in FlashAttention-2.
     scale: above 0. Default: `D ** -0.5`. In f16, scores before scaling must stay below 2^24.
     window: with `causal`, a query attends to so many keys, its own and those before; otherwise to keys at a distance below it.
+    alibi_slopes: f32 (HQ) or (B, HQ): scores have `slope * distance` less, where query t is at key `t + S - T` (Press et al.,
+        ALiBi, 2021). They have no gradient. All sequences together have at most 2^24 queries and keys.
+    softcap: above 0, and without slopes: scores become `softcap * tanh(score / softcap)`, as in Gemma 2, with the chip's
+        approximation of tanh, whose relative error is at most 2^-10.9.
 
     Returns (B, T, HQ, D); 0 for a query that attends to no key. ValueError for other dtypes, shapes or numbers.
     """
     checked_heads("attention", "B, T, HQ, D", "B, S, HKV, D", q, k, v)
     scale = checked_scale("attention", q, scale, window)
+    given = checked_scores("attention", q, q.shape[0], alibi_slopes, softcap)
     if q.numel() == 0 or k.numel() == 0:
         return zeros(q, k, v)
     before = ALL if window is None else min(window - 1, ALL)
+    if given is not None:
+        return _scored(q, k, v, before, 0 if causal else before, given, scale)
     grouped = strided(q).unflatten(2, (k.shape[2], -1))
     out, _ = _attention()(grouped, strided(k), strided(v), before, 0 if causal else before, scale)
     return out.flatten(2, 3)
+
+
+def _scored(q: Any, k: Any, v: Any, before: int, after: int, given: Given, scale: float) -> Any:
+    """With a score function: sequences one after the other."""
+    joined = [strided(x.flatten(0, 1)) for x in (q, k, v)]
+    spans, tiles = spans_of(joined[0], joined[1], equal_offsets(q), equal_offsets(k), before, after)
+    return scored_attention(*joined, spans, tiles, given, scale).unflatten(0, tuple(q.shape[:2]))
 
 
 def checked_heads(function: str, queries: str, keys: str, q: Any, k: Any, v: Any) -> None:

@@ -13,10 +13,9 @@ from typing import Any, Final
 from tilec.kernels.attention import ALL, Tiles, checked_heads, checked_scale, strided
 from tilec.kernels.chips import of_architecture
 from tilec.kernels.ops import library_op, without_gradient
-from tilec.kernels.shapes import whole, zeros
+from tilec.kernels.scored import ROWS, checked_scores, scored_attention, spans_of
+from tilec.kernels.shapes import zeros
 
-ROWS: Final = 128
-"""Rows of a tile of spans."""
 TILES: Final[Mapping[str, Tiles]] = {
     "attention_varlen": {64: (ROWS, 128), 128: (ROWS, 128)},
     "attention_varlen_backward_q": {64: (ROWS, 128), 128: (ROWS, 112)},
@@ -40,7 +39,7 @@ OTHER_TILES: Final = {"sm_10": DATA_CENTER_TILES, "sm_12": SMALL_TILES}
 
 def attention_varlen(
     q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *, causal: bool = False, scale: float | None = None,
-    window: int | None = None,
+    window: int | None = None, alibi_slopes: Any = None, softcap: float | None = None,
 ) -> Any:  # fmt: skip
     """`softmax(q @ k.T * scale) @ v` of each sequence and head, in f32, rounded once; gradients of `q`, `k` and `v` are
     deterministic.
@@ -52,21 +51,23 @@ def attention_varlen(
         after the last sequence attend to none.
     causal, window: of each sequence, as for `attention`: its last query is at the position of its last key.
     scale: above 0. Default: `D ** -0.5`. In f16, scores before scaling must stay below 2^24.
+    alibi_slopes: f32 (HQ) or (B, HQ), and softcap, as for `attention`; distances are those in a sequence.
 
     A block of 128 queries multiplies values of neighbouring sequences by 0, so all values must be finite.
     Returns (T, HQ, D); 0 for a query that attends to no key. ValueError for other dtypes, shapes or numbers.
     """
     checked_heads("attention_varlen", "T, HQ, D", "S, HKV, D", q, k, v)
     scale = checked_scale("attention_varlen", q, scale, window)
+    given = checked_scores("attention_varlen", q, cu_seqlens_q.shape[0] - 1, alibi_slopes, softcap)
     for name, offsets in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         if offsets.dim() != 1 or offsets.shape != cu_seqlens_q.shape or offsets.shape[0] < 1:
             raise ValueError(f"`{name}` has the shape {list(offsets.shape)}; both offsets are [B + 1]")
     if q.numel() == 0 or k.numel() == 0 or cu_seqlens_q.shape[0] == 1:
         return zeros(q, k, v)
     before = ALL if window is None else min(window - 1, ALL)
-    spans, tiles = _spans()(
-        whole(cu_seqlens_q), whole(cu_seqlens_k), q.shape[0], k.shape[0], before, 0 if causal else before
-    )  # fmt: skip
+    spans, tiles = spans_of(q, k, cu_seqlens_q, cu_seqlens_k, before, 0 if causal else before)
+    if given is not None:
+        return scored_attention(strided(q), strided(k), strided(v), spans, tiles, given, scale)
     grouped = strided(q).unflatten(1, (k.shape[1], -1))
     out, _ = _attention()(grouped, strided(k), strided(v), spans, tiles, scale)
     return out.flatten(1, 2)
@@ -98,7 +99,6 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     return dq, dk, dv, None, None, None
 
 
-_spans = library_op("attention_spans", {"ROWS": ROWS})
 _attention = library_op("attention_varlen", partial(_tiles, "attention_varlen"), gradient=(_backward, _keep))
 _rows = library_op("attention_rows", {"BM": 64})
 _backward_q = library_op("attention_varlen_backward_q", partial(_tiles, "attention_varlen_backward_q"))

@@ -39,6 +39,7 @@ def attention_backward_k(
     keys = tl.reshape(tl.load(k, (b, n, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
     values = tl.reshape(tl.load(v, (b, n, head, 0), shape=(1, BN, 1, D), pad=0), (BN, D))
     log2_scale = scale * LOG2E
+    inverse = 1.0 / log2_scale
     keys_sum = tl.zeros((BN, D), tl.f32)
     position = n * BN + T - S
     begin = min(max(position - after, 0), T) // BM
@@ -49,9 +50,9 @@ def attention_backward_k(
         grad = tl.reshape(tl.load(dout, (b, m, head, member, 0), shape=(1, BM, 1, 1, D), pad=0), (BM, D))
         log_sum = tl.reshape(tl.load(rows, (b, head, member, 0, m), shape=(1, 1, 1, 1, BM)), (1, BM))
         own = tl.reshape(tl.load(rows, (b, head, member, 1, m), shape=(1, 1, 1, 1, BM)), (1, BM))
-        s = tl.mma(keys, query.T, tl.zeros((BN, BM), tl.f32))
+        s = tl.mma(keys, query.T, tl.broadcast_to(log_sum * inverse, (BN, BM)))
         dp = tl.mma(values, grad.T, tl.broadcast_to(own, (BN, BM)))
-        p = tl.exp2(s * log2_scale + log_sum, fast=True)
+        p = tl.exp2(s * log2_scale, fast=True)
         if m * BM + BM - 1 - before > position or m * BM + after < position + BN - 1:
             distance = (m * BM - position + tl.arange(BM))[None, :] - tl.arange(BN)[:, None]
             p = tl.where((distance <= before) & (distance >= -after), p, 0.0)

@@ -34,6 +34,10 @@ class D(tl.Dim):
     """elements of a head"""
 
 
+class N(tl.Dim):
+    """sequences with slopes of their own, or 1"""
+
+
 class PAGES(tl.Dim):
     """pages of a cache"""
 

@@ -15,7 +15,10 @@ Array = NDArray[Any]
 Float = NDArray[np.float64]
 Integers = NDArray[np.integer]
 
-TOLERANCES = {"attention_varlen": 1.6e-2, "attention_varlen_backward_q": 2.4e-2, "attention_varlen_backward_kv": 2.4e-2}
+TOLERANCES = {
+    "attention_varlen": 1.6e-2, "attention_varlen_backward_q": 2.4e-2, "attention_varlen_backward_kv": 2.4e-2,
+    "attention_scored": 1.6e-2, "attention_scored_backward_q": 2.4e-2, "attention_scored_backward_kv": 2.4e-2,
+}  # fmt: skip
 """Of `tilec test`: probabilities and their gradients are rounded to the dtype of keys before they meet them."""
 NEVER = 2**31 - 1
 LOG2E = 1.4426950408889634
@@ -60,8 +63,8 @@ def _scores(q: Array, k: Array, spans: Integers, scale: float) -> Float:
     return np.where((at >= low) & (at < high), np.einsum("thgd,shd->hgts", _wide(q), _wide(k)) * scale, -np.inf)
 
 
-def attention_varlen(q: Array, k: Array, v: Array, spans: Integers, tiles: Integers, scale: float) -> tuple[Float, Float]:
-    scores = _scores(q, k, spans, scale)
+def _attended(scores: Float, v: Array) -> tuple[Float, Float]:
+    """What queries attend to, (T, HKV, G, D), and the log-sum-exp of scores (HKV, G, T, S)."""
     top = scores.max(axis=-1, keepdims=True, initial=-1e30)
     weights = np.exp(scores - top)
     total = weights.sum(axis=-1, keepdims=True)
@@ -69,6 +72,10 @@ def attention_varlen(q: Array, k: Array, v: Array, spans: Integers, tiles: Integ
     with np.errstate(divide="ignore"):
         log_sum = np.where(found, top + np.log(total), np.inf)
     return np.einsum("hgts,shd->thgd", weights / np.where(found, total, 1), _wide(v)), log_sum[..., 0]
+
+
+def attention_varlen(q: Array, k: Array, v: Array, spans: Integers, tiles: Integers, scale: float) -> tuple[Float, Float]:
+    return _attended(_scores(q, k, spans, scale), v)
 
 
 def _rows(out: Array, dout: Array, lse: Array) -> Float:
@@ -79,11 +86,12 @@ def _rows(out: Array, dout: Array, lse: Array) -> Float:
 
 
 def _gradients(
-    q: Array, k: Array, v: Array, dout: Array, rows: Array, spans: Integers, scale: float
+    q: Array, k: Array, v: Array, dout: Array, rows: Array, scores: Float, derivative: Float | float
 ) -> tuple[Float, Float, Float]:
+    """From scores, and their derivative by products of queries and keys."""
     log_sum, own = (_wide(rows)[..., part, : q.shape[0], None] for part in (0, 1))
-    weights = np.exp2(_scores(q, k, spans, scale) * LOG2E + log_sum)
-    grads = weights * (np.einsum("thgd,shd->hgts", _wide(dout), _wide(v)) + own) * scale
+    weights = np.exp2(scores * LOG2E + log_sum)
+    grads = weights * (np.einsum("thgd,shd->hgts", _wide(dout), _wide(v)) + own) * derivative
     dq = np.einsum("hgts,shd->thgd", grads, _wide(k))
     dk = np.einsum("hgts,thgd->shd", grads, _wide(q))
     return dq, dk, np.einsum("hgts,thgd->shd", weights, _wide(dout))
@@ -92,13 +100,51 @@ def _gradients(
 def attention_varlen_backward_q(
     q: Array, k: Array, v: Array, dout: Array, rows: Array, spans: Integers, tiles: Integers, scale: float
 ) -> Float:
-    return _gradients(q, k, v, dout, rows, spans, scale)[0]
+    return _gradients(q, k, v, dout, rows, _scores(q, k, spans, scale), scale)[0]
 
 
 def attention_varlen_backward_kv(
     q: Array, k: Array, v: Array, dout: Array, rows: Array, spans: Integers, tiles: Integers, scale: float
 ) -> tuple[Float, Float]:
-    return _gradients(q, k, v, dout, rows, spans, scale)[1:]
+    return _gradients(q, k, v, dout, rows, _scores(q, k, spans, scale), scale)[1:]
+
+
+def attention_slopes(slopes: Array, spans: Integers) -> Float:
+    """(HKV, G, tiles, ROWS): of the sequence of each row, times log2(e)."""
+    return np.moveaxis(_wide(slopes)[np.clip(spans[:, 3], 0, len(slopes) - 1)], (0, 1), (2, 3)) * LOG2E
+
+
+def _scored(
+    q: Array, k: Array, spans: Integers, slopes: Array, scale: float, cap: float, score: int
+) -> tuple[Float, Float | float]:  # fmt: skip
+    """Scores with biases of distances (1) or a soft cap (2), and their derivatives by products."""
+    scores, count = _scores(q, k, spans, scale), len(q)
+    if score == 2:
+        bent = np.where(np.isinf(scores), 0.0, np.tanh(scores / cap))
+        return np.where(np.isinf(scores), -np.inf, cap * bent), scale * (1 - bent**2)
+    place = spans[:, 2].reshape(-1)[:count, None].astype(np.int64)
+    own = _wide(slopes).reshape(*slopes.shape[:2], -1)[..., :count, None] / LOG2E
+    return scores - own * np.abs(np.arange(len(k))[None, :] - place), scale
+
+
+def attention_scored(
+    q: Array, k: Array, v: Array, spans: Integers, tiles: Integers, slopes: Array, scale: float, cap: float, SCORE: int
+) -> tuple[Float, Float]:
+    return _attended(_scored(q, k, spans, slopes, scale, cap, SCORE)[0], v)
+
+
+def attention_scored_backward_q(
+    q: Array, k: Array, v: Array, dout: Array, rows: Array, spans: Integers, tiles: Integers, slopes: Array, scale: float,
+    cap: float, SCORE: int,
+) -> Float:  # fmt: skip
+    return _gradients(q, k, v, dout, rows, *_scored(q, k, spans, slopes, scale, cap, SCORE))[0]
+
+
+def attention_scored_backward_kv(
+    q: Array, k: Array, v: Array, dout: Array, rows: Array, spans: Integers, tiles: Integers, slopes: Array, scale: float,
+    cap: float, SCORE: int,
+) -> tuple[Float, Float]:  # fmt: skip
+    return _gradients(q, k, v, dout, rows, *_scored(q, k, spans, slopes, scale, cap, SCORE))[1:]
 
 
 def offsets(rng: np.random.Generator, sequences: int, rows: int) -> NDArray[np.int32]:
@@ -142,3 +188,31 @@ def attention_varlen_backward_q_inputs(rng: np.random.Generator, dims: dict[str,
 
 def attention_varlen_backward_kv_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     return _saved(rng, dims)
+
+
+def attention_slopes_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    given = attention_spans_inputs(rng, {**dims, "B": dims["N"]})
+    numbers = {name: dims[name] for name in ("T", "S", "ROWS")}
+    return {"spans": attention_spans(**given, **numbers, before=1 << 24, after=0)[0].astype(np.int32)}
+
+
+def attention_scored_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    """As of `attention_varlen`, of slopes and a cap that change most scores."""
+    given = attention_varlen_inputs(rng, dims)
+    slopes = rng.uniform(0, 0.3, (5, dims["HKV"], dims["G"]))
+    return given | {"slopes": attention_slopes(slopes, given["spans"]), "cap": 1.5}
+
+
+def _saved_scored(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    given = attention_scored_inputs(rng, dims)
+    out, lse = attention_scored(**given, SCORE=dims["SCORE"])
+    dout = rng.standard_normal(out.shape)
+    return given | {"dout": dout, "rows": _rows(out, dout, lse)}
+
+
+def attention_scored_backward_q_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    return _saved_scored(rng, dims)
+
+
+def attention_scored_backward_kv_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    return _saved_scored(rng, dims)
