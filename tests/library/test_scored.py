@@ -189,4 +189,7 @@ EMULATED = [
 
 @pytest.mark.parametrize(("entry", "constants"), first(3, EMULATED), ids=lambda one: getattr(one, "name", None))
 def test_emulated_launches_are_clean_and_right(entry: Any, constants: dict[str, Any]) -> None:
-    check_emulated(entry, constants, {"T": 37, "S": 71, "HKV": 1, "G": 2, "scale": 0.125})
+    size, axes = constants["D"], ("QO" if "backward" in entry.name else "Q")
+    strides = {f"{name}{axis}": step for name in axes for axis, step in (("T", 2 * size), ("H", 2 * size), ("G", size))}
+    strides |= {f"{name}{axis}": size for name in "KV" for axis in "SH"}
+    check_emulated(entry, constants, {"T": 37, "S": 71, "HKV": 1, "G": 2, "scale": 0.125, "cap": 1.5, **strides})

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from ci.bench.kernels.library_problems import DEVICE, Problem, Sizes, functional, kernels, normal, torch
+from ci.bench.kernels.library_scored import SCORED
 
 _flash: Any = torch.ops.aten._flash_attention_forward
 """FlashAttention of packed sequences; takes fewer heads of keys than of queries."""
@@ -253,4 +254,5 @@ PRODUCTS: Final = (
     _paged(),
     _varlen(causal=False),
     _varlen(causal=True),
+    *SCORED,
 )
