@@ -24,7 +24,7 @@ Tiles = Mapping[int, tuple[int, int]]
 """BM and BN for each size of a head."""
 TILES: Final[Mapping[str, Tiles]] = {
     "attention": {64: (128, 128), 128: (128, 128)},
-    "attention_backward_q": {64: (128, 128), 128: (128, 112)},
+    "attention_backward_q": {64: (128, 128), 128: (128, 128)},
     "attention_backward_kv": {64: (112, 128), 128: (64, 128)},
 }
 DATA_CENTER_TILES: Final[Mapping[str, Tiles]] = {
@@ -61,7 +61,8 @@ def attention(
     alibi_slopes: f32 (HQ) or (B, HQ): scores have `slope * distance` less, where query t is at key `t + S - T` (Press et al.,
         ALiBi, 2021). They have no gradient. All sequences together have at most 2^24 queries and keys.
     softcap: above 0, and without slopes: scores become `softcap * tanh(score / softcap)`, as in Gemma 2, with the chip's
-        approximation of tanh, whose relative error is at most 2^-10.9.
+        approximation of tanh, whose relative error is 2^-11. With it or slopes, all values must be finite: a block of 128
+        queries multiplies those of neighbouring sequences by 0.
 
     Returns (B, T, HQ, D); 0 for a query that attends to no key. ValueError for other dtypes, shapes or numbers.
     """
@@ -80,9 +81,9 @@ def attention(
 
 def _scored(q: Any, k: Any, v: Any, before: int, after: int, given: Given, scale: float) -> Any:
     """With a score function: sequences one after the other."""
-    joined = [strided(x.flatten(0, 1)) for x in (q, k, v)]
-    spans, tiles = spans_of(joined[0], joined[1], equal_offsets(q), equal_offsets(k), before, after)
-    return scored_attention(*joined, spans, tiles, given, scale).unflatten(0, tuple(q.shape[:2]))
+    queries, keys, values = (strided(x.flatten(0, 1)) for x in (q, k, v))
+    spans, tiles = spans_of(queries, keys, equal_offsets(q), equal_offsets(k), before, after)
+    return scored_attention(queries, keys, values, spans, tiles, given, scale).unflatten(0, tuple(q.shape[:2]))
 
 
 def checked_heads(function: str, queries: str, keys: str, q: Any, k: Any, v: Any) -> None:

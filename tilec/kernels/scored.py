@@ -41,9 +41,9 @@ def checked_scores(function: str, q: Any, sequences: int, slopes: Any, softcap: 
     """Slopes (1 or `sequences`, heads) of f32 and the cap, 0 with slopes; None if neither is given. ValueError for what no
     kernel takes."""
     heads = q.shape[-2]
-    if slopes is None and softcap is None:
-        return None
     if softcap is None:
+        if slopes is None:
+            return None
         dtype = str(slopes.dtype).removeprefix("torch.")
         if dtype != "float32" or tuple(slopes.shape) not in ((heads,), (sequences, heads)):
             raise ValueError(

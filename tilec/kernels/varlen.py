@@ -18,7 +18,7 @@ from tilec.kernels.shapes import zeros
 
 TILES: Final[Mapping[str, Tiles]] = {
     "attention_varlen": {64: (ROWS, 128), 128: (ROWS, 128)},
-    "attention_varlen_backward_q": {64: (ROWS, 128), 128: (ROWS, 112)},
+    "attention_varlen_backward_q": {64: (ROWS, 128), 128: (ROWS, 128)},
     "attention_varlen_backward_kv": {64: (112, 128), 128: (64, 128)},
 }
 """BM and BN for each size of a head."""

@@ -67,7 +67,11 @@ def _alibi(q: Any, k: Any, v: Any, alibi_slopes: Any) -> Any:
 
         return _by_flex(q, k, v, score)
     own = alibi_slopes.view(k.shape[2], -1, 1, 1)
-    return _plainly(q, k, v, lambda scores, distance: scores - own * distance.abs())
+
+    def biased(scores: Any, distance: Any) -> Any:
+        return scores - own * distance.abs()
+
+    return _plainly(q, k, v, biased)
 
 
 def _softcap(q: Any, k: Any, v: Any) -> Any:
@@ -77,7 +81,11 @@ def _softcap(q: Any, k: Any, v: Any) -> Any:
             return CAP * torch.tanh(given / CAP)
 
         return _by_flex(q, k, v, score)
-    return _plainly(q, k, v, lambda scores, _: CAP * torch.tanh(scores / CAP))
+
+    def bent(scores: Any, _: Any) -> Any:
+        return CAP * torch.tanh(scores / CAP)
+
+    return _plainly(q, k, v, bent)
 
 
 def _moved(sizes: Sizes) -> tuple[int, int]:

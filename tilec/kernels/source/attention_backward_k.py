@@ -27,7 +27,7 @@ def attention_backward_k(
     """A block has BN keys of a head, and goes through the queries of the G heads that share it, BM at a time, in a fixed order.
 
     Scores are transposed, so that threads hold the left operand of the next product in the registers where they computed it.
-    Sums begin at `-lse / scale` and `-delta`, so that threads need registers for neither.
+    `rows` are those of `attention_rows`: sums begin at `-lse / scale` and `-delta`, so that threads need registers for neither.
     """
     tl.requires(T <= 16777216, S <= 16777216, G <= 64)
     tl.requires(before >= 0, before <= 16777216, after >= 0, after <= 16777216)

@@ -28,7 +28,8 @@ def attention_backward_kv(
     """A block has BN keys of a head, and goes through the queries of the G heads that share it, BM at a time, in a fixed order.
 
     Scores are transposed, so that threads hold the left operand of the next product in the registers where they computed it.
-    Sums begin at `-lse / scale` and `-delta`, so that threads need registers for neither.
+    `rows` are those of `attention_rows`: gradients of probabilities begin at `-delta`, which then takes no registers. Keys past
+    the last one have sums that are not stored.
     """
     tl.requires(T <= 16777216, S <= 16777216, G <= 64)
     tl.requires(before >= 0, before <= 16777216, after >= 0, after <= 16777216)

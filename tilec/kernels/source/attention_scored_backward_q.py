@@ -28,9 +28,9 @@ def attention_scored_backward_q(
     BM: tl.Const,
     BN: tl.Const,
 ):
-    """A block has BM queries of a head, as in `attention_varlen`, and goes through the keys, BN at a time.
+    """A block has BM queries of a head, as in `attention_scored`, and goes through the keys, BN at a time.
 
-    Exponentials are at most 1, so that keys past the last one, which are 0, add 0.
+    `rows` are those of `attention_rows`. Tiles with keys past the last one are masked: exponentials of these have no bound.
     """
     tl.requires(T <= 16777216, S <= 16777216)
     tl.requires(QT % 8 == 0 and QH % 8 == 0 and QG % 8 == 0)

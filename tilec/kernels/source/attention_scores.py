@@ -24,7 +24,9 @@ def factors(scale: tl.Scalar, cap: tl.Scalar, SCORE: tl.Const):
 
 
 @tl.function
-def scored(s: tl.Tile, distance: tl.Tile, slope: tl.Tile, gain: tl.Scalar, limit: tl.Scalar, SCORE: tl.Const):
+def scored(
+    s: tl.Tile, distance: tl.Tile | float, slope: tl.Tile | float, gain: tl.Scalar, limit: tl.Scalar | float, SCORE: tl.Const
+):
     """Scores times log2(e), and their derivatives.
 
     s: products of queries and keys. distance: from query to key, in f32. slope: of the head, times log2(e).

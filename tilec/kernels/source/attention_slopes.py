@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from attention_parts import HKV, LOG2E, G, N, S, T
+from attention_parts import HKV, LOG2E, G, N
 
 import tilec as tl
 
@@ -17,8 +17,8 @@ def attention_slopes(
     *,
     ROWS: tl.Const,
 ):
-    """Those of heads, times log2(e), for each row of the tiles of `attention_spans`. `slopes` are of each sequence, or one row is
-    of all; numbers of sequences are not trusted.
+    """Those of heads, times log2(e), for each row of the tiles of `attention_spans`. `slopes` are of each sequence, or one row
+    is of all; numbers of sequences are not trusted.
     """
     tl.requires(T >= 1, T <= 16777216, S >= 1, S <= 16777216, HKV * G <= 65535)
     tl.grid(tl.cdiv(T, ROWS) + tl.cdiv(S, ROWS), HKV * G)

@@ -31,7 +31,8 @@ def attention_varlen_backward_kv(
     BM at a time, in a fixed order. ROWS: of a tile of `attention_spans`, which several blocks may share.
 
     Scores are transposed, so that threads hold the left operand of the next product in the registers where they computed it.
-    Sums begin at `-lse / scale` and `-delta`, so that threads need registers for neither.
+    `rows` are those of `attention_rows`: gradients of probabilities begin at `-delta`, which then takes no registers. Keys past
+    the last one have sums that are not stored.
     """
     assert ROWS % BN == 0
     tl.requires(T <= 16777216, S <= 16777216, G <= 64)
