@@ -7,6 +7,14 @@ from attention_parts import HKV, LOG2E, G, N
 import tilec as tl
 
 
+class T(tl.Dim):
+    """queries of all sequences"""
+
+
+class S(tl.Dim):
+    """keys of all sequences"""
+
+
 @tl.kernel
 def attention_slopes(
     slopes: tl.In[tl.f32, N, HKV, G],
