@@ -133,8 +133,9 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
             arrays[parameter.name] = (low + random.choice(high - low, shape, replace=not distinct)).astype(dtype)
         else:
             arrays[parameter.name] = random.normal(size=shape).astype(dtype)
-    if "decode_attention" in function.name:  # one sequence ends inside a tile, the other fills its slots
-        arrays["lengths"][:] = [41, int(env["S"])][: int(env["B"])]
+    if "decode_attention" in function.name:  # one sequence ends inside a tile, the second fills its slots
+        known = [41, int(env["S"])][: int(env["B"])]
+        arrays["lengths"][: len(known)] = known
     if function.name in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):

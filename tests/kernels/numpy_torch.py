@@ -1,4 +1,4 @@
-"""The part of PyTorch that the definitions of kernels with a split norm use, on NumPy: for machines without PyTorch.
+"""The part of PyTorch that definitions and bounds of kernels use, on NumPy: for machines without PyTorch.
 
 A product of 16-bit matrices is summed in f32 and rounded once, as cuBLAS does; element-wise arithmetic in 16 bits is rounded
 once per operation.
@@ -42,22 +42,68 @@ class Tensor:
         return len(self.array)
 
     def __getitem__(self, index: Any) -> Tensor:
-        return Tensor(self.array[index.array if isinstance(index, Tensor) else index])
+        return Tensor(self.array[_arrays(index)])
 
-    def __add__(self, other: Tensor) -> Tensor:
-        return Tensor(self.array + other.array)
+    def __setitem__(self, index: Any, value: Tensor) -> None:
+        self.array[_arrays(index)] = value.array.astype(self.dtype)
 
-    def __sub__(self, other: Tensor) -> Tensor:
-        return Tensor(self.array - other.array)
+    def __add__(self, other: Any) -> Tensor:
+        return Tensor(self.array + _arrays(other))
 
-    def __mul__(self, other: Tensor) -> Tensor:
-        return Tensor(self.array * other.array)
+    def __sub__(self, other: Any) -> Tensor:
+        return Tensor(self.array - _arrays(other))
+
+    def __mul__(self, other: Any) -> Tensor:
+        return Tensor(self.array * _arrays(other))
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return Tensor(self.array / _arrays(other))
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return Tensor(self.array // _arrays(other))
+
+    def __mod__(self, other: Any) -> Tensor:
+        return Tensor(self.array % _arrays(other))
+
+    def __pow__(self, other: Any) -> Tensor:
+        return Tensor(self.array**other)
+
+    def __and__(self, other: Any) -> Tensor:
+        return Tensor(self.array & _arrays(other))
+
+    def __or__(self, other: Any) -> Tensor:
+        return Tensor(self.array | _arrays(other))
+
+    def __invert__(self) -> Tensor:
+        return Tensor(~self.array)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return Tensor(self.array < _arrays(other))
+
+    def __le__(self, other: Any) -> Tensor:
+        return Tensor(self.array <= _arrays(other))
+
+    def __gt__(self, other: Any) -> Tensor:
+        return Tensor(self.array > _arrays(other))
+
+    def __ge__(self, other: Any) -> Tensor:
+        return Tensor(self.array >= _arrays(other))
 
     def __eq__(self, other: object) -> Any:
-        assert isinstance(other, Tensor)
-        return Tensor(self.array == other.array)
+        return Tensor(self.array == _arrays(other))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return Tensor(other - self.array)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return Tensor(other / self.array)
 
     __hash__ = None  # type: ignore[assignment]  # as `==` compares elements
+
+    def __bool__(self) -> bool:
+        return bool(self.array)
 
     def __matmul__(self, other: Tensor) -> Tensor:
         if self.array.dtype.itemsize == 8:
@@ -88,14 +134,26 @@ class Tensor:
     def reshape(self, *shape: int) -> Tensor:
         return Tensor(self.array.reshape(shape))
 
-    def sum(self, axis: int) -> Tensor:
-        return Tensor(self.array.sum(axis))
+    view = reshape
+
+    def sum(self, axis: int, keepdim: bool = False) -> Tensor:
+        return Tensor(self.array.sum(axis, keepdims=keepdim))
 
     def abs(self) -> Tensor:
         return Tensor(np.abs(self.array))
 
-    def max(self) -> Tensor:
-        return Tensor(self.array.max())
+    def max(self, axis: int | None = None, keepdim: bool = False) -> Any:
+        found = Tensor(self.array.max(axis, keepdims=keepdim))
+        return found if axis is None else (found, None)
+
+    def amax(self, axis: int) -> Tensor:
+        return Tensor(self.array.max(axis))
+
+    def amin(self, axis: int) -> Tensor:
+        return Tensor(self.array.min(axis))
+
+    def all(self, axis: int | None = None) -> Tensor:
+        return Tensor(self.array.all(axis))
 
     def norm(self) -> Tensor:
         return Tensor(np.linalg.norm(self.array))
@@ -106,14 +164,71 @@ class Tensor:
     def masked_fill(self, mask: Tensor, value: float) -> Tensor:
         return Tensor(np.where(mask.array, value, self.array))
 
+    def fill_(self, value: float) -> None:
+        self.array[...] = value
+
+    def clone(self) -> Tensor:
+        return Tensor(self.array.copy())
+
+    def transpose(self, first: int, second: int) -> Tensor:
+        return Tensor(self.array.swapaxes(first, second))
+
+    def tolist(self) -> Any:
+        return self.array.tolist()
+
+    def split(self, sizes: list[int], axis: int) -> list[Tensor]:
+        return [Tensor(part) for part in np.split(self.array, np.cumsum(sizes)[:-1], axis)]
+
+    def chunk(self, count: int, dim: int) -> list[Tensor]:
+        return [Tensor(part) for part in np.split(self.array, count, dim)]
+
+    def any(self, axis: int) -> Tensor:
+        return Tensor(self.array.any(axis))
+
+    def exp(self) -> Tensor:
+        return Tensor(np.exp(self.array))
+
+    def cumsum(self, axis: int) -> Tensor:
+        return Tensor(self.array.cumsum(axis))
+
+    def tril(self, diagonal: int) -> Tensor:
+        return Tensor(np.tril(self.array, diagonal))
+
+    def minimum(self, other: Tensor) -> Tensor:
+        return Tensor(np.minimum(self.array, other.array))
+
+    def gather(self, axis: int, index: Tensor) -> Tensor:
+        return Tensor(np.take_along_axis(self.array, index.array, axis))
+
+    def sort(self, dim: int, *, descending: bool, stable: bool = True) -> tuple[Tensor, Tensor]:
+        assert descending and stable
+        order = np.argsort(-self.array, dim, kind="stable")
+        return Tensor(np.take_along_axis(self.array, order, dim)), Tensor(order)
+
+    def sigmoid(self) -> Tensor:
+        return 1 / (1 + Tensor(np.exp(-self.array)))
+
 
 def modules() -> dict[str, ModuleType]:
     """The modules by name, for `sys.modules`."""
     torch, nn, functional = (ModuleType(name) for name in ("torch", "torch.nn", "torch.nn.functional"))
     for name, dtype in NAMES.items():
         setattr(torch, name, dtype)
-    torch.__dict__.update(as_tensor=_as_tensor, where=_where, finfo=ml_dtypes.finfo)
+    torch.__dict__.update(
+        as_tensor=_as_tensor, where=_where, finfo=ml_dtypes.finfo, einsum=_einsum, cat=_cat, arange=_arange, zeros=_zeros,
+        ones=lambda *shape, dtype, device: Tensor(np.ones(shape, dtype)), bool=np.dtype(bool),
+        exp2=lambda x: Tensor(np.exp2(x.array)), expm1=lambda x: Tensor(np.expm1(x.array)),
+        maximum=lambda x, y: Tensor(np.maximum(x.array, y.array)), minimum=lambda x, y: Tensor(np.minimum(x.array, y.array)),
+    )  # fmt: skip
+    functional.__dict__.update(pad=_pad, rms_norm=_rms_norm, silu=lambda x: x * x.sigmoid())
     return {"torch": torch, "torch.nn": nn, "torch.nn.functional": functional}
+
+
+def _arrays(index: Any) -> Any:
+    """Tensors of an operand or an index as arrays."""
+    if isinstance(index, tuple):
+        return tuple(_arrays(part) for part in index)
+    return index.array if isinstance(index, Tensor) else index
 
 
 def _as_tensor(array: Any, device: str) -> Tensor:
@@ -122,5 +237,37 @@ def _as_tensor(array: Any, device: str) -> Tensor:
 
 
 def _where(condition: Tensor, left: Any, right: Any) -> Tensor:
-    left, right = (value.array if isinstance(value, Tensor) else value for value in (left, right))
-    return Tensor(np.where(condition.array, left, right))
+    return Tensor(np.where(condition.array, _arrays(left), _arrays(right)))
+
+
+def _cat(parts: Any, axis: int = 0, *, dim: int | None = None) -> Tensor:
+    return Tensor(np.concatenate([part.array for part in parts], axis if dim is None else dim))
+
+
+def _arange(count: int, *, device: str) -> Tensor:
+    assert device == Tensor.device
+    return Tensor(np.arange(count))
+
+
+def _pad(x: Tensor, ends: tuple[int, int], value: float = 0) -> Tensor:
+    return Tensor(np.pad(x.array, [(0, 0)] * (len(x.shape) - 1) + [ends], constant_values=value))
+
+
+def _zeros(shape: Any, *, dtype: Any, device: str) -> Tensor:
+    assert device == Tensor.device
+    return Tensor(np.zeros(shape, dtype))
+
+
+def _einsum(spec: str, left: Tensor, right: Tensor) -> Tensor:
+    if left.dtype.itemsize == 8:
+        return Tensor(np.einsum(spec, left.array, right.array, optimize=True))
+    wide = (operand.array.astype(np.float32) for operand in (left, right))
+    return Tensor(np.einsum(spec, *wide, optimize=True).astype(left.dtype))
+
+
+def _rms_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor, epsilon: float) -> Tensor:
+    """In f32 at least, rounded once."""
+    wide = x.array.astype(np.float32) if x.dtype.itemsize < 8 else x.array
+    assert shape == wide.shape[-1:]
+    scale = 1 / np.sqrt((wide * wide).mean(-1, keepdims=True) + epsilon)
+    return Tensor((wide * scale * weight.array.astype(wide.dtype)).astype(x.dtype))

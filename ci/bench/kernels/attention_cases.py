@@ -215,13 +215,18 @@ def _matvec_argmax(manifest: Manifest, t: Tensors) -> Tensors:
 def argmax_of_parts(logits: Any, rows: int, parts: int) -> Tensors:
     """Maximum and its column of each part, which has every `parts`-th group of `rows` columns. Logits are compared rounded from
     f32, although the kernel does not store them, so that a tie goes to the lowest column."""
-    groups = -(-logits.shape[1] // (rows * parts)) * parts
-    padded = functional.pad(logits, (0, groups * rows - logits.shape[1]), value=-math.inf)
-    columns = torch.arange(groups * rows, device=logits.device).view(-1, parts, rows).transpose(0, 1).reshape(parts, -1)
-    own = padded[:, columns]
+    own, columns = columns_of_parts(logits, rows, parts)
     top = own.amax(2)
     column = torch.where(own == top[..., None], columns, 2147483647).amin(2)
     return {"maxima": top, "indices": torch.where(top.isinf(), 2147483647, column)}
+
+
+def columns_of_parts(logits: Any, rows: int, parts: int) -> tuple[Any, Any]:
+    """The logits of each part, (B, V) -> (B, P, n), padded with -inf, and their columns, (P, n)."""
+    groups = -(-logits.shape[1] // (rows * parts)) * parts
+    padded = functional.pad(logits, (0, groups * rows - logits.shape[1]), value=-math.inf)
+    columns = torch.arange(groups * rows, device=logits.device).view(-1, parts, rows).transpose(0, 1).reshape(parts, -1)
+    return padded[:, columns], columns
 
 
 def _topk_blocks(manifest: Manifest, t: Tensors) -> Tensors:

@@ -3,7 +3,8 @@
 Tensors are generated from the manifest alone: floats are normal, integers are in
 the range of the kernel's value checks, written tensors are poisoned with 0xFF bytes (NaN as a float, -1 as an integer). Each
 kernel is defined by one torch expression, evaluated once in the kernel's dtype (torch's own error) and once on float64 copies
-(the reference). What a kernel computes from a row that it stored is compared with that row (`stored_rows`).
+(the reference). A result is right if each element is within the bound of its roundings (`rounded_kernels`); what a kernel
+computes from a row that it stored is compared with that row (`stored_rows`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from ci.bench.kernels import attention_cases, decode_cases, plain_cases, stored_rows
 from ci.bench.kernels.launch import Bench, Entry, Tensors, scalar_value
+from ci.bench.kernels.rounded_kernels import ROUNDED
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.target.dtypes import DTYPES
 
@@ -197,18 +199,31 @@ def launched(bench: Bench, entry: Entry, tensors: Tensors) -> list[Comparison]:
     before = {name: tensor.clone() if name in written else tensor for name, tensor in tensors.items()}
     bench.plan(entry, tensors).launch(bench.stream())
     bench.synchronize()
-    for name, value in MEANING[entry.manifest.kernel](entry.manifest, before).items() if bench.dry else ():
+    for name, value in right_results(entry.manifest, before).items() if bench.dry else ():
         tensors[name].copy_(value)
     return compare(before, tensors, entry.manifest)
 
 
-def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float = 1.5) -> list[Comparison]:
-    """Check every written tensor: the error is at most `factor` times torch's in the same dtype plus `_slack`, or, if it is
-    computed from a stored row, at most the bound of its roundings; NaN never passes."""
+def right_results(manifest: Manifest, before: Tensors) -> Tensors:
+    """What a right kernel writes, for a dry run."""
+    bounded = ROUNDED[manifest.kernel](manifest, before) if manifest.kernel in ROUNDED else {}
+    written = MEANING[manifest.kernel](manifest, before) | {name: one.value for name, one in bounded.items()}
+    if manifest.kernel in stored_rows.KERNELS:
+        row = written[stored_rows.row_name(manifest)].to(before[stored_rows.row_name(manifest)].dtype)
+        found = _from_stored_row(manifest, before, {stored_rows.row_name(manifest): row})
+        written |= {name: torch.as_tensor(one.exact, device=row.device) for name, one in found.items()}
+    return written
+
+
+def compare(before: Tensors, after: Tensors, manifest: Manifest) -> list[Comparison]:
+    """Check every written tensor: each element within the bound that follows from the kernel's arithmetic (`rounded_kernels`)
+    or, if it is computed from a stored row, from that row (`stored_rows`); integers and NaN as they are. Errors of torch in
+    the same dtype are for the reader: what they are on one input is chance, so no verdict rests on them."""
     meaning = MEANING[manifest.kernel]
     library = meaning(manifest, before)
     # Floats are converted to float64; integers are kept, because they are indices.
     truth = meaning(manifest, {k: v.double() if v.is_floating_point() else v for k, v in before.items()})
+    bounded = ROUNDED[manifest.kernel](manifest, before) if manifest.kernel in ROUNDED else {}
     computed, by_torch = (_from_stored_row(manifest, before, written) for written in (after, library))
     results: list[Comparison] = []
     for name, exact in truth.items():
@@ -219,9 +234,14 @@ def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float =
             ok = computed[name].allows(_host(stored))
         else:
             ours, theirs = _errors(stored, exact), _errors(reference, exact)
-            ok = all(mine <= factor * other + slack for mine, other, slack in zip(ours, theirs, _slack(stored), strict=True))
+            ok = bounded[name].allows(stored) if name in bounded else _same(stored, exact)
         results.append(Comparison(name, ours, theirs, ok))
     return results
+
+
+def _same(stored: Any, exact: Any) -> bool:
+    """Whether integers are the same; a float without a bound is none."""
+    return not stored.is_floating_point() and tuple(stored.shape) == tuple(exact.shape) and bool((stored == exact).all())
 
 
 def _from_stored_row(manifest: Manifest, before: Tensors, written: Tensors) -> dict[str, stored_rows.Output]:
@@ -237,15 +257,6 @@ def _from_stored_row(manifest: Manifest, before: Tensors, written: Tensors) -> d
 def _host(tensor: Any) -> Any:
     """A float tensor as a float64 array."""
     return tensor.double().cpu().numpy()
-
-
-def _slack(stored: Any) -> tuple[float, float]:
-    """Absolute slack of both errors in addition to torch's: two units in the last place for f32, where torch may be exact by
-    chance; half a unit for the largest error in 16 bits, because a single element may differ by rounding."""
-    if stored.dtype == torch.float32:
-        return 2.0**-22, 2.0**-22
-    half = torch.finfo(stored.dtype).eps / 2 if stored.is_floating_point() else 0.0
-    return 0.0, half
 
 
 def _errors(value: Any, exact: Any) -> tuple[float, float]:

@@ -1,0 +1,367 @@
+"""What each kernel's floats are, with bounds of their errors (`rounded`), rounded where the kernel's source rounds them.
+
+Part of `cases`. From a manifest and the tensors before a launch: every float output by name, and integers that depend on a
+comparison of floats. Other integers are compared as they are. What a kernel computes from a row that it stored is in
+`stored_rows`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ci.bench.kernels import attention_cases
+from ci.bench.kernels.attention_cases import columns_of_parts
+from ci.bench.kernels.launch import EPSILON, Tensors, past
+from ci.bench.kernels.rounded import Rounded, exact, joined, product
+from tilec.artifact.records import Manifest
+from tilec.target.dtypes import DTYPES
+
+torch: Any = importlib.import_module("torch")
+
+Results = dict[str, Any]
+"""By output: `allows` says whether what was written is right, `value` is an example."""
+
+
+def _dtype(manifest: Manifest, name: str) -> str:
+    return next(spec.dtype for spec in manifest.tensors if spec.name == name)
+
+
+def _out(manifest: Manifest) -> str:
+    return next(spec.name for spec in manifest.tensors if spec.access == "out")
+
+
+def _read(manifest: Manifest, rank: int | None = None, kind: str = "in") -> list[str]:
+    """Names of float tensors with this access, of this rank."""
+    return [
+        spec.name
+        for spec in manifest.tensors
+        if spec.access == kind and spec.dtype[0] != "i" and rank in (None, len(spec.dims))
+    ]
+
+
+def _scale_of(squares: Rounded, count: int) -> Rounded:
+    """One over the root of the mean of `count` squares, kept as a column."""
+    return (squares * (1.0 / count) + EPSILON).rsqrt()[..., None]
+
+
+def _normed(row: Rounded, weight: Any) -> Rounded:
+    return row * _scale_of((row * row).sum(-1), row.value.shape[-1]) * exact(weight)
+
+
+def _add(manifest: Manifest, t: Tensors) -> Results:
+    x, y = (exact(t[name]) for name in _read(manifest))
+    return {_out(manifest): (x + y).stored(_dtype(manifest, _out(manifest)))}
+
+
+def _rms_norm(manifest: Manifest, t: Tensors) -> Results:
+    (x,), (weight,), out = _read(manifest, 2), _read(manifest, 1), _out(manifest)
+    return {out: _normed(exact(t[x]), t[weight]).stored(_dtype(manifest, out))}
+
+
+def _add_rms_norm(manifest: Manifest, t: Tensors) -> Results:
+    (x,), (weight,), (residual,), out = _read(manifest, 2), _read(manifest, 1), _read(manifest, 2, "inout"), _out(manifest)
+    total = (exact(t[x]) + exact(t[residual])).stored(_dtype(manifest, residual))
+    return {residual: total, out: _normed(total, t[weight]).stored(_dtype(manifest, out))}
+
+
+def _add_rms_norm_splits(manifest: Manifest, t: Tensors) -> Results:
+    total = (exact(t["parts"]).sum(0) + exact(t["residual"])).stored(_dtype(manifest, "residual"))
+    return {"residual": total, "out": _normed(total, t["weight"]).stored(_dtype(manifest, "out"))}
+
+
+def _gathered(manifest: Manifest, t: Tensors) -> Results:
+    index = next(spec.name for spec in manifest.tensors if spec.access == "in" and spec.dtype in ("i32", "i64"))
+    (table,), out = _read(manifest), _out(manifest)
+    return {out: exact(t[table][t[index].reshape(-1).long()].reshape(*t[out].shape))}
+
+
+def _times(x: Any, w: Any) -> Rounded:
+    """`x @ w.T`, in f32."""
+    return product("mk,nk->mn", exact(x), exact(w), x.shape[1])
+
+
+def _matmul(manifest: Manifest, t: Tensors) -> Results:
+    a, b = (spec for spec in manifest.tensors if spec.access == "in")
+    transposed = str(a.dims[1]) == str(b.dims[1])
+    out = _out(manifest)
+    return {out: _times(t[a.name], t[b.name] if transposed else t[b.name].T).stored(_dtype(manifest, out))}
+
+
+def _silu_mul(gate: Rounded, up: Rounded) -> Rounded:
+    return gate * gate.sigmoid() * up
+
+
+def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Results:
+    gate, up = (_times(t["a"], half) for half in t["b"])
+    return {"out": _silu_mul(gate, up).stored(_dtype(manifest, "out"))}
+
+
+def _matmul_split(manifest: Manifest, t: Tensors) -> Results:
+    step, parts = int(manifest.constants["BK"]), int(manifest.constants["S"])
+    run = math.ceil(math.ceil(t["a"].shape[1] / step) / parts) * step
+    pieces = [_times(t["a"][:, at * run : (at + 1) * run], t["b"][:, at * run : (at + 1) * run]) for at in range(parts)]
+    return {"parts": joined([piece[None] for piece in pieces], 0)}
+
+
+def _scaled(t: Tensors) -> Rounded:
+    return _times(t["x"], t["w"]) * _scale_of(exact(t["squares"]).sum(1), t["x"].shape[1])
+
+
+def _scaled_matvec(manifest: Manifest, t: Tensors) -> Results:
+    out = _out(manifest)
+    return {out: _scaled(t).stored(_dtype(manifest, out))}
+
+
+def _scaled_matvec_silu_mul(manifest: Manifest, t: Tensors) -> Results:
+    both, out = _scaled(t), _out(manifest)
+    half = both.value.shape[1] // 2
+    return {out: _silu_mul(both[:, :half], both[:, half:]).stored(_dtype(manifest, out))}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Columns of greatest logits of parts: where intervals overlap, each that may be the lowest column of a greatest one."""
+
+    upper: Any
+    lower: Any
+    columns: Any
+    value: Any
+
+    def allows(self, found: Any) -> bool:
+        """Whether no column of the part is certainly greater, and none before is certainly as great."""
+        given = found[..., None]
+        own = (self.columns == given) & ~self.upper.isinf()
+        highest = torch.where(own, self.upper, -math.inf).amax(2)[..., None]
+        beaten = (self.lower > highest) | ((self.lower == highest) & (self.columns < given))
+        empty = self.upper.isinf().all(2) & (found == 2147483647)
+        some = ~highest[..., 0].isinf() & ~(beaten & ~self.lower.isinf()).any(2)
+        return tuple(found.shape) == tuple(self.value.shape) and bool((empty | some).all())
+
+
+def _greatest(manifest: Manifest, t: Tensors, logits: Rounded) -> Results:
+    """The greatest logit of each part, compared as rounded, and its column."""
+    logits, rows, parts = logits.stored(str(manifest.constants["E"])), int(manifest.constants["ROWS"]), t["maxima"].shape[1]
+    near, upper, lower = (
+        columns_of_parts(logits.value + side * logits.bound, rows, parts) for side in (0, 1, -1)
+    )  # fmt: skip
+    top, above, below = (one[0].amax(2) for one in (near, upper, lower))
+    above, below = (torch.where(end == top, 0.0, (end - top).abs()) for end in (above, below))
+    columns = near[1]
+    first = torch.where(near[0] == top[..., None], columns, 2147483647).amin(2)
+    chosen = Chosen(upper[0], lower[0], columns, torch.where(top.isinf(), 2147483647, first))
+    return {"maxima": Rounded(top, torch.maximum(above, below)), "indices": chosen}
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of which each is right that one of several thresholds draws."""
+
+    drawn: list[Any]
+
+    @property
+    def value(self) -> Any:
+        return self.drawn[0]
+
+    def allows(self, found: Any) -> bool:
+        """Whether each token is one of those drawn."""
+        return bool(sum((found == one).double() for one in self.drawn).amin(0) > 0)
+
+
+def _sample_token(manifest: Manifest, t: Tensors) -> Results:
+    """Sums of weights are off by less than 2^-15: `exp(fast=True)` by 2^-20 and 2^-21 for each unit of an argument, which counts
+    only while its power does. Both thresholds are such sums, and what is drawn is monotone in each."""
+    wide = {name: one.double() if one.is_floating_point() else one for name, one in t.items()}
+    sides = [1 + side * 2.0**-15 for side in (0, 1, -1)]
+    return {
+        "token": Tokens([
+            attention_cases.MEANING["sample_token"](
+                manifest, wide | {"top_p": wide["top_p"] * first, "uniforms": wide["uniforms"] * second}
+            )["token"]
+            for first in sides
+            for second in sides
+        ])
+    }  # fmt: skip
+
+
+def _matvec_add(manifest: Manifest, t: Tensors) -> Results:
+    total = _times(t["x"], t["w"]) + exact(t["residual"])
+    return {"residual": total.stored(_dtype(manifest, "residual"))}
+
+
+def _topk_blocks(manifest: Manifest, t: Tensors) -> Results:
+    """Logits are moved, not computed."""
+    return {"best": exact(attention_cases.MEANING["topk_blocks"](manifest, t)["best"])}
+
+
+def _heads(x: Any, weight: Any, cos: Any, sin: Any, dtype: str) -> Rounded:
+    """Heads normalized, unless the weight is None, rotated and rounded; (B, heads, D), (D,), two (B, 1, D / 2) each in f32."""
+    row = exact(x) if weight is None else _normed(exact(x), weight)
+    half, c, s = x.shape[-1] // 2, exact(cos), exact(sin)
+    low, high = row[..., :half], row[..., half:]
+    return joined([low * c - high * s, high * c + low * s], -1).stored(dtype)
+
+
+def _new_rows(manifest: Manifest, t: Tensors) -> tuple[Rounded, Rounded, Rounded]:
+    """Queries, keys and values of new tokens: (B, heads, D) each."""
+    heads, qkv, dtype = t["k_cache"].shape[-2], t["qkv"], _dtype(manifest, "qkv")
+    queries = qkv.shape[1] - 2 * heads
+    table = t["table"][t["positions"].long()][:, None]
+    half = qkv.shape[-1] // 2
+    turned = [
+        _heads(qkv[:, part], t.get(weight), table[..., :half], table[..., half:], dtype)
+        for part, weight in ((slice(queries), "q_weight"), (slice(queries, queries + heads), "k_weight"))
+    ]
+    return turned[0], turned[1], exact(qkv[:, queries + heads :])
+
+
+def _with(cache: Any, index: Any, rows: Rounded) -> Rounded:
+    """A cache after rows were written."""
+    value = cache.double().clone()
+    bound = value * 0
+    value[index], bound[index] = rows.value, rows.bound
+    return Rounded(value, bound)
+
+
+def _rope_kv(manifest: Manifest, t: Tensors) -> Results:
+    queries, keys, values = _new_rows(manifest, t)
+    slots = t["slots"].long()
+    return {"q": queries, "k_cache": _with(t["k_cache"], slots, keys), "v_cache": _with(t["v_cache"], slots, values)}
+
+
+def _appended(manifest: Manifest, t: Tensors, slots: Any) -> tuple[Rounded, Results]:
+    queries, keys, values = _new_rows(manifest, t)
+    index = (torch.arange(len(keys.value), device=t["qkv"].device), slots.long())
+    return queries, {"k_cache": _with(t["k_cache"], index, keys), "v_cache": _with(t["v_cache"], index, values)}
+
+
+def _attended(
+    manifest: Manifest, queries: Rounded, keys: Rounded, values: Rounded, seen: Any = None
+) -> tuple[Rounded, Rounded, Rounded]:
+    """Scores times log2(e), their powers summed, with values and without: (.., q, D), (n, D), (n, D) -> (.., q, D), (.., q) twice.
+
+    A tile of slots after another: each may scale the sums so far once more. Powers are rounded to the operands' dtype for the
+    product with values, relative to a maximum that depends on the tile.
+    """
+    width, count = queries.value.shape[-1], keys.value.shape[-2]
+    scores = product("...qd,...nd->...qn", queries, keys, width) * (width**-0.5 / math.log(2))
+    if seen is not None:
+        scores = Rounded(torch.where(seen, scores.value, -1e30), torch.where(seen, scores.bound, 0.0))
+    top = scores.max(-1)
+    below = scores - top
+    if seen is not None:
+        below = Rounded(torch.where(seen, below.value, 0.0), torch.where(seen, below.bound, 0.0))
+    powers = below.exp2()
+    if seen is not None:
+        powers = Rounded(torch.where(seen, powers.value, 0.0), torch.where(seen, powers.bound, 0.0))
+    steps = -(-count // int(manifest.constants["BN"])) + 1
+    rescaled = Rounded(powers.value, powers.bound + steps * 2.0**-19 * powers.value)
+    unit = 2.0 ** -DTYPES[_dtype(manifest, "v_cache")].significand
+    # The bound of a power may be of its rounded value, so its rounding is a little more.
+    total = product("...qn,...nd->...qd", rescaled, values, count, unit * (1 + 2.0**-4))
+    return total, top[..., 0], rescaled.sum(-1)
+
+
+def _flash_attention(manifest: Manifest, t: Tensors) -> Results:
+    tokens, heads, group, width = t["q"].shape
+    before = past(tokens, t["k_cache"].shape[0])
+    end = before + tokens
+    seen = torch.ones(tokens, end, dtype=torch.bool, device=t["q"].device).tril(before)
+    out = torch.zeros(t["q"].shape, dtype=torch.float64, device=t["q"].device)
+    bound = out.clone()
+    for head in range(heads):
+        keys, values = (exact(t[name][:end, head]) for name in ("k_cache", "v_cache"))
+        for member in range(group):
+            total, _, share = _attended(manifest, exact(t["q"][:, head, member]), keys, values, seen)
+            found = (total / share[..., None]).stored(_dtype(manifest, "out"))
+            out[:, head, member], bound[:, head, member] = found.value, found.bound
+    return {"out": Rounded(out, bound)}
+
+
+def _parts(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results) -> Results:
+    """Sums of each part of the slots: every P-th tile. Queries are (B, heads, group, D)."""
+    found = {name: [torch.zeros(t[name].shape, dtype=torch.float64, device=t[name].device) for _ in range(2)]
+             for name in ("partial", "maxima", "sums")}  # fmt: skip
+    found["maxima"][0].fill_(-math.inf)
+    tile, parts = int(manifest.constants["BN"]), t["maxima"].shape[1]
+    for b, length in enumerate(t["lengths"].tolist()):
+        owner = torch.arange(length, device=t["lengths"].device) // tile % parts
+        for part in range(min(parts, -(-length // tile))):
+            own = owner == part
+            keys, values = (_by_head(caches[name][b, :length], own) for name in ("k_cache", "v_cache"))
+            for name, one in zip(found, _attended(manifest, queries[b], keys, values), strict=True):
+                found[name][0][b, part], found[name][1][b, part] = one.value, one.bound
+    return {name: Rounded(*both) for name, both in found.items()}
+
+
+def _by_head(rows: Rounded, own: Any) -> Rounded:
+    """The chosen rows of a sequence, by head: (n, heads, D) -> (heads, m, D)."""
+    bound = None if rows.error is None else rows.error[own].transpose(0, 1)
+    return Rounded(rows.value[own].transpose(0, 1), bound)
+
+
+def _decode_attention(manifest: Manifest, t: Tensors) -> Results:
+    return _parts(manifest, t, exact(t["q"]), {name: exact(t[name]) for name in ("k_cache", "v_cache")})
+
+
+def _grouped(queries: Rounded, t: Tensors) -> Rounded:
+    """(B, heads * group, D) -> (B, heads, group, D)."""
+    heads = t["k_cache"].shape[2]
+    shape = (len(queries.value), heads, queries.value.shape[1] // heads, queries.value.shape[2])
+    return Rounded(queries.value.reshape(*shape), queries.bound.reshape(*shape))
+
+
+def _rotary_decode_attention(manifest: Manifest, t: Tensors) -> Results:
+    queries, caches = _appended(manifest, t, t["lengths"] - 1)
+    return _parts(manifest, t, _grouped(queries, t), caches)
+
+
+def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Results:
+    queries, caches = _appended(manifest, t, t["lengths"] - 1)
+    queries = _grouped(queries, t)
+    rows: list[Rounded] = []
+    for b, length in enumerate(t["lengths"].tolist()):
+        every = torch.arange(length, device=t["lengths"].device)
+        keys, values = (_by_head(caches[name][b, :length], every) for name in ("k_cache", "v_cache"))
+        total, _, share = _attended(manifest, queries[b], keys, values)
+        rows.append((total / share[..., None]).stored(_dtype(manifest, "out"))[None])
+    found, shape = joined(rows, 0), tuple(t["out"].shape)
+    return {"out": Rounded(found.value.reshape(*shape), found.bound.reshape(*shape)), **caches}
+
+
+def _decode_merge(manifest: Manifest, t: Tensors) -> Results:
+    """Maxima of empty parts are -inf, and their weights zero."""
+    maxima = t["maxima"].double()
+    empty = maxima.isinf()
+    below = exact(torch.where(empty, -200.0, maxima))
+    weights = (below - below.max(1)).exp2()
+    weights = Rounded(torch.where(empty, 0.0, weights.value), torch.where(empty, 0.0, weights.bound))
+    total = (exact(t["partial"]) * weights[..., None]).sum(1)
+    mean = total / (exact(t["sums"]) * weights).sum(1)[..., None]
+    return {"out": mean.stored(_dtype(manifest, "out"))}
+
+
+def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Results:
+    return {**_decode_merge(manifest, t), **_appended(manifest, t, t["slots"])[1]}
+
+
+ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
+    "add": _add, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "add_rms_norm_splits": _add_rms_norm_splits,
+    "embedding": _gathered, "gather_row": _gathered, "matvec": _matmul, "matmul": _matmul, "matmul_few": _matmul,
+    "matmul_silu_mul": _matmul_silu_mul, "matmul_silu_mul_few": _matmul_silu_mul, "matmul_split": _matmul_split,
+    "scaled_matvec": _scaled_matvec, "scaled_matvec_rows": _scaled_matvec,
+    "scaled_matvec_silu_mul": _scaled_matvec_silu_mul, "scaled_matvec_silu_mul_rows": _scaled_matvec_silu_mul,
+    "matvec_argmax": lambda manifest, t: _greatest(manifest, t, _times(t["x"], t["w"])),
+    "scaled_matvec_argmax_rows": lambda manifest, t: _greatest(manifest, t, _scaled(t)),
+    "matvec_add": _matvec_add, "matvec_add_scaled": _matvec_add, "matvec_add_scaled_rows": _matvec_add,
+    "embedding_scaled": lambda manifest, t: {_out(manifest): exact(t["table"][t["ids"].long()])},
+    "embedding_scaled_rows": lambda manifest, t: {_out(manifest): exact(t["table"][t["ids"].long()])},
+    "topk_blocks": _topk_blocks, "sample_token": _sample_token, "flash_attention": _flash_attention, "decode_attention": _decode_attention,
+    "decode_merge": _decode_merge, "decode_merge_kv": _decode_merge_kv, "rope_merge_kv": _decode_merge_kv,
+    "qk_norm_rope_kv": _rope_kv, "rope_kv": _rope_kv,
+    "rotary_decode_attention": _rotary_decode_attention, "rope_decode_attention": _rotary_decode_attention,
+    "rotary_decode_attention_kv": _rotary_decode_attention_kv, "rope_decode_attention_kv": _rotary_decode_attention_kv,
+}  # fmt: skip
