@@ -7,7 +7,7 @@ once per operation.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -88,6 +88,9 @@ class Tensor:
 
     def __ge__(self, other: Any) -> Tensor:
         return Tensor(self.array >= _arrays(other))
+
+    def __ne__(self, other: object) -> Any:
+        return Tensor(self.array != _arrays(other))
 
     def __eq__(self, other: object) -> Any:
         return Tensor(self.array == _arrays(other))
@@ -216,18 +219,33 @@ def modules() -> dict[str, ModuleType]:
         setattr(torch, name, dtype)
     torch.__dict__.update(
         as_tensor=_as_tensor, where=_where, finfo=ml_dtypes.finfo, einsum=_einsum, cat=_cat, arange=_arange, zeros=_zeros,
-        ones=lambda *shape, dtype, device: Tensor(np.ones(shape, dtype)), bool=np.dtype(bool),
-        exp2=lambda x: Tensor(np.exp2(x.array)), expm1=lambda x: Tensor(np.expm1(x.array)),
-        maximum=lambda x, y: Tensor(np.maximum(x.array, y.array)), minimum=lambda x, y: Tensor(np.minimum(x.array, y.array)),
+        ones=_ones, bool=np.dtype(bool), exp2=_by_elements(np.exp2), expm1=_by_elements(np.expm1),
+        maximum=_by_elements(np.maximum), minimum=_by_elements(np.minimum),
     )  # fmt: skip
-    functional.__dict__.update(pad=_pad, rms_norm=_rms_norm, silu=lambda x: x * x.sigmoid())
+    functional.__dict__.update(pad=_pad, rms_norm=_rms_norm, silu=_silu)
     return {"torch": torch, "torch.nn": nn, "torch.nn.functional": functional}
+
+
+def _by_elements(function: Any) -> Any:
+    def applied(*tensors: Tensor) -> Tensor:
+        return Tensor(function(*(one.array for one in tensors)))
+
+    return applied
+
+
+def _silu(x: Tensor) -> Tensor:
+    return x * x.sigmoid()
+
+
+def _ones(*shape: int, dtype: Any, device: str) -> Tensor:
+    assert device == Tensor.device
+    return Tensor(np.ones(shape, dtype))
 
 
 def _arrays(index: Any) -> Any:
     """Tensors of an operand or an index as arrays."""
     if isinstance(index, tuple):
-        return tuple(_arrays(part) for part in index)
+        return tuple(map(_arrays, cast("tuple[Any, ...]", index)))
     return index.array if isinstance(index, Tensor) else index
 
 

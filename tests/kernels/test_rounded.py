@@ -54,7 +54,7 @@ def judge() -> Iterator[Any]:
 
 
 def launched(function: Function, size: dict[str, Any], seed: int) -> tuple[Any, Arrays, Arrays]:
-    """A kernel's manifest as far as a judge reads it, and its tensors before and after a launch on the interpreter."""
+    """A kernel's manifest as far as a checker reads it, and its tensors before and after a launch on the interpreter."""
     values = launch_values(function, SCALARS | size)
     before = make_arrays(function, values, seed)
     after = {tensor: array.copy() for tensor, array in before.items()}
@@ -85,7 +85,7 @@ def test_every_shipped_kernel_is_within_its_bounds(name: str, size: dict[str, An
     written = {spec.name for spec in manifest.tensors if spec.access in ("out", "inout")}
     computed = judge.stored_rows.KERNELS
     floats = {spec.name for spec in manifest.tensors if spec.name in written and spec.dtype[0] != "i"}
-    bounded = judge.ROUNDED[name](manifest, wrapped(before)) if name in judge.ROUNDED else {}
+    bounded: dict[str, Any] = judge.ROUNDED[name](manifest, wrapped(before)) if name in judge.ROUNDED else {}
     assert not wrong(judge, manifest, before, after) if bounded else not floats
     assert floats <= {*bounded, *(("scaled", "squares") if name in computed else ())}
 

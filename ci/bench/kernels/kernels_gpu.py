@@ -3,8 +3,8 @@
     python ci/bench/kernels.py kernels_gpu artifacts/build/sm_90a [MORE_FOLDERS] [--only add,matvec] [--out FOLDER]
 
 Several folders, or several artifacts of one kernel, are variants of each other: all are checked and timed, the fastest one
-counts. First correctness: fresh random inputs, poisoned outputs with guard bytes around them, odd sizes, each element within the
-bound of its roundings. Then times, in CUDA graphs, with the library in the same run. A CUBIN with a valid
+counts. First correctness: fresh random inputs, poisoned outputs with guard bytes around them, odd sizes, each element within
+the bound of its roundings. Then times, in CUDA graphs, with the library in the same run. A CUBIN with a valid
 verdict is timed, but not checked again (`verdicts/kernels_gpu.txt`). Status 1 if a kernel is wrong or misses its floor. Needs
 torch and cuda-bindings. `--dry-run` runs everything on a CPU with a driver that launches nothing.
 """

@@ -1,8 +1,8 @@
 """Floats with a bound of their error: what a right kernel may compute, element by element.
 
 Part of `cases`. A `Rounded` has a value in float64 and a bound of the distance of any right f32 result from it: a running error
-analysis (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.3). Every operation in f32 may be off by two
-units of roundoff, twice what rounding to nearest needs; documented errors of approximations count as in
+analysis (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.3). Every operation in f32 may be off by
+two units of roundoff, twice what rounding to nearest needs; documented errors of approximations count as in
 `tilec.interpreter.error_rules`. Rounding to 16 bits is monotone, so its bound is the distance between the rounded ends of an
 interval: zero unless a middle of two numbers of 16 bits lies inside. That keeps the bounds of a later step small.
 
@@ -43,15 +43,15 @@ class Rounded:
     def __getitem__(self, index: Any) -> Rounded:
         return Rounded(self.value[index], None if self.error is None else self.error[index])
 
-    def __add__(self, other: Rounded | float) -> Rounded:
-        other = _number(other)
+    def __add__(self, operand: Rounded | float) -> Rounded:
+        other = _number(operand)
         return _single(self.value + other.value, self.bound + other.bound)
 
     def __sub__(self, other: Rounded) -> Rounded:
         return _single(self.value - other.value, self.bound + other.bound)
 
-    def __mul__(self, other: Rounded | float) -> Rounded:
-        other = _number(other)
+    def __mul__(self, operand: Rounded | float) -> Rounded:
+        other = _number(operand)
         left, right = self.bound, other.bound
         return _single(self.value * other.value, self.value.abs() * right + other.value.abs() * left + left * right)
 

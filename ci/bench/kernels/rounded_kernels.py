@@ -168,12 +168,15 @@ class Tokens:
 
     def allows(self, found: Any) -> bool:
         """Whether each token is one of those drawn."""
-        return bool(sum((found == one).double() for one in self.drawn).amin(0) > 0)
+        some = found != found
+        for one in self.drawn:
+            some = some | (found == one)
+        return tuple(found.shape) == tuple(self.value.shape) and bool(some.all())
 
 
 def _sample_token(manifest: Manifest, t: Tensors) -> Results:
-    """Sums of weights are off by less than 2^-15: `exp(fast=True)` by 2^-20 and 2^-21 for each unit of an argument, which counts
-    only while its power does. Both thresholds are such sums, and what is drawn is monotone in each."""
+    """Sums of weights are off by less than 2^-15: `exp(fast=True)` by 2^-20 and 2^-21 for each unit of an argument, which
+    counts only while its power does. Both thresholds are such sums, and what is drawn is monotone in each."""
     wide = {name: one.double() if one.is_floating_point() else one for name, one in t.items()}
     sides = [1 + side * 2.0**-15 for side in (0, 1, -1)]
     return {
@@ -241,7 +244,9 @@ def _appended(manifest: Manifest, t: Tensors, slots: Any) -> tuple[Rounded, Resu
 def _attended(
     manifest: Manifest, queries: Rounded, keys: Rounded, values: Rounded, seen: Any = None
 ) -> tuple[Rounded, Rounded, Rounded]:
-    """Scores times log2(e), their powers summed, with values and without: (.., q, D), (n, D), (n, D) -> (.., q, D), (.., q) twice.
+    """Powers of scores summed with values, the greatest score times log2(e), and the sum of powers.
+
+    (.., q, D), (.., n, D), (.., n, D) -> (.., q, D), (.., q), (.., q).
 
     A tile of slots after another: each may scale the sums so far once more. Powers are rounded to the operands' dtype for the
     product with values, relative to a maximum that depends on the tile.
@@ -266,7 +271,7 @@ def _attended(
 
 
 def _flash_attention(manifest: Manifest, t: Tensors) -> Results:
-    tokens, heads, group, width = t["q"].shape
+    tokens, heads, group, _ = t["q"].shape
     before = past(tokens, t["k_cache"].shape[0])
     end = before + tokens
     seen = torch.ones(tokens, end, dtype=torch.bool, device=t["q"].device).tril(before)
@@ -359,7 +364,8 @@ ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "matvec_add": _matvec_add, "matvec_add_scaled": _matvec_add, "matvec_add_scaled_rows": _matvec_add,
     "embedding_scaled": lambda manifest, t: {_out(manifest): exact(t["table"][t["ids"].long()])},
     "embedding_scaled_rows": lambda manifest, t: {_out(manifest): exact(t["table"][t["ids"].long()])},
-    "topk_blocks": _topk_blocks, "sample_token": _sample_token, "flash_attention": _flash_attention, "decode_attention": _decode_attention,
+    "topk_blocks": _topk_blocks, "sample_token": _sample_token,
+    "flash_attention": _flash_attention, "decode_attention": _decode_attention,
     "decode_merge": _decode_merge, "decode_merge_kv": _decode_merge_kv, "rope_merge_kv": _decode_merge_kv,
     "qk_norm_rope_kv": _rope_kv, "rope_kv": _rope_kv,
     "rotary_decode_attention": _rotary_decode_attention, "rope_decode_attention": _rotary_decode_attention,
