@@ -151,13 +151,14 @@ class InterpretedOp:
         found = tuple(outputs.values())
         return found[0] if len(found) == 1 else found or None
 
-
     def _check_trusted(self, arrays: Mapping[str, Array], known: Mapping[str, Any]) -> None:
         """What the kernel states of stored integers holds, so that the library may say so."""
         for fact in function(self.path, tuple(self.declaration.specialisation(known).items())).values:
             stored, low, high = arrays[fact.tensor], fact.low.evaluate(known), fact.high.evaluate(known)
             assert fact.tensor in self.trusted and ((stored >= low) & (stored < high)).all(), fact
-            assert fact.sorted and fact.ends and (np.diff(stored) >= 0).all() and (stored[0], stored[-1]) == (low, high - 1), fact
+            assert fact.sorted and fact.ends and (np.diff(stored) >= 0).all() and (stored[0], stored[-1]) == (low, high - 1), (
+                fact
+            )
 
 
 @cache

@@ -20,7 +20,8 @@ reference: Any = execute(SOURCE / "reference_grouped.py", "reference")
 PRODUCT = {"BN": 64, "BK": 64}
 SMALL = {
     "grouped_matmul": PRODUCT, "grouped_matmul_few": {**PRODUCT, "BM": 16}, "grouped_swiglu": {**PRODUCT, "BN": 32},
-    "grouped_matmul_backward_x": PRODUCT, "grouped_matmul_backward_weights": {"BM": 64, **PRODUCT}, "grouped_columns": {"BN": 64},
+    "grouped_matmul_backward_x": PRODUCT, "grouped_matmul_backward_weights": {"BM": 64, **PRODUCT},
+    "grouped_columns": {"BN": 64},
 }  # fmt: skip
 """Constants of which small products fill several tiles."""
 SIZES = ((37, 3), (300, 4), (150, 9), (140, 1))
@@ -113,7 +114,9 @@ def test_products_and_their_gradients(rows: int) -> None:
     with interpreted() as library:
         out = library.module.grouped_matmul(x, weights, offsets)
         assert library.calls[-1].kernel == kernel
-        given = (library.ops["group_tiles"](offsets, rows), offsets) if rows < 128 else [tensor(one, np.int32) for one in tables]
+        given = (
+            (library.ops["group_tiles"](offsets, rows), offsets) if rows < 128 else [tensor(one, np.int32) for one in tables]
+        )
         inputs = (x, weights, *given)
         found = library.gradient(kernel, inputs, library.ops[kernel](*inputs), dout)
         assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)

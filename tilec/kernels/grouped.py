@@ -1,8 +1,8 @@
 """Products of the rows of each group with the group's own matrix, such as those of a mixture of experts, with gradients.
 
 Rows are sorted by group, and groups begin anywhere. Tiles of 128 rows begin at the first row of their group, so that a tile has
-rows of one group: `group_starts` and `group_blocks` find them on the GPU. If groups are small, tiles of 16 rows lie anywhere, and
-a block multiplies its rows by the matrix of each group that has rows among them.
+rows of one group: `group_starts` and `group_blocks` find them on the GPU. If groups are small, tiles of 16 rows lie anywhere,
+and a block multiplies its rows by the matrix of each group that has rows among them.
 """
 
 from __future__ import annotations

@@ -59,12 +59,12 @@ def library_op(
     gradient: `backward` and `setup_context` of `torch.library.register_autograd`, if PyTorch is loaded.
     """
     given = tuple(mutates)
-    evidence = {"values": dict.fromkeys(trusted, TRUSTED)} if trusted else {}
+    evidence = dict.fromkeys(trusted, TRUSTED) or None
 
     @cache
     def made(torch_is_loaded: bool) -> Op:
         path, name = SOURCE / f"{kernel}.py", f"tilec_kernels::{kernel}"
-        op = tilec.op(path, constants=constants, dims=dims, mutates=given, name=name, **evidence)
+        op = tilec.op(path, constants=constants, dims=dims, mutates=given, name=name, values=evidence)
         if torch_is_loaded and gradient is not None:
             op.register_autograd(partial(differentiate, gradient[0]), setup_context=gradient[1])
         return op

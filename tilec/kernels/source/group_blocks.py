@@ -3,9 +3,13 @@
 from typing import Literal
 
 from group_tiles import group_of
-from grouped_parts import LIMIT, TILE, T, X
+from grouped_parts import LIMIT, TILE, X
 
 import tilec as tl
+
+
+class T(tl.Dim):
+    """rows of all groups"""
 
 
 @tl.kernel

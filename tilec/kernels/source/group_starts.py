@@ -28,7 +28,7 @@ def group_starts(
         last = tl.load(offsets, offset=i * BLOCK - 1, shape=BLOCK, pad=2147483647)
         last = tl.where(i * BLOCK + tl.arange(BLOCK) <= 1, 0, tl.clamp(last, 0, T))
         own, last = tl.maximum(tl.cummax(own, 0), high), tl.maximum(tl.cummax(last, 0), low)
-        count = tl.cdiv(own - last, TILE)
+        count = (own - last + (TILE - 1)) // TILE
         tl.store(begins, i, own, mask=True)
         tl.store(before, i, tiles + tl.cumsum(count, 0), mask=True)
         high, low, tiles = tl.max(own), tl.max(last), tiles + tl.sum(count)

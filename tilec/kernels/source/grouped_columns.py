@@ -1,5 +1,7 @@
 """The rows of each tile of groups as columns, padded with zeros: a left operand whose depth is rows."""
 
+from typing import Literal
+
 from grouped_parts import TILE, E, N, S, T
 
 import tilec as tl
@@ -9,7 +11,7 @@ import tilec as tl
 def grouped_columns(
     dout: tl.In[E, T, N],
     starts: tl.In[tl.i32, S],
-    tiles: tl.Out[E, S, N, TILE],
+    tiles: tl.Out[E, S, N, Literal["TILE"]],
     *,
     E: tl.Const,
     BN: tl.Const,
@@ -21,8 +23,8 @@ def grouped_columns(
     tl.grid(S * columns)
     tl.requires(S * columns <= 2147483647)
     m, n = tl.bid(0) // columns, tl.bid(0) % columns
-    begin = min(max(tl.load(starts, m), 0), T)
-    end = min(max(tl.load(starts, min(m + 1, S - 1)), 0), T)
+    begin = tl.clamp(tl.load(starts, m), 0, T)
+    end = tl.clamp(tl.load(starts, min(m + 1, S - 1)), 0, T)
     rows = tl.load(dout, offset=(begin, n * BN), shape=(TILE, BN), pad=0)
-    inside = begin + tl.arange(TILE) < end
-    tl.store(tiles, (m, n, 0), tl.where(inside[:, None], rows, 0.0).T[None, :, :], mask=True)
+    row = (tl.arange(TILE) + begin)[:, None]
+    tl.store(tiles, (m, n, 0), tl.where(row < end, rows, 0.0).T[None, :, :], mask=True)

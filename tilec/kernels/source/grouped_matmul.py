@@ -23,8 +23,8 @@ def grouped_matmul(
     """`out[t] = x[t] @ weights[g].T` for a row t of group g, in f32, rounded once; 0 for a row of no group.
 
     A tile has up to TILE rows of one group, from its first row on: `groups`, `starts` and `before` are of `group_starts` and
-    `group_blocks`. Rows of the next group are multiplied too where a tile has fewer, and not stored. Tiles without rows multiply
-    nothing. Groups are clamped to those that exist; group X, of rows of none, has weights of 0.
+    `group_blocks`. Where a tile has fewer, rows of the next group are multiplied too, and not stored. Tiles without rows
+    multiply nothing. Groups are clamped to those that exist and X, whose rows are of none.
     """
     tl.requires(K % 8 == 0, N % 8 == 0, T <= LIMIT, S >= 2)
     tl.requires(X <= 65536, K <= 1048576)

@@ -9,7 +9,7 @@ import tilec as tl
 
 @tl.kernel
 def grouped_matmul_backward_weights(
-    tiles: tl.In[E, S, N, TILE],
+    tiles: tl.In[E, S, N, Literal["TILE"]],
     x: tl.In[E, T, K],
     starts: tl.In[tl.i32, S],
     before: tl.In[tl.i32, Literal["X + 2"]],
@@ -40,7 +40,8 @@ def grouped_matmul_backward_weights(
     acc = tl.zeros((BM, BN), tl.f32)
     for j in range(tl.cdiv(max(end - begin, 0), BK)):
         a = tl.reshape(
-            tl.load(tiles, offset=(first + j // (TILE // BK), n * BM, j % (TILE // BK) * BK), shape=(1, BM, BK), pad=0), (BM, BK)
+            tl.load(tiles, offset=(first + j // (TILE // BK), n * BM, j % (TILE // BK) * BK), shape=(1, BM, BK), pad=0),
+            (BM, BK),
         )
         b = tl.load(x, offset=(begin + j * BK, k * BN), shape=(BK, BN), pad=0)
         acc = tl.mma(a, b, acc)

@@ -159,7 +159,9 @@ def grouped_matmul_backward_x_inputs(rng: np.random.Generator, dims: dict[str, A
 
 
 def grouped_columns_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    return {"dout": rng.standard_normal((dims["T"], dims["N"]))} | _chosen(rng, dims | {"X": dims["S"] - dims["T"] // TILE - 2}, "starts")
+    return {"dout": rng.standard_normal((dims["T"], dims["N"]))} | _chosen(
+        rng, dims | {"X": dims["S"] - dims["T"] // TILE - 2}, "starts"
+    )
 
 
 def grouped_matmul_backward_weights_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Global value numbering across roles: scalars of two roles that are equal although each role computes its own.
 
-In: a `roles` operation, and the tensors that nobody writes while the kernel runs. Out: for each value a key; equal keys imply equal values. The key is the expression that defines the
-value, over values from outside of the roles and the tile loop's variable. Roles iterate over the same tiles, each in its own
-loop, so a value computed from the tile index alone is the same in all roles for the same tile. So is an element that such an
-index names, of a tensor that nobody writes.
+In: a `roles` operation, and the tensors that nobody writes while the kernel runs. Out: for each value a key; equal keys imply
+equal values. The key is the expression that defines the value, over values from outside of the roles and the tile loop's
+variable. Roles iterate over the same tiles, each in its own loop, so a value computed from the tile index alone is the same in
+all roles for the same tile. So is an element that such an index names, of a tensor that nobody writes.
 """
 
 from __future__ import annotations
