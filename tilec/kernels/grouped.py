@@ -107,7 +107,8 @@ def _gradients(x: Any, weights: Any, blocks: tuple[Any, Any, Any], dout: Any, ne
 def _swiglu_gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
     x, weights, *blocks = ctx.saved_tensors
     joined = weights.reshape(weights.shape[0], 2 * weights.shape[2], weights.shape[3])
-    slope = _slopes()(_matmul()(x, joined, *blocks), whole(dout))
+    both = _matmul()(x, joined, *blocks)
+    slope = _slopes()(both.reshape(x.shape[0], 2, -1), whole(dout)).reshape(both.shape)
     of_x, of_weights = _gradients(x, joined, tuple(blocks), slope, ctx.needs_input_grad)
     return of_x, None if of_weights is None else of_weights.reshape(weights.shape), None, None, None
 

@@ -78,9 +78,9 @@ def grouped_swiglu(x: Array, weights: Array, groups: Integers, starts: Integers,
 
 
 def grouped_swiglu_slopes(both: Array, dout: Array) -> Float:
-    gate, up = np.split(_wide(both), 2, axis=1)
+    gate, up = _wide(both).transpose(1, 0, 2)
     share = 1 / (1 + np.exp(-gate))
-    return np.concatenate((_wide(dout) * up * share * (1 + gate * (1 - share)), _wide(dout) * gate * share), axis=1)
+    return np.stack((_wide(dout) * up * share * (1 + gate * (1 - share)), _wide(dout) * gate * share), axis=1)
 
 
 def grouped_matmul_backward_x(dout: Array, weights: Array, groups: Integers, starts: Integers, before: Integers) -> Float:
