@@ -107,6 +107,20 @@ STRIDED_ROWS = """def kernel(cu: In[i32, Literal["B + 1"]], x: In[f32, T, 2], ou
     for j in range(load(cu, bid(0)) + bid(1), load(cu, bid(0) + 1), blocks):
         store(out, (j, 0), load(x, (j, 0), shape=(1, 2)))
 """
+RAGGED_TILES = """def kernel(cu: In[i32, Literal["B + 1"]], x: In[f32, T, N], out: Out[f32, T, N], B: i32):
+    across = cdiv(N, 2)
+    grid(B * across)
+    values(cu, 0, T + 1, sorted=True, ends=True)
+    b, n = bid(0) // across, bid(0) % across
+    begin, end = load(cu, b), load(cu, b + 1)
+    columns = (n * 2 + arange(2))[None, :]
+    rows = begin + arange(2)
+    own = load(x, offset=(begin, n * 2), shape=(2, 2), pad=0)
+    scatter(out, (where(rows < end, rows, T)[:, None], columns), own, mask=True)
+    for j in range(1, cdiv(end - begin, 2)):
+        rows = begin + j * 2 + arange(2)
+        scatter(out, (where(rows < end, rows, T)[:, None], columns), own, mask=True)
+"""
 BUTTERFLY = """def kernel(x: In[f32, Literal["M * 8"]], out: Out[f32, Literal["M * 8"]], s: i32):
     grid(M)
     requires(0 <= s, s < 3)
@@ -160,6 +174,11 @@ REFUSED = {
     "segments, wrong bound": (SEGMENTS, "T + 1, sorted", "T + 2, sorted", "E0302"),
     "strided rows, any step": (STRIDED_ROWS, "bid(0) + 1), blocks)", "bid(0) + 1), 3)", "E0401"),
     "strided tiles, past the end": (STRIDED_TILES, "gather(x, rows, pad=0)", "gather(x, rows)", "E0303"),
+    "ragged tiles, not sorted": (RAGGED_TILES, "sorted=True, ends=True", "", "E0401"),
+    "ragged tiles, into the next segment": (RAGGED_TILES, "rows < end", "rows <= end", "E0401"),
+    "ragged tiles, not bounded": (RAGGED_TILES, "where(rows < end, rows, T)", "rows", "E0401"),
+    "ragged tiles, columns overlap": (RAGGED_TILES, "n * 2 + arange", "n + arange", "E0401"),
+    "ragged tiles, the first rows twice": (RAGGED_TILES, "range(1, cdiv", "range(0, cdiv", "E0404"),
     "butterfly, a stage too many": (BUTTERFLY, "s < 3", "s < 4", "E0303"),
     "rounded up, any divisor": (ROUNDED_UP, "k >= 1", "k >= -1", "E0305"),
     "csr, wrong bound": (CSR, "values(indptr, 0, T + 1", "values(indptr, 0, T + 2", "E0301"),
@@ -172,6 +191,10 @@ UNDECIDED = {
     "strided tiles without ends": (STRIDED_TILES, ", ends=True", "", "E0403"),
     "strided tiles, one short": (STRIDED_TILES, "cdiv(end - begin, 2)", "(end - begin) // 2", "E0306"),
     "strided rows, first left out": (STRIDED_ROWS, "+ bid(1)", "+ bid(1) + 1", "E0306"),
+    "ragged tiles without ends": (RAGGED_TILES, ", ends=True", "", "E0306"),
+    "ragged tiles, one short": (RAGGED_TILES, "cdiv(end - begin, 2)", "(end - begin) // 2", "E0306"),
+    "ragged tiles, a row short": (RAGGED_TILES, "rows < end", "rows < end - 1", "E0306"),
+    "ragged tiles, columns left out": (RAGGED_TILES, "n * 2 + arange", "n * 3 + arange", "E0306"),
     "segment tiles, a row short": (SEGMENT_TILES, "rows < end,", "rows < end - 1,", "E0306"),
 }
 

@@ -52,6 +52,29 @@ def satisfiable(formulas: list[Formula], xs: list[Atom]) -> bool:
     return False
 
 
+def test_what_is_empty_without_products_is_empty_with_them():
+    proven = 0
+    for seed in range(60):
+        r = random.Random(seed)
+        atoms = Atoms()
+        xs = unknowns(atoms, 3)
+        formulas = [terms.ge(random_poly(r, atoms, xs, 2), r.randint(0, 4)) for _ in range(4)]
+        formulas.append(terms.ge(terms.of(xs[0]) * terms.of(xs[1]), 2))
+        if terms.conjunction(formulas) != terms.FALSE and Solver().empty_without_products(formulas):
+            proven += 1
+            assert not satisfiable(formulas, xs)
+    assert proven > 5
+
+
+def test_products_do_not_keep_the_others_from_deciding():
+    atoms = Atoms()
+    x, y, _ = (terms.of(atom) for atom in unknowns(atoms, 3))
+    product_ = terms.ge(x * y, 1)
+    assert Solver().empty_without_products([product_, terms.lt(x, y), terms.lt(y, x)])
+    assert not Solver().empty_without_products([product_, terms.eq(x)]), "only the product has no solution"
+    assert not Solver().empty_without_products([terms.lt(x, y), terms.lt(y, x)]), "there is no product to leave out"
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_empty_agrees_with_enumeration(seed: int):
     r = random.Random(seed)

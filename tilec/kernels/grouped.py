@@ -1,7 +1,8 @@
 """Products of the rows of each group with the group's own matrix, such as those of a mixture of experts, with gradients.
 
-Rows are sorted by group, and groups begin anywhere: a block multiplies its tile of rows by the matrix of each group that has
-rows in it. Tiles have 16 rows if groups are small, else 128.
+Rows are sorted by group, and groups begin anywhere. Tiles of 128 rows begin at the first row of their group, so that a tile has
+rows of one group: `group_starts` and `group_blocks` find them on the GPU. If groups are small, tiles of 16 rows lie anywhere,
+and a block multiplies its rows by the matrix of each group that has rows among them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,9 @@ from tilec.kernels.shapes import whole
 
 FEW: Final = 32
 """Rows of a group, in the mean, up to which tiles have 16 rows."""
-TILES: Final[Mapping[str, Mapping[str, int]]] = {
-    "grouped_matmul": {"BM": 128, "BN": 128, "BK": 64},
-    "grouped_matmul_few": {"BM": 16, "BN": 64, "BK": 64},
-    "grouped_matmul_backward_x": {"BM": 128, "BN": 128, "BK": 64},
-    "grouped_matmul_backward_weights": {"BM": 128, "BN": 128, "BK": 64},
-    "grouped_swiglu": {"BM": 128, "BN": 64, "BK": 64},
-}
+WIDE: Final = (192, 256)
+"""Columns of a tile of a product; the first ones if both leave as many idle."""
+DEPTH: Final = 64
 
 
 def grouped_matmul(x: Any, weights: Any, offsets: Any) -> Any:
@@ -30,14 +27,16 @@ def grouped_matmul(x: Any, weights: Any, offsets: Any) -> Any:
     x: (T, K) of bf16 or f16, rows of all groups, one group after the other. weights: (X, N, K) of the same dtype, with K and N
         multiples of 8. offsets: i32 (X + 1), from 0 up: group g has rows `offsets[g]` to `offsets[g + 1] - 1`. They stay on the
         GPU and are not checked: with wrong ones, rows meet other matrices.
-    Returns (T, N); 0 for rows after the last group. Gradients: of `x` and `weights`, sums in a fixed order.
+    Returns (T, N); 0 for rows after the last group. Gradients: of `x` and `weights`, sums in a fixed order; that of `weights`
+    multiplies some rows of the next group by 0, so all of them must be finite.
     ValueError for other dtypes, shapes and extents."""
     _check("grouped_matmul", x, weights, offsets, weights.shape[1:-1])
     if x.shape[0] == 0:
         return x @ weights[0].T + 0 * weights.sum()
     rows, matrices, starts = whole(x), whole(weights), whole(offsets)
-    op = _few if x.shape[0] <= FEW * weights.shape[0] else _matmul
-    return op()(rows, matrices, _tiles()(starts, rows.shape[0]), starts)
+    if x.shape[0] <= FEW * weights.shape[0]:
+        return _few()(rows, matrices, _tiles()(starts, rows.shape[0]), starts)
+    return _matmul()(rows, matrices, *_blocks_of(starts, rows.shape[0]))
 
 
 def grouped_swiglu(x: Any, weights: Any, offsets: Any) -> Any:
@@ -50,7 +49,7 @@ def grouped_swiglu(x: Any, weights: Any, offsets: Any) -> Any:
     if x.shape[0] == 0:
         return x @ weights[0, 0].T + 0 * weights.sum()
     rows, matrices, starts = whole(x), whole(weights), whole(offsets)
-    return _swiglu()(rows, matrices, _tiles()(starts, rows.shape[0]), starts)
+    return _swiglu()(rows, matrices, *_blocks_of(starts, rows.shape[0]))
 
 
 def _check(function: str, x: Any, weights: Any, offsets: Any, middle: Any) -> None:
@@ -67,11 +66,18 @@ def _check(function: str, x: Any, weights: Any, offsets: Any, middle: Any) -> No
         raise ValueError(f"`offsets` has the shape {list(offsets.shape)}; for {weights.shape[0]} groups it is [X + 1]")
 
 
-def _constants(kernel: str) -> Constants:
-    """Constants of a kernel, the same for every call."""
+def _blocks_of(offsets: Any, count: int) -> tuple[Any, Any, Any]:
+    """Groups and first rows of the tiles of `count` rows, and the tiles before each group."""
+    begins, before = _starts()(offsets, count)
+    groups, starts = _blocks()(begins, before, count)
+    return groups, starts, before
+
+
+def _columns(extent: str) -> Constants:
+    """The tile of a product with as many columns as a dim."""
 
     def chosen(known: dict[str, Any]) -> Mapping[str, int]:
-        return TILES[kernel]
+        return {"BN": min(WIDE, key=lambda columns: -(-known[extent] // columns) * columns), "BK": DEPTH}
 
     return chosen
 
@@ -81,39 +87,39 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, dout: Any) -> tuple[Any, ...]:
-    x, weights, groups, offsets = ctx.saved_tensors
-    return (*_gradients(x, weights, groups, offsets, whole(dout), ctx.needs_input_grad), None, None)
+    x, weights, groups, starts, before = ctx.saved_tensors
+    return (*_gradients(x, weights, (groups, starts, before), whole(dout), ctx.needs_input_grad), None, None, None)
 
 
-def _gradients(x: Any, weights: Any, groups: Any, offsets: Any, dout: Any, needed: Any) -> tuple[Any, Any]:
+def _few_backward(ctx: Any, dout: Any) -> tuple[Any, ...]:
+    x, weights, _, offsets = ctx.saved_tensors
+    return (*_gradients(x, weights, _blocks_of(offsets, x.shape[0]), whole(dout), ctx.needs_input_grad), None, None)
+
+
+def _gradients(x: Any, weights: Any, blocks: tuple[Any, Any, Any], dout: Any, needed: Any) -> tuple[Any, Any]:
     """Gradients of `x` and `weights`, those that are needed. Rows of the left operand of a product do not lie along the depth,
     so that `dout` is transposed for the latter."""
-    of_x = _backward_x()(dout, weights, groups, offsets) if needed[0] else None
-    if not needed[1]:
-        return of_x, None
-    count, columns = dout.shape
-    transposed = dout.new_zeros((columns, -(-count // 8) * 8))
-    transposed[:, :count] = dout.T
-    return of_x, _backward_weights()(transposed, x, offsets)
+    groups, starts, before = blocks
+    of_x = _backward_x()(dout, weights, groups, starts, before) if needed[0] else None
+    return of_x, _backward_weights()(_transposed()(dout, starts), x, starts, before) if needed[1] else None
 
 
 def _swiglu_gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
-    x, weights, groups, offsets = ctx.saved_tensors
-    count, width = dout.shape
-    joined = weights.reshape(weights.shape[0], 2 * width, weights.shape[3])
-    both = _matmul()(x, joined, groups, offsets)
-    gate, up = (whole(part).reshape(-1) for part in (both[:, :width], both[:, width:]))
-    of_gate, of_up = _swiglu_backward()(gate, up, whole(dout).reshape(-1))
-    slope = both.new_empty(both.shape)
-    slope[:, :width], slope[:, width:] = of_gate.reshape(count, width), of_up.reshape(count, width)
-    of_x, of_weights = _gradients(x, joined, groups, offsets, slope, ctx.needs_input_grad)
-    return of_x, None if of_weights is None else of_weights.reshape(weights.shape), None, None
+    x, weights, *blocks = ctx.saved_tensors
+    joined = weights.reshape(weights.shape[0], 2 * weights.shape[2], weights.shape[3])
+    both = _matmul()(x, joined, *blocks)
+    slope = _slopes()(both.reshape(x.shape[0], 2, -1), whole(dout)).reshape(both.shape)
+    of_x, of_weights = _gradients(x, joined, tuple(blocks), slope, ctx.needs_input_grad)
+    return of_x, None if of_weights is None else of_weights.reshape(weights.shape), None, None, None
 
 
 _tiles = library_op("group_tiles", {"BLOCK": 32})
-_matmul = library_op("grouped_matmul", _constants("grouped_matmul"), gradient=(_backward, _save))
-_few = library_op("grouped_matmul_few", _constants("grouped_matmul_few"), gradient=(_backward, _save))
-_backward_x = library_op("grouped_matmul_backward_x", _constants("grouped_matmul_backward_x"))
-_backward_weights = library_op("grouped_matmul_backward_weights", _constants("grouped_matmul_backward_weights"))
-_swiglu = library_op("grouped_swiglu", _constants("grouped_swiglu"), gradient=(_swiglu_gradient, _save))
-_swiglu_backward = library_op("swiglu_backward", {"BLOCK": 2048})
+_starts = library_op("group_starts", {"BLOCK": 1024})
+_blocks = library_op("group_blocks", {"BLOCK": 128})
+_matmul = library_op("grouped_matmul", _columns("N"), trusted=("starts",), gradient=(_backward, _save))
+_few = library_op("grouped_matmul_few", {"BM": 16, "BN": 64, "BK": DEPTH}, gradient=(_few_backward, _save))
+_backward_x = library_op("grouped_matmul_backward_x", _columns("K"), trusted=("starts",))
+_transposed = library_op("grouped_columns", {"BN": 64})
+_backward_weights = library_op("grouped_matmul_backward_weights", {"BM": 128, "BN": 256, "BK": DEPTH})
+_swiglu = library_op("grouped_swiglu", {"BN": 128, "BK": DEPTH}, trusted=("starts",), gradient=(_swiglu_gradient, _save))
+_slopes = library_op("grouped_swiglu_slopes", {"ROWS": 4, "BLOCK": 512})

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import tilec
 from tilec.ops.tensor_op import Op
+from tilec.runtime.values import TRUSTED
 
 SOURCE: Final = Path(__file__).parent / "source"
 """The folder of the kernels."""
@@ -46,20 +47,24 @@ def library_op(
     *,
     dims: Constants | None = None,
     mutates: Iterable[str] = (),
+    trusted: Iterable[str] = (),
     gradient: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
 ) -> Callable[[], Op]:
     """A function that returns the op of a kernel, which is made at once if PyTorch is loaded, else when it is first called with
     or without it.
 
     constants, dims, mutates: as for `tilec.op`.
+    trusted: tensors that another kernel of the library makes, whatever its own arguments are, so that they are as `values` of
+        this one states.
     gradient: `backward` and `setup_context` of `torch.library.register_autograd`, if PyTorch is loaded.
     """
     given = tuple(mutates)
+    evidence = dict.fromkeys(trusted, TRUSTED) or None
 
     @cache
     def made(torch_is_loaded: bool) -> Op:
         path, name = SOURCE / f"{kernel}.py", f"tilec_kernels::{kernel}"
-        op = tilec.op(path, constants=constants, dims=dims, mutates=given, name=name)
+        op = tilec.op(path, constants=constants, dims=dims, mutates=given, name=name, values=evidence)
         if torch_is_loaded and gradient is not None:
             op.register_autograd(partial(differentiate, gradient[0]), setup_context=gradient[1])
         return op

@@ -2,27 +2,17 @@
 
 from typing import Literal
 
-from grouped_parts import E, K, N, T, X
+from grouped_parts import LIMIT, TILE, E, K, N, S, T, X
 
 import tilec as tl
 
 
-class TA(tl.Dim):
-    """elements of a row of `transposed`, of which those past the last row of `x` are 0"""
-
-
-@tl.function
-def masked(left: tl.Tile, right: tl.Tile, row: tl.Tile, low: tl.Scalar, high: tl.Scalar, sums: tl.Tile) -> tl.Tile:
-    """`sums + left @ right` over those of a chunk's rows that are from `low` up and below `high`."""
-    mine = (row >= low) & (row < high)
-    return tl.mma(tl.where(mine[None, :], left, 0.0), tl.where(mine[:, None], right, 0.0), sums)
-
-
 @tl.kernel
 def grouped_matmul_backward_weights(
-    transposed: tl.In[E, N, TA],
+    tiles: tl.In[E, S, N, Literal["TILE"]],
     x: tl.In[E, T, K],
-    offsets: tl.In[tl.i32, Literal["X + 1"]],
+    starts: tl.In[tl.i32, S],
+    before: tl.In[tl.i32, Literal["X + 2"]],
     dweights: tl.Out[E, X, N, K],
     *,
     E: tl.Const,
@@ -31,28 +21,28 @@ def grouped_matmul_backward_weights(
     BK: tl.Const,
 ):
     """`dweights[g]` is the sum over rows t of group g of the outer products of `dout[t]` and `x[t]`, in f32, rounded once;
-    `transposed` is `dout.T`.
+    `tiles` is `dout` by `grouped_columns`, `starts` and `before` are of `group_blocks` and `group_starts`.
 
-    A block goes through the chunks of BK rows that lie in its group, and multiplies the rows at both of its ends by themselves.
+    A block goes through its group's rows, BK at a time. Those of the next group in the last step are multiplied by 0, so they
+    must be finite. Numbers that are loaded are not trusted: they are clamped to the tensors.
     """
-    tl.requires(TA % 8 == 0, K % 8 == 0, T <= TA, TA <= 1073741824, X <= 65535)
-    tl.grid(tl.cdiv(K, BN), tl.cdiv(N, BM), X)
-    k, n, g = tl.bid(0), tl.bid(1), tl.bid(2)
-    begin = min(max(tl.load(offsets, g), 0), T)
-    end = min(max(tl.load(offsets, g + 1), 0), T)
-    first, last = tl.cdiv(begin, BK), end // BK
+    assert TILE % BK == 0
+    tl.requires(K % 8 == 0, N % 8 == 0, T <= LIMIT, X <= 65536, S <= LIMIT)
+    across, down = tl.cdiv(K, BN), tl.cdiv(N, BM)
+    tl.grid(X * down * across)
+    tl.requires(X * down * across <= 2147483647)
+    t = tl.bid(0)
+    g, n, k = t // across // down, t // across % down, t % across
+    first = min(max(tl.load(before, g), 0), S - 1)
+    after = min(max(tl.load(before, g + 1), 0), S - 1)
+    begin = min(max(tl.load(starts, first), 0), T)
+    end = min(max(tl.load(starts, after), 0), T)
     acc = tl.zeros((BM, BN), tl.f32)
-    for j in range(first, last):
-        a = tl.load(transposed, (n, j), shape=(BM, BK), pad=0)
-        b = tl.load(x, (j, k), shape=(BK, BN), pad=0)
+    for j in range(tl.cdiv(max(end - begin, 0), BK)):
+        a = tl.reshape(
+            tl.load(tiles, offset=(first + j // (TILE // BK), n * BM, j % (TILE // BK) * BK), shape=(1, BM, BK), pad=0),
+            (BM, BK),
+        )
+        b = tl.load(x, offset=(begin + j * BK, k * BN), shape=(BK, BN), pad=0)
         acc = tl.mma(a, b, acc)
-    inside = first * BK
-    for side in range(2):
-        chunk = end // BK if side == 1 else begin // BK
-        low, high = max(last * BK, inside) if side == 1 else begin, end if side == 1 else min(end, inside)
-        if low < high:
-            row = chunk * BK + tl.arange(BK)
-            a = tl.load(transposed, (n, chunk), shape=(BM, BK), pad=0)
-            b = tl.load(x, (chunk, k), shape=(BK, BN), pad=0)
-            acc = masked(a, b, row, low, high, acc)
     tl.store(dweights, (g, n, k), acc.astype(E)[None, :, :], mask=True)

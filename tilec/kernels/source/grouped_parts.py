@@ -1,9 +1,11 @@
-"""Dims that grouped products share."""
+"""What grouped products share: dims, tiles, and the rows that a tile stores."""
 
 import tilec as tl
 
 ROWS = 16
 """Rows of a tile of `group_tiles`."""
+TILE = 128
+"""Rows of a tile of `group_blocks`."""
 LIMIT = 16777216
 
 
@@ -13,6 +15,10 @@ class E(tl.Element):
 
 class T(tl.Dim):
     """rows of all groups"""
+
+
+class S(tl.Dim):
+    """tiles of all groups and one"""
 
 
 class X(tl.Dim):
@@ -25,3 +31,21 @@ class N(tl.Dim):
 
 class K(tl.Dim):
     """inputs"""
+
+
+@tl.function
+def has_rows(m: tl.Scalar, before: tl.Tensor, count: tl.Scalar) -> tl.Scalar:
+    """1 if tile `m` of `count` groups and the rows of none has rows, else 0."""
+    return min(max(tl.load(before, count + 1), m) - m, 1)
+
+
+@tl.function
+def store_rows(out: tl.Tensor, sums: tl.Tile, begin: tl.Scalar, end: tl.Scalar, column: tl.Scalar, rows: tl.Scalar) -> None:
+    """Store a tile's rows from `begin` on, up to `end`, at columns from `column` on. `rows`: of the tensor; a row at `rows` is
+    outside of it and skipped. Were there more rows than the tile has, the others would be 0."""
+    columns = (column + tl.arange(sums.shape[1]))[None, :]
+    row = begin + tl.arange(TILE)
+    tl.scatter(out, (tl.where(row < end, row, rows)[:, None], columns), sums, mask=True)
+    for j in range(1, tl.cdiv(end - begin, TILE)):
+        row = begin + j * TILE + tl.arange(TILE)
+        tl.scatter(out, (tl.where(row < end, row, rows)[:, None], columns), tl.zeros(sums.shape, sums.dtype), mask=True)

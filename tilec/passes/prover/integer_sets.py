@@ -80,6 +80,21 @@ class Solver:
             return True
         return all(self._case_is_empty(case) for case in cases(full))
 
+    def empty_without_products(self, formulas: Iterable[Formula]) -> bool:
+        """True only if no integers satisfy those constraints that are linear: fewer constraints have more solutions, so that
+        none of fewer is a proof for all. False if there is no product; Undecided when the budget is spent."""
+        full = system(formulas)
+        linear = [part for part in full.parts if _linear(part)] if full.op == "and" else []
+        if len(linear) == len(full.parts):
+            return False
+        whole = terms.conjunction(linear)
+        self.check_size(whole)
+        self.queries += 1
+        if guessed(whole) is not None or CaseSplit(self._point).point(whole) is not None:
+            return False
+        self.texts.append(set_text(whole))
+        return True
+
     def solution(
         self, formulas: Iterable[Formula], small: Callable[[Atom], bool], limits: Iterable[int | None] = LIMITS
     ) -> Assignment | None:

@@ -171,7 +171,14 @@ class Ladder:
         return Discharge("set", (), tuple(self.solver.texts[-1:])) if empty else None
 
     def _empty(self, base: list[Formula], facts: Sequence[Fact]) -> bool:
-        return self.solver.empty([*base, *(fact.formula for fact in facts)])
+        """Whether base and facts have no solution. If that is undecided, those without products may still have none."""
+        everything = [*base, *(fact.formula for fact in facts)]
+        try:
+            return self.solver.empty(everything)
+        except Undecided:
+            if self.solver.empty_without_products(everything):
+                return True
+            raise
 
     def _needed(self, base: list[Formula], facts: list[Fact]) -> list[Fact]:
         """Remove facts one text at a time as long as the proof succeeds."""

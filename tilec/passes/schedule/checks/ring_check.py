@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import Final
 
-from tilec.ir.core import Block, Function, Op, Value, VerifyError
+from tilec.ir.core import Access, Block, Function, Op, Value, VerifyError
 from tilec.ir.facts.touches import touches
 from tilec.ir.ops import Binary, Compare, Constant, For, If, Select
 from tilec.ir.ops.signal_ops import OWN, Await, SignalOp
@@ -52,6 +52,7 @@ def check(function: Function) -> None:
     if not most:
         return
     found = touches(function)
+    constant = {parameter.value for parameter in function.parameters if parameter.access is Access.IN}
     loops = pipelined_loops(function)
     starts = [first for op in loops if (first := _constant(op.lower)) is not None]
     # Loops with one upper bound and different lower bounds differ in iteration count: one run is longer by the largest
@@ -75,7 +76,10 @@ def check(function: Function) -> None:
         for alternate in ((None,) if at_limit else alternates)
     ]
     for iterations, tiles, at_limit, alternate in each:
-        run = _Run(found, pipelined=set(loops), iterations=iterations, at_limit=at_limit, ranges=ranges, alternate=alternate)
+        run = _Run(
+            found, pipelined=set(loops), iterations=iterations, at_limit=at_limit, ranges=ranges, alternate=alternate,
+            constant=constant,
+        )  # fmt: skip
         if not run.choose_bounds(loops):
             continue
         if consumers > 1 or results:
@@ -114,6 +118,7 @@ class _Run(Operations):
     at_limit: str = ""  # one of `AT_LIMIT`, or empty
     ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])  # set if some run has `at_limit`
     alternate: int | None = None  # iterations in every second tile of loops with tile-dependent bounds; None: `iterations`
+    constant: Collection[Value] = ()  # tensors that nobody writes
     counted: set[For] = field(default_factory=set[For])  # tile loops whose iterations are simulated with exact values
 
     def set_tile_count(self, function: Function, tiles: int) -> None:
@@ -243,7 +248,7 @@ class _Run(Operations):
         """Check that roles on one ring iterate equally often. Iteration counts are chosen rather than known, so the loop nests
         of all roles on the ring must have equal bounds. Each role computes tile-dependent bounds itself, equally for the same
         tile."""
-        numbering = ScalarNumbering(op)
+        numbering = ScalarNumbering(op, self.constant)
         steps = {(loop.lower, loop.step) for region in op.regions for loop in region.walk() if isinstance(loop, For)}
         bounds = {
             nest

@@ -30,7 +30,7 @@ from tilec.ir.layouts.exchange import conversion_bytes, is_shared, is_uniform, m
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
-from tilec.ir.ops import AtomicScatter, Exp2InParts, Permute, Print, Reshape, Yield
+from tilec.ir.ops import AtomicScatter, Exp2InParts, Load, Permute, Print, Reshape, Yield
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
 from tilec.ir.ops.pair_ops import PairRing
 from tilec.ir.ops.signal_ops import OWN, Await, SignalMma, SignalOp
@@ -147,7 +147,7 @@ class _Walk:
         if alone and (
             isinstance(op, Print | ScratchStoreRows | TensorStore | WaitStores)
             or op.is_barrier
-            or any(isinstance(v.type, TileType) and v.type.rank and not _is_elsewhere(v) for v in op.results)
+            or any(isinstance(v.type, TileType) and not _one_thread_holds(op, v) for v in op.results)
             or isinstance(op, Roles)
             or (isinstance(op, GroupProduct) and not isinstance(op, ThreadProduct))
         ):
@@ -331,6 +331,11 @@ class _Walk:
         `ring_check` checks that the free comes after all copies into it."""
         memory = touch.memory.owner if touch.memory is not None and touch.is_shared else None
         return memory is None or memory in self.live[other.op]
+
+
+def _one_thread_holds(op: Op, value: Value) -> bool:
+    """Whether one thread alone has the whole of a value: a scalar, one element that it loads, or what is elsewhere."""
+    return not value.tile.rank or _is_elsewhere(value) or (isinstance(op, Load | Reshape) and value.tile.size == 1)
 
 
 def _is_elsewhere(value: Value) -> bool:

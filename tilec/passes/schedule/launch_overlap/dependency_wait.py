@@ -52,13 +52,13 @@ def launch_values(function: Function, block: Block | None = None, given: set[Val
     return known
 
 
-def block_values(function: Function) -> set[Value]:
-    """`launch_values`, elements of `In` tensors at positions that are such values, and scalars computed from them: what a block
-    knows before its roles divide. Without the elements if a tensor is resident: then a role may run before the wait."""
-    known = launch_values(function)
+def block_values(function: Function, block: Block | None = None, given: set[Value] | None = None) -> set[Value]:
+    """`launch_values`, elements of `In` tensors at positions that are such values, and scalars computed from them: what every
+    role of a block may know. Without the elements if a tensor is resident: then a role may run before the wait."""
+    known = launch_values(function, block, given)
     if function.residents:
         return known
-    for op in function.body.ops:
+    for op in (block or function.body).ops:
         if (_is_scalar(op) or is_element(function, op)) and set(op.operands[isinstance(op, Load) :]) <= known:
             known |= set(op.results)
     return known

@@ -14,7 +14,7 @@ from tilec.ir.layouts.blocked_layouts import natural, vector_length
 from tilec.ir.layouts.coalescing import SECTOR, pieces
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
-from tilec.ir.ops import AtomicUpdate, Cast, For, Reshape, Store
+from tilec.ir.ops import AtomicUpdate, Cast, For, Reshape, Scatter, Store
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.passes.schedule.layouts import invariant_conversions
 from tilec.target.families import MemorySpace
@@ -63,6 +63,8 @@ def _required_layouts(op: Op, warps: int) -> Layouts:
     match op:
         case Store():
             return (None, _store_layout(op, warps))
+        case Scatter():
+            return _scatter_layouts(op)
         case AtomicUpdate():
             return (None, _atomic_layout(op, warps))
         case _:
@@ -91,6 +93,19 @@ def _store_layout(op: Store, warps: int) -> Layout | None:
     if isinstance(_before_casts(tile).owner, For) and tile.layout.num_registers < wider.num_registers:
         return tile.layout
     return wider if vector_length(wider, max_elements) > vector_length(tile.layout, max_elements) else tile.layout
+
+
+def _scatter_layouts(op: Scatter) -> Layouts:
+    """That of the positions, if it allows wider vectors than the tile's own: the tile then passes between threads, and not the
+    positions, which have more bytes."""
+    layouts = {position.layout for position in op.indices}
+    layout = next(iter(layouts))
+    if op.tile.layout is None or layout is None or len(layouts) > 1:
+        return operand_layouts(op)
+    wider = op.vector // op.tile.tile.dtype.bytes
+    if vector_length(layout, wider) <= vector_length(op.tile.layout, wider):
+        return operand_layouts(op)
+    return (None, *[layout] * (len(op.operands) - 1))
 
 
 def _before_casts(value: Value) -> Value:

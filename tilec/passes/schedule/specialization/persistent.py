@@ -77,12 +77,12 @@ def tile_loop(function: Function) -> For | None:
 
 
 def tile_values(function: Function) -> set[Value]:
-    """Scalars computed from launch values and the index of the block's tile. If each block has one tile, elements that are
-    loaded before the roles too; in a tile loop a helper's single thread would have to load them."""
+    """Scalars computed from launch values, the index of the block's tile, and elements that are loaded at such positions. In a
+    tile loop each role loads them by itself, for each tile."""
     loop = tile_loop(function)
     if loop is None:
         return block_values(function)
-    return launch_values(function, loop.regions[0], launch_values(function) | {loop.regions[0].arguments[0]})
+    return block_values(function, loop.regions[0], launch_values(function) | {loop.regions[0].arguments[0]})
 
 
 def _replace_block_queries(block: Block) -> None:

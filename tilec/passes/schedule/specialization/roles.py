@@ -10,14 +10,14 @@ carries the role's ring position.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.layout import Digit
-from tilec.ir.ops import For, Yield
+from tilec.ir.ops import For, Load, Reshape, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.sync_ops import Barrier, Ring, Roles
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemFree
@@ -72,11 +72,18 @@ def split(function: Function, schedule: Schedule) -> Function:
     )
     body.ops = [*shared_ops, roles_op, *last_ops]
     function.num_warps = schedule.warps
-    for op in loaded:
-        for value in op.results:
-            if value.layout is not None:  # one element, which every thread has
-                value.layout = replace(value.layout, warps=(Digit(schedule.warps),))
+    _spread(loaded, schedule.warps)
+    for block, helper in zip(helper_blocks, (role for role in roles if role.helper is not None), strict=True):
+        _spread((op for op in block.walk() if isinstance(op, Load | Reshape)), helper.warps)
     return function
+
+
+def _spread(ops: Iterable[Op], warps: int) -> None:
+    """Give elements that all threads of `warps` warps load to each of them."""
+    for op in ops:
+        for value in op.results:
+            if value.layout is not None and value.tile.size == 1:
+                value.layout = replace(value.layout, warps=(Digit(warps),))
 
 
 def _is_of_cluster(op: Op) -> bool:
