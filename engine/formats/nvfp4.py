@@ -5,8 +5,8 @@
 | compressed-tensors | `weight_packed` | `weight_scale` | `weight_global_scale`, which divides |
 | ModelOpt | `weight` | `weight_scale` | `weight_scale_2`, which multiplies |
 
-The low nibble of a byte is the even column. Only weights are read this way: activations stay in 16 bits, so scales of
-activations (`input_scale`, `input_global_scale`) are not used.
+The low nibble of a byte is the even column. Code 8 is -0, which ModelOpt's own reader makes 0. Only weights are read:
+activations stay in 16 bits, so scales of activations (`input_scale`, `input_global_scale`) are not used.
 """
 
 from __future__ import annotations
