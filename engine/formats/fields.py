@@ -7,7 +7,7 @@ from typing import Final, NoReturn, TypeVar, cast
 from engine.checkpoint.json_file import show
 from engine.models.keys import Keys
 
-FIX: Final = "quantise a bf16 folder with `python -m engine.quantize`, or take a checkpoint of a supported format"
+FIX: Final = "take the bf16 checkpoint, or a quantised one of a supported format"
 
 
 Value = TypeVar("Value", str, int, bool)

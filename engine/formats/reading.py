@@ -37,10 +37,10 @@ def read_quantization(folder: str | PathLike[str]) -> Quantization | None:
     found = Fields(Keys(path, config)).object(KEY)
     if found is not None:
         return READERS[found.one_of("quant_method", *READERS)](found)
-    beside = Path(folder) / MODELOPT_FILE
-    if not path_exists(beside):
+    separate = Path(folder) / MODELOPT_FILE
+    if not path_exists(separate):
         return None
-    keys = Keys(beside, read_object(beside, LIMIT_BYTES, "repair the link"))
+    keys = Keys(separate, read_object(separate, LIMIT_BYTES, "repair the link"))
     inner = Fields(keys).object("quantization")
     if inner is None:
         keys.refuse("quantization", "an object", "download the file again")

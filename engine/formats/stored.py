@@ -30,7 +30,7 @@ PIECE: Final = 1 << 20
 """Elements that a check looks at a time."""
 
 ONE_MODEL: Final = "take config.json and the weights of one model"
-DAMAGED: Final = "download the file again, or quantise the model again: `python -m engine.quantize`"
+DAMAGED: Final = "download the file again, or take the bf16 checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Stored:
         """ModelError unless a tensor is there, in one of the dtypes and shapes. `why` says what the first shape comes from."""
         name = f"{self.name}.{suffix}"
         if name not in self.files:
-            beside = next(file for tensor, file in self.files.items() if tensor.startswith(f"{self.name}."))
+            other = next(file for tensor, file in self.files.items() if tensor.startswith(f"{self.name}."))
             what = f"the quantised module {show(self.name)} has no tensor {show(name)} in any file of the folder"
-            raise ModelError(what, where=beside.path, fix="download the files again, all of one model")
+            raise ModelError(what, where=other.path, fix="download the files again, all of one model")
         tensor = self.files[name].tensors[name]
         if tensor.dtype not in dtypes:
             self.refuse(suffix, f"is {tensor.dtype}, and must be {' or '.join(dtypes)} in this format", ONE_MODEL)

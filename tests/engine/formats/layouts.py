@@ -1,4 +1,4 @@
-"""Writes modules in published layouts, packed element by element from the formats' descriptions and without the engine's code."""
+"""Writes modules in published layouts, packed from the formats' descriptions and without the engine's code."""
 
 from __future__ import annotations
 

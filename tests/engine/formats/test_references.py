@@ -38,9 +38,9 @@ def test_there_is_a_reference_of_each_kind() -> None:
 
 @pytest.mark.parametrize("path", REFERENCES, ids=lambda path: path.stem)
 def test_values_are_those_of_the_producer(path: Path, tmp_path: Path) -> None:
-    told = metadata(path)
-    shape = tuple(json.loads(told["shape"]))
-    config = json.loads(told["quantization_config"])
+    facts = metadata(path)
+    shape = tuple(json.loads(facts["shape"]))
+    config = json.loads(facts["quantization_config"])
     (tmp_path / "model.safetensors").write_bytes(path.read_bytes())
     found = quantised(tmp_path, config, {f"{MODULE}.weight": shape})
     (name, form), *rest = forms(found, threads=2)
@@ -48,7 +48,7 @@ def test_values_are_those_of_the_producer(path: Path, tmp_path: Path) -> None:
     assert type(form) is next(kind for prefix, kind in KINDS.items() if path.stem.startswith(prefix))
     values = dequantise(form)
     assert values.dtype == np.float32 and values.shape == form.shape == shape
-    assert hashlib.sha256(values.tobytes()).hexdigest() == told["expected_sha256"], told["by"]
+    assert hashlib.sha256(values.tobytes()).hexdigest() == facts["expected_sha256"], facts["by"]
     some = [rows(form, begin, min(begin + 5, shape[0])) for begin in range(0, shape[0], 5)]
     assert np.concatenate(some).tobytes() == values.tobytes()
 
@@ -57,10 +57,10 @@ def test_version_two_zeros_under_the_name_of_version_one(tmp_path: Path) -> None
     """Files that say `gptq` and hold zero points of version 2 have been published; symmetric ones tell it themselves."""
     for version, label in (("v2", "gptq"), ("v1", "gptq_v2")):
         path = next(path for path in REFERENCES if path.stem == f"gptq4_sym_{version}")
-        told = metadata(path)
+        facts = metadata(path)
         folder = tmp_path / version
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(path.read_bytes())
-        config = json.loads(told["quantization_config"]) | {"checkpoint_format": label}
-        weight = quantised(folder, config, {f"{MODULE}.weight": tuple(json.loads(told["shape"]))})[f"{MODULE}.weight"]
-        assert hashlib.sha256(dequantise(weight.form()).tobytes()).hexdigest() == told["expected_sha256"]
+        config = json.loads(facts["quantization_config"]) | {"checkpoint_format": label}
+        weight = quantised(folder, config, {f"{MODULE}.weight": tuple(json.loads(facts["shape"]))})[f"{MODULE}.weight"]
+        assert hashlib.sha256(dequantise(weight.form()).tobytes()).hexdigest() == facts["expected_sha256"]

@@ -3,8 +3,9 @@ dequantises them to in f32.  Run: python tests/engine/formats/write_references.p
 
 It runs where torch, transformers, compressed-tensors and their requirements are installed, and knows nothing of the engine.
 PACKAGES is a folder with three sources that need not be installable: `awq/utils/packing_utils.py` of AutoAWQ,
-`gptqmodel/utils/model_dequant.py` of GPTQModel with what it imports, and the package `modelopt`. Versions that wrote the files in
-the repository: transformers 5.x, compressed-tensors 0.20, autoawq 0.2.9, gptqmodel 7.7.0, nvidia-modelopt 0.47.0, torch 2.13.
+`gptqmodel/utils/model_dequant.py` of GPTQModel with what it imports, and the package `modelopt`. Versions that wrote the files
+in the repository: torch 2.13.0, transformers 5.24.0, compressed-tensors 0.20.1, autoawq 0.2.9, gptqmodel 7.7.0 and
+nvidia-modelopt 0.47.0.
 
 AutoAWQ packs only on a GPU, so AWQ's words are packed here from the description of its order; ModelOpt's likewise by
 compressed-tensors. Every value of `expected` is computed by the package that the case names.
@@ -51,7 +52,8 @@ def save(name: str, tensors: dict[str, torch.Tensor], expected: torch.Tensor, co
     assert expected.dtype == torch.float32 and expected.isfinite().all()
     digest = hashlib.sha256(expected.contiguous().numpy().tobytes()).hexdigest()
     metadata = {
-        "expected_sha256": digest, "shape": json.dumps(list(expected.shape)), "quantization_config": json.dumps(config), "by": by,
+        "expected_sha256": digest, "shape": json.dumps(list(expected.shape)), "by": by,
+        "quantization_config": json.dumps(config),
     }  # fmt: skip
     full = {f"{MODULE}.{suffix}": tensor.contiguous() for suffix, tensor in tensors.items()}
     save_file(full, TARGET / f"{name}.safetensors", metadata)
@@ -111,7 +113,9 @@ def gptq(packages: Path) -> None:
             for version in ("gptq", "gptq_v2"):
                 ordered = version == "gptq" and not symmetric
                 codes = torch.randint(0, 1 << bits, (K, N))
-                zeros = torch.full((K // GROUP, N), 1 << (bits - 1)) if symmetric else torch.randint(1, 1 << bits, (K // GROUP, N))
+                zeros = (
+                    torch.full((K // GROUP, N), 1 << (bits - 1)) if symmetric else torch.randint(1, 1 << bits, (K // GROUP, N))
+                )
                 stored = zeros if version == "gptq_v2" else zeros - 1
                 g_idx = torch.arange(K) // GROUP
                 tensors = {
