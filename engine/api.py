@@ -71,7 +71,8 @@ class Engine:
         file must have. `trust` is the policy that names who must have signed the bundle: a file, `none`, or None for the policy
         of the environment and the user's configuration (`tilec.runtime.trust`).
 
-        `max_seq_len` bounds prompt plus generated tokens. `dtype` is bf16 or f16; None means the model's. `dummy` is a seed:
+        `max_seq_len` bounds prompt plus generated tokens. `dtype` is bf16 or f16; None means the model's. Quantised weights are
+        dequantised to it. `dummy` is a seed:
         random weights replace the files'. `progress` is called with the bytes of weights loaded so far and the total. Raises
         an `EngineError`: see `engine.errors`.
         """
@@ -83,8 +84,11 @@ class Engine:
         if not 1 <= max_seq_len <= config.max_position_embeddings:
             what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
             raise UsageError(what, fix="the model supports no more positions")
-        dtype = dtype or ("f16" if config.dtype == "f16" else "bf16")
-        weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, path, dtype)
+        if dummy is not None:
+            weights = dummy_weights(config, dtype or ("f16" if config.dtype == "f16" else "bf16"), dummy)
+        else:
+            weights = WeightPlan.for_model(config, path, dtype)
+        dtype = weights.dtype
         if backend == "interpreter":
             from engine.backends.interpreter import InterpreterBackend  # late: GPU runs do without this import
 

@@ -4,10 +4,14 @@ A destination is a tensor in the form that the step's kernels read and the step 
 checkpoint tensor, or several concatenated along the rows.
 
 Weights are read as chunks of bytes, so that gigabytes reach the device without a second copy on the host, or as arrays.
+
+Quantised weights (`engine.formats`) are dequantised in f32 and rounded to the dtype of the device, some rows at a time: kernels
+that take their codes are not built yet.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +26,10 @@ from engine.checkpoint.json_file import show
 from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.shards import open_checkpoint
 from engine.errors import ModelError, UsageError
+from engine.formats.dequantise import rows
+from engine.formats.quantised import Quantised, quantised_weights
+from engine.formats.quantization import Quantization
+from engine.formats.reading import read_quantization
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.models.steps import model_step
@@ -35,6 +43,14 @@ FILE_DTYPES: Final = {dtype.safetensors: dtype.name for dtype in (bf16, f16)}
 
 ITEM_BYTES: Final = bf16.bytes
 """Bytes per element of either dtype."""
+
+CACHE_SCALE: Final = re.compile(r"model\.layers\.\d+\.self_attn\.(?:[kv]_scale|k_proj\.k_scale|v_proj\.v_scale)")
+"""Tensors of quantised folders that are not read: scales of a cache of 8 bits. The cache has 16."""
+
+EMBEDDING: Final = "model.embed_tokens.weight"
+
+STRIP: Final = 1 << 20
+"""Elements that are dequantised at a time, if a row has no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,23 +160,38 @@ class WeightPlan(Weights):
     the shape of the config and in a usable dtype, and there is no other tensor."""
 
     def __init__(
-        self, config: ModelConfig, dtype: str, files: Mapping[str, SafetensorsFile], folder: str, convert: bool
-    ) -> None:
+        self, config: ModelConfig, dtype: str, files: Mapping[str, SafetensorsFile], folder: str, convert: bool,
+        quantization: Quantization | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(config, dtype)
         self._files = files
+        shapes = ((piece.name, piece.shape) for piece in self._pieces.values())
+        self.quantised: Mapping[str, Quantised] = {} if quantization is None else quantised_weights(quantization, shapes, files)
         self._refuse_missing(folder)
         for piece in self._pieces.values():
-            self._refuse_misfit(self._files[piece.name], piece, convert)
+            if piece.name not in self.quantised:
+                self._refuse_misfit(self._files[piece.name], piece, convert)
         self._refuse_extra(config)
 
     @classmethod
-    def for_model(cls, config: ModelConfig, folder: str | PathLike[str], dtype: str, *, convert: bool = False) -> WeightPlan:
+    def for_model(
+        cls, config: ModelConfig, folder: str | PathLike[str], dtype: str | None = None, *, convert: bool = False
+    ) -> WeightPlan:
         """Map the checkpoint of a folder and check it against the config. `convert` allows bf16 files for f16 weights and the
-        reverse, rounded to nearest. ModelError names the file and the tensor that is damaged or does not fit."""
-        return cls(config, dtype, open_checkpoint(folder), fspath(folder), convert)
+        reverse, rounded to nearest. Without `dtype`, weights are bf16, or f16 if the model is: the embedding table of a
+        quantised folder decides, whose config.json may name another dtype. ModelError names the file and the tensor that is
+        damaged or does not fit, and the key of `quantization_config` that is not supported."""
+        files = open_checkpoint(folder)
+        quantization = read_quantization(folder)
+        if dtype is None:
+            dtype = "f16" if config.dtype == "f16" else "bf16"
+            table = files.get(EMBEDDING)
+            if quantization is not None and table is not None:
+                dtype = FILE_DTYPES.get(table.tensors[EMBEDDING].dtype, dtype)
+        return cls(config, dtype, files, fspath(folder), convert, quantization)
 
     def _refuse_missing(self, folder: str) -> None:
-        missing = [name for name in self._pieces if name not in self._files]
+        missing = [name for name in self._pieces if name not in self._files and name not in self.quantised]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             what = f"tensor {show(missing[0])}{more} is in none of the safetensors files"
@@ -180,7 +211,8 @@ class WeightPlan(Weights):
             raise ModelError(what, where=file.path, fix=f"ask for {dtype}, or allow the conversion")
 
     def _refuse_extra(self, config: ModelConfig) -> None:
-        extra = [name for name in self._files if name not in self._pieces]
+        known = {*self._pieces, *(name for weight in self.quantised.values() for name in weight.tensors)}
+        extra = [name for name in self._files if name not in known and not (self.quantised and CACHE_SCALE.fullmatch(name))]
         lm_head = "lm_head.weight"
         if config.tie_word_embeddings and lm_head in extra:  # tied models may store lm_head too; transformers ignores it
             file = self._files[lm_head]
@@ -193,6 +225,9 @@ class WeightPlan(Weights):
             raise ModelError(what, where=self._files[extra[0]].path, fix="take config.json and the weights of one model")
 
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
+        if piece.name in self.quantised:
+            yield from self._dequantised(piece, limit)
+            return
         file = self._files[piece.name]
         data = file.data(piece.name)
         file_dtype = FILE_DTYPES[file.tensors[piece.name].dtype]
@@ -200,9 +235,25 @@ class WeightPlan(Weights):
             part = np.frombuffer(data[begin : begin + limit * ITEM_BYTES], NUMPY_TYPES[file_dtype])
             yield part if file_dtype == self.dtype else self._converted(part, file, piece.name)
 
+    def _dequantised(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
+        """As `_parts`, of a quantised weight."""
+        weight = self.quantised[piece.name]
+        form = weight.form()
+        count, columns = form.shape
+        strip = max(1, STRIP // columns)
+        file = self._files[next(weight.tensors)]
+        for begin in range(0, count, strip):
+            exact = rows(form, begin, min(begin + strip, count)).ravel()
+            rounded = self._rounded(exact, file, piece.name)
+            for first in range(0, rounded.size, limit):
+                yield rounded[first : first + limit]
+
     def _converted(self, part: NDArray[Any], file: SafetensorsFile, name: str) -> NDArray[Any]:
         """Elements rounded to the other dtype; ModelError if a finite one overflows."""
-        exact = part.astype(np.float32)
+        return self._rounded(part.astype(np.float32), file, name)
+
+    def _rounded(self, exact: NDArray[np.float32], file: SafetensorsFile, name: str) -> NDArray[Any]:
+        """f32 rounded to nearest in the dtype of the weights; ModelError if a finite one overflows."""
         with np.errstate(over="ignore"):
             rounded = exact.astype(NUMPY_TYPES[self.dtype])
         overflowed = np.isfinite(exact) & ~np.isfinite(rounded.astype(np.float32))

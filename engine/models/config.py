@@ -116,10 +116,8 @@ def refuse_other_architectures(keys: Keys, expected: str, fix: str) -> None:
         if len(names) == 1:
             Keys(keys.path, {"architectures[0]": names[0]}).refuse("architectures[0]", f'"{expected}"', fix)
         keys.refuse("architectures", f'["{expected}"]', fix)
-    for key in ("num_experts", "quantization_config"):
-        if keys.get(key) is not None:
-            kind = "mixtures of experts" if key == "num_experts" else "quantised weights"
-            keys.refuse(key, f"absent: {kind} are not supported", fix)
+    if keys.get("num_experts") is not None:
+        keys.refuse("num_experts", "absent: mixtures of experts are not supported", fix)
     if keys.get("hidden_act") not in (None, "silu"):
         keys.refuse("hidden_act", '"silu"', fix)
     if keys.flag("attention_bias", False):
