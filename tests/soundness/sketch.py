@@ -6,7 +6,7 @@ import random
 import re
 from dataclasses import dataclass, field
 
-from tests.programs.typed_tiles import Tiles
+from tests.programs.typed_tiles import INTEGERS, Tiles
 from tests.soundness.bounded import Bounded, Ranged
 
 LANGUAGE_NAMES = (
@@ -57,9 +57,10 @@ class Sketch:
     bounded: Bounded = field(init=False)
     tiles: Tiles = field(init=False)
     count: int = 0
+    integers: tuple[str, ...] = INTEGERS
 
     def __post_init__(self) -> None:
-        self.bounded = Bounded(self.r, [], [], [])
+        self.bounded = Bounded(self.r, [], [], [], self.integers)
         self.tiles = Tiles(self.r, [], max_elements=16)
 
     def name(self, stem: str) -> str:
