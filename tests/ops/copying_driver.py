@@ -6,7 +6,10 @@ from typing import Any
 
 from tests.runtime.fake_driver import FakeDriver, argument_bytes
 
-SIZES = {"add": [8, 8, 8, 4], "rows": [8, 8, 4, 8, 4], "high_rows": [8, 8, 4, 8, 8], "rms_norm": [8, 8, 8, 4, 4], "add_rms_norm": [8, 8, 8, 8, 4, 4]}  # fmt: skip
+SIZES = {
+    "add": [8, 8, 8, 4], "rows": [8, 8, 4, 8, 4], "high_rows": [8, 8, 4, 8, 8], "rms_norm": [8, 8, 8, 4, 4],
+    "add_rms_norm": [8, 8, 8, 8, 4, 4],
+}  # fmt: skip
 
 
 class CopyingDriver(FakeDriver):

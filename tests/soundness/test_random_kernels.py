@@ -54,7 +54,7 @@ def test_no_refuted_kernel_is_accepted(batch: int, soundness_kernels: int, sound
 
 @pytest.mark.parametrize("batch", campaign.first(1, range(BATCHES)))
 def test_no_refuted_kernel_with_u64_is_accepted(batch: int, soundness_kernels: int) -> None:
-    """The interpreter of launches has Python's integers, so it knows no signed number of 64 bits in place of an unsigned one."""
+    """The interpreter of launches has Python's integers: no signed number stands for one without a sign."""
     share = soundness_kernels // BATCHES
     kinds: Counter[str] = Counter()
     for seed in range(U64_SEEDS + batch * share, U64_SEEDS + (batch + 1) * share):

@@ -1,10 +1,10 @@
 """The position of an access on an axis: one value of one width, from which both its address and its mask are computed.
 
-In: an offset or index of any integer dtype. Out: the same number as i32 if i32 represents every value of the dtype, else 64 bits
-(`i64`, `u64` and `u32`). A mask compares it, as an unsigned number of its own width, with an extent that fits i32: a negative
-position is then larger than any extent, and so is one that overflows the largest signed number within the box. A number of `u64`
-from 2^63 on is so as well, but a box that begins there could end past 2^64, at the first elements: `start` replaces it. Addresses
-are 64-bit and sign-extend the same value.
+In: an offset or index of any integer dtype. Out: the same number as i32 if i32 represents every value of the dtype, else in 64
+bits (`i64`, `u64` and `u32`). A mask compares it, as an unsigned number of its own width, with an extent that fits i32: a
+negative position is then larger than any extent, and so is one that overflows the largest signed number within the box. So is a
+number of `u64` from 2^63 on, but a box that begins there could end past 2^64, at the first elements: `start` replaces it.
+Addresses are 64-bit and sign-extend the same value.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Scalars of 64 bits without a sign in PyTorch's schemas, whose integers are signed: the number with the same bits stands for one
-from 2^63 on.
+"""Scalars of u64 in PyTorch's schemas, whose integers are signed: from 2^63 on, the number with the same bits stands for one.
 
 An op's own call checks its arguments first, so a negative number from it is refused. `torch.ops.NAMESPACE.NAME` takes bits: a
 negative number given there is the scalar 2^64 above it.

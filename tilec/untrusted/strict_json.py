@@ -48,8 +48,8 @@ def parse(
     hook = None if canonical else _once  # a text with a duplicate key is not canonical
     try:
         data = json.loads(
-            text.decode("ascii" if canonical else "utf-8"), parse_int=partial(_integer, largest=largest), parse_float=_float, parse_constant=_constant,
-            object_pairs_hook=hook,
+            text.decode("ascii" if canonical else "utf-8"), parse_int=partial(_integer, largest=largest), parse_float=_float,
+            parse_constant=_constant, object_pairs_hook=hook,
         )  # fmt: skip
     except UnicodeError:
         raise ValueError(f"it is not {'ASCII' if canonical else 'UTF-8'}") from None

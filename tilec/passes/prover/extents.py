@@ -2,8 +2,8 @@
 
 The launch contract evaluates launch expressions over unbounded integers, the kernel in i64 (`tilec.lowering.launch_terms`).
 The two agree if no divisor is zero and every part of an expression fits i64, a scalar of u64 included; what ranges do not prove
-of this is checked at launch. Every contract already requires that each extent is 1 to `MAX_DIM` and each tensor is shorter than 2^63 bytes
-(`tilec.runtime.contract`).
+of this is checked at launch. Every contract already requires that each extent is 1 to `MAX_DIM` and each tensor is shorter than
+2^63 bytes (`tilec.runtime.contract`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Generates C for launch expressions, names and strings of an untrusted manifest, so that they cannot inject other C.
 
-Names become unreserved C identifiers, and texts become string literals. Expressions are evaluated in 64 bits by functions that
-detect overflow and division by zero (`tilec_sum` and so on, in `c_prelude`). On overflow the C launcher refuses a launch that
-the Python launcher, with unbounded integers, might accept.
+Names become unreserved C identifiers, and texts become string literals. Expressions are evaluated by functions that detect
+division by zero and numbers below -2^63 or from 2^64 on (`tilec_sum` and so on, in `prelude`). Of those the C launcher refuses
+a launch that the Python launcher, with unbounded integers, might accept.
 """
 
 from __future__ import annotations
