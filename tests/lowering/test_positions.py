@@ -20,8 +20,8 @@ from tilec.passes.schedule import prepare
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A, SM_120A, Target
 
-IMPORTS = """In, InOut, Out, bf16, f32, full, gather, grid, i8, i16, i32, i64, load, mma, scatter, store, u8, u16, u32, u64, unsafe,
-    zeros"""
+IMPORTS = """In, InOut, Out, bf16, f32, full, gather, grid, i8, i16, i32, i64, load, mma, scatter, store, u8, u16, u32, u64,
+    unsafe, zeros"""
 """Offsets are used unchecked, in `unsafe` blocks: the test checks how masks treat them."""
 KINDS = {
     "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32,

@@ -1,4 +1,4 @@
-"""Kernels that compute indices in u64: the prover refuses each that wraps at 2^64, or at the end of a dtype that it converts to,
+"""Kernels that compute indices in u64: the prover refuses each that wraps at 2^64, or at the end of a dtype it converts to,
 and accepts those that do not.
 
 A launch that faults, found with Python's integers, confirms every refusal. Every acceptance is tried on launches whose numbers
