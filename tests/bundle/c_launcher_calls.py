@@ -25,8 +25,10 @@ CALLS = 1000
 TYPES = {
     "f32": ctypes.c_float, "f16": ctypes.c_uint16, "bf16": ctypes.c_uint16, "i8": ctypes.c_int8, "i16": ctypes.c_int16,
     "i32": ctypes.c_int32, "i64": ctypes.c_int64, "u8": ctypes.c_uint8, "u16": ctypes.c_uint16, "u32": ctypes.c_uint32,
-    "bool": ctypes.c_uint8,
+    "u64": ctypes.c_uint64, "bool": ctypes.c_uint8,
 }  # fmt: skip
+HIGH = (2**63 - 1, 2**63, 2**63 + 7, 2**64 - 8, 2**64 - 15, 2**64 - 1)
+"""Numbers about the ends of 64 bits, which a scalar of u64 takes."""
 BYTES = {"pointer": 8, "dim": 4, "stride": 8}
 
 
@@ -91,7 +93,7 @@ class Caller:
             elif changed == "trust":
                 trusted = False
             else:
-                values[changed] = dice.choice(self.fitting(changed, [0, -1, 7, 65536, MAX_DIM, MAX_DIM + 1, 2**31 - 1]))
+                values[changed] = dice.choice(self.fitting(changed, [0, -1, 7, 65536, MAX_DIM, MAX_DIM + 1, 2**31 - 1, *HIGH]))
         return {"values": values, "pointers": pointers, "trusted": trusted}
 
     def python(self, call: dict[str, Any]) -> tuple[str, Any]:

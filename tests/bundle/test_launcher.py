@@ -47,19 +47,21 @@ def odd() -> dict[str, Any]:
     tensors = [prebuilt.tensor("ids", "in", "i32", "N"), table, out, byte]
     kinds = {
         "tilec_at": "f32", "\u00e9t\u00e9": "f16", "_Bool": "bf16", "flag": "bool", "count": "i32", "tiny": "i8",
-        "wide": "i64", "mask": "u32",
+        "wide": "i64", "mask": "u32", "high": "u64",
     }  # fmt: skip
     scalars = [{"name": name, "dtype": dtype} for name, dtype in kinds.items()]
     grid = [["//", ["+", "N", 3], 4], ["max", 1, ["-", "D", ["min", "count", 9]]], "V"]
     no_alias = [["int", "table"], ["int", "ids"]]
     description = prebuilt.manifest("odd", {"G": True, "F": 0.5}, tensors, scalars, ["N", "V", "D"], grid, no_alias)
     description["schedule"] = description["schedule"] | {"persistent": True, "blocks": 2}
-    description["abi"][-8:-8] = [{"kind": "stride", "name": name} for name in ("S", "R")]
+    description["abi"][-len(kinds) : -len(kinds)] = [{"kind": "stride", "name": name} for name in ("S", "R")]
     description["launch_checks"] = [
         {"condition": ["or", ["==", ["%", "D", 8], 0], ["<", "D", 4]], "text": 'D % 8 == 0 or D < 4; "??/" \\ */ /* \u00e9'},
         {"condition": ["and", [">=", "wide", -5], ["!=", ["%", ["-", 0, "wide"], 3], 1]], "text": "(-wide) % 3 != 1"},
         {"condition": ["<=", ["*", ["*", "N", "D"], "S"], 1 << 50], "text": "N * D * S"},
         {"condition": [">", ["//", "count", "tiny"], -4], "text": "count // tiny > -4"},
+        {"condition": ["or", ["<", "high", 2**62], ["<=", ["+", "high", 5], 2**64 - 3]], "text": "high + 5 <= 2^64 - 3"},
+        {"condition": ["or", ["<", "high", 2**62], ["==", ["%", "high", 7], 1]], "text": "high % 7 == 1"},
     ]
     description["value_checks"] = [{"tensor": "ids", "low": 0, "high": "V", "distinct": True}]
     return description

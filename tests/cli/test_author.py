@@ -202,7 +202,8 @@ def test_a_reference_chooses_its_tolerance(project: Path) -> None:
     ("dims", "message"),
     [
         ("T=1e400", "`T=1e400` is out of range"), ("T=nan", "`T=nan` is not NAME=NUMBER"), ("T", "`T` is not NAME=NUMBER"),
-        ("T=9223372036854775808", "is out of range"), ("T=3,T=4", "`T` is given twice"),
+        ("T=18446744073709551616", "is out of range"),
+        ("T=9223372036854775808", "no launch has T=9223372036854775808: T is at most"), ("T=3,T=4", "`T` is given twice"),
         ("T=0", "no launch has T=0: T is at least 1"), ("T=3000000000", "no launch has T=3000000000: T is at most"),
         ("T=1.5", "`T` is an integer, found 1.5"), ("R=1", "no launch value `R`; they are T"),
     ],

@@ -158,11 +158,11 @@ def multiply_high(text: str, left: Array, right: Array) -> Array:
 
 
 def to_integer(text: str, value: Array) -> Array:
-    """`cvt.rzi` of the PTX ISA: saturates; NaN gives 0, or the minimum for 64-bit results."""
+    """`cvt.rzi` of the PTX ISA: saturates; NaN gives 0, or the highest bit alone for 64-bit results."""
     kind = re.search(r"cvt\.rzi\.([su])(32|64)\.f32", text)
     assert kind, text
     info = np.iinfo(f"{'u' if kind[1] == 'u' else ''}int{kind[2]}")
-    nan_result = -(2**63) if kind[2] == "64" else 0
+    nan_result = 0 if kind[2] == "32" else int(info.min) or 2**63
     values = [
         nan_result if np.isnan(x) else info.max if x >= info.max else info.min if x <= info.min else int(x) for x in value
     ]

@@ -9,7 +9,7 @@ import math
 import struct
 from fractions import Fraction
 
-BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "u8": 8, "u16": 16, "u32": 32}
+BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "u8": 8, "u16": 16, "u32": 32, "u64": 64}
 FLOATS = ("f32", "f16", "bf16")
 Number = int | float | bool
 

@@ -71,7 +71,7 @@ def both(line: str, result: str, *inputs: tuple[str, list[Any]]) -> tuple[list[A
     for letter, (dtype, _) in zip(letters, inputs, strict=True):
         text += f"  %{letter} = load %p{letter}, %z {{pad = none, unsafe = none, vector = 0}} : {dtype}[{count}]\n"
     text += f"  {line}\n  store %out, %r, %z {{mask = false, unsafe = none, vector = 0}}\n}}\n"
-    arrays = {f"p{n}": np.array(values).astype(NUMPY[dtype]) for n, (dtype, values) in zip(letters, inputs, strict=True)}
+    arrays = {f"p{n}": np.array(values, NUMPY[dtype]) for n, (dtype, values) in zip(letters, inputs, strict=True)}
     size = int(shape or count)
     interpreted, executed = np.zeros(size, NUMPY[result_dtype]), np.zeros(size, NUMPY[result_dtype])
     with np.errstate(all="ignore"):

@@ -20,12 +20,16 @@ from tilec.passes.schedule import prepare
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A, SM_120A, Target
 
-IMPORTS = """In, InOut, Out, bf16, f32, full, gather, grid, i8, i16, i32, i64, load, mma, scatter, store, u8, u16, u32, unsafe,
-    zeros"""
+IMPORTS = """In, InOut, Out, bf16, f32, full, gather, grid, i8, i16, i32, i64, load, mma, scatter, store, u8, u16, u32, u64,
+    unsafe, zeros"""
 """Offsets are used unchecked, in `unsafe` blocks: the test checks how masks treat them."""
-KINDS = {"i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32}
+KINDS = {
+    "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32,
+    "u64": np.uint64,
+}  # fmt: skip
 EDGES = [0, 1, 40, 60, 63, 64, 65, 127, 128, 200, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 16, 2**32 - 1, 2**32,
-         2**62, 2**63 - 1, -1, -16, -63, -64, -128, -(2**15), -(2**31), -(2**63)]  # fmt: skip
+         2**62, 2**63 - 1, 2**63, 2**63 + 16, 2**64 - 40, 2**64 - 16, 2**64 - 1,
+         -1, -16, -63, -64, -128, -(2**15), -(2**31), -(2**63)]  # fmt: skip
 CASES = [(kind, edge) for kind, dtype in KINDS.items() for edge in EDGES if np.iinfo(dtype).min <= edge <= np.iinfo(dtype).max]
 
 

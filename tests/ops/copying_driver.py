@@ -7,8 +7,8 @@ from typing import Any
 from tests.runtime.fake_driver import FakeDriver, argument_bytes
 
 SIZES = {
-    "add": [8, 8, 8, 4], "rows": [8, 8, 4, 8, 4], "rms_norm": [8, 8, 8, 4, 4], "add_rms_norm": [8, 8, 8, 8, 4, 4],
-    "adamw": [8, 8, 8, 8, 4, 4, 4, 4, 4, 4, 4],
+    "add": [8, 8, 8, 4], "rows": [8, 8, 4, 8, 4], "high_rows": [8, 8, 4, 8, 8], "rms_norm": [8, 8, 8, 4, 4],
+    "add_rms_norm": [8, 8, 8, 8, 4, 4], "adamw": [8, 8, 8, 8, 4, 4, 4, 4, 4, 4, 4],
 }  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from tilec.runtime.tensors import contiguous_strides
 
 NAMES = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "int8": "i8",
-    "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "bool": "bool",
+    "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+    "bool": "bool",
 }  # fmt: skip
 
 
@@ -140,6 +141,9 @@ class Registered:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
+        for number in (*args, *kwargs.values()):
+            if type(number) is int and not -(2**63) <= number < 2**63:
+                raise RuntimeError("Overflow when unpacking long long")  # a schema's integers have 64 bits and a sign
         tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
         if any(arg.device.type == "meta" for arg in tensors):
             assert self.fake is not None

@@ -66,10 +66,10 @@ def rows(x: In[bf16, T, 8, Strides[S, 1]], out: Out[bf16, T, 8], n: i32):
 """A kernel of a tensor with a stride, and an integer."""
 
 
-def rows() -> dict[str, Any]:
-    """Of the kernel `ROWS`."""
+def rows(name: str = "rows", dtype: str = "i32") -> dict[str, Any]:
+    """Of the kernel `ROWS`, with an integer of another dtype."""
     tensors = [tensor("x", "in", "bf16", "T", 8) | {"strides": ["S", 1]}, tensor("out", "out", "bf16", "T", 8)]
-    found = manifest("rows", {}, tensors, [{"name": "n", "dtype": "i32"}], ["T"], ["T"], [["x", "out"]])
+    found = manifest(name, {}, tensors, [{"name": "n", "dtype": dtype}], ["T"], ["T"], [["x", "out"]])
     found["abi"].insert(3, {"kind": "stride", "name": "S"})
     return found
 

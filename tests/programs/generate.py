@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.programs.typed_tiles import INTEGERS, NARROW_FLOATS, Shape, Tiles, Variable, tuple_text
+from tests.programs.typed_tiles import BITS, FLOATS, INTEGERS, NARROW_FLOATS, Shape, Tiles, Variable, tuple_text
 from tests.soundness.sketch import imports
 from tilec.ir.ops import BOX_KINDS
 from tilec.target.schedule import Overrides
@@ -24,6 +24,8 @@ ODD_SHAPES: tuple[Shape, ...] = (
     (12,), (24,), (40,), (60,), (100,), (125,), (250,), (96,), (3, 40), (24, 10), (12, 12), (5, 25), (40, 6), (100, 3),
     (7, 9, 2), (6, 5, 4), (1, 72), (9, 16), (16, 9), (5,),
 )  # fmt: skip
+WITH_U64 = (*INTEGERS, *FLOATS, *["u64"] * 8)
+"""Dtypes of a program with u64, which about half of its tiles have."""
 LARGE_ODD_SHAPES: tuple[Shape, ...] = ((1000,), (1023,), (24, 40), (5, 200), (7, 12, 12), (360,), (31, 33))
 
 
@@ -108,10 +110,16 @@ def odd_program(number: int) -> Program:
     return _program(number, f"odd program {number}", odd=True)
 
 
-def _program(number: int, seed: str, *, odd: bool) -> Program:
+def u64_program(number: int) -> Program:
+    """A program over all operations of which many tiles are u64."""
+    return _program(number, f"u64 program {number}", odd=number % 4 == 3, dtypes=WITH_U64)
+
+
+def _program(number: int, seed: str, *, odd: bool, dtypes: tuple[str, ...] = INTEGERS + FLOATS) -> Program:
     r = random.Random(seed)
     mode = r.choice(["sums", "sums", "products", "smooth", "smooth"])
     draft = new_draft(r, mode, odd=odd)
+    draft.tiles.dtypes = dtypes
     for _ in range(r.choice([1, 2, 2, 3])):
         add_input(draft)
     for step in r.sample(STEPS, r.choice([1, 2, 3])):
@@ -262,7 +270,7 @@ def _gather(d: Draft) -> None:
     """Elements of the block's own row at an index computed from data, clamped to the row."""
     shape, dtype = d.r.choice([s for s in d.shapes() if len(s) == 1]), d.dtype()
     extent = d.r.choice([1, 3, 8, 33])
-    integers = d.r.choice([k for k in INTEGERS if k in d.tiles.dtypes])
+    integers = d.r.choice([k for k in d.tiles.dtypes if k in BITS])
     index = f"({d.tiles.expression(integers, shape, 2)}).astype(i32)"
     clamped_index = d.r.choice([f"({index}) % {extent}", f"minimum(maximum({index}, 0), {extent - 1})"])
     access = "In" if d.r.random() < 0.7 else "InOut"
@@ -288,7 +296,7 @@ def _scatter(d: Draft) -> None:
 
 def _atomic(d: Draft) -> None:
     """Combines integers and exact float maxima of all blocks in one tile."""
-    dtype = d.r.choice(["i32", "u32", "i64", "f32"])
+    dtype = d.r.choice(["i32", "u32", "i64", "f32"]) if "u64" not in d.tiles.dtypes else "u64"
     kind = d.r.choice(["atomic_max", "atomic_min"] + ([] if dtype == "f32" else ["atomic_add"] * 2))
     shape = d.r.choice([s for s in d.shapes() if len(s) == 1])
     start = d.r.choice([0, 1])

@@ -21,8 +21,8 @@ Array = np.ndarray[Any, Any]
 COMBINED: dict[str, np.ufunc] = {
     "add": np.add, "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
-KINDS = {dtype: tuple(COMBINED) for dtype in ("i32", "u32", "i64")} | {"f32": ("add",)}
-IMPORTS = "Atomic, Dim, In, Strides, bid, f32, grid, i32, i64, load, requires, u32, values, zeros"
+KINDS = {dtype: tuple(COMBINED) for dtype in ("i32", "u32", "i64", "u64")} | {"f32": ("add",)}
+IMPORTS = "Atomic, Dim, In, Strides, bid, f32, grid, i32, i64, load, requires, u32, u64, values, zeros"
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def programs(draw: Callable[..., Any]) -> Program:
     kind = draw(st.sampled_from(KINDS[dtype]))
     shape = draw(st.sampled_from(((64,), (40,), (8, 16), (3, 40), (100,), (256,), (5, 7, 4))))
     rounds, copies = draw(st.integers(1, 3)), draw(st.sampled_from((1, 1, 1, 4)))
-    factor = 4 if dtype in ("f32", "i64") else 2
+    factor = 4 if dtype in ("f32", "i64", "u64") else 2
     most = prod(shape) * copies * rounds // factor
     axes = draw(st.integers(1, 2))
     symbolic = draw(st.booleans())
@@ -130,6 +130,6 @@ def programs(draw: Callable[..., Any]) -> Program:
         symbolic = False
     masked = draw(st.booleans())
     return Program(
-        kind, dtype, shape, tuple(extents), draw(st.sampled_from(("i32", "i64", "u32") if masked else ("i32",))),
+        kind, dtype, shape, tuple(extents), draw(st.sampled_from(("i32", "i64", "u32", "u64") if masked else ("i32",))),
         draw(st.integers(1, 3)), rounds, draw(st.sampled_from((1, 2, 4))), masked, symbolic, False, copies, draw(st.booleans()),
     )  # fmt: skip

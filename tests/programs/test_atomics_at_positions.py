@@ -76,7 +76,7 @@ class Case:
         parameters += [f"old_values: Out[{dtype}, {BLOCKS}, {shape}]"] if self.used else []
         parameters += [f"sums: Out[{dtype}, {BLOCKS}, {shape}, 16]"] if self.used and self.spread else []
         body = "\n".join(f"    {line}" for line in (f"grid({BLOCKS})", "b = bid(0)", *lines))
-        names = "Atomic, In, Out, bid, load, store, grid, zeros, i32, i64, u32, f32, f16, bf16"
+        names = "Atomic, In, Out, bid, load, store, grid, zeros, i32, i64, u32, u64, f32, f16, bf16"
         words = ", ".join(map(atomic_word, ATOMICS["i32"]))
         head = f'"""Atomics."""\nimport tilec\nfrom tilec import {names}, {words}'
         return f"{head}\n\n\n@tilec.kernel\ndef k({', '.join(parameters)}):\n{body}\n"

@@ -54,6 +54,13 @@ def test_all_machines_agree(kind: str, part: int) -> None:
     all_equal(jobs)
 
 
+@pytest.mark.parametrize("part", campaign.first(2, range(8)))
+def test_all_machines_agree_on_u64(part: int) -> None:
+    """Architectures alternate; every second program runs on the block machine too."""
+    numbers = range(part * 12, part * 12 + 12)
+    all_equal([Job("u64 program", n, (MAIN_TARGETS[n % len(MAIN_TARGETS)].name,), block_machine=n % 2 == 0) for n in numbers])
+
+
 MULTIPLYING = [
     6, 19, 21, 24, 25, 42, 71, 86, 96, 97, 107, 112, 127, 133, 145, 149, 166, 198, 202, 223, 235, 239, 262, 269, 277, 286,
     298, 308, 314, 321, 336, 342, 358, 369, 373, 381, 388, 391, 408, 426, 435, 439, 448, 451, 472, 475, 480, 488, 489, 508,

@@ -17,9 +17,10 @@ from math import prod
 SIGNED = ("i8", "i16", "i32", "i64")
 UNSIGNED = ("u8", "u16", "u32")
 INTEGERS = SIGNED + UNSIGNED
+"""Those of programs without u64, which a kind of their own has: so programs of a number stay what they were."""
 FLOATS = ("f32", "f16", "bf16")
 NARROW_FLOATS = ("f8e4m3", "f8e5m2")
-BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "u8": 8, "u16": 16, "u32": 32}
+BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "u8": 8, "u16": 16, "u32": 32, "u64": 64}
 APPROXIMATE = ("exp2", "exp", "log2", "log", "rsqrt", "tanh", "sigmoid", "sin", "cos")
 EXACT_UNARY = ("floor", "ceil", "sqrt")
 Shape = tuple[int, ...]

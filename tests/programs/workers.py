@@ -13,14 +13,14 @@ from multiprocessing.process import BaseProcess
 
 from ci.evidence.verdicts import Line, Verdict, key
 from tests.programs.fed_products import fed_program
-from tests.programs.generate import Program, odd_program, program
+from tests.programs.generate import Program, odd_program, program, u64_program
 from tests.programs.machines import Outcome, examine
 from tests.programs.traffic import odd_traffic, traffic
 from tilec.target.targets import Target
 
 MAKE = {
     "program": program, "traffic": traffic, "odd program": odd_program, "odd traffic": odd_traffic,
-    "fed product": fed_program,
+    "fed product": fed_program, "u64 program": u64_program,
 }  # fmt: skip
 SECONDS = 1200.0
 

@@ -27,11 +27,18 @@ def test_floats_are_normal_and_read_back_with_their_values(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "low", "high", "least", "most"),
-    [("i32", 0, 5000, 0, 4999), ("i64", -3, 1 << 40, 1 << 39, 1 << 40), ("i8", 0, 5000, 0, 127), ("u8", -9, 256, 0, 255)],
+    [
+        ("i32", 0, 5000, 0, 4999),
+        ("i64", -3, 1 << 40, 1 << 39, 1 << 40),
+        ("i8", 0, 5000, 0, 127),
+        ("u8", -9, 256, 0, 255),
+        ("u64", 0, 1 << 64, 1 << 63, (1 << 64) - 1),
+        ("u64", 1 << 63, (1 << 63) + 5000, 1 << 63, (1 << 63) + 4999),
+    ],
 )
 def test_integers_cover_what_the_contract_and_the_dtype_allow(dtype: str, low: int, high: int, least: int, most: int) -> None:
     check = ValueCheck("x", const(low), const(high), False, False, False)
-    found = random_values(np.random.default_rng(3), spec(dtype), COUNT, Stored.of(check, {})).astype(np.int64)
+    found = random_values(np.random.default_rng(3), spec(dtype), COUNT, Stored.of(check, {})).astype(object)
     first, last = max(low, DTYPES[dtype].integer_range()[0]), min(high - 1, DTYPES[dtype].integer_range()[1])
     span = last - first
     assert first <= found.min() <= first + span // 100 and last - span // 100 <= found.max() <= last

@@ -37,6 +37,7 @@ class Bounded:
     scope: list[Ranged]
     data: list[tuple[str, str, Shape]]
     conditions: list[str]
+    integers: tuple[str, ...] = INTEGERS
 
     def leaf(self, shape: Shape) -> Ranged:
         """A variable, positions, or data reduced to a small range."""
@@ -90,7 +91,7 @@ class Bounded:
         a = self.expression(shape, depth - 1)
         roll = self.r.random()
         if roll < 0.25:
-            return self.cast(a, self.r.choice([d for d in INTEGERS if a.fits(d)]))
+            return self.cast(a, self.r.choice([d for d in self.integers if a.fits(d)]))
         if roll < 0.4:
             combined = self._unary(a)
         else:
@@ -121,7 +122,7 @@ class Bounded:
         return Ranged(text, a.dtype, a.shape, low, high)
 
     def _binary(self, a: Ranged, b: Ranged) -> Ranged | None:
-        common_dtypes = [d for d in INTEGERS if a.fits(d) and b.fits(d)]
+        common_dtypes = [d for d in self.integers if a.fits(d) and b.fits(d)]
         dtype = self.r.choice([d for d in common_dtypes if d in (a.dtype, b.dtype)] or common_dtypes)
         a, b = self.cast(a, dtype), self.cast(b, dtype)
         if dtype[0] != "u" and self.r.random() < 0.1:

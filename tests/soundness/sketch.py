@@ -6,14 +6,14 @@ import random
 import re
 from dataclasses import dataclass, field
 
-from tests.programs.typed_tiles import Tiles
+from tests.programs.typed_tiles import INTEGERS, Tiles
 from tests.soundness.bounded import Bounded, Ranged
 
 LANGUAGE_NAMES = (
     "Atomic", "Const", "Dim", "In", "InOut", "Out", "Scratch", "Strides", "abs", "arange", "atomic_add", "atomic_and",
     "atomic_exchange", "atomic_max", "atomic_min", "atomic_or", "atomic_xor", "bid", "boolean", "broadcast_to", "cdiv",
     "exp2", "f16", "f32", "bf16", "full", "gather", "grid", "i8", "i16", "i32", "i64", "load", "maximum", "minimum",
-    "num_blocks", "requires", "scatter", "sqrt", "store", "u8", "u16", "u32", "unsafe", "values", "where", "zeros",
+    "num_blocks", "requires", "scatter", "sqrt", "store", "u8", "u16", "u32", "u64", "unsafe", "values", "where", "zeros",
     "f8e4m3", "f8e5m2", "floor", "ceil", "exp", "log2", "log", "rsqrt", "tanh", "sigmoid", "sin", "cos", "mma",
     "take", "invariant", "decreases", "cumsum",
 )  # fmt: skip
@@ -57,9 +57,10 @@ class Sketch:
     bounded: Bounded = field(init=False)
     tiles: Tiles = field(init=False)
     count: int = 0
+    integers: tuple[str, ...] = INTEGERS
 
     def __post_init__(self) -> None:
-        self.bounded = Bounded(self.r, [], [], [])
+        self.bounded = Bounded(self.r, [], [], [], self.integers)
         self.tiles = Tiles(self.r, [], max_elements=16)
 
     def name(self, stem: str) -> str:

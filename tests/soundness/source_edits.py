@@ -62,7 +62,7 @@ def _node_edits(r: random.Random, node: ast.AST) -> Iterator[Edit]:
         yield lambda: node.ops.__setitem__(0, r.choice(_SWAPS[type(node.ops[0])])())  # pyright: ignore[reportArgumentType]
     elif isinstance(node, ast.Call):
         yield from _call_edits(r, node)
-    elif isinstance(node, ast.Name) and node.id in INTEGERS:
+    elif isinstance(node, ast.Name) and node.id in (*INTEGERS, "u64"):
         yield lambda: setattr(node, "id", r.choice(INTEGERS))
 
 

@@ -15,7 +15,7 @@ from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.regressions import REGRESSIONS
 from tests.soundness.shrink import smallest
 from tests.soundness.sketch import WideKernel
-from tests.soundness.verdict import Verdict, generate, generate_any, judge, parse
+from tests.soundness.verdict import U64_SEEDS, Verdict, generate, generate_any, judge, parse
 from tilec.ir.core import Function
 
 BATCHES = 10
@@ -50,6 +50,19 @@ def test_no_refuted_kernel_is_accepted(batch: int, soundness_kernels: int, sound
     assert kinds["accepted"] >= judged // 5, "too few kernels are right to say anything about the prover"
     assert kinds["refused_confirmed"] >= judged // 10, "too few kernels are wrong to say anything about the prover"
     assert kinds["refused_harmless"] <= max(2, 0.05 * share), kinds
+
+
+@pytest.mark.parametrize("batch", campaign.first(1, range(BATCHES)))
+def test_no_refuted_kernel_with_u64_is_accepted(batch: int, soundness_kernels: int) -> None:
+    """The interpreter of launches has Python's integers: no signed number stands for one without a sign."""
+    share = soundness_kernels // BATCHES
+    kinds: Counter[str] = Counter()
+    for seed in range(U64_SEEDS + batch * share, U64_SEEDS + (batch + 1) * share):
+        kernel = generate_any(seed)
+        verdict = judge(kernel, seed)
+        kinds[verdict.kind] += 1
+        assert verdict.kind != "false_accept", f"seed {seed}: {report(kernel, verdict)}"
+    assert min(kinds["accepted"], kinds["refused_confirmed"]) >= share // 12, kinds
 
 
 @pytest.mark.parametrize("name", sorted(REGRESSIONS))

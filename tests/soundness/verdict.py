@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.programs.typed_tiles import INTEGERS
 from tests.soundness.description import Description, source
 from tests.soundness.enumeration import Fault, Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
@@ -32,6 +33,9 @@ from tilec.passes.prover.aliasing import launch_checks
 
 LARGE = (MAX_DIM, MAX_DIM - 1, 1 << 30, (1 << 16) + 1, 46341)
 WIDE_SHARE = 0.5
+U64_SEEDS = 1_000_000_000
+WITH_U64 = (*INTEGERS, *["u64"] * 8)
+"""Integers of a kernel from `U64_SEEDS` on: about half of them are u64."""
 KINDS = {
     "E0301": "bounds", "E0302": "bounds", "E0303": "bounds", "E0304": "wrap", "E0305": "divisor", "E0308": "bounds",
     "E0309": "progress", "E0310": "invariant",
@@ -69,11 +73,14 @@ def generate(seed: int) -> Description:
 
 def generate_any(seed: int) -> Description | WideKernel:
     """The kernel of a seed: with probability `WIDE_SHARE` one over the whole language with up to two mistakes, else that of
-    `generate`."""
+    `generate`. From `U64_SEEDS` on, one over the whole language of which many integers are u64."""
+    if seed >= U64_SEEDS:
+        return _with_mistakes(r := random.Random(f"u64 kernel {seed - U64_SEEDS}"), wide(r, WITH_U64))
     r = random.Random(f"wide kernel {seed}")
-    if r.random() >= WIDE_SHARE:
-        return generate(seed)
-    kernel = wide(r)
+    return _with_mistakes(r, wide(r)) if r.random() < WIDE_SHARE else generate(seed)
+
+
+def _with_mistakes(r: random.Random, kernel: WideKernel) -> WideKernel:
     changes = r.choice([0, 0, 0, 1, 1, 2])
     for _ in range(changes):
         kernel.text = with_imports(mutate_source(r, kernel.text))

@@ -17,9 +17,9 @@ from tests.soundness.sketch import Sketch, WideKernel
 from tests.soundness.wide_accesses import access
 
 
-def wide(r: random.Random) -> WideKernel:
-    """A kernel that uses a handful of parts."""
-    s = Sketch(r)
+def wide(r: random.Random, integers: tuple[str, ...] = INTEGERS) -> WideKernel:
+    """A kernel that uses a handful of parts, with integers of these dtypes; one named more than once is drawn more often."""
+    s = Sketch(r, integers=integers)
     _frame(s)
     width = r.choice([2, 4, 4, 8])
     for _ in range(r.choice([1, 2, 2])):
@@ -55,12 +55,12 @@ def _frame(s: Sketch) -> None:
 
 def _data_scalar(s: Sketch, width: int) -> None:
     """An integer or a float loaded from memory, as a scalar."""
-    dtype = s.r.choice([*INTEGERS, *FLOATS])
+    dtype = s.r.choice([*s.integers, *FLOATS])
     name = s.name("d")
     s.line(f"{name} = load({s.tensor('In', dtype, s.rows)}, {s.row})")
     if dtype in FLOATS:
         integer = s.name("d")
-        target = s.r.choice(INTEGERS)
+        target = s.r.choice(s.integers)
         s.line(
             f"{integer} = {s.r.choice([f'{target}({name})', f'abs({name}).astype({target})', f'(-{name}).astype({target})'])}"
         )
@@ -72,7 +72,7 @@ def _data_scalar(s: Sketch, width: int) -> None:
 
 def _ranged_scalar(s: Sketch, width: int) -> None:
     """A scalar that `values` bounds."""
-    dtype = s.r.choice(INTEGERS)
+    dtype = s.r.choice(s.integers)
     low = s.r.choice([0, 0, 1, -2]) if dtype[0] != "u" else s.r.choice([0, 1])
     high = low + s.r.randint(1, 6)
     tensor = s.tensor("In", dtype, s.rows)
@@ -83,7 +83,7 @@ def _ranged_scalar(s: Sketch, width: int) -> None:
 
 def _data_tile(s: Sketch, width: int) -> None:
     """A tile loaded from memory, of arbitrary or declared values."""
-    dtype = s.r.choice(INTEGERS)
+    dtype = s.r.choice(s.integers)
     name = s.name("t")
     tensor = s.tensor("In", dtype, s.rows, width)
     text = f"load({tensor}, ({s.row}, 0), shape=(1, {width})).reshape(({width},))"
@@ -108,7 +108,7 @@ def _condition(s: Sketch, width: int) -> None:
 
 def _scalar(s: Sketch, width: int) -> None:
     """A scalar parameter, bounded by `requires` or not."""
-    dtype = s.r.choice(["i32", "i32", "u32", "i64", "i8", "i16", "u8", "u16"])
+    dtype = s.r.choice(["i32", "i32", "u32", "i64", "i8", "i16", "u8", "u16", *(one for one in s.integers if one == "u64")])
     name = s.name("p")
     s.parameters.append(f"{name}: {dtype}")
     if s.r.random() < 0.6:
@@ -263,7 +263,7 @@ def _with_function(s: Sketch, width: int) -> None:
 
 def _cover(s: Sketch) -> None:
     """A store that covers an output, of a value computed with every operation."""
-    dtype = s.r.choice([*INTEGERS, *FLOATS, "boolean"])
+    dtype = s.r.choice([*s.integers, *FLOATS, "boolean"])
     width = s.r.choice([1, 2, 4])
     value = s.tiles.expression(dtype, (1, width), s.r.randint(0, 3))
     roll = s.r.random()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tests.programs.typed_tiles import BITS, FLOATS, INTEGERS, Shape, Variable
+from tests.programs.typed_tiles import BITS, FLOATS, Shape, Variable
 from tests.soundness.bounded import Ranged
 from tests.soundness.sketch import Sketch
 from tilec.ir.ops import ATOMICS, atomic_word
@@ -41,7 +41,7 @@ def _shifted(s: Sketch, value: Ranged) -> tuple[str, int]:
     """The index shifted so that it begins at zero, or sometimes unshifted, and its largest value."""
     if value.low == 0 or s.r.random() < TOO_TIGHT / 2:
         return value.text, max(0, value.high)
-    wide = s.bounded.cast(value, "i64" if value.dtype in ("u32", "i64") or abs(value.low) > 1 << 30 else "i32")
+    wide = s.bounded.cast(value, "i64" if value.dtype in ("u32", "i64", "u64") or abs(value.low) > 1 << 30 else "i32")
     return (f"({wide.text} - {value.low})" if value.low > 0 else f"({wide.text} + {-value.low})"), value.high - value.low
 
 
@@ -59,7 +59,7 @@ def _read(s: Sketch, text: str, dtype: str, shape: Shape) -> str:
 def _gather(s: Sketch, width: int) -> None:
     value = s.assign(s.bounded.expression((width,), s.r.randint(1, 3)))
     index, high = _shifted(s, value)
-    dtype = s.r.choice([*INTEGERS, *FLOATS])
+    dtype = s.r.choice([*s.integers, *FLOATS])
     if s.r.random() < 0.5:
         tensor, indices = s.tensor("In", dtype, _extent(s, high)), f"({index},)"
     else:
@@ -103,7 +103,7 @@ def _scatter(s: Sketch, width: int) -> None:
     high = high + (width - 1) * factor if "astype" in index else (width - 1) * factor
     if high > 1 << 20:
         return
-    dtype = s.r.choice([*INTEGERS, *FLOATS])
+    dtype = s.r.choice([*s.integers, *FLOATS])
     tensor = s.tensor("InOut", dtype, s.rows, _extent(s, high))
     mask = ", mask=True" if s.r.random() < 0.2 else ""
     s.line(f"scatter({tensor}, ({s.row}, {index}), zeros(({width},), {dtype}){mask})")
@@ -113,7 +113,7 @@ def _scatter(s: Sketch, width: int) -> None:
 def _window(s: Sketch, width: int) -> None:
     """A box at a ranged offset, padded or in bounds."""
     start, high = _shifted(s, s.assign(s.bounded.expression((), 2)))
-    dtype = s.r.choice([*INTEGERS, *FLOATS, "boolean"])
+    dtype = s.r.choice([*s.integers, *FLOATS, "boolean"])
     if s.r.random() < 0.4:
         tensor = s.tensor("In", dtype, s.rows, s.r.randint(1, 6))
         _read(s, f"load({tensor}, offset=({s.row}, {start}), shape=(1, {width}), pad=0)", dtype, (1, width))
@@ -125,14 +125,14 @@ def _window(s: Sketch, width: int) -> None:
 
 def _scalar_read(s: Sketch, width: int) -> None:
     start, high = _shifted(s, s.assign(s.bounded.expression((), 3)))
-    dtype = s.r.choice(INTEGERS)
+    dtype = s.r.choice(s.integers)
     _read(s, f"load({s.tensor('In', dtype, _extent(s, high))}, {start})", dtype, ())
     s.parts.append("scalar-index")
 
 
 def _atomic(s: Sketch, width: int) -> None:
     start, high = _shifted(s, s.assign(s.bounded.expression((), 2)))
-    dtype = s.r.choice(["f32", "i32", "u32", "i64"])
+    dtype = s.r.choice(["f32", "i32", "u32", "i64", *(one for one in s.integers if one == "u64")])
     kind = s.r.choice(["atomic_add", "atomic_max", "atomic_min"])
     mask = s.r.random() < 0.3
     tensor = s.tensor("Atomic", dtype, s.r.randint(1, 8) if mask else _extent(s, high + width - 1))
@@ -168,7 +168,7 @@ def _scratch(s: Sketch, width: int) -> None:
     extent = next((e for e in (2, 4, 8, 16) if e > high), 0)
     if not extent:
         return
-    dtype = s.r.choice([*INTEGERS, *FLOATS])
+    dtype = s.r.choice([*s.integers, *FLOATS])
     tensor = s.tensor("Scratch", dtype, s.rows, extent)
     s.line(f"store({tensor}, ({s.row}, 0), zeros((1, {extent}), {dtype}))")
     _read(s, f"gather({tensor}, ({s.row}, {index}))", dtype, (width,))
@@ -177,7 +177,7 @@ def _scratch(s: Sketch, width: int) -> None:
 
 def _unsafe(s: Sketch, width: int) -> None:
     value = s.bounded.expression((width,), 2)
-    dtype = s.r.choice([*INTEGERS, *FLOATS])
+    dtype = s.r.choice([*s.integers, *FLOATS])
     s.line('with unsafe("trusted"):')
     s.indent += "    "
     if s.r.random() < 0.5:
@@ -194,7 +194,7 @@ def _flat(s: Sketch, width: int) -> None:
     pitch = high + width
     if pitch > 1 << 12:
         return
-    dtype = s.r.choice([*INTEGERS, *FLOATS])
+    dtype = s.r.choice([*s.integers, *FLOATS])
     access = s.r.choice(["In", "InOut"])
     extent = f"({s.rows}) * {pitch}" if s.rows != "N" else f"N * {pitch}"
     tensor = s.tensor(access, dtype, extent)
@@ -222,7 +222,7 @@ def _modulo(s: Sketch, width: int) -> None:
         f"min(abs({t}), {dim} - 1)",
     ]
     index = s.r.choice(reduced_indices)
-    dtype = s.r.choice([*INTEGERS, *FLOATS])
+    dtype = s.r.choice([*s.integers, *FLOATS])
     _read(s, f"load({s.tensor('In', dtype, dim)}, {index})", dtype, ())
     s.parts.append("modulo")
 
@@ -230,7 +230,7 @@ def _modulo(s: Sketch, width: int) -> None:
 def _in_out(s: Sketch, width: int) -> None:
     """Reads and writes the block's own row through one index."""
     start, high = _shifted(s, s.assign(s.bounded.expression((), 2)))
-    dtype = s.r.choice([*INTEGERS, *FLOATS])
+    dtype = s.r.choice([*s.integers, *FLOATS])
     tensor = s.tensor("InOut", dtype, s.rows, _extent(s, high + width - 1))
     _read(s, f"load({tensor}, offset=({s.row}, {start}), shape=(1, {width}))", dtype, (1, width))
     s.line(f"store({tensor}, zeros((1, {width}), {dtype}), offset=({s.row}, {start}))")

@@ -86,3 +86,27 @@ def test_reordered_positions_are_distinct_and_no_others(
     monkeypatch.setattr(samples, "prove", mistaken)
     found = found_by(tir.replace(old, new), tmp_path)
     assert {found["race of `out` written once"], found["bounds of scatter to `out`"]} != {"confirmed"}
+
+
+@pytest.mark.parametrize(
+    ("index", "old", "new"),
+    [("(tl.minimum(a, 31)).astype(tl.i64)", "{value = 31} : u64", "{value = 18446744073709551615} : u64"),
+     ("a % 32", "{value = 32} : u64", "{value = 33} : u64"),
+     ("tl.minimum(tl.maximum(a, 5) - 5, 31)", '"max"', '"min"'),
+     ("tl.minimum(a >> 1, 30) + 1", "{value = 30}", "{value = 31}")],
+    ids=["conversion", "remainder", "below zero", "sum"],
+)  # fmt: skip
+def test_indices_of_u64_wrap_at_their_own_ends(
+    index: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The changed one converts numbers from 2^63 on, reads past the end, or falls below zero."""
+    function = One(f"tl.gather(b_, {index})", "f32", (32,), (("u64", (32,)), ("f32", (32,)))).function()
+    tir, proofs = print_function(function), prove(function)
+    assert verdicts(tir, tmp_path) == {"confirmed"}
+
+    def mistaken(_: Function) -> Proofs:
+        return proofs
+
+    monkeypatch.setattr(samples, "prove", mistaken)
+    changed = tir.replace(old, new)
+    assert changed != tir and verdicts(changed, tmp_path) - {"confirmed"}

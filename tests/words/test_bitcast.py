@@ -24,6 +24,7 @@ SPECIAL = {
     8: [0x00, 0x01, 0x7E, 0x7F, 0x80, 0xFE, 0xFF],
     16: [0x0000, 0x0001, 0x7C00, 0x7C01, 0x7F80, 0x7F81, 0x7FFF, 0x8000, 0xFFFF],
     32: [0x00000000, 0x00000001, 0x7F800000, 0x7F800001, 0x7FC00000, 0x80000000, 0xFFC12345, 0xFFFFFFFF],
+    64: [0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1],
 }
 
 
@@ -75,8 +76,8 @@ def test_a_scalar_and_a_number_have_bits_too() -> None:
     [
         ("tl.bitcast(a, tl.i16)", "E0201: `bitcast` keeps the width: f32 has 32 bits, i16 has 16; take a dtype of 32 bits "
          "(i32, u32), or convert the value with `.astype(i16)`"),
-        ("tl.bitcast(tl.i64(1), tl.f32)", "E0201: `bitcast` keeps the width: i64 has 64 bits, f32 has 32; no other dtype has "
-         "64 bits, or convert the value with `.astype(f32)`"),
+        ("tl.bitcast(tl.i64(1), tl.f32)", "E0201: `bitcast` keeps the width: i64 has 64 bits, f32 has 32; take a dtype of "
+         "64 bits (u64), or convert the value with `.astype(f32)`"),
         ("tl.bitcast(a > 0, tl.i8)", "E0201: `bitcast` takes numbers: bool as i8; convert it with `.astype(i32)` first"),
         ("tl.bitcast(a.astype(tl.i8), tl.boolean)", "E0201: `bitcast` takes numbers: i8 as bool; compare the bits: `x != 0`"),
     ],

@@ -19,9 +19,7 @@ SHAPE = (4, 24)
 def any_bits(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Every bit pattern may occur, so also NaN of either kind, zeros of either sign and subnormals."""
     width = DTYPES[dtype].bits
-    bits = np.random.default_rng(seed).integers(0, 1 << width, shape, dtype=np.uint64, endpoint=False) if width < 64 else None
-    if bits is None:
-        return np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, shape)
+    bits = np.random.default_rng(seed).integers(0, 1 << width, shape, dtype=np.uint64, endpoint=False)
     ends = np.array([1 << (width - 1), (1 << width) - 1], np.uint64)
     bits.reshape(-1)[:2] = ends[: bits.size]
     return bits.astype(f"u{width // 8}").view(numpy_dtype(DTYPES[dtype]))

@@ -24,7 +24,7 @@ def numbers(name: str, count: int) -> list[int]:
     low, high = DTYPES[name].integer_range()
     r = np.random.default_rng(len(name))
     edges = [low, low + 1, high, high - 1, 0, 1, 2, high // 2, low // 2 + 1, *([-1, -2] if low else [])]
-    spread = [int(n) for n in r.integers(low, high, count - len(edges), dtype=np.int64, endpoint=True)]
+    spread = [int(n) for n in r.integers(low, high, count - len(edges), dtype=DTYPES[name].numpy, endpoint=True)]
     return [*edges, *(n >> int(r.integers(0, DTYPES[name].bits)) for n in spread)]
 
 
@@ -51,7 +51,7 @@ def test_both_halves_are_the_product(data: st.DataObject, name: str) -> None:
 
 @pytest.mark.parametrize("target", ARCHITECTURES, ids=str)
 def test_one_instruction_for_32_and_64_bits(target: Any) -> None:
-    for name, instruction in (("i32", "mul.hi.s32"), ("u32", "mul.hi.u32"), ("i64", "mul.hi.s64")):
+    for name, instruction in (("i32", "mul.hi.s32"), ("u32", "mul.hi.u32"), ("i64", "mul.hi.s64"), ("u64", "mul.hi.u64")):
         text, _ = One("tl.mulhi(a, b)", name, (64,), ((name, (64,)), (name, (64,)))).ptx(target)
         assert text.count(instruction) == text.count("mul.hi") > 0
 

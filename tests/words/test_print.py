@@ -58,7 +58,7 @@ def test_numbers_of_every_dtype(name: str) -> None:
     if dtype.is_float:
         values = np.array([0.1, -0.0, 1 / 3, np.inf if name != "f8e4m3" else 1, np.nan, dtype.largest, -dtype.largest, 1e-3])
     else:
-        values = np.array([0, 1, *dtype.integer_range(), 0, 1, 1, 0])
+        values = np.array([0, 1, *dtype.integer_range(), 0, 1, 1, 0], numpy_dtype(dtype))
     array = values.astype(numpy_dtype(dtype))
     text = kernel(
         'tl.grid(1)\nv = tl.load(x, 0, shape=(8,))\ntl.print("{}", v)\ntl.store(out, 0, v)',

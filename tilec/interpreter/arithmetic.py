@@ -81,15 +81,20 @@ def maximum_number(a: Array, b: Array) -> Array:
     return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(_quiet(a), _quiet(b)))
 
 
+def _special_divisor(b: Array) -> Array:
+    """Where a divisor is 0, or -1 of a signed dtype: NumPy's division has no value there for every dividend."""
+    return (b == 0) | (b == -1) if b.dtype.kind == "i" else b == 0
+
+
 def _floor_divide(a: Array, b: Array) -> Array:
     """Rounds toward minus infinity; a zero divisor gives 0, and the smallest value divided by -1 wraps to itself."""
-    edge = (b == 0) | (b.astype(np.int64) == -1)
+    edge = _special_divisor(b)
     return np.where(edge, a * b, np.floor_divide(a, np.where(edge, 1, b).astype(b.dtype)))
 
 
 def _remainder(a: Array, b: Array) -> Array:
     """Has the sign of the divisor; 0 if the divisor is 0."""
-    edge = (b == 0) | (b.astype(np.int64) == -1)
+    edge = _special_divisor(b)
     return np.where(edge, 0, np.remainder(a, np.where(edge, 1, b).astype(b.dtype)))
 
 

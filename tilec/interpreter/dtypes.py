@@ -21,14 +21,7 @@ def convert(array: Array, source: DType, target: DType) -> Array:
     if target.kind == "b":
         return array != 0
     if source.is_float and target.is_integer:
-        low, high = target.integer_range()
-        truncated = np.trunc(array.astype(np.float64))
-        truncated = np.where(np.isnan(truncated), 0.0, truncated)
-        # The bounds of i64 are not exact in float64, so values out of range are selected before the conversion.
-        inside = np.clip(truncated, float(low), np.nextafter(float(high), 0) if target.bits > 32 else float(high))
-        return np.where(truncated >= float(high), high, np.where(truncated <= float(low), low, inside.astype(np.int64))).astype(
-            numpy_target
-        )
+        return _saturated(array.astype(np.float64), target)
     if target.is_float and target.bits == 8:
         return np.clip(array.astype(np.float32), -target.largest, target.largest).astype(numpy_target)
     if target.is_float and not source.is_float:
@@ -36,3 +29,14 @@ def convert(array: Array, source: DType, target: DType) -> Array:
     if source.is_float and source.bits == target.bits and source != target:
         return array.astype(np.float32).astype(numpy_target)  # conversions between bf16 and f16 go through f32
     return array.astype(numpy_target, copy=False)
+
+
+def _saturated(values: Array, target: DType) -> Array:
+    """f64 as integers. The bounds of 64 bits are not exact in f64, so values at or beyond them are selected, not converted."""
+    low, high = target.integer_range()
+    truncated = np.trunc(np.where(np.isnan(values), 0.0, values))
+    above, below = truncated >= float(high), truncated <= float(low)
+    inside = np.where(above | below, 0.0, truncated).astype(np.uint64 if target.kind == "u" else np.int64)
+    numpy_target = numpy_dtype(target)
+    found = np.where(above, numpy_target.type(high), inside.astype(numpy_target))
+    return np.where(below, numpy_target.type(low), found)

@@ -158,7 +158,7 @@ def _element_indices(
     memory: Memory, op: Op, name: str, array: Array, indices: list[Value], allow_out_of_bounds: bool
 ) -> tuple[tuple[Array, ...], Array]:
     """Indices of the elements inside the tensor, and the mask of their positions in the tile."""
-    tensor_indices = [np.asarray(memory.value(index)).astype(np.int64) for index in indices]
+    tensor_indices = [np.asarray(memory.value(index)) for index in indices]
     inside = np.ones(tensor_indices[0].shape, bool)
     for axis, (index, size) in enumerate(zip(tensor_indices, array.shape, strict=True)):
         in_bounds = (index >= 0) & (index < size)
@@ -167,7 +167,7 @@ def _element_indices(
             element = [int(axis_index[tuple(position)]) for axis_index in tensor_indices]
             raise _out_of_bounds(memory, op, name, element, axis, size)
         inside &= in_bounds
-    return tuple(index[inside] for index in tensor_indices), inside
+    return tuple(index[inside].astype(np.int64) for index in tensor_indices), inside
 
 
 def _out_of_bounds(memory: Memory, op: Op, name: str, element: list[int], axis: int, size: int) -> InterpreterError:

@@ -22,6 +22,7 @@ from tilec.target.dtypes import (
     u8,
     u16,
     u32,
+    u64,
 )
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "u8",
     "u16",
     "u32",
+    "u64",
 ]  # fmt: skip
 
 

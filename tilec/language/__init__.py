@@ -23,6 +23,7 @@ from tilec.language.tiles import (
     u8,
     u16,
     u32,
+    u64,
 )
 from tilec.language.words import *  # noqa: F403
 
@@ -54,5 +55,6 @@ __all__: list[str] = [
     "u8",
     "u16",
     "u32",
+    "u64",
 ]
 __all__ += words.__all__

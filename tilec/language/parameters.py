@@ -94,7 +94,7 @@ class Scratch(Tensor, Generic[D, *Dims]):
 class Atomic(Tensor, Generic[D, *Dims]):
     """`Atomic[dtype, *dims]`: any block may update any element with `atomic_add` and the other words that begin with `atomic_`.
 
-    i32, u32 and i64 have all of them; f32 has `add`, `max`, `min`, `exchange`; f16 and bf16 have `add`; others are E0201.
+    i32, u32, i64 and u64 have all of them; f32 has `add`, `max`, `min`, `exchange`; f16 and bf16 have `add`; others are E0201.
     Floats: a number wins over a NaN, -0 is below +0, and sums of f32 may flush subnormal numbers to zero."""
 
 

@@ -145,6 +145,10 @@ class u32(DTypeBase):
     """32-bit unsigned integer."""
 
 
+class u64(DTypeBase):
+    """64-bit unsigned integer; as an index, a value of 2^63 and more lies outside of every tensor."""
+
+
 class boolean(DTypeBase):
     """Truth value, one byte in memory; also written `bool`."""
 

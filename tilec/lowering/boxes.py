@@ -28,7 +28,7 @@ class Box:
         self.moved = moved or [0] * len(shape)
         self.context, self.tensor, self.shape, self.layout = context, tensor, shape, layout
         self.in_bounds_axes = _axes_in_bounds(tensor, offsets, shape)
-        self.offsets = [as_i64(context, offset, [context.scalar(offset)])[0] for offset in offsets]
+        self.offsets = [positions.start(context, offset, context.scalar(offset)).wide(context) for offset in offsets]
         self.wraps = [offset.tile.dtype.bits == 64 for offset in offsets]
         self.coordinates = TileCoordinates(context, layout, shape)
         self.first = [

@@ -11,7 +11,7 @@ from tilec.ir.core import Value
 from tilec.ir.ops.staging_ops import AsyncCopy, SharedAlloc, SharedLoad, TensorCopy
 from tilec.ir.types import ScratchType
 from tilec.lowering.context import Context, storage
-from tilec.lowering.positions import position
+from tilec.lowering.positions import start
 from tilec.lowering.rings import full, is_of_pair, leaders_full
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import SsaValue, i64
@@ -36,7 +36,7 @@ def lower_async_copy(context: Context, op: AsyncCopy) -> None:
     """Every thread copies its share of the box; with `pad`, each copy's byte count is limited at the tensor's edges."""
     tensor, size = op.source, op.source.tensor.dtype.bytes
     rank = tensor.tensor.rank
-    positions = [position(context, value, context.registers(value)[0]) for value in op.offsets]
+    positions = [start(context, value, context.registers(value)[0]) for value in op.offsets]
     element = context.constant(0, i64)
     for axis, coordinate in enumerate(positions):
         element = context.add(element, context.mul(coordinate.wide(context), context.stride(tensor, axis)))

@@ -77,7 +77,7 @@ INLINE: Final = tuple(
         r"\{ \.reg \.b32 a, b; \.reg \.b64 x, n, f, p, k; (?:(?:max|min)\.NaN\.f32 [ab], (?:[ab]|\$[23]), 0f[0-9A-F]{8}; )+"
         r"[^\"]*mul\.rn\.f32x2 p, p, n; mov\.b64 \{\$0, \$1\}, p; \}",
         r"mul\.hi\.[su](?:32|64) \$0, \$1, \$2;",
-        r"cvt\.rzi\.(?:s32|u32|s64)\.f32 \$0, \$1;",
+        r"cvt\.rzi\.[su](?:32|64)\.f32 \$0, \$1;",
         r"cvt\.rn\.f16x2\.e(?:4m3|5m2)x2 \$0, \$1;",
         r"cvt\.rn\.satfinite\.e(?:4m3|5m2)x2\.f32 \$0, \$1, \$2;",
         rf"ld\.global(?:\.nc)?(?:\.L1::no_allocate\.L2::128B)?(?:\.v[248])?\.b32 {_LIST}, \[{_REGISTER}\];",

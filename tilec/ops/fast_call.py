@@ -40,6 +40,7 @@ from typing import Any, Final
 from tilec.frontend import Declared
 from tilec.ir.types import DTYPES
 from tilec.ops.declaration import Declaration
+from tilec.ops.unsigned import LIMIT, is_unsigned
 
 PREFIX: Final = "_tilec_"
 TYPES: Final = {"f": "float", "i": "int", "u": "int", "b": "bool"}
@@ -64,7 +65,7 @@ def call_text(declaration: Declaration, *, guarded: bool) -> str:
     if guarded:
         with_gradient = " or ".join(f"{name}.requires_grad" for name in tensors)
         lines += [
-            f"    if @compiling(): return @overload({argument_list})",
+            f"    if @compiling(): return @overload({''.join(f'{_in_schema(one)}, ' for one in declaration.arguments)})",
             "    @entry = @last[0]",
             f"    if not ({_alike(declaration)}):",
             f"        if {_guard(tensors)}: return @dispatch({argument_list})",
@@ -75,6 +76,7 @@ def call_text(declaration: Declaration, *, guarded: bool) -> str:
             "        @last[0] = @entry",
         ]
     else:
+        lines += [f"    {one.name} = @from_schema({one.name})" for one in declaration.arguments if _is_unsigned(one)]
         lines += [f"    {line}" for line in _entry(declaration, argument_list)]
     lines += [
         f"    if {_unusual(declared)}: {declared.name} = @checked({declared.name!r}, {declared.name})"
@@ -91,6 +93,16 @@ def call_text(declaration: Declaration, *, guarded: bool) -> str:
     results = [allocated[declared.name] for declared in declaration.outputs]
     lines.append(f"    return {', '.join(results) or 'None'}")
     return "\n".join(lines).replace("@", PREFIX) + "\n"
+
+
+def _is_unsigned(declared: Declared) -> bool:
+    return not declared.access and is_unsigned(declared.dtype)
+
+
+def _in_schema(declared: Declared) -> str:
+    """An argument as PyTorch's schema has it: of u64 by its bits, where it is not the same number."""
+    name = declared.name
+    return f"({name} if 0 <= {name} < {LIMIT} else @checked_bits({name!r}, {name}))" if _is_unsigned(declared) else name
 
 
 def _integers(declaration: Declaration) -> list[Declared]:

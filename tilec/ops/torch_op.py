@@ -24,6 +24,7 @@ from tilec.ops.kernels import Kernels, current_device
 from tilec.ops.source_contract import SourceContract
 from tilec.ops.tensor_op import Op
 from tilec.ops.traced import check_devices, check_overlaps, traced_number, traced_view
+from tilec.ops.unsigned import all_from_schema, from_schema, to_schema, unsigned_names
 from tilec.runtime import LaunchError, TensorView
 from tilec.runtime.driver import Driver, DriverError
 from tilec.runtime.prepared import Prepared, free_scalars
@@ -70,12 +71,14 @@ class TorchOp(Op):
     ) -> None:  # fmt: skip
         super().__init__(declaration, kernels, contract, values)
         self._entries: dict[Any, Entry] = {}
+        self._unsigned = unsigned_names(self._scalars)
         self._backward: tuple[Any, Any] | None = None
         self._function = self._autograd_function()
         self._apply = plain_apply(torch, self._function)
         names = helpers() | {
             "entries": self._entries, "first": self._first, "dispatch": self._dispatch,
-            "recorded": self._recorded, "checked": self._checked,
+            "recorded": self._recorded, "checked": self._checked, "checked_bits": self._checked_bits,
+            "from_schema": from_schema,
             "last": [_NO_ENTRY],
         }  # fmt: skip
         self._register(name or f"tilec::{declaration.kernel}", make_call(declaration, names, guarded=False))
@@ -137,7 +140,7 @@ class TorchOp(Op):
 
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
         """The results of fake tensors. LaunchError as at run time, for every clause that does not need addresses."""
-        arguments = self.bind(args, kwargs)
+        arguments = all_from_schema(self.bind(args, kwargs), self._unsigned)
         declared = self.declaration
         tensors = {argument.name: arguments[argument.name] for argument in declared.arguments if argument.access}
         self._check_tensors(tensors)
@@ -153,7 +156,7 @@ class TorchOp(Op):
 
     def _traced_numbers(self, arguments: Mapping[str, Any]) -> dict[str, int | float]:
         """The checked scalars of a traced call, without those that depend on data."""
-        traced = {name: traced_number(arguments[name]) for name in self._scalars}
+        traced = all_from_schema({name: traced_number(arguments[name]) for name in self._scalars}, self._unsigned)
         return {
             name: check_scalar(self._scalars[name], number, self.__name__)
             for name, number in traced.items()
@@ -204,7 +207,7 @@ class TorchOp(Op):
             self._check_tensors({name: arg for name, arg in arguments.items() if name not in self._scalars})
             for name in self._scalars:
                 if not hasattr(arguments[name], "node"):  # a symbolic number is PyTorch's to check
-                    arguments[name] = self._checked(name, arguments[name])
+                    arguments[name] = self._checked_bits(name, arguments[name])
             return self._overload(*arguments.values())
         return super().__call__(*args, stream=torch.cuda.current_stream())
 
@@ -228,13 +231,18 @@ class TorchOp(Op):
         number = check_scalar(self._scalars[name], value, self.__name__)
         return bool(number) if self._scalars[name].dtype == "bool" else number
 
+    def _checked_bits(self, name: str, value: Any) -> int | float | bool:
+        """A checked scalar as the schema has it."""
+        number = self._checked(name, value)
+        return to_schema(int(number)) if name in self._unsigned else number
+
     def _first(self, key: tuple[Any, ...], integers: tuple[int, ...], args: tuple[Any, ...]) -> Any:
         """The first call with tensors of a given key, and with these integers if the launch depends on them."""
         arguments = {argument.name: arg for argument, arg in zip(self.declaration.arguments, args, strict=True)}
         tensors = {argument.name: arguments[argument.name] for argument in self.declaration.arguments if argument.access}
         first_tensor = next(iter(tensors.values()))
         if all(tensor.device.type == "meta" for tensor in tensors.values()):
-            return self._overload(*args)
+            return self._dispatch(*args)
         for name, spec in self._scalars.items():  # before tensors, as when tracing
             check_scalar(spec, arguments[name], self.__name__)
         views = {name: self._view(name, tensor, first_tensor.device) for name, tensor in tensors.items()}
@@ -304,6 +312,9 @@ class TorchOp(Op):
 
     def _setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         if self._backward is not None and self._backward[1] is not None:
+            if self._unsigned:
+                named = dict(zip((argument.name for argument in self.declaration.arguments), inputs, strict=True))
+                inputs = tuple(all_from_schema(named, self._unsigned).values())
             self._backward[1](ctx, inputs, output)
 
     def _differentiate(self, ctx: Any, *grads: Any) -> Any:

@@ -136,10 +136,20 @@ def _integers(dtype: str, limits: Range | None, words: NDArray[np.uint64]) -> Ar
         first, last = max(low, limits.low), min(high, limits.high - 1)
     if last < first:
         raise NoContents("no integer is in the range of a value check")
-    inside = first + ((words & np.uint64(BITS)) % np.uint64(last - first + 1)).astype(np.int64)
+    inside = _drawn(first, last, words)
     pick = (words >> np.uint64(56)) % np.uint64(3)
     chosen = inside if limits is None else np.where(pick == 0, first, np.where(pick == 1, last, inside))
     return chosen.astype(DTYPES[dtype].storage)
+
+
+def _drawn(first: int, last: int, words: NDArray[np.uint64]) -> Array:
+    """An integer from `first` to `last` for each word."""
+    return _above(first, last, (words & np.uint64(BITS)) % np.uint64(min(last - first + 1, 1 << 63)))
+
+
+def _above(first: int, last: int, steps: Array) -> Array:
+    """`first + steps`, at most `last`: without a sign if that is 2^63 or more."""
+    return np.uint64(first) + steps.astype(np.uint64) if last >= 1 << 63 else first + steps.astype(np.int64)
 
 
 def _dependent(dtype: str, limits: Range, slot: int, size: int) -> Array:
@@ -151,9 +161,9 @@ def _dependent(dtype: str, limits: Range, slot: int, size: int) -> Array:
         raise NoContents("no integers satisfy a value check at these sizes")
     if limits.distinct:
         room = min(last - first + 1, max(size, PERIOD))
-        chosen = first + np.argsort(raw(f"order {slot}", room), kind="stable")[:size]
+        chosen = _above(first, last, np.argsort(raw(f"order {slot}", room), kind="stable")[:size])
     else:
-        chosen = first + ((words & np.uint64(BITS)) % np.uint64(last - first + 1)).astype(np.int64)
+        chosen = _drawn(first, last, words)
     if limits.sorted:
         chosen = np.sort(chosen)
     if limits.ends:

@@ -24,7 +24,7 @@ from tilec.artifact.records import Manifest
 from tilec.step.expressions import StepError
 from tilec.step.reader import Declaration, decode_declaration
 from tilec.step.tuning import Tuning, read_tuning
-from tilec.untrusted.strict_json import parse
+from tilec.untrusted.strict_json import LARGEST_OF_MANIFEST, parse
 
 _ARCH: Final = re.compile(r"sm_[0-9]{2,3}[af]?", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -113,7 +113,7 @@ def read_contents(text: bytes, header: Header) -> Contents:
 
 def _parsed(text: bytes) -> Any:
     try:
-        return parse(text, limit=MAX_MANIFEST, canonical=True)
+        return parse(text, limit=MAX_MANIFEST, canonical=True, largest=LARGEST_OF_MANIFEST)
     except ValueError as error:
         raise ValueError(f"its manifest: {error}") from None
 

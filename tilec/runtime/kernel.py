@@ -28,7 +28,7 @@ from tilec.target.chips import built_with
 from tilec.target.families import TMA
 from tilec.target.schedule import PAIR
 from tilec.untrusted.regular_file import read_regular
-from tilec.untrusted.strict_json import parse
+from tilec.untrusted.strict_json import LARGEST_OF_MANIFEST, parse
 
 DEFAULT_DYNAMIC_SHARED: Final = 48 * 1024
 """Dynamic shared memory in bytes that a launch may use without opting in."""
@@ -190,7 +190,7 @@ def load_artifact(path: str | Path) -> tuple[Manifest, bytes]:
     manifest_path, cubin_path = artifact_path.with_suffix(".json"), artifact_path.with_suffix(".cubin")
     text = _file(manifest_path, MAX_MANIFEST)
     try:
-        manifest = manifest_from_json(parse(text, limit=MAX_MANIFEST))
+        manifest = manifest_from_json(parse(text, limit=MAX_MANIFEST, largest=LARGEST_OF_MANIFEST))
     except ValueError as error:
         raise LaunchError("E0901", f"`{manifest_path}` is not a manifest", given=str(error)) from None
     cubin = _file(cubin_path, MAX_CUBIN)

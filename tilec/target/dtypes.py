@@ -102,10 +102,11 @@ i64: Final = DType("i64", "i", 64, "int64", "I64", 0, "INT64", "int64_t")
 u8: Final = DType("u8", "u", 8, "uint8", "U8", 1, "UINT8", "uint8_t", matrix="u8")
 u16: Final = DType("u16", "u", 16, "uint16", "U16", 1, "UINT16", "uint16_t")
 u32: Final = DType("u32", "u", 32, "uint32", "U32", 1, "UINT32", "uint32_t")
+u64: Final = DType("u64", "u", 64, "uint64", "U64", 1, "UINT64", "uint64_t")
 boolean: Final = DType("bool", "b", 1, "bool", "BOOL", 6, None, "uint8_t")
 
 DTYPES: Final[dict[str, DType]] = {
-    d.name: d for d in (f32, f16, bf16, f8e4m3, f8e5m2, i8, i16, i32, i64, u8, u16, u32, boolean)
+    d.name: d for d in (f32, f16, bf16, f8e4m3, f8e5m2, i8, i16, i32, i64, u8, u16, u32, u64, boolean)
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from typing import Any, Final
 
 from tilec.artifact.bundle_format import canonical as canonical_text
@@ -24,12 +25,20 @@ MAX_FLOAT: Final = 400
 """Maximum characters of a number with a fraction or an exponent."""
 
 
-def parse(text: bytes, *, limit: int, canonical: bool = False, printable: bool = True, longest: int = MAX_TEXT) -> Any:
+LARGEST: Final = (1 << 63) - 1
+"""Default maximum of an integer."""
+LARGEST_OF_MANIFEST: Final = 1 << 64
+"""Maximum of an integer in a manifest: its contract names scalars of u64, and the end of a range that has them all."""
+
+
+def parse(
+    text: bytes, *, limit: int, canonical: bool = False, printable: bool = True, longest: int = MAX_TEXT, largest: int = LARGEST
+) -> Any:
     """The data of a JSON text of at most `limit` bytes; ValueError that names the problem otherwise.
 
     `canonical` requires exactly the text that `bundle_format.canonical` writes; otherwise the text is UTF-8 in any layout.
     `printable` rejects strings with terminal control characters or lone surrogates. `longest` bounds the characters of one
-    string. Integers are signed 64-bit.
+    string. Integers are from -2^63 to `largest`.
     """
     if len(text) > limit:
         raise ValueError(f"it has {len(text)} bytes, more than the {limit} it may have")
@@ -39,8 +48,8 @@ def parse(text: bytes, *, limit: int, canonical: bool = False, printable: bool =
     hook = None if canonical else _once  # a text with a duplicate key is not canonical
     try:
         data = json.loads(
-            text.decode("ascii" if canonical else "utf-8"), parse_int=_integer, parse_float=_float, parse_constant=_constant,
-            object_pairs_hook=hook,
+            text.decode("ascii" if canonical else "utf-8"), parse_int=partial(_integer, largest=largest), parse_float=_float,
+            parse_constant=_constant, object_pairs_hook=hook,
         )  # fmt: skip
     except UnicodeError:
         raise ValueError(f"it is not {'ASCII' if canonical else 'UTF-8'}") from None
@@ -52,9 +61,9 @@ def parse(text: bytes, *, limit: int, canonical: bool = False, printable: bool =
     return data
 
 
-def _integer(text: str) -> int:
-    value = int(text) if len(text) <= MAX_DIGITS else 1 << 64
-    if not -(1 << 63) <= value < 1 << 63:
+def _integer(text: str, largest: int) -> int:
+    value = int(text) if len(text) <= MAX_DIGITS else largest + 1
+    if not -(1 << 63) <= value <= largest:
         raise ValueError("a number in it is too large")
     return value
 

@@ -54,6 +54,7 @@ def jobs(arguments: argparse.Namespace, basis: str, verdicts: Verdicts) -> Itera
     """All programs, alternating between the kinds; every tenth is proven, every fifth also runs on the block machine."""
     counts = {"program": arguments.programs, "traffic": arguments.traffic}
     counts |= {"odd program": arguments.odd_programs, "odd traffic": arguments.odd_traffic}
+    counts |= {"u64 program": arguments.u64_programs}
     for kind, count in counts.items():
         for n in range(arguments.first, arguments.first + count):
             seeds = (0, n + 1) if "traffic" in kind else (0,)
@@ -141,6 +142,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--traffic", type=int, default=5000)
     parser.add_argument("--odd-programs", type=int, default=2000)
     parser.add_argument("--odd-traffic", type=int, default=2000)
+    parser.add_argument("--u64-programs", type=int, default=1000)
     parser.add_argument("--first", "--seed", type=int, default=0, help="number of the first program of each kind")
     parser.add_argument("--show", nargs=2, metavar=("KIND", "NUMBER"), help="print one program and its outcome")
 

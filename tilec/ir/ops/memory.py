@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tilec.ir.core import Effect, Op, Value
-from tilec.ir.types import TensorType
+from tilec.ir.types import DTYPES, TensorType
 
 _OF_INTEGERS: Final = ("add", "max", "min", "and", "or", "xor", "exch", "cas")
 ATOMICS: Final[dict[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("i32", "u32", "i64"), _OF_INTEGERS),
+    **{name: _OF_INTEGERS for name, dtype in DTYPES.items() if dtype.is_integer and dtype.bits >= 32},
     "f32": ("add", "max", "min", "exch"),
     **dict.fromkeys(("f16", "bf16"), ("add",)),
 }

@@ -1,9 +1,9 @@
-"""Launch checks under which the kernel's evaluation of extents and strides is exact.
+"""Launch checks under which the kernel's evaluation of extents, strides and the grid is exact.
 
 The launch contract evaluates launch expressions over unbounded integers, the kernel in i64 (`tilec.lowering.launch_terms`).
-The two agree if no divisor is zero and every part of an expression fits i64; what ranges do not prove of this is checked at
-launch. Every contract already requires that each extent is 1 to `MAX_DIM` and each tensor is shorter than 2^63 bytes
-(`tilec.runtime.contract`).
+The two agree if no divisor is zero and every part of an expression fits i64, a scalar of u64 included; what ranges do not prove
+of this is checked at launch. Every contract already requires that each extent is 1 to `MAX_DIM` and each tensor is shorter than
+2^63 bytes (`tilec.runtime.contract`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGEST: Final = 2**63 - 1
 
 
 def extent_checks(function: Function) -> tuple[LaunchCheck, ...]:
-    """The checks for each part of an extent or stride, inner parts first."""
+    """The checks for each part of an extent, a stride or the grid, inner parts first."""
     symbols = symbol_ranges(function)
     found: dict[Expr, LaunchCheck] = {}
     for parameter in function.parameters:
@@ -30,13 +30,16 @@ def extent_checks(function: Function) -> tuple[LaunchCheck, ...]:
             for expr in (*type_.dims, *(type_.strides or ())):
                 for check in _checks(expr, symbols, parameter.name):
                     found.setdefault(check.condition, check)
+    for expr in function.grid:  # persistent blocks compute it
+        for check in _checks(expr, symbols, "the grid"):
+            found.setdefault(check.condition, check)
     return tuple(found.values())
 
 
 def _checks(expr: Expr, symbols: dict[str, Range], tensor: str) -> Iterator[LaunchCheck]:
     for arg in expr.args:
         yield from _checks(arg, symbols, tensor)
-    if not expr.args:
+    if expr.op == "const":
         return
     if expr.op in ("//", "%"):
         divisor = expr_range(expr.args[1], symbols)
@@ -47,4 +50,5 @@ def _checks(expr: Expr, symbols: dict[str, Range], tensor: str) -> Iterator[Laun
     if bounds.low < LEAST:
         yield LaunchCheck(binary(">=", expr, const(LEAST)), f"`{expr}` of {tensor} fits 64 bits")
     if bounds.high > LARGEST:
-        yield LaunchCheck(binary("<=", expr, const(LARGEST)), f"`{expr}` of {tensor} fits 64 bits")
+        text = "fits 64 bits" if expr.args else "is below 2^63"  # a scalar of u64 fits its own 64 bits
+        yield LaunchCheck(binary("<=", expr, const(LARGEST)), f"`{expr}` of {tensor} {text}")

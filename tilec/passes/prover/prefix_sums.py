@@ -143,6 +143,8 @@ class PrefixSums:
         if not isinstance(op, Op) or not _is_small(op) or value.tile.dtype.is_float:
             return None
         if isinstance(op, Constant):
+            if not -(2**63) <= op.value < 2**63:
+                return None
             return np.full(value.tile.shape, int(op.value), np.int64)
         if isinstance(op, Iota):
             return np.arange(value.tile.size)

@@ -31,7 +31,7 @@ from tilec.runtime import Device, Kernel
 from tilec.target.targets import Target
 from tilec.toolchain import fingerprint
 from tilec.untrusted.output import Output
-from tilec.untrusted.strict_json import parse
+from tilec.untrusted.strict_json import LARGEST_OF_MANIFEST, parse
 from tilec.workers.scheduler import run as run_tasks
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def compile(
 def _artifact(build: BuildFile, target: Target) -> tuple[Manifest, bytes]:
     """Manifest and CUBIN of the only specialisation of `build`."""
     outputs = products(build, target)
-    return manifest_from_json(parse(outputs["json"], limit=len(outputs["json"]))), outputs["cubin"]
+    return manifest_from_json(parse(outputs["json"], limit=len(outputs["json"]), largest=LARGEST_OF_MANIFEST)), outputs["cubin"]
 
 
 def products(build: BuildFile, target: Target) -> Mapping[str, bytes]:

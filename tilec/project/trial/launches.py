@@ -30,8 +30,8 @@ _MOST_ELEMENTS: Final = 1 << 18
 _LEAST_TILE: Final = 16
 
 
-LARGEST: Final = float(1 << 63)
-"""Launch values have a smaller magnitude than this."""
+LARGEST: Final = 1 << 64
+"""Launch values have a smaller magnitude than this, as every number of u64 has."""
 
 
 class LaunchValuesError(ValueError):
@@ -87,7 +87,7 @@ def given_values(text: str | None) -> dict[str, float]:
         if not equals or not name.isidentifier() or math.isnan(number):
             raise LaunchValuesError(f"`{item}` is not NAME=NUMBER")
         if not abs(number) < LARGEST:
-            raise LaunchValuesError(f"`{item}` is out of range: numbers are below 2 to the power of 63")
+            raise LaunchValuesError(f"`{item}` is out of range: numbers are below 2 to the power of 64")
         if name in values:
             raise LaunchValuesError(f"`{name}` is given twice")
         values[name] = number
@@ -104,6 +104,10 @@ def small_launches(contract: Contract, given: dict[str, float]) -> list[dict[str
             raise LaunchValuesError(f"no launch value `{name}`; they are {', '.join(sorted(names)) or 'none'}")
         if name not in floats and int(value) != value:
             raise LaunchValuesError(f"`{name}` is an integer, found {value:g}")
+    for spec in contract.scalars:
+        low, high = (0, 0) if spec.name in floats else DTYPES[spec.dtype].integer_range()
+        if spec.name in given and spec.name not in floats and not low <= given[spec.name] <= high:
+            raise LaunchValuesError(f"`{spec.name}` is {given[spec.name]}, and {spec.dtype} has {low} to {high}")
     tiles = sorted({int(c) for c in contract.constants.values() if isinstance(c, int) and c >= _LEAST_TILE})
     sizes = (
         *_SIZES,
@@ -271,12 +275,13 @@ def random_values(random: np.random.Generator, spec: TensorSpec, count: int, sto
 
 def _integers(random: np.random.Generator, stored: Stored, count: int) -> NDArray[Any]:
     low, high = stored.low, stored.high
+    dtype = np.uint64 if high > 1 << 63 else np.int64
     if stored.ends:
         inner = Stored(low + stored.distinct, high - stored.distinct, stored.distinct, sorted=True)
-        middle = _integers(random, inner, count - 2) if count > 2 else np.empty(0, np.int64)
-        return np.concatenate(([low], middle, [high - 1]))[:count]
+        middle = _integers(random, inner, count - 2).astype(dtype) if count > 2 else np.empty(0, dtype)
+        return np.concatenate((np.array([low], dtype), middle, np.array([high - 1], dtype)))[:count]
     if stored.distinct:
-        found = random.permutation(np.arange(low, high))[:count]
+        found = random.permutation(np.arange(low, high, dtype=dtype))[:count]
     else:
-        found = random.integers(low, high, count)
+        found = random.integers(low, high, count, dtype=dtype)
     return np.sort(found) if stored.sorted else found

@@ -163,54 +163,57 @@ static int tilec_load(const tilec_driver *driver, const tilec_kernel *kernel, co
     return code == 0 ? 0 : tilec_failed(driver, kernel->kernel, "cuFuncSetAttribute", code);
 }
 
-/* Where a computation went wrong: beyond 64 bits, or by a zero divisor. */
+/* An integer of a launch: a scalar of int64_t or uint64_t, or what is computed from some. */
+__extension__ typedef __int128 tilec_integer;
+
+/* Where a computation went wrong: beyond 64 bits (signed, or unsigned from 2^63 on), or by a zero divisor. */
 typedef struct {
     int wide, zero;
 } tilec_fault;
 
-TILEC_PRIVATE int64_t tilec_sum(tilec_fault *at, int64_t a, int64_t b) {
-    int64_t result;
-    at->wide |= __builtin_add_overflow(a, b, &result);
-    return result;
+TILEC_PRIVATE tilec_integer tilec_checked(tilec_fault *at, tilec_integer value) {
+    at->wide |= value < INT64_MIN || value > (tilec_integer)UINT64_MAX;
+    return value;
 }
 
-TILEC_PRIVATE int64_t tilec_difference(tilec_fault *at, int64_t a, int64_t b) {
-    int64_t result;
-    at->wide |= __builtin_sub_overflow(a, b, &result);
-    return result;
+TILEC_PRIVATE tilec_integer tilec_sum(tilec_fault *at, tilec_integer a, tilec_integer b) {
+    return at->wide ? 0 : tilec_checked(at, a + b);
 }
 
-TILEC_PRIVATE int64_t tilec_product(tilec_fault *at, int64_t a, int64_t b) {
-    int64_t result;
+TILEC_PRIVATE tilec_integer tilec_difference(tilec_fault *at, tilec_integer a, tilec_integer b) {
+    return at->wide ? 0 : tilec_checked(at, a - b);
+}
+
+TILEC_PRIVATE tilec_integer tilec_product(tilec_fault *at, tilec_integer a, tilec_integer b) {
+    tilec_integer result;
     at->wide |= __builtin_mul_overflow(a, b, &result);
-    return result;
+    return at->wide ? 0 : tilec_checked(at, result);
 }
 
 /* Division rounds toward minus infinity, and a remainder has the sign of its divisor, as in Python. */
-TILEC_PRIVATE int64_t tilec_quotient(tilec_fault *at, int64_t a, int64_t b) {
-    if (b == 0 || (a == INT64_MIN && b == -1)) {
+TILEC_PRIVATE tilec_integer tilec_quotient(tilec_fault *at, tilec_integer a, tilec_integer b) {
+    if (b == 0 || at->wide) {
         at->zero |= b == 0;
-        at->wide |= b != 0;
         return 0;
     }
-    return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
+    return tilec_checked(at, a / b - (a % b != 0 && (a % b < 0) != (b < 0)));
 }
 
-TILEC_PRIVATE int64_t tilec_remainder(tilec_fault *at, int64_t a, int64_t b) {
-    if (b == 0 || b == -1) {
+TILEC_PRIVATE tilec_integer tilec_remainder(tilec_fault *at, tilec_integer a, tilec_integer b) {
+    if (b == 0 || at->wide) {
         at->zero |= b == 0;
         return 0;
     }
-    int64_t result = a % b;
+    tilec_integer result = a % b;
     return result != 0 && (result < 0) != (b < 0) ? result + b : result;
 }
 
-TILEC_PRIVATE int64_t tilec_min(tilec_fault *at, int64_t a, int64_t b) {
+TILEC_PRIVATE tilec_integer tilec_min(tilec_fault *at, tilec_integer a, tilec_integer b) {
     (void)at;
     return a < b ? a : b;
 }
 
-TILEC_PRIVATE int64_t tilec_max(tilec_fault *at, int64_t a, int64_t b) {
+TILEC_PRIVATE tilec_integer tilec_max(tilec_fault *at, tilec_integer a, tilec_integer b) {
     (void)at;
     return a > b ? a : b;
 }

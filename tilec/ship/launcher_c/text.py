@@ -1,8 +1,8 @@
 """Generates C for launch expressions, names and strings of an untrusted manifest, so that they cannot inject other C.
 
-Names become unreserved C identifiers, and texts become string literals. Expressions are evaluated in 64 bits by functions that
-detect overflow and division by zero (`tilec_sum` and so on, in `c_prelude`). On overflow the C launcher refuses a launch that
-the Python launcher, with unbounded integers, might accept.
+Names become unreserved C identifiers, and texts become string literals. Expressions are evaluated by functions that detect
+division by zero and numbers below -2^63 or from 2^64 on (`tilec_sum` and so on, in `prelude`). Of those the C launcher refuses
+a launch that the Python launcher, with unbounded integers, might accept.
 """
 
 from __future__ import annotations
@@ -64,15 +64,17 @@ def expression(expr: Expr, names: Mapping[str, str]) -> str:
     if expr.op == "const":
         return number(expr.value)
     if expr.op == "sym":
-        return f"(int64_t){names[expr.name]}"
+        return f"(tilec_integer){names[expr.name]}"
     left, right = (expression(arg, names) for arg in expr.args)
     if expr.op in FUNCTIONS:
         return f"{FUNCTIONS[expr.op]}(&tilec_at, {left}, {right})"
-    return f"(int64_t)({left} {INFIX.get(expr.op, expr.op)} {right})"
+    return f"(tilec_integer)({left} {INFIX.get(expr.op, expr.op)} {right})"
 
 
 def number(value: int) -> str:
     """A C constant; ValueError if it does not fit 64 bits."""
-    if not -(2**63) < value < 2**63:
+    if not -(2**63) < value < 2**64:
         raise ValueError("has a number of more than 64 bits in its contract")
+    if value >= 2**63:
+        return f"UINT64_C({value})"
     return f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))"
