@@ -66,7 +66,7 @@ def test_a_run_of_random_kernels_resumes_where_its_budget_ended(tmp_path: Path, 
 
 def asked(tmp_path: Path, budget: float | None = None) -> argparse.Namespace:
     return argparse.Namespace(
-        programs=2, traffic=0, odd_programs=0, odd_traffic=0, first=3, jobs=1, budget=budget, output=tmp_path
+        programs=2, traffic=0, odd_programs=0, odd_traffic=0, u64_programs=0, first=3, jobs=1, budget=budget, output=tmp_path
     )
 
 
