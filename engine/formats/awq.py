@@ -51,7 +51,7 @@ class Awq:
         stored.check("qweight", ["I32"], (columns, rows // 8), why="columns of the weight, rows / 8")
         stored.check_multiple("qweight", 0, 8)
         stored.check_multiple("qweight", 1, 8)
-        groups = stored.check_groups(self._group(stored), "scales")
+        groups = stored.check_groups(stored.columns_of(self.group), "scales")
         stored.check("qzeros", ["I32"], (groups, rows // 8), why="groups of columns, rows / 8")
         stored.check("scales", SCALES, (groups, rows), why="groups of columns, rows")
 
@@ -62,10 +62,7 @@ class Awq:
         for field, column in enumerate(ORDER):
             zeros[:, column::8] = fields[:, field::8]
         scales = stored.scales("scales", 15, transpose=True)
-        return Int4(columns_to_rows(stored.array("qweight"), ORDER), scales, self._group(stored), transposed(zeros))
-
-    def _group(self, stored: Stored) -> int:
-        return stored.shape[1] if self.group == -1 else self.group
+        return Int4(columns_to_rows(stored.array("qweight"), ORDER), scales, stored.columns_of(self.group), transposed(zeros))
 
 
 def read(fields: Fields) -> Quantization:

@@ -60,7 +60,7 @@ class Gptq:
         stored.check("qweight", ["I32"], (columns // fields, rows), why=f"columns / {fields}, rows of the weight")
         stored.check_multiple("qweight", 1, fields)
         stored.check_multiple("qweight", 0, fields)
-        groups = stored.check_groups(self._group(stored), "scales")
+        groups = stored.check_groups(stored.columns_of(self.group), "scales")
         stored.check("scales", SCALES, (groups, rows), why="groups of columns, rows")
         stored.check("qzeros", ["I32"], (groups, rows // fields), why=f"groups of columns, rows / {fields}")
         if self.permuted or stored.has("g_idx"):
@@ -68,7 +68,7 @@ class Gptq:
 
     def form(self, stored: Stored) -> Form:
         """The module's weight, repacked; ModelError for a scale that is no number, or bad groups or zero points."""
-        group = self._group(stored)
+        group = stored.columns_of(self.group)
         order = column_order(stored, "g_idx", group) if stored.has("g_idx") else None
         words = transposed(stored.array("qweight"))
         zeros = self._zeros(stored)
@@ -93,9 +93,6 @@ class Gptq:
             what = f"holds the zero point {fields[tuple(bad)]} at {[int(i) for i in bad]}, and `sym` says that all are"
             stored.refuse("qzeros", f"{what} {middle - 1} (version 1) or all {middle} (version 2)", DAMAGED)
         return None
-
-    def _group(self, stored: Stored) -> int:
-        return stored.shape[1] if self.group == -1 else self.group
 
 
 def read(fields: Fields) -> Quantization:

@@ -43,7 +43,7 @@ class PackedIntegers:
         fields = 32 // self.bits
         stored.check("weight_packed", ["I32"], (rows, columns // fields), why=f"rows of the weight, columns / {fields}")
         stored.check_multiple("weight_packed", 1, fields)
-        groups = stored.check_groups(self._group(stored), "weight_scale")
+        groups = stored.check_groups(stored.columns_of(self.group), "weight_scale")
         stored.check("weight_scale", SCALES, (rows, groups), why="rows of the weight, groups of columns")
         stored.check("weight_shape", ["I64", "I32"], (2,))
         if not self.symmetric:
@@ -56,7 +56,7 @@ class PackedIntegers:
         shape = tuple(int(size) for size in stored.array("weight_shape"))
         if shape != stored.shape:
             stored.refuse("weight_shape", f"is {list(shape)}, and config.json asks for {list(stored.shape)}", ONE_MODEL)
-        group = self._group(stored)
+        group = stored.columns_of(self.group)
         order = column_order(stored, "weight_g_idx", group) if stored.has("weight_g_idx") else None
         scales = stored.scales("weight_scale", (1 << self.bits) - 1)
         words = stored.array("weight_packed")
@@ -71,9 +71,6 @@ class PackedIntegers:
         """Zero points as stored, (N, K / group)."""
         fields = unpacked(transposed(stored.array("weight_zero_point")), self.bits)
         return transposed(fields)[: stored.shape[0]]
-
-    def _group(self, stored: Stored) -> int:
-        return stored.shape[1] if self.group == -1 else self.group
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ class IntQuantized:
     def check(self, stored: Stored) -> None:
         """Headers of a module; ModelError if one does not fit."""
         stored.check("weight", ["I8"], stored.shape)
-        groups = stored.check_groups(self._group(stored), "weight_scale")
+        groups = stored.check_groups(stored.columns_of(self.group), "weight_scale")
         shapes = ((1,), (), (1, 1)) if self.one else ((stored.shape[0], groups),)
         stored.check("weight_scale", SCALES, *shapes, why="one for each group")
         if not self.symmetric:
@@ -105,11 +102,8 @@ class IntQuantized:
         """The module's weight; codes are a view of the file. ModelError for a scale that is no number."""
         scales = self._of_rows(stored, stored.scales("weight_scale", 255))
         zeros = None if self.symmetric else self._of_rows(stored, stored.array("weight_zero_point"))
-        return Int8(stored.array("weight"), scales, self._group(stored), zeros)
+        return Int8(stored.array("weight"), scales, stored.columns_of(self.group), zeros)
 
     def _of_rows(self, stored: Stored, values: NDArray[Any]) -> NDArray[Any]:
         """One value of the tensor as one for each row."""
         return np.broadcast_to(values.reshape(1, 1), (stored.shape[0], 1)) if self.one else values
-
-    def _group(self, stored: Stored) -> int:
-        return stored.shape[1] if self.group == -1 else self.group

@@ -65,6 +65,10 @@ class Stored:
             what = f"has shape {list(tensor.shape)}{', transposed' if turned else ''}, and must have {list(shapes[0])}{reason}"
             self.refuse(suffix, what, "write it as the format has it" if turned else ONE_MODEL)
 
+    def columns_of(self, group: int) -> int:
+        """Columns of a group of a config, where -1 stands for a whole row."""
+        return self.shape[1] if group == -1 else group
+
     def check_groups(self, group: int, suffix: str) -> int:
         """The number of groups in a row; ModelError if the last would be cut, as by splitting a model over GPUs."""
         columns = self.shape[1]
