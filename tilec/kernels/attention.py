@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tilec.kernels.chips import of_architecture
 from tilec.kernels.ops import library_op, without_gradient
-from tilec.kernels.scored import Given, checked_scores, equal_offsets, scored_attention, spans_of
+from tilec.kernels.scored import Given, checked_scores, equal_offsets, query_rows, scored_attention, spans_of
 from tilec.kernels.shapes import copied, is_aligned, remembered, zeros
 
 SIZES: Final = (64, 128)
@@ -153,7 +153,7 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     q, k, v, out, lse = ctx.saved_tensors
     visible = ctx.before, ctx.after, ctx.scale
     dout = strided(dout)
-    rows = _rows()(out, dout, lse)
+    rows = query_rows()(out, dout, lse)
     dq = dk = dv = None
     if ctx.needs_input_grad[0]:
         dq = _backward_q()(q, k, v, dout, rows, *visible)
@@ -167,7 +167,6 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
 
 
 _attention = library_op("attention", lambda known: _tiles("attention", known), gradient=(_backward, _keep))
-_rows = library_op("attention_rows", {"BM": 64})
 _backward_q = library_op("attention_backward_q", lambda known: _tiles("attention_backward_q", known))
 _backward_kv = library_op("attention_backward_kv", lambda known: _tiles("attention_backward_kv", known))
 _backward_k = library_op("attention_backward_k", lambda known: _tiles("attention_backward_k", known))

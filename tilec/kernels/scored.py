@@ -31,8 +31,7 @@ SMALL_TILES: Final[Mapping[str, Mapping[int, tuple[int, int]]]] = {
     "attention_scored_backward_kv": {64: (32, 128), 128: (32, 64)},
 }
 """The same for chips of compute capability 10 and 12, whose products take their operands from registers."""
-
-
+OTHER_TILES: Final = {"sm_10": SMALL_TILES, "sm_12": SMALL_TILES}
 Given = tuple[Any, float]
 """Slopes and a cap: one of both decides."""
 
@@ -80,8 +79,7 @@ def equal_offsets(x: Any) -> Any:
 
 def _constants(kernel: str, known: Mapping[str, Any]) -> dict[str, int]:
     """The tile of a kernel and its score function."""
-    small = {"sm_10": SMALL_TILES, "sm_12": SMALL_TILES}
-    rows, columns = of_architecture(TILES, small)[kernel][int(known["D"])]  # of a traced call it may be symbolic
+    rows, columns = of_architecture(TILES, OTHER_TILES)[kernel][int(known["D"])]  # of a traced call it may be symbolic
     return {"SCORE": SOFTCAP if known["cap"] > 0 else ALIBI, "BM": rows, "BN": columns}
 
 
@@ -96,7 +94,7 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     """Gradients of the tensors of queries, keys and values; None of what they see, and of numbers."""
     q, k, v, spans, tiles, slopes, out, lse = ctx.saved_tensors
     dout = whole(dout)
-    rows = _rows()(out[None], dout[None], lse[None])[0]
+    rows = query_rows()(out[None], dout[None], lse[None])[0]
     given = q, k, v, dout, rows, spans, tiles, slopes, ctx.scale, ctx.cap
     dq = dk = dv = None
     if ctx.needs_input_grad[0]:
@@ -106,10 +104,11 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     return dq, dk, dv, None, None, None, None, None
 
 
+query_rows = library_op("attention_rows", {"BM": 64})
+"""What the gradients of every attention need of a query."""
 _spans = library_op("attention_spans", {"ROWS": ROWS})
 _slopes = library_op("attention_slopes", {"ROWS": ROWS})
 _attention = library_op("attention_scored", partial(_constants, "attention_scored"), gradient=(_backward, _keep))
-_rows = library_op("attention_rows", {"BM": 64})
 _backward_q = library_op("attention_scored_backward_q", partial(_constants, "attention_scored_backward_q"))
 _backward_kv = library_op(
     "attention_scored_backward_kv", lambda known: {"ROWS": ROWS, **_constants("attention_scored_backward_kv", known)}

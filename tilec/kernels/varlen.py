@@ -13,7 +13,7 @@ from typing import Any, Final
 from tilec.kernels.attention import ALL, Tiles, checked_heads, checked_scale, strided
 from tilec.kernels.chips import of_architecture
 from tilec.kernels.ops import library_op, without_gradient
-from tilec.kernels.scored import ROWS, checked_scores, scored_attention, spans_of
+from tilec.kernels.scored import ROWS, checked_scores, query_rows, scored_attention, spans_of
 from tilec.kernels.shapes import zeros
 
 TILES: Final[Mapping[str, Tiles]] = {
@@ -90,7 +90,7 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     """Gradients of the tensors; None of spans and numbers."""
     q, k, v, spans, tiles, out, lse = ctx.saved_tensors
     dout = strided(dout)
-    rows = _rows()(out[None], dout[None], lse[None])[0]
+    rows = query_rows()(out[None], dout[None], lse[None])[0]
     dq = dk = dv = None
     if ctx.needs_input_grad[0]:
         dq = _backward_q()(q, k, v, dout, rows, spans, tiles, ctx.scale)
@@ -100,7 +100,6 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
 
 
 _attention = library_op("attention_varlen", partial(_tiles, "attention_varlen"), gradient=(_backward, _keep))
-_rows = library_op("attention_rows", {"BM": 64})
 _backward_q = library_op("attention_varlen_backward_q", partial(_tiles, "attention_varlen_backward_q"))
 _backward_kv = library_op(
     "attention_varlen_backward_kv", lambda known: {"ROWS": ROWS, **_tiles("attention_varlen_backward_kv", known)}
