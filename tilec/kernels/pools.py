@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from tilec.kernels.ops import library_op, multiple, without_gradient
@@ -72,42 +73,29 @@ def _keep_numbers(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.shape, ctx.numbers = inputs[0].shape, inputs[1:]
 
 
-def _max_gradient(ctx: Any, dout: Any, of_positions: Any) -> tuple[Any, ...]:
+def _gradient(backward: Callable[[], Any], ctx: Any, dout: Any, *_of_statistics: Any) -> tuple[Any, ...]:
+    """The gradient of the planes, by the op that writes it; None of the numbers."""
     dx = dout.new_empty(tuple(ctx.shape))
-    _max_pool2d_backward()(whole(dout), *ctx.saved_tensors, dx, *ctx.numbers)
+    backward()(whole(dout), *ctx.saved_tensors, dx, *ctx.numbers)
     return dx, None, None, None
 
 
-def _avg_gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
-    dx = dout.new_empty(tuple(ctx.shape))
-    _avg_pool2d_backward()(whole(dout), dx, *ctx.numbers)
-    return dx, None, None, None
-
-
-def _fixed_max_gradient(ctx: Any, dout: Any, of_taps: Any) -> tuple[Any, ...]:
-    dx = dout.new_empty(tuple(ctx.shape))
-    _max_pool2d_fixed_backward()(whole(dout), *ctx.saved_tensors, dx, *ctx.numbers)
-    return dx, None, None, None
-
-
-def _fixed_avg_gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
-    dx = dout.new_empty(tuple(ctx.shape))
-    _avg_pool2d_fixed_backward()(whole(dout), dx, *ctx.numbers)
-    return dx, None, None, None
-
-
-_max_pool2d = library_op("max_pool2d", _tile, dims=_outputs, gradient=(_max_gradient, _keep_positions))
 _max_pool2d_backward = library_op("max_pool2d_backward", _gradient_tile, mutates=["dx"])
-_avg_pool2d = library_op("avg_pool2d", _tile, dims=_outputs, gradient=(_avg_gradient, _keep_numbers))
+_max_pool2d = library_op(
+    "max_pool2d", _tile, dims=_outputs, gradient=(partial(_gradient, _max_pool2d_backward), _keep_positions)
+)
 _avg_pool2d_backward = library_op("avg_pool2d_backward", _gradient_tile, mutates=["dx"])
-_max_pool2d_fixed = library_op(
-    "max_pool2d_fixed", _fixed_tile, dims=_fixed_outputs, gradient=(_fixed_max_gradient, _keep_positions)
-)
+_avg_pool2d = library_op("avg_pool2d", _tile, dims=_outputs, gradient=(partial(_gradient, _avg_pool2d_backward), _keep_numbers))
 _max_pool2d_fixed_backward = library_op("max_pool2d_fixed_backward", _fixed_gradient_tile, mutates=["dx"])
-_avg_pool2d_fixed = library_op(
-    "avg_pool2d_fixed", _fixed_tile, dims=_fixed_outputs, gradient=(_fixed_avg_gradient, _keep_numbers)
-)
+_max_pool2d_fixed = library_op(
+    "max_pool2d_fixed", _fixed_tile, dims=_fixed_outputs,
+    gradient=(partial(_gradient, _max_pool2d_fixed_backward), _keep_positions),
+)  # fmt: skip
 _avg_pool2d_fixed_backward = library_op("avg_pool2d_fixed_backward", _fixed_gradient_tile, mutates=["dx"])
+_avg_pool2d_fixed = library_op(
+    "avg_pool2d_fixed", _fixed_tile, dims=_fixed_outputs,
+    gradient=(partial(_gradient, _avg_pool2d_fixed_backward), _keep_numbers),
+)  # fmt: skip
 
 
 def _planes(function: str, x: Any, window: int, stride: int, padding: int) -> Any:
@@ -125,10 +113,14 @@ def _planes(function: str, x: Any, window: int, stride: int, padding: int) -> An
     return whole(x.reshape(math.prod(x.shape[:-2]), height, width))
 
 
-def _in_strides(planes: Any, stride: int) -> Any:
-    """Planes as `[M, H // stride, stride, W]`."""
-    count, height, width = planes.shape
-    return planes.reshape(count, height // stride, stride, width)
+def _pooled(function: str, x: Any, numbers: tuple[int, int, int], fixed: Callable[[], Any], other: Callable[[], Any]) -> Any:
+    """What an op returns for the planes of `x`: `fixed`, of constant windows, if its kernels take them; else `other`.
+    `numbers`: window, stride, padding."""
+    planes = _planes(function, x, *numbers)
+    if not _is_fixed(planes, *numbers):
+        return other()(planes, *numbers)
+    (count, height, width), stride = planes.shape, numbers[1]
+    return fixed()(planes.reshape(count, height // stride, stride, width), *numbers)
 
 
 def max_pool2d(x: Any, window: int, stride: int | None = None, padding: int = 0) -> Any:
@@ -138,12 +130,8 @@ def max_pool2d(x: Any, window: int, stride: int | None = None, padding: int = 0)
     apart, or `window` if none is given; `padding`, at most half of `window`, is how far they reach out of the plane. Returns
     `[..., (H + 2 * padding - window) // stride + 1, ...]`. NaN is above all numbers. Gradient: of `x`, to the first of the
     largest elements. ValueError for other numbers."""
-    apart = window if stride is None else stride
-    planes, numbers = _planes("max_pool2d", x, window, apart, padding), (window, apart, padding)
-    if _is_fixed(planes, *numbers):
-        out, _taps = _max_pool2d_fixed()(_in_strides(planes, apart), *numbers)
-    else:
-        out, _positions = _max_pool2d()(planes, *numbers)
+    numbers = window, window if stride is None else stride, padding
+    out, _places = _pooled("max_pool2d", x, numbers, _max_pool2d_fixed, _max_pool2d)
     return out.reshape((*x.shape[:-2], *out.shape[1:]))
 
 
@@ -152,8 +140,6 @@ def avg_pool2d(x: Any, window: int, stride: int | None = None, padding: int = 0)
 
     x, window, stride, padding and the shape of the result: as of `max_pool2d`. Computed in f32, rounded once. Gradient: of `x`.
     ValueError for other numbers."""
-    apart = window if stride is None else stride
-    planes, numbers = _planes("avg_pool2d", x, window, apart, padding), (window, apart, padding)
-    is_fixed = _is_fixed(planes, *numbers)
-    out = _avg_pool2d_fixed()(_in_strides(planes, apart), *numbers) if is_fixed else _avg_pool2d()(planes, *numbers)
+    numbers = window, window if stride is None else stride, padding
+    out = _pooled("avg_pool2d", x, numbers, _avg_pool2d_fixed, _avg_pool2d)
     return out.reshape((*x.shape[:-2], *out.shape[1:]))
