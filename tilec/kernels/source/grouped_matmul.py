@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from grouped_parts import LIMIT, TILE, E, K, N, S, T, X, has_rows, store_rows
+from grouped_parts import LIMIT, TILE, E, K, N, S, T, X, has_rows, own_tile, store_rows
 
 import tilec as tl
 
@@ -32,10 +32,7 @@ def grouped_matmul(
     columns = tl.cdiv(N, BN)
     tl.grid((S - 1) * columns)
     tl.requires((S - 1) * columns <= 2147483647)
-    t = tl.bid(0)
-    m, n = t // columns, t % columns
-    g = min(max(tl.load(groups, m), 0), X)
-    begin, end = tl.load(starts, m), tl.load(starts, m + 1)
+    m, n, g, begin, end = own_tile(groups, starts, columns, X)
     acc = tl.zeros((TILE, BN), tl.f32)
     for k in range(tl.cdiv(K, BK) * has_rows(m, before, X)):
         a = tl.load(x, offset=(begin, k * BK), shape=(TILE, BK), pad=0)

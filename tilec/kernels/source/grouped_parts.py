@@ -34,6 +34,17 @@ class K(tl.Dim):
 
 
 @tl.function
+def own_tile(groups: tl.Tensor, starts: tl.Tensor, columns: tl.Scalar, count: tl.Scalar):
+    """This block's tile of rows and of columns, `columns` of which are side by side; its group, `count` for rows of none; and
+    its first row and that of the next tile."""
+    t = tl.bid(0)
+    m, n = t // columns, t % columns
+    g = min(max(tl.load(groups, m), 0), count)
+    begin, end = tl.load(starts, m), tl.load(starts, m + 1)
+    return m, n, g, begin, end
+
+
+@tl.function
 def has_rows(m: tl.Scalar, before: tl.Tensor, count: tl.Scalar) -> tl.Scalar:
     """1 if tile `m` of `count` groups and the rows of none has rows, else 0."""
     return min(max(tl.load(before, count + 1), m) - m, 1)
