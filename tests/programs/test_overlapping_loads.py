@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.programs.machines import LOWERING_TESTS, manifest
+from tests.programs.small_programs import agreed
 from tilec.codegen import ptx
 from tilec.emulator import emulate
 from tilec.frontend import load_kernel
-from tilec.interpreter import run
 from tilec.ir.core import Function, VerifyError
 from tilec.ir.ops.overlapping_ops import OverlappingLoad
 from tilec.ir.text.parser import parse_function
@@ -28,12 +28,11 @@ from tilec.ir.text.printer import print_function
 from tilec.ir.types import DTYPES
 from tilec.ir.verifier import verify
 from tilec.lowering import lower
-from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.layouts.alignments import Alignments
 from tilec.target.dtypes import numpy_dtype
 from tilec.target.schedule import Overrides
-from tilec.target.targets import MAIN_TARGETS, SM_90A
+from tilec.target.targets import SM_90A
 
 sys.path.insert(0, LOWERING_TESTS)
 from block_machine import launch  # pyright: ignore
@@ -110,22 +109,7 @@ class Stencil:
 
 
 def agrees_everywhere(stencil: Stencil, folder: Path) -> None:
-    function = stencil.function(folder)
-    prove(function)
-    before = stencil.arrays(len(stencil.text))
-    expected = {name: array.copy() for name, array in before.items()}
-    run(function, expected)
-    for number, target in enumerate(MAIN_TARGETS):
-        code = lower(prepare(stencil.function(folder), target, Overrides(warps=stencil.warps)), target)
-        if not number:
-            found = {key: array.copy() for key, array in before.items()}
-            launch(function, code, found, stencil.dims)
-            np.testing.assert_array_equal(found["out"], expected["out"])
-        arrays = {key: array.copy() for key, array in before.items()}
-        report = emulate(ptx.to_ptx(code.mlir, target), manifest(function, code, target), arrays, stencil.dims, seed=number)
-        assert report.clean and not report.notes, (report.faults or report.notes)[0]
-        written = report.tensors["out"].view(before["out"].dtype).reshape(before["out"].shape)
-        np.testing.assert_array_equal(written, expected["out"])
+    agreed(stencil, folder, "out")
 
 
 @st.composite

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.programs.machines import LOWERING_TESTS, manifest
+from tests.programs.small_programs import agreed
 from tilec.codegen import ptx
 from tilec.emulator import emulate
 from tilec.frontend import load_kernel
@@ -25,13 +26,11 @@ from tilec.ir.core import Function
 from tilec.ir.ops import AtomicScatter, AtomicUpdate
 from tilec.ir.types import DTYPES
 from tilec.lowering import lower
-from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.layouts import vector_positions
 from tilec.passes.schedule.layouts.alignments import Alignments
 from tilec.target.dtypes import numpy_dtype
-from tilec.target.schedule import Overrides
-from tilec.target.targets import MAIN_TARGETS, SM_80, SM_90A, Target
+from tilec.target.targets import SM_80, SM_90A, Target
 
 sys.path.insert(0, LOWERING_TESTS)
 from block_machine import launch  # pyright: ignore
@@ -122,22 +121,8 @@ class Program:
 
 
 def agrees_everywhere(program: Program, folder: Path) -> None:
-    function = program.function(folder)
-    prove(function)
-    before = program.arrays(len(program.text))
-    expected = {name: array.copy() for name, array in before.items()}
-    run(function, expected)
-    np.testing.assert_array_equal(expected["t"], program.expected(before))
-    for number, target in enumerate(MAIN_TARGETS):
-        code = lower(prepare(program.function(folder), target, Overrides(warps=program.warps)), target)
-        if not number:
-            found = {name: array.copy() for name, array in before.items()}
-            launch(function, code, found, program.dims)
-            np.testing.assert_array_equal(found["t"], expected["t"])
-        arrays = {name: array.copy() for name, array in before.items()}
-        report = emulate(ptx.to_ptx(code.mlir, target), manifest(function, code, target), arrays, program.dims, seed=number)
-        assert report.clean and not report.notes, (report.faults or report.notes)[0]
-        np.testing.assert_array_equal(report.tensors["t"].view(before["t"].dtype).reshape(before["t"].shape), expected["t"])
+    total, before = agreed(program, folder, "t")
+    np.testing.assert_array_equal(total, program.expected(before))
 
 
 @st.composite
