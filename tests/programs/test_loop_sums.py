@@ -35,7 +35,7 @@ from block_machine import launch  # pyright: ignore
 HEAD = '''"""Sums over rows."""
 import tilec
 from tilec import Atomic, Dim, In, atomic_add, atomic_and, atomic_max, atomic_min, atomic_or, atomic_xor, bf16, bid, f32, grid
-from tilec import i32, i64, load, minimum, requires, sum, u32, unsafe
+from tilec import i32, i64, load, minimum, requires, sum, u32, u64, unsafe
 
 
 class R(Dim):
