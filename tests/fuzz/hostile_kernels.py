@@ -13,6 +13,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -246,18 +247,21 @@ def _work(seed: int, answer: Connection) -> None:
 
 
 def judged(seed: int) -> Verdict:
-    """The verdict on one file, from a process of its own; `killed` if it exceeded its limits."""
+    """The verdict on one file, from a process of its own; `killed` if it exceeded its processor time, `died` with the reason if
+    the process ended otherwise without a verdict."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_work, args=(seed, theirs))
     process.start()
     theirs.close()
     try:
-        found: Verdict = ours.recv()
+        found: Verdict | None = ours.recv()
     except EOFError:
-        found = Verdict("killed", (), CPU_SECONDS)
+        found = None
     process.join()
     ours.close()
-    return found
+    if found is None and process.exitcode == -signal.SIGXCPU:
+        return Verdict("killed", (), CPU_SECONDS)
+    return found or Verdict("died", (), 0.0, f"exit status {process.exitcode}")
 
 
 if __name__ == "__main__":
