@@ -115,7 +115,7 @@ def test_transforms_and_their_gradient(length: int, inverse: bool) -> None:
     x, dout = _random(3, 1, length, 2), _random(3, length, 2, seed=1)
     with interpreted() as library:
         out = library.module.fft(x, inverse)
-        first, second, third = transforms.DIGITS[length]
+        _, first, second, third = transforms.FORMS[length]
         roots = tensor(reference.fft_roots(length + second * third, length, length // first, third), np.float32)
         sign, scale = (1.0, 1 / length) if inverse else (-1.0, 1.0)
         dx, *rest = library.gradient("fft", (x[:, 0], roots, sign, scale), out[:, 0], dout)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tilec.ir.core import Block, Op, Value
+from tilec.ir.core import Block, Function, Op, Value
+
+
+def copy_of(function: Function) -> Function:
+    """The same function with operations of its own."""
+    return replace(function, body=Block(arguments=function.body.arguments, ops=clone(function.body.ops, {})))
 
 
 def clone(ops: Iterable[Op], names: dict[Value, Value]) -> list[Op]:

@@ -13,19 +13,17 @@ LONGEST: Final = 4096
 """Elements of a row, which is one tile."""
 
 
-DIGITS: Final = {
-    2: (2, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1), 16: (4, 4, 1), 32: (8, 4, 1), 64: (8, 8, 1), 128: (16, 8, 1), 256: (16, 16, 1),
-    512: (8, 8, 8), 1024: (16, 8, 8), 2048: (16, 16, 8), 4096: (16, 16, 16),
+FORMS: Final = {
+    2: (128, 2, 1, 1), 4: (64, 2, 2, 1), 8: (32, 2, 4, 1), 16: (32, 4, 4, 1), 32: (32, 8, 4, 1), 64: (16, 8, 8, 1),
+    128: (16, 16, 8, 1), 256: (8, 16, 16, 1), 512: (1, 8, 8, 8), 1024: (1, 16, 8, 8), 2048: (1, 16, 16, 8),
+    4096: (1, 16, 16, 16),
 }  # fmt: skip
-"""Radices of the digits of a position, by elements of a row."""
-_ROWS: Final = {2: 128, 4: 64, 8: 32, 16: 32, 32: 32, 64: 16, 128: 16, 256: 8}
-"""Rows of a block; one of longer rows."""
+"""By elements of a row: rows of a block, and the radices of the digits of a position."""
 
 
 def _rows(known: Mapping[str, Any]) -> dict[str, int]:
     length = int(known["N"])  # a traced extent becomes a constant
-    first, second, third = DIGITS[length]
-    return {"ROWS": _ROWS.get(length, 1), "N": length, "A": first, "B": second, "C": third}
+    return {"N": length} | dict(zip(("ROWS", "A", "B", "C"), FORMS[length], strict=True))
 
 
 def _keep_roots(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -54,7 +52,7 @@ def fft(x: Any, inverse: bool = False) -> Any:
     if not 2 <= length <= LONGEST or length & (length - 1) != 0:
         raise ValueError(f"fft: rows of `x` have {length} elements; powers of two from 2 to {LONGEST} are supported")
     rows = whole(x.reshape(math.prod(x.shape[:-2]), length, 2))
-    first, second, third = DIGITS[length]
+    _, first, second, third = FORMS[length]
     roots = rows.new_empty((length + second * third, 2))
     _fft_roots()(roots, length, length // first, third)
     return _fft()(rows, roots, 1.0 if inverse else -1.0, 1 / length if inverse else 1.0).reshape(x.shape)

@@ -21,6 +21,7 @@ from typing import Final
 from tilec.atoms import mma_sync
 from tilec.atoms.products import ATOMS
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
+from tilec.ir.clone import copy_of
 from tilec.ir.core import Function, Value
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
@@ -29,7 +30,7 @@ from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule import register_need
 from tilec.passes.schedule.layouts import tensor_stores
-from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, before, copy_of, run_on_copy, through
+from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, before, run_on_copy, through
 from tilec.passes.schedule.pipelining import direct_products, tensor_staging
 from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
@@ -75,8 +76,6 @@ registers in addition."""
 FITTING_REGISTERS: Final = 248
 """Registers for tiles, as `register_need` counts them, of the 255 of a thread. By that count, kernels with products that ptxas
 fits have up to 246, and those that it spills 320 and more."""
-MOST_WITH_ALL_REGISTERS: Final = 8
-"""Most warps of a block of which each thread has all registers that an instruction can name: an SM has 64 K."""
 MAX_WITH_FRAGMENTS: Final = 96
 """Accumulators of a thread with which an equal share of the registers has room for two slices of both operands."""
 TARGET_REGISTERS: Final = 16
@@ -142,7 +141,7 @@ def _warps_for_registers(draft: Function, schedule: Schedule, target: Target, wa
     """The schedule with more warps, if the tiles of a thread need more registers than it has and no product loses its
     instruction. With more than `MOST_WITH_ALL_REGISTERS` a thread has fewer registers, so that nothing is gained."""
     most = _registers_of_tiles(draft, schedule, target)
-    while most > FITTING_REGISTERS and 2 * schedule.warps <= MOST_WITH_ALL_REGISTERS:
+    while most > FITTING_REGISTERS and 2 * schedule.warps <= register_need.MOST_WITH_ALL_REGISTERS:
         warps = 2 * schedule.warps
         shapes = [op.result.tile.shape for op in draft.body.walk() if isinstance(op, Mma)]
         if any(len(shape) != 2 or mma_sync.choose_warps(*shape, warps) is None for shape in shapes):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from tilec.diagnostics.diagnostic import CompileError
+from tilec.ir.clone import copy_of
 from tilec.ir.core import Block, Function
 from tilec.ir.ops import For, Mma
 from tilec.passes.schedule.choose import choose
-from tilec.passes.schedule.passes import copy_of
 from tilec.passes.schedule.prepare import prepare
 from tilec.passes.schedule.product_limits import operand_dtypes
 from tilec.target.families import TMA

@@ -28,11 +28,10 @@ from tilec.ir.ops.staging_ops import (
 from tilec.ir.text.lines import text_line
 from tilec.passes.schedule.access_notes import Narrow, narrow_access, narrow_sum
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
+from tilec.passes.schedule.register_need import MOST_WITH_ALL_REGISTERS
 from tilec.target.families import FAMILIES
 from tilec.target.targets import Target
 
-MOST_WITH_ALL_REGISTERS: Final = 8
-"""Most warps of a block of which each thread has all registers that an instruction can name: more spill no less."""
 LEAST_COLUMNS: Final = 64
 """Minimum N for a note about `wgmma`; narrower MMAs are memory-bound with either instruction."""
 

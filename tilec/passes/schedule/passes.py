@@ -6,13 +6,12 @@ runs all passes; `choose` runs some on a copy, to know what a schedule would nee
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.ir.clone import clone
-from tilec.ir.core import Block, Function, Value
+from tilec.ir.clone import copy_of
+from tilec.ir.core import Function, Value
 from tilec.ir.layouts import thread_elements
 from tilec.passes.schedule.checks import bounds_fill_check
 from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_rings, prologue_stages
@@ -236,9 +235,3 @@ def run(
 def run_on_copy(passes: Sequence[Pass], function: Function, schedule: Schedule, target: Target) -> Function:
     """A copy on which those of `passes` that the schedule needs have run."""
     return run(copy_of(function), Settings(schedule, target), passes)
-
-
-def copy_of(function: Function) -> Function:
-    """The same function with operations of its own."""
-    body = Block(arguments=function.body.arguments, ops=clone(function.body.ops, {}))
-    return dataclasses.replace(function, body=body)

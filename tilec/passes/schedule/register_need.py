@@ -20,6 +20,8 @@ from tilec.passes.schedule.layouts.propagation import computed_anywhere
 from tilec.target.families import MemorySpace
 
 REGISTER_BYTES: Final = 4
+MOST_WITH_ALL_REGISTERS: Final = 8
+"""Most warps of a block of which each thread has all registers that an instruction can name: an SM has 64 K."""
 SLICES: Final = 2
 """Slices of an operand's depth that a thread has at a time: one is read while the other is multiplied."""
 SLICE_DEPTH: Final = 16

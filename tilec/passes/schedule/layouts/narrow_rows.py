@@ -12,12 +12,11 @@ there.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from tilec.ir.clone import clone
-from tilec.ir.core import Block, Function
+from tilec.ir.clone import copy_of
+from tilec.ir.core import Function
 from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, interleaved, natural
 from tilec.ir.layouts.coalescing import LINE, SECTOR, instructions, pieces
 from tilec.ir.layouts.exchange import conversion_bytes
@@ -72,7 +71,7 @@ def _cost(op: Load | Store, warps: int, number: int) -> int:
 def communication(function: Function, distribute: Distribute, number: int | None) -> tuple[int, int]:
     """What conversions through shared memory cost in the same count, a store and a load for each element and `BARRIERS`, and
     the shuffles of a thread, with so many consecutive elements."""
-    copy = dataclasses.replace(function, body=Block(function.body.arguments, clone(function.body.ops, {})))
+    copy = copy_of(function)
     distribute(copy, number)
     conversions.convert(copy)
     converted, shuffled = 0, 0

@@ -12,11 +12,10 @@ execute at most half of what they do for small tiles in loops.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from tilec.ir.clone import clone
+from tilec.ir.clone import copy_of
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT
 from tilec.ir.layouts.coalescing import instructions
@@ -62,7 +61,7 @@ def _is_small(value: Value, warps: int) -> bool:
 
 def _work(function: Function, distribute: Spread, is_spread: bool) -> int:
     """What a thread executes in loops for small tiles of a copy: one for each element, or for each vector of an access."""
-    copy = dataclasses.replace(function, body=Block(function.body.arguments, clone(function.body.ops, {})))
+    copy = copy_of(function)
     distribute(copy, is_spread)
     return _of_block(copy.body, function.num_warps, False)
 
