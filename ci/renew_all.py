@@ -154,6 +154,8 @@ def run(progress: Progress, seconds: float, logs: Path, root: Path = ROOT) -> di
                 start_new_session=True,
             )  # fmt: skip
             processes[job.name] = process, output, now
+        if not processes:
+            return took
         for name, (process, output, began) in list(processes.items()):
             if now >= seconds:
                 _terminate(process)
@@ -162,8 +164,6 @@ def run(progress: Progress, seconds: float, logs: Path, root: Path = ROOT) -> di
                 took[name] = now - began
                 progress.end(name, None if now >= seconds and code < 0 else code)
                 del processes[name]
-        if not processes and (now >= seconds or not progress.running):
-            return took
         time.sleep(0.2)
 
 

@@ -178,3 +178,16 @@ def test_run_and_test_use_them_and_refuse_them_with_status_2(kernel: Path, capsy
     assert json.loads(capsys.readouterr().out)["errors"][0]["code"] == "E0815"
     kernel.with_name("other.py").write_text(REFERENCE + OWN.format("", "{'table': np.ones((dims['V'], dims['H']))}"))
     assert commands.run([*command, "--reference", "other.py"]) == 0  # its own file comes first
+
+
+def test_a_wrong_result_of_random_inputs_names_the_function_to_write(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel.with_name("reference.py").write_text(REFERENCE.replace("* scale", "* scale * 1e9"))
+    command = ["run", str(kernel), "-c", "H=40", "--dims", "T=5,V=9,shift=16777217"]
+    assert commands.run(command) == 1
+    said = capsys.readouterr().out
+    assert "shift=16777217" in said and "WRONG" in said
+    assert "write `def gather_inputs(rng, dims)` next to the reference" in said
+    write(kernel, "{}")
+    kernel.with_name("reference.py").write_text(kernel.with_name("reference.py").read_text().replace("* scale", "* scale * 1e9"))
+    assert commands.run(command) == 1
+    assert "next to the reference" not in capsys.readouterr().out

@@ -126,6 +126,13 @@ def test_jobs_run_in_the_folder_with_their_environment(tmp_path: Path) -> None:
     assert (tmp_path / "logs/a.log").read_text() == "told\n"
 
 
+def test_jobs_follow_each_other_on_one_processor(tmp_path: Path) -> None:
+    jobs = [Job(name, "true", needs=needs) for name, needs in (("a", ()), ("b", ("a",)), ("c", ()))]
+    progress = Progress(jobs, 1, [])
+    renew_all.run(progress, 1e9, tmp_path / "logs", tmp_path)
+    assert progress.ended == {"a": 0, "b": 0, "c": 0}
+
+
 def test_what_runs_at_the_end_of_the_time_is_terminated_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     waits = f"sleep 100000 & echo $! > {pid}; wait"

@@ -71,6 +71,7 @@ CASES = {
     "loop changes shape": ("a = zeros(4, f32)\nfor i in range(3):\n    a = a[None, :]\nb = a", "E0208", "for i in range(3):"),
     "loop carries a tensor": ("a = x\nfor i in range(3):\n    b = load(a, i)\n    a = x\nc = a", "E0208", "for i in range(3):"),
     "requires of a loaded value": ("requires(load(ids, 0) > 3)", "E0215", "load(ids, 0)"),
+    "requires of a float": ("requires(eps >= 1)", "E0215", "eps"),
     "requires is false": ("requires(3 > 4)", "E0216", "3 > 4"),
     "values of floats": ("values(x, 0, 4)", "E0217", "values(x, 0, 4)"),
     "grid in a loop": ("for i in range(3):\n    grid(4)", "E0109", "grid(4)"),

@@ -24,7 +24,7 @@ from tilec.diagnostics.diagnostic import CompileError
 from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.trial.inputs import OwnInputs, own_inputs
-from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, large_launch
+from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, large_launch, values_text
 from tilec.project.trial.trial import own_reference
 from tilec.runtime import LaunchError, load_artifact
 from tilec.target.targets import Target
@@ -249,5 +249,5 @@ def _print_result(subject: Subject, found: Compared, works: list[Work], plot: st
         print_line("error", f"`{subject.manifest.kernel}` is wrong: {text}")
     refused = [row for row in found.rows if row.refused]
     for row in refused:
-        print_line("error", f"not launched at {', '.join(f'{k}={v:g}' for k, v in row.launch.items())}: {row.refused}")
+        print_line("error", f"not launched at {values_text(row.launch, ', ')}: {row.refused}")
     return 1 if any(wrong) else 2 if refused else 0

@@ -130,8 +130,10 @@ def _data(made: Scheduled, card: Card, values: Mapping[str, int | float], found:
 
 
 def _lines(made: Scheduled, card: Card, values: Mapping[str, int | float], found: Estimate) -> list[str]:
+    from tilec.project.trial.launches import values_text
+
     constants = " ".join(f"{name}={value}" for name, value in made.function.constants.items())
-    launch = " ".join(f"{name}={value:g}" for name, value in values.items())
+    launch = values_text(values)
     head = [
         f"{made.function.name}  {constants}  {card.arch}  {made.schedule}",
         f"{card.name}; the model was {COMPARED if card.measured else NEVER}",

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tilec.cli.options import cores
 from tilec.cli.project import UsageError, notify, open_kernels, open_one, print_diagnostics, status_of
@@ -22,13 +22,14 @@ from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
 from tilec.project.trial.comparison import Written, written_json
 from tilec.project.trial.inputs import own_inputs
-from tilec.project.trial.launches import LaunchValuesError, given_values
+from tilec.project.trial.launches import LaunchValuesError, given_values, values_text
 from tilec.project.trial.trial import Trial, TrialRequest, own_reference, trials
 from tilec.workers.call import Call, calls
 
 if TYPE_CHECKING:
     from tilec.project.trial.device_launch import DeviceTrial
 
+UNSUITABLE: Final = "if random inputs do not suit the kernel, write `def {kernel}_inputs(rng, dims)` next to the reference"
 PRELOAD = ("tilec.frontend", "tilec.passes.prover", "tilec.interpreter", "tilec.project.trial.trial")
 
 
@@ -236,7 +237,7 @@ def _errors(found: Iterable[Diagnostic], build: BuildFile) -> list[dict[str, Any
 
 def _lines(kernel: str, request: TrialRequest, found: Trial) -> list[str]:
     constants = " ".join(f"{name}={value}" for name, value in request.constants.items())
-    values = " ".join(f"{name}={value:g}" for name, value in found.values.items())
+    values = values_text(found.values)
     lines = [
         f"{kernel}  {constants}  {values}  {found.blocks} blocks, {_source(request)} of seed {found.seed}".replace("    ", "  ")
     ]
@@ -246,6 +247,8 @@ def _lines(kernel: str, request: TrialRequest, found: Trial) -> list[str]:
         lines.append(f"  {found.problem}")
     elif request.reference is None:
         lines.append("  nothing to compare with")
+    elif request.inputs is None and any(one.error is not None and one.error > 1 for one in found.written):
+        lines.append(f"  {UNSUITABLE.format(kernel=kernel)}")
     return lines
 
 

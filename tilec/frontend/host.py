@@ -13,7 +13,7 @@ from tilec.frontend.emitter import At
 from tilec.frontend.expressions import expression
 from tilec.frontend.module import DimName, word_of
 from tilec.frontend.scope import Scope
-from tilec.ir.core import Block
+from tilec.ir.core import Block, Value
 from tilec.ir.expr import COMPARISONS, Expr, binary, cdiv, const, sym
 from tilec.untrusted.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE
 
@@ -57,6 +57,9 @@ def host_expr(scope: Scope, node: ast.expr) -> Expr:
     with scope.emitter.into(Block()):
         term = expression(scope, node)
     known = scope.emitter.host(term)
+    if isinstance(term, Value) and not term.tile.rank and term.tile.dtype.is_float:
+        raise at.error("E0215", f"the host computes with integers, and this is {term.tile.dtype.name}",
+                hint="check it in the caller, or handle it in the kernel")  # fmt: skip
     if known is None:
         raise at.error("E0215", "the host does not know this value at launch",
                 hint="use dims, constants and integer parameters with `+ - * // % min max cdiv`")  # fmt: skip

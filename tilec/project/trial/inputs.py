@@ -24,7 +24,7 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
 from tilec.ir.types import DTYPES, MAX_DIM
 from tilec.project.read.python_file import execute
 from tilec.project.trial.author_code import author_errors, defined_in, find_function
-from tilec.project.trial.launches import Contract, random_tensors, span_of
+from tilec.project.trial.launches import Contract, random_tensors, span_of, values_text
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensors import TensorView
 from tilec.runtime.values import check_evidence
@@ -150,7 +150,7 @@ def _number(own: OwnInputs, spec: ScalarSpec, value: Any) -> float:
 
 def _check_launch(own: OwnInputs, contract: Contract, env: Mapping[str, int], numbers: Mapping[str, float]) -> None:
     """Whether the launch checks, extents and the grid allow the scalars."""
-    shown = ", ".join(f"{name}={value:g}" for name, value in numbers.items())
+    shown = values_text(numbers, ", ")
     for check in contract.launch_checks:
         if not check.condition.evaluate(env):
             raise own.refused(f"{own.shown} gives scalars that the launch checks do not allow", shown, check.text)

@@ -38,6 +38,11 @@ class LaunchValuesError(ValueError):
     """Malformed values, values that the kernel does not have, or values for which no launch was found."""
 
 
+def values_text(values: Mapping[str, int | float], between: str = " ") -> str:
+    """Launch values as users write them: integers with all their digits."""
+    return between.join(f"{name}={value if isinstance(value, int) else f'{value:g}'}" for name, value in values.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Contract:
     """The contract of a launch. `names` are the values that define it: dims, strides and scalars. `threads` is the number of
