@@ -9,10 +9,12 @@ import pytest
 from tests.soundness.verdict import judge_function
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend import load_kernel
-from tilec.passes.prover import prove
+from tilec.ir.core import Block
+from tilec.passes.prover import prove, replay
 
 HEAD = '''import tilec
-from tilec import Dim, In, InOut, Out, Scratch, bid, f32, grid, i32, load, maximum, minimum, requires, store, values, where
+from tilec import Dim, In, InOut, Out, Scratch, bid, cdiv, f32, grid, i32, load, maximum, minimum, requires, store, sum, values
+from tilec import where
 
 
 class M(Dim):
@@ -93,3 +95,30 @@ def test_a_carried_value_that_goes_wrong_is_shown_with_the_memory_it_needs(tmp_p
     assert found[0].counterexample is not None and tensor in found[0].counterexample.note
     verdict = judge_function(load_kernel(tmp_path / "k.py", {}))
     assert verdict.kind == "refused_confirmed"
+
+
+ENDLESS = {
+    "unknown": ("sum(where(load(y, j, shape=1024, pad=0) > 0, 1, 0))", "run >= 0.5"),
+    "known": ("load(x, j) & 1", "kept > 100"),
+}
+"""What a loop of millions of iterations adds, and when it ends: by a number that no run knows, and by one that it knows, behind
+which iterations do nothing. A run that goes on takes minutes."""
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_iterations_that_compute_nothing_count(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    added, ends = ENDLESS[name]
+    text = f"""def k(x: In[i32, N], y: In[f32, N], out: Out[i32, M]):
+    grid(M)
+    run, kept = 0.0, 0
+    for j in range(cdiv(N, 1024)):
+        kept += {added}
+        run += load(y, j)
+        if {ends}:
+            break
+    store(out, bid(0), load(x, maximum(minimum(kept, N) - 1, 0)))
+"""
+    bodies, inside = list[Block](), replay._Run.inside  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(replay._Run, "inside", lambda run, block: bodies.append(block) or inside(run, block))  # pyright: ignore
+    assert {found.code for found in refused(tmp_path, text)} == {"E0306"}
+    assert 0 < len(bodies) <= 10 * replay.FILLS * replay.STEPS // replay.ITERATION

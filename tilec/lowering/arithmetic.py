@@ -36,7 +36,7 @@ from tilec.lowering import functions
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.integers import absolute, floor_division, multiply_high, shift
-from tilec.lowering.narrow_floats import narrowed, widened
+from tilec.lowering.narrow_floats import narrowed, widened, widened_all
 from tilec.lowering.pairs import tile_blocks
 from tilec.lowering.rules import lowers
 from tilec.mlir import types as mlir
@@ -192,7 +192,12 @@ def lower_select(context: Context, op: Select) -> None:
 @lowers(Cast)
 def lower_cast(context: Context, op: Cast) -> None:
     source, target = op.operands[0].tile.dtype, op.result.tile.dtype
-    context.assign(op.result, [cast(context, name, source, target) for name in operands_of(context, op)[0]])
+    (registers,) = operands_of(context, op)
+    if source.is_float and target.is_float and source != target:
+        converted = [narrowed(context, value, target) for value in widened_all(context, registers, source)]
+    else:
+        converted = [cast(context, value, source, target) for value in registers]
+    context.assign(op.result, converted)
 
 
 @lowers(Bitcast)

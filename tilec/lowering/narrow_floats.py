@@ -1,4 +1,4 @@
-"""Conversions between f32 and narrower floats, one element at a time, rounded once to nearest even.
+"""Conversions between f32 and narrower floats, rounded once to nearest even.
 
 16-bit floats are types of the LLVM dialect. 8-bit floats are stored as i8 and converted by instructions on pairs (PTX ISA,
 `cvt`, from sm_89 on), or before that by arithmetic (`bits_of_f8`). Values beyond the largest finite one saturate to it, because
@@ -7,6 +7,7 @@ the instruction has no other mode.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from tilec.ir.types import DType
@@ -28,6 +29,17 @@ def widened(out: Builder, value: SsaValue, dtype: DType) -> SsaValue:
     conversion = f"cvt.rn.f16x2.{_FORMATS[dtype.name]} $0, $1;"
     (pair,) = out.inline_ptx(conversion, "=r,h", [out.zext(value, i16)], [i32])
     return out.fpext(out.bitcast(out.trunc(pair, i16), f16), f32)
+
+
+def widened_all(out: Builder, values: Sequence[SsaValue], dtype: DType) -> list[SsaValue]:
+    """As `widened`, of several floats; 8-bit ones two at a time where the target's `cvt` has pairs."""
+    if dtype.bits != 8 or not out.converts_f8:
+        return [widened(out, value, dtype) for value in values]
+    found: list[SsaValue] = []
+    for low, high in zip(values[::2], values[1::2], strict=False):
+        both = out.bitcast(widened_pair(out, low, high, dtype), vector(2, f16))
+        found += [out.fpext(out.extract(both, place), f32) for place in range(2)]
+    return found + [widened(out, value, dtype) for value in values[len(found) :]]
 
 
 def widened_pair(out: Builder, low: SsaValue, high: SsaValue, dtype: DType) -> SsaValue:

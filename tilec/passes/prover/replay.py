@@ -55,6 +55,10 @@ FILLS: Final = 3
 """Contents tried for the elements that a solution does not mention: the smallest declared number, the next, the largest."""
 STEPS: Final = 200_000
 """Limit on elements computed for one execution of a counterexample, about a tenth of a second."""
+SKIPPED: Final = 16
+"""What a branch counts for that is not run because its condition is unknown: as many elements take as long."""
+ITERATION: Final = 4
+"""The same of an iteration of a loop, in addition to what it computes: behind a `break` that is nothing."""
 Tile = list[int | None]
 _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 
@@ -205,6 +209,7 @@ class _Run:
     values: dict[Value, Tile] = field(default_factory=dict[Value, Tile])
     steps: int = 0
     on_path: bool = True  # all enclosing loops are in the requested iteration
+    surrounding: dict[If, bool] = field(default_factory=dict[If, bool])
 
     def tiles(self) -> dict[Value, Tile]:
         """Elements by SSA value, for the values that were reached."""
@@ -238,7 +243,8 @@ class _Run:
         for iteration in range(lower, upper, step):
             self.on_path = outer_on_path and self.iterations.get(op) in (None, iteration)
             self.values.update(zip(body.arguments, [[iteration], *carried], strict=True))
-            if not self.inside(body):
+            self.steps += ITERATION
+            if self.steps > STEPS or not self.inside(body):
                 return False
             if self.on_path and op in self.iterations:
                 return True  # the requested point is inside the loop
@@ -251,7 +257,8 @@ class _Run:
         condition = self.scalar(op.operands[0])
         if condition is None:
             self.values.update((value, _unknown(value)) for value in op.results)
-            return not any(loop in self.iterations for region in op.regions for loop in region.walk() if isinstance(loop, For))
+            self.steps += SKIPPED
+            return not self.surrounds(op)
         region = op.regions[0 if condition else 1]
         if not self.inside(region):
             return False
@@ -259,6 +266,13 @@ class _Run:
             (value, self.of(yielded)) for value, yielded in zip(op.results, region.ops[-1].operands, strict=True)
         )
         return True
+
+    def surrounds(self, op: If) -> bool:
+        """Whether a loop of the requested point is in a branch."""
+        if op not in self.surrounding:
+            loops = (loop for region in op.regions for loop in region.walk() if isinstance(loop, For))
+            self.surrounding[op] = any(loop in self.iterations for loop in loops)
+        return self.surrounding[op]
 
     def of(self, value: Value) -> Tile:
         return self.values.get(value) or _unknown(value)

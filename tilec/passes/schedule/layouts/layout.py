@@ -60,7 +60,7 @@ from tilec.ir.ops import (
 )
 from tilec.ir.ops.sync_ops import Ring
 from tilec.ir.types import TileType
-from tilec.passes.schedule.layouts import overlapping
+from tilec.passes.schedule.layouts import overlapping, repeated_loads
 from tilec.passes.schedule.layouts.alignments import Alignments
 from tilec.passes.schedule.layouts.carried_sums import added, carried_layout
 from tilec.passes.schedule.layouts.narrow_rows import consecutive
@@ -112,6 +112,7 @@ def _distribute(function: Function, number: int | None, vector: int, is_spread: 
     known = Known(free, axes, parts, function.num_warps)
     _block(function.body, natural_of, known)
     rematerialize(function, always=bool(free))
+    repeated_loads.spread(function)
 
 
 def _moves_positions(function: Function) -> bool:

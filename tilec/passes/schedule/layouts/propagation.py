@@ -118,7 +118,7 @@ class _State:
         self.set(value, vectors_first(layout) if isinstance(op, Load) else layout)
         if op.elementwise or isinstance(op, Broadcast | Reshape | Permute):
             for source in op.operands:
-                needed = _source_layout(op, source, layout)
+                needed = source_layout(op, source, layout)
                 if needed is not None:
                     self.feed(source, needed)
         elif isinstance(op, Gather):
@@ -261,7 +261,7 @@ def _needed_layouts(op: Op, layout: Layout) -> list[Layout]:
     return []
 
 
-def _source_layout(op: Op, source: Value, layout: Layout) -> Layout | None:
+def source_layout(op: Op, source: Value, layout: Layout) -> Layout | None:
     """The layout of an operand with which every element stays in its thread if the result has `layout`; None if there is
     none."""
     shape, other = op.result.tile.shape, source.tile.shape

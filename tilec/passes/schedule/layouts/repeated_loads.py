@@ -1,0 +1,49 @@
+"""Loads of what a broadcast repeats take the layout in which it is repeated.
+
+In: a function whose tiles have layouts, before conversions. Out: the same, in place. If each thread needs other elements of a
+loaded tile than the tile's layout gives it, all go through shared memory in every iteration of a loop, behind barriers. A tile
+that is repeated is small: that several threads load the same elements, from lines that are cached, costs less. Scales of blocks
+and of groups are such tiles. A tile with another use, and one outside of loops, keeps its layout.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tilec.ir.core import Function, Value
+from tilec.ir.layouts.blocked_layouts import hidden
+from tilec.ir.layouts.exchange import is_free
+from tilec.ir.layouts.layout import Layout
+from tilec.ir.ops import Broadcast, Cast, For, Load, Reshape
+from tilec.passes.schedule.layouts.propagation import source_layout
+
+
+def spread(function: Function) -> None:
+    """Set the layouts of such loads, and of their casts and reshapes."""
+    uses = Counter(value for op in function.body.walk() for value in op.operands)
+    loops = [op.regions[0] for op in function.body.walk() if isinstance(op, For)]
+    for op in (one for body in loops for one in body.walk()):
+        if isinstance(op, Broadcast) and op.operands[0].tile.rank and op.result.layout is not None:
+            value = op.operands[0]
+            repeated = {axis for axis, extent in enumerate(value.tile.shape) if extent == 1}
+            for moved, layout in _loaded(value, hidden(op.result.layout, repeated), uses):
+                moved.layout = layout
+
+
+def _loaded(value: Value, layout: Layout, uses: Counter[Value]) -> list[tuple[Value, Layout]]:
+    """A tile and those that it is made from, up to the load, each with the layout that it needs; empty if it is not loaded, is
+    used elsewhere too, or if each thread has its elements already."""
+    if value.layout is None or is_free(value, layout):
+        return []
+    chain = list[tuple[Value, Layout]]()
+    while uses[value] == 1:
+        chain.append((value, layout))
+        op = value.owner
+        if isinstance(op, Load):
+            return chain
+        source = op.operands[0] if isinstance(op, Cast | Reshape) else None
+        needed = source_layout(op, source, layout) if isinstance(op, Cast | Reshape) and source is not None else None
+        if source is None or needed is None:
+            break
+        value, layout = source, needed
+    return []
