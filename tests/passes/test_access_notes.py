@@ -75,6 +75,11 @@ CASES: dict[str, tuple[str, dict[str, object], str, dict[str, object]]] = {
         "state `requires(N % 8 == 0)` where it is so",
         {"promise": "requires(N % 8 == 0)"},
     ),
+    "an extent that is twice a dim": (
+        ROWS, {"dims": "2 * N", "promise": "", "first": "0", "columns": 1024},
+        "state `requires(N % 4 == 0)` where it is so",
+        {"promise": "requires(N % 4 == 0)"},
+    ),
     "both the row and the first column": (
         ROWS, {"dims": "N", "promise": "", "first": "bid(0) * 3", "columns": 1024},
         "state `requires(N % 8 == 0)` where it is so and begin at columns that are multiples of 8 elements",

@@ -103,9 +103,10 @@ class _Fixes:
             return None
         symbols = sorted({name for expr in self._strides() for name in expr.symbols()})
         for names in (chosen for count in range(len(symbols)) for chosen in combinations(symbols, count + 1)):
-            if self._aligned(self._promised(names)):
-                clauses = " and ".join(f"{name} % {self.multiple} == 0" for name in names)
-                return f"state `requires({clauses})` where it is so"
+            for multiple in (1 << power for power in range(1, self.multiple.bit_length())):
+                if self._aligned(self._promised(names, multiple)):
+                    clauses = " and ".join(f"{name} % {multiple} == 0" for name in names)
+                    return f"state `requires({clauses})` where it is so"
         return f"make rows of `{self.tensor.name}` a multiple of {self.multiple} elements apart"
 
     def _strides(self) -> list[Expr]:
@@ -113,12 +114,12 @@ class _Fixes:
         type_ = self.tensor.tensor
         return list(type_.strides[:-1] if type_.strides is not None else type_.dims[1:])
 
-    def _promised(self, names: tuple[str, ...]) -> dict[str, Range]:
-        """The symbols with a `requires` for those of `names`."""
+    def _promised(self, names: tuple[str, ...], multiple: int) -> dict[str, Range]:
+        """The symbols if a `requires` says that those of `names` are multiples."""
         known = dict(self.alignments.symbols)
         for name in names:
             known[name] = (
-                within(known[name]._replace(modulus=self.multiple, rest=0), known[name].low, known[name].high) or known[name]
+                within(known[name]._replace(modulus=multiple, rest=0), known[name].low, known[name].high) or known[name]
             )
         return known
 
