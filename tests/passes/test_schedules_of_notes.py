@@ -14,7 +14,7 @@ from tilec.target.targets import SM_90A, SM_120A, Target
 
 TEXT = '''"""Products."""
 import tilec
-from tilec import Dim, In, Out, bf16, bid, cdiv, f8e4m3, f32, grid, load, mma, requires, store, zeros
+from tilec import Dim, In, Out, bf16, bid, cdiv, f16, f8e4m3, f32, grid, load, mma, requires, store, zeros
 
 
 class K(Dim):
@@ -50,6 +50,17 @@ def test_the_schedule_of_the_note_works_and_silences_it(tmp_path: Path) -> None:
     assert note["text"] == "a product of 128 x 128 does without `wgmma`: no producer copies its operands"
     assert note["hint"] == 'set `schedule = { copy = "tma", consumers = 2 }` for this kernel'
     assert products(tmp_path, SM_90A, Overrides(copy="tma", consumers=2), **values) == []
+
+
+@pytest.mark.parametrize(("dtype", "depth", "wide"), [("f8e4m3", 32, 128), ("bf16", 32, 64), ("f16", 16, 64)])
+def test_the_depth_of_the_note_works_and_silences_it(tmp_path: Path, dtype: str, depth: int, wide: int) -> None:
+    values = {"dtype": dtype, "multiple": 16, "sums": CHAINED}
+    (note,) = products(tmp_path, SM_90A, depth=depth, **values)
+    assert note["text"].endswith(
+        f"it reads rows of 128 bytes along the depth, and those of these operands have {depth * 128 // wide}"
+    )
+    assert note["hint"] == f"use tiles of {wide} elements along the depth, or a multiple"
+    assert not any("depth" in note["text"] for note in products(tmp_path, SM_90A, depth=wide, **values))
 
 
 @pytest.mark.parametrize(("target", "values"), [

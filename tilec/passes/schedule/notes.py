@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.atoms import ldmatrix
+from tilec.atoms.staged_operands import ROW_BYTES
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.thread_elements import fewer_elements, largest, tile_warps, told
 from tilec.ir.ops import AtomicScatter, AtomicUpdate, Binary, Broadcast, Cast, For, Load, Mma, Reduce, Reshape, Store
@@ -146,6 +147,15 @@ def _operand_by_element(op: SharedLoad) -> list[Note]:
     return [Note("tensor_core", text_line(op), text, hint)]
 
 
+def _staged_row(operand: Value, transposed: bool) -> int:
+    """Bytes along the depth in each row of an operand's stage, of which `transposed` says how it is read if rows are along the
+    depth; 0 if they are not, or if it is read from no stage."""
+    op = operand.owner
+    if not isinstance(op, SharedLoad) or op.transposed != transposed:
+        return 0
+    return op.buffer.shared.shape[-1] * operand.tile.dtype.bits // 8
+
+
 def _slow_product(op: Mma, target: Target, warps: int, faster: str | None) -> list[Note]:
     """Note on an `mma.sync` if the target has a family that reads shared memory, and the tile's shape or the number of warps
     prevents its use, or it would be used with the schedule `faster`."""
@@ -172,6 +182,9 @@ def _slow_product(op: Mma, target: Target, warps: int, faster: str | None) -> li
         hint = f"use at most {most_columns} columns and {MAX_ACCUMULATORS} sums a thread"
     elif faster is not None:
         reason, hint = "no producer copies its operands", f"set `{faster}` for this kernel"
+    elif (row := min(_staged_row(op.operands[0], False), _staged_row(op.operands[1], True))) and row % ROW_BYTES:
+        reason = f"it reads rows of {ROW_BYTES} bytes along the depth, and those of these operands have {row}"
+        hint = f"use tiles of {8 * ROW_BYTES // dtypes[0].bits} elements along the depth, or a multiple"
     else:
         return []
     text = f"a product of {rows} x {columns} does without `{family.name}`: {reason}"
