@@ -60,10 +60,22 @@ KERNELS = {
     grid(1)
     store(out, 0, sum(load(a, (0, 0), shape=(16, 32)) * load(b, 0, shape=(32,))[None, :], axis=1))
 """,
-    "few_rows": """def few_rows(a: In[bf16, 96, 64], b: In[bf16, 64, 64], out: Out[f32, 96, 64]):
+    "few_rows": """def few_rows(a: In[bf16, 96, 256], b: In[bf16, 256, 64], out: Out[f32, 96, 64]):
+    grid(1)
+    acc = zeros((96, 64), f32)
+    for k in range(4):
+        acc = mma(load(a, (0, k), shape=(96, 64)), load(b, (k, 0), shape=(64, 64)), acc)
+    store(out, (0, 0), acc)
+""",
+    "once": """def once(a: In[bf16, 96, 64], b: In[bf16, 64, 64], out: Out[f32, 96, 64]):
     grid(1)
     acc = mma(load(a, (0, 0), shape=(96, 64)), load(b, (0, 0), shape=(64, 64)), zeros((96, 64), f32))
     store(out, (0, 0), acc)
+""",
+    "four_by_hand": """def four_by_hand(a: In[f32, 4, 32], b: In[f32, 32, 4], out: Out[f32, 4, 4]):
+    grid(1)
+    left, right = load(a, (0, 0), shape=(4, 32)), load(b, (0, 0), shape=(32, 4))
+    store(out, (0, 0), sum(left[:, :, None] * right[None, :, :], axis=1))
 """,
 }
 
@@ -95,7 +107,7 @@ def test_a_product_of_matrices_by_hand(tmp_path: Path) -> None:
     assert note.kind == "tensor_core" and "mma" in note.hint
 
 
-@pytest.mark.parametrize("name", ["aligned", "scaled", "integers"])
+@pytest.mark.parametrize("name", ["aligned", "scaled", "integers", "once", "four_by_hand"])
 def test_a_kernel_without_performance_problems_has_no_notes(tmp_path: Path, name: str) -> None:
     assert found(tmp_path, name) == []
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.atoms import ldmatrix
+from tilec.atoms import ldmatrix, mma_sync
 from tilec.atoms.staged_operands import ROW_BYTES
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.thread_elements import fewer_elements, largest, tile_warps, told
@@ -53,6 +53,8 @@ def notes(function: Function, target: Target, faster: str | None = None) -> tupl
     found: list[Note] = []
     warps = tile_warps(function)
     stored = {op.operands[0]: op.operands[1] for op in function.body.walk() if isinstance(op, ScratchStore)}
+    loops = [op for op in function.body.walk() if isinstance(op, For)]
+    repeated = {op for loop in loops for op in loop.regions[0].walk()}
     for op in function.body.walk():
         match op:
             case Load() | Store():
@@ -61,7 +63,7 @@ def notes(function: Function, target: Target, faster: str | None = None) -> tupl
                 found += _narrow(op, narrow_sum(op, function))
             case Reduce() | ReduceCombine():
                 found += _summed_product(op, stored)
-            case Mma():
+            case Mma() if op in repeated:  # the other instructions are fed by loops
                 found += _slow_product(op, target, warps, faster)
             case SharedLoad():
                 found += _operand_by_element(op)
@@ -120,6 +122,10 @@ def _summed_product(op: Reduce | ReduceCombine, stored: dict[Value, Value]) -> l
         )
     if [len(axes) for axes in repeated] != [1, 1] or repeated[0] == repeated[1] or op.axis in repeated[0] | repeated[1]:
         return []
+    tile = product.result.tile.shape
+    kept = [extent for axis, extent in enumerate(tile) if axis != op.axis]
+    if not any(rows % mma_sync.M == 0 and columns % mma_sync.N == 0 for rows, columns in (kept, kept[::-1])):
+        return []  # `mma` would be refused (E0506)
     text = "this sum is a product of matrices, made element by element"
     return [Note("tensor_core", text_line(op), text, "write it as `mma` of bf16 or f16 tiles, which tensor cores make")]
 
