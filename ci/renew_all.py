@@ -1,4 +1,4 @@
-"""Renews results beside each other, in the order that `ci/evidence/renewals.toml` gives, as processors and GPUs are free.
+"""Renews several results at the same time, in the order that `ci/evidence/renewals.toml` gives, as processors and GPUs are free.
 
     python ci/renew_all.py --seconds 1500               every stale result, with what each needs made first
     python ci/renew_all.py audit programs               these, also if they are fresh
@@ -181,7 +181,7 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 def main() -> int:
     """Renew; returns the exit status."""
-    parser = argparse.ArgumentParser(description="renew results beside each other")
+    parser = argparse.ArgumentParser(description="renew several results at the same time")
     parser.add_argument("names", nargs="*", metavar="NAME", help="results or steps; without one, all stale results of the plan")
     parser.add_argument("--processors", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--gpus", type=int, default=1, help="how many; 0 leaves out what needs one")

@@ -23,13 +23,13 @@ from tilec.ir.ops import Binary, Load
 from tilec.ir.ops.staging_ops import ScratchStore
 from tilec.lowering import lower
 from tilec.passes.prover import prove
-from tilec.passes.schedule import prepare
+from tilec.passes.schedule import choose, prepare
 from tilec.target.schedule import Overrides
 from tilec.target.targets import MAIN_TARGETS, SM_90A
 
 HEAD = '''"""Small tiles."""
 import tilec
-from tilec import Const, Dim, In, Out, bf16, bid, cdiv, f32, grid, load, store, sum, zeros
+from tilec import Const, Dim, In, Out, bf16, bid, cdiv, f32, grid, load, static_range, store, sum, zeros
 
 
 class T(Dim):
@@ -55,6 +55,20 @@ SUMS = """def sums(x: In[f32, T, D], out: Out[f32, T], *, BD: Const):
     for d in range(cdiv(D, BD)):
         total = total + sum(load(x, (bid(0), d), shape=(1, BD), pad=0) * 0.5, axis=1)
     store(out, bid(0), total)
+"""
+
+TERMS = """def terms(x: In[f32, T, 16], y: In[f32, T, 16], out: Out[f32, T, 16], *, BD: Const):
+    grid(cdiv(T, BD))
+    first = bid(0) * BD
+    left, right = (), ()
+    for c in static_range({count}):
+        left = (*left, load(x, offset=(first, c), shape=(BD, 1), pad=0))
+        right = (*right, load(y, offset=(first, c), shape=(BD, 1), pad=1))
+    for c in static_range({count}):
+        total = zeros((BD, 1), f32)
+        for d in static_range({count}):
+            total = total + left[d] / right[(c + d) % {count}]
+        store(out, total, offset=(first, c), mask=True)
 """
 
 
@@ -117,3 +131,34 @@ def test_code_agrees_with_the_interpreter(text: str, size: int, warps: int, data
             report = emulate(ptx.to_ptx(code.mlir, target), described, arrays, {"T": steps, "D": channels}, seed=number)
             assert report.clean and not report.notes, (report.faults or report.notes)[0]
             np.testing.assert_array_equal(report.tensors["out"].view(np.float32), expected["out"])
+
+
+@pytest.mark.parametrize(("count", "size", "each"), [(16, 128, 1), (16, 64, 1), (4, 128, 8), (16, 1024, 8)])
+def test_tiles_that_would_fill_the_registers_are_spread(count: int, size: int, each: int, tmp_path: Path) -> None:
+    """32 tiles live at once; of 8, and of those with eight elements for each thread, none is spread."""
+    prepared = prepare(made(tmp_path, TERMS.format(count=count), size), SM_90A, Overrides(warps=4))
+    layouts = {op.result.layout for op in prepared.body.walk() if isinstance(op, Binary) and op.kind == "div"}
+    assert {layout.num_registers for layout in layouts if layout is not None} == {each}
+
+
+def test_spread_tiles_without_a_loop_agree(tmp_path: Path) -> None:
+    text = TERMS.format(count=16)
+    function, random = made(tmp_path, text, 128), np.random.default_rng(1)
+    prove(function)
+    arrays = {"x": random.integers(-9, 10, (201, 16)).astype(np.float32), "out": np.zeros((201, 16), np.float32)}
+    arrays["y"] = (2.0 ** random.integers(-2, 3, (201, 16))).astype(np.float32)
+    expected = {name: array.copy() for name, array in arrays.items()}
+    run(function, expected)
+    for target in MAIN_TARGETS:
+        code = lower(prepare(made(tmp_path, text, 128), target, Overrides(warps=4)), target)
+        report = emulate(ptx.to_ptx(code.mlir, target), manifest(function, code, target), arrays, {"T": 201}, seed=1)
+        assert report.clean and not report.notes, (report.faults or report.notes)[0]
+        np.testing.assert_array_equal(report.tensors["out"].view(np.float32).reshape(201, 16), expected["out"])
+
+
+def test_a_kernel_that_loads_nothing_has_warps_for_what_it_stores(tmp_path: Path) -> None:
+    text = """def ones(out: Out[f32, T], *, BD: Const):
+    grid(cdiv(T, BD))
+    store(out, bid(0), zeros((BD,), f32) + 1, mask=True)
+"""
+    assert [choose(made(tmp_path, text, size), SM_90A).warps for size in (512, 1024, 2048)] == [1, 2, 4]

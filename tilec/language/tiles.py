@@ -44,7 +44,8 @@ class Tile:
         not_compiled()
 
     def astype(self, dtype: DTypeLike) -> Tile:
-        """Convert each element. Narrower floats round to nearest even; float to integer truncates toward zero."""
+        """Convert each element. Narrower floats round to nearest even, those of 8 bits saturate at the largest finite
+        number; float to integer truncates toward zero."""
         not_compiled()
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Tile:

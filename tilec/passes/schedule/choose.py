@@ -25,7 +25,7 @@ from tilec.ir.clone import copy_of
 from tilec.ir.core import Function, Value
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
-from tilec.ir.ops import Broadcast, Constant, Load, Mma, Permute, Reshape, Yield
+from tilec.ir.ops import Broadcast, Constant, Load, Mma, Permute, Reshape, Store, Yield
 from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule import register_need
@@ -73,9 +73,6 @@ LEAST_BY_TMA: Final = 2
 LARGE_ACCUMULATORS: Final = 64
 """Accumulators of a thread from which two consumers share a tile that one could have: as many fragments and addresses need
 registers in addition."""
-FITTING_REGISTERS: Final = 248
-"""Registers for tiles, as `register_need` counts them, of the 255 of a thread. By that count, kernels with products that ptxas
-fits have up to 246, and those that it spills 320 and more."""
 MAX_WITH_FRAGMENTS: Final = 96
 """Accumulators of a thread with which an equal share of the registers has room for two slices of both operands."""
 TARGET_REGISTERS: Final = 16
@@ -112,8 +109,8 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
             raise refusal(function, problem, wanted, target)
         schedule = _reallocate_registers(draft, schedule, target, wanted) if schedule.consumer_roles == 1 else schedule
         schedule = _with_pipelines(draft, schedule, target, wanted)
-        if not function.num_warps and wanted.warps is None and wanted.blocks is None and wanted.copy != TMA:
-            schedule = _warps_for_registers(draft, schedule, target, wanted)
+    if not function.num_warps and wanted.warps is None and wanted.blocks is None and wanted.copy != TMA:
+        schedule = _warps_for_registers(draft, schedule, target, wanted)
     problem = (
         _override_problem(schedule, wanted)
         or next(iter(problems(schedule, target)), None)
@@ -141,7 +138,7 @@ def _warps_for_registers(draft: Function, schedule: Schedule, target: Target, wa
     """The schedule with more warps, if the tiles of a thread need more registers than it has and no product loses its
     instruction. With more than `MOST_WITH_ALL_REGISTERS` a thread has fewer registers, so that nothing is gained."""
     most = _registers_of_tiles(draft, schedule, target)
-    while most > FITTING_REGISTERS and 2 * schedule.warps <= register_need.MOST_WITH_ALL_REGISTERS:
+    while most > register_need.FITTING_REGISTERS and 2 * schedule.warps <= register_need.MOST_WITH_ALL_REGISTERS:
         warps = 2 * schedule.warps
         shapes = [op.result.tile.shape for op in draft.body.walk() if isinstance(op, Mma)]
         if any(len(shape) != 2 or mma_sync.choose_warps(*shape, warps) is None for shape in shapes):
@@ -271,9 +268,11 @@ def _consumers(function: Function, family: Family) -> int:
 
 
 def tile_warps(function: Function) -> int:
-    """Warps for a kernel without MMAs: about `TARGET_REGISTERS` elements of the largest loaded tile per thread, computed tiles
-    fit registers, and few warps are idle."""
+    """Warps for a kernel without MMAs: about `TARGET_REGISTERS` elements of the largest loaded tile per thread, or of the
+    largest stored one if no tile is loaded, computed tiles fit registers, and few warps are idle."""
     loaded = max((op.result.tile.size for op in function.body.walk() if isinstance(op, Load)), default=1)
+    if loaded == 1:
+        loaded = max((op.tile.tile.size for op in function.body.walk() if isinstance(op, Store)), default=1)
     computed = [
         value.tile.size for op in function.body.walk() for value in op.results if not isinstance(op, Constant | Broadcast)
     ]

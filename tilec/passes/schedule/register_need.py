@@ -20,6 +20,9 @@ from tilec.passes.schedule.layouts.propagation import computed_anywhere
 from tilec.target.families import MemorySpace
 
 REGISTER_BYTES: Final = 4
+FITTING_REGISTERS: Final = 248
+"""Registers for tiles, as they are counted here, of the 255 of a thread. By that count, kernels with products that ptxas fits
+have up to 246, and those that it spills 320 and more."""
 MOST_WITH_ALL_REGISTERS: Final = 8
 """Most warps of a block of which each thread has all registers that an instruction can name: an SM has 64 K."""
 SLICES: Final = 2

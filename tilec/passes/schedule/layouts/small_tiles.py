@@ -7,7 +7,8 @@ thread computes its own. An access then moves fewer bytes at a time, with as man
 
 That costs where a loop carries such a tile from one iteration to the next, as in a recurrence. A reduction along the axis has
 more shuffles then, or a barrier, and so have conversions: tiles are spread only if these become no more, and if threads then
-execute at most half of what they do for small tiles in loops.
+execute at most half of what they do for small tiles in loops, or if the tiles that live at once then take half as many
+registers of a thread, where they would take most.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from tilec.ir.ops.staging_ops import GroupProduct
 from tilec.ir.types import TileType
 from tilec.passes.analysis.trips import has_constant_bounds, trips
 from tilec.passes.schedule.layouts.narrow_rows import communication
+from tilec.passes.schedule.register_need import FITTING_REGISTERS, registers
 
 MUCH_LESS: Final = 2
 UNKNOWN_TRIPS: Final = 16
 """Iterations of a loop whose bounds a launch decides, as this count takes them."""
 LEAST_SAVED: Final = 64
 """Instructions of a thread that loops must save: a few of a whole kernel are not worth other layouts."""
+MOST_REGISTERS: Final = 3 * FITTING_REGISTERS // 4
+"""Registers for tiles from which a kernel is likely to spill: divisions and functions need some in addition."""
 Spread = Callable[[Function, bool], None]
 """Sets all layouts of a function, with small tiles spread or not."""
 
@@ -45,13 +49,24 @@ def pays(function: Function, distribute: Spread) -> bool:
         return False
     carried = [value for op in ops if isinstance(op, For) for value in op.results]
     if not any(_is_small(value, function.num_warps) for value in carried):
-        return False
+        return _relieves(function, distribute, ops)
     before, after = (_work(function, distribute, is_spread) for is_spread in (False, True))
     if before - after < LEAST_SAVED or MUCH_LESS * after > before:
-        return False
+        return _relieves(function, distribute, ops)
     moved, shuffled = communication(function, lambda copy, _: distribute(copy, False), None)
     then_moved, then_shuffled = communication(function, lambda copy, _: distribute(copy, True), None)
     return then_moved <= moved and then_shuffled <= shuffled
+
+
+def _relieves(function: Function, distribute: Spread, ops: list[Op]) -> bool:
+    """Whether tiles take most of a thread's registers, and at most half of that if small ones are spread."""
+    small = sum(_is_small(value, function.num_warps) for op in ops for value in op.results)
+    if small * FIRST_DIGIT <= MOST_REGISTERS:
+        return False
+    before, after = copy_of(function), copy_of(function)
+    distribute(before, False)
+    distribute(after, True)
+    return registers(before) > MOST_REGISTERS and MUCH_LESS * registers(after) <= registers(before)
 
 
 def _is_small(value: Value, warps: int) -> bool:
