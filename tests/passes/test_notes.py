@@ -78,6 +78,7 @@ KERNELS = {
     store(out, (0, 0), sum(left[:, :, None] * right[None, :, :], axis=1))
 """,
 }
+KERNELS["half"] = KERNELS["few_rows"].replace("96", "64").replace("few_rows", "half")
 
 
 def found(folder: Path, name: str, target: Target = SM_90A, warps: int | None = None) -> list[Note]:
@@ -168,3 +169,11 @@ def test_the_build_locates_notes_in_the_source_and_reports_spills_if_there_are_s
     assert message.startswith(
         "64 bytes of registers are kept in memory; the threads' largest share is of a tile of 1 x 1024 bf16: "
     )
+
+
+def test_fewer_warps_are_named_where_these_rows_fit_them(tmp_path: Path) -> None:
+    (note,) = [one for one in found(tmp_path, "few_rows", warps=8) if one.kind == "tensor_core"]
+    assert note.text.endswith("96 rows are no multiple of 128") and note.hint == "use a multiple of 128 rows"
+    (note,) = [one for one in found(tmp_path, "half", warps=8) if one.kind == "tensor_core"]
+    assert note.hint == "set `warps = 4` of its schedule, or use a multiple of 128 rows"
+    assert found(tmp_path, "half", warps=4) == []

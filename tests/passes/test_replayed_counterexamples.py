@@ -101,7 +101,7 @@ ENDLESS = {
     "unknown": ("sum(where(load(y, j, shape=1024, pad=0) > 0, 1, 0))", "run >= 0.5"),
     "known": ("load(x, j) & 1", "kept > 100"),
 }
-"""What a loop of millions of iterations adds, and when it ends: by a number that no run knows, and by one that it knows, behind
+"""What a loop of millions of iterations adds, and when it ends: by a number that no run knows, and by one that it knows, after
 which iterations do nothing. A run that goes on takes minutes."""
 
 

@@ -130,7 +130,8 @@ def grid(x: Scalar, y: Scalar = 1, z: Scalar = 1, /) -> None:
 
 
 def requires(*conditions: Any) -> None:
-    """Predicates over launch values that the launcher checks before the kernel runs, such as `H % 8 == 0`."""
+    """Predicates over the integers of a launch that the launcher checks before the kernel runs, such as `H % 8 == 0`. A float
+    cannot be in one (E0215)."""
     not_compiled()
 
 

@@ -58,7 +58,7 @@ STEPS: Final = 200_000
 SKIPPED: Final = 16
 """What a branch counts for that is not run because its condition is unknown: as many elements take as long."""
 ITERATION: Final = 4
-"""The same of an iteration of a loop, in addition to what it computes: behind a `break` that is nothing."""
+"""The same of an iteration of a loop, in addition to what it computes: after a `break` that is nothing."""
 Tile = list[int | None]
 _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 

@@ -180,7 +180,10 @@ def _slow_product(op: Mma, target: Target, warps: int, faster: str | None) -> li
     elif not issuers:
         reason, hint = f"{warps} warps are no groups of four", "set `warps` of its schedule to a multiple of 4"
     elif rows % (multiple := family.shape.rows * issuers) and faster is None:
-        reason, hint = f"{rows} rows are no multiple of {multiple}", f"use a multiple of {multiple} rows, or fewer warps"
+        reason = f"{rows} rows are no multiple of {multiple}"
+        fitting = next((count for count in range(issuers - 1, 0, -1) if rows % (family.shape.rows * count) == 0), 0)
+        other = f"set `warps = {warps // issuers * fitting}` of its schedule, or " if fitting else ""
+        hint = f"{other}use a multiple of {multiple} rows"
     elif not all(family.has_columns(columns, dtype) for dtype in dtypes) and columns <= most_columns:
         reason, hint = f"it has no {columns} columns of {dtypes[0]}", "use a multiple of 16 columns"
     elif columns > most_columns or rows * columns > MAX_ACCUMULATORS * 32 * warps:
