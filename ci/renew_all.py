@@ -1,4 +1,4 @@
-"""Renews several results at the same time, in the order that `ci/evidence/renewals.toml` gives, as processors and GPUs are free.
+"""Renews several results at the same time, in the order of `ci/evidence/renewals.toml`, as processors and GPUs are free.
 
     python ci/renew_all.py --seconds 1500               every stale result, with what each needs made first
     python ci/renew_all.py audit programs               these, also if they are fresh

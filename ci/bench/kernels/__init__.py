@@ -15,6 +15,7 @@ CASES: Final = {
     "products": Case("candidates of the matrix product cuBLAS's and Triton's"),
     "library_gpu": Case("the functions of `tilec.kernels` and PyTorch's operators"),
     "library_interpreted": Case("the functions of `tilec.kernels` in PyTorch, on the interpreter; needs no GPU"),
+    "plain_texts": Case("kernels as users first wrote them and PyTorch's operators"),
     "training": Case("a small model trained with the functions of `tilec.kernels` and with PyTorch's"),
     "examples_gpu": Case("the kernels of `examples/kernels` and torch's operators"),
     "extents_gpu": Case("`add` and `rms_norm` at extents that are no powers of two"),

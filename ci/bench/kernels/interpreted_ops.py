@@ -30,13 +30,13 @@ EIGHT_BITS: Final = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_
 SOURCE: Final = Path(tilec.__file__).parent / "kernels" / "source"
 
 
-def install() -> None:
-    """Let every op that is made from now on take CPU tensors."""
+def install(source: Path = SOURCE) -> None:
+    """Let every op that is made from now on take CPU tensors. `source`: the folder of their kernels."""
     register = torch_op.TorchOp._register
 
     def with_cpu(op: Any, qualified: str, call: Callable[..., Any]) -> None:
         register(op, qualified, call)
-        op._interpreted = implementation(op.declaration)
+        op._interpreted = implementation(op.declaration, source)
         name = str(op._overload).split(".")[1]
         op._library.impl(name, op._interpreted, "CPU")
         if not op.declaration.mutated and graph_op.has_guards(torch):
@@ -55,7 +55,7 @@ def _launched(op: Any, key: Any, integers: Any, args: tuple[Any, ...]) -> Any:
     return op._interpreted(*args)
 
 
-def implementation(declared: Declaration) -> Callable[..., Any]:
+def implementation(declared: Declaration, source: Path = SOURCE) -> Callable[..., Any]:
     """The op on CPU tensors. Outputs are NaN or -1 where the kernel writes nothing."""
 
     def interpreted(*args: Any) -> Any:
@@ -75,7 +75,7 @@ def implementation(declared: Declaration) -> Callable[..., Any]:
         }
         arrays = {name: as_array(tensor) for name, tensor in tensors.items()} | made
         if not any(0 in array.shape for array in arrays.values()):
-            run(_function(declared.kernel, tuple(constants.items())), arrays, scalars)
+            run(_function(source / f"{declared.kernel}.py", tuple(constants.items())), arrays, scalars)
         results = [as_tensor(made[argument.name]) for argument in declared.outputs]
         return tuple(results) if len(results) > 1 else results[0] if results else None
 
@@ -83,8 +83,8 @@ def implementation(declared: Declaration) -> Callable[..., Any]:
 
 
 @cache
-def _function(kernel: str, constants: tuple[tuple[str, Any], ...]) -> Function:
-    return load_kernel(SOURCE / f"{kernel}.py", dict(constants), root=SOURCE)
+def _function(kernel: Path, constants: tuple[tuple[str, Any], ...]) -> Function:
+    return load_kernel(kernel, dict(constants), root=kernel.parent)
 
 
 def as_array(tensor: Any) -> Any:

@@ -84,7 +84,9 @@ class Problem:
         if not backward:
             with torch.no_grad():
                 found = function(**given)
-            return tuple(given[name] for name in self.written) if self.written else (found,)
+            if self.written:
+                return tuple(given[name] for name in self.written)
+            return tuple(found) if isinstance(found, tuple) else (found,)  # pyright: ignore
         out = function(**given)
         return torch.autograd.grad(out, [given[name] for name in self.gradients], pattern(out.shape, out.dtype))
 
@@ -102,6 +104,8 @@ class Problem:
         if found.shape != exact.shape:
             return math.inf
         off = (found.double() - exact).abs()
+        if not found.dtype.is_floating_point:
+            return float(off.max()) * math.inf if bool(off.any()) else 0.0
         if self.like_torch:
             allowed: Any = 2 * (rounded.double() - exact).abs().max() + UNIT[found.dtype] * exact.abs()
         else:

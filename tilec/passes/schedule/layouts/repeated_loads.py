@@ -1,7 +1,7 @@
 """Loads of what a broadcast repeats take the layout in which it is repeated.
 
 In: a function whose tiles have layouts, before conversions. Out: the same, in place. If each thread needs other elements of a
-loaded tile than the tile's layout gives it, all go through shared memory in every iteration of a loop, behind barriers. A tile
+loaded tile than the tile's layout gives it, all go through shared memory in every iteration of a loop, with barriers. A tile
 that is repeated is small: that several threads load the same elements, from lines that are cached, costs less. Scales of blocks
 and of groups are such tiles. A tile with another use, and one outside of loops, keeps its layout.
 """
