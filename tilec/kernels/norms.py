@@ -60,7 +60,7 @@ def _stripes(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sum_tile(known: Mapping[str, Any]) -> dict[str, int]:
-    """A tile of few rows would be mostly empty if it had many."""
+    """A tile of 512 rows would be nearly empty where there are no more than `FEW`."""
     rows, block = (1, 512) if known["P"] <= FEW else (512, 16)
     return {"ROWS": rows, "BLOCK": block, "MULTIPLE": multiple(known["N"])}
 
