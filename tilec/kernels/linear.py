@@ -39,8 +39,8 @@ PART: Final = 1 << 26
 """Most logits of a part of the vocabulary, of which two copies are stored; a part has at least `LEAST` classes."""
 LEAST: Final = 256
 """A multiple of the classes of every tile of `linear_exponentials`."""
-KEPT: Final = 1 << 30
-"""Most logits whose exponentials are kept for the gradient, 2 GiB, where a vocabulary is whole multiples of `LEAST`."""
+KEPT: Final = 5 << 28
+"""Most logits whose exponentials are kept for the gradient, 2.5 GiB, where a vocabulary is whole multiples of `LEAST`."""
 
 
 def linear_cross_entropy(x: Any, weight: Any, labels: Any, reduction: str = "mean", ignore_index: int = -100) -> Any:
@@ -50,10 +50,10 @@ def linear_cross_entropy(x: Any, weight: Any, labels: Any, reduction: str = "mea
     x: `[..., H]`, bf16 or f16, with H a multiple of 8. weight: `[V, H]` of the same dtype. labels: `[...]`, i64 or i32.
     Logits are not rounded to the dtype. Returns f32, as `cross_entropy` of this library for each reduction and label.
     Gradients: of `x` and `weight`, in their dtype, sums in a fixed order; those of logits are rounded to the dtype before they
-    meet `x` and `weight`. If one of them is asked for and there are at most 2^30 logits, the forward keeps their exponentials
-    for it, rounded to the dtype: 2 bytes for each token and class, at most 2 GiB, with V rounded up to a multiple of 256.
-    Gradients take another 256 MiB at a time, or 1 KiB for each token if that is more. ValueError for another reduction, for
-    other dtypes and shapes."""
+    meet `x` and `weight`. If one of them is asked for and there are at most 5 * 2^28 logits, the forward keeps their
+    exponentials for it, rounded to the dtype: 2 bytes for each token and class, at most 2.5 GiB, with V rounded up to a multiple
+    of 256. Gradients take another 256 MiB at a time, or 1 KiB for each token if that is more. ValueError for another reduction,
+    for other dtypes and shapes."""
     check_reduction(reduction)
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype not in DTYPES or weight.dtype != x.dtype:

@@ -16,8 +16,8 @@ PAGE: Final = 16
 """Tokens of a page."""
 CACHED: Final = {"B": 64, "M": 256, "HQ": 32, "HKV": 8, "D": 128}
 LAYER: Final = {"T": 8192, "V": 151936, "H": 4096}
-KEPT_LAYER: Final = {"T": 8192, "V": 128256, "H": 4096}
-"""The vocabulary of Llama 3: few enough logits that their exponentials are kept for the gradient; `LAYER` has more."""
+"""The vocabulary of Qwen3: few enough logits that their exponentials are kept for the gradient; `LARGE_LAYER` has more."""
+LARGE_LAYER: Final = {"T": 16384, "V": 128256, "H": 4096}
 EXPERTS: Final = {"T": 65536, "X": 128, "N": 768, "K": 2048}
 FOUR_BITS: Final = {"M": 4096, "N": 4096, "K": 4096}
 VARLEN: Final = {"B": 16, "T": 16384, "HQ": 32, "HKV": 8, "D": 128}
@@ -253,7 +253,7 @@ PRODUCTS: Final = (
     _grouped("grouped_matmul", kernels.grouped_matmul, _grouped_matmul, ()),
     _grouped("grouped_swiglu", kernels.grouped_swiglu, _grouped_swiglu, (2,)),
     _losses("8192 x 4096 x 151,936", LAYER),
-    _losses("8192 x 4096 x 128,256", KEPT_LAYER),
+    _losses("16384 x 4096 x 128,256", LARGE_LAYER),
     _paged(),
     _varlen(causal=False),
     _varlen(causal=True),
