@@ -9,9 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.library.emulated import check_emulated
 from tests.library.interpreted import Array, interpreted, tensor
-from tests.library.prebuilt import is_prebuilt, slope
+from tests.library.prebuilt import is_prebuilt, request, slope, specialisations
 from tilec.kernels.source import reference_convolutions as reference
+from tilec.project.trial.trial import trials
 
 
 def _integers(*shape: int, seed: int = 0) -> Any:
@@ -73,9 +75,12 @@ def test_convolutions_by_boxes_and_their_gradients(
     with interpreted() as library:
         op = library.ops["conv2d_boxes"]
         out = library.module.conv2d(x, filters, bias, stride, padding)
-        assert [call.kernel for call in library.calls] == ["conv2d_boxes"]
+        moved = [] if x.permute(0, 2, 3, 1).is_contiguous() or not x.is_contiguous() else ["channels_last"]
+        assert [call.kernel for call in library.calls] == [*moved, "conv2d_boxes"]
         rows, columns = out.shape[2:]
         dout = _integers(count, rows, columns, outputs, seed=2)
+        if last:  # slopes as the result lies in memory, or as a reduction of planes leaves them
+            dout = np.ascontiguousarray(dout.transpose(0, 3, 1, 2)).view(Array).transpose(0, 2, 3, 1)
         sides = -(-height // stride), stride, -(-width // stride), stride
         padded = tensor(np.zeros((count, sides[0] * stride, sides[2] * stride, channels)), np.float16)
         padded[:, :height, :width] = x.transpose(0, 2, 3, 1)
@@ -107,6 +112,24 @@ def _check_gradients(x: Any, filters: Any, stride: int, padding: int, dout: Any,
             window += np.einsum("bo,ocrs->bcrs", slopes[:, i, j], exact)
     inner = back[:, :, padding : padding + height, padding : padding + width]
     np.testing.assert_allclose(dx, inner.transpose(0, 2, 3, 1), rtol=1e-3)
+
+
+@pytest.mark.parametrize("dims", [{"B": 3, "C": 72, "N": 136}, {"B": 2, "C": 65, "N": 129}, {"B": 1, "C": 1, "N": 3}])
+def test_planes_with_channels_last(dims: dict[str, int]) -> None:
+    """On the interpreter with their reference, and on the emulator, of every shape that has a kernel."""
+    for entry, constants in specialisations("channels_last"):
+        if constants["E"] == "f16" and dims["C"] % constants["MULTIPLE"] == 0 == dims["N"] % constants["MULTIPLE"]:
+            (trial,) = trials(request("channels_last", constants, dims))
+            assert trial.right and all(one.error is not None for one in trial.written), trial
+            check_emulated(entry, constants, dims)
+
+
+def test_the_gradient_of_channels_last_is_its_inverse() -> None:
+    x, dout = _integers(2, 5, 6), _integers(2, 6, 5, seed=1)
+    with interpreted() as library:
+        out = library.ops["channels_last"](x)
+        np.testing.assert_array_equal(out, x.transpose(0, 2, 1))
+        np.testing.assert_array_equal(library.gradient("channels_last", (x,), out, dout), dout.transpose(0, 2, 1))
 
 
 def test_references_of_gradients_are_slopes() -> None:

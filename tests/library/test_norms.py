@@ -70,7 +70,7 @@ def _launches(kernel: str, constants: Mapping[str, Any]) -> list[dict[str, Any]]
         sizes = [(channels + 1, tile + multiple), (channels - 1, tile), (1, multiple)]
         return [eps | {"B": 2, "G": 1 + number, "C": c, "L": n} for number, (c, n) in enumerate(sizes)]
     if kernel == "sum_partials":
-        return [{"P": 513, "N": 24 + multiple}, {"P": 1, "N": multiple}]
+        return [{"P": constants["ROWS"] + 1, "N": tile + 8 + multiple}, {"P": 1, "N": multiple}]
     longer = tile + multiple if "long" in kernel else tile - multiple
     rows = constants.get("ROWS", 1)
     sizes = [(rows + 1, longer), (2 * rows, tile), (max(1, rows - 1), multiple)]
@@ -171,13 +171,18 @@ def test_what_functions_choose_is_prebuilt(length: int, rows: int, dtype: str) -
     one_tile = length <= norms.LONGEST_TILE[8 if length % 8 == 0 else 1]
     rows_of += ["softmax", "softmax_backward"] if one_tile else ["softmax_long", "softmax_long_backward"]
     for kernel in (*rows_of, "sum_partials", "group_norm", "group_norm_backward"):
-        constants = _chosen(kernel, **known, L=length)
+        constants = _chosen(kernel, **known, L=length, P=rows)
         assert (kernel, constants) in BUILT
         assert length % constants["MULTIPLE"] == 0
         assert kernel not in rows_of or "long" in kernel or length <= constants["BLOCK"]
     for kernel in ("layer_norm_backward", "rms_norm_backward"):
         stripes = _op(kernel).declaration.chosen("dims", _op(kernel).declaration.dims, known)["P"]
         assert 1 <= stripes <= min(rows, 65536)
+
+
+def test_few_partial_sums_have_tiles_of_one_row() -> None:
+    few, more = (_chosen("sum_partials", N=589824, P=count, E="bf16") for count in (16, 17))
+    assert (few["ROWS"], few["BLOCK"]) == (1, 512) and (more["ROWS"], more["BLOCK"]) == (512, 16)
 
 
 class Tensor(np.ndarray):

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tilec.kernels.chips import of_architecture
-from tilec.kernels.norms import MULTIPROCESSORS, summed
+from tilec.kernels.norms import MOST_SAMPLES, MULTIPROCESSORS, summed
 from tilec.kernels.ops import CALLED, library_op, multiple
 from tilec.kernels.pools import MOST
-from tilec.kernels.shapes import whole
+from tilec.kernels.shapes import is_aligned, whole
 
 Box = tuple[int, int, int]
 BOXES: Final[tuple[Box, ...]] = ((1, 16, 16), (32, 1, 8), (16, 1, 16), (1, 32, 8))
@@ -126,7 +126,7 @@ def _gradient(ctx: Any, dout: Any) -> tuple[Any, ...]:
     x, weight, bias = ctx.saved_tensors
     rows, columns, _, offset = ctx.numbers
     samples, stride, (outputs, height, width, channels) = x.shape[0], x.shape[2], weight.shape
-    slopes = whole(dout)
+    slopes = pixels(dout)
     dx = dweight = dbias = None
     if ctx.needs_input_grad[0]:
         turned, nothing = whole(weight.permute(3, 1, 2, 0)), weight.new_zeros((channels,))
@@ -154,9 +154,32 @@ def _sum_stripes(known: Mapping[str, Any]) -> dict[str, Any]:
     return {"P": stripes(-(-known["T"] // SUMS["ROWS"]), -(-known["N"] // SUMS["BLOCK"]))}
 
 
+def _turn_tile(known: Mapping[str, Any]) -> dict[str, int]:
+    return {"BM": 64, "BN": 128, "MULTIPLE": min(multiple(known["C"]), multiple(known["N"]))}
+
+
+def _turned_back(ctx: Any, dout: Any) -> Any:
+    return dout.permute(0, 2, 1)
+
+
+def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """The gradient of a permutation needs nothing."""
+
+
+def pixels(x: Any) -> Any:
+    """A view `[B, H, W, C]` of planes in bf16 or f16, without gaps: itself if possible, else a copy. A kernel copies planes
+    whose channels lie one after the other, since a copy by PyTorch reads their elements one by one."""
+    planes = x.permute(0, 3, 1, 2)
+    if x.is_contiguous() or not planes.is_contiguous() or not is_aligned(x) or x.shape[0] > MOST_SAMPLES:
+        return whole(x)
+    samples, channels, height, width = planes.shape
+    return _channels_last()(planes.reshape(samples, channels, height * width)).reshape(x.shape)
+
+
 conv2d_boxes = library_op("conv2d_boxes", _tile, dims=_outputs, gradient=(_gradient, _keep))
 _slopes = library_op("conv2d_slopes", lambda known: {**_small_tile(known["B"]), "BM": 64}, dims=_positions)
 _weights = library_op("conv2d_weights_boxes", _weight_tile, dims=_weight_stripes)
+_channels_last = library_op("channels_last", _turn_tile, gradient=(_turned_back, _keep_nothing))
 column_sums = library_op("column_sums", _sum_tile, dims=_sum_stripes)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tilec.kernels.box_convolutions import column_sums, convolved, serves, stripes
+from tilec.kernels.box_convolutions import column_sums, convolved, pixels, serves, stripes
 from tilec.kernels.norms import summed
 from tilec.kernels.ops import library_op, multiple
 from tilec.kernels.pools import MOST, side
@@ -100,7 +100,7 @@ def conv2d(x: Any, weight: Any, bias: Any = None, stride: int = 1, padding: int 
     added = weight.new_zeros((outputs,)) if bias is None else bias
     if x.numel() == 0 or weight.numel() == 0:
         raise ValueError("conv2d: `x` or `weight` has no elements; at least 1 is needed")
-    planes, filters = (whole(one.permute(0, 2, 3, 1)) for one in (x, weight))
+    planes, filters = pixels(x.permute(0, 2, 3, 1)), whole(weight.permute(0, 2, 3, 1))
     if serves(x, weight, stride):
         return convolved(planes, filters, whole(added), rows, columns, stride, padding).permute(0, 3, 1, 2)
     out = _conv2d()(planes, filters, whole(added), rows, columns, stride, 1, 1, -padding)

@@ -21,6 +21,8 @@ MOST_SAMPLES: Final = 65535
 """Blocks of the second axis of a grid."""
 MULTIPROCESSORS: Final = 132
 """Those of an H100 or H200. Stripes fill them; on other chips results are the same."""
+FEW: Final = 16
+"""Most partial sums that a block adds one by one."""
 RESIDENT: Final = {(256, 8): 16, (1024, 8): 4, (2048, 8): 2, (1024, 1): 2}
 """Blocks of a norm's gradient on a multiprocessor, by tile and multiple; otherwise 1. `build.toml` has schedules for them."""
 
@@ -58,7 +60,9 @@ def _stripes(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sum_tile(known: Mapping[str, Any]) -> dict[str, int]:
-    return {"ROWS": 512, "BLOCK": 16, "MULTIPLE": multiple(known["N"])}
+    """A tile of 512 rows would be nearly empty where there are no more than `FEW`."""
+    rows, block = (1, 512) if known["P"] <= FEW else (512, 16)
+    return {"ROWS": rows, "BLOCK": block, "MULTIPLE": multiple(known["N"])}
 
 
 def _group_tile(known: Mapping[str, Any]) -> dict[str, int]:

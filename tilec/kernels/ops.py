@@ -30,6 +30,19 @@ def multiple(extent: int) -> int:
     return 8 if extent % 8 == 0 else 1
 
 
+def _never() -> bool:
+    return False
+
+
+_records: Callable[[], bool] = getattr(sys.modules.get("torch"), "is_grad_enabled", _never)
+"""Whether PyTorch records what gradients need."""
+
+
+def differentiated(*tensors: Any) -> bool:
+    """Whether a gradient of one of the tensors will be asked for: what only the gradient uses is not kept otherwise."""
+    return _records() and any(tensor.requires_grad for tensor in tensors)
+
+
 def without_gradient(ctx: Any, *statistics: Any) -> None:
     """For `setup_context`: results that only the gradient uses have none, and no zeros stand for it."""
     ctx.mark_non_differentiable(*statistics)

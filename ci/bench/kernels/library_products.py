@@ -16,6 +16,8 @@ PAGE: Final = 16
 """Tokens of a page."""
 CACHED: Final = {"B": 64, "M": 256, "HQ": 32, "HKV": 8, "D": 128}
 LAYER: Final = {"T": 8192, "V": 151936, "H": 4096}
+"""The vocabulary of Qwen3: few enough logits that their exponentials are kept for the gradient; `LARGE_LAYER` has more."""
+LARGE_LAYER: Final = {"T": 16384, "V": 128256, "H": 4096}
 EXPERTS: Final = {"T": 65536, "X": 128, "N": 768, "K": 2048}
 FOUR_BITS: Final = {"M": 4096, "N": 4096, "K": 4096}
 VARLEN: Final = {"B": 16, "T": 16384, "HQ": 32, "HKV": 8, "D": 128}
@@ -116,8 +118,8 @@ def _linear_cross_entropy(x: Any, weight: Any, labels: Any) -> Any:
     return functional.cross_entropy(logits if logits.dtype == torch.float64 else logits.float(), labels)
 
 
-def _losses() -> Problem:
-    checked = ({"T": 37, "V": 201, "H": 72}, {"T": 8, "V": 700, "H": 64}, LAYER)
+def _losses(size: str, sizes: Sizes) -> Problem:
+    checked = ({"T": 37, "V": 201, "H": 72}, {"T": 8, "V": 700, "H": 64}, sizes)
 
     def moved(sizes: Sizes) -> tuple[int, int]:
         once = 2 * (sizes["T"] + sizes["V"]) * sizes["H"]
@@ -129,7 +131,7 @@ def _losses() -> Problem:
         return whole, 2 * whole
 
     return Problem(
-        "linear_cross_entropy", "8192 x 4096 x 151,936", LAYER, checked, _layer, kernels.linear_cross_entropy,
+        "linear_cross_entropy", size, sizes, checked, _layer, kernels.linear_cross_entropy,
         _linear_cross_entropy, moved, ("x", "weight"), products, like_torch=True,
     )  # fmt: skip
 
@@ -250,7 +252,8 @@ PRODUCTS: Final = (
     _fp8(),
     _grouped("grouped_matmul", kernels.grouped_matmul, _grouped_matmul, ()),
     _grouped("grouped_swiglu", kernels.grouped_swiglu, _grouped_swiglu, (2,)),
-    _losses(),
+    _losses("8192 x 4096 x 151,936", LAYER),
+    _losses("16384 x 4096 x 128,256", LARGE_LAYER),
     _paged(),
     _varlen(causal=False),
     _varlen(causal=True),

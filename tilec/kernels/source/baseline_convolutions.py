@@ -17,3 +17,7 @@ def conv2d(x: Any, weight: Any, bias: Any, down: int, offset: int) -> Any:
 
 def column_sums(x: Any) -> Any:
     return x.float().sum(dim=0, keepdim=True)
+
+
+def channels_last(x: Any) -> Any:
+    return x.transpose(1, 2).contiguous()

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from linear_parts import LN2, TILES, E, H, L, T, V
+from linear_parts import TILES, E, H, L, T, V, log_sums, logits_of_labels
 
 import tilec as tl
 
@@ -30,25 +30,8 @@ def linear_cross_entropy(
     tl.requires(H % 8 == 0, T <= 1073741824)
     tl.grid(tl.cdiv(T, ROWS))
     i = tl.bid(0)
-    top = tl.full((BLOCK, ROWS), -3.0e38, tl.f32)
-    for j in range(tl.cdiv(TILES, BLOCK)):
-        top = tl.maximum(top, tl.load(maxima, (j, i), shape=(BLOCK, ROWS), pad=-tl.inf))
-    high = tl.max(top, axis=0, keepdims=True)
-    total = tl.zeros((BLOCK, ROWS), tl.f32)
-    for j in range(tl.cdiv(TILES, BLOCK)):
-        tops = tl.load(maxima, (j, i), shape=(BLOCK, ROWS), pad=-tl.inf)
-        total = total + tl.load(sums, (j, i), shape=(BLOCK, ROWS), pad=0) * tl.exp2(tops - high, fast=True)
-    whole = (tl.log2(tl.sum(total, axis=0), fast=True) + tl.reshape(high, (ROWS,))) * LN2
-    chosen = tl.zeros((ROWS,), tl.f32)
-    for r in range(ROWS):
-        t = i * ROWS + r
-        label = tl.load(labels, t, pad=0)
-        product = tl.zeros((1, BLOCK), tl.f32)
-        for h in range(tl.cdiv(H, BLOCK)):
-            a = tl.load(x, (t, h), shape=(1, BLOCK), pad=0).astype(tl.f32)
-            product = product + a * tl.load(weight, (label, h), shape=(1, BLOCK), pad=0).astype(tl.f32)
-        chosen = tl.where(tl.arange(ROWS) == r, tl.sum(product), chosen)
-    own = tl.load(labels, i, shape=ROWS, pad=0)
-    logit = tl.where((own >= 0) & (own < V), chosen, -tl.inf)
+    whole = log_sums(maxima, sums, i, ROWS, BLOCK)
+    logit = logits_of_labels(x, weight, labels, i, ROWS, BLOCK)
+    ignored = tl.load(labels, i, shape=ROWS, pad=0) == ignore_index
     tl.store(lse, i, whole, mask=True)
-    tl.store(loss, i, tl.where(own == ignore_index, 0.0, whole - logit), mask=True)
+    tl.store(loss, i, tl.where(ignored, 0.0, whole - logit), mask=True)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from linear_parts import LOG2E, E, H, T, V
+from linear_parts import E, H, T, V, logits_of_tile
 
 import tilec as tl
 
@@ -28,12 +28,7 @@ def linear_sums(
     tl.grid(rows * columns)
     tl.requires(rows * columns <= 2147483647)
     m, n = tl.bid(0) % rows, tl.bid(0) // rows
-    acc = tl.zeros((BM, BN), tl.f32)
-    for k in range(tl.cdiv(H, BK)):
-        a = tl.load(x, (m, k), shape=(BM, BK), pad=0)
-        b = tl.load(weight, (n, k), shape=(BN, BK), pad=0)
-        acc = tl.mma(a, b.T, acc)
-    logits = tl.where((n * BN + tl.arange(BN))[None, :] < V, acc * LOG2E, -tl.inf)
+    logits = logits_of_tile(x, weight, m, n, BM, BN, BK)
     top = tl.max(logits, axis=1)
     total = tl.sum(tl.exp2(logits - top[:, None], fast=True), axis=1)
     tl.store(maxima, (n, m), top[None, :], mask=True)

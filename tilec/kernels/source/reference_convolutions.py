@@ -64,6 +64,10 @@ def conv2d_boxes(x: Array, weight: Array, bias: Array, rows: int, columns: int, 
     return found.reshape(len(planes), rows, columns, len(weight))
 
 
+def channels_last(x: Array) -> Float:
+    return x.astype(np.float64).transpose(0, 2, 1)
+
+
 def conv2d_slopes(dout: Array, BB: int, BH: int, BW: int) -> Float:
     many, columns = BB * BH, dout.shape[2]
     slopes = dout.astype(np.float64).transpose((1, 0, 2, 3) if BB > 1 else (0, 1, 2, 3))

@@ -29,6 +29,14 @@ def linear_sums(x: Array, weight: Array, BN: int) -> tuple[Float, Float]:
     return maxima, np.stack([np.exp2(tile - top[:, None]).sum(axis=1) for tile, top in zip(tiles, maxima, strict=True)])
 
 
+def linear_exponentials(x: Array, weight: Array, BN: int) -> tuple[Float, Float, Float]:
+    maxima, sums = linear_sums(x, weight, BN)
+    logits = np.full((len(x), len(maxima) * BN), -np.inf)
+    logits[:, : len(weight)] = _wide(x) @ _wide(weight).T * LOG2E
+    tiles = logits.reshape(len(x), len(maxima), BN).transpose(1, 0, 2)
+    return maxima, sums, np.exp2(tiles - maxima[:, : len(x), None])
+
+
 def linear_cross_entropy(
     x: Array, weight: Array, labels: Integers, maxima: Array, sums: Array, ignore_index: int
 ) -> tuple[Float, Float]:  # fmt: skip
@@ -37,6 +45,12 @@ def linear_cross_entropy(
     valid = (labels >= 0) & (labels < len(weight))
     chosen = (_wide(x) * _wide(weight)[np.where(valid, labels, 0)]).sum(axis=1)
     return np.where(labels == ignore_index, 0.0, lse - np.where(valid, chosen, -np.inf)), lse
+
+
+def linear_cross_entropy_kept(
+    x: Array, weight: Array, labels: Integers, maxima: Array, sums: Array, ignore_index: int
+) -> tuple[Float, Float]:  # fmt: skip
+    return linear_cross_entropy(x, weight, labels, maxima, sums, ignore_index)
 
 
 def linear_cross_entropy_backward(
@@ -48,6 +62,20 @@ def linear_cross_entropy_backward(
     rows, columns = np.zeros((len(x), -(-len(weight) // 8) * 8)), np.zeros((len(weight), -(-len(x) // 8) * 8))
     rows[:, : len(weight)], columns[:, : len(x)] = dlogits, dlogits.T
     return rows, columns
+
+
+def linear_cross_entropy_slopes(
+    kept: Array, maxima: Array, labels: Integers, lse: Array, dloss: Array, first: int, count: int, ignore_index: int
+) -> tuple[Float, Float]:  # fmt: skip
+    tiles, tokens, width = kept.shape
+    scale = np.exp2(_wide(maxima)[:, :tokens] - _wide(lse) * LOG2E)
+    weights = (_wide(kept) * scale[:, :, None]).transpose(1, 0, 2).reshape(tokens, tiles * width)
+    places: NDArray[np.int64] = np.arange(tiles * width, dtype=np.int64)
+    chosen = (labels[:, None] == first + places) & (places < count)
+    dlogits = (weights - chosen) * np.where(labels == ignore_index, 0.0, _wide(dloss))[:, None]
+    columns = np.zeros((tiles * width, -(-tokens // 8) * 8))
+    columns[:, :tokens] = dlogits.T
+    return dlogits, columns
 
 
 def product(a: Array, b: Array) -> Float:
@@ -62,6 +90,10 @@ def linear_sums_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[s
     return {"weight": rng.standard_normal((dims["V"], dims["H"])) * dims["H"] ** -0.5}
 
 
+def linear_exponentials_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    return linear_sums_inputs(rng, dims)
+
+
 def linear_cross_entropy_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     """One label of five is ignored; of tiles of the vocabulary, those past the last class are empty."""
     x, count = rng.standard_normal((dims["T"], dims["H"])), int(dims["TILES"])
@@ -72,6 +104,25 @@ def linear_cross_entropy_inputs(rng: np.random.Generator, dims: dict[str, Any]) 
     labels: NDArray[np.int64] = rng.integers(0, int(dims["V"]), int(dims["T"]))
     labels = np.where(rng.random(labels.shape) < 0.2, dims["ignore_index"], labels)
     return {"x": x, "weight": weight, "labels": labels, "maxima": maxima, "sums": sums}
+
+
+def linear_cross_entropy_kept_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    return linear_cross_entropy_inputs(rng, dims)
+
+
+def linear_cross_entropy_slopes_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    """Exponentials of `count` classes, of which the largest of each tile is 1."""
+    tiles, tokens, width, first, count = (int(dims[name]) for name in ("TILES", "T", "WIDTH", "first", "count"))
+    logits = np.full((tokens, tiles * width), -np.inf)
+    logits[:, :count] = 2 * rng.standard_normal((tokens, count))
+    shaped = logits.reshape(tokens, tiles, width).transpose(1, 0, 2)
+    top = np.maximum(shaped.max(axis=2), -1e30)
+    maxima = np.zeros((tiles, -(-tokens // 8) * 8))
+    maxima[:, :tokens] = top
+    labels: NDArray[np.int64] = rng.integers(0, first + count + 5, tokens)
+    labels = np.where(rng.random(tokens) < 0.2, dims["ignore_index"], labels)
+    lse = np.log(np.exp2(logits).sum(axis=1)) + 0.1
+    return {"kept": np.exp2(shaped - top[:, :, None]), "maxima": maxima, "labels": labels, "lse": lse}
 
 
 def linear_cross_entropy_backward_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
