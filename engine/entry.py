@@ -19,7 +19,7 @@ from engine.startup import end_at_once
 PACKAGES: Final = {
     "click": "tilec", "rich": "tilec", "numpy": "tilec", "cuda": "tilec", "jinja2": "tilec[engine]",
     "markupsafe": "tilec[engine]", "tokenizers": "tilec[engine]", "ml_dtypes": "tilec[engine]",
-    "matplotlib": "tilec[engine,bench]",
+    "safetensors": "tilec[engine]", "matplotlib": "tilec[engine,bench]",
 }  # fmt: skip
 """The requirement to install for each package that the engine imports; `tilec[compiler]` for others."""
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 import click
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from engine.errors import EngineError, UsageError
@@ -110,7 +111,7 @@ def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool =
         CONFIG_FILE: _json(keys),
         GENERATION_FILE: _json({"eos_token_id": [stop_token], "do_sample": False, **sampling}),
         TOKENIZER_FILE: tokenizer.to_str(pretty=True).encode(), TEMPLATE_FILE: kind.template.encode(),
-        "model.safetensors": _safetensors(dict(_weights(config, seed))),
+        "model.safetensors": save(dict(_weights(config, seed)), {"format": "pt"}),
     }  # fmt: skip
     try:
         if os.path.isdir(target) and any(target.iterdir()):
@@ -148,19 +149,6 @@ def _weights(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[Any]
 
 def _json(keys: dict[str, Any]) -> bytes:
     return (json.dumps(keys, indent=2) + "\n").encode()
-
-
-def _safetensors(tensors: dict[str, NDArray[Any]]) -> bytes:
-    """A safetensors file of bf16 tensors, in order (https://github.com/huggingface/safetensors, section "Format")."""
-    header: dict[str, Any] = {}
-    end = 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + tensor.nbytes
-        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    data = b"".join(tensor.tobytes() for tensor in tensors.values())
-    return len(text).to_bytes(8, "little") + text + data
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

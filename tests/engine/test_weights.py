@@ -238,6 +238,28 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
     assert "has 1 bytes after the last tensor" in refusal(tmp_path)
 
 
+ENTRY = b'{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (b'{"a":%b,"a":%b}' % (ENTRY, ENTRY), 'the key "a" is there twice'),
+        (b'{"a":%b}%b' % (ENTRY, b" " * (20 << 20)), "announce a header of 20971"),
+        (b'{"a":%b}' % ENTRY.replace(b"[1]", b"[%b1]" % (b"1," * 99)), "not a list of at most 32 sizes"),
+    ],
+    ids=["twice", "long", "dimensions"],
+)
+def test_the_library_accepts_what_is_refused_here(tmp_path: Path, header: bytes, expected: str) -> None:
+    """Why files are read without it. Where this fails, it has become as strict, and the reader may be its."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(packed(header, bytes(4)))
+    with safetensors.safe_open(path, "numpy") as opened:
+        assert list(opened.keys()) == ["a"]
+    with pytest.raises(ModelError, match=expected):
+        SafetensorsFile(path)
+
+
 def test_header_lengths_are_bounded(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes((100_000_001).to_bytes(8, "little"))
