@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 import islpy
 
 from tilec.passes.prover import terms
-from tilec.passes.prover.case_split import CaseSplit, alternatives, contradictory
+from tilec.passes.prover.case_split import CaseSplit, alternatives, implied_bounds
 from tilec.passes.prover.guess import DERIVED, guessed
 from tilec.passes.prover.nonlinear import Case, Undecided, add_products, cases, substitute_equalities
+from tilec.passes.prover.quotient_bounds import quotient_bounds
 from tilec.passes.prover.set_text import Names, case_text, set_text
 from tilec.passes.prover.terms import Atom, Formula, Kind, Monomial, Poly
 from tilec.passes.prover.work import STAGES, Work
@@ -149,8 +150,10 @@ class Solver:
             return
 
     def _case_is_empty(self, case: Case) -> bool:
-        if contradictory(case.inequalities, case.equalities):
+        bounds = implied_bounds(case.inequalities, case.equalities)
+        if bounds is None:
             return True
+        case.inequalities += quotient_bounds(case, bounds)
         for _ in range(ROUNDS):
             if not self._learn_equalities(case):
                 break
