@@ -22,7 +22,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.case_split import CaseSplit, alternatives, implied_bounds
 from tilec.passes.prover.guess import DERIVED, guessed
 from tilec.passes.prover.nonlinear import Case, Undecided, add_products, cases, substitute_equalities
-from tilec.passes.prover.quotient_bounds import quotient_bounds
+from tilec.passes.prover.factor_bounds import factor_bounds
 from tilec.passes.prover.set_text import Names, case_text, set_text
 from tilec.passes.prover.terms import Atom, Formula, Kind, Monomial, Poly
 from tilec.passes.prover.work import STAGES, Work
@@ -153,7 +153,7 @@ class Solver:
         bounds = implied_bounds(case.inequalities, case.equalities)
         if bounds is None:
             return True
-        case.inequalities += quotient_bounds(case, bounds)
+        case.inequalities += factor_bounds(case, bounds)
         for _ in range(ROUNDS):
             if not self._learn_equalities(case):
                 break

@@ -37,6 +37,7 @@ from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import Replay
 from tilec.passes.prover.terms import Atom, Formula, Kind
+from tilec.passes.prover.unified import unified
 
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 SEARCH_STEPS = 1_000_000
@@ -103,6 +104,9 @@ class Ladder:
         key = frozenset((whole,))
         if key not in self._known:
             self._known[key] = self._climb(list(whole.parts) if whole.op == "and" else [whole])
+            if isinstance(self._known[key], Refusal) and (same := unified(self.index.atoms, [whole])) is not None:
+                again = self._climb(same)
+                self._known[key] = again if isinstance(again, Discharge) else self._known[key]
         return self._known[key]
 
     def grid_limits(self, formulas: Iterable[Formula]) -> list[Formula]:
