@@ -58,9 +58,30 @@ def _prove_pair(findings: Findings, left: AccessSite, right: AccessSite) -> Disc
         result = findings.ladder.discharge([quick, exact, *touching])
     if isinstance(result, Refusal) and len(first.blocks) > 1:
         result = findings.ladder.discharge([told_apart(zip(first.blocks, second.blocks, strict=True)), *touching])
+    if isinstance(result, Refusal):
+        result = _by_fewer(findings, left, right, first, second) or result
     if isinstance(result, Discharge):
         return result
     findings.refuse(result, _race(findings, left, right, first, second))
+    return None
+
+
+def _by_fewer(
+    findings: Findings, left: AccessSite, right: AccessSite, first: Instance, second: Instance
+) -> Discharge | None:
+    """A proof from one axis alone: blocks that touch no common row touch no common element, whatever decides the columns. Of the
+    conditions of execution, those are kept that only mention what occurs on the axis. Fewer formulas have more solutions, so
+    that none of fewer is a proof for all."""
+    if len(first.axes) < 2:
+        return None
+    differ = told_apart(zip(first.blocks, second.blocks, strict=True))
+    for a, b in zip(first.axes, second.axes, strict=True):
+        part = [differ, *overlap(a, b, (left.clipped, right.clipped))]
+        known = set(terms.closure(part))
+        part += [one for one in (*first.holds, *second.holds) if known.issuperset(terms.closure([one]))]
+        found = findings.ladder.discharge(part)
+        if isinstance(found, Discharge):
+            return found
     return None
 
 

@@ -12,6 +12,7 @@ functions of what they are computed from, so they are rebuilt over `y`. Interval
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import gcd
 
 from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
@@ -45,14 +46,21 @@ def unified(atoms: Atoms, formulas: Iterable[Formula]) -> list[Formula] | None:
 def _equal(whole: Formula) -> tuple[Atom, Poly] | None:
     """An unknown and the unknown, with a number added, that it is equal to."""
     parts = whole.parts if whole.op == "and" else (whole,)
-    known = {part.poly for part in parts if part.op == "ge"}
+    known = {_reduced(part.poly) for part in parts if part.op == "ge"}
     for part in parts:
-        if part.op == "eq" or (part.op == "ge" and -part.poly in known):
-            for atom in sorted(part.poly.atoms(), key=lambda atom: atom.uid, reverse=True):
-                other = _other(part.poly, atom)
+        poly = _reduced(part.poly) if part.op == "ge" else part.poly
+        if part.op == "eq" or (part.op == "ge" and -poly in known):
+            for atom in sorted(poly.atoms(), key=lambda atom: atom.uid, reverse=True):
+                other = _other(poly, atom)
                 if other is not None:
                     return atom, other
     return None
+
+
+def _reduced(poly: Poly) -> Poly:
+    """`poly >= 0` divided by the common divisor of its coefficients; the constant rounds down, which loses no integer."""
+    common = gcd(*(count for monomial, count in poly.terms.items() if monomial)) or 1
+    return Poly({monomial: count // common for monomial, count in poly.terms.items()})
 
 
 def _other(equality: Poly, atom: Atom) -> Poly | None:
