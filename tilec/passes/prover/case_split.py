@@ -206,8 +206,8 @@ def contradictory(polys_ge: Iterable[Poly], polys_eq: Iterable[Poly]) -> bool:
 
 
 def implied_bounds(polys_ge: Iterable[Poly], polys_eq: Iterable[Poly]) -> Bounds | None:
-    """Bounds of every atom that occurs, for integers that make the first `>= 0` and the second `== 0`; None if bounds alone show
-    that there are none."""
+    """Bounds of every atom that occurs, for integers that make the first `>= 0` and the second `== 0`; None if bounds alone
+    show that there are none."""
     known = _Known([*(Formula("ge", p) for p in polys_ge), *(Formula("eq", p) for p in polys_eq)])
     return known.bounds if _tighten(known) else None
 

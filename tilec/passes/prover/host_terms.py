@@ -30,12 +30,14 @@ def compare(operator: str, left: Poly, right: Poly) -> Formula:
 
 @dataclass(slots=True)
 class HostTerms:
-    """The translation of launch values, and arithmetic on translated values."""
+    """The translation of launch values, and arithmetic on translated values. `positive`: symbols that `requires` makes positive
+    in every launch."""
 
     function: Function
     atoms: Atoms = field(default_factory=Atoms)
     symbols: dict[str, Range] = field(default_factory=dict[str, Range])
     grid: tuple[Poly, ...] = ()
+    positive: frozenset[str] = frozenset()
 
     def symbol(self, name: str) -> Poly:
         """A dim, stride or integer scalar parameter."""
@@ -60,7 +62,7 @@ class HostTerms:
             return self.choose(self.predicate(expr), terms.ONE, terms.ZERO)
         left, right = (self.expression(arg) for arg in expr.args)
         kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.get(expr.op, expr.op)
-        if kind in ("floordiv", "mod") and terms.interval(right)[0] < 1:
+        if kind in ("floordiv", "mod") and terms.interval(right)[0] < 1 and not self._is_positive(right):
             # The host may divide by a negative number, which a quotient atom does not describe. It never divides by zero: such
             # a launch is rejected.
             fact = expr_range(expr, self.symbols)
@@ -68,6 +70,9 @@ class HostTerms:
         result = self.arithmetic(kind, left, right)
         assert result is not None
         return result
+
+    def _is_positive(self, value: Poly) -> bool:
+        return any(value == self.symbol(name) for name in self.positive)
 
     def predicate(self, expr: Expr) -> Formula:
         """A host predicate; an expression that is no comparison or connective is true if it is not zero."""

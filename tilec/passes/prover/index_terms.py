@@ -38,7 +38,7 @@ from tilec.ir.ops import (
     Unary,
 )
 from tilec.ir.types import TileType
-from tilec.passes.analysis.declared_ranges import declared_ranges
+from tilec.passes.analysis.declared_ranges import declared_ranges, required
 from tilec.passes.analysis.ranges import Range, symbol_ranges, value_ranges
 from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
@@ -84,6 +84,7 @@ class IndexTerms(HostTerms):
     def __post_init__(self) -> None:
         self.ranges = value_ranges(self.function)
         self.symbols = symbol_ranges(self.function)
+        self.positive = frozenset(bound.symbol for bound in required(self.function) if bound.low >= 1)
         self.structure = structure(self.function)
         self.prefix_sums.find(self.function)
         self._same = same_comparisons(self.function)

@@ -20,9 +20,9 @@ import islpy
 
 from tilec.passes.prover import terms
 from tilec.passes.prover.case_split import CaseSplit, alternatives, implied_bounds
+from tilec.passes.prover.factor_bounds import factor_bounds
 from tilec.passes.prover.guess import DERIVED, guessed
 from tilec.passes.prover.nonlinear import Case, Undecided, add_products, cases, substitute_equalities
-from tilec.passes.prover.factor_bounds import factor_bounds
 from tilec.passes.prover.set_text import Names, case_text, set_text
 from tilec.passes.prover.terms import Atom, Formula, Kind, Monomial, Poly
 from tilec.passes.prover.work import STAGES, Work

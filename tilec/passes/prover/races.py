@@ -66,12 +66,10 @@ def _prove_pair(findings: Findings, left: AccessSite, right: AccessSite) -> Disc
     return None
 
 
-def _by_fewer(
-    findings: Findings, left: AccessSite, right: AccessSite, first: Instance, second: Instance
-) -> Discharge | None:
-    """A proof from one axis alone: blocks that touch no common row touch no common element, whatever decides the columns. Of the
-    conditions of execution, those are kept that only mention what occurs on the axis. Fewer formulas have more solutions, so
-    that none of fewer is a proof for all."""
+def _by_fewer(findings: Findings, left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> Discharge | None:
+    """A proof from one axis alone: blocks that touch no common row touch no common element, whatever decides the columns. Of
+    the conditions of execution, those are kept that only mention what occurs on the axis. Fewer formulas have more solutions,
+    so that none of fewer is a proof for all."""
     if len(first.axes) < 2:
         return None
     differ = told_apart(zip(first.blocks, second.blocks, strict=True))
@@ -120,8 +118,8 @@ def told_apart(pairs: Iterable[tuple[terms.Poly, terms.Poly]]) -> Formula:
 def first_difference(pairs: Sequence[tuple[terms.Poly, terms.Poly]]) -> Formula:
     """Some pair differs, with two cases for each: it differs, smaller or larger, and those before it are equal.
 
-    `s * each + j` in two loops needs this, for the reason that `told_apart` gives: a case that only states `j1 < j2` leaves `s1`
-    and `s2` unrelated.
+    `s * each + j` in two loops needs this, for the reason that `told_apart` gives: a case that only states `j1 < j2` leaves
+    `s1` and `s2` unrelated.
     """
     cases: list[Formula] = []
     equal: list[Formula] = []
