@@ -33,7 +33,7 @@ from tilec.passes.prover.declared_facts import (
     sum_facts,
 )
 from tilec.passes.prover.index_terms import IndexTerms
-from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator
+from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator, has_products
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import Replay
 from tilec.passes.prover.small_numbers import ELEMENTS, loaded_factors, small_values
@@ -104,11 +104,25 @@ class Ladder:
             return Discharge("interval")
         key = frozenset((whole,))
         if key not in self._known:
-            self._known[key] = self._climb(list(whole.parts) if whole.op == "and" else [whole])
-            if isinstance(self._known[key], Refusal) and (same := unified(self.index.atoms, [whole])) is not None:
-                again = self._climb(same)
-                self._known[key] = again if isinstance(again, Discharge) else self._known[key]
+            formulas = list(whole.parts) if whole.op == "and" else [whole]
+            found = self._climb(formulas)
+            self._known[key] = self._climb_again(formulas, found) if isinstance(found, Refusal) else found
         return self._known[key]
+
+    def _climb_again(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
+        """A proof of a system with products by more expensive methods: with bounds of their factors, then with equal unknowns
+        in one. Otherwise the refusal."""
+        if not has_products(refusal.system):
+            return refusal  # isl has decided it
+        self.solver.bounds_factors = True
+        try:
+            for formulas in (violation, unified(self.index.atoms, violation)):
+                found = self._climb(formulas) if formulas is not None else refusal
+                if isinstance(found, Discharge):
+                    return found
+        finally:
+            self.solver.bounds_factors = False
+        return refusal
 
     def grid_limits(self, formulas: Iterable[Formula]) -> list[Formula]:
         """CUDA's limits on the grid, which every launch is checked against, that share symbols with the formulas."""

@@ -25,8 +25,6 @@ _REPLACED = (Kind.BLOCK, Kind.COORDINATE, Kind.ITERATION, Kind.POSITION)
 def unified(atoms: Atoms, formulas: Iterable[Formula]) -> list[Formula] | None:
     """The formulas with one unknown for equal ones; None if that changes nothing that is computed from them."""
     whole = terms.conjunction(formulas)
-    if not any(poly.degree > 1 for poly in whole.polys()):
-        return None  # isl decides it as it is
     before = len(terms.closure([whole]))
     replaced = 0
     for _ in range(EQUALITIES):
