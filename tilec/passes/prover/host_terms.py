@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tilec.ir.core import Function
 from tilec.ir.expr import COMPARISONS, Expr
+from tilec.passes.analysis.declared_ranges import required
 from tilec.passes.analysis.ranges import GRID_LIMITS, Range, expr_range
 from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
@@ -30,8 +31,7 @@ def compare(operator: str, left: Poly, right: Poly) -> Formula:
 
 @dataclass(slots=True)
 class HostTerms:
-    """The translation of launch values, and arithmetic on translated values. `positive`: symbols that `requires` makes positive
-    in every launch."""
+    """The translation of launch values, and arithmetic on translated values. `positive`: those of `positive_symbols`."""
 
     function: Function
     atoms: Atoms = field(default_factory=Atoms)
@@ -106,3 +106,16 @@ class HostTerms:
                 return self.atoms.maximum(left, right)
             case _:
                 return None
+
+
+def positive_symbols(function: Function) -> frozenset[str]:
+    """Symbols that `requires` makes positive, and that no precondition divides by: a quotient that a precondition compares with
+    a size is one unknown, which keeps systems linear."""
+    divided: set[str] = set()
+    pending = [precondition.condition for precondition in function.requires]
+    while pending:
+        expr = pending.pop()
+        pending += expr.args
+        if expr.op in ("//", "%") and expr.args[1].op == "sym":
+            divided.add(expr.args[1].name)
+    return frozenset(bound.symbol for bound in required(function) if bound.low >= 1 and bound.symbol not in divided)
