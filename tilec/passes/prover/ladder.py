@@ -37,13 +37,14 @@ from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator, has_
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import Replay
 from tilec.passes.prover.small_numbers import ELEMENTS, loaded_factors, small_values
-from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+from tilec.passes.prover.terms import Atom, Formula, Kind
 from tilec.passes.prover.unified import unified
 
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 SEARCH_STEPS = 1_000_000
 """Steps of work, per kernel, for the search for counterexamples to systems with products. A step count, unlike a time limit,
 finds the same on every machine. Of the kernels in `tests/ui`, the longest search takes 311,826 steps, half a second."""
+AGAIN_STEPS = 500_000  # steps of work, per kernel, for second attempts at systems with products
 MAX_CORRECTIONS = 12  # refinements of a spurious counterexample, after which the search ends
 
 
@@ -83,6 +84,7 @@ class Ladder:
     _declared: dict[Value, Range] | None = None
     _grid: list[Formula] = field(default_factory=list[Formula])
     _extents: list[Fact] = field(default_factory=list[Fact])
+    _spent_again: int = 0
     _known: dict[frozenset[Formula], Discharge | Refusal] = field(
         default_factory=dict[frozenset[Formula], "Discharge | Refusal"]
     )
@@ -110,10 +112,10 @@ class Ladder:
         return self._known[key]
 
     def _climb_again(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
-        """A proof of a system with products by more expensive methods: with bounds of their factors, then with equal unknowns
-        in one. Otherwise the refusal."""
-        if not has_products(refusal.system):
-            return refusal  # isl has decided it
+        """A proof of a system with products by bounds of their factors, then also with equal unknowns in one; or the refusal."""
+        if self._spent_again > AGAIN_STEPS or not has_products(refusal.system):
+            return refusal  # isl has decided a system without products
+        before = self.solver.work.spent
         self.solver.bounds_factors = True
         try:
             for formulas in (violation, unified(self.index.atoms, violation)):
@@ -122,6 +124,7 @@ class Ladder:
                     return found
         finally:
             self.solver.bounds_factors = False
+            self._spent_again += self.solver.work.spent - before
         return refusal
 
     def grid_limits(self, formulas: Iterable[Formula]) -> list[Formula]:
@@ -352,8 +355,7 @@ class Ladder:
         """A solution with numbers in place of some unknowns, also where others are computed from them: what is multiplied by an
         unknown, such as `cdiv(n[b], S)`, is a number then."""
         mapping = {atom: terms.const(number) for atom, number in numbers.items()}
-        memo: dict[Atom, Poly] = {}
-        simpler = [self.index.atoms.substitute_in(formula, mapping, memo) for formula in system]
+        simpler = [self.index.atoms.substitute_in(formula, mapping) for formula in system]
         found = self.solver.solution((*simpler, *fixed), lambda _: False, (4, None))
         if found is None:
             return None
