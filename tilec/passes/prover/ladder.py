@@ -112,7 +112,7 @@ class Ladder:
         return self._known[key]
 
     def _climb_again(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
-        """A proof of a system with products by bounds of their factors, then also with equal unknowns in one; or the refusal."""
+        """A proof of a system with products by bounds of their factors, then with equal unknowns in one; or the refusal."""
         if self._spent_again > AGAIN_STEPS or not has_products(refusal.system):
             return refusal  # isl has decided a system without products
         before = self.solver.work.spent
