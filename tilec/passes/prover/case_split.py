@@ -182,18 +182,10 @@ def _max_term(monomial: tuple[Atom, ...], coefficient: int, bounds: Bounds) -> i
     return high
 
 
-def _ends(poly: Poly, bounds: Bounds) -> tuple[int, int]:
-    low = high = poly.offset
-    for monomial, coefficient in poly.terms.items():
-        if monomial:
-            low, high = low - _max_term(monomial, -coefficient, bounds), high + _max_term(monomial, coefficient, bounds)
-    return low, high
-
-
 def possible(formula: Formula, bounds: Bounds) -> bool:
     """False only if no values within the bounds satisfy the formula."""
     if formula.op in ("ge", "eq"):
-        low, high = _ends(formula.poly, bounds)
+        low, high = ends(formula.poly, bounds)
         return high >= 0 and (formula.op == "ge" or low <= 0)
     results = (possible(part, bounds) for part in formula.parts)
     return all(results) if formula.op == "and" else any(results)
@@ -202,7 +194,7 @@ def possible(formula: Formula, bounds: Bounds) -> bool:
 def certain(formula: Formula, bounds: Bounds) -> bool:
     """True only if all values within the bounds satisfy the formula."""
     if formula.op in ("ge", "eq"):
-        low, high = _ends(formula.poly, bounds)
+        low, high = ends(formula.poly, bounds)
         return low >= 0 if formula.op == "ge" else low == high == 0
     results = (certain(part, bounds) for part in formula.parts)
     return all(results) if formula.op == "and" else any(results)
@@ -210,8 +202,23 @@ def certain(formula: Formula, bounds: Bounds) -> bool:
 
 def contradictory(polys_ge: Iterable[Poly], polys_eq: Iterable[Poly]) -> bool:
     """True only if bounds alone show that no integers make the first `>= 0` and the second `== 0`."""
+    return implied_bounds(polys_ge, polys_eq) is None
+
+
+def implied_bounds(polys_ge: Iterable[Poly], polys_eq: Iterable[Poly]) -> Bounds | None:
+    """Bounds of every atom that occurs, for integers that make the first `>= 0` and the second `== 0`; None if bounds alone
+    show that there are none."""
     known = _Known([*(Formula("ge", p) for p in polys_ge), *(Formula("eq", p) for p in polys_eq)])
-    return not _tighten(known)
+    return known.bounds if _tighten(known) else None
+
+
+def ends(poly: Poly, bounds: Bounds) -> tuple[int, int]:
+    """The smallest and largest value of a polynomial by interval arithmetic, of atoms without bounds by their intervals."""
+    low = high = poly.offset
+    for monomial, coefficient in poly.terms.items():
+        if monomial:
+            low, high = low - _max_term(monomial, -coefficient, bounds), high + _max_term(monomial, coefficient, bounds)
+    return low, high
 
 
 def alternatives(formula: Formula, limit: int) -> int:

@@ -28,6 +28,7 @@ from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import is_carried
 from tilec.passes.prover.segments import segments, undeclared
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+from tilec.passes.prover.writers import by_named_writers
 
 
 def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
@@ -98,6 +99,9 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
             findings.discharged("coverage", subject, op, strongest([found, *discharges]), parameter.loc)
             return
         example = found
+    if incomplete and (named := _by_named_writers(findings, universe, elements, writes)) is not None:
+        findings.discharged("coverage", subject, op, named, parameter.loc)
+        return
     if any(site.unsafe for site in writes):
         findings.discharged("coverage", subject, op, Discharge("unsafe"), parameter.loc)
         return
@@ -124,6 +128,13 @@ def _by_segment(
             if isinstance(found, Discharge):
                 return strongest((segment.proof, found))
     return None
+
+
+def _by_named_writers(
+    findings: Findings, universe: list[Formula], elements: list[Poly], writes: list[AccessSite]
+) -> Discharge | None:
+    covers = [(site.instance, cover_of(findings, site.instance, elements)) for site in writes if not site.unsafe]
+    return by_named_writers(findings.ladder, universe, elements, covers)
 
 
 def _is_host_unknown(findings: Findings, atom: Atom) -> bool:

@@ -61,7 +61,7 @@ def uncovered(
     universal |= set(shared)
     names = Names()
     ordered = sorted(universal, key=lambda atom: atom.uid)
-    kept, omitted = _few_alternatives([*universe, *_described(ordered)])
+    kept, omitted = _few_alternatives([*universe, *described(ordered)])
     formula_text(terms.conjunction(kept), names)
     # A product of universal atoms is universal too, wherever it occurs.
     for cover in (*covers, *uncertain_covers):
@@ -124,7 +124,7 @@ def _is_simple(cover: Cover, universal: set[Atom]) -> bool:
 
 
 def _in_full(cover: Cover, universal: set[Atom]) -> Formula:
-    return terms.conjunction((*cover, *_described(atom for atom in terms.closure(cover) if atom not in universal)))
+    return terms.conjunction((*cover, *described(atom for atom in terms.closure(cover) if atom not in universal)))
 
 
 def _without(points: islpy.Set, covered: Iterable[islpy.Set]) -> islpy.Set:
@@ -139,7 +139,7 @@ def _covered_for_all_contents(solver: Solver, uncertain: Uncertain, universal: s
     names = names.copy()
     own = [*uncertain.coordinates, *uncertain.contents]
     space = ", ".join([*(names.of(m) for m in names.order), *(names.of((atom,)) for atom in own)])
-    body = formula_text(terms.conjunction((*_described(own), *uncertain.facts)), names)
+    body = formula_text(terms.conjunction((*described(own), *uncertain.facts)), names)
     assert len(names.order) == known + len(own), "a fact about contents mentions something else"
     everything = islpy.Set.read_from_str(solver.context, f"{{ [{space}] : {body} }}")
     missed = everything
@@ -176,7 +176,8 @@ def _smallest(
     return points.sample_point()
 
 
-def _described(atoms: Iterable[Atom]) -> list[Formula]:
+def described(atoms: Iterable[Atom]) -> list[Formula]:
+    """Definitions and intervals of atoms."""
     found: list[Formula] = []
     for atom in atoms:
         found.append(terms.definition(atom))
@@ -188,7 +189,7 @@ def _described(atoms: Iterable[Atom]) -> list[Formula]:
 def _cover_text(cover: Cover, universal: set[Atom], names: Names) -> str:
     known = len(names.order)
     own = [atom for atom in terms.closure(cover) if atom not in universal]
-    body = formula_text(terms.conjunction((*cover, *_described(own))), names)
+    body = formula_text(terms.conjunction((*cover, *described(own))), names)
     fresh = names.order[known:]
     assert all(len(monomial) == 1 and monomial[0] not in universal for monomial in fresh), "product in a cover"
     if not fresh:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tilec.ir.core import Function
 from tilec.ir.expr import COMPARISONS, Expr
+from tilec.passes.analysis.declared_ranges import required
 from tilec.passes.analysis.ranges import GRID_LIMITS, Range, expr_range
 from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
@@ -30,12 +31,13 @@ def compare(operator: str, left: Poly, right: Poly) -> Formula:
 
 @dataclass(slots=True)
 class HostTerms:
-    """The translation of launch values, and arithmetic on translated values."""
+    """The translation of launch values, and arithmetic on translated values. `positive`: those of `positive_symbols`."""
 
     function: Function
     atoms: Atoms = field(default_factory=Atoms)
     symbols: dict[str, Range] = field(default_factory=dict[str, Range])
     grid: tuple[Poly, ...] = ()
+    positive: frozenset[str] = frozenset()
 
     def symbol(self, name: str) -> Poly:
         """A dim, stride or integer scalar parameter."""
@@ -60,7 +62,7 @@ class HostTerms:
             return self.choose(self.predicate(expr), terms.ONE, terms.ZERO)
         left, right = (self.expression(arg) for arg in expr.args)
         kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.get(expr.op, expr.op)
-        if kind in ("floordiv", "mod") and terms.interval(right)[0] < 1:
+        if kind in ("floordiv", "mod") and terms.interval(right)[0] < 1 and not self._is_positive(right):
             # The host may divide by a negative number, which a quotient atom does not describe. It never divides by zero: such
             # a launch is rejected.
             fact = expr_range(expr, self.symbols)
@@ -68,6 +70,9 @@ class HostTerms:
         result = self.arithmetic(kind, left, right)
         assert result is not None
         return result
+
+    def _is_positive(self, value: Poly) -> bool:
+        return any(value == self.symbol(name) for name in self.positive)
 
     def predicate(self, expr: Expr) -> Formula:
         """A host predicate; an expression that is no comparison or connective is true if it is not zero."""
@@ -101,3 +106,16 @@ class HostTerms:
                 return self.atoms.maximum(left, right)
             case _:
                 return None
+
+
+def positive_symbols(function: Function) -> frozenset[str]:
+    """Symbols that `requires` makes positive, and that no precondition divides by: a quotient that a precondition compares with
+    a size is one unknown, which keeps systems linear."""
+    divided: set[str] = set()
+    pending = [precondition.condition for precondition in function.requires]
+    while pending:
+        expr = pending.pop()
+        pending += expr.args
+        if expr.op in ("//", "%") and expr.args[1].op == "sym":
+            divided.add(expr.args[1].name)
+    return frozenset(bound.symbol for bound in required(function) if bound.low >= 1 and bound.symbol not in divided)

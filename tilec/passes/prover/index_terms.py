@@ -44,7 +44,7 @@ from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
 from tilec.passes.prover.bit_terms import BIT_KINDS, bit_term
 from tilec.passes.prover.declared_bits import by_declared
-from tilec.passes.prover.host_terms import HostTerms, compare
+from tilec.passes.prover.host_terms import HostTerms, compare, positive_symbols
 from tilec.passes.prover.prefix_sums import PrefixSums
 from tilec.passes.prover.related_facts import computed_in, related_to
 from tilec.passes.prover.same_comparisons import same_comparisons
@@ -84,6 +84,7 @@ class IndexTerms(HostTerms):
     def __post_init__(self) -> None:
         self.ranges = value_ranges(self.function)
         self.symbols = symbol_ranges(self.function)
+        self.positive = positive_symbols(self.function)
         self.structure = structure(self.function)
         self.prefix_sums.find(self.function)
         self._same = same_comparisons(self.function)

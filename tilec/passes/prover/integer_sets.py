@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 import islpy
 
 from tilec.passes.prover import terms
-from tilec.passes.prover.case_split import CaseSplit, alternatives, contradictory
+from tilec.passes.prover.case_split import CaseSplit, alternatives, implied_bounds
+from tilec.passes.prover.factor_bounds import factor_bounds
 from tilec.passes.prover.guess import DERIVED, guessed
 from tilec.passes.prover.nonlinear import Case, Undecided, add_products, cases, substitute_equalities
 from tilec.passes.prover.set_text import Names, case_text, set_text
@@ -52,13 +53,15 @@ def system(formulas: Iterable[Formula], atoms: Callable[[list[Formula]], list[At
 @dataclass(slots=True)
 class Solver:
     """One isl context with its budget. `texts` are the sets found empty since the list was last cleared. After `search_end`
-    steps of work, solutions of systems with products are not searched for any more."""
+    steps of work, solutions of systems with products are not searched for any more. `bounds_factors`: use what constraints
+    imply of the factors of products, which proves more and takes longer."""
 
     context: islpy.Context = field(default_factory=islpy.Context)
     work: Work = field(default_factory=Work)
     texts: list[str] = field(default_factory=list[str])
     queries: int = 0
     search_end: int | None = None
+    bounds_factors: bool = False
 
     @property
     def searched_enough(self) -> bool:
@@ -149,8 +152,11 @@ class Solver:
             return
 
     def _case_is_empty(self, case: Case) -> bool:
-        if contradictory(case.inequalities, case.equalities):
+        bounds = implied_bounds(case.inequalities, case.equalities)
+        if bounds is None:
             return True
+        if self.bounds_factors:
+            case.inequalities += factor_bounds(case, bounds)
         for _ in range(ROUNDS):
             if not self._learn_equalities(case):
                 break
@@ -298,6 +304,12 @@ def near_zero(atom: Atom, limit: int) -> Formula:
     """The atom is within `limit` of zero, or as close as its interval allows."""
     value = terms.of(atom)
     return terms.conjunction((terms.ge(value, min(-limit, atom.high)), terms.ge(terms.const(max(limit, atom.low)), value)))
+
+
+def has_products(formulas: Iterable[Formula]) -> bool:
+    """Whether formulas or the definitions of their atoms contain a product of unknowns."""
+    given = list(formulas)
+    return not all(map(_linear, (*given, *map(terms.definition, terms.closure(given)))))
 
 
 def _linear(formula: Formula) -> bool:

@@ -33,15 +33,18 @@ from tilec.passes.prover.declared_facts import (
     sum_facts,
 )
 from tilec.passes.prover.index_terms import IndexTerms
-from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator
+from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator, has_products
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import Replay
+from tilec.passes.prover.small_numbers import ELEMENTS, loaded_factors, small_values
 from tilec.passes.prover.terms import Atom, Formula, Kind
+from tilec.passes.prover.unified import unified
 
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 SEARCH_STEPS = 1_000_000
 """Steps of work, per kernel, for the search for counterexamples to systems with products. A step count, unlike a time limit,
 finds the same on every machine. Of the kernels in `tests/ui`, the longest search takes 311,826 steps, half a second."""
+AGAIN_STEPS = 500_000  # steps of work, per kernel, for second attempts at systems with products
 MAX_CORRECTIONS = 12  # refinements of a spurious counterexample, after which the search ends
 
 
@@ -81,6 +84,7 @@ class Ladder:
     _declared: dict[Value, Range] | None = None
     _grid: list[Formula] = field(default_factory=list[Formula])
     _extents: list[Fact] = field(default_factory=list[Fact])
+    _spent_again: int = 0
     _known: dict[frozenset[Formula], Discharge | Refusal] = field(
         default_factory=dict[frozenset[Formula], "Discharge | Refusal"]
     )
@@ -102,8 +106,26 @@ class Ladder:
             return Discharge("interval")
         key = frozenset((whole,))
         if key not in self._known:
-            self._known[key] = self._climb(list(whole.parts) if whole.op == "and" else [whole])
+            formulas = list(whole.parts) if whole.op == "and" else [whole]
+            found = self._climb(formulas)
+            self._known[key] = self._climb_again(formulas, found) if isinstance(found, Refusal) else found
         return self._known[key]
+
+    def _climb_again(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
+        """A proof of a system with products by bounds of their factors, then with equal unknowns in one; or the refusal."""
+        if self._spent_again > AGAIN_STEPS or not has_products(refusal.system):
+            return refusal  # isl has decided a system without products
+        before = self.solver.work.spent
+        self.solver.bounds_factors = True
+        try:
+            for formulas in (violation, unified(self.index.atoms, violation)):
+                found = self._climb(formulas) if formulas is not None else refusal
+                if isinstance(found, Discharge):
+                    return found
+        finally:
+            self.solver.bounds_factors = False
+            self._spent_again += self.solver.work.spent - before
+        return refusal
 
     def grid_limits(self, formulas: Iterable[Formula]) -> list[Formula]:
         """CUDA's limits on the grid, which every launch is checked against, that share symbols with the formulas."""
@@ -317,11 +339,28 @@ class Ladder:
     def _with_fixed_symbols(self, refusal: Refusal, small: tuple[Kind, ...]) -> Iterator[Assignment]:
         """Products of a symbol and an unknown are linear once the symbol has a value: try small ones."""
         symbols = [atom for atom in terms.closure(refusal.system) if atom.kind is Kind.SYMBOL]
+        loaded = loaded_factors(refusal.system)
         for sizes in self.small_sizes(symbols, refusal.system):
             fixed = [terms.eq(terms.of(atom), value) for atom, value in sizes.items()]
+            for element in ELEMENTS if loaded else ():
+                elements = dict.fromkeys(loaded, element)
+                found = self._with_numbers(refusal.system, {**sizes, **elements}, fixed)
+                if found is not None:
+                    yield found
             found = self.solver.solution((*refusal.system, *fixed), lambda atom: atom.kind in small, (4, None))
             if found is not None:
                 yield found
+
+    def _with_numbers(self, system: tuple[Formula, ...], numbers: Assignment, fixed: list[Formula]) -> Assignment | None:
+        """A solution with numbers in place of some unknowns, also where others are computed from them: what is multiplied by an
+        unknown, such as `cdiv(n[b], S)`, is a number then."""
+        mapping = {atom: terms.const(number) for atom, number in numbers.items()}
+        simpler = [self.index.atoms.substitute_in(formula, mapping) for formula in system]
+        found = self.solver.solution((*simpler, *fixed), lambda _: False, (4, None))
+        if found is None:
+            return None
+        value = evaluator({**{atom: number for atom, number in found.items() if not atom.derived}, **numbers})
+        return {atom: value(atom) for atom in terms.closure(system)}
 
     def _start_search(self) -> None:
         if self.solver.search_end is None:
@@ -333,13 +372,13 @@ class Ladder:
         facts = [fact.formula for fact in (*self._requires, *self._extents)]
         smallest = self.solver.solution(facts, lambda atom: atom.kind is Kind.SYMBOL) or {}
         candidates: list[dict[Atom, int]] = []
-        for values in _small_values(len(symbols)):
+        for values in small_values(len(symbols)):
             candidates.append(dict(zip(symbols, values, strict=True)))
         divisors = [a.args[1].constant or 0 for a in terms.closure(system) if a.kind is Kind.QUOTIENT]
         for tile in sorted({d for d in divisors if d > 1}, reverse=True)[:2]:
             for pair in ((1, 1), (2, 1), (1, 2), (3, 2), (2, 3), (9, 2), (2, 9), (9, 9)):
                 candidates.append({atom: tile * pair[index % 2] + 1 for index, atom in enumerate(symbols)})
-        for size in (46341, 65536):  # their squares exceed i32
+        for size in (46341, 65536, 46340):  # the squares of the first two exceed i32, twice that of the last does
             candidates.append(dict.fromkeys(symbols, size))
             candidates += [{atom: size if atom is large else 1 for atom in symbols} for large in symbols]
         candidates += [{atom: large.high if atom is large else 4 for atom in symbols} for large in symbols]
@@ -359,13 +398,3 @@ class Ladder:
 def _shares(formula: Formula, base: list[Formula]) -> bool:
     symbols = {atom for atom in terms.closure([formula]) if atom.kind is Kind.SYMBOL}
     return any(atom in symbols for atom in terms.closure(base))
-
-
-def _small_values(count: int) -> Iterable[tuple[int, ...]]:
-    for value in (1, 2, 3, 4, 5, 7, 8, 16):
-        yield (value,) * count
-    for shift in range(1, 5):
-        for first in (2, 3, 5):
-            rising = tuple(first + (index * shift) % 5 for index in range(count))
-            yield rising
-            yield rising[::-1]

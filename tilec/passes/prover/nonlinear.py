@@ -113,6 +113,13 @@ def _solvable(equality: Poly) -> Atom | None:
     return max(units, key=lambda atom: (atom.kind is not Kind.SYMBOL, atom.uid), default=None)
 
 
+def replaced(case: Case, poly: Poly) -> Poly:
+    """A polynomial over the atoms that the equalities of a case left; OutOfWork if it becomes too large."""
+    for atom, replacement in case.replaced:
+        poly = _replace(poly, atom, replacement)
+    return poly
+
+
 def _replace(poly: Poly, atom: Atom, replacement: Poly) -> Poly:
     """The polynomial with `replacement` in place of an atom; OutOfWork if `replacement` is too large to multiply by."""
     if not any(atom in monomial for monomial in poly.terms):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tilec.diagnostics.diagnostic import Fix, Label
@@ -58,9 +58,28 @@ def _prove_pair(findings: Findings, left: AccessSite, right: AccessSite) -> Disc
         result = findings.ladder.discharge([quick, exact, *touching])
     if isinstance(result, Refusal) and len(first.blocks) > 1:
         result = findings.ladder.discharge([told_apart(zip(first.blocks, second.blocks, strict=True)), *touching])
+    if isinstance(result, Refusal):
+        result = _by_fewer(findings, left, right, first, second) or result
     if isinstance(result, Discharge):
         return result
     findings.refuse(result, _race(findings, left, right, first, second))
+    return None
+
+
+def _by_fewer(findings: Findings, left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> Discharge | None:
+    """A proof from one axis alone: blocks that touch no common row touch no common element, whatever decides the columns. Of
+    the conditions of execution, those are kept that only mention what occurs on the axis. Fewer formulas have more solutions,
+    so that none of fewer is a proof for all."""
+    if len(first.axes) < 2:
+        return None
+    differ = told_apart(zip(first.blocks, second.blocks, strict=True))
+    for a, b in zip(first.axes, second.axes, strict=True):
+        part = [differ, *overlap(a, b, (left.clipped, right.clipped))]
+        known = set(terms.closure(part))
+        part += [one for one in (*first.holds, *second.holds) if known.issuperset(terms.closure([one]))]
+        found = findings.ladder.discharge(part)
+        if isinstance(found, Discharge):
+            return found
     return None
 
 
@@ -94,6 +113,20 @@ def told_apart(pairs: Iterable[tuple[terms.Poly, terms.Poly]]) -> Formula:
     for a, b in pairs:
         cases = [terms.conjunction((case, f)) for case in cases for f in (terms.eq(a, b), terms.lt(a, b), terms.lt(b, a))]
     return terms.disjunction(cases[1:])
+
+
+def first_difference(pairs: Sequence[tuple[terms.Poly, terms.Poly]]) -> Formula:
+    """Some pair differs, with two cases for each: it differs, smaller or larger, and those before it are equal.
+
+    `s * each + j` in two loops needs this, for the reason that `told_apart` gives: a case that only states `j1 < j2` leaves
+    `s1` and `s2` unrelated.
+    """
+    cases: list[Formula] = []
+    equal: list[Formula] = []
+    for a, b in pairs:
+        cases += [terms.conjunction((*equal, terms.lt(a, b))), terms.conjunction((*equal, terms.lt(b, a)))]
+        equal.append(terms.eq(a, b))
+    return terms.disjunction(cases)
 
 
 def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> Complaint:
@@ -197,6 +230,7 @@ def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_it
     system = _touching(left, right, first, second)
     same_block = [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
     system += [f for axis, f in enumerate(same_block) if axis not in left.coordinates.digits]
+    coordinate_pairs: list[tuple[terms.Poly, terms.Poly]] = []
     if left is right:
         different = [terms.ne(a, b) for a, b in zip(first.positions, second.positions, strict=True)]
         coordinate_pairs = list(zip(execution_coordinates(left, first), execution_coordinates(left, second), strict=True))
@@ -208,6 +242,9 @@ def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_it
     result = findings.ladder.discharge(system)
     if isinstance(result, Refusal) and not all(f in system for f in same_block):
         result = findings.ladder.discharge([*system, *same_block])
+    if isinstance(result, Refusal) and left is right and not same_iteration and len(coordinate_pairs) > 1:
+        pairs = [*coordinate_pairs, *zip(first.positions, second.positions, strict=True)]
+        result = findings.ladder.discharge([first_difference(pairs), *system[:-1], *same_block])
     if isinstance(result, Refusal) and (common := common_loops(left.instance, right.instance)):
         result = _by_iteration(findings, left, right, common, [*system, *same_block], same_iteration)
     if isinstance(result, Discharge):
