@@ -188,6 +188,7 @@ def test_a_wrong_result_of_random_inputs_names_the_function_to_write(kernel: Pat
     assert "shift=16777217" in said and "WRONG" in said
     assert "write `def gather_inputs(rng, dims)` next to the reference" in said
     write(kernel, "{}")
-    kernel.with_name("reference.py").write_text(kernel.with_name("reference.py").read_text().replace("* scale", "* scale * 1e9"))
+    reference = kernel.with_name("reference.py")
+    reference.write_text(reference.read_text().replace("* scale", "* scale * 1e9"))
     assert commands.run(command) == 1
     assert "next to the reference" not in capsys.readouterr().out

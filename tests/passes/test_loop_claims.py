@@ -293,7 +293,7 @@ def test_right_loops_are_accepted(name: str) -> None:
     check(LOOPS[name], function, random.Random(name))
 
 
-@pytest.mark.parametrize("seed", campaign.first(3, range(100)))
+@pytest.mark.parametrize("seed", campaign.first(1, range(100)))
 def test_no_loop_with_mistakes_goes_wrong_if_it_is_accepted(seed: int) -> None:
     r, kept, refused = random.Random(f"loops {seed}"), 0, 0
     for _ in range(10):

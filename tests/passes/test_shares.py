@@ -110,16 +110,14 @@ def verdict_of(tmp_path: Path, text: str, seed: int = 0) -> Verdict:
     return judge_function(load_kernel(path, {}), seed)
 
 
-@pytest.mark.parametrize("spelt", range(len(SPELT)))
-@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize(("kind", "spelt"), campaign.in_turn(TEXTS, range(len(SPELT))))
 def test_right_shares_are_accepted(tmp_path: Path, kind: str, spelt: int) -> None:
     verdict = verdict_of(tmp_path, text_of(kind, SPELT[spelt]))
     assert verdict.kind == "accepted", verdict.diagnostics or verdict.fault
     assert verdict.launches
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("kind", ["blocks", "loop", "columns", "lanes", "tiles"])
+@pytest.mark.parametrize(("kind", "wrong"), campaign.in_turn(["blocks", "loop", "columns", "lanes", "tiles"], WRONG))
 def test_wrong_shares_are_refused_with_a_launch_that_goes_wrong(tmp_path: Path, kind: str, wrong: str) -> None:
     verdict = verdict_of(tmp_path, text_of(kind, WRONG[wrong]))
     if kind in ("lanes", "tiles") and wrong == "no minimum":  # what lies past the end is masked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.campaign import first
 from tests.words.kernels import ARCHITECTURES, Array
 from tests.words.printing_kernels import HEAD, agreed, compiled, emulated, interpreted, kernel, loaded, vector
 from tilec.assemble import ptxas
@@ -164,13 +165,13 @@ def check_product(text: str, target: Target, wanted: Overrides, lines: int) -> N
             assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
+@pytest.mark.parametrize("target", first(1, MAIN_TARGETS), ids=str)
 @pytest.mark.parametrize("wanted", [Overrides(), Overrides(stages=3, copy="cp_async")], ids=["none", "cp_async"])
 def test_loops_of_products_print_each_line_once(target: Target, wanted: Overrides) -> None:
     check_product(product(IN_LOOP), target, wanted, 4 * 2 + 3 + 1)
 
 
-@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
+@pytest.mark.parametrize("target", first(1, MAIN_TARGETS), ids=str)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_consumers_print_next_to_a_producer(target: Target, persistent: bool) -> None:
     wanted = Overrides(copy="tma", persistent=persistent)
