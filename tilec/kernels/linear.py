@@ -51,9 +51,9 @@ def linear_cross_entropy(x: Any, weight: Any, labels: Any, reduction: str = "mea
     Logits are not rounded to the dtype. Returns f32, as `cross_entropy` of this library for each reduction and label.
     Gradients: of `x` and `weight`, in their dtype, sums in a fixed order; those of logits are rounded to the dtype before they
     meet `x` and `weight`. If one of them is asked for and there are at most 5 * 2^28 logits, the forward keeps their
-    exponentials for it, rounded to the dtype: 2 bytes for each token and class, at most 2.5 GiB, with V rounded up to a multiple
-    of 256. Gradients take another 256 MiB at a time, or 1 KiB for each token if that is more. ValueError for another reduction,
-    for other dtypes and shapes."""
+    exponentials for it, rounded to the dtype: 2 bytes for each token and class, at most 2.5 GiB, with V rounded up to a
+    multiple of 256. Gradients take another 256 MiB at a time, or 1 KiB for each token if that is more. ValueError for another
+    reduction, for other dtypes and shapes."""
     check_reduction(reduction)
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype not in DTYPES or weight.dtype != x.dtype:
