@@ -266,9 +266,11 @@ def test_offsets_of_iterations_before_the_wait_are_constants() -> None:
 
 # Notes
 
-FEW = """def few(a: In[bf16, {rows}, 64], b: In[bf16, 64, 64], out: Out[f32, {rows}, 64]):
+FEW = """def few(a: In[bf16, {rows}, 128], b: In[bf16, 128, 64], out: Out[f32, {rows}, 64]):
     grid(1)
-    acc = mma(load(a, (0, 0), shape=({rows}, 64)), load(b, (0, 0), shape=(64, 64)), zeros(({rows}, 64), f32))
+    acc = zeros(({rows}, 64), f32)
+    for k in range(2):
+        acc = mma(load(a, (0, k), shape=({rows}, 64)), load(b, (k, 0), shape=(64, 64)), acc)
     store(out, (0, 0), acc)
 """
 
