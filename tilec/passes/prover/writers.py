@@ -11,10 +11,14 @@ first, and the last digit may leave a rest below the extent of a tile. Axes are 
 one may be loaded at an index that an earlier one decided.
 
 The proof does not depend on how values were found. For any polynomials `w` over elements and launch values, `C(e, w)` implies
-`exists x: C(e, x)`. It therefore suffices that no element in no launch satisfies `not C(e, w)`, which the ladder proves. `C`
-includes the interval and the extent of every unknown, so that `w` is a block of the grid and an iteration of its loop. A loaded
-element is rebuilt at the index that `w` gives, so what is proven is true of any memory contents. An untranslated value that
-varies has no index: writes that depend on one are left out, since its value in block `w` is not known to be that elsewhere.
+`exists x: C(e, x)`. It therefore suffices that no element in no launch satisfies `not C(e, w)`, which the ladder proves.
+
+That holds only where what the ladder adds to a system has a solution: else nothing satisfies `not C(e, w)` because nothing
+satisfies what was added. Intervals and definitions of quotients and of choices between two complements always have one. Facts
+about loaded elements do not: an element that is not there, of an empty tensor or at a branch that is not taken, may have to be
+less than 0 and at least 0. So do not choices that only have cases for the range of an operand. Writes that depend on any of
+these are left out, and so are those that depend on untranslated values, which have no index. Limits of unknowns, the grid and
+the iterations of a loop, are proven first.
 """
 
 from __future__ import annotations
@@ -40,22 +44,28 @@ def by_named_writers(
 ) -> Discharge | None:
     """A proof that every element of `universe` is in one of the covers, which belong to the instances."""
     alone: list[list[Formula]] = []
+    known = list(universe)
     for instance, cover in writes:
-        found = [*islice(_named(ladder.index.atoms, elements, instance, cover), TRIED)]
-        for named in found:
-            proof = _always(ladder, universe, named)
+        first = True
+        for limits, conditions in islice(_named(ladder.index.atoms, elements, instance, cover), TRIED):
+            if _always(ladder, universe, limits) is None:
+                continue
+            proof = _always(ladder, [*universe, *limits], conditions)
             if proof is not None:
                 return proof
-        alone += found[:1]
+            if first:
+                alone.append(conditions)
+                known += limits
+            first = False
     if not 1 < len(alone) <= TOGETHER:
         return None
-    proof = ladder.discharge([*universe, *(terms.negate(terms.conjunction(named)) for named in alone)])
+    proof = ladder.discharge([*known, *(terms.negate(terms.conjunction(named)) for named in alone)])
     return proof if isinstance(proof, Discharge) else None
 
 
 def _always(ladder: Ladder, universe: list[Formula], named: list[Formula]) -> Discharge | None:
     """A proof that all of `named` is true in `universe`, one after the other, each with those before it."""
-    proofs: list[Discharge] = []
+    proofs = [Discharge("static")]
     known = list(universe)
     for formula in named:
         proof = ladder.discharge([*known, terms.negate(formula)])
@@ -66,22 +76,37 @@ def _always(ladder: Ladder, universe: list[Formula], named: list[Formula]) -> Di
     return strongest(proofs)
 
 
-def _named(atoms: Atoms, elements: Sequence[Poly], instance: Instance, cover: Cover) -> Iterator[list[Formula]]:
-    """The conditions of a cover, and the limits of its unknowns, with values in place of the unknowns; once per choice of
+def _named(
+    atoms: Atoms, elements: Sequence[Poly], instance: Instance, cover: Cover
+) -> Iterator[tuple[list[Formula], list[Formula]]]:
+    """The limits of the unknowns of a cover, and its conditions, with values in place of the unknowns; once per choice of
     values."""
-    own = [atom for atom in terms.closure(cover) if atom.varies]
-    if any(atom.kind is Kind.OPAQUE for atom in own):
+    own = terms.closure(cover)
+    if any(_may_contradict(atom) for atom in own):
         return
-    unknowns = [atom for atom in own if atom.kind in _UNKNOWNS]
-    conditions = [*described(unknowns), *cover]
+    unknowns = [atom for atom in own if atom.varies and atom.kind in _UNKNOWNS]
     seen: set[tuple[Formula, ...]] = set()
     for order in permutations(range(len(elements))):
         for values in _values(atoms, elements, instance.axes, order, {}):
-            chosen = {atom: values.get(atom, terms.const(max(0, atom.low))) for atom in unknowns}
-            named = tuple(atoms.substitute_in(formula, chosen) for formula in conditions)
+            chosen = {atom: terms.const(max(0, atom.low)) for atom in unknowns if atom not in values}
+            chosen |= {atom: value for atom, value in values.items() if atom in unknowns}
+            limits = tuple(atoms.substitute_in(formula, chosen) for formula in described(chosen))
+            conditions = tuple(atoms.substitute_in(formula, chosen) for formula in cover)
+            named = (*limits, *conditions)
             if named not in seen and terms.FALSE not in named:
                 seen.add(named)
-                yield [formula for formula in dict.fromkeys(named) if formula != terms.TRUE]
+                yield _open(limits), _open(conditions)
+
+
+def _open(formulas: Iterable[Formula]) -> list[Formula]:
+    """Those that are not true already."""
+    return [formula for formula in dict.fromkeys(formulas) if formula != terms.TRUE]
+
+
+def _may_contradict(atom: Atom) -> bool:
+    """Whether there may be facts about an atom, or a definition, that no value satisfies."""
+    is_partial = atom.kind is Kind.CHOICE and not (len(atom.cases) == 2 and terms.negate(atom.cases[0][0]) == atom.cases[1][0])
+    return atom.kind in (Kind.OPAQUE, Kind.LOADED) or is_partial
 
 
 def _values(
