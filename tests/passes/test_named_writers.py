@@ -1,5 +1,5 @@
 """Coverage by named writers is not proven from facts that nothing satisfies: each kernel leaves an element unwritten in the
-launch that is told, where a sum, a choice of bits or an element of an empty tensor has no value at the writer that is named."""
+launch of its name, where a sum, a choice of bits or an element of an empty tensor has no value at the writer that is named."""
 
 from __future__ import annotations
 
