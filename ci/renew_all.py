@@ -5,7 +5,7 @@
     python ci/renew_all.py --list                       what would run, in order; runs nothing
 
 A result is renewed by `ci/renew.py`, which stamps it. What the file lists under `[steps]` is made only where a result needs it
-and an earlier run has not left it. One job at a time has a GPU. A job that waits for processors lets later, smaller ones
+and no earlier run left it. One job at a time has a GPU. A job that waits for processors lets later, smaller ones
 begin before it, but one that has a GPU does not wait for processors. When the seconds have passed, what still runs is
 terminated and its result stays as it was. Each job's output goes to a file of its name in `--logs`. A table is printed last.
 
@@ -103,7 +103,7 @@ def chosen(jobs: Mapping[str, Job], names: Sequence[str], root: Path = ROOT) -> 
 
 @dataclass(slots=True)
 class Progress:
-    """What has ended, with its exit status, or None where it was not begun; and what runs. `free`: processors, GPUs."""
+    """What has ended, with its exit status, or None where it was not begun; and what runs, with its processors and GPU."""
 
     jobs: Sequence[Job]
     processors: int

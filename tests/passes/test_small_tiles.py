@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +80,19 @@ def made(folder: Path, text: str, size: int) -> Function:
     return load_kernel(path, {"BD": size}, root=folder)
 
 
+def check_agrees(folder: Path, text: str, size: int, warps: int, arrays: dict[str, Any], dims: dict[str, int]) -> None:
+    """The emulator of three architectures finds nothing, and `out` is what the interpreter computes."""
+    function = made(folder, text, size)
+    prove(function)
+    expected = {name: array.copy() for name, array in arrays.items()}
+    run(function, expected)
+    for number, target in enumerate(MAIN_TARGETS):
+        code = lower(prepare(made(folder, text, size), target, Overrides(warps=warps)), target)
+        report = emulate(ptx.to_ptx(code.mlir, target), manifest(function, code, target), arrays, dims, seed=number)
+        assert report.clean and not report.notes, (report.faults or report.notes)[0]
+        np.testing.assert_array_equal(report.tensors["out"].view(np.float32).reshape(arrays["out"].shape), expected["out"])
+
+
 SHAPES = st.lists(st.sampled_from((1, 2, 3, 4, 8, 16, 32, 40, 64, 128)), min_size=1, max_size=3)
 
 
@@ -118,19 +132,10 @@ def test_code_agrees_with_the_interpreter(text: str, size: int, warps: int, data
     """Sums and halves of small integers are exact."""
     steps, channels = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 2 * size))
     random = np.random.default_rng(channels)
+    arrays = {"x": random.integers(-9, 10, (steps, channels)).astype(np.float32)}
+    arrays["out"] = np.zeros(channels if text == RECURRENCE else steps, np.float32)
     with tempfile.TemporaryDirectory() as folder:
-        function = made(Path(folder), text, size)
-        prove(function)
-        arrays = {"x": random.integers(-9, 10, (steps, channels)).astype(np.float32)}
-        arrays["out"] = np.zeros(channels if text == RECURRENCE else steps, np.float32)
-        expected = {name: array.copy() for name, array in arrays.items()}
-        run(function, expected)
-        for number, target in enumerate(MAIN_TARGETS):
-            code = lower(prepare(made(Path(folder), text, size), target, Overrides(warps=warps)), target)
-            described = manifest(function, code, target)
-            report = emulate(ptx.to_ptx(code.mlir, target), described, arrays, {"T": steps, "D": channels}, seed=number)
-            assert report.clean and not report.notes, (report.faults or report.notes)[0]
-            np.testing.assert_array_equal(report.tensors["out"].view(np.float32), expected["out"])
+        check_agrees(Path(folder), text, size, warps, arrays, {"T": steps, "D": channels})
 
 
 @pytest.mark.parametrize(("count", "size", "each"), [(16, 128, 1), (16, 64, 1), (4, 128, 8), (16, 1024, 8)])
@@ -142,18 +147,10 @@ def test_tiles_that_would_fill_the_registers_are_spread(count: int, size: int, e
 
 
 def test_spread_tiles_without_a_loop_agree(tmp_path: Path) -> None:
-    text = TERMS.format(count=16)
-    function, random = made(tmp_path, text, 128), np.random.default_rng(1)
-    prove(function)
+    random = np.random.default_rng(1)
     arrays = {"x": random.integers(-9, 10, (201, 16)).astype(np.float32), "out": np.zeros((201, 16), np.float32)}
     arrays["y"] = (2.0 ** random.integers(-2, 3, (201, 16))).astype(np.float32)
-    expected = {name: array.copy() for name, array in arrays.items()}
-    run(function, expected)
-    for target in MAIN_TARGETS:
-        code = lower(prepare(made(tmp_path, text, 128), target, Overrides(warps=4)), target)
-        report = emulate(ptx.to_ptx(code.mlir, target), manifest(function, code, target), arrays, {"T": 201}, seed=1)
-        assert report.clean and not report.notes, (report.faults or report.notes)[0]
-        np.testing.assert_array_equal(report.tensors["out"].view(np.float32).reshape(201, 16), expected["out"])
+    check_agrees(tmp_path, TERMS.format(count=16), 128, 4, arrays, {"T": 201})
 
 
 def test_a_kernel_that_loads_nothing_has_warps_for_what_it_stores(tmp_path: Path) -> None:

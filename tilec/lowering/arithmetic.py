@@ -193,11 +193,9 @@ def lower_select(context: Context, op: Select) -> None:
 def lower_cast(context: Context, op: Cast) -> None:
     source, target = op.operands[0].tile.dtype, op.result.tile.dtype
     (registers,) = operands_of(context, op)
-    if source.is_float and target.is_float and source != target:
-        converted = [narrowed(context, value, target) for value in widened_all(context, registers, source)]
-    else:
-        converted = [cast(context, value, source, target) for value in registers]
-    context.assign(op.result, converted)
+    if source.is_float and source.bits == 8 and source != target:
+        registers, source = widened_all(context, registers, source), f32
+    context.assign(op.result, [cast(context, value, source, target) for value in registers])
 
 
 @lowers(Bitcast)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,21 +80,30 @@ def measure(options: argparse.Namespace) -> Iterator[Outcome]:
     from ci.bench.kernels.library_problems import PROBLEMS, torch
     from ci.bench.kernels.library_products import PRODUCTS
 
-    chosen = [problem for problem in (*PROBLEMS, *PRODUCTS) if not options.only or problem.function in options.only]
+    for about, rows, whole in timed(torch, (*PROBLEMS, *PRODUCTS), options):
+        yield outcome(about, rows, options.name, "The library on a GPU", HEAD, whole=whole)
+
+
+def timed(
+    torch: Any, problems: Sequence[Problem], options: argparse.Namespace
+) -> Iterator[tuple[dict[str, Any], list[Row], bool]]:
+    """Check and time the problems that `--only` names, or all: after each what they ran on, the rows so far, and whether these
+    are all."""
+    chosen = [problem for problem in problems if not options.only or problem.function in options.only]
     rate, rows = copy_rate(torch), list[Row]()
     about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_tb_per_s": rate / 1e12}
     for number, problem in enumerate(chosen, 1):
         found = measured(problem, rate, compiles=not options.no_compile)
         print(*(markdown.line(row.cells) for row in found), sep="\n", flush=True)
         rows += found
-        yield outcome(about, rows, options.name, whole=number == len(PROBLEMS) + len(PRODUCTS))
+        yield about, rows, number == len(problems)
 
 
-def outcome(about: dict[str, Any], rows: list[Row], name: str, *, whole: bool) -> Outcome:
+def outcome(about: dict[str, Any], rows: list[Row], name: str, title: str, head: str, *, whole: bool) -> Outcome:
     """The rows, and the page with their table."""
-    where = f"{about['gpu']}, PyTorch {about['torch']}, by `ci/bench/kernels.py library_gpu`"
-    head = HEAD.format(where=where, rate=about["copy_tb_per_s"], peak=PEAK)
-    lines = ["# The library on a GPU", "", head, "", *markdown.grid(COLUMNS, [row.cells for row in rows], left=3)]
+    where = f"{about['gpu']}, PyTorch {about['torch']}, by `ci/bench/kernels.py {name}`"
+    text = head.format(where=where, rate=about["copy_tb_per_s"], peak=PEAK)
+    lines = [f"# {title}", "", text, "", *markdown.grid(COLUMNS, [row.cells for row in rows], left=3)]
     data = about | {"rows": [asdict(row) | {"over": row.over} for row in rows]}
     return Outcome(data, {f"{name}.md": markdown.page(lines)}, int(any(row.problem for row in rows)), whole=whole)
 

@@ -105,7 +105,7 @@ class Problem:
             return math.inf
         off = (found.double() - exact).abs()
         if not found.dtype.is_floating_point:
-            return float(off.max()) * math.inf if bool(off.any()) else 0.0
+            return math.inf if bool(off.any()) else 0.0
         if self.like_torch:
             allowed: Any = 2 * (rounded.double() - exact).abs().max() + UNIT[found.dtype] * exact.abs()
         else:

@@ -17,14 +17,13 @@ import argparse
 import math
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-from ci.bench import front, markdown
+from ci.bench import front
 from ci.bench.front import Outcome
-from ci.bench.kernels.library_gpu import COLUMNS, PEAK, Row, copy_rate, measured
+from ci.bench.kernels.library_gpu import outcome, timed
 
 HEAD: Final = """\
 {where}: kernels as first written by users who had the documentation alone. Error: the largest difference from float64 in units
@@ -49,26 +48,13 @@ def measure(options: argparse.Namespace) -> Iterator[Outcome] | int:
 
 
 def _timed(options: argparse.Namespace) -> Iterator[Outcome]:
+    """The rows so far after each kernel, with the median and the worst ratio."""
     from ci.bench.kernels.plain_problems import PROBLEMS, torch
 
-    chosen = [problem for problem in PROBLEMS if not options.only or problem.function in options.only]
-    rate, rows = copy_rate(torch), list[Row]()
-    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_tb_per_s": rate / 1e12}
-    for problem in chosen:
-        rows += (found := measured(problem, rate, compiles=not options.no_compile))
-        print(*(markdown.line(row.cells) for row in found), sep="\n", flush=True)
-        yield outcome(about, rows, options.name, whole=len(rows) == len(PROBLEMS))
-
-
-def outcome(about: dict[str, Any], rows: list[Row], name: str, *, whole: bool) -> Outcome:
-    """The rows with the median and the worst ratio, and the page with their table."""
-    where = f"{about['gpu']}, PyTorch {about['torch']}, by `ci/bench/kernels.py plain_texts`"
-    head = HEAD.format(where=where, rate=about["copy_tb_per_s"], peak=PEAK)
-    lines = ["# Kernels as first written", "", head, "", *markdown.grid(COLUMNS, [row.cells for row in rows], left=3)]
-    over = sorted(row.over for row in rows if row.over)
-    shown = {"median": median(over), "worst": over[0]} if over else {}
-    data = about | shown | {"rows": [asdict(row) | {"over": row.over} for row in rows]}
-    return Outcome(data, {f"{name}.md": markdown.page(lines)}, int(any(row.problem for row in rows)), whole=whole)
+    for about, rows, whole in timed(torch, PROBLEMS, options):
+        over = [row.over for row in rows if row.over]
+        shown = {"median": median(over), "worst": min(over)} if over else {}
+        yield outcome(about | shown, rows, options.name, "Kernels as first written", HEAD, whole=whole)
 
 
 def _interpreted(only: list[str]) -> int:

@@ -7,8 +7,8 @@ names the values instead: `s = e // each` and `j = e - s * each`.
 
 In general, an index `c1 * x1 + c2 * x2 + ... + rest`, whose coefficients depend on no unknown of the write, is read as a number
 with the digits `x1, x2, ...`: each is what is left of `e - rest`, divided by its coefficient. The largest coefficient comes
-first, and the last digit may leave a rest below the extent of a tile. Axes are solved in turn, so that coefficients of a later
-one may be loaded at an index that an earlier one decided.
+first, and the last digit may leave a rest below the extent of a tile. Axes are solved in turn, so that an index of a later
+one may depend on what an earlier one decided.
 
 The proof does not depend on how values were found. For any polynomials `w` over elements and launch values, `C(e, w)` implies
 `exists x: C(e, x)`. It therefore suffices that no element in no launch satisfies `not C(e, w)`, which the ladder proves.
@@ -65,7 +65,7 @@ def by_named_writers(
 
 def _always(ladder: Ladder, universe: list[Formula], named: list[Formula]) -> Discharge | None:
     """A proof that all of `named` is true in `universe`, one after the other, each with those before it."""
-    proofs = [Discharge("static")]
+    proofs: list[Discharge] = []
     known = list(universe)
     for formula in named:
         proof = ladder.discharge([*known, terms.negate(formula)])

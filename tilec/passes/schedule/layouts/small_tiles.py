@@ -47,15 +47,20 @@ def pays(function: Function, distribute: Spread) -> bool:
         return False
     if any(isinstance(op, AtomicUpdate | AtomicScatter) and adds_vectors(op) for op in ops):
         return False
-    carried = [value for op in ops if isinstance(op, For) for value in op.results]
-    if not any(_is_small(value, function.num_warps) for value in carried):
-        return _relieves(function, distribute, ops)
-    before, after = (_work(function, distribute, is_spread) for is_spread in (False, True))
-    if before - after < LEAST_SAVED or MUCH_LESS * after > before:
+    if not _saves(function, distribute, ops):
         return _relieves(function, distribute, ops)
     moved, shuffled = communication(function, lambda copy, _: distribute(copy, False), None)
     then_moved, then_shuffled = communication(function, lambda copy, _: distribute(copy, True), None)
     return then_moved <= moved and then_shuffled <= shuffled
+
+
+def _saves(function: Function, distribute: Spread, ops: list[Op]) -> bool:
+    """Whether a loop carries small tiles, and threads execute far less in loops if these are spread."""
+    carried = [value for op in ops if isinstance(op, For) for value in op.results]
+    if not any(_is_small(value, function.num_warps) for value in carried):
+        return False
+    before, after = (_work(function, distribute, is_spread) for is_spread in (False, True))
+    return before - after >= LEAST_SAVED and MUCH_LESS * after <= before
 
 
 def _relieves(function: Function, distribute: Spread, ops: list[Op]) -> bool:
