@@ -65,7 +65,10 @@ class Findings:
         self, violation: Iterable[terms.Formula], complain: Callable[[], Complaint], coarse: terms.Formula | None = None
     ) -> Discharge | None:
         """Discharge a violation, or add the diagnostic that `complain` describes. `coarse` is a weaker formula, implied by the
-        violation, for cases that products and nested choices make too hard but ranges alone decide."""
+        violation, for cases that products and nested choices make too hard but ranges alone decide. What it decides at once is
+        not asked of isl."""
+        if coarse == terms.FALSE:
+            return Discharge("interval")
         result = self.ladder.discharge(violation)
         if isinstance(result, Discharge):
             return result
