@@ -4,7 +4,8 @@ A result or gradient may be off from PyTorch's in float64 by `UNIT` of itself (t
 the largest value of its row: `SUMS` for results, which are f32 sums rounded once, and `GRADIENTS` for gradients, which take
 results that were rounded. Attention rounds its probabilities between two products; there PyTorch's own operator in the same
 dtype says what rounding costs, and twice its largest error is allowed. Of dropout, what is kept must be right, and the share
-that is dropped within five standard deviations.
+that is dropped within five standard deviations. A kernel that adds many terms one after the other errs by about the square
+root of their number times a rounding, of which `SEQUENTIAL` are allowed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ DEVICE: Final = "cuda" if torch.cuda.is_available() else "cpu"
 
 UNIT: Final = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 2.0**-21, torch.float64: 0.0}
 SUMS: Final = 2.0**-16
+SEQUENTIAL: Final = 4 * 2.0**-24
 GRADIENTS: Final = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-16}
 Inputs = Mapping[str, Any]
 Sizes = dict[str, int]
@@ -35,7 +37,8 @@ class Problem:
     `moved`: bytes that the forward and the backward must move; `products`: floating-point operations of products of both, where
     these bound the function. `like_torch`: errors are compared with PyTorch's in the same dtype. `compiles`: PyTorch's operator
     is compiled for comparison too. `captures`: PyTorch's operator can be captured into a CUDA graph. `written`: arguments that
-    the function writes, in place of a result. `dropped`: the share of results that are 0 at random."""
+    the function writes, in place of a result. `dropped`: the share of results that are 0 at random. `terms`: how many are added
+    one after the other, where ours does so and PyTorch's does not."""
 
     function: str
     size: str
@@ -52,6 +55,7 @@ class Problem:
     captures: bool = True
     written: tuple[str, ...] = ()
     dropped: float = 0.0
+    terms: Callable[[Sizes], int] | None = None
 
     @property
     def differentiable(self) -> bool:
@@ -98,9 +102,11 @@ class Problem:
         exact = self.run(self.theirs, self._wide(given), backward=backward)
         rounded = self.run(self.theirs, self.copied(given), backward=backward) if self.like_torch else exact
         found = self.run(self.ours, self.copied(given), backward=backward)
-        return max(self._error(one, wide, near, backward) for one, wide, near in zip(found, exact, rounded, strict=True))
+        terms = self.terms(sizes) if self.terms is not None else 0
+        sums = max(SUMS, SEQUENTIAL * math.sqrt(terms))
+        return max(self._error(one, wide, near, backward, sums) for one, wide, near in zip(found, exact, rounded, strict=True))
 
-    def _error(self, found: Any, exact: Any, rounded: Any, backward: bool) -> float:
+    def _error(self, found: Any, exact: Any, rounded: Any, backward: bool, sums: float) -> float:
         if found.shape != exact.shape:
             return math.inf
         off = (found.double() - exact).abs()
@@ -109,7 +115,7 @@ class Problem:
         if self.like_torch:
             allowed: Any = 2 * (rounded.double() - exact).abs().max() + UNIT[found.dtype] * exact.abs()
         else:
-            share = GRADIENTS[found.dtype] if backward else SUMS
+            share = GRADIENTS[found.dtype] if backward else sums
             largest = exact.abs().amax(dim=-1, keepdim=True) if exact.ndim else exact.abs()
             allowed = UNIT[found.dtype] * exact.abs() + share * largest
         return float(torch.where(off == 0, 0.0, off / allowed).nan_to_num(nan=math.inf).max())

@@ -99,6 +99,11 @@ def make_lion(generator: Any, sizes: Sizes) -> dict[str, Any]:
     return {"param": normal(generator, count), "momentum": normal(generator, count).float(), "grad": normal(generator, count)}
 
 
+def make_whole(generator: Any, sizes: Any) -> dict[str, Any]:
+    """Rows whose quotients by their scales are near whole numbers: near halves, two right roundings are two integers."""
+    return {"x": integers(generator, -127, 128, sizes["T"], sizes["N"], dtype=bf16) / 64}
+
+
 def quantised(x: Any) -> Any:
     wide = x.float()
     scale = wide.abs().amax(1) / 127

@@ -120,7 +120,7 @@ PROBLEMS: Final = (
     ),
     problem(
         "quantise_rows", "16,384 x 4096 bf16", {"T": 1 << 14, "N": 4096}, ({"T": 7, "N": 3001},),
-        lambda g, s: {"x": normal(g, s["T"], s["N"])}, lambda x: kernel("quantise_rows", BLOCK=1024)(x), peers.quantised,
+        peers.make_whole, lambda x: kernel("quantise_rows", BLOCK=1024)(x), peers.quantised,
         lambda s: 3 * s["T"] * s["N"],
     ),
     problem(
@@ -208,7 +208,7 @@ PROBLEMS: Final = (
     problem(
         "welford", "65,536 x 1024 f32", {"M": 1 << 16, "N": 1024}, ({"M": 1001, "N": 77},),
         lambda g, s: {"x": normal(g, s["M"], s["N"]).float()}, lambda x: kernel("welford", BLOCK=128)(x), peers.moments,
-        lambda s: 4 * s["M"] * s["N"],
+        lambda s: 4 * s["M"] * s["N"], terms=lambda s: s["M"],
     ),
     problem(
         "int4_gemm", "4096 x 4096 x 4096", {"M": 4096, "N": 4096, "K": 4096}, ({"M": 70, "N": 33, "K": 192},),
