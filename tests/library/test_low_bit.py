@@ -16,13 +16,20 @@ from tilec.project.read.python_file import execute
 from tilec.project.trial.trial import trials
 
 reference: Any = execute(SOURCE / "reference_low_bit.py", "reference")
-KERNELS = ("int4_matmul", "fp8_matmul")
+KERNELS = ("int4_matmul", "int4_weights", "fp8_matmul")
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_products_of_four_bits_are_those_of_the_reference(seed: int) -> None:
     constants = {"E": ("bf16", "f16")[seed % 2], "S": ("f16", "bf16", "f32")[seed], "BM": 16, "BN": 64}
     (trial,) = trials(request("int4_matmul", constants, {"M": (3, 16, 21)[seed], "N": (72, 64, 8)[seed], "K": 256}, seed=seed))
+    assert trial.right, trial
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_converted_weights_are_those_of_the_reference(seed: int) -> None:
+    constants = {"E": ("bf16", "f16")[seed % 2], "S": ("f16", "bf16", "f32")[seed], "BN": 64}
+    (trial,) = trials(request("int4_weights", constants, {"N": (72, 64, 8)[seed], "K": (128, 256, 384)[seed]}, seed=seed))
     assert trial.right, trial
 
 
@@ -43,15 +50,19 @@ def _pack(fields: Any, axis: int) -> Any:
     return tensor(words.view(np.int32), np.int32)
 
 
-@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize(("rows", "many"), [(1, 1024), (40, 1024), (40, 79)])
 @pytest.mark.parametrize("scale", [np.float16, ml_dtypes.bfloat16, np.float32])
-def test_the_function_of_four_bits(rows: int, scale: Any) -> None:
+def test_the_function_of_four_bits(rows: int, many: int, scale: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both ways: each block converts weights, or, of 80 rows that are more than `MANY`, a kernel does it once."""
     random = np.random.default_rng(rows)
     x = tensor(random.normal(size=(2, rows, 256)), np.float16)
     q, z = random.integers(0, 16, (256, 24)), random.integers(0, 16, (2, 24))
     scales = tensor(random.random((2, 24)) / 64, scale)
     with interpreted() as library:
+        assert library.module.low_bit.MANY == 1024
+        monkeypatch.setattr("tilec.kernels.low_bit.MANY", many)
         out = library.module.int4_matmul(x, _pack(q, 0), scales, _pack(z, 1))
+        assert [call.kernel for call in library.calls] == (["int4_weights", "product"] if 2 * rows > many else ["int4_matmul"])
         assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)
     exact = x.astype(np.float64) @ ((q - z.repeat(128, axis=0)) * scales.astype(np.float64).repeat(128, axis=0))
     assert out.dtype == np.float16
@@ -96,7 +107,7 @@ def test_nothing_and_wrong_arguments() -> None:
         [
             ("int4_matmul", "E=f16,S=f16,BM=16", "M=5,N=72,K=256"), ("fp8_matmul", "E=f8e4m3,BM=64", "M=70,N=72,K=144"),
             ("int4_matmul", "E=bf16,S=f32,BM=128", "M=130,N=72,K=256"), ("fp8_matmul", "E=f8e5m2,BM=16", "M=5,N=136,K=144"),
-            ("fp8_matmul", "E=f8e5m2,BM=128", "M=130,N=136,K=272"),
+            ("fp8_matmul", "E=f8e5m2,BM=128", "M=130,N=136,K=272"), ("int4_weights", "E=bf16,S=f32", "N=72,K=256"),
         ],
     ),
 )  # fmt: skip

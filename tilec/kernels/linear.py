@@ -39,8 +39,8 @@ PART: Final = 1 << 26
 """Most logits of a part of the vocabulary, of which two copies are stored; a part has at least `LEAST` classes."""
 LEAST: Final = 256
 """A multiple of the classes of every tile of `linear_exponentials`."""
-KEPT: Final = 5 << 28
-"""Most logits whose exponentials are kept for the gradient, 2.5 GiB, where a vocabulary is whole multiples of `LEAST`."""
+KEPT: Final = 1 << 31
+"""Most logits whose exponentials are kept for the gradient, 4 GiB, where a vocabulary is whole multiples of `LEAST`."""
 
 
 def linear_cross_entropy(x: Any, weight: Any, labels: Any, reduction: str = "mean", ignore_index: int = -100) -> Any:
@@ -50,8 +50,8 @@ def linear_cross_entropy(x: Any, weight: Any, labels: Any, reduction: str = "mea
     x: `[..., H]`, bf16 or f16, with H a multiple of 8. weight: `[V, H]` of the same dtype. labels: `[...]`, i64 or i32.
     Logits are not rounded to the dtype. Returns f32, as `cross_entropy` of this library for each reduction and label.
     Gradients: of `x` and `weight`, in their dtype, sums in a fixed order; those of logits are rounded to the dtype before they
-    meet `x` and `weight`. If one of them is asked for and there are at most 5 * 2^28 logits, the forward keeps their
-    exponentials for it, rounded to the dtype: 2 bytes for each token and class, at most 2.5 GiB, with V rounded up to a
+    meet `x` and `weight`. If one of them is asked for and there are at most 2^31 logits, the forward keeps their
+    exponentials for it, rounded to the dtype: 2 bytes for each token and class, at most 4 GiB, with V rounded up to a
     multiple of 256. Gradients take another 256 MiB at a time, or 1 KiB for each token if that is more. ValueError for another
     reduction, for other dtypes and shapes."""
     check_reduction(reduction)
@@ -137,7 +137,7 @@ def _gradients(
         if ctx.needs_input_grad[0]:
             _product_into()(dlogits, rows, of_x)
         if ctx.needs_input_grad[1]:
-            _product()(transposed[: rows.shape[0]], x, of_weight[first : first + part])
+            product()(transposed[: rows.shape[0]], x, of_weight[first : first + part])
     dx = of_x.to(x.dtype) if ctx.needs_input_grad[0] else None
     return dx, of_weight if ctx.needs_input_grad[1] else None
 
@@ -148,5 +148,5 @@ _exponentials = library_op("linear_exponentials", _tile("linear_exponentials"))
 _loss_kept = library_op("linear_cross_entropy_kept", {"ROWS": 8, "BLOCK": 256}, gradient=(_differentiate_kept, _save_kept))
 _slopes = library_op("linear_cross_entropy_slopes", {"BM": 64, "BN": 64})
 _dlogits = library_op("linear_cross_entropy_backward", _tile("linear_cross_entropy_backward"))
-_product = library_op("product", _tile("product"), mutates=["out"])
+product = library_op("product", _tile("product"), mutates=["out"])
 _product_into = library_op("product_into", _tile("product_into"))

@@ -1,5 +1,5 @@
 """Linear layers with weights of four and of eight bits, as checkpoints have them. Threads convert those of four to 16 bits
-before they are multiplied. They have no gradients."""
+before they are multiplied; for many rows a kernel converts each once. They have no gradients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tilec.kernels.attention import DTYPES
+from tilec.kernels.linear import product
 from tilec.kernels.ops import library_op
 from tilec.kernels.shapes import whole
 
@@ -17,6 +18,8 @@ SCALES: Final = ("bfloat16", "float16", "float32")
 EIGHT_BITS: Final = ("float8_e4m3fn", "float8_e5m2")
 FEW: Final = 16
 """Rows up to which a block has 16."""
+MANY: Final = 1024
+"""Rows up to which each block converts the weights of four bits that it multiplies."""
 SOME: Final = 256
 """Rows up to which a block of an fp8 product has 64."""
 
@@ -29,6 +32,7 @@ def int4_matmul(x: Any, packed: Any, scales: Any, zeros: Any) -> Any:
         `q[8 * j + i, n]`; N is a multiple of 8. zeros: i32 `[K / 128, N / 8]`, where those bits of `zeros[g, j]` are
         `z[g, 8 * j + i]`. That is GPTQ's layout without permuted inputs (`desc_act`); its version 1 stores `z - 1`.
     scales: `[K / 128, N]`, bf16, f16 or f32.
+    Of more than 1024 rows, weights are rounded to the dtype of `x`, which takes 2 * K * N bytes for the time of the call.
     Returns `[..., N]` in the dtype of `x`. ValueError for other dtypes and shapes."""
     dtypes = [str(one.dtype).removeprefix("torch.") for one in (x, packed, scales, zeros)]
     if dtypes[0] not in DTYPES or dtypes[1] != "int32" or dtypes[2] not in SCALES or dtypes[3] != "int32":
@@ -39,7 +43,13 @@ def int4_matmul(x: Any, packed: Any, scales: Any, zeros: Any) -> Any:
     if shapes[1:] != wanted or inputs % GROUP or outputs % 8 or 0 in (inputs, outputs):
         shown = ", ".join(map(str, shapes))
         raise ValueError(f"arguments are {shown}; they are [..., K], [K/8, N], [K/128, N], [K/128, N/8], K a multiple of 128")
-    out = _int4()(whole(x.reshape(-1, inputs)), whole(packed), whole(scales), whole(zeros))
+    rows, weights = whole(x.reshape(-1, inputs)), (whole(packed), whole(scales), whole(zeros))
+    if rows.shape[0] > MANY:
+        converted, out = x.new_empty((inputs, outputs)), x.new_empty((rows.shape[0], outputs))
+        _int4_weights()(*weights, converted)
+        product()(rows, converted, out)
+    else:
+        out = _int4()(rows, *weights)
     return out.reshape(*shapes[0][:-1], outputs)
 
 
@@ -77,4 +87,5 @@ def _fp8_tile(known: Mapping[str, Any]) -> dict[str, int]:
 
 
 _int4 = library_op("int4_matmul", _int4_tile)
+_int4_weights = library_op("int4_weights", {"BN": 64}, mutates=("weights",))
 _fp8 = library_op("fp8_matmul", _fp8_tile)

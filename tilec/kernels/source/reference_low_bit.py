@@ -28,9 +28,13 @@ def _fields(words: Integers, axis: int) -> NDArray[np.int64]:
     return bits.reshape(words.shape[0], -1) if axis == 1 else bits.transpose(0, 2, 1).reshape(-1, words.shape[1])
 
 
-def int4_matmul(x: Array, packed: Integers, scales: Array, zeros: Integers) -> Float:
+def int4_weights(packed: Integers, scales: Array, zeros: Integers) -> Float:
     differences = _fields(packed, 0) - _fields(zeros, 1).repeat(GROUP, axis=0)
-    return _wide(x) @ (differences * _wide(scales).repeat(GROUP, axis=0))
+    return differences * _wide(scales).repeat(GROUP, axis=0)
+
+
+def int4_matmul(x: Array, packed: Integers, scales: Array, zeros: Integers) -> Float:
+    return _wide(x) @ int4_weights(packed, scales, zeros)
 
 
 def fp8_matmul(x: Array, weight: Array, x_scales: Array, weight_scales: Array) -> Float:
