@@ -191,15 +191,15 @@ class Context:
 
 @dataclass
 class Library:
-    """The library, its ops by kernel, and the launches so far."""
+    """The library, its ops by name, and the launches so far."""
 
     module: ModuleType
     ops: dict[str, InterpretedOp]
     calls: list[Call]
 
-    def gradient(self, kernel: str, inputs: tuple[Any, ...], output: Any, *gradients: Any) -> Any:
-        """What the op of a kernel gives as gradients of `inputs`, as PyTorch asks for them."""
-        backward, setup_context = self.ops[kernel].autograd
+    def gradient(self, op: str, inputs: tuple[Any, ...], output: Any, *gradients: Any) -> Any:
+        """What an op gives as gradients of `inputs`, as PyTorch asks for them."""
+        backward, setup_context = self.ops[op].autograd
         ctx = Context((True,) * len(inputs))
         setup_context(ctx=ctx, inputs=inputs, output=output)
         found = backward(ctx, *gradients)
@@ -217,12 +217,13 @@ def interpreted() -> Generator[Library]:
     ops: dict[str, InterpretedOp] = {}
 
     def op(path: Path, *, constants: Any, dims: Any, mutates: Any, name: str, values: Any = None) -> InterpretedOp:
-        assert name == f"tilec_kernels::{path.stem}"
+        namespace, _, own = name.partition("::")
+        assert namespace == "tilec_kernels" and own not in ops
         trusted = dict(values or {})
         assert all(stated is TRUSTED and (path.stem, tensor) in OWN_TABLES for tensor, stated in trusted.items()), "not its own"
         declared = declare(read_interface(path), mutates, constants, dims)
-        ops[path.stem] = InterpretedOp(path, calls, declared, frozenset(trusted))
-        return ops[path.stem]
+        ops[own] = InterpretedOp(path, calls, declared, frozenset(trusted))
+        return ops[own]
 
     with pytest.MonkeyPatch.context() as patch:
         for module in _imported():

@@ -140,8 +140,9 @@ def test_the_function_of_several_lengths_and_its_gradients(size: int, cap: float
         seen = library.ops["attention_spans"](offsets, offsets, 40, 40, 9, 0)
         own = library.ops["attention_slopes"](slopes.reshape(4, 2, 2), seen[0], 40, 40)
         inputs = (q.unflatten(1, (2, 2)), k, v, *seen, own, scale, cap)
-        output = library.ops["attention_scored"](*inputs)
-        found = library.gradient("attention_scored", inputs, output, dout.unflatten(1, (2, 2)), None)
+        op = f"attention_scored_{'softcap' if cap else 'alibi'}"
+        output = library.ops[op](*inputs)
+        found = library.gradient(op, inputs, output, dout.unflatten(1, (2, 2)), None)
         assert all(is_prebuilt(call.kernel, call.constants) for call in library.calls)
     np.testing.assert_allclose(out.unflatten(1, (2, 2)).astype(np.float64), wanted, atol=4e-3)
     assert found[3:] == (None,) * 5

@@ -23,6 +23,8 @@ CALLED: Final = "_dynamo_marked_constant"
 """What `torch.compiler.assume_constant_result` sets: Dynamo calls the function and does not trace it."""
 Constants = Callable[[dict[str, Any]], Mapping[str, Any]]
 """Chooses the constants of a call by what is known of it: extents by the name of the dim, dtypes by that of the `Element`."""
+Gradient = tuple[Callable[..., Any], Callable[..., Any]]
+"""`backward` and `setup_context` of `torch.library.register_autograd`."""
 
 
 def multiple(extent: int) -> int:
@@ -61,7 +63,8 @@ def library_op(
     dims: Constants | None = None,
     mutates: Iterable[str] = (),
     trusted: Iterable[str] = (),
-    gradient: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
+    gradient: Gradient | None = None,
+    name: str | None = None,
 ) -> Callable[[], Op]:
     """A function that returns the op of a kernel, which is made at once if PyTorch is loaded, else when it is first called with
     or without it.
@@ -69,15 +72,16 @@ def library_op(
     constants, dims, mutates: as for `tilec.op`.
     trusted: tensors that another kernel of the library makes, whatever its own arguments are, so that they are as `values` of
         this one states.
-    gradient: `backward` and `setup_context` of `torch.library.register_autograd`, if PyTorch is loaded.
+    gradient: registered if PyTorch is loaded.
+    name: of the op. Default: the kernel's.
     """
     given = tuple(mutates)
     evidence = dict.fromkeys(trusted, TRUSTED) or None
 
     @cache
     def made(torch_is_loaded: bool) -> Op:
-        path, name = SOURCE / f"{kernel}.py", f"tilec_kernels::{kernel}"
-        op = tilec.op(path, constants=constants, dims=dims, mutates=given, name=name, values=evidence)
+        path, qualified = SOURCE / f"{kernel}.py", f"tilec_kernels::{name or kernel}"
+        op = tilec.op(path, constants=constants, dims=dims, mutates=given, name=qualified, values=evidence)
         if torch_is_loaded and gradient is not None:
             op.register_autograd(partial(differentiate, gradient[0]), setup_context=gradient[1])
         return op

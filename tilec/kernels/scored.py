@@ -7,12 +7,11 @@ Sequences of several lengths and those of one length have the same kernels: the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tilec.kernels.chips import of_architecture
-from tilec.kernels.ops import library_op, without_gradient
+from tilec.kernels.ops import Gradient, library_op, without_gradient
 from tilec.kernels.shapes import whole
 
 ROWS: Final = 128
@@ -67,7 +66,7 @@ def scored_attention(q: Any, k: Any, v: Any, spans: Any, tiles: Any, given: Give
     slopes, softcap = given
     own = whole(slopes).reshape(slopes.shape[0], k.shape[1], -1)
     rows = _slopes()(own, spans, q.shape[0], k.shape[0])
-    out, _ = _attention()(grouped, k, v, spans, tiles, rows, scale, softcap)
+    out, _ = _of_score(_attention, softcap)(grouped, k, v, spans, tiles, rows, scale, softcap)
     return out.flatten(1, 2)
 
 
@@ -77,10 +76,9 @@ def equal_offsets(x: Any) -> Any:
     return numbers * x.shape[1]
 
 
-def _constants(kernel: str, known: Mapping[str, Any]) -> dict[str, int]:
-    """The tile of a kernel and its score function."""
-    rows, columns = of_architecture(TILES, OTHER_TILES)[kernel][int(known["D"])]  # of a traced call it may be symbolic
-    return {"SCORE": SOFTCAP if known["cap"] > 0 else ALIBI, "BM": rows, "BN": columns}
+def _of_score(ops: Mapping[int, Callable[[], Any]], cap: float) -> Any:
+    """The op of a score function: a kernel has one, and a call's floats choose no kernel."""
+    return ops[SOFTCAP if cap > 0 else ALIBI]()
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
@@ -98,18 +96,29 @@ def _backward(ctx: Any, dout: Any, _: Any) -> tuple[Any, ...]:
     given = q, k, v, dout, rows, spans, tiles, slopes, ctx.scale, ctx.cap
     dq = dk = dv = None
     if ctx.needs_input_grad[0]:
-        dq = _backward_q()(*given)
+        dq = _of_score(_backward_q, ctx.cap)(*given)
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        dk, dv = _backward_kv()(*given)
+        dk, dv = _of_score(_backward_kv, ctx.cap)(*given)
     return dq, dk, dv, None, None, None, None, None
+
+
+def _ops(kernel: str, more: Mapping[str, int], gradient: Gradient | None = None) -> dict[int, Callable[[], Any]]:
+    """A kernel's op for each score function."""
+
+    def made(score: int, name: str) -> Callable[[], Any]:
+        def constants(known: Mapping[str, Any]) -> dict[str, int]:
+            rows, columns = of_architecture(TILES, OTHER_TILES)[kernel][int(known["D"])]  # of a traced call it may be symbolic
+            return {**more, "SCORE": score, "BM": rows, "BN": columns}
+
+        return library_op(kernel, constants, name=name, gradient=gradient)
+
+    return {ALIBI: made(ALIBI, f"{kernel}_alibi"), SOFTCAP: made(SOFTCAP, f"{kernel}_softcap")}
 
 
 query_rows = library_op("attention_rows", {"BM": 64})
 """What the gradients of every attention need of a query."""
 _spans = library_op("attention_spans", {"ROWS": ROWS})
 _slopes = library_op("attention_slopes", {"ROWS": ROWS})
-_attention = library_op("attention_scored", partial(_constants, "attention_scored"), gradient=(_backward, _keep))
-_backward_q = library_op("attention_scored_backward_q", partial(_constants, "attention_scored_backward_q"))
-_backward_kv = library_op(
-    "attention_scored_backward_kv", lambda known: {"ROWS": ROWS, **_constants("attention_scored_backward_kv", known)}
-)
+_attention = _ops("attention_scored", {}, (_backward, _keep))
+_backward_q = _ops("attention_scored_backward_q", {})
+_backward_kv = _ops("attention_scored_backward_kv", {"ROWS": ROWS})

@@ -29,13 +29,17 @@ MUTATED: Final = ("inout", "atomic")
 
 
 class Known(dict[str, Any]):
-    """The values that a function of the author gets; E0919 for a name that is not among them."""
+    """The values that a function of the author gets; E0919 for a name that is not among them, such as that of a float: calls
+    that differ in floats alone share one launch."""
 
-    def __init__(self, kernel: str, what: str, values: Values) -> None:
+    def __init__(self, kernel: str, what: str, values: Values, floats: Iterable[str] = ()) -> None:
         super().__init__(values)
-        self._kernel, self._what = kernel, what
+        self._kernel, self._what, self._floats = kernel, what, tuple(floats)
 
     def __missing__(self, name: Any) -> Any:
+        if name in self._floats:
+            message = f"`{self._what}` asks for `{name}`, a float, which decides neither constants nor extents"
+            raise refuse(self._kernel, message, required="an integer or a bool, or an op for each choice")
         existing = ", ".join(f"`{known}`" for known in self) or "none"
         raise refuse(
             self._kernel, f"`{self._what}` asks for `{shown_name(name)}`, which no argument determines", required=existing
@@ -83,13 +87,14 @@ class Declaration:
         )
 
     def known(self, tensors: Mapping[str, tuple[str, tuple[Any, ...]]], scalars: Values) -> dict[str, Any]:
-        """Values by name, from the dtype and shape of each tensor argument and from scalars; extents may be symbolic. E0905 for
-        a wrong rank, E0904 if two tensors disagree about an `Element`."""
+        """Values by name, from the dtype and shape of each tensor argument and from integers; extents may be symbolic. E0905
+        for a wrong rank, E0904 if two tensors disagree about an `Element`."""
         values: dict[str, Any] = {}
         origin: dict[str, str] = {}
         for argument in self.arguments:
             if not argument.access:
-                values[argument.name] = scalars[argument.name]
+                if not DTYPES[argument.dtype].is_float:
+                    values[argument.name] = scalars[argument.name]
                 continue
             dtype, shape = tensors[argument.name]
             if len(shape) != len(argument.dims):
@@ -160,7 +165,8 @@ class Declaration:
         """The values of `constants` or `dims`, of which `what` is the name; E0919 if one is of no use."""
         if choice is None:
             return {}
-        computed: Any = choice(Known(self.kernel, what, known)) if callable(choice) else choice
+        floats = (parameter.name for parameter in self.floats)
+        computed: Any = choice(Known(self.kernel, what, known, floats)) if callable(choice) else choice
         if not isinstance(computed, Mapping):
             raise refuse(
                 self.kernel, f"`{what}` does not return a dict of values", given=f"a value of type `{type(computed).__name__}`"
