@@ -9,7 +9,9 @@ and no earlier run left it. One job at a time has a GPU. A job that waits for pr
 begin before it, but one that has a GPU does not wait for processors. When the seconds have passed, what still runs is
 terminated and its result stays as it was. Each job's output goes to a file of its name in `--logs`. A table is printed last.
 
-Exit status: 0 if all were renewed, 1 if one failed, 2 for wrong arguments, 3 if only time was missing.
+Nothing begins if a result has no digest, such as where the record of products is of other sources.
+
+Exit status: 0 if all were renewed, 1 if one failed, 2 for wrong arguments, 3 if only time or a digest was missing.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
@@ -32,7 +34,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ci.bench.markdown import grid  # noqa: E402
-from ci.evidence import read_registry, states_of  # noqa: E402
+from ci.evidence import Digests, read_registry, states_of  # noqa: E402
+from ci.evidence.digests import UnknownDigest  # noqa: E402
 from ci.evidence.registry import Entry, RegistryError  # noqa: E402
 
 PLAN: Final = ROOT / "ci/evidence/renewals.toml"
@@ -179,6 +182,17 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
+def without_digest(entries: Iterable[Entry], digests: Digests) -> str:
+    """Why one of the entries has no digest, or nothing: its command would run for long and then stamp nothing."""
+    for entry in entries:
+        try:
+            for name in entry.rests_on:
+                digests.of(name)
+        except UnknownDigest as error:
+            return f"{entry.name}: {error}"
+    return ""
+
+
 def main() -> int:
     """Renew; returns the exit status."""
     parser = argparse.ArgumentParser(description="renew several results at the same time")
@@ -200,6 +214,9 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{job.name:20} {job.share(options.processors):3}  {job.command}" for job in jobs))
         return 0
+    if problem := without_digest((registry[job.name] for job in jobs if job.name in registry), Digests(ROOT)):
+        print(f"error: {problem}")
+        return 3
     progress = Progress(jobs, options.processors, list(range(options.gpus)))
     took = run(progress, options.seconds, options.logs)
     codes = {job.name: progress.ended.get(job.name) for job in jobs}

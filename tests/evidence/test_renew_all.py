@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.evidence import read_registry
+from ci.evidence.digests import UnknownDigest
 from ci.evidence.registry import RegistryError
 from tests.files import ROOT
 
@@ -142,3 +143,15 @@ def test_what_runs_at_the_end_of_the_time_is_terminated_with_its_children(tmp_pa
     if pid.exists() and (child := pid.read_text().strip()):
         stat = Path(f"/proc/{child}/stat")
         assert not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
+def test_a_result_without_a_digest_is_named_before_anything_begins() -> None:
+    class Known:
+        def of(self, name: str) -> str:
+            if name.startswith("ptx"):
+                raise UnknownDigest("no record")
+            return "0"
+
+    registry = read_registry()
+    assert not renew_all.without_digest([registry["chat_template"]], Known())
+    assert renew_all.without_digest([registry["chat_template"], registry["audit"]], Known()) == "audit: no record"
