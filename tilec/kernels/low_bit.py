@@ -18,8 +18,8 @@ SCALES: Final = ("bfloat16", "float16", "float32")
 EIGHT_BITS: Final = ("float8_e4m3fn", "float8_e5m2")
 FEW: Final = 16
 """Rows up to which a block has 16."""
-MANY: Final = 1024
-"""Rows up to which each block converts the weights of four bits that it multiplies."""
+MANY: Final = 512
+"""Rows up to which each block converts the weights of four bits that it multiplies (docs/decisions.md)."""
 SOME: Final = 256
 """Rows up to which a block of an fp8 product has 64."""
 
@@ -32,7 +32,7 @@ def int4_matmul(x: Any, packed: Any, scales: Any, zeros: Any) -> Any:
         `q[8 * j + i, n]`; N is a multiple of 8. zeros: i32 `[K / 128, N / 8]`, where those bits of `zeros[g, j]` are
         `z[g, 8 * j + i]`. That is GPTQ's layout without permuted inputs (`desc_act`); its version 1 stores `z - 1`.
     scales: `[K / 128, N]`, bf16, f16 or f32.
-    Of more than 1024 rows, weights are rounded to the dtype of `x`, which takes 2 * K * N bytes for the time of the call.
+    Of more than 512 rows, weights are rounded to the dtype of `x`, which takes 2 * K * N bytes for the time of the call.
     Returns `[..., N]` in the dtype of `x`. ValueError for other dtypes and shapes."""
     dtypes = [str(one.dtype).removeprefix("torch.") for one in (x, packed, scales, zeros)]
     if dtypes[0] not in DTYPES or dtypes[1] != "int32" or dtypes[2] not in SCALES or dtypes[3] != "int32":
