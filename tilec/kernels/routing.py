@@ -14,7 +14,7 @@ from tilec.kernels.shapes import flat, rows_of, whole
 
 EXPERTS: Final = (64, 128, 256, 512)
 """Numbers of experts for which routes are prebuilt; the kernel takes fewer."""
-COUNTED: Final = (16, 64, 256, 512)
+COUNTED: Final = (16, 64, 128, 256, 512)
 """The same of counts."""
 MOST: Final = 16
 """Experts of a token."""
@@ -74,7 +74,7 @@ def _combine_gradient(ctx: Any, dout: Any) -> tuple[Any, Any, None, None]:
 _moe_route = library_op("moe_route", _topk_tile, dims=lambda known: {"K": known["k"]}, gradient=(_route_gradient, _keep_route))
 _moe_route_backward = library_op("moe_route_backward", _route_tile)
 _expert_counts = library_op("expert_counts", _counted, dims=_tiles)
-_expert_starts = library_op("expert_starts", {"EXPERTS": EXPERTS[-1], "ROWS": 1024, "COLUMNS": 8})
+_expert_starts = library_op("expert_starts", {"EXPERTS": EXPERTS[-1], "ROWS": 1024, "COLUMNS": 4})
 _expert_slots = library_op("expert_slots", {"BLOCK": CHOICES})
 _expand_rows = library_op("expand_rows", _row_tile, gradient=(_expand_gradient, _keep))
 _combine_rows = library_op("combine_rows", _row_tile, gradient=(_combine_gradient, _keep))
