@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 from tilec.diagnostics.diagnostic import Diagnostic, Label, Span, render
 from tilec.diagnostics.terminal import wants_colour
 from tilec.diagnostics.visible import unguarded, visible
+from tilec.ir.aligned import SUFFIX
 from tilec.project.build.driver import BuildResult, Progress, Result
 from tilec.project.build.fixes import Edit, resolved
 
@@ -120,13 +121,19 @@ def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
     ]  # fmt: skip
 
 
-def named_notes(results: Iterable[Result]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The notes of built artifacts, each with its artifact's name."""
+def named_notes(
+    results: Iterable[Result], wanted: Callable[[Result, str], bool] = lambda result, code: True
+) -> list[tuple[str, Mapping[str, Any]]]:  # fmt: skip
+    """The notes of built artifacts that are `wanted` by artifact and code, each with its artifact's name, without those that an
+    aligned version among the artifacts answers."""
+    built = [result for result in results if result.summary]
+    names = {(result.planned.name, result.planned.target) for result in built}
     return [
         (f"{result.planned.name} {result.planned.target}", record)
-        for result in results
-        if result.summary
+        for result in built
         for record in result.summary["notes"]
+        if wanted(result, record["code"])
+        and not (record["aligned"] and (result.planned.name + SUFFIX, result.planned.target) in names)
     ]
 
 

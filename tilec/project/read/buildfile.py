@@ -50,7 +50,7 @@ LIMITS: Final = ("stage_seconds", "stage_memory_mb")
 """Keys of `[build]`, which a kernel can override: the limits of one stage of one specialisation."""
 MOST: Final = 1 << 24
 _BUILD_KEYS: Final = ("kernels", "steps", "arch", "also", "like", "remote", *LIMITS)
-_KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", *LIMITS)
+_KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", "aligned", *LIMITS)
 _FORMER: Final = {"num_warps": "warps", "min_blocks": "blocks"}
 """Former keys of a kernel, with the keys of `schedule` that replace them."""
 TABLES: Final = ("kernel", "model", "tuning")
@@ -275,10 +275,15 @@ class _Reader:
             architectures = architectures.of_kernel(self.targets(table["arch"], "kernel", index))
         budget = self.budget(table.get("budget", {}), span_of)
         limits = self.limits(table, "kernel", index, limits)
+        aligned: Any = table.get("aligned", True)
+        if not isinstance(aligned, bool):
+            self.refuse(
+                "E0802", "`aligned` is not a bool", span_of("aligned"), "write `aligned = false` for no aligned version"
+            )
         schedule = read_schedule(table.get("schedule", []), constants, architectures, self.refuse, span_of)
         return KernelEntry(
             name, constants, budget, schedule, architectures.built, span_of("name"), spans, limits, "arch" in table,
-            on_request=architectures.others,
+            on_request=architectures.others, aligned=aligned is not False,
         )  # fmt: skip
 
     def constants(self, value: Any, span_of: Any) -> dict[str, tuple[Constant, ...]]:
