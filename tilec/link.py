@@ -81,7 +81,8 @@ def digest_of_files(digests: Mapping[str, str]) -> str:
 
 def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0, one_by_one: bool = False) -> list[dict[str, Any]]:
     """Performance notes as plain data: code, message, span in the source (None if there is none), hint, and whether the aligned
-    version of the kernel has no need of it. `launch` and `spans` are the products; a spill note is included if `spilled` bytes is not 0, and a note on serialized `wgmma` if `one_by_one`."""
+    version of the kernel has no need of it. `launch` and `spans` are the products; a spill note is included if `spilled` bytes
+    is not 0, and a note on serialized `wgmma` if `one_by_one`."""
     found: list[dict[str, Any]] = []
     if one_by_one:
         text = "the assembler has tensor cores wait for each product before they begin the next"

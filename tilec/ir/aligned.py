@@ -2,8 +2,8 @@
 16 bytes hold, so that its rows begin at multiples of 16 bytes.
 
 It is a specialisation of its own. Its constants are those of the general one and `ALIGNED`, whose value is the precondition as
-text, such as `K % 8 == 0 and N % 8 == 0`. Keys, names, manifests and bundles thus tell the two apart as any two specialisations.
-The front end turns the text into a `requires` per clause, so the launcher checks it and proofs may use it.
+text, such as `K % 8 == 0 and N % 8 == 0`. Keys, manifests and bundles thus tell the two apart as any two specialisations. The
+front end turns the text into a `requires` per clause, so the launcher checks it and proofs may use it.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ def narrow_sum(op: AtomicUpdate | AtomicScatter, function: Function) -> Narrow |
 
 
 def aligned_rows(op: Load | Store, alignments: Alignments) -> dict[str, int]:
-    """The launch values that must be multiples, and of what, so that all rows of an access begin at multiples of 16 bytes; empty
-    if they do, if none makes them so, or if its first column is at no such multiple."""
+    """What launch values must be multiples of, by name, so that all rows of an access begin at multiples of 16 bytes; empty if
+    they do, if no values make them so, or if its first column is at no such multiple."""
     fixes = _Fixes(op, alignments, WIDEST)
     return fixes.promise if fixes.of_rows_alone else {}
 

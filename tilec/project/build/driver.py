@@ -87,8 +87,8 @@ def build_project(
     aligned: bool = False,
 ) -> BuildResult:
     """Bring every artifact of `entries` up to date and write it below `output` (default: `artifacts/build` of the project).
-    Messages for a person go to `notify`. `dispatch` runs the tasks, on a build farm or (None) in local processes. `aligned` adds
-    the aligned versions of artifacts whose summary has a precondition for one, if their entries want them; they follow all
+    Messages for a person go to `notify`. `dispatch` runs the tasks, on a build farm or (None) in local processes. `aligned`
+    adds the aligned versions of artifacts whose summary has a precondition for one, if their entries want them; they follow all
     others. CompileError only if nothing can be built at all (E07, E0814)."""
     files = FileDigests(store, digests_note(build.root))
     planned, refusals = plan(build, entries, targets, store, files, toolchain)

@@ -53,8 +53,8 @@ class Refusal:
 
 
 def artifact_name(kernel: str, constants: dict[str, Constant]) -> str:
-    """File name of an artifact: the kernel and its constants, unique and safe for any file system. That of an aligned version is
-    the name of the general one and `SUFFIX`."""
+    """File name of an artifact: the kernel and its constants, unique and safe for any file system. An aligned version has the
+    name of the general one and `SUFFIX`."""
     if ALIGNED in constants:
         return artifact_name(kernel, without_aligned(constants)) + SUFFIX
     exact = "".join(f"-{name}={value}" for name, value in constants.items())
@@ -152,7 +152,7 @@ def _texts_of(sources: Mapping[str, str], root: Path, files: FileDigests) -> dic
 def _check_constants(entry: KernelEntry, constants: list[str]) -> None:
     problems: list[Diagnostic] = []
     declared = ", ".join(f"`{name}`" for name in constants) or "none"
-    for name in entry.constants:
+    for name in without_aligned(entry.constants):
         if name not in constants:
             message = f"kernel `{entry.name}` has no constant `{name}`"
             hint = ask_first(name, constants, f"its constants: {declared}")
