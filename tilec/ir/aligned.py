@@ -16,7 +16,7 @@ from tilec.ir.expr import Expr, binary, const, sym
 
 ALIGNED: Final = "if"
 """Name of the constant: a keyword of Python, which no `Const` parameter can have."""
-SUFFIX: Final = "-aligned"
+ALIGNED_SUFFIX: Final = "-aligned"
 """End of the file name of an aligned version, in place of its constant's name and value."""
 MAX_CLAUSES: Final = 32
 _CLAUSE: Final = re.compile(r"(\w{1,200}) % ([1-9]\d{0,3}) == 0")

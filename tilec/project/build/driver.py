@@ -13,7 +13,7 @@ from tilec.cache import FileDigests, Store, reasons
 from tilec.cache.notes import read_json, read_texts, text_list
 from tilec.cache.statistics import LOCAL, Statistics
 from tilec.diagnostics.diagnostic import Diagnostic, Label
-from tilec.ir.aligned import SUFFIX
+from tilec.ir.aligned import ALIGNED_SUFFIX
 from tilec.project.build.job import FILES, Dispatch, Job, Result, settle
 from tilec.project.build.worker import BUILD_PRELOAD
 from tilec.project.build.worker import run as run_task
@@ -232,7 +232,11 @@ def _remove_stale(
         before = _outputs_before(store, output.folder, arch)
         # A kernel that cannot be read has no plan, but its earlier artifacts must stay.
         kept = {name for name in before if name in unread or name.startswith(tuple(f"{kernel}-" for kernel in unread))}
-        kept |= {name for name in before if keep_aligned and name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in names}
+        kept |= {
+            name
+            for name in before
+            if keep_aligned and name.endswith(ALIGNED_SUFFIX) and name.removesuffix(ALIGNED_SUFFIX) in names
+        }
         for name in before - names - kept:
             for suffix in reversed(FILES):
                 output.remove(f"{arch.name}/{name}.{suffix}")

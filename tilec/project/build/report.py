@@ -12,9 +12,10 @@ from typing import Any, Final
 from tilec.diagnostics.diagnostic import Diagnostic, Label, Span, render
 from tilec.diagnostics.terminal import wants_colour
 from tilec.diagnostics.visible import unguarded, visible
-from tilec.ir.aligned import SUFFIX
+from tilec.ir.aligned import ALIGNED_SUFFIX
 from tilec.project.build.driver import BuildResult, Progress, Result
 from tilec.project.build.fixes import Edit, resolved
+from tilec.project.read.plan import Planned
 
 HEADER = ("kernel", "constants", "arch", "registers", "spills", "shared", "proofs", "ms", "")
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
@@ -133,7 +134,16 @@ def named_notes(
         for result in built
         for record in result.summary["notes"]
         if wanted(result, record["code"])
-        and not (record["aligned"] and (result.planned.name + SUFFIX, result.planned.target) in names)
+        and not (record["aligned"] and (result.planned.name + ALIGNED_SUFFIX, result.planned.target) in names)
+    ]
+
+
+def before_build(item: Planned, records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Notes of an artifact that is checked and not built, with what a build adds on its own."""
+    addition = "; `tilec build` adds an aligned version for such launches"
+    return [
+        {**record, "hint": record["hint"] + addition} if record["aligned"] and item.entry.aligned else record
+        for record in records
     ]
 
 
