@@ -1,8 +1,8 @@
 """Stub stages for the compilers: quick, deterministic, and able to fail in every way a real one can.
 
 Directives in the kernel file control a stage: a line `#! refuse`, `#! abort`, `#! abort sm_90a`, `#! sleep 0.5`, `#! wait` (for
-a file `go` in the project), `#! full`, `#! raise`, `#! spin`, `#! hang`, `#! eat`, `#! much`, `#! killed` or `#! aligned`. Comments (`# ...`)
-are dropped by the first stage, as the front end drops them.
+a file `go` in the project), `#! full`, `#! raise`, `#! spin`, `#! hang`, `#! eat`, `#! much`, `#! killed`, `#! aligned` or
+`#! aligned sm_90a`. Comments (`# ...`) are dropped by the first stage, as the front end drops them.
 """
 
 from __future__ import annotations

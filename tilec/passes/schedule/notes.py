@@ -90,8 +90,8 @@ def _narrow(op: Op, narrow: Narrow | None) -> list[Note]:
 
 
 def aligned_version(function: Function, found: Iterable[Note]) -> str:
-    """The precondition of the aligned version of a kernel with these notes, as `tilec.ir.aligned` has it: it aligns all rows that
-    multiples can align. Empty if there is no note that it answers, or the kernel is such a version already."""
+    """The precondition of the aligned version of a kernel with these notes, as `tilec.ir.aligned` has it: it aligns all rows
+    that multiples can align. Empty if there is no note that it answers, or the kernel is such a version already."""
     if ALIGNED in function.constants or not any(note.aligned for note in found):
         return ""
     alignments, multiples = Alignments(function), dict[str, int]()

@@ -20,6 +20,7 @@ from typing import Any, Final
 from tilec.cache.remote.address import Address
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
 from tilec.diagnostics.spelling import ask_first
+from tilec.ir.aligned import ALIGNED
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.project.read.architectures import Architectures, Problem, named_targets, read_others
 from tilec.project.read.kernel_entry import KernelEntry
@@ -294,6 +295,10 @@ class _Reader:
         items: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
         total = 1
         for key, given in items.items():
+            if key == ALIGNED:
+                message = f"`{key}` is no constant of a kernel"
+                self.refuse("E0802", message, span_of("constants", key), "state it in the kernel: `requires(N % 8 == 0)`")
+                continue
             values: list[Any] = given if isinstance(given, list) else [given]  # pyright: ignore[reportUnknownVariableType]
             if not values or not all(isinstance(item, (int, float, bool, str)) for item in values):
                 hint = f"write `{key} = 1024` or `{key} = [1024, 2048]`"
