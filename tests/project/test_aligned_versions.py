@@ -1,4 +1,4 @@
-"""Aligned versions in a build: which are added, that they live beside the general ones and change nothing about them, and what
+"""Aligned versions in a build: which are added, that they change nothing about the general ones, and what
 removes them."""
 
 from __future__ import annotations
@@ -66,6 +66,11 @@ def test_an_entry_may_have_none(root: Path) -> None:
     (root / "build.toml").write_text(text.replace('name = "copy_a"\n', 'name = "copy_a"\naligned = false\n'))
     assert statuses(project.build(root, aligned=True)) == {"hit": 8}
     assert names(root, "sm_90a") == GENERAL
+    (root / "build.toml").write_text(text.replace('name = "copy_a"\n', 'name = "copy_a"\naligned = true\n'))
+    assert statuses(project.build(root, aligned=True)) == {"hit": 12}
+    (root / "build.toml").write_text(text.replace("[build]\n", "[build]\naligned = false\n"))
+    assert statuses(project.build(root, aligned=True)) == {"hit": 8}
+    text = text.replace("[build]\n", "[build]\naligned = false\n")
     (root / "build.toml").write_text(text.replace('name = "copy_a"\n', 'name = "copy_a"\naligned = true\n'))
     assert statuses(project.build(root, aligned=True)) == {"hit": 12}
 

@@ -44,6 +44,7 @@ def refused(tmp_path: Path, text: str | bytes) -> list[Diagnostic]:
         ("N = 8 }\n", "N = 8 }\nbudget = { spill_bytes = -1 }\n", "E0802", 6, "spill_bytes"),
         ("N = 8 }\n", "N = 8 }\nnum_warps = 8\n", "E0802", 6, "num_warps"),
         ("N = 8 }\n", "N = 8 }\naligned = 0\n", "E0802", 6, "aligned"),
+        ('["sm_90"]\n', '["sm_90"]\naligned = 1\n', "E0802", 3, "aligned"),
         ("N = 8 }\n", 'N = 8 }\naligned = "yes"\n', "E0802", 6, "aligned"),
         ("N = 8 }\n", 'N = 8, if = "N % 8 == 0" }\n', "E0802", 5, "if"),
         ("N = 8 }\n", "N = 8 }\nschedule = 3\n", "E0802", 6, "schedule"),

@@ -101,6 +101,9 @@ SPILL_NOTE: Final = "N0103"
 """The note that a build prints also of an artifact that was up to date: only a build knows it."""
 
 
+NARROW_NOTE: Final = "N0101"
+
+
 def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
     """Performance notes as diagnostics, equal ones merged. In: pairs of an artifact's name and a record of
     `tilec.link.note_records`."""
@@ -125,8 +128,8 @@ def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
 def named_notes(
     results: Iterable[Result], wanted: Callable[[Result, str], bool] = lambda result, code: True
 ) -> list[tuple[str, Mapping[str, Any]]]:  # fmt: skip
-    """The notes of built artifacts that are `wanted` by artifact and code, each with its artifact's name, without those that an
-    aligned version among the artifacts answers."""
+    """The notes of built artifacts that are `wanted` by artifact and code, each with its artifact's name. If there is an
+    aligned version of one, an access is noted as narrow only where it is so in that version, too."""
     built = [result for result in results if result.summary]
     names = {(result.planned.name, result.planned.target) for result in built}
     return [
@@ -134,7 +137,7 @@ def named_notes(
         for result in built
         for record in result.summary["notes"]
         if wanted(result, record["code"])
-        and not (record["aligned"] and (result.planned.name + ALIGNED_SUFFIX, result.planned.target) in names)
+        and not (record["code"] == NARROW_NOTE and (result.planned.name + ALIGNED_SUFFIX, result.planned.target) in names)
     ]
 
 
