@@ -69,6 +69,7 @@ def _link(work: Work) -> None:
         "proofs": rungs,
         "unsafe": len(proofs["unsafe"]),
         "notes": note_records(launch, work.products["spans"], resources["spill_bytes"], one_by_one),
+        "aligned": launch["aligned"],
     }
     work.products["summary"] = json_bytes(summary)
 
@@ -79,13 +80,14 @@ def digest_of_files(digests: Mapping[str, str]) -> str:
 
 
 def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0, one_by_one: bool = False) -> list[dict[str, Any]]:
-    """Performance notes as plain data: code, message, span in the source (None if there is none) and hint. `launch` and `spans`
-    are the products; a spill note is included if `spilled` bytes is not 0, and a note on serialized `wgmma` if `one_by_one`."""
+    """Performance notes as plain data: code, message, span in the source (None if there is none), hint, and whether the aligned
+    version of the kernel has no need of it. `launch` and `spans` are the products; a spill note is included if `spilled` bytes
+    is not 0, and a note on serialized `wgmma` if `one_by_one`."""
     found: list[dict[str, Any]] = []
     if one_by_one:
         text = "the assembler has tensor cores wait for each product before they begin the next"
         hint = "choose another schedule; this is a bug in tilec, please report it with the output of `tilec dump --stage ptx`"
-        found.append({"code": NOTE_CODES["tensor_core"], "message": text, "span": None, "hint": hint})
+        found.append({"code": NOTE_CODES["tensor_core"], "message": text, "span": None, "hint": hint, "aligned": False})
     for note in launch["notes"]:
         text = note["text"]
         if note["kind"] == "spill":
@@ -93,5 +95,6 @@ def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0, one_by_
                 continue
             text = f"{spilled} bytes of registers are kept in memory; the threads' largest share is of {text}"
         place = source_of(spans, note["line"])
-        found.append({"code": NOTE_CODES[note["kind"]], "message": text, "span": place and asdict(place), "hint": note["hint"]})
+        record = {"code": NOTE_CODES[note["kind"]], "message": text, "span": place and asdict(place), "hint": note["hint"]}
+        found.append(record | {"aligned": note["aligned"]})
     return found

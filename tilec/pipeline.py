@@ -180,12 +180,13 @@ def _mlir(work: Work) -> dict[str, bytes]:
     from tilec.artifact.records import to_json
     from tilec.lowering import lower
     from tilec.passes.schedule.fed_products import faster_schedule
-    from tilec.passes.schedule.notes import notes
+    from tilec.passes.schedule.notes import aligned_version, notes
 
     assert work.target is not None
     prepared, schedule = _scheduled(work), Schedule.from_json(work.data("schedule"))
     lowered = lower(prepared, work.target, min_blocks=schedule.blocks)
     faster = faster_schedule(work.function(), work.target, schedule)
+    found = notes(prepared, work.target, faster)
     launch = {
         "entry": lowered.entry,
         "abi": to_json(lowered.abi),
@@ -194,7 +195,8 @@ def _mlir(work: Work) -> dict[str, bytes]:
         "block": lowered.num_threads,
         "dynamic_shared_bytes": lowered.dynamic_shared_bytes,
         "dependent_launch": lowered.dependent_launch,
-        "notes": to_json(notes(prepared, work.target, faster)),
+        "notes": to_json(found),
+        "aligned": aligned_version(prepared, found),
     }
     return {"mlir": lowered.mlir.encode(), "launch": json_bytes(launch)}
 

@@ -68,6 +68,27 @@ def test_one_bundle_per_architecture_has_every_specialisation(root: Path, capsys
             assert len(bundle.texts()) == 8
 
 
+def test_aligned_versions_are_packed_too(root: Path) -> None:
+    """Not into the bundle of a model, whose step launches what it names."""
+    source = root / "kernels_src" / "copy_a.py"
+    source.write_text(source.read_text() + "#! aligned\n")
+    device = Device(FakeDriver())
+    with open_bundle(packed(root, "-k", "copy_a", "--name", "copies")) as bundle:
+        general = [f"copy_a-BLOCK={size}" for size in (128, 256)]
+        assert [kernel.name for kernel in bundle.kernels] == sorted([*general, *(f"{name}-aligned" for name in general)])
+        assert bundle.find("copy_a", BLOCK=256).name == "copy_a-BLOCK=256"
+        kernels = Kernels(read_interface(source), source, bundle.path)
+        for size, name in ((7, {"BLOCK": 256}), (8, {"BLOCK": 256, "if": "N % 8 == 0"})):
+            found = kernels.get({"BLOCK": 256}, device, lambda _, size=size: {"N": size})
+            assert found.manifest.constants == name
+        bundle.path.unlink()
+    build = root / "build.toml"
+    build.write_text(build.read_text() + MODEL)
+    (root / "kernels_src" / "tiny.step").write_text(STEP)
+    with open_bundle(packed(root, "--model", "tiny")) as bundle:
+        assert [kernel.name for kernel in bundle.kernels] == ["copy_a-BLOCK=128"]
+
+
 def test_the_bytes_depend_on_the_project_only(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not on the folder, on the order of the names, or on what else the build file has, such as a model."""
     first = packed(root, "-k", "copy_a,copy_b", "--name", "copies").read_bytes()

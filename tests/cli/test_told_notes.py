@@ -49,14 +49,13 @@ def test_a_build_notes_new_artifacts_and_deny_covers_existing_ones(capsys: pytes
     slow = re.findall(r"```python\n(.*?)```", (PAGES / "N0101.md").read_text(), re.DOTALL)[0]
     Path("kernels_src").mkdir()
     Path("kernels_src/copy.py").write_text(slow)
-    Path("build.toml").write_text(
-        '[build]\narch = ["sm_90"]\n[[kernel]]\nname = "copy"\nconstants = { BLOCK = [4096, 8192] }\n'
-    )
+    entry = '[[kernel]]\nname = "copy"\nconstants = { BLOCK = [4096, 8192] }\naligned = false\n'
+    Path("build.toml").write_text(f'[build]\narch = ["sm_90"]\n{entry}')
     assert commands.run(["build"]) == 0
     err = capsys.readouterr().err
     assert err.count("note[N0101]: ") == 2  # for the load and for the store, once each
     assert "in copy-BLOCK=4096 sm_90a and 1 more" in err
-    assert "hint: state `requires(N % 8 == 0)` where it is so" in err
+    assert "hint: state `requires(N % 8 == 0)` where it is so\n" in err
     assert commands.run(["build"]) == 0
     assert "note" not in capsys.readouterr().err
     assert commands.run(["build", "--deny", "notes", "--json"]) == 1
@@ -73,6 +72,29 @@ def test_a_build_notes_new_artifacts_and_deny_covers_existing_ones(capsys: pytes
     assert [one["at"] for one in json.loads(capsys.readouterr().out)["notes"]] == [
         one["at"] for one in json.loads(out)["notes"]
     ]
+
+
+def test_a_build_has_no_note_of_what_an_aligned_version_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = re.findall(r"```python\n(.*?)```", (PAGES / "N0101.md").read_text(), re.DOTALL)[0]
+    Path("kernels_src").mkdir()
+    Path("kernels_src/copy.py").write_text(slow)
+    Path("build.toml").write_text('[build]\narch = ["sm_90"]\n[[kernel]]\nname = "copy"\nconstants = { BLOCK = 4096 }\n')
+    assert commands.run(["build", "--deny", "notes"]) == 0
+    out, err = capsys.readouterr()
+    assert "note[" not in err and "BLOCK=4096 if=N % 8 == 0" in out and "2 built" in out
+    assert commands.run(["build", "--deny", "notes", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["status"]) for one in data["artifacts"]] == [
+        ("copy-BLOCK=4096", "hit"), ("copy-BLOCK=4096-aligned", "hit"),
+    ]  # fmt: skip
+    assert data["artifacts"][1]["constants"] == {"BLOCK": 4096, "if": "N % 8 == 0"} and not data["notes"]
+    assert commands.run(["check"]) == 0
+    assert "where it is so; `tilec build` adds an aligned version for such launches" in capsys.readouterr().err
+    wide = slow.replace("    grid", "    requires(N % 8 == 0)\n    grid")
+    Path("kernels_src/copy.py").write_text(wide.replace("grid, load", "grid, load, requires"))
+    assert commands.run(["build"]) == 0
+    assert "1 built" in capsys.readouterr().out
+    assert not list(Path("artifacts/build/sm_90a").glob("*aligned*"))
 
 
 SPILLING = '''"""Sums of their own in each iteration."""

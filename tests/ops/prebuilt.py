@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.bundle import samples
+from tilec.ir.aligned import ALIGNED, aligned_text
+from tilec.project.read.plan import artifact_name
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels_src"
 
@@ -30,6 +32,12 @@ def add(element: str, block: int = 2048) -> dict[str, Any]:
     tensors = [tensor("x", "in", element, "N"), tensor("y", "in", element, "N"), tensor("out", "out", element, "N")]
     grid = [["//", ["+", "N", block - 1], block]]
     return manifest("add", {"E": element, "BLOCK": block}, tensors, [], ["N"], grid, [["x", "out"], ["y", "out"]])
+
+
+def aligned(entry: dict[str, Any], name: str, number: int) -> dict[str, Any]:
+    """The aligned version of an artifact, which requires that a dim is a multiple."""
+    checks = [{"condition": ["==", ["%", name, number], 0], "text": f"requires({name} % {number} == 0)"}]
+    return entry | {"constants": entry["constants"] | {ALIGNED: aligned_text({name: number})}, "launch_checks": checks}
 
 
 def rms_norm(element: str, hidden: int) -> dict[str, Any]:
@@ -94,7 +102,7 @@ def write(folder: Path, *manifests: dict[str, Any]) -> Path:
     architecture_folder.mkdir(parents=True, exist_ok=True)
     for entry in manifests:
         code = samples.cubin(entry["kernel"])
-        name = "-".join([entry["kernel"], *(f"{key}={value}" for key, value in entry["constants"].items())])
+        name = artifact_name(entry["kernel"], entry["constants"])
         (architecture_folder / f"{name}.cubin").write_bytes(code)
         (architecture_folder / f"{name}.json").write_text(
             json.dumps(entry | {"digests": {"cubin": hashlib.sha256(code).hexdigest()}})
@@ -110,8 +118,8 @@ def bundle(*manifests: dict[str, Any], arch: str = "sm_90a") -> bytes:
     for entry in entries:
         code = samples.cubin(entry["kernel"], sm=int(arch[3:].rstrip("af")))
         digest = hashlib.sha256(code).hexdigest()
-        constants = [f"{key}={value}" for key, value in entry["constants"].items() if not isinstance(value, float)]
-        name = "-".join([entry["kernel"], *constants])
+        named = {key: value for key, value in entry["constants"].items() if not isinstance(value, float)}
+        name = artifact_name(entry["kernel"], named)
         texts = {key: hashlib.sha256(text).hexdigest() for key, text in samples.source(name, digest).items()}
         kernels.append({"name": name, "blob": digest, "steps": [], "manifest": entry | {"digests": {"cubin": digest} | texts}})
         blobs[digest] = code

@@ -1,8 +1,8 @@
 """Stub stages for the compilers: quick, deterministic, and able to fail in every way a real one can.
 
 Directives in the kernel file control a stage: a line `#! refuse`, `#! abort`, `#! abort sm_90a`, `#! sleep 0.5`, `#! wait` (for
-a file `go` in the project), `#! full`, `#! raise`, `#! spin`, `#! hang`, `#! eat`, `#! much` or `#! killed`. Comments (`# ...`)
-are dropped by the first stage, as the front end drops them.
+a file `go` in the project), `#! full`, `#! raise`, `#! spin`, `#! hang`, `#! eat`, `#! much`, `#! killed`, `#! aligned` or
+`#! aligned sm_90a`. Comments (`# ...`) are dropped by the first stage, as the front end drops them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from tests.bundle import samples
 from tilec import pipeline, progress
 from tilec.artifact.records import json_bytes, parameter_specs, to_json
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
+from tilec.ir.aligned import ALIGNED
 from tilec.ir.core import UnsafeBlock
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
@@ -111,6 +113,14 @@ def _schedule(work: pipeline.Work) -> dict[str, bytes]:
     return {"schedule": json_bytes(schedule.to_json())}
 
 
+def _aligned(work: pipeline.Work) -> str:
+    """The precondition of the aligned version, which a line `#! aligned` or `#! aligned sm_90a` asks for."""
+    wanted = re.search(r"#! aligned(?: (\w+))?$", _text(work), re.MULTILINE)
+    if wanted is None or ALIGNED in work.request.constants or wanted[1] not in (None, str(work.target)):
+        return ""
+    return "N % 8 == 0"
+
+
 def _mlir(work: pipeline.Work) -> dict[str, bytes]:
     assert work.target is not None
     launch = {
@@ -122,6 +132,7 @@ def _mlir(work: pipeline.Work) -> dict[str, bytes]:
         "dynamic_shared_bytes": 64,
         "dependent_launch": True,
         "notes": list[object](),
+        "aligned": _aligned(work),
     }
     (body,) = (block.reason for block in parse_function(work.products["tir"].decode()).unsafe)
     text = f"{body}\n{json.dumps(work.request.constants, sort_keys=True)}{work.target}"

@@ -38,19 +38,24 @@ def make(root: Path, names: tuple[str, ...] = ("copy_a", "copy_b"), arch: str = 
     return root
 
 
-def build(root: Path, *, jobs: int = 2, toolchain: dict[str, str] = TOOLCHAIN, kernels: tuple[str, ...] = ()) -> BuildResult:
+def build(
+    root: Path, *, jobs: int = 2, toolchain: dict[str, str] = TOOLCHAIN, kernels: tuple[str, ...] = (), aligned: bool = False
+) -> BuildResult:  # fmt: skip
     """Builds with fake stages."""
     with contextlib.closing(Store(store_root())) as store:
-        return build_with(root, store, jobs=jobs, toolchain=toolchain, kernels=kernels)
+        return build_with(root, store, jobs=jobs, toolchain=toolchain, kernels=kernels, aligned=aligned)
 
 
 def build_with(
-    root: Path, store: Store, *, jobs: int = 2, toolchain: dict[str, str] = TOOLCHAIN, kernels: tuple[str, ...] = ()
+    root: Path, store: Store, *, jobs: int = 2, toolchain: dict[str, str] = TOOLCHAIN, kernels: tuple[str, ...] = (),
+    aligned: bool = False,
 ) -> BuildResult:  # fmt: skip
     """Builds with fake stages and a store."""
     file = read_build_file(root / "build.toml")
     entries = tuple(entry for entry in file.entries if not kernels or entry.name in kernels)
-    return build_project(file, entries, None, store, toolchain, jobs=jobs, runner=fake_stages.run, preload=())
+    return build_project(
+        file, entries, None, store, toolchain, jobs=jobs, runner=fake_stages.run, preload=(), aligned=aligned
+    )  # fmt: skip
 
 
 def statuses(result: BuildResult) -> list[str]:

@@ -54,7 +54,7 @@ def build_command(
         with progress() as show:
             built = build_project(
                 build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, notify=notify,
-                dispatch=dispatch,
+                dispatch=dispatch, aligned=True,
             )  # fmt: skip
         if store.added or any(result.status == "built" for result in built.results):
             from tilec.cache.maintain import DEFAULT_CAP, prune, size
@@ -78,8 +78,7 @@ def build_command(
                 print(f"{result.planned.name} {result.planned.target}: {'; '.join(result.reasons)}", file=sys.stderr)
     # Spills also of artifacts that were up to date: who drops a budget to see what spills builds nothing again.
     fresh = {id(result) for result in built.results if deny or result.status == "built"}
-    records = [(result, record) for result in built.results for record in named_notes((result,))]
-    note_diagnostics = notes(one for result, one in records if id(result) in fresh or one[1]["code"] == SPILL_NOTE)
+    note_diagnostics = notes(named_notes(built.results, lambda result, code: id(result) in fresh or code == SPILL_NOTE))
     accepted, others = [[one for one in build.served if one.accepted == kind] for kind in (True, False)]
     note_diagnostics += predicted_choices(others, targets or build.targets)
     if deny or any(result.status == "built" for result in built.results):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from tilec.cache import FileDigests, Store
@@ -24,7 +25,7 @@ from tilec.cli.project import (
 )
 from tilec.link import note_records
 from tilec.pipeline import CHECK_PRODUCTS, CHECK_STAGES, look_up
-from tilec.project.build.report import RUNGS, diagnostic_json, notes
+from tilec.project.build.report import RUNGS, before_build, diagnostic_json, notes
 from tilec.project.build.worker import CHECK_PRELOAD, Outcome, Task, raise_if_fatal
 from tilec.project.build.worker import run as run_task
 from tilec.project.read.buildfile import BuildFile
@@ -122,7 +123,7 @@ def _decided(build: BuildFile, kernels: set[str]) -> list[str]:
 
 def _named_notes(
     groups: list[list[Planned]], found: dict[tuple[int, int], Outcome]
-) -> list[tuple[str, dict[str, Any]]]:  # fmt: skip
+) -> list[tuple[str, Mapping[str, Any]]]:  # fmt: skip
     """The notes of all proven artifacts, each with its artifact's name."""
     return [
         (f"{item.name} {item.target}", record)
@@ -130,7 +131,7 @@ def _named_notes(
         for position, item in enumerate(group)
         if (number, position) in found and not found[number, position].diagnostics
         for products in (found[number, position].products,)
-        for record in note_records(json.loads(products["launch"]), products["spans"])
+        for record in before_build(item, note_records(json.loads(products["launch"]), products["spans"]))
     ]
 
 

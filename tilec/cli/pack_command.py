@@ -70,7 +70,7 @@ def pack_kernels_command(
     requested = chosen_targets(arch)
     by_target = _kernels_by_target(build, entries, requested)
     packings = [(target, kernels_packing(chosen_name, entries, requested, target)) for target in by_target]
-    status = _build_and_pack(build, entries, requested, packings, output, jobs, as_json=as_json)
+    status = _build_and_pack(build, entries, requested, packings, output, jobs, as_json=as_json, aligned=True)
     for target, found in by_target.items():
         for missing in sorted({entry.name for entry in entries} - found):
             print_line("note", f"`{missing}` is not built for {target}, so the bundle for {target} does not have it")
@@ -79,7 +79,7 @@ def pack_kernels_command(
 
 def _build_and_pack(
     build: BuildFile, entries: tuple[KernelEntry, ...], targets: tuple[Target, ...] | None,
-    packings: Iterable[tuple[Target, Packing]], output: str | None, jobs: int, *, as_json: bool,
+    packings: Iterable[tuple[Target, Packing]], output: str | None, jobs: int, *, as_json: bool, aligned: bool = False,
 ) -> int:  # fmt: skip
     from tilec.project.build.driver import build_project
     from tilec.project.build.report import diagnostic_json, progress
@@ -92,7 +92,7 @@ def _build_and_pack(
     with contextlib.closing(open_store()) as store:
         with progress() as show:
             built = build_project(
-                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, notify=notify
+                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, notify=notify, aligned=aligned
             )  # fmt: skip
         print_diagnostics(built.diagnostics, build.root)
         for target, packing in () if built.diagnostics else packings:

@@ -18,7 +18,8 @@ from tilec.frontend.report import Refused, compile_error
 from tilec.frontend.scope import Builders, Scope
 from tilec.frontend.signature import Constant, constant_names, read_signature
 from tilec.frontend.statements import run
-from tilec.ir.core import Function
+from tilec.ir.aligned import ALIGNED, multiple_of, read_aligned, without_aligned
+from tilec.ir.core import Function, Precondition
 from tilec.ir.expr import sym
 from tilec.ir.types import DTYPES
 
@@ -65,7 +66,8 @@ def load_kernel(
 
     With `root`, spans name files relative to it; `texts` as in `read_module`. If `uses` is given, the term of every expression
     and assigned name is appended to it in evaluation order; a span has several terms if its function is called several times.
-    CompileError carries every problem found, in source order.
+    With the constant of `tilec.ir.aligned`, it is the aligned version, which has these further `requires`. CompileError carries
+    every problem found, in source order.
     """
     module = read_module(Path(path), root, texts)
     routine = only_kernel(module)
@@ -97,7 +99,7 @@ def only_kernel(module: Module) -> Routine:
 def _build(
     module: Module, routine: Routine, constants: Mapping[str, Constant], uses: list[tuple[Span, Term]] | None
 ) -> Function:  # fmt: skip
-    signature = read_signature(routine, constants)
+    signature = read_signature(routine, without_aligned(constants))
     emitter = Emitter(signature.parameters, signature.strides)
     emitter.uses = uses
     env: dict[str, Term] = {}
@@ -112,6 +114,8 @@ def _build(
     function = Function(routine.name, signature.parameters, emitter.body, dims=tuple(signature.dims),
                         strides=tuple(signature.strides), constants=dict(signature.constants),
                         loc=module.source.span(routine.node))  # fmt: skip
+    if ALIGNED in constants:
+        _align(function, constants[ALIGNED])
     body = plain_loops(routine.node, module)
     scope = Scope(module, function, signature, emitter, env, frozenset(assigned(body)) | frozenset(env), analyse(body), [],
                   Builders(call, run), (routine,))  # fmt: skip
@@ -129,6 +133,21 @@ def _build(
     for op in function.body.walk():
         op.verify()
     return function
+
+
+def _align(function: Function, text: Constant) -> None:
+    """Adds the preconditions of the aligned version. CompileError E0212 for a text that is none, or names no launch value."""
+    names = {*function.dims, *(one.name for one in function.parameters if one.access is None)}
+    try:
+        multiples = read_aligned(text)
+    except ValueError as error:
+        raise CompileError(Diagnostic("E0212", f"kernel `{function.name}`: {error}")) from None
+    for name, number in multiples.items():
+        if name not in names:
+            message = f"kernel `{function.name}` has no launch value `{name}` that its aligned version could require"
+            raise CompileError(Diagnostic("E0212", message, Label(function.loc) if function.loc else None))
+        function.requires += (Precondition(multiple_of(name, number), function.loc),)
+    function.constants = {**function.constants, ALIGNED: text}
 
 
 def _check_grid(scope: Scope, routine: Routine) -> None:

@@ -16,6 +16,7 @@ from tilec.ops.declaration import Choice, Declaration, declare, refuse, shown_na
 from tilec.ops.kernels import Kernels, current_device
 from tilec.ops.source_contract import SourceContract
 from tilec.runtime import Device, Kernel, LaunchError, Plan, TensorView, view_tensor
+from tilec.runtime.dims import solve_dims
 from tilec.runtime.kernel import stream_handle
 from tilec.runtime.scalars import check_scalar
 from tilec.runtime.tensors import contiguous_strides
@@ -109,19 +110,26 @@ class Op:
         values = declared.known({name: (view.dtype, view.shape) for name, view in views.items()}, numbers)
         constants, allocated_parameters = declared.specialisation(values), (*declared.outputs, *declared.scratch)
         shapes = declared.shapes(allocated_parameters, values)
-        if any(0 in shape for shape in (*(view.shape for view in views.values()), *(shape for _, shape in shapes))):
-            made = (TensorView(0, dtype, shape, contiguous_strides(shape)) for dtype, shape in shapes)
-            named = zip((parameter.name for parameter in allocated_parameters), made, strict=True)
-            if self._contract.launch_values(constants, {**views, **dict(named)}, numbers) is None:
-                return None, [allocate(dtype, shape) for dtype, shape in shapes]
-        kernel = self._kernels.get(constants, device)
+        made = (TensorView(0, dtype, shape, contiguous_strides(shape)) for dtype, shape in shapes)
+        every = {**views, **dict(zip((parameter.name for parameter in allocated_parameters), made, strict=True))}
+        is_empty = any(0 in view.shape for view in every.values())
+        if is_empty and self._contract.launch_values(constants, every, numbers) is None:
+            return None, [allocate(dtype, shape) for dtype, shape in shapes]
+        kernel = self._kernels.get(constants, device, lambda manifest: solve_dims(manifest, every, numbers, {}))
         allocated = [allocate(dtype, shape) for dtype, shape in shapes]
         arguments = {
             **scalars,
             **views,
             **{parameter.name: tensor for parameter, tensor in zip(allocated_parameters, allocated, strict=True)},
         }
-        return kernel.plan(arguments, values=self._values, stream=stream), allocated
+        try:
+            plan = kernel.plan(arguments, values=self._values, stream=stream)
+        except LaunchError:
+            general = self._kernels.get(constants, device)
+            if general is kernel:
+                raise
+            plan = general.plan(arguments, values=self._values, stream=stream)  # of less demands, or with the better message
+        return plan, allocated
 
 
 def op(

@@ -33,6 +33,7 @@ from tilec.artifact.bundle_format import (
     model_digest,
 )
 from tilec.artifact.cubin_image import Image, check_image, read_image
+from tilec.ir.aligned import ALIGNED
 from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_contents
 from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
@@ -124,11 +125,13 @@ class Bundle:
         return found
 
     def find(self, kernel: str, **constants: int | float | bool | str) -> BundledKernel:
-        """The unique specialisation of `kernel` whose constants include these; BundleError E0707 for none or several."""
+        """The unique specialisation of `kernel` whose constants include these; BundleError E0707 for none or several. The
+        aligned version of one is found only if its own constant (`tilec.ir.aligned`) is among these."""
         matches = [
             candidate
             for candidate in self.kernels
             if candidate.manifest.kernel == kernel
+            and (ALIGNED in constants or ALIGNED not in candidate.manifest.constants)
             and all(
                 name in candidate.manifest.constants and candidate.manifest.constants[name] == constants[name]
                 for name in constants

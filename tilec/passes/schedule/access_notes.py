@@ -28,10 +28,11 @@ WIDEST: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """The text of a note and its suggestion."""
+    """The text of a note and its suggestion; `by_rows`: multiples that a `requires` states are all that it takes."""
 
     text: str
     hint: str
+    by_rows: bool = False
 
 
 def narrow_access(op: Load | Store, function: Function, warps: int) -> Narrow | None:
@@ -52,7 +53,8 @@ def narrow_access(op: Load | Store, function: Function, warps: int) -> Narrow | 
         if fixes.of_columns_alone and lines <= 2 * instructions(layout, most):
             return None
         text = f"`{tensor.name}` is {verb} {width} bytes at a time: its rows or offsets are known to be multiples of no more"
-        return Narrow(text, " and ".join(fixes.texts) or f"make them multiples of {possible_width // size} elements")
+        hint = " and ".join(fixes.texts) or f"make them multiples of {possible_width // size} elements"
+        return Narrow(text, hint, by_rows=fixes.of_rows_alone)
     if possible_width < WIDEST and extent % multiple:
         text = f"`{tensor.name}` is {verb} {possible_width} bytes at a time: {extent} elements are no multiple of {multiple}"
         others = _Fixes(op, fixes.alignments, WIDEST).texts
@@ -76,6 +78,13 @@ def narrow_sum(op: AtomicUpdate | AtomicScatter, function: Function) -> Narrow |
     return Narrow(text, f"{' and '.join(fixes) or others}, or add to f32")
 
 
+def aligned_rows(op: Load | Store, alignments: Alignments) -> dict[str, int]:
+    """What launch values must be multiples of, by name, so that all rows of an access begin at multiples of 16 bytes; empty if
+    they do, if no values make them so, or if its first column is at no such multiple."""
+    fixes = _Fixes(op, alignments, WIDEST)
+    return fixes.promise if fixes.of_rows_alone else {}
+
+
 class _Fixes:
     """What must change so that an access is aligned to `wanted` bytes."""
 
@@ -84,12 +93,15 @@ class _Fixes:
         self.tensor: Value = op.operands[0]
         self.multiple = wanted // self.tensor.tensor.dtype.bytes
         self.texts: list[str] = []
+        self.promise: dict[str, int] = {}
         if self.tensor.tensor.align % min(wanted, VECTOR):
             self.texts.append(f"align `{self.tensor.name}` to {wanted} bytes")
         rows = self._rows()
+        self.of_rows_alone = bool(self.promise) and not self.texts
         self.texts += [rows] if rows else []
         columns = self._columns()
         self.of_columns_alone = columns is not None and not self.texts
+        self.of_rows_alone &= columns is None
         self.texts += [columns] if columns else []
 
     def _columns(self) -> str | None:
@@ -105,6 +117,7 @@ class _Fixes:
         for names in (chosen for count in range(len(symbols)) for chosen in combinations(symbols, count + 1)):
             for multiple in (1 << power for power in range(1, self.multiple.bit_length())):
                 if self._aligned(self._promised(names, multiple)):
+                    self.promise = dict.fromkeys(names, multiple)
                     clauses = " and ".join(f"{name} % {multiple} == 0" for name in names)
                     return f"state `requires({clauses})` where it is so"
         return f"make rows of `{self.tensor.name}` a multiple of {self.multiple} elements apart"

@@ -9,11 +9,13 @@ only if ptxas spilled.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from tilec.atoms import ldmatrix, mma_sync
 from tilec.atoms.staged_operands import ROW_BYTES
+from tilec.ir.aligned import ALIGNED, aligned_text
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.thread_elements import fewer_elements, largest, tile_warps, told
 from tilec.ir.ops import AtomicScatter, AtomicUpdate, Binary, Broadcast, Cast, For, Load, Mma, Reduce, Reshape, Store
@@ -27,7 +29,8 @@ from tilec.ir.ops.staging_ops import (
     StageCopy,
 )
 from tilec.ir.text.lines import text_line
-from tilec.passes.schedule.access_notes import Narrow, narrow_access, narrow_sum
+from tilec.passes.schedule.access_notes import Narrow, aligned_rows, narrow_access, narrow_sum
+from tilec.passes.schedule.layouts.alignments import Alignments
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.passes.schedule.register_need import MOST_WITH_ALL_REGISTERS
 from tilec.target.families import FAMILIES
@@ -39,12 +42,13 @@ LEAST_COLUMNS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One note; the module docstring lists the kinds."""
+    """One note; the module docstring lists the kinds. `aligned`: it does not hold of the aligned version of the kernel."""
 
     kind: str
     line: int
     text: str
     hint: str
+    aligned: bool = False
 
 
 def notes(function: Function, target: Target, faster: str | None = None) -> tuple[Note, ...]:
@@ -82,7 +86,20 @@ def notes(function: Function, target: Target, faster: str | None = None) -> tupl
 
 
 def _narrow(op: Op, narrow: Narrow | None) -> list[Note]:
-    return [Note("narrow_access", text_line(op), narrow.text, narrow.hint)] if narrow else []
+    return [Note("narrow_access", text_line(op), narrow.text, narrow.hint, narrow.by_rows)] if narrow else []
+
+
+def aligned_version(function: Function, found: Iterable[Note]) -> str:
+    """The precondition of the aligned version of a kernel with these notes, as `tilec.ir.aligned` has it: it aligns all rows
+    that multiples can align. Empty if there is no note that it answers, or the kernel is such a version already."""
+    if ALIGNED in function.constants or not any(note.aligned for note in found):
+        return ""
+    alignments, multiples = Alignments(function), dict[str, int]()
+    for op in function.body.walk():
+        if isinstance(op, Load | Store) and op.tile.tile.rank:
+            for name, number in aligned_rows(op, alignments).items():
+                multiples[name] = max(number, multiples.get(name, 1))
+    return aligned_text(multiples)
 
 
 def _layout_changes(block: Block, threads: int, is_repeated: bool = False) -> list[Note]:

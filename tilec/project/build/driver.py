@@ -13,12 +13,13 @@ from tilec.cache import FileDigests, Store, reasons
 from tilec.cache.notes import read_json, read_texts, text_list
 from tilec.cache.statistics import LOCAL, Statistics
 from tilec.diagnostics.diagnostic import Diagnostic, Label
+from tilec.ir.aligned import ALIGNED_SUFFIX
 from tilec.project.build.job import FILES, Dispatch, Job, Result, settle
 from tilec.project.build.worker import BUILD_PRELOAD
 from tilec.project.build.worker import run as run_task
 from tilec.project.read.buildfile import BUDGETS, BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
-from tilec.project.read.plan import Planned, Refusal, digests_note, is_artifact_name, plan
+from tilec.project.read.plan import Planned, Refusal, aligned_version, digests_note, is_artifact_name, plan
 from tilec.target.targets import Target
 from tilec.untrusted.output import Output
 from tilec.workers.scheduler import run as run_tasks
@@ -83,10 +84,12 @@ def build_project(
     output: Output | None = None,
     notify: Callable[[str], None] | None = None,
     dispatch: Dispatch | None = None,
+    aligned: bool = False,
 ) -> BuildResult:
     """Bring every artifact of `entries` up to date and write it below `output` (default: `artifacts/build` of the project).
-    Messages for a person go to `notify`. `dispatch` runs the tasks, on a build farm or (None) in local processes. CompileError
-    only if nothing can be built at all (E07, E0814)."""
+    Messages for a person go to `notify`. `dispatch` runs the tasks, on a build farm or (None) in local processes. `aligned`
+    adds the aligned versions of artifacts whose summary has a precondition for one, if their entries want them; they follow all
+    others. CompileError only if nothing can be built at all (E07, E0814)."""
     files = FileDigests(store, digests_note(build.root))
     planned, refusals = plan(build, entries, targets, store, files, toolchain)
     files.save()
@@ -95,7 +98,7 @@ def build_project(
     for target in sorted({item.target for item in planned}, key=str):
         output.check(target.name)
         output.sweep(target.name)
-    results = [Result(item) for item in planned]
+    results = list[Result]()
     done = 0
 
     def finish(result: Result) -> None:
@@ -105,36 +108,52 @@ def build_project(
         if progress is not None:
             progress(result, done, len(results))
 
-    todo: list[int] = []
     counts, troubles = Statistics(), list[str]()
-    for position, item in enumerate(planned):
+
+    def bring_up_to_date(items: list[Planned]) -> None:
+        results.extend(map(Result, items))
+        todo = [position for position in range(len(results) - len(items), len(results)) if not found(position)]
+        counts.add(LOCAL, "misses", len(todo))
+        if todo:
+            job = Job(results, store, output, jobs, finish, dump, runner, preload, notify, dispatch or run_tasks)
+            try:
+                job.make(todo)
+            except BaseException:
+                job.close(0.0)
+                raise
+            counts.merge(job.close())
+            troubles.extend(job.troubles)
+            planned_new = [results[position].planned for position in todo if results[position].status != "failed"]
+            store.set_texts({_note(item): json.dumps(item.fields) for item in planned_new})
+
+    def found(position: int) -> bool:
+        item = results[position].planned
         start = time.perf_counter()
         before = len(store.problems)
         entry = item.products(store) if dump is None else None
         if entry is None or not {*FILES, "summary"} <= entry.outputs.keys():
             results[position].reasons = _rebuild_reasons(item, planned, store, output.folder, damaged=store.problems[before:])
-            todo.append(position)
-            continue
+            return False
         settle(results[position], entry, output, "lookup", time.perf_counter() - start)
         counts.add(LOCAL, "hits")
         counts.add(LOCAL, "saved_ms", entry.cost)
         finish(results[position])
-    counts.add(LOCAL, "misses", len(todo))
-    if todo:
-        job = Job(results, store, output, jobs, finish, dump, runner, preload, notify, dispatch or run_tasks)
-        try:
-            job.make(todo)
-        except BaseException:
-            job.close(0.0)
-            raise
-        counts.merge(job.close())
-        troubles = job.troubles
-        planned_new = [results[position].planned for position in todo if results[position].status != "failed"]
-        store.set_texts({_note(item): json.dumps(item.fields) for item in planned_new})
+        return True
+
+    bring_up_to_date(planned)
+    if aligned:
+        planned += (added := _aligned_versions(results))
+        bring_up_to_date(added)
     store.count(counts)
     if entries == build.entries and dump is None:
-        _remove_stale(output, planned, refusals, store)
+        _remove_stale(output, planned, refusals, store, keep_aligned=not aligned)
     return BuildResult(results, refusals, list(dict.fromkeys(store.problems)), troubles, counts)
+
+
+def _aligned_versions(results: list[Result]) -> list[Planned]:
+    """The aligned versions that these artifacts have a use for and their entries want."""
+    wanted = [result for result in results if result.planned.entry.aligned and result.summary.get("aligned")]
+    return [aligned_version(result.planned, result.summary["aligned"]) for result in wanted]
 
 
 def _note(item: Planned) -> str:
@@ -201,8 +220,11 @@ def _outputs_before(store: Store, output: Path, target: Target) -> set[str]:
     return {name for name in names if is_artifact_name(name)}
 
 
-def _remove_stale(output: Output, planned: list[Planned], refusals: list[Refusal], store: Store) -> None:
-    """Remove files that an earlier build wrote for specialisations no longer in the build file, and no other files."""
+def _remove_stale(
+    output: Output, planned: list[Planned], refusals: list[Refusal], store: Store, *, keep_aligned: bool
+) -> None:  # fmt: skip
+    """Remove files that an earlier build wrote for specialisations no longer in the build file, and no other files. With
+    `keep_aligned` the aligned versions of what is planned stay: this build did not ask for them."""
     unread = tuple(refusal.kernel for refusal in refusals)
     for arch in {item.target for item in planned}:
         note = _outputs_note(output.folder, arch)
@@ -210,6 +232,11 @@ def _remove_stale(output: Output, planned: list[Planned], refusals: list[Refusal
         before = _outputs_before(store, output.folder, arch)
         # A kernel that cannot be read has no plan, but its earlier artifacts must stay.
         kept = {name for name in before if name in unread or name.startswith(tuple(f"{kernel}-" for kernel in unread))}
+        kept |= {
+            name
+            for name in before
+            if keep_aligned and name.endswith(ALIGNED_SUFFIX) and name.removesuffix(ALIGNED_SUFFIX) in names
+        }
         for name in before - names - kept:
             for suffix in reversed(FILES):
                 output.remove(f"{arch.name}/{name}.{suffix}")

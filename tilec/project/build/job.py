@@ -86,9 +86,11 @@ class Job:
         """Make the artifacts at these positions."""
         if self.remote is not None:
             todo = self.fetch(todo)
-        groups: dict[str, list[int]] = {}
+        groups: dict[tuple[str, str], list[int]] = {}
         for position in todo:
-            groups.setdefault(self.results[position].planned.name, []).append(position)
+            planned = self.results[position].planned
+            # Targets of one name may have aligned versions with other preconditions, which are other specialisations.
+            groups.setdefault((planned.name, repr(planned.request.constants)), []).append(position)
         remaining, deferred = self.run(list(groups.values()), self.remote)
         self.counts.add(LOCAL, "waited", len(deferred))
         self.last_activity = time.monotonic()

@@ -8,6 +8,7 @@ out and shipped.
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from tilec.artifact.records import Manifest
 from tilec.cache import FileDigests, Store, store_root
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, render_all
 from tilec.frontend import kernel_file
+from tilec.ir.aligned import ALIGNED, without_aligned
 from tilec.project.build.job import Job, Result
 from tilec.project.build.report import source_texts
 from tilec.project.build.worker import BUILD_PRELOAD
@@ -65,21 +67,32 @@ def compile(
     if arch is None:
         device = Device() if device is None else device
         arch = device.architecture
-    root = Path()
-    try:
-        path, target = kernel_file(kernel), Target.parse(arch)
-        build = _project(path, dict(constants or {}), target)
-        root = build.root
-        manifest, cubin = _artifact(build, target)
-    except CompileError as error:
-        raise Refused(error, root) from None
+    manifest, cubin, _ = _artifact(kernel, constants or {}, arch)
     return Kernel(manifest, cubin, Device() if device is None else device)
 
 
-def _artifact(build: BuildFile, target: Target) -> tuple[Manifest, bytes]:
-    """Manifest and CUBIN of the only specialisation of `build`."""
-    outputs = products(build, target)
-    return manifest_from_json(parse(outputs["json"], limit=len(outputs["json"]), largest=LARGEST_OF_MANIFEST)), outputs["cubin"]
+def compile_general(path: Path, constants: Mapping[str, Constant], device: Device) -> tuple[Kernel, str]:
+    """As `compile`, and the precondition of the aligned version that `tilec build` would make in addition; empty if none.
+    With it as the constant of `tilec.ir.aligned`, `compile` makes that version."""
+    manifest, cubin, aligned = _artifact(path, constants, device.architecture)
+    return Kernel(manifest, cubin, device), aligned
+
+
+def _artifact(
+    kernel: Callable[..., Any] | str | Path, constants: Mapping[str, Constant], arch: str
+) -> tuple[Manifest, bytes, str]:  # fmt: skip
+    """Manifest and CUBIN of a specialisation, and the precondition of its aligned version. Raises Refused."""
+    root = Path()
+    try:
+        path, target = kernel_file(kernel), Target.parse(arch)
+        build = _project(path, dict(constants), target)
+        root = build.root
+        outputs = products(build, target)
+    except CompileError as error:
+        raise Refused(error, root) from None
+    text = outputs["json"]
+    aligned: str = json.loads(outputs["summary"])["aligned"] if build.entries[0].aligned else ""
+    return manifest_from_json(parse(text, limit=len(text), largest=LARGEST_OF_MANIFEST)), outputs["cubin"], aligned
 
 
 def products(build: BuildFile, target: Target) -> Mapping[str, bytes]:
@@ -127,8 +140,9 @@ def _project(path: Path, constants: dict[str, Constant], target: Target) -> Buil
         build = read_build_file(folder / BUILD_FILE)
         if (build.kernels / file.name).resolve() == file:
             for entry in build.entries:
-                if entry.name == kernel and constants in entry.specialisations():
-                    specialised = replace(entry, constants={name: values[name] for name in entry.constants}, targets=(target,))
+                if entry.name == kernel and without_aligned(constants) in entry.specialisations():
+                    order = [*entry.constants, *(name for name in values if name == ALIGNED)]
+                    specialised = replace(entry, constants={name: values[name] for name in order}, targets=(target,))
                     return replace(build, entries=(specialised,))
         break
     return project_of(path, kernel, values, (target,))

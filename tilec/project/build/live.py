@@ -22,7 +22,7 @@ from tilec.diagnostics.internal_errors import reported_as_diagnostics
 from tilec.frontend import load_kernel, meant_for_compiler, outline, read_kernel
 from tilec.link import note_records
 from tilec.passes.analysis.facts import Facts, facts
-from tilec.project.build.report import notes
+from tilec.project.build.report import before_build, notes
 from tilec.project.build.worker import CHANGED, CHECK_PRELOAD, Outcome, Task, raise_if_fatal, run_stages
 from tilec.project.read.buildfile import BuildFile, read_build_file
 from tilec.project.read.models import Constant
@@ -173,7 +173,7 @@ class _LiveResults:
     files: frozenset[str]
     reported: dict[tuple[str, str, str], ScopedDiagnostic] = field(default_factory=dict[tuple[str, str, str], ScopedDiagnostic])
     specialisations: list[Specialisation] = field(default_factory=list[Specialisation])
-    notes: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
+    notes: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list[tuple[str, Mapping[str, Any]]])
     changed: bool = False
 
     def __post_init__(self) -> None:
@@ -211,7 +211,7 @@ class _LiveResults:
             self.specialisations[number] = replace(specialisation, proven=False)
             return len(self.reported) > before
         planned = self.groups[number][message.position]
-        records = note_records(json.loads(message.products["launch"]), message.products["spans"])
+        records = before_build(planned, note_records(json.loads(message.products["launch"]), message.products["spans"]))
         self.notes += [(f"{planned.name} {planned.target}", record) for record in records]
         if specialisation.proven is None and number < KEPT:
             proofs = json.loads(message.products["proofs"])

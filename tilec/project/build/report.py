@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +12,10 @@ from typing import Any, Final
 from tilec.diagnostics.diagnostic import Diagnostic, Label, Span, render
 from tilec.diagnostics.terminal import wants_colour
 from tilec.diagnostics.visible import unguarded, visible
+from tilec.ir.aligned import ALIGNED_SUFFIX
 from tilec.project.build.driver import BuildResult, Progress, Result
 from tilec.project.build.fixes import Edit, resolved
+from tilec.project.read.plan import Planned
 
 HEADER = ("kernel", "constants", "arch", "registers", "spills", "shared", "proofs", "ms", "")
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
@@ -99,6 +101,9 @@ SPILL_NOTE: Final = "N0103"
 """The note that a build prints also of an artifact that was up to date: only a build knows it."""
 
 
+NARROW_NOTE: Final = "N0101"
+
+
 def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
     """Performance notes as diagnostics, equal ones merged. In: pairs of an artifact's name and a record of
     `tilec.link.note_records`."""
@@ -120,13 +125,28 @@ def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
     ]  # fmt: skip
 
 
-def named_notes(results: Iterable[Result]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The notes of built artifacts, each with its artifact's name."""
+def named_notes(
+    results: Iterable[Result], wanted: Callable[[Result, str], bool] = lambda result, code: True
+) -> list[tuple[str, Mapping[str, Any]]]:  # fmt: skip
+    """The notes of built artifacts that are `wanted` by artifact and code, each with its artifact's name. If there is an
+    aligned version of one, an access is noted as narrow only where it is so in that version, too."""
+    built = [result for result in results if result.summary]
+    names = {(result.planned.name, result.planned.target) for result in built}
     return [
         (f"{result.planned.name} {result.planned.target}", record)
-        for result in results
-        if result.summary
+        for result in built
         for record in result.summary["notes"]
+        if wanted(result, record["code"])
+        and not (record["code"] == NARROW_NOTE and (result.planned.name + ALIGNED_SUFFIX, result.planned.target) in names)
+    ]
+
+
+def before_build(item: Planned, records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Notes of an artifact that is checked and not built, with what a build adds on its own."""
+    addition = "; `tilec build` adds an aligned version for such launches"
+    return [
+        {**record, "hint": record["hint"] + addition} if record["aligned"] and item.entry.aligned else record
+        for record in records
     ]
 
 

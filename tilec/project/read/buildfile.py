@@ -20,6 +20,7 @@ from typing import Any, Final
 from tilec.cache.remote.address import Address
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
 from tilec.diagnostics.spelling import ask_first
+from tilec.ir.aligned import ALIGNED
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.project.read.architectures import Architectures, Problem, named_targets, read_others
 from tilec.project.read.kernel_entry import KernelEntry
@@ -49,8 +50,8 @@ BUDGETS: Final = {
 LIMITS: Final = ("stage_seconds", "stage_memory_mb")
 """Keys of `[build]`, which a kernel can override: the limits of one stage of one specialisation."""
 MOST: Final = 1 << 24
-_BUILD_KEYS: Final = ("kernels", "steps", "arch", "also", "like", "remote", *LIMITS)
-_KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", *LIMITS)
+_BUILD_KEYS: Final = ("kernels", "steps", "arch", "also", "like", "remote", "aligned", *LIMITS)
+_KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", "aligned", *LIMITS)
 _FORMER: Final = {"num_warps": "warps", "min_blocks": "blocks"}
 """Former keys of a kernel, with the keys of `schedule` that replace them."""
 TABLES: Final = ("kernel", "model", "tuning")
@@ -157,7 +158,8 @@ class _Reader:
         targets = self.targets(table.get("arch"), "build", 0)
         limits = self.limits(table, "build", 0, DEFAULT_LIMITS)
         architectures = read_others(table, targets, self.problem_in("build", 0))
-        entries = self.entries(data.get("kernel", []), kernels, architectures, limits)
+        aligned = self.aligned(table, "build", 0, default=True)
+        entries = self.entries(data.get("kernel", []), kernels, architectures, limits, aligned)
         models = read_models(data.get("model", []), self.refuse, self.span)
         numbers, tables = split_tuning(data.get("tuning", []), self.refuse, self.span)
         notes: list[Diagnostic] = []
@@ -218,7 +220,17 @@ class _Reader:
                 found[position] = value
         return Limits(float(found[0]), int(found[1]))
 
-    def entries(self, value: Any, kernels: Path, architectures: Architectures, limits: Limits) -> list[KernelEntry]:
+    def aligned(self, table: dict[str, Any], name: str, index: int, default: bool) -> bool:
+        """Whether a build adds aligned versions."""
+        value = table.get("aligned", default)
+        if isinstance(value, bool):
+            return value
+        self.refuse("E0802", "`aligned` is not a bool", self.span(name, index, "aligned"), "write `aligned = false` for none")
+        return default
+
+    def entries(
+        self, value: Any, kernels: Path, architectures: Architectures, limits: Limits, aligned: bool
+    ) -> list[KernelEntry]:  # fmt: skip
         if not isinstance(value, list):
             self.refuse("E0802", "`kernel` is not a list of tables", self.span("kernel"), "write `[[kernel]]`")
             return []
@@ -227,7 +239,7 @@ class _Reader:
         total = 0
         items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
         for index, item in enumerate(items):
-            entry = self.entry(item, index, kernels, architectures, limits) if isinstance(item, dict) else None  # pyright: ignore[reportUnknownArgumentType]
+            entry = self.entry(item, index, kernels, architectures, limits, aligned) if isinstance(item, dict) else None  # pyright: ignore[reportUnknownArgumentType]
             if entry is None:
                 continue
             total += prod(map(len, entry.constants.values()))
@@ -247,8 +259,8 @@ class _Reader:
         return found
 
     def entry(
-        self, table: dict[str, Any], index: int, kernels: Path, architectures: Architectures, limits: Limits
-    ) -> KernelEntry | None:
+        self, table: dict[str, Any], index: int, kernels: Path, architectures: Architectures, limits: Limits, aligned: bool
+    ) -> KernelEntry | None:  # fmt: skip
         def span_of(key: str, inner: str = "") -> Span:
             return self.span("kernel", index, key, inner)
 
@@ -275,10 +287,11 @@ class _Reader:
             architectures = architectures.of_kernel(self.targets(table["arch"], "kernel", index))
         budget = self.budget(table.get("budget", {}), span_of)
         limits = self.limits(table, "kernel", index, limits)
+        aligned = self.aligned(table, "kernel", index, aligned)
         schedule = read_schedule(table.get("schedule", []), constants, architectures, self.refuse, span_of)
         return KernelEntry(
             name, constants, budget, schedule, architectures.built, span_of("name"), spans, limits, "arch" in table,
-            on_request=architectures.others,
+            on_request=architectures.others, aligned=aligned,
         )  # fmt: skip
 
     def constants(self, value: Any, span_of: Any) -> dict[str, tuple[Constant, ...]]:
@@ -289,6 +302,10 @@ class _Reader:
         items: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
         total = 1
         for key, given in items.items():
+            if key == ALIGNED:
+                message = f"`{key}` is no constant of a kernel"
+                self.refuse("E0802", message, span_of("constants", key), "state it in the kernel: `requires(N % 8 == 0)`")
+                continue
             values: list[Any] = given if isinstance(given, list) else [given]  # pyright: ignore[reportUnknownVariableType]
             if not values or not all(isinstance(item, (int, float, bool, str)) for item in values):
                 hint = f"write `{key} = 1024` or `{key} = [1024, 2048]`"

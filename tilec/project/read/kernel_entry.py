@@ -17,7 +17,8 @@ from tilec.target.targets import Target
 class KernelEntry:
     """One `[[kernel]]`: the values of each constant, budgets by name, and schedule rules. `targets` are its own if `has_arch`,
     else the project's; `on_request`: those that its own `arch` admits if they are requested; `only` restricts them further.
-    `span` and `constant_spans` locate the entry and its constants."""
+    `aligned`: a build adds aligned versions (`tilec.ir.aligned`) of those that have a use for them. `span` and `constant_spans`
+    locate the entry and its constants."""
 
     name: str
     constants: dict[str, tuple[Constant, ...]]
@@ -30,6 +31,7 @@ class KernelEntry:
     has_arch: bool = False
     only: tuple[Target, ...] | None = None
     on_request: tuple[Target, ...] = ()
+    aligned: bool = True
 
     def among(self, requested: tuple[Target, ...] | None) -> tuple[Target, ...]:
         """The targets to build out of `requested` (None: those of the build file). An entry with its own `arch` is never built

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from tilec.cache.notes import read_json, text_list, text_map
 from tilec.cache.products import lookup
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.diagnostics.spelling import ask_first
+from tilec.ir.aligned import ALIGNED, ALIGNED_SUFFIX, without_aligned
 from tilec.pipeline import Constant, Request
 from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.kernel_entry import KernelEntry
@@ -52,7 +53,10 @@ class Refusal:
 
 
 def artifact_name(kernel: str, constants: dict[str, Constant]) -> str:
-    """File name of an artifact: the kernel and its constants, unique and safe for any file system."""
+    """File name of an artifact: the kernel and its constants, unique and safe for any file system. An aligned version has the
+    name of the general one and `ALIGNED_SUFFIX`."""
+    if ALIGNED in constants:
+        return artifact_name(kernel, without_aligned(constants)) + ALIGNED_SUFFIX
     exact = "".join(f"-{name}={value}" for name, value in constants.items())
     safe = re.sub(r"[^\w=+\-]", "_", exact, flags=re.ASCII)
     if safe != exact or len(kernel + safe) > MAX_NAME:
@@ -122,6 +126,13 @@ def plan(
     return planned, refused
 
 
+def aligned_version(item: Planned, text: str) -> Planned:
+    """The plan of the aligned version of an artifact, with this precondition."""
+    request = replace(item.request, constants={**item.request.constants, ALIGNED: text})
+    fields = pipeline.artifact_fields(request, item.target)
+    return replace(item, name=item.name + ALIGNED_SUFFIX, request=request, fields=fields, key=key_of("artifact", dict(fields)))
+
+
 def by_specialisation(planned: list[Planned]) -> list[list[Planned]]:
     """Groups of artifacts with the same kernel and constants and different targets, in order."""
     groups: dict[str, list[Planned]] = {}
@@ -141,7 +152,7 @@ def _texts_of(sources: Mapping[str, str], root: Path, files: FileDigests) -> dic
 def _check_constants(entry: KernelEntry, constants: list[str]) -> None:
     problems: list[Diagnostic] = []
     declared = ", ".join(f"`{name}`" for name in constants) or "none"
-    for name in entry.constants:
+    for name in without_aligned(entry.constants):
         if name not in constants:
             message = f"kernel `{entry.name}` has no constant `{name}`"
             hint = ask_first(name, constants, f"its constants: {declared}")

@@ -11,6 +11,7 @@ from typing import Any, Final
 from tilec.artifact.bundle_format import SUFFIX, encode
 from tilec.cache import Store
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.ir.aligned import ALIGNED_SUFFIX
 from tilec.project.build.driver import BuildResult
 from tilec.project.read.closed_world import World
 from tilec.project.read.kernel_entry import KernelEntry
@@ -68,12 +69,15 @@ def bundle_name(name: str, target: Target) -> str:
 
 
 def bundle_bytes(packing: Packing, target: Target, built: BuildResult, store: Store) -> bytes:
-    """The bundle, from the build products in the store; CompileError E0709 if one is missing, E0718 if one prints."""
+    """The bundle, from the build products in the store, with the aligned versions that the build has of its artifacts;
+    CompileError E0709 if one is missing, E0718 if one prints."""
     by_name = {result.planned.name: result for result in built.results if result.planned.target == target}
     kernels: list[dict[str, object]] = []
     blobs: dict[str, bytes] = {}
     texts: dict[str, bytes] = {}
-    for name in sorted(packing.artifacts):
+    aligned = {name + ALIGNED_SUFFIX: () for name in packing.artifacts if name + ALIGNED_SUFFIX in by_name}
+    artifacts: dict[str, Sequence[str]] = {**packing.artifacts, **aligned}
+    for name in sorted(artifacts):
         result = by_name.get(name)
         entry = result.planned.products(store) if result is not None and result.status != "failed" else None
         if entry is None:
@@ -84,7 +88,7 @@ def bundle_bytes(packing: Packing, target: Target, built: BuildResult, store: St
         digest: str = manifest["digests"]["cubin"]
         blobs[digest] = entry.outputs["cubin"]
         texts |= {manifest["digests"][text]: entry.outputs[text] for text in ("tir", "ptx")}
-        kernels.append({"name": name, "blob": digest, "steps": list(packing.artifacts[name]), "manifest": manifest})
+        kernels.append({"name": name, "blob": digest, "steps": list(artifacts[name]), "manifest": manifest})
     description = {"model": packing.name, "arch": target.name, "config": packing.config, "kernels": kernels}
     description |= {"step": packing.step, "tuning": list(packing.tuning)}
     return encode(description, blobs, texts)
