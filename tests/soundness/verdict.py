@@ -22,6 +22,7 @@ from tests.soundness.source_edits import mutate_source
 from tests.soundness.variables import renamed
 from tests.soundness.wide import wide
 from tests.soundness.wild import wild
+from tests.soundness.writes import written_together
 from tilec.artifact.records import LaunchCheck
 from tilec.diagnostics.diagnostic import CompileError, Counterexample, Diagnostic
 from tilec.frontend import load_kernel
@@ -34,6 +35,8 @@ from tilec.passes.prover.aliasing import launch_checks
 LARGE = (MAX_DIM, MAX_DIM - 1, 1 << 30, (1 << 16) + 1, 46341)
 WIDE_SHARE = 0.5
 U64_SEEDS = 1_000_000_000
+WRITES_SEEDS = 2_000_000_000
+"""Kernels from here on write an `Out` together, under conditions or at computed positions."""
 WITH_U64 = (*INTEGERS, *["u64"] * 8)
 """Integers of a kernel from `U64_SEEDS` on: about half of them are u64."""
 KINDS = {
@@ -74,14 +77,16 @@ def generate(seed: int) -> Description:
 def generate_any(seed: int) -> Description | WideKernel:
     """The kernel of a seed: with probability `WIDE_SHARE` one over the whole language with up to two mistakes, else that of
     `generate`. From `U64_SEEDS` on, one over the whole language of which many integers are u64."""
+    if seed >= WRITES_SEEDS:
+        return _with_mistakes(r := random.Random(f"writes kernel {seed - WRITES_SEEDS}"), written_together(r), [0, 0, 0, 0, 1])
     if seed >= U64_SEEDS:
         return _with_mistakes(r := random.Random(f"u64 kernel {seed - U64_SEEDS}"), wide(r, WITH_U64))
     r = random.Random(f"wide kernel {seed}")
     return _with_mistakes(r, wide(r)) if r.random() < WIDE_SHARE else generate(seed)
 
 
-def _with_mistakes(r: random.Random, kernel: WideKernel) -> WideKernel:
-    changes = r.choice([0, 0, 0, 1, 1, 2])
+def _with_mistakes(r: random.Random, kernel: WideKernel, counts: Sequence[int] = (0, 0, 0, 1, 1, 2)) -> WideKernel:
+    changes = r.choice(counts)
     for _ in range(changes):
         kernel.text = with_imports(mutate_source(r, kernel.text))
     kernel.schedule += f" + {changes}" if changes else ""
