@@ -88,7 +88,7 @@ def evaluate(op: Op, operands: list[Tile]) -> Tile:
 
 
 def sort(op: ops.Sort, operands: list[Tile]) -> list[Tile]:
-    """The tiles in the order of the first one, whose equal elements keep their order; all NaN are equal and above all numbers."""
+    """The tiles in the order of the first one, whose equal elements keep theirs; all NaN are equal and above all numbers."""
     shape, axis = op.operands[0].tile.shape, op.axis
     found: list[Tile] = [[0] * len(tile) for tile in operands]
     for line in product(*map(range, (*shape[:axis], 1, *shape[axis + 1 :]))):

@@ -16,6 +16,7 @@ from tests.soundness.description import Description, source
 from tests.soundness.enumeration import Fault, Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.mutations import mutate
+from tests.soundness.near_limits import near_limits
 from tests.soundness.schedules import SCHEDULES
 from tests.soundness.sketch import WideKernel, with_imports
 from tests.soundness.source_edits import mutate_source
@@ -37,6 +38,8 @@ WIDE_SHARE = 0.5
 U64_SEEDS = 1_000_000_000
 WRITES_SEEDS = 2_000_000_000
 """Kernels from here on write an `Out` together, under conditions or at computed positions."""
+LIMITS_SEEDS = 3_000_000_000
+"""Kernels from here on compute an index near the limits of its dtype."""
 WITH_U64 = (*INTEGERS, *["u64"] * 8)
 """Integers of a kernel from `U64_SEEDS` on: about half of them are u64."""
 KINDS = {
@@ -77,6 +80,8 @@ def generate(seed: int) -> Description:
 def generate_any(seed: int) -> Description | WideKernel:
     """The kernel of a seed: with probability `WIDE_SHARE` one over the whole language with up to two mistakes, else that of
     `generate`. From `U64_SEEDS` on, one over the whole language of which many integers are u64."""
+    if seed >= LIMITS_SEEDS:
+        return near_limits(random.Random(f"limits kernel {seed - LIMITS_SEEDS}"))
     if seed >= WRITES_SEEDS:
         return _with_mistakes(r := random.Random(f"writes kernel {seed - WRITES_SEEDS}"), written_together(r), [0, 0, 0, 0, 1])
     if seed >= U64_SEEDS:

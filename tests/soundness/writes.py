@@ -1,8 +1,8 @@
-"""Kernels whose writes cover an `Out` only together, under conditions, or by positions that are computed: right ones and wrong ones.
+"""Kernels whose writes cover an `Out` only together, under conditions, or at computed positions: right ones and wrong ones.
 
-A kernel visits the elements of `out` in loops, blocks or lanes. Conditions choose which of two or three writes takes an element:
-of block ids, iterations, positions, launch scalars, loaded elements, prefix sums, orders of sorted elements, bits, quotients. In
-a wrong kernel a boundary is off by one, a condition is no complement, or fewer elements are visited than `out` has.
+A kernel visits the elements of `out` in loops, blocks or lanes. Conditions choose which of two or three writes takes one: of
+block ids, iterations, positions, launch scalars, loaded elements, prefix sums, orders of sorted elements, bits, quotients. In a
+wrong kernel a boundary is off by one, a condition is no complement, or fewer elements are visited than `out` has.
 """
 
 from __future__ import annotations
