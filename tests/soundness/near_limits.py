@@ -31,7 +31,9 @@ def near_limits(r: random.Random) -> WideKernel:
     for _ in range(r.choice([1, 2, 3])):
         scope.append(_named(s, _expression(r, scope, 2)))
     scope.append(_tile(s, r.choice(scope[1:])))
-    part = r.choice([_straight, _straight, _carried, _carried, _branched, _while])
+    part = r.choice([_straight, _straight, _carried, _carried, _carried, _branched])
+    if r.random() < 0.03:
+        part = _halved
     part(s, scope)
     _access(s, r.choice(scope[-2:]))
     s.parameters.append("out: Out[f32, N]")
@@ -223,7 +225,8 @@ def _carried(s: Sketch, scope: list[Ranged]) -> None:
     updates = [
         f"{c} + {one}", f"{c} * {factor}", f"{c} << 1", f"{c} - {one}", f"minimum({c} + {one}, {clamped})",
         f"minimum({c}, {high - one}) + {one}", f"maximum({c} - {one}, {max(low, 0)})",
-        f"where({c} < {clamped}, {c} + {one}, {c})", f"where({c} > {clamped}, 0, {c} + {one})", f"{c} // 2", f"({c} + {one}) % {max(1, clamped)}", f"{c} >> 1",
+        f"where({c} < {clamped}, {c} + {one}, {c})", f"where({c} > {clamped}, 0, {c} + {one})",
+        f"{c} // 2", f"({c} + {one}) % {max(1, clamped)}", f"{c} >> 1",
     ]  # fmt: skip
     if r.random() < 0.35:
         s.line(f"if {c} {r.choice(['>', '>=', '=='])} {clamped}:")
@@ -236,17 +239,17 @@ def _carried(s: Sketch, scope: list[Ranged]) -> None:
     scope.append(Ranged(c, start.dtype, (), low, high))
 
 
-def _while(s: Sketch, scope: list[Ranged]) -> None:
+def _halved(s: Sketch, scope: list[Ranged]) -> None:
     """A search that halves an interval near the limits, with a midpoint that may wrap."""
     r = s.r
     top = r.choice([(1 << 31) - 1, (1 << 30), 1 << 30 | 1, 100])
-    wanted = _as(r.choice(scope), "i32")
+    wanted = _loaded(s)
     s.line(f"low, high = i32(0), i32({top})")
-    s.line(f"wanted = {wanted.text}")
+    s.line(f"wanted = {wanted.text}.astype(i64)")
     s.line("while low < high:")
     s.line(f"    invariant(0 <= low, low <= high, high <= {top})")
     s.line(f"    middle = {r.choice(['(low + high) // 2', 'low + (high - low) // 2', '(low + high) >> 1'])}")
-    s.line("    if middle < wanted:")
+    s.line("    if middle.astype(i64) < wanted:")
     s.line("        low = middle + 1")
     s.line("    else:")
     s.line("        high = middle")
