@@ -23,6 +23,7 @@ from tests.soundness.source_edits import mutate_source
 from tests.soundness.variables import renamed
 from tests.soundness.wide import wide
 from tests.soundness.wild import wild
+from tests.soundness.words import with_words
 from tests.soundness.writes import written_together
 from tilec.artifact.records import LaunchCheck
 from tilec.diagnostics.diagnostic import CompileError, Counterexample, Diagnostic
@@ -40,6 +41,10 @@ WRITES_SEEDS = 2_000_000_000
 """Kernels from here on write an `Out` together, under conditions or at computed positions."""
 LIMITS_SEEDS = 3_000_000_000
 """Kernels from here on compute an index near the limits of its dtype."""
+WORDS_SEEDS = 4_000_000_000
+"""Kernels from here on are over the whole language with its newer words."""
+FAMILIES = (U64_SEEDS, WRITES_SEEDS, LIMITS_SEEDS, WORDS_SEEDS)
+"""The first numbers of kernels of one kind each, so that the kernels of all other numbers stay what they were."""
 WITH_U64 = (*INTEGERS, *["u64"] * 8)
 """Integers of a kernel from `U64_SEEDS` on: about half of them are u64."""
 KINDS = {
@@ -80,6 +85,8 @@ def generate(seed: int) -> Description:
 def generate_any(seed: int) -> Description | WideKernel:
     """The kernel of a seed: with probability `WIDE_SHARE` one over the whole language with up to two mistakes, else that of
     `generate`. From `U64_SEEDS` on, one over the whole language of which many integers are u64."""
+    if seed >= WORDS_SEEDS:
+        return _with_mistakes(r := random.Random(f"words kernel {seed - WORDS_SEEDS}"), with_words(r))
     if seed >= LIMITS_SEEDS:
         return near_limits(random.Random(f"limits kernel {seed - LIMITS_SEEDS}"))
     if seed >= WRITES_SEEDS:
