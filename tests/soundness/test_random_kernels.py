@@ -18,7 +18,7 @@ from tests.soundness.regressions import REGRESSIONS
 from tests.soundness.shrink import smallest
 from tests.soundness.sketch import WideKernel
 from tests.soundness.verdict import (
-    LIMITS_SEEDS,
+    FAMILIES,
     U64_SEEDS,
     WRITES_SEEDS,
     Verdict,

@@ -1,5 +1,5 @@
 """Kernels over the whole language whose index tiles also go through its newer words: sorts, prefix sums and scans, flips,
-halves that are joined and split, other types of the same bits, repetitions by `static_range`, tests for NaN, `print`, `resident`.
+halves that are joined and split, bits of another dtype, repetitions by `static_range`, tests for NaN, `print`, `resident`.
 """
 
 from __future__ import annotations
