@@ -6,6 +6,7 @@ integer result (complement, right shifts, conversions) return the wrapped value 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import product
 
@@ -84,6 +85,26 @@ def evaluate(op: Op, operands: list[Tile]) -> Tile:
             return _mma(op, *operands)
         case _:
             raise NotImplementedError(op.opcode)
+
+
+def sort(op: ops.Sort, operands: list[Tile]) -> list[Tile]:
+    """The tiles in the order of the first one, whose equal elements keep theirs; all NaN are equal and above all numbers."""
+    shape, axis = op.operands[0].tile.shape, op.axis
+    found: list[Tile] = [[0] * len(tile) for tile in operands]
+    for line in product(*map(range, (*shape[:axis], 1, *shape[axis + 1 :]))):
+        places = [_at(shape, (*line[:axis], k, *line[axis + 1 :])) for k in range(shape[axis])]
+        order = sorted(places, key=lambda place: _rank(operands[0][place]), reverse=op.descending)
+        for tile, result in zip(operands, found, strict=True):
+            for place, source in zip(places, order, strict=True):
+                result[place] = tile[source]
+    return found
+
+
+def _rank(value: Number) -> tuple[bool, Number, bool]:
+    """The place of a key among others: NaN last, and -0 before 0."""
+    if math.isnan(value):
+        return True, 0, False
+    return False, value, math.copysign(1.0, value) > 0
 
 
 def _binary(kind: str, dtype: DType) -> Callable[..., Number]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
-from tests.soundness.arithmetic import Tile, evaluate, wrapped
+from tests.soundness.arithmetic import Tile, evaluate, sort, wrapped
 from tests.soundness.memory import Element, Memory, NoSuchLaunch
 from tilec.ir import ops
 from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
@@ -217,7 +217,9 @@ class Launch:
                 self.values[op.result] = [self.sizes[op.symbol]]
             elif isinstance(op, ops.Invariant | ops.Decreases):
                 self._claim(op)
-            elif not isinstance(op, ops.Yield):
+            elif isinstance(op, ops.Sort):
+                self._sort(op)
+            elif not isinstance(op, ops.Yield | ops.Print):
                 if isinstance(op, ops.Take):
                     self._take(op)
                 self._compute(op)
@@ -228,6 +230,11 @@ class Launch:
             (target, self.values[source]) for target, source in zip(targets, sources, strict=True) if target in self.needed
         ]
         self.values.update(assigned)
+
+    def _sort(self, op: ops.Sort) -> None:
+        if any(result in self.needed for result in op.results):
+            self._step(op.results[0].tile.size)
+            self.values.update(zip(op.results, sort(op, [self.values[value] for value in op.operands]), strict=True))
 
     def _compute(self, op: Op) -> None:
         (result,) = op.results

@@ -32,6 +32,8 @@ def _operation(op: Op) -> tuple[str, str]:
         return f"cast from {op.operands[0].tile.dtype}", op.result.tile.dtype.name
     if isinstance(op, ops.Reduce | ops.Compare | ops.Unary | ops.Binary):
         return f"{op.opcode} {op.kind}", op.operands[0].tile.dtype.name
+    if isinstance(op, ops.Sort | ops.Butterfly | ops.Take):
+        return op.opcode, op.operands[0].tile.dtype.name
     if isinstance(op, ops.Select | ops.Permute | ops.Reshape | ops.Broadcast | ops.Mma):
         return op.opcode, op.operands[-1].tile.dtype.name
     return "", ""

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.soundness import floats
-from tests.soundness.arithmetic import evaluate, wrapped
+from tests.soundness.arithmetic import evaluate, sort, wrapped
+from tilec.interpreter.arithmetic import sort as interpreted_sort
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
 from tilec.ir.types import DTYPES, TileType
@@ -132,3 +133,17 @@ def test_products_at_their_edges(
     op.verify()
     (found,) = evaluate(op, [[a], [b], [acc]])
     assert (wrapped(int(found), DTYPES[out]) if out == "i32" else found) == expected
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(("dtype", "axis"), [("f32", 0), ("f32", 1), ("i32", 1)])
+def test_sorts_are_those_of_the_interpreter(dtype: str, axis: int, descending: bool) -> None:
+    r = random.Random(f"{dtype} {axis} {descending}")
+    numbers = [NAN, -NAN, 0.0, -0.0, 1.0, -1.0, INF, -INF] if dtype == "f32" else [-1, 0, 1, 2]
+    keys, positions = [r.choice(numbers) for _ in range(32)], list(range(32))
+    op = ops.Sort(axis=axis, descending=descending)
+    op.operands = [Value(TileType(DTYPES[name], (4, 8))) for name in (dtype, "i32")]
+    op.results = [Value(TileType(DTYPES[name], (4, 8))) for name in (dtype, "i32")]
+    arrays = [np.array(keys, DTYPES[dtype].numpy).reshape(4, 8), np.array(positions, np.int32).reshape(4, 8)]
+    _, expected = interpreted_sort(op, *arrays)
+    assert sort(op, [list(keys), list(positions)])[1] == expected.reshape(-1).tolist()

@@ -16,12 +16,15 @@ from tests.soundness.description import Description, source
 from tests.soundness.enumeration import Fault, Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.mutations import mutate
+from tests.soundness.near_limits import near_limits
 from tests.soundness.schedules import SCHEDULES
 from tests.soundness.sketch import WideKernel, with_imports
 from tests.soundness.source_edits import mutate_source
 from tests.soundness.variables import renamed
 from tests.soundness.wide import wide
 from tests.soundness.wild import wild
+from tests.soundness.words import with_words
+from tests.soundness.writes import written_together
 from tilec.artifact.records import LaunchCheck
 from tilec.diagnostics.diagnostic import CompileError, Counterexample, Diagnostic
 from tilec.frontend import load_kernel
@@ -34,6 +37,14 @@ from tilec.passes.prover.aliasing import launch_checks
 LARGE = (MAX_DIM, MAX_DIM - 1, 1 << 30, (1 << 16) + 1, 46341)
 WIDE_SHARE = 0.5
 U64_SEEDS = 1_000_000_000
+WRITES_SEEDS = 2_000_000_000
+"""Kernels from here on write an `Out` together, under conditions or at computed positions."""
+LIMITS_SEEDS = 3_000_000_000
+"""Kernels from here on compute an index near the limits of its dtype."""
+WORDS_SEEDS = 4_000_000_000
+"""Kernels from here on are over the whole language with its newer words."""
+FAMILIES = (U64_SEEDS, WRITES_SEEDS, LIMITS_SEEDS, WORDS_SEEDS)
+"""The first numbers of kernels of one kind each, so that the kernels of all other numbers stay what they were."""
 WITH_U64 = (*INTEGERS, *["u64"] * 8)
 """Integers of a kernel from `U64_SEEDS` on: about half of them are u64."""
 KINDS = {
@@ -74,14 +85,20 @@ def generate(seed: int) -> Description:
 def generate_any(seed: int) -> Description | WideKernel:
     """The kernel of a seed: with probability `WIDE_SHARE` one over the whole language with up to two mistakes, else that of
     `generate`. From `U64_SEEDS` on, one over the whole language of which many integers are u64."""
+    if seed >= WORDS_SEEDS:
+        return _with_mistakes(r := random.Random(f"words kernel {seed - WORDS_SEEDS}"), with_words(r))
+    if seed >= LIMITS_SEEDS:
+        return near_limits(random.Random(f"limits kernel {seed - LIMITS_SEEDS}"))
+    if seed >= WRITES_SEEDS:
+        return _with_mistakes(r := random.Random(f"writes kernel {seed - WRITES_SEEDS}"), written_together(r), [0, 0, 0, 0, 1])
     if seed >= U64_SEEDS:
         return _with_mistakes(r := random.Random(f"u64 kernel {seed - U64_SEEDS}"), wide(r, WITH_U64))
     r = random.Random(f"wide kernel {seed}")
     return _with_mistakes(r, wide(r)) if r.random() < WIDE_SHARE else generate(seed)
 
 
-def _with_mistakes(r: random.Random, kernel: WideKernel) -> WideKernel:
-    changes = r.choice([0, 0, 0, 1, 1, 2])
+def _with_mistakes(r: random.Random, kernel: WideKernel, counts: Sequence[int] = (0, 0, 0, 1, 1, 2)) -> WideKernel:
+    changes = r.choice(counts)
     for _ in range(changes):
         kernel.text = with_imports(mutate_source(r, kernel.text))
     kernel.schedule += f" + {changes}" if changes else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 
 from tests.programs.typed_tiles import FLOATS, INTEGERS, Shape
 from tests.soundness.bounded import Bounded, Ranged
@@ -19,12 +20,19 @@ from tests.soundness.wide_accesses import access
 
 def wide(r: random.Random, integers: tuple[str, ...] = INTEGERS) -> WideKernel:
     """A kernel that uses a handful of parts, with integers of these dtypes; one named more than once is drawn more often."""
-    s = Sketch(r, integers=integers)
+    return grown(Sketch(r, integers=integers))
+
+
+def grown(s: Sketch, also: Callable[[Sketch, int], None] | None = None) -> WideKernel:
+    """The kernel of an empty sketch; `also` adds statements before its accesses."""
+    r = s.r
     _frame(s)
     width = r.choice([2, 4, 4, 8])
     for _ in range(r.choice([1, 2, 2])):
         r.choice([_data_scalar, _data_scalar, _ranged_scalar, _data_tile, _condition, _scalar])(s, width)
     _words(s, width)
+    if also is not None:
+        also(s, width)
     body_part = r.choice([_straight, _straight, _looped, _branched, _with_function])
     body_part(s, width)
     _cover(s)

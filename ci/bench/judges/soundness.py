@@ -1,7 +1,8 @@
 """Check many random kernels and write the table: the prover's verdicts against running every block at small sizes.
 
 `judges.py soundness --count 20000 --jobs 2` writes `ci/bench/results/soundness.md` and `.json`, and
-`soundness_coverage.md`: how often each part of the language occurred. A kernel is generated from its number alone, so any line
+`soundness_coverage.md`: how often each part of the language occurred. Kernels of one kind each have numbers of their own, from
+those of `FAMILIES` on; `--each` says how many of each kind follow. A kernel is generated from its number alone, so any line
 of the table can be shown with `--show NUMBER`, and reduced with `--shrink NUMBER` if it is a false accept.
 
 Verdicts are cached in `verdicts/soundness.txt` by the kernel's tile IR and the sources of prover and enumeration; unchanged
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
@@ -24,7 +25,7 @@ from ci.evidence.verdicts import Budget, Line, Verdicts, key
 from ci.evidence.verdicts import Verdict as Kept
 from tests.soundness.features import features, operations
 from tests.soundness.shrink import smallest
-from tests.soundness.verdict import Verdict, generate_any, judge_function, parse, text_of
+from tests.soundness.verdict import FAMILIES, Verdict, generate_any, judge_function, parse, text_of
 from tilec.ir.text.printer import print_function
 from tilec.target.dtypes import DTYPES
 
@@ -92,7 +93,7 @@ def checked(task: tuple[int, Line | None]) -> tuple[Row, str, bool]:
     return row, now, kept is not None
 
 
-def check_all(seeds: range, jobs: int, budget: Budget, verdicts: Verdicts) -> tuple[list[Row], int]:
+def check_all(seeds: Sequence[int], jobs: int, budget: Budget, verdicts: Verdicts) -> tuple[list[Row], int]:
     """Rows of all kernels within the budget, and how many were checked now; verdicts are stored as they arrive."""
     rows: list[Row] = []
     fresh = 0
@@ -113,7 +114,7 @@ def table(rows: list[Row], fresh: int) -> str:
     kinds = Counter(row.kind for row in rows)
     checked_rows = len(rows) - kinds["invalid"] - kinds["vacuous"]
     lines = ["# Soundness of the prover on random kernels", ""]
-    lines += [f"{len(rows)} kernels, numbers {rows[0].seed} to {rows[-1].seed}; {fresh} of them judged by the last run.", ""]
+    lines += [f"{len(rows)} kernels, numbers {_numbers(rows)}; {fresh} of them judged by the last run.", ""]
     lines += ["| verdict | kernels | share of judged |", "|---|--:|--:|"]
     for kind, label in KINDS.items():
         share = "" if kind in ("invalid", "vacuous") else f"{100 * kinds[kind] / max(1, checked_rows):.2f} %"
@@ -148,7 +149,7 @@ def table(rows: list[Row], fresh: int) -> str:
 
 def coverage(rows: list[Row]) -> str:
     """Verdicts by feature, and the number of occurrences of each operation at each dtype."""
-    lines = ["# What the random kernels use", "", f"{len(rows)} kernels, numbers {rows[0].seed} to {rows[-1].seed}.", ""]
+    lines = ["# What the random kernels use", "", f"{len(rows)} kernels, numbers {_numbers(rows)}.", ""]
     lines += ["| feature | kernels | accepted | refused, confirmed | refused, harmless | harmless refused |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
     for feature in sorted({feature for row in rows for feature in row.features}):
@@ -171,6 +172,14 @@ def coverage(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _numbers(rows: list[Row]) -> str:
+    """The numbers of the kernels, which are consecutive in each family."""
+    ends = [row.seed for row in rows]
+    starts = [seed for before, seed in zip([None, *ends], ends, strict=False) if before is None or seed != before + 1]
+    lasts = [seed for seed, after in zip(ends, [*ends[1:], None], strict=True) if after is None or after != seed + 1]
+    return ", ".join(f"{first} to {last}" for first, last in zip(starts, lasts, strict=True))
+
+
 def _by_codes(rows: list[Row]) -> list[str]:
     counts = Counter(" ".join(row.codes) for row in rows)
     lines: list[str] = []
@@ -184,6 +193,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the case."""
     parser.add_argument("--count", "--kernels", type=int, default=20_000)
     parser.add_argument("--first", "--seed", type=int, default=0, help="number of the first kernel")
+    parser.add_argument("--each", type=int, default=1000, help="how many kernels of each family follow (default 1000)")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="print one kernel and the verdict on it")
     parser.add_argument("--shrink", type=int, metavar="NUMBER", help="print the smallest kernel like this false accept")
 
@@ -197,7 +207,8 @@ def measure(options: argparse.Namespace) -> Outcome | int:
         print(smallest(generate_any(options.shrink)))
         return 0
     verdicts = Verdicts("soundness", options.out / "verdicts")
-    seeds = range(options.first, options.first + options.count)
+    seeds = [*range(options.first, options.first + options.count)]
+    seeds += [seed for family in FAMILIES for seed in range(family, family + options.each)]
     rows, fresh = check_all(seeds, options.jobs, Budget(options.budget), verdicts)
     verdicts.close()
     if len(rows) < len(seeds):

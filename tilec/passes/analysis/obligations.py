@@ -29,8 +29,7 @@ def may_wrap(op: Op) -> bool:
 
 def proven_to_fit(function: Function) -> list[Op]:
     """Operations of an accepted kernel, as the frontend made it, that are proven to stay within their dtype whenever they are
-    executed. Left shifts by a non-constant amount are excluded: to the prover their results are unknown values, which its
-    obligation does not bound."""
+    executed. Left shifts by a non-constant amount are excluded: passes use no bound of their results."""
     ranges = value_ranges(function)
     found = [op for op in deciding_ops(function) if may_wrap(op)]
     shifts = {op for op in found if isinstance(op, Binary) and op.kind == "shl"}

@@ -89,8 +89,9 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if memory_dependent and (segmented := _by_segment(findings, universe, elements, covers, memory_dependent)) is not None:
         findings.discharged("coverage", subject, op, strongest([segmented, *discharges]), parameter.loc)
         return
+    uncertain = _uncertain(findings, uncertain_covers)
     try:
-        found = climb(findings, universe, covers, (), _uncertain(findings, uncertain_covers))
+        found = climb(findings, universe, covers, (), uncertain)
     except Undecided:
         found, incomplete = None, True
         example = None
@@ -105,7 +106,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if any(site.unsafe for site in writes):
         findings.discharged("coverage", subject, op, Discharge("unsafe"), parameter.loc)
         return
-    if incomplete and (example is None or not _never_written(findings, writes, elements, example)):
+    if incomplete and (example is None or not _never_written(findings, writes, elements, example, uncertain)):
         example = _at_small_sizes(findings, universe, writes, elements)
     if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
         example = None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
@@ -245,8 +246,12 @@ def _with_extent(findings: Findings, atom: Atom, extent: Poly) -> Poly:
     return terms.of(findings.index.atoms.make(key, atom.kind, atom.name, (0, high), args=(extent,), level=atom.level))
 
 
-def _never_written(findings: Findings, writes: list[AccessSite], elements: list[Poly], example: Assignment) -> bool:
-    """True if no write can reach the element of the example, whatever the memory contents: decided at the example's sizes."""
+def _never_written(
+    findings: Findings, writes: list[AccessSite], elements: list[Poly], example: Assignment, uncertain: Uncertain | None
+) -> bool:
+    """True if no write reaches the element of the example for some memory contents: decided at the example's sizes. Of two
+    writes that other contents keep from it, one may always reach it, unless the example was found with these `uncertain`."""
+    kept_off = 0
     fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not (atom.varies or atom.derived)]
     for site in writes:
         cover = cover_of(findings, site.instance, elements)
@@ -255,7 +260,8 @@ def _never_written(findings: Findings, writes: list[AccessSite], elements: list[
         result = findings.ladder.discharge([*fixed, *cover])
         if isinstance(result, Refusal) and (not loaded_or_opaque(cover, set()) or _computed(findings, cover)):
             return False
-    return True
+        kept_off += isinstance(result, Refusal)
+    return kept_off < 2 or uncertain is not None
 
 
 def _may_not_be_free(findings: Findings, cover: Cover, example: Assignment) -> bool:

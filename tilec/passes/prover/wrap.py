@@ -70,9 +70,35 @@ def _fits(findings: Findings, op: Op) -> None:
     operands = [findings.index.element(v, positions) for v in op.operands]
     kind = op.kind if isinstance(op, Binary | Unary) else "cast"
     result = findings.index.unbounded(op, operands) if isinstance(op, Binary | Unary) else operands[0]
+    if result is None and kind == "shl":
+        _shift_fits(findings, op, *operands)
+        return
     if result is None:
         result = findings.index.element(op.result, positions)
     _within(findings, op, located(findings, op, [result]), dtype, kind, unwrapped(op, findings.index.ranges))
+
+
+def _shift_fits(findings: Findings, op: Op, left: Poly, amount: Poly) -> None:
+    """The obligation of a left shift that is not translated: no amount within the width takes its operand out of the dtype. By
+    the width or more it is 0."""
+    ranges, dtype = findings.index.ranges, op.result.tile.dtype
+    if _in_range(unwrapped(op, ranges), dtype):
+        findings.discharged("wrap", "`<<`", op, Discharge("interval"))
+        return
+    low, high = dtype.integer_range()
+    known = ranges[op.operands[0]]
+    unsafe = [k for k in range(dtype.bits) if not _in_range(Range(known.low << k, known.high << k), dtype)]
+    if known.constant is not None:
+        leaves = terms.conjunction([terms.lt(amount, dtype.bits), terms.ge(amount, unsafe[0])])
+    else:
+        outside = {k: (terms.lt(left * (1 << k), low), terms.lt(terms.const(high), left * (1 << k))) for k in unsafe}
+        leaves = terms.disjunction(
+            terms.conjunction([terms.eq(amount, k), terms.disjunction(ends)]) for k, ends in outside.items()
+        )
+    instance = located(findings, op, [amount])
+    found = findings.prove([*instance.holds, leaves], lambda: _wraps(findings, op, instance, dtype, "shl"))
+    if found is not None:
+        findings.discharged("wrap", "`<<`", op, found)
 
 
 def _in_range(known: Range | None, dtype: DType) -> bool:
