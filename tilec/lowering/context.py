@@ -14,9 +14,10 @@ from functools import cache
 from typing import Final
 
 from tilec.atoms.tma import Box
-from tilec.ir.core import Access, Function, Parameter, Value
+from tilec.ir.core import Access, Function, Op, Parameter, Value
 from tilec.ir.expr import Expr
 from tilec.ir.layouts.layout import Layout
+from tilec.ir.ops import For
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.types import DType
@@ -87,6 +88,7 @@ class Context(Builder):
         self.precedes_wait = self.overlaps
         """Whether the code being lowered precedes the grid dependency wait."""
         self._block_dependent: set[Value] | None = None
+        self._repeated: frozenset[Op] | None = None
         self.maps: dict[tuple[Value, Box], SsaValue] = {}
         """Tensor map arguments, in order."""
 
@@ -96,6 +98,13 @@ class Context(Builder):
         if self._block_dependent is None:
             self._block_dependent = block_dependent_values(self.function)
         return self.function.is_resident(tensor) and not self._block_dependent.isdisjoint(offsets)
+
+    def is_repeated(self, op: Op) -> bool:
+        """Whether an operation is in a loop."""
+        if self._repeated is None:
+            loops = [one for one in self.function.body.walk() if isinstance(one, For)]
+            self._repeated = frozenset(inner for loop in loops for inner in loop.regions[0].walk())
+        return op in self._repeated
 
     def path(self, tensor: Value) -> Path:
         """How a load at the current point of the text may read a tensor."""

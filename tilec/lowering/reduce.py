@@ -6,12 +6,14 @@ either sign. No further communication is needed, and a branch on a result is uni
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import Final
 
 from tilec.ir.core import Value
-from tilec.ir.layouts.exchange import REDUCED_BYTES
-from tilec.ir.layouts.layout import Layout
+from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import Reduce
 from tilec.ir.ops.staging_ops import ReduceCombine, ReduceStore
 from tilec.ir.types import DType, f32, i32
@@ -19,9 +21,10 @@ from tilec.lowering.arithmetic import binary, compared
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.narrow_floats import narrowed, widened
+from tilec.lowering.reduce_slots import Slots, apart, together
 from tilec.lowering.rules import lowers
 from tilec.mlir import types as mlir
-from tilec.mlir.types import SsaValue, i1, i8, i64
+from tilec.mlir.types import SsaValue, i64
 
 NO_POSITION: Final = 2**31 - 1
 """A position past every tile."""
@@ -30,6 +33,11 @@ MANY: Final = 64
 """Elements of a thread that are combined in chains: a thread has so many of a row in tensor memory."""
 CHAINS: Final = 4
 """An instruction takes about as many cycles until another one can use its result."""
+
+FEW_RESULTS: Final = 4
+"""Results of a thread up to which their places are side by side, which needs the fewest addresses."""
+MANY_RESULTS: Final = 8
+"""The same outside of loops, where threads pass them once."""
 
 Reduction = Reduce | ReduceStore | ReduceCombine
 Parts = tuple[SsaValue, ...]  # the value, and for argmax and argmin its position
@@ -46,53 +54,70 @@ def lower_reduce_store(context: Context, op: ReduceStore) -> None:
     """Every thread stores the partial results of its warp in its own slots of scratch."""
     scratch, source = op.operands
     results = _reduce_within_warps(context, op, source)
-    width = len(results) * len(results[0]) * REDUCED_BYTES
-    pointer = context.scratch(scratch, context.threads * width)
+    places = _places(context, op, source)
+    pointer = context.scratch(scratch, places.bytes)
     thread = context.thread()
     lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)
     context.assign(scratch, [pointer, lane, warp])
-    slots = context.offset(pointer, context.mul(thread, width))
-    for slot, value in enumerate(value for parts in results for value in parts):
-        address = context.offset(slots, slot * REDUCED_BYTES)
-        context.store(context.zext(value, i8) if value.type is i1 else value, address)
+    own = context.offset(pointer, context.mul(thread, places.step))
+    places.store(context, own, [value for parts in results for value in parts])
 
 
 @lowers(ReduceCombine)
 def lower_reduce_combine(context: Context, op: ReduceCombine) -> None:
-    """Every thread loads and combines the partial results of all warps along the axis."""
+    """Every thread loads and combines the partial results of all warps along the axis. Lanes along the axis have equal results;
+    if there are several, all these lanes read those of the first, at the same addresses."""
     scratch, source = op.operands
     layout = source.layout
     assert layout is not None
     pointer, lane, warp = context.registers(scratch)
-    dtype = _compute_dtype(source.tile.dtype)
-    types = [storage(dtype), mlir.i32][: 2 if op.kind.startswith("arg") else 1]
-    slots = prod(digit.extent for digit in layout.registers if digit.axis not in (None, op.axis))
-    width = slots * len(types) * REDUCED_BYTES
-    # This thread's warp index with the digits of the axis set to zero, and the offset of every combination of those digits.
-    other_warps, weight, warp_offsets = None, 1, [0]
-    for digit in layout.warps:
+    dtype, places = _compute_dtype(source.tile.dtype), _places(context, op, source)
+    warp_offsets = [0]
+    for digit, weight in _weighted(layout.warps):
         if digit.axis == op.axis:
             warp_offsets = [warp_offset + weight * i for i in range(digit.extent) for warp_offset in warp_offsets]
-        else:
-            digit_index = context.urem(context.udiv(warp, weight), digit.extent)
-            part = context.mul(digit_index, weight)
-            other_warps = part if other_warps is None else context.add(other_warps, part)
-        weight *= digit.extent
-    first_thread = context.mul(other_warps, 32) if other_warps is not None else None
-    base_thread = context.add(lane, first_thread) if first_thread is not None else lane
-    base = context.offset(pointer, context.mul(base_thread, width))
-    out: list[Parts] = []
-    for slot in range(slots):
-        total: Parts | None = None
+    first_warp = _at_start(context, warp, layout.warps, op.axis)
+    first_thread = context.mul(first_warp, 32) if first_warp is not None else None
+    thread = _at_start(context, lane, layout.lanes, op.axis) if places.are_apart else lane
+    if thread is not None and first_thread is not None:
+        thread = context.add(thread, first_thread)
+    thread = thread if thread is not None else first_thread
+    base = pointer if thread is None else context.offset(pointer, context.mul(thread, places.step))
+    results: list[Parts] = []
+    for group in places.groups():
+        totals: list[Parts] = []
         for warp_offset in sorted(warp_offsets):
-            loaded: list[SsaValue] = []
-            for index, type_ in enumerate(types):
-                offset = warp_offset * 32 * width + (slot * len(types) + index) * REDUCED_BYTES
-                loaded.append(context.load(context.offset(base, offset), type_))
-            total = tuple(loaded) if total is None else _combine(context, op.kind, total, tuple(loaded), dtype)
-        assert total is not None
-        out.append(total)
-    _assign_results(context, op, source, out)
+            loaded = places.load(context, base, group, 32 * warp_offset)
+            parts = [tuple(loaded[first : first + places.parts]) for first in range(0, len(loaded), places.parts)]
+            totals = [_combine(context, op.kind, *pair, dtype) for pair in zip(totals, parts, strict=True)] if totals else parts
+        results += totals
+    _assign_results(context, op, source, results)
+
+
+def _places(context: Context, op: Reduction, source: Value) -> Slots:
+    """Where the threads of the block keep the partial results."""
+    layout, value = source.layout, storage(_compute_dtype(source.tile.dtype))
+    assert layout is not None
+    results = prod(digit.extent for digit in layout.registers if digit.axis not in (None, op.axis))
+    parts = (value, mlir.i32) if op.kind.startswith("arg") else (value,)
+    is_apart = results > MANY_RESULTS or (results > FEW_RESULTS and context.is_repeated(op))
+    return apart(parts, results, context.threads) if is_apart else together(parts, results, context.threads)
+
+
+def _weighted(digits: Sequence[Digit]) -> list[tuple[Digit, int]]:
+    """Each digit of an index and how much the index grows with it."""
+    weights = accumulate((digit.extent for digit in digits), mul, initial=1)
+    return list(zip(digits, weights, strict=False))
+
+
+def _at_start(context: Context, index: SsaValue, digits: Sequence[Digit], axis: int) -> SsaValue | None:
+    """A lane or warp index with the digits of an axis set to zero; None if it has no others."""
+    found = None
+    for digit, weight in _weighted(digits):
+        if digit.axis != axis:
+            part = context.mul(context.urem(context.udiv(index, weight), digit.extent), weight)
+            found = part if found is None else context.add(found, part)
+    return found
 
 
 def _compute_dtype(dtype: DType) -> DType:

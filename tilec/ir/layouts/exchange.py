@@ -15,6 +15,7 @@ from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import ROW_PADDING_BYTES, reshaped, row_major, row_padding, with_axes
 from tilec.ir.layouts.butterflies import WORD_BYTES, parts_of, words
 from tilec.ir.layouts.layout import Layout, register_map
+from tilec.ir.layouts.selections import selection
 from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, Permute, Reduce, Reshape, Take
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.ir.types import TileType
@@ -117,7 +118,7 @@ def conversion_bytes(op: Op, threads: int) -> int:
 
 
 def _moved_bytes(tile: TileType, source: Layout, target: Layout) -> int:
-    if moves_space(source, target) or renamed(source, target) is not None:
+    if moves_space(source, target) or renamed(source, target) is not None or selection(source, target, tile.shape):
         return 0
     return tile.shape[0] * conversion_steps(tile, source, target)[0] * tile.dtype.bytes
 
