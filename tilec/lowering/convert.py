@@ -1,5 +1,5 @@
-"""Layout conversion: by renaming registers if each thread already has the elements it needs, else through scratch in shared
-memory. The barriers before, between and after the stores and loads are separate operations."""
+"""Layout conversion: by renaming or choosing registers if each thread already has the elements it needs, else through scratch
+in shared memory. The barriers before, between and after the stores and loads are separate operations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from tilec.atoms.products import MOVES
 from tilec.ir.layouts.exchange import Steps, is_uniform, renamed
 from tilec.ir.layouts.layout import Layout
+from tilec.ir.layouts.selections import Selection, selection
 from tilec.ir.ops.staging_ops import Relayout, ScratchLoad, ScratchStore, ScratchStoreOwned
 from tilec.ir.types import TileType
 from tilec.lowering.context import Context, storage
@@ -20,7 +21,8 @@ from tilec.target.families import MemorySpace
 
 @lowers(Relayout)
 def lower_relayout(context: Context, op: Relayout) -> None:
-    """Renames registers, as every thread already has the elements it needs; or moves them to or from another memory space."""
+    """Renames registers, or chooses among them, as every thread already has the elements it needs; or moves them to or from
+    another memory space."""
     value, target = op.operands[0], op.result.layout
     registers = context.registers(value)
     assert value.layout is not None and target is not None
@@ -32,8 +34,23 @@ def lower_relayout(context: Context, op: Relayout) -> None:
         context.assign(op.result, [registers[0]] * target.num_registers)
         return
     register_indices = renamed(value.layout, target)
-    assert register_indices is not None, f"{value.layout} to {target} of {value.type} is not a renaming"
-    context.assign(op.result, [registers[register] for register in register_indices])
+    if register_indices is not None:
+        context.assign(op.result, [registers[register] for register in register_indices])
+        return
+    chosen = selection(value.layout, target, value.tile.shape)
+    assert chosen is not None, f"{value.layout} to {target} of {value.type} is neither a renaming nor a selection"
+    context.assign(op.result, _selected(context, registers, chosen))
+
+
+def _selected(context: Context, registers: list[SsaValue], chosen: Selection) -> list[SsaValue]:
+    """The registers that the thread's index chooses, one bit of it at a time."""
+    thread, zero = context.thread(), context.constant(0)
+    rows = [[registers[register] for register in row] for row in chosen.registers]
+    for bit in reversed(chosen.bits):
+        is_set = context.compare("ne", context.bit_and(thread, 1 << bit), zero)
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        rows = [[context.select(is_set, one, other) for other, one in zip(*pair, strict=True)] for pair in pairs]
+    return rows[0]
 
 
 @lowers(ScratchStore)

@@ -15,7 +15,8 @@ from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import ROW_PADDING_BYTES, reshaped, row_major, row_padding, with_axes
 from tilec.ir.layouts.butterflies import WORD_BYTES, parts_of, words
 from tilec.ir.layouts.layout import Layout, register_map
-from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, Permute, Reduce, Reshape, Take
+from tilec.ir.layouts.selections import selection
+from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Cast, Constant, Load, Permute, Reduce, Reshape, Take
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.ir.types import TileType
 
@@ -55,6 +56,17 @@ def is_free(value: Value, layout: Layout) -> bool:
     """Whether every thread already has the elements of `value` that `layout` assigns to it."""
     assert value.layout is not None, value.type
     return value.layout == layout or is_uniform(value) or renamed(value.layout, layout) is not None
+
+
+def is_chosen(value: Value, layout: Layout) -> bool:
+    """Whether every thread chooses its elements in `layout` from those that it has (`selection`). What is loaded passes through
+    shared memory instead: threads wait for the load, and barriers add little to that."""
+    source = value
+    while isinstance(source.owner, Cast | Reshape):
+        source = source.owner.operands[0]
+    if isinstance(source.owner, Load) or value.layout is None:
+        return False
+    return selection(value.layout, layout, value.tile.shape) is not None
 
 
 def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
@@ -99,7 +111,7 @@ def conversion_bytes(op: Op, threads: int) -> int:
         case Relayout():
             value, layout = op.operands[0], op.result.layout
             assert layout is not None and value.layout is not None
-            return 0 if is_uniform(value) else _moved_bytes(value.tile, value.layout, layout)
+            return 0 if is_uniform(value) or is_chosen(value, layout) else _moved_bytes(value.tile, value.layout, layout)
         case Reshape() | Permute():
             return _rearranged_bytes(op)
         case Reduce():

@@ -26,7 +26,7 @@ from tilec.atoms.products import atom_of
 from tilec.ir import verifier
 from tilec.ir.core import Access, Block, Function, Op, Value, VerifyError
 from tilec.ir.facts.touches import Touch, may_conflict, touches
-from tilec.ir.layouts.exchange import conversion_bytes, is_shared, is_uniform, moves_space, renamed
+from tilec.ir.layouts.exchange import conversion_bytes, is_chosen, is_shared, is_uniform, moves_space, renamed
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
@@ -165,12 +165,7 @@ class _Walk:
                 raise VerifyError(f"{at(op)}: no family of {self.target} has accumulators in {layout.space.value} memory")
         match op:
             case Relayout():
-                value, layout = op.operands[0], op.result.layout
-                if (
-                    layout is None
-                    or value.layout is None
-                    or not (is_uniform(value) or moves_space(value.layout, layout) or renamed(value.layout, layout))
-                ):
+                if not _stays_in_threads(op.operands[0], op.result.layout):
                     raise VerifyError(f"{at(op)} renames no registers")
             case Reshape() | Permute():
                 self.check_kept(op)
@@ -341,3 +336,11 @@ def _one_thread_holds(op: Op, value: Value) -> bool:
 def _is_elsewhere(value: Value) -> bool:
     """Whether a tile is in no registers, so that one thread can name it."""
     return value.layout is not None and value.layout.space is not MemorySpace.REGISTERS
+
+
+def _stays_in_threads(value: Value, layout: Layout | None) -> bool:
+    """Whether every thread can make its elements of a tile in a layout from its own registers."""
+    if layout is None or value.layout is None:
+        return False
+    is_kept = is_uniform(value) or moves_space(value.layout, layout) or renamed(value.layout, layout) is not None
+    return is_kept or is_chosen(value, layout)

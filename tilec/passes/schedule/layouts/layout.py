@@ -8,7 +8,8 @@ alignment gets that alignment, which the launcher then requires. Nine rules dete
    axis (fewer of `narrow_rows` and `small_tiles`), lanes along it, warps along the axis before it, the rest in registers. Tiles
    of equal shape therefore need no conversion.
 2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast; in kernels with
-   butterflies or atomics at positions, of the first that a thread cannot compute by itself.
+   butterflies or atomics at positions, of the first that a thread cannot compute by itself. If a thread has more elements of
+   that operand than it needs in the layout of another one, they have the other one's (`tilec.ir.layouts.selections`).
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
 4. A reshape or permutation keeps every element in its thread if the digits of the layout divide the new axes.
 5. A butterfly keeps the layout if each bit of the position is a bit of a register, lane or warp index.
@@ -40,6 +41,7 @@ from tilec.ir.layouts.blocked_layouts import (
     without_axis,
 )
 from tilec.ir.layouts.butterflies import is_binary
+from tilec.ir.layouts.exchange import is_chosen
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import (
     AtomicScatter,
@@ -245,16 +247,28 @@ def _layout(op: Op, result: Value, natural_of: NaturalLayout, known: Known) -> L
             return source if is_binary(source, op.axis) else natural_of(shape)
         case Take():
             indices = op.operands[1]
-            anchors = not isinstance(indices.owner, Constant | Broadcast) and indices not in known.free
-            return indices.layout if anchors and indices.layout is not None else natural_of(shape)
+            return indices.layout if _anchors(indices, known) and indices.layout is not None else natural_of(shape)
         case Constant() | Iota() | Load() | Broadcast():
             return natural_of(shape)
         case _:
-            for operand in op.operands:
-                anchors = not isinstance(operand.owner, Constant | Broadcast) and operand not in known.free
-                if operand.layout is not None and operand.tile.shape == shape and anchors:
-                    return operand.layout
+            anchors = [v for v in op.operands if v.layout is not None and v.tile.shape == shape and _anchors(v, known)]
+            if anchors:
+                return _chosen_layout(anchors)
             return next((v.layout for v in op.operands if v.layout and v.tile.shape == shape), natural_of(shape))
+
+
+def _anchors(value: Value, known: Known) -> bool:
+    """Whether a tile determines the layout of what is computed from it."""
+    return not isinstance(value.owner, Constant | Broadcast) and value not in known.free
+
+
+def _chosen_layout(tiles: list[Value]) -> Layout:
+    """The layout of the first tile, or one of another in which each thread can choose from the elements that it has of the
+    first."""
+    first, *others = tiles
+    layouts = [other.layout for other in others if other.layout is not None and other.layout != first.layout]
+    assert first.layout is not None
+    return next((layout for layout in layouts if is_chosen(first, layout)), first.layout)
 
 
 def _apart(value: Value, known: Known, usual: Layout | None) -> Layout | None:
