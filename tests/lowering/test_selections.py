@@ -84,7 +84,7 @@ def test_tiles_that_wrap_and_extents_that_are_no_powers_of_two_are_left() -> Non
     assert selection(ALL, BY_WARP, (3,)) is None
 
 
-def test_few_warps_meet_soon() -> None:
+def test_few_warps_keep_their_barriers() -> None:
     assert selection(replace(ALL, warps=(Digit(4),)), replace(BY_WARP, warps=(Digit(4, 0, 1),)), (4,)) is None
 
 

@@ -22,6 +22,8 @@ from tilec.ir.types import TileType
 
 Steps = tuple[int, ...]
 BANK_BYTES = 4
+FEW_LANES = 8
+"""Lanes with adjacent rows up to which rows need no padding: the other lanes have other columns."""
 REDUCED_BYTES = 8
 """Scratch for each value that a reduction passes between warps, wide enough for every dtype."""
 
@@ -76,6 +78,9 @@ def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
     If a thread has a whole vector of a column, the next thread begins several rows further: rows padded to whole vectors
     would then all begin in the same bank, so they are padded by one bank instead.
     """
+    if tile.rank > 2 and tile.shape[:-2] == (1,) * (tile.rank - 2) and any(map(_has_lanes_down, layouts)):
+        pitch = tile.shape[-1] + _bank_padding(tile)
+        return (*[pitch * tile.shape[-2]] * (tile.rank - 2), pitch, 1)
     padding = row_padding(tile)
     if padding and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes):
         if any(_has_column_vectors(layout, tile.dtype.bytes) for layout in layouts):
@@ -98,6 +103,17 @@ def _run(layout: Layout) -> int:
         run *= prod(digit.extent for digit in layout.registers if digit.axis == axis)
         axes += 1
     return run if axes > 1 and axes < layout.rank else 1
+
+
+def _has_lanes_down(layout: Layout) -> bool:
+    """Whether adjacent lanes have adjacent rows of a matrix, the last two axes."""
+    first = layout.lanes[0] if layout.lanes else None
+    return first is not None and (first.axis, first.stride) == (layout.rank - 2, 1) and first.extent > FEW_LANES
+
+
+def _bank_padding(tile: TileType) -> int:
+    """Elements of padding with which rows begin in different banks: a row is then an odd number of banks."""
+    return max(1, BANK_BYTES // tile.dtype.bytes) if tile.dtype.bytes_of(tile.shape[-1]) % (2 * BANK_BYTES) == 0 else 0
 
 
 def _has_column_vectors(layout: Layout, size: int) -> bool:

@@ -65,7 +65,7 @@ from tilec.ir.types import TileType
 from tilec.passes.schedule.layouts import overlapping, repeated_loads
 from tilec.passes.schedule.layouts.alignments import Alignments
 from tilec.passes.schedule.layouts.carried_sums import added, carried_layout
-from tilec.passes.schedule.layouts.narrow_rows import consecutive
+from tilec.passes.schedule.layouts.narrow_rows import consecutive, load_adjacent
 from tilec.passes.schedule.layouts.propagation import computed_anywhere, propagate, rematerialize
 from tilec.passes.schedule.layouts.register_axes import apart, doubled, is_apart, joined, split_axes
 from tilec.passes.schedule.layouts.small_tiles import pays
@@ -108,6 +108,7 @@ def _distribute(function: Function, number: int | None, vector: int, is_spread: 
         return interleaved(layout, number) if number else layout
 
     propagate(function)
+    load_adjacent(function)
     _load_as_broadcast(function, natural_of)
     axes, parts = split_axes(function), joined(function)
     free = computed_anywhere(function) if axes or parts or _moves_positions(function) else frozenset[Value]()
