@@ -46,7 +46,7 @@ def columns(x: tl.In[tl.{dtype}, M, {width}], out: tl.Out[tl.{out}, {width}]):
 '''
 
 
-class Places(Builder):
+class Addresses(Builder):
     """Addresses as plain numbers of bytes, each with the bytes that an access has there."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Places(Builder):
 
 def accesses(places: Slots, thread: int) -> list[tuple[int, int]]:
     """The address and the size of each access of a thread."""
-    recorded = Places()
+    recorded = Addresses()
     for group in places.groups():
         places.load(recorded, cast("Any", thread * places.step), group, 0)
     return recorded.taken

@@ -16,12 +16,14 @@ from tilec.ir.layouts.blocked_layouts import ROW_PADDING_BYTES, reshaped, row_ma
 from tilec.ir.layouts.butterflies import WORD_BYTES, parts_of, words
 from tilec.ir.layouts.layout import Layout, register_map
 from tilec.ir.layouts.selections import selection
-from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Constant, Permute, Reduce, Reshape, Take
+from tilec.ir.ops import AtomicScatter, Broadcast, Butterfly, Cast, Constant, Load, Permute, Reduce, Reshape, Take
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.ir.types import TileType
 
 Steps = tuple[int, ...]
 BANK_BYTES = 4
+FEW_LANES = 8
+"""Lanes with adjacent rows up to which rows need no padding: the other lanes have other columns."""
 REDUCED_BYTES = 8
 """Scratch for each value that a reduction passes between warps, wide enough for every dtype."""
 
@@ -58,6 +60,17 @@ def is_free(value: Value, layout: Layout) -> bool:
     return value.layout == layout or is_uniform(value) or renamed(value.layout, layout) is not None
 
 
+def is_chosen(value: Value, layout: Layout) -> bool:
+    """Whether every thread chooses its elements in `layout` from those that it has (`selection`). What is loaded passes through
+    shared memory instead: threads wait for the load, and barriers add little to that."""
+    source = value
+    while isinstance(source.owner, Cast | Reshape):
+        source = source.owner.operands[0]
+    if isinstance(source.owner, Load) or value.layout is None:
+        return False
+    return selection(value.layout, layout, value.tile.shape) is not None
+
+
 def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
     """Distance in elements between neighbors on each axis in scratch; rows are padded if lanes lie on several of them.
 
@@ -65,6 +78,9 @@ def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
     If a thread has a whole vector of a column, the next thread begins several rows further: rows padded to whole vectors
     would then all begin in the same bank, so they are padded by one bank instead.
     """
+    if tile.rank > 2 and tile.shape[:-2] == (1,) * (tile.rank - 2) and any(map(_has_lanes_down, layouts)):
+        pitch = tile.shape[-1] + _bank_padding(tile)
+        return (*[pitch * tile.shape[-2]] * (tile.rank - 2), pitch, 1)
     padding = row_padding(tile)
     if padding and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes):
         if any(_has_column_vectors(layout, tile.dtype.bytes) for layout in layouts):
@@ -89,6 +105,17 @@ def _run(layout: Layout) -> int:
     return run if axes > 1 and axes < layout.rank else 1
 
 
+def _has_lanes_down(layout: Layout) -> bool:
+    """Whether adjacent lanes have adjacent rows of a matrix, the last two axes."""
+    first = layout.lanes[0] if layout.lanes else None
+    return first is not None and (first.axis, first.stride) == (layout.rank - 2, 1) and first.extent > FEW_LANES
+
+
+def _bank_padding(tile: TileType) -> int:
+    """Elements of padding with which rows begin in different banks: a row is then an odd number of banks."""
+    return max(1, BANK_BYTES // tile.dtype.bytes) if tile.dtype.bytes_of(tile.shape[-1]) % (2 * BANK_BYTES) == 0 else 0
+
+
 def _has_column_vectors(layout: Layout, size: int) -> bool:
     first = layout.registers[0] if layout.registers else None
     return first is not None and first.axis == 0 and first.stride == 1 and first.extent * size >= ROW_PADDING_BYTES
@@ -100,7 +127,7 @@ def conversion_bytes(op: Op, threads: int) -> int:
         case Relayout():
             value, layout = op.operands[0], op.result.layout
             assert layout is not None and value.layout is not None
-            return 0 if is_uniform(value) else _moved_bytes(value.tile, value.layout, layout)
+            return 0 if is_uniform(value) or is_chosen(value, layout) else _moved_bytes(value.tile, value.layout, layout)
         case Reshape() | Permute():
             return _rearranged_bytes(op)
         case Reduce():
@@ -118,7 +145,7 @@ def conversion_bytes(op: Op, threads: int) -> int:
 
 
 def _moved_bytes(tile: TileType, source: Layout, target: Layout) -> int:
-    if moves_space(source, target) or renamed(source, target) is not None or selection(source, target, tile.shape):
+    if moves_space(source, target) or renamed(source, target) is not None:
         return 0
     return tile.shape[0] * conversion_steps(tile, source, target)[0] * tile.dtype.bytes
 

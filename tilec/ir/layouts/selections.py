@@ -20,7 +20,7 @@ from tilec.target.families import MemorySpace
 MOST_SELECTS: Final = 16
 """Instructions of a thread that are worth a round trip through shared memory."""
 LEAST_WARPS: Final = 8
-"""Warps from which barriers cost more than that: fewer meet soon."""
+"""Warps from which barriers cost more than that."""
 LANE_BITS: Final = 5
 
 

@@ -26,10 +26,9 @@ from tilec.atoms.products import atom_of
 from tilec.ir import verifier
 from tilec.ir.core import Access, Block, Function, Op, Value, VerifyError
 from tilec.ir.facts.touches import Touch, may_conflict, touches
-from tilec.ir.layouts.exchange import conversion_bytes, is_shared, is_uniform, moves_space, renamed
+from tilec.ir.layouts.exchange import conversion_bytes, is_chosen, is_shared, is_uniform, moves_space, renamed
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
-from tilec.ir.layouts.selections import selection
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
 from tilec.ir.ops import AtomicScatter, Exp2InParts, Load, Permute, Print, Reshape, Yield
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
@@ -344,4 +343,4 @@ def _stays_in_threads(value: Value, layout: Layout | None) -> bool:
     if layout is None or value.layout is None:
         return False
     is_kept = is_uniform(value) or moves_space(value.layout, layout) or renamed(value.layout, layout) is not None
-    return is_kept or selection(value.layout, layout, value.tile.shape) is not None
+    return is_kept or is_chosen(value, layout)

@@ -2,9 +2,9 @@
 
 In: a function whose values have layouts. Out: the same with a `relayout` wherever an operand's layout is not what its
 operation requires (`tilec.ir.layouts.operand_layouts`), so that lowering needs no conversions. A store requires the layout
-that allows the widest vectors, and atomics on a box one in which adjacent threads have adjacent vectors, if the tile's own
-makes a warp touch twice as many sectors of memory. Conversions of tiles that a loop does not change precede the loop
-(`invariant_conversions`).
+that allows the widest vectors. Atomics on a box, and stores of permuted loads, require one in which adjacent threads have
+adjacent vectors, if the tile's own makes a warp touch twice as many sectors of memory. Conversions of tiles that a loop does
+not change precede the loop (`invariant_conversions`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilec.ir.layouts.blocked_layouts import natural, vector_length
 from tilec.ir.layouts.coalescing import SECTOR, pieces
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
-from tilec.ir.ops import AtomicUpdate, Cast, For, Reshape, Scatter, Store
+from tilec.ir.ops import AtomicUpdate, Cast, For, Load, Permute, Reshape, Scatter, Store
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.passes.schedule.layouts import invariant_conversions
 from tilec.target.families import MemorySpace
@@ -73,26 +73,39 @@ def _required_layouts(op: Op, warps: int) -> Layouts:
 
 def _atomic_layout(op: AtomicUpdate, warps: int) -> Layout | None:
     """The tile's own layout, or that of adjacent vectors, if its instructions touch half as many sectors or fewer."""
-    tile = op.tile
-    if tile.layout is None or not tile.layout.lanes:
+    layout = op.tile.layout
+    if layout is None or not layout.lanes:
         return None
-    size = tile.tile.dtype.bytes
-    most = op.vector // size if op.vector else 1
-    adjacent = natural(tile.tile.shape, warps, most)
-    own, other = (pieces(layout, size, most, SECTOR) for layout in (tile.layout, adjacent))
-    return adjacent if own >= 2 * other else tile.layout
+    return _adjacent(op.tile, layout, warps, op.vector // op.tile.tile.dtype.bytes if op.vector else 1)
+
+
+def _adjacent(tile: Value, layout: Layout, warps: int, most: int) -> Layout:
+    """The layout of adjacent vectors of at most `most` elements, if its accesses touch half as many sectors as those of the
+    tile's own, or fewer; else that one."""
+    adjacent, size = natural(tile.tile.shape, warps, most), tile.tile.dtype.bytes
+    own, other = (pieces(one, size, most, SECTOR) for one in (layout, adjacent))
+    return adjacent if own >= 2 * other else layout
 
 
 def _store_layout(op: Store, warps: int) -> Layout | None:
-    """The tile's own layout, or the natural one if that allows wider vectors (as for `mma` accumulators). A small tile that a
-    loop carried, spread over all threads, stays so: fewer threads with wider vectors store no faster."""
+    """The tile's own layout, or the natural one if that allows wider vectors (as for `mma` accumulators), or that of adjacent
+    vectors for a permuted load. A small tile that a loop carried, spread over all threads, stays so: fewer threads with wider
+    vectors store no faster."""
     tile = op.tile
     if tile.layout is None:
         return None
     wider, max_elements = natural(tile.tile.shape, warps), op.vector // tile.tile.dtype.bytes
     if isinstance(_before_casts(tile).owner, For) and tile.layout.num_registers < wider.num_registers:
         return tile.layout
-    return wider if vector_length(wider, max_elements) > vector_length(tile.layout, max_elements) else tile.layout
+    if vector_length(wider, max_elements) > vector_length(tile.layout, max_elements):
+        return wider
+    return _adjacent(tile, tile.layout, warps, max_elements) if _is_permuted_load(tile) else tile.layout
+
+
+def _is_permuted_load(tile: Value) -> bool:
+    """Whether a tile is loaded and permuted, and no more. Products store what they compute without another wait."""
+    permuted = _before_casts(tile).owner
+    return isinstance(permuted, Permute) and isinstance(_before_casts(permuted.operands[0]).owner, Load)
 
 
 def _scatter_layouts(op: Scatter) -> Layouts:

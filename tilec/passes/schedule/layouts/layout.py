@@ -41,8 +41,8 @@ from tilec.ir.layouts.blocked_layouts import (
     without_axis,
 )
 from tilec.ir.layouts.butterflies import is_binary
+from tilec.ir.layouts.exchange import is_chosen
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.layouts.selections import selection
 from tilec.ir.ops import (
     AtomicScatter,
     Broadcast,
@@ -65,7 +65,7 @@ from tilec.ir.types import TileType
 from tilec.passes.schedule.layouts import overlapping, repeated_loads
 from tilec.passes.schedule.layouts.alignments import Alignments
 from tilec.passes.schedule.layouts.carried_sums import added, carried_layout
-from tilec.passes.schedule.layouts.narrow_rows import consecutive
+from tilec.passes.schedule.layouts.narrow_rows import consecutive, load_adjacent
 from tilec.passes.schedule.layouts.propagation import computed_anywhere, propagate, rematerialize
 from tilec.passes.schedule.layouts.register_axes import apart, doubled, is_apart, joined, split_axes
 from tilec.passes.schedule.layouts.small_tiles import pays
@@ -108,6 +108,7 @@ def _distribute(function: Function, number: int | None, vector: int, is_spread: 
         return interleaved(layout, number) if number else layout
 
     propagate(function)
+    load_adjacent(function)
     _load_as_broadcast(function, natural_of)
     axes, parts = split_axes(function), joined(function)
     free = computed_anywhere(function) if axes or parts or _moves_positions(function) else frozenset[Value]()
@@ -251,11 +252,9 @@ def _layout(op: Op, result: Value, natural_of: NaturalLayout, known: Known) -> L
         case Constant() | Iota() | Load() | Broadcast():
             return natural_of(shape)
         case _:
-            known_layouts = [
-                v.layout for v in op.operands if v.layout is not None and v.tile.shape == shape and _anchors(v, known)
-            ]
-            if known_layouts:
-                return _without_exchange(known_layouts, shape)
+            anchors = [v for v in op.operands if v.layout is not None and v.tile.shape == shape and _anchors(v, known)]
+            if anchors:
+                return _chosen_layout(anchors)
             return next((v.layout for v in op.operands if v.layout and v.tile.shape == shape), natural_of(shape))
 
 
@@ -264,10 +263,13 @@ def _anchors(value: Value, known: Known) -> bool:
     return not isinstance(value.owner, Constant | Broadcast) and value not in known.free
 
 
-def _without_exchange(layouts: list[Layout], shape: tuple[int, ...]) -> Layout:
-    """The first of the layouts, or one in which each thread can choose from the elements that it has in the first."""
-    first, *others = layouts
-    return next((other for other in others if other != first and selection(first, other, shape) is not None), first)
+def _chosen_layout(tiles: list[Value]) -> Layout:
+    """The layout of the first tile, or one of another in which each thread can choose from the elements that it has of the
+    first."""
+    first, *others = tiles
+    layouts = [other.layout for other in others if other.layout is not None and other.layout != first.layout]
+    assert first.layout is not None
+    return next((layout for layout in layouts if is_chosen(first, layout)), first.layout)
 
 
 def _apart(value: Value, known: Known, usual: Layout | None) -> Layout | None:

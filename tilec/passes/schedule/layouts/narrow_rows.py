@@ -7,7 +7,7 @@ lanes, and a line for each eight of them; with fewer consecutive elements, adjac
 The chosen number needs least of memory by this count: an instruction costs one, one more for each cache line that a
 warp touches, and one for as many sectors as a line has. It must need much less, with what it adds in conversions through
 shared memory, and no more shuffles than natural layouts: a kernel whose author sums 8 neighbors in a thread first keeps them
-there.
+there. A tile that is only transposed passes through shared memory anyway: its load has adjacent vectors (`load_adjacent`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Final
 
 from tilec.ir.clone import copy_of
-from tilec.ir.core import Function
+from tilec.ir.core import Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, interleaved, natural
 from tilec.ir.layouts.coalescing import LINE, SECTOR, instructions, pieces
 from tilec.ir.layouts.exchange import conversion_bytes
-from tilec.ir.ops import AtomicScatter, AtomicUpdate, Butterfly, Load, MemoryOp, Mma, Reduce, Store
+from tilec.ir.ops import AtomicScatter, AtomicUpdate, Butterfly, Cast, Load, MemoryOp, Mma, Permute, Reduce, Store
 from tilec.ir.ops.memory import adds_vectors
 from tilec.ir.ops.staging_ops import GroupProduct
 from tilec.passes.analysis.trips import repeats
@@ -84,3 +84,30 @@ def communication(function: Function, distribute: Distribute, number: int | None
             steps = [digit.extent.bit_length() - 1 for digit in op.operands[0].layout.lanes if digit.axis == op.axis]
             shuffled += times * results * sum(steps)
     return converted, shuffled
+
+
+def load_adjacent(function: Function) -> None:
+    """Give loads whose elements are only permuted and stored the layout of adjacent vectors, if that touches half as many
+    sectors as their natural one. The elements pass between threads in any case."""
+    users: dict[Value, list[Op]] = {}
+    for op in function.body.walk():
+        for value in op.operands:
+            users.setdefault(value, []).append(op)
+    for op in function.body.walk():
+        if isinstance(op, Load) and op.result.tile.rank and op.result.layout is None and _is_copied(op.result, users):
+            shape, size = op.result.tile.shape, op.result.tile.dtype.bytes
+            most = op.vector // size
+            usual, adjacent = (natural(shape, function.num_warps, number) for number in (FIRST_DIGIT, most))
+            if pieces(usual, size, most, SECTOR) >= MUCH_LESS * pieces(adjacent, size, most, SECTOR):
+                op.result.layout = adjacent
+
+
+def _is_copied(value: Value, users: dict[Value, list[Op]], is_permuted: bool = False) -> bool:
+    """Whether a tile is stored with its last axis elsewhere, and no more."""
+    (user, *others) = users.get(value, [None])
+    if others or user is None:
+        return False
+    if isinstance(user, Store):
+        return is_permuted and user.tile is value
+    moves = isinstance(user, Permute) and user.axes[-1] != len(user.axes) - 1
+    return isinstance(user, Cast | Permute) and _is_copied(user.result, users, is_permuted or moves)
