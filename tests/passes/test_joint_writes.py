@@ -11,7 +11,7 @@ from tests.soundness.verdict import Verdict, judge_function
 from tilec.frontend import load_kernel
 
 HEAD = '''"""Writes that loaded elements choose."""
-from tilec import Dim, In, Out, arange, bid, f32, grid, i32, kernel, load, scatter, store, where, zeros
+from tilec import Dim, In, Out, arange, bid, cummin, f32, grid, i32, kernel, load, scatter, store, where, zeros
 
 
 class N(Dim):
@@ -54,3 +54,22 @@ def test_contents_that_keep_both_away_are_shown(first: str, second: str, tmp_pat
     lanes, blocks = (verdict_of(tmp_path, text, first, second) for text in (LANES, BLOCKS))
     assert lanes.codes and lanes.kind.startswith("refused") and not lanes.wrong_examples, lanes
     assert (blocks.kind, blocks.codes, blocks.wrong_examples) == ("refused_confirmed", ("E0403",), ()), blocks
+
+
+SUMS = """def k(x: In[f32, 4], out: Out[f32, 4]):
+    grid(1)
+    p = arange(4)
+    c = cummin(where(load(x, 0, shape=4) > 1, 0, 1), 0)
+    chosen = c >= p
+    scatter(out, where(chosen, p, 4), zeros(4, f32), mask=True)
+    scatter(out, where({second}, p, 4), zeros(4, f32), mask=True)
+"""
+
+
+def test_one_value_has_one_number_in_both_writes(tmp_path: Path) -> None:
+    """No counterexample takes what is computed from floats for 0 at one write of a lane and for 1 at the other."""
+    verdict = verdict_of(tmp_path, SUMS.replace("{second}", "~chosen"), "", "")
+    assert verdict.kind in ("accepted", "refused_harmless") and not verdict.wrong_examples, verdict
+    assert not any(one.code == "E0404" for one in verdict.diagnostics), verdict.diagnostics
+    twice = verdict_of(tmp_path, SUMS.replace("{second}", "chosen"), "", "")
+    assert twice.kind == "refused_confirmed", twice

@@ -13,6 +13,7 @@ from tilec.ir.ops.loop_claims import PASS
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Axis, Instance
 from tilec.passes.prover.counterexample import counterexample
+from tilec.passes.prover.equal_unknowns import with_equal_unknowns
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.ladder import Discharge, Ladder, Refusal
@@ -84,7 +85,10 @@ class Findings:
         obligation could not be decided."""
         shown = [poly for i in complaint.instances for poly in (*i.blocks, *(axis.start for axis in i.axes))]
         shown += [variable for i in complaint.instances for _, variable, _ in i.loops]
-        witness = self.ladder.witness(refusal, shown, lambda one: replays(self.index, one, complaint.instances))
+        index, instances = self.index, complaint.instances
+        witness = self.ladder.witness(
+            refusal, shown, lambda one: with_equal_unknowns(index, one, instances, replays(index, one, instances))
+        )
         found, note = witness if witness is not None else (None, "")
         if complaint.tile is not None and (found is None or not _straddles_edge(complaint.tile, found)):
             uncertain_fixes = tuple(replace(fix, certain=fix.certain and fix.change != "argument") for fix in complaint.fixes)

@@ -77,7 +77,7 @@ class Replay:
 
 def replays(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> Iterator[Replay]:
     """Runs of the launch that a solution describes, one for each of `FILLS` if a loop-carried value depends on memory."""
-    unknown = [atom for instance in instances for atom in _assumed_in(index, found, instance)]
+    unknown = [atom for instance in instances for atom in assumed_in(index, found, instance)]
     carried = any(is_carried(index.function, index.sources[atom]) for atom in unknown)
     for fill in range(FILLS) if carried else (None,):
         memory = _Memory(index, found, fill)
@@ -91,7 +91,7 @@ def _replayed(index: IndexTerms, found: Assignment, instances: Sequence[Instance
     value, learned, numbers, complete = evaluator(found), list[Formula](), dict[Atom, int](), True
     sizes = {name: found[atom] for name in index.symbols if (atom := index.symbol(name).atom) in found}
     for instance in instances:
-        unknown = _assumed_in(index, found, instance)
+        unknown = assumed_in(index, found, instance)
         if not unknown:
             continue
         block = tuple(terms.evaluate(poly, value) for poly in instance.blocks)
@@ -108,7 +108,7 @@ def _replayed(index: IndexTerms, found: Assignment, instances: Sequence[Instance
     return Replay(numbers, learned, complete)
 
 
-def _assumed_in(index: IndexTerms, found: Assignment, instance: Instance) -> list[Atom]:
+def assumed_in(index: IndexTerms, found: Assignment, instance: Instance) -> list[Atom]:
     """Unknowns that decide what an instance accesses and whether it runs."""
     return [atom for atom in _atoms(instance) if atom.kind is Kind.OPAQUE and atom in found and atom in index.sources]
 
