@@ -93,7 +93,14 @@ def _tir(work: pipeline.Work) -> dict[str, bytes]:
 
 def _proofs(work: pipeline.Work) -> dict[str, bytes]:
     lines = len(_text(work).split("\n"))
-    obligation = {"property": "bounds", "subject": "x", "location": f"k.py:{lines}:1", "rung": "set", "facts": [], "sets": []}
+    obligation: dict[str, Any] = {
+        "property": "bounds",
+        "subject": "x",
+        "location": f"k.py:{lines}:1",
+        "rung": "set",
+        "facts": [],
+        "sets": [],
+    }
     proofs: dict[str, Any] = {"obligations": [obligation], **_contract(work.products["tir"].decode()), "unsafe": []}
     return {"proofs": json_bytes(proofs), "positive_divisions": b"[]"}
 
