@@ -132,7 +132,7 @@ def test_factors_of_rows_need_no_shared_memory(dtype: str, number: int, term: st
 
 
 def test_what_is_loaded_passes_through_shared_memory(tmp_path: Path) -> None:
-    """Behind the wait for the load, barriers add little."""
+    """Barriers add little to the wait for the load."""
     prove(rows(tmp_path, "f32", 4, TERMS[0], ""))
     function = prepare(rows(tmp_path, "f32", 4, TERMS[0], ""), SM_90A, Overrides(warps=8))
     assert any(isinstance(op, ScratchStore) for op in function.body.walk())
