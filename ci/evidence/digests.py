@@ -177,9 +177,12 @@ class Digests:
 
     @cached_property
     def _ignored(self) -> frozenset[Path]:
-        """Files and folders that git ignores, such as built artifacts; none outside a checkout."""
+        """Files and folders that git ignores, such as built artifacts. In an unpacked archive, on a machine that may lack git,
+        these are the folders that `.gitignore` names from the root on."""
         if not (self.root / ".git").exists():
-            return frozenset()  # an unpacked archive, on a machine that may lack git
+            path = self.root / ".gitignore"
+            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            return frozenset(self.root / line.strip("/") for line in lines if line.startswith("/") and line.endswith("/"))
         command = ["git", "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
         done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True)
         return frozenset(self.root / name for name in done.stdout.split("\0") if name)

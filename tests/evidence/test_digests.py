@@ -53,6 +53,15 @@ def test_built_files_that_git_ignores_do_not_count(repository: Path) -> None:
     assert Digests(repository).of("source:tilec") != before
 
 
+def test_they_do_not_count_in_an_unpacked_archive(repository: Path) -> None:
+    write(repository / ".gitignore", "__pycache__/\n/tilec/artifacts/\n/artifacts/*\n!/artifacts/README.md\n")
+    before = Digests(repository).of("source:tilec")
+    write(repository / "tilec/artifacts/build/add.json", "{}")
+    assert Digests(repository).of("source:tilec") == before
+    write(repository / "tilec/new.json", "{}")
+    assert Digests(repository).of("source:tilec") != before
+
+
 MOVED = {
     "renamed": {"tilec/other.py": SOURCE},
     "words": {"tilec/judge.py": SOURCE, "tilec/NOTES.md": "words"},
