@@ -23,7 +23,7 @@ from typing import Final
 
 from ci.bench import front
 from ci.bench.front import Outcome
-from ci.bench.kernels.library_gpu import outcome, timed
+from ci.bench.kernels.timed_problems import outcome, timed
 
 HEAD: Final = """\
 {where}: kernels as first written by users who had the documentation alone. Error: the largest difference from float64 in units
