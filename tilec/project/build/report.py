@@ -13,6 +13,7 @@ from tilec.diagnostics.diagnostic import Diagnostic, Label, Span, render
 from tilec.diagnostics.terminal import wants_colour
 from tilec.diagnostics.visible import unguarded, visible
 from tilec.ir.aligned import ALIGNED_SUFFIX
+from tilec.link import NOTE_CODES
 from tilec.project.build.driver import BuildResult, Progress, Result
 from tilec.project.build.fixes import Edit, resolved
 from tilec.project.read.plan import Planned
@@ -97,11 +98,9 @@ def summary_line(built: BuildResult, seconds: float) -> str:
     return f"{', '.join(parts)} in {seconds:.2f} s"
 
 
-SPILL_NOTE: Final = "N0103"
+SPILL_NOTE: Final = NOTE_CODES["spill"]
 """The note that a build prints also of an artifact that was up to date: only a build knows it."""
-
-
-NARROW_NOTE: Final = "N0101"
+NARROW_NOTE: Final = NOTE_CODES["narrow_access"]
 
 
 def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
