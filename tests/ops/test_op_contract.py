@@ -241,6 +241,16 @@ def test_what_the_author_gives_is_checked(torch: FakeTorch, put: Callable[..., A
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("what", ["constants", "dims"])
+def test_a_float_decides_no_kernel(torch: FakeTorch, driver: CopyingDriver, kernels: Path, what: str) -> None:
+    """Calls that differ in floats alone share an entry, and would share its constants."""
+    options: dict[str, Any] = {what: lambda known: {"BLOCK": 8 if known["eps"] > 0 else 16}}
+    rms_norm = tilec.op(prebuilt.KERNELS / "rms_norm.py", prebuilt=kernels, **options)
+    x, weight = torch.empty(3, 1024, dtype="bfloat16"), torch.empty(1024, dtype="bfloat16")
+    with pytest.raises(LaunchError, match=f"E0919.*`{what}` asks for `eps`, a float.*required an integer or a bool, or an op"):
+        rms_norm(x, weight, 1e-6)
+
+
 def test_a_block_size_of_any_integer_type(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
     add = tilec.op(prebuilt.KERNELS / "add.py", prebuilt=kernels, constants={"BLOCK": np.int64(2048)})
     add(*(torch.empty(5000, dtype="bfloat16") for _ in range(2)))

@@ -166,15 +166,6 @@ def test_integers_that_constants_may_follow_are_part_of_the_call(
     assert {*seen} == {1, 2} and len(driver.launches) == 4
 
 
-@pytest.mark.parametrize("what", ["constants", "dims"])
-def test_a_float_decides_no_kernel(torch: FakeTorch, driver: CopyingDriver, kernels: Path, what: str) -> None:
-    """Calls that differ in floats alone share an entry, and would share its constants."""
-    rms_norm = make_op(kernels, "rms_norm", **{what: lambda known: {"BLOCK": 8 if known["eps"] > 0 else 16}})
-    x, weight = rows(torch, 3)
-    with pytest.raises(LaunchError, match=f"E0919.*`{what}` asks for `eps`, a float.*required an integer or a bool, or an op"):
-        rms_norm(x, weight, EPS)
-
-
 def test_tensors_may_not_overlap(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
     add_rms_norm = make_op(kernels, "add_rms_norm")
     x, weight = rows(torch, 3)
