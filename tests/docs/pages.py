@@ -216,10 +216,13 @@ def problems(words: list[str]) -> list[str]:
 
 
 def _of_module(name: str, words: list[str]) -> list[str]:
-    """Checks a module of this project, whose options are in its source."""
+    """Checks a module of this project, whose options are in its source or in that of the command that it enters."""
     place = ROOT / name.replace(".", "/")
     files = [path for path in (*place.glob("*.py"), place.with_suffix(".py")) if path.is_file()]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
+    for entered in re.findall(r'enter\(f"\{__package__\}\.([\w.]+)"\)', source):
+        command = ROOT / name.partition(".")[0] / f"{entered.replace('.', '/')}.py"
+        source += command.read_text(encoding="utf-8")
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     return [f"`{option}` is no option" for option in options if f'"{option}"' not in source] if files else ["no such module"]
 

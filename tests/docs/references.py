@@ -192,3 +192,8 @@ def top_values(x: Array, K: int) -> tuple[Array, Array]:
 
 def batched_linear(a: Array, w: Array) -> Array:
     return wide(a) @ wide(w).transpose(0, 2, 1)
+
+
+def grouped_scores(q: Array, keys: Array) -> Array:
+    heads = wide(q).reshape(len(keys), -1, q.shape[1])
+    return (heads @ wide(keys).transpose(0, 2, 1)).reshape(len(q), -1)
