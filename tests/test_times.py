@@ -179,8 +179,8 @@ def test_new(): ...
 def test_of_a_campaign(): ...
 """
 RECORD = """{"functions": {"test_b.py": {"test_slow": [1e9, 1]}, "test_a.py": {
- "test_slow": [4.5, 4, 170.0, 1], "test_quick": [0.4, 4], "test_that_shares": [0.1, 1],
- "test_of_a_campaign": [0.0, 0, 178.0, 1]}},
+ "test_slow": [3.0, 4, 170.0, 1], "test_quick": [0.4, 4], "test_that_shares": [0.1, 1],
+ "test_of_a_campaign": [0.0, 0, 179.0, 1]}},
  "fixtures": {"test_a.py": {"shared": 9.0}}}"""
 RUN = """
 import sys

@@ -32,7 +32,7 @@ TESTS: Final = Path(__file__).resolve().parent
 RECORD: Final = TESTS / "times.json"
 SPENT: Final = "spent"
 """The property of a test that has its seconds so far."""
-FAMILY_SECONDS: Final = 1.5
+FAMILY_SECONDS: Final = 1.0
 """What the cases of one function may take in the default run; the campaigns have the others."""
 SPARSEST: Final = 20
 """The default run has at least one case in this many of each function."""
