@@ -45,10 +45,13 @@ def measure(options: argparse.Namespace) -> Outcome:
     return judged("mutations.md", "Mutants of the shipped kernels", shipped.NAMES, ShippedKernels(), options)
 
 
-def judged(name: str, title: str, every: Sequence[str], kernels: Kernels, options: argparse.Namespace) -> Outcome:
-    """The verdicts on all mutants of kernels, with the page `name`; those that are stored are not checked again."""
+def judged(
+    name: str, title: str, every: Sequence[str], kernels: Kernels, options: argparse.Namespace, one_in: int = 1
+) -> Outcome:
+    """The verdicts on mutants of kernels, of each kernel the first and every `one_in`-th after it, with the page `name`. Those
+    that are stored are not checked again."""
     chosen = [kernel for kernel in every if options.only is None or kernel in options.only]
-    todo = [mutant for kernel in chosen for mutant in mutants(kernels.folder / f"{kernel}.py")]
+    todo = [mutant for kernel in chosen for mutant in list(mutants(kernels.folder / f"{kernel}.py"))[::one_in]]
     case = name.removesuffix(".md")
     entry = read_registry().get(case)
     basis = key(*sorted(Digests(ROOT).all_of(entry.rests_on).items())) if entry else ""  # of a result alone they are stored
