@@ -1,4 +1,4 @@
-"""Linear layer at decode with the residual added and FP8 weights: the projections that end attention and the feed-forward part."""
+"""Linear layer at decode with the residual added and FP8 weights: the projections that end attention and the MLP."""
 
 from typing import Literal
 
@@ -29,9 +29,9 @@ def matvec_add_fp8(
     tl.resident(w, w_scales)
     n = tl.bid(0)
     old = tl.load(residual, (0, n), shape=(1, ROWS)).astype(tl.f32)
-    acc = tl.zeros((ROWS, BLOCK // RUN), tl.f32)
+    acc = tl.zeros((ROWS, BLOCK // SQUARE, SQUARE // RUN), tl.f32)
     for k in range(K // BLOCK):
         s = tl.load(w_scales, (n // (SQUARE // ROWS), k), shape=(1, BLOCK // SQUARE))
         a = tl.load(x, (0, k), shape=(1, BLOCK))
         acc += scaled_sums(a, tl.load(w, (n, k), shape=(ROWS, BLOCK)), s, ROWS, BLOCK)
-    tl.store(residual, (0, n), tl.astype(tl.sum(acc, axis=1)[None, :] + old, E))
+    tl.store(residual, (0, n), tl.astype(tl.sum(acc, axis=(1, 2))[None, :] + old, E))

@@ -111,7 +111,8 @@ def matvec_add_fp8(x: Array, w: Array, w_scales: Array, residual: Array) -> Wide
 def matvec_add_scaled_fp8(
     x: Array, w: Array, w_scales: Array, residual: Array, weight: Array, rows: int
 ) -> tuple[Wide, Wide, Wide]:  # fmt: skip
-    """`matvec_add_scaled` of these weights; (1, K), (N, K), (N / 128, K / 128), (1, N), (N,) -> (1, N), (1, N), (1, N / rows)."""
+    """`matvec_add_scaled` of these weights; (1, K), (N, K), (N / 128, K / 128), (1, N), (N,) -> (1, N) twice,
+    (1, N / rows)."""
     return matvec_add_scaled(x, dequantise_fp8(w, w_scales), residual, weight, rows)
 
 

@@ -30,9 +30,9 @@ def scaled_matvec_fp8(
     n = tl.bid(0)
     total = tl.sum(tl.load(squares, (0, 0), shape=(1, K // 4)), axis=1)
     scale = tl.rsqrt(total * (1.0 / K) + eps, fast=True)
-    acc = tl.zeros((ROWS, BLOCK // RUN), tl.f32)
+    acc = tl.zeros((ROWS, BLOCK // SQUARE, SQUARE // RUN), tl.f32)
     for k in range(K // BLOCK):
         s = tl.load(w_scales, (n // (SQUARE // ROWS), k), shape=(1, BLOCK // SQUARE))
         a = tl.load(x, (0, k), shape=(1, BLOCK))
         acc += scaled_sums(a, tl.load(w, (n, k), shape=(ROWS, BLOCK)), s, ROWS, BLOCK)
-    tl.store(out, (0, n), tl.astype((tl.sum(acc, axis=1) * scale)[None, :], E))
+    tl.store(out, (0, n), tl.astype((tl.sum(acc, axis=(1, 2)) * scale)[None, :], E))
