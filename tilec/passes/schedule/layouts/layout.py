@@ -1,12 +1,13 @@
 """Assigns the layout of every tile and the vector width of every access.
 
-In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes that a thread has side by side of
-16-bit elements, which a target may load in two. Out: the same function with a `Layout` on every tile value, `vector` and `whole` on every access. A tensor whose loads may be wider than its
-alignment gets that alignment, which the launcher then requires. Nine rules determine layouts:
+In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes of 16-bit elements that a thread
+has side by side, which a target may load in two. Out: the same function with a `Layout` on every tile value, `vector` and `whole`
+on every access. A tensor whose loads may be wider than its alignment gets that alignment, which the launcher then requires. Nine
+rules determine layouts:
 
-1. A tile's natural layout depends only on its shape without axes of extent 1: those bytes of a 16-bit type per thread on the last
-   axis (fewer of `narrow_rows` and `small_tiles`), lanes along it, warps along the axis before it, the rest in registers. Tiles
-   of equal shape therefore need no conversion.
+1. A tile's natural layout depends only on its shape without axes of extent 1: those bytes of a 16-bit type per thread on the
+   last axis (fewer of `narrow_rows` and `small_tiles`), lanes along it, warps along the axis before it, the rest in registers.
+   Tiles of equal shape therefore need no conversion.
 2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast; in kernels with
    butterflies or atomics at positions, of the first that a thread cannot compute by itself. If a thread has more elements of
    that operand than it needs in the layout of another one, they have the other one's (`tilec.ir.layouts.selections`).
@@ -89,8 +90,8 @@ NaturalLayout = Callable[[tuple[int, ...]], Layout]
 
 
 def assign(function: Function, run: int = VECTOR, widest: int = VECTOR) -> Function:
-    """Set layouts and vectors, in place. `run`: bytes of 16-bit elements that a thread has side by side; `widest`: maximum bytes
-    of a load."""
+    """Set layouts and vectors, in place. `run`: bytes of 16-bit elements that a thread has side by side; `widest`: maximum
+    bytes of a load."""
     _set_vectors(function, min(run, widest))
     vector = FIRST_DIGIT * run // VECTOR
     is_usual = run == VECTOR
