@@ -1,9 +1,9 @@
 """Assigns the layout of every tile and the vector width of every access.
 
 In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes of 16-bit elements that a thread
-has side by side, which a target may load in two. Out: the same function with a `Layout` on every tile value, `vector` and `whole`
-on every access. A tensor whose loads may be wider than its alignment gets that alignment, which the launcher then requires. Nine
-rules determine layouts:
+has side by side, which a target may load in two. Out: the same function with a `Layout` on every tile value, `vector` and
+`whole` on every access. A tensor whose loads may be wider than its alignment gets that alignment, which the launcher then
+requires. Nine rules determine layouts:
 
 1. A tile's natural layout depends only on its shape without axes of extent 1: those bytes of a 16-bit type per thread on the
    last axis (fewer of `narrow_rows` and `small_tiles`), lanes along it, warps along the axis before it, the rest in registers.
