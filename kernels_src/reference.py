@@ -88,6 +88,34 @@ def matvec(x: Array, w: Array) -> Wide:
     return _wide(x) @ _wide(w).T
 
 
+def dequantise_fp8(w: Array, w_scales: Array) -> Wide:
+    """Each weight times the scale of its block of 128 x 128; (N, K), (N / 128, K / 128) -> (N, K)."""
+    return _wide(w) * _wide(w_scales).repeat(128, axis=0).repeat(128, axis=1)
+
+
+def scaled_matvec_fp8(x: Array, squares: Array, w: Array, w_scales: Array, eps: float) -> Wide:
+    """`scaled_matvec` of these weights; (1, K), (1, K / 4), (N, K), (N / 128, K / 128) -> (1, N)."""
+    return scaled_matvec(x, squares, dequantise_fp8(w, w_scales), eps)
+
+
+def scaled_matvec_silu_mul_fp8(x: Array, squares: Array, w: Array, w_scales: Array, eps: float) -> Wide:
+    """`scaled_matvec_silu_mul` of these weights; (1, K), (1, K / 4), (2 I, K), (2 I / 128, K / 128) -> (1, I)."""
+    return scaled_matvec_silu_mul(x, squares, dequantise_fp8(w, w_scales), eps)
+
+
+def matvec_add_fp8(x: Array, w: Array, w_scales: Array, residual: Array) -> Wide:
+    """`matvec_add` of these weights; (1, K), (N, K), (N / 128, K / 128), (1, N) -> (1, N)."""
+    return matvec_add(x, dequantise_fp8(w, w_scales), residual)
+
+
+def matvec_add_scaled_fp8(
+    x: Array, w: Array, w_scales: Array, residual: Array, weight: Array, rows: int
+) -> tuple[Wide, Wide, Wide]:  # fmt: skip
+    """`matvec_add_scaled` of these weights; (1, K), (N, K), (N / 128, K / 128), (1, N), (N,) -> (1, N) twice,
+    (1, N / rows)."""
+    return matvec_add_scaled(x, dequantise_fp8(w, w_scales), residual, weight, rows)
+
+
 def scaled_matvec(x: Array, squares: Array, w: Array, eps: float) -> Wide:
     """`x @ w.T` times the norm's scale, from the sums of squares; (1, K), (1, K / 4), (N, K) -> (1, N)."""
     return scaled_matvec_rows(x, squares, w, eps)

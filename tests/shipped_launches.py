@@ -37,6 +37,11 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "advance_rows": [{"B": 3, "vocab_size": 1000}, {"B": 2, "vocab_size": 3}],
     "scaled_matvec": [{"N": 8, "eps": 1e-6}],
     "scaled_matvec_silu_mul": [{"I": 8, "I2": 16, "eps": 1e-6}],
+    "scaled_matvec_fp8": [{"N": 128, "eps": 1e-6}, {"N": 256, "E": "f16", "eps": 1e-6}],
+    "scaled_matvec_silu_mul_fp8": [{"I": 128, "I2": 256, "eps": 1e-6}],
+    "matvec_add_fp8": [{"N": 128, "B": 1}],
+    "matvec_add_scaled_fp8": [{"N": 128, "P": 32}, {"N": 128, "P": 32, "E": "f16"}],
+    "dequantise_fp8": [{"N": 256, "K": 384}, {"N": 128, "K": 128, "E": "f16"}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
     "matmul": [
         {"M": 130, "N": 136, "K": 136},
@@ -90,12 +95,15 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "matvec_argmax": lambda env: (env["P"], env["ROWS"]),
     "scaled_matvec_argmax_rows": lambda env: (env["P"], env["ROWS"]),
     "matvec_add_scaled": lambda env: (env["ROWS"],),
+    "matvec_add_scaled_fp8": lambda env: (env["ROWS"],),
     "matmul_split": lambda env: (env["S"], env["BK"]),
     "matvec_add_scaled_rows": lambda env: (env["ROWS"],),
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
 
-NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i32": np.int32}
+NUMPY = {
+    "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f8e4m3": ml_dtypes.float8_e4m3fn, "i32": np.int32,
+}  # fmt: skip
 
 
 def launch_values(function: Function, size: dict[str, float | str]) -> dict[str, float]:
@@ -131,11 +139,16 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
             low, high = (fact.low.evaluate(ints), fact.high.evaluate(ints)) if fact else (0, 1000)
             distinct = fact is not None and fact.distinct
             arrays[parameter.name] = (low + random.choice(high - low, shape, replace=not distinct)).astype(dtype)
+        elif tensor.dtype.name == "f8e4m3":  # every code but NaN's
+            codes = random.integers(0, 254, shape, np.uint8)
+            arrays[parameter.name] = (codes + (codes >= 127).astype(np.uint8)).view(dtype)
         else:
             arrays[parameter.name] = random.normal(size=shape).astype(dtype)
     if "decode_attention" in function.name:  # one sequence ends inside a tile, the second fills its slots
         known = [41, int(env["S"])][: int(env["B"])]
         arrays["lengths"][: len(known)] = known
+    if "w_scales" in arrays:
+        arrays["w_scales"] = (0.5 + np.abs(arrays["w_scales"])) * np.float32(2.0**-9)
     if function.name in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):

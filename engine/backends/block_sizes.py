@@ -20,6 +20,9 @@ MATMUL_TILE: Final = 256
 ROWS: Final = 64
 """Query rows of a block in prefill attention."""
 
+SQUARE: Final = 128
+"""Rows and columns of FP8 weights that share a scale."""
+
 SLOTS: Final = 64
 """Slots of a cache tile; the cache has a multiple of that."""
 
@@ -47,6 +50,12 @@ def _rows_of_weight(outputs: int, inputs: int) -> dict[str, Constant]:
     """`matvec` and its variants: blocks of ROWS outputs by BLOCK inputs; ROWS divides the outputs."""
     block = largest_divisor(inputs, TILE)
     return {"BLOCK": block, "ROWS": largest_divisor(outputs, max(1, TILE // block))}
+
+
+def _rows_of_squares(outputs: int, inputs: int) -> dict[str, Constant]:
+    """The same for FP8 weights with a scale for each square: rows of one square by whole ones."""
+    block = SQUARE * largest_divisor(inputs // SQUARE, TILE // SQUARE)
+    return {"BLOCK": block, "ROWS": largest_divisor(SQUARE, max(1, TILE // block)), "PARTS": 1}
 
 
 def _rows_of_batch(outputs: int, inputs: int) -> dict[str, Constant]:
@@ -88,6 +97,11 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "scaled_matvec_silu_mul_rows": lambda shapes: _rows_of_batch(shapes["out"][-1], shapes["x"][-1]),
     "matvec_add_scaled_rows": lambda shapes: _rows_of_batch(*shapes["w"]),
     "scaled_matvec_argmax_rows": lambda shapes: _rows_of_batch(*shapes["w"]),
+    "matvec_add_fp8": lambda shapes: _rows_of_squares(*shapes["w"]),
+    "matvec_add_scaled_fp8": lambda shapes: _rows_of_squares(*shapes["w"]),
+    "scaled_matvec_fp8": lambda shapes: _rows_of_squares(*shapes["w"]),
+    "scaled_matvec_silu_mul_fp8": lambda shapes: _rows_of_squares(shapes["out"][-1], shapes["x"][-1]),
+    "dequantise_fp8": lambda _: {"ROWS": SQUARE},
     "matmul": _matmul,
     "matmul_silu_mul": _matmul_silu_mul,
     "matmul_few": lambda shapes: _of_weights(*shapes["b"]),
