@@ -1,0 +1,37 @@
+"""Activations to eight bits, with a scale for each row and each 128 columns (DeepSeek-AI, DeepSeek-V3, 2024, section 3.3)."""
+
+from typing import Literal
+
+import tilec as tl
+
+from .dims import E, K, M
+
+LARGEST = 448.0
+"""The largest number of f8e4m3."""
+FLOOR = 1e-10
+"""Least maximum of a block, as in SGLang: a block of zeros has a scale, and no scale or quotient leaves the normal numbers."""
+
+
+@tl.kernel
+def quantise_rows(
+    x: tl.In[E, M, K],
+    codes: tl.Out[tl.f8e4m3, M, K],
+    scales: tl.Out[tl.f32, Literal["K // 128"], M],
+    *,
+    E: tl.Const,
+    ROWS: tl.Const,
+):
+    """`scales[b, m]` is `max(max(|x[m, b]|), FLOOR) / LARGEST` of block b of 128 columns, and `codes[m, k]` is `x[m, k] / scales[k //
+    128, m]`, both quotients rounded to f32, and the second to the nearest number of eight bits, ties to even. `codes * scales` is
+    near `x`, as `weight_scale_inv` of a checkpoint multiplies its codes.
+
+    A block with a NaN has codes and a scale of NaN, one with an infinity a scale of infinity: products of its row are no numbers,
+    and those of other rows do not change. Scales of a block of columns are next to each other, since a product reads those of
+    many rows at once."""
+    tl.requires(K % 128 == 0)
+    tl.grid(tl.cdiv(M, ROWS), K // 128)
+    m, b = tl.bid(0), tl.bid(1)
+    v = tl.load(x, (m, b), shape=(ROWS, 128), pad=0).astype(tl.f32)
+    scale = tl.maximum(tl.max(tl.abs(v), axis=1), FLOOR) / LARGEST
+    tl.store(codes, (m, b), (v / scale[:, None]).astype(tl.f8e4m3), mask=True)
+    tl.store(scales, (b, m), scale[None, :], mask=True)
