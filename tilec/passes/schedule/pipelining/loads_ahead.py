@@ -1,8 +1,8 @@
 """Loads of the next iteration while the products of this one run: for loops whose threads compute an operand from what they
-load.
+load, and, in persistent blocks, for those that scale their sums by what they load.
 
-In: a function with layouts, in which a consumers' loop packs operands (`pack_pairs`) that follow from loads of the iteration.
-Out: instead of the loop
+In: a function with layouts, in which a consumers' loop packs operands (`pack_pairs`) that follow from loads of the iteration, or
+computes on the result of a product of the iteration, and on such loads. Out: instead of the loop
 
     if there is an iteration:
         loads of the first iteration
@@ -22,11 +22,12 @@ from typing import Final
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, Gather, If, Load, Yield
-from tilec.ir.ops.staging_ops import GroupProduct, LoadAhead, PackPairs
+from tilec.ir.ops.staging_ops import GroupProduct, LoadAhead, PackPairs, WaitMma
 from tilec.ir.types import TileType
 from tilec.passes.schedule import register_need
 from tilec.passes.schedule.pipelining.staged_loads import is_written, without_dead
 from tilec.passes.schedule.pipelining.staged_products import Emitter
+from tilec.passes.schedule.specialization.persistent import tile_loop
 
 OTHER_REGISTERS: Final = 32
 """Registers per thread for addresses, scalars and temporaries in addition to tiles."""
@@ -34,15 +35,17 @@ OTHER_REGISTERS: Final = 32
 
 def load(function: Function, registers: int) -> Function:
     """Move the loads of all such loops, in place; a thread has `registers`."""
-    for index, op in enumerate(function.body.ops):
+    tiles = tile_loop(function)
+    block, chosen = (function.body, _packed) if tiles is None else (tiles.regions[0], _scaling)
+    for index, op in enumerate(block.ops):
         if not isinstance(op, For):
             continue
         body = op.regions[0]
-        loads = _packed(body, [one for one in _movable(function, body) if isinstance(one, Load | Gather)])
+        loads = chosen(body, [one for one in _movable(function, body) if isinstance(one, Load | Gather)])
         loaded = [one.result for one in loads]
         moved = _needed(body, loads)
         if loads and _held(function, body, loaded) <= registers - OTHER_REGISTERS:
-            function.body.ops[index : index + 1] = _ahead(op, moved, loaded)
+            block.ops[index : index + 1] = _ahead(op, moved, loaded)
     return function
 
 
@@ -70,6 +73,19 @@ def _packed(body: Block, loads: Sequence[Op]) -> list[Op]:
         if isinstance(op, PackPairs) and from_products.isdisjoint(op.operands):
             packs.append(op)
     needed = _needed(body, packs)
+    return [op for op in loads if op in needed]
+
+
+def _scaling(body: Block, loads: Sequence[Op]) -> list[Op]:
+    """Those loads that are used together with the result of a product of the iteration, not as operands of one: without them
+    the threads could compute once the product is complete."""
+    from_products = {op.result for op in body.ops if isinstance(op, WaitMma)}
+    using: list[Op] = []
+    for op in body.ops:
+        if not isinstance(op, GroupProduct) and not from_products.isdisjoint(op.operands):
+            from_products.update(op.results)
+            using.append(op)
+    needed = _needed(body, using)
     return [op for op in loads if op in needed]
 
 
