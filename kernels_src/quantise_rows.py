@@ -25,9 +25,9 @@ def quantise_rows(
     128, m]`, both quotients rounded to f32, and the second to the nearest number of eight bits, ties to even. `codes * scales` is
     near `x`, as `weight_scale_inv` of a checkpoint multiplies its codes.
 
-    A block with a NaN has codes and a scale of NaN, one with an infinity a scale of infinity: products of its row are no numbers,
-    and those of other rows do not change. Scales of a block of columns are next to each other, since a product reads those of
-    many rows at once."""
+    A NaN counts for no maximum and has a code of NaN, and a block with an infinity has a scale of infinity: products of their rows
+    are no numbers, and those of other rows do not change. Scales of a block of columns are next to each other, since a product
+    reads those of many rows at once."""
     tl.requires(K % 128 == 0)
     tl.grid(tl.cdiv(M, ROWS), K // 128)
     m, b = tl.bid(0), tl.bid(1)
