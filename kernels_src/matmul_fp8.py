@@ -23,11 +23,11 @@ def matmul_fp8(
     AHEAD: tl.Const,
     GROUP: tl.Const,
 ):
-    """`out[m, n]` is the sum over blocks b of 128 inputs of `x[m, b] @ w[n, b]` times `x_scales[b, m] * w_scales[n // 128, b]`, in
-    f32, rounded once. Tensor cores of sm_90 keep about 14 bits of a sum of eight-bit products: each block has a sum of its own,
-    which is added to that of all in f32. AHEAD blocks are multiplied at once, so that one is added while the next is multiplied.
+    """`out[m, n]` is the sum over blocks b of 128 inputs of `x[m, b] @ w[n, b]` times `x_scales[b, m] * w_scales[n // 128, b]`,
+    in f32, rounded once. Tensor cores of sm_90 keep about 14 bits of a sum of products of eight bits. So each block has a sum
+    of its own, which is added to that of all in f32. An iteration multiplies AHEAD blocks, and adds one during the next.
 
-    PART columns of a tile share a scale: it divides 128 and BN. Blocks walk tiles as those of `matmul` do."""
+    PART columns of a tile share a scale; PART divides 128 and BN. Tiles have the order of those of `matmul`."""
     assert 128 % PART == 0 and BN % PART == 0
     tl.requires(K % 128 == 0 and N % 128 == 0)
     rows, columns = tl.cdiv(M, BM), tl.cdiv(N, BN)

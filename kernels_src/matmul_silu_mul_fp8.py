@@ -23,8 +23,8 @@ def matmul_silu_mul_fp8(
     AHEAD: tl.Const,
     GROUP: tl.Const,
 ):
-    """`out = silu(gate) * up` in f32, rounded once, where `gate` and `up` are the products with `w[0]` and `w[1]`. Scales, sums and
-    the order of tiles are those of `matmul_fp8`."""
+    """`out = silu(gate) * up` in f32, rounded once, where `gate` and `up` are the products with `w[0]` and `w[1]`. Scales, sums
+    and the order of tiles are those of `matmul_fp8`."""
     assert 128 % PART == 0 and BN % PART == 0
     tl.requires(K % 128 == 0 and I % 128 == 0)
     rows, columns = tl.cdiv(M, BM), tl.cdiv(I, BN)

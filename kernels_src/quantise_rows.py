@@ -21,13 +21,13 @@ def quantise_rows(
     E: tl.Const,
     ROWS: tl.Const,
 ):
-    """`scales[b, m]` is `max(max(|x[m, b]|), FLOOR) / LARGEST` of block b of 128 columns, and `codes[m, k]` is `x[m, k] / scales[k //
-    128, m]`, both quotients rounded to f32, and the second to the nearest number of eight bits, ties to even. `codes * scales` is
-    near `x`, as `weight_scale_inv` of a checkpoint multiplies its codes.
+    """`scales[b, m]` is `max(max(|x[m, b]|), FLOOR) / LARGEST` of block b of 128 columns, and `codes[m, k]` is
+    `x[m, k] / scales[k // 128, m]`. Both quotients are rounded to f32, and the second to eight bits, to nearest even. A scale
+    multiplies its codes, as `weight_scale_inv` of a checkpoint does.
 
-    A NaN counts for no maximum and has a code of NaN, and a block with an infinity has a scale of infinity: products of their rows
-    are no numbers, and those of other rows do not change. Scales of a block of columns are next to each other, since a product
-    reads those of many rows at once."""
+    A NaN counts for no maximum and has a code of NaN; a block with an infinity has a scale of infinity. So products of their
+    rows are no finite numbers, and those of other rows do not change. The scales of a block of columns are adjacent, since a
+    product reads those of many rows at once."""
     tl.requires(K % 128 == 0)
     tl.grid(tl.cdiv(M, ROWS), K // 128)
     m, b = tl.bid(0), tl.bid(1)

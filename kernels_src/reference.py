@@ -214,7 +214,8 @@ def quantise_rows(x: Array) -> tuple[Wide, Wide]:
 
 
 def matmul_fp8(x: Array, x_scales: Array, w: Array, w_scales: Array) -> Wide:
-    """`x @ w.T` of codes times the scales of their blocks of 128; (M, K), (K / 128, M), (N, K), (N / 128, K / 128) -> (M, N)."""
+    """`x @ w.T` of codes times the scales of their blocks of 128; (M, K), (K / 128, M), (N, K),
+    (N / 128, K / 128) -> (M, N)."""
     return (_wide(x) * _wide(x_scales).T.repeat(128, axis=1)) @ _dequantised(w, w_scales).T
 
 

@@ -1,5 +1,5 @@
-"""Products with weights and activations of eight bits, and the quantisation of activations: inputs that a wrong scale, a lost sum
-or a neighbour's row would change. Every tile of sm_90 runs in the emulator, the numbers of long sums on the interpreter."""
+"""Products with weights and activations of eight bits, and the quantisation of activations: inputs that a wrong scale, a lost
+sum or a neighbour's row would change. Every tile of sm_90 runs in the emulator, long sums on the interpreter."""
 
 from __future__ import annotations
 

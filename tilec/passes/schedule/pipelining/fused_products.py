@@ -103,8 +103,6 @@ def find(
         if any(dtype.bits != 16 for dtype in product.dtypes) and (left is None or is_mn_major(product)):
             return None
         lefts.append(left)
-    if invariants and tiles is not None:
-        return None  # each tile would need a copy of its own
     streamed = list(dict.fromkeys(operand for product in products for operand in product.operands))
     for family in fed_by(TMA):
         fused = FusedProducts(family, loop, products, lefts, list(invariants.values()), streamed, facts)

@@ -14,7 +14,7 @@ With s stages, such a loop becomes two, one for each role (`roles`):
 
 Each operand has its own ring. An MMA is complete once those before it are, so the wait for an MMA leaves as many unfinished as
 started after it. In persistent blocks stage and parity continue across tiles, so the copies for the next tile start while this
-one is stored; an operand that stays would have to be copied for each tile, and `fused_products` refuses it.
+one is stored. An operand that stays is then one of a tile, which threads load themselves.
 """
 
 from __future__ import annotations

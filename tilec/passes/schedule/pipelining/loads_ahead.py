@@ -1,8 +1,8 @@
 """Loads of the next iteration while the products of this one run: for loops whose threads compute an operand from what they
 load, and, in persistent blocks, for those that scale their sums by what they load.
 
-In: a function with layouts, in which a consumers' loop packs operands (`pack_pairs`) that follow from loads of the iteration, or
-computes on the result of a product of the iteration, and on such loads. Out: instead of the loop
+In: a function with layouts, in which a consumers' loop packs operands (`pack_pairs`) that follow from loads of the iteration,
+or computes on the result of a product of the iteration and on such loads. Out: instead of the loop
 
     if there is an iteration:
         loads of the first iteration
