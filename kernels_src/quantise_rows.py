@@ -21,9 +21,11 @@ def quantise_rows(
     E: tl.Const,
     ROWS: tl.Const,
 ):
-    """`scales[b, m]` is `max(max(|x[m, b]|), FLOOR) / LARGEST` of block b of 128 columns, and `codes[m, k]` is
-    `x[m, k] / scales[k // 128, m]`. Both quotients are rounded to f32, and the second to eight bits, to nearest even. A scale
-    multiplies its codes, as `weight_scale_inv` of a checkpoint does.
+    """`scales[b, m]` is `top / LARGEST` with `top = max(max(|x[m, b]|), FLOOR)` of block b of 128 columns, and `codes[m, k]` is
+    `x[m, k] * (LARGEST / top)`. Quotients and product are rounded to f32, and the product to eight bits, to nearest even. A
+    scale multiplies its codes, as `weight_scale_inv` of a checkpoint does.
+
+    Engines differ: SGLang has this floor, DeepGEMM 1e-4; both multiply by an inverse, other references divide by the scale.
 
     A NaN counts for no maximum and has a code of NaN; a block with an infinity has a scale of infinity. So products of their
     rows are no finite numbers, and those of other rows do not change. The scales of a block of columns are adjacent, since a
@@ -32,6 +34,6 @@ def quantise_rows(
     tl.grid(tl.cdiv(M, ROWS), K // 128)
     m, b = tl.bid(0), tl.bid(1)
     v = tl.load(x, (m, b), shape=(ROWS, 128), pad=0).astype(tl.f32)
-    scale = tl.maximum(tl.max(tl.abs(v), axis=1), FLOOR) / LARGEST
-    tl.store(codes, (m, b), (v / scale[:, None]).astype(tl.f8e4m3), mask=True)
-    tl.store(scales, (b, m), scale[None, :], mask=True)
+    top = tl.maximum(tl.max(tl.abs(v), axis=1), FLOOR)
+    tl.store(codes, (m, b), (v * (LARGEST / top)[:, None]).astype(tl.f8e4m3), mask=True)
+    tl.store(scales, (b, m), (top / LARGEST)[None, :], mask=True)

@@ -203,14 +203,14 @@ def matmul_silu_mul_few(a: Array, b: Array) -> Wide:
 def quantise_rows(x: Array) -> tuple[Wide, Wide]:
     """Codes, rounded to eight bits, and scales of blocks of 128 columns; (M, K) -> (M, K), (K / 128, M).
 
-    Both are what the kernel stores, whose quotients are rounded to f32 each. A NaN counts for no maximum.
+    Both are what the kernel stores, of quotients and products in f32. A NaN counts for no maximum.
     """
     rows, columns = x.shape
     wide = np.asarray(x).astype(np.float32).reshape(rows, columns // 128, 128)
     with np.errstate(invalid="ignore"):
-        scales = np.fmax(np.fmax.reduce(np.abs(wide), axis=2), np.float32(1e-10)) / np.float32(448)
-        codes = (wide / scales[:, :, None]).astype(float8_e4m3fn)
-    return _wide(codes).reshape(rows, columns), _wide(scales.T)
+        tops = np.fmax(np.fmax.reduce(np.abs(wide), axis=2), np.float32(1e-10))
+        codes = (wide * (np.float32(448) / tops)[:, :, None]).astype(float8_e4m3fn)
+    return _wide(codes).reshape(rows, columns), _wide((tops / np.float32(448)).T)
 
 
 def matmul_fp8(x: Array, x_scales: Array, w: Array, w_scales: Array) -> Wide:

@@ -98,8 +98,9 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
 
-NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i32": np.int32}
-NUMPY["f8e4m3"] = ml_dtypes.float8_e4m3fn
+NUMPY = {
+    "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f8e4m3": ml_dtypes.float8_e4m3fn, "i32": np.int32,
+}  # fmt: skip
 
 
 def launch_values(function: Function, size: dict[str, float | str]) -> dict[str, float]:

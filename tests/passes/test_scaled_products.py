@@ -119,7 +119,7 @@ def test_sums_are_added_while_the_next_block_is_multiplied(name: str, constants:
 
 @pytest.mark.parametrize(("name", "constants"), TILES, ids=IDS)
 def test_scales_are_loaded_an_iteration_ahead(name: str, constants: dict[str, Any]) -> None:
-    """Scales of rows and of blocks: all loads of the loop are for the next iteration, behind the start of its first product."""
+    """Scales of rows and of blocks: all loads of the loop are for the next iteration, after its first product started."""
     ops, ahead = consumers(shipped.prepared(name, SM_90A, constants)), constants["AHEAD"]
     loads = [op for op in ops if isinstance(op, Load | Gather)]
     assert sum(isinstance(op, LoadAhead) for op in loads) == ahead == sum(isinstance(op, Gather) for op in loads)

@@ -78,8 +78,8 @@ def _matmul_silu_mul_fp8(manifest: Manifest, t: Tensors) -> Tensors:
 def _quantise_rows(manifest: Manifest, t: Tensors) -> Tensors:
     rows, columns = t["x"].shape
     blocks = t["x"].to(torch.float32).reshape(rows, columns // 128, 128)
-    scales = blocks.abs().amax(2).clamp(min=1e-10) / 448
-    return {"codes": (blocks / scales[..., None]).reshape(rows, columns).to(t["codes"].dtype), "scales": scales.T}
+    tops = blocks.abs().amax(2).clamp(min=1e-10)
+    return {"codes": (blocks * (448 / tops)[..., None]).reshape(rows, columns).to(t["codes"].dtype), "scales": tops.T / 448}
 
 
 def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
