@@ -13,7 +13,8 @@ import ml_dtypes
 import numpy as np
 
 NAMES = {
-    "float16": np.dtype(np.float16), "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16), "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32),
     "float64": np.dtype(np.float64), "int32": np.dtype(np.int32), "int64": np.dtype(np.int64),
 }  # fmt: skip
 

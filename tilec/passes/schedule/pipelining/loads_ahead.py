@@ -110,10 +110,20 @@ def _ahead_of_its_iteration(op: Op) -> Op:
 
 
 def _held(function: Function, body: Block, loaded: list[Value]) -> int:
-    """Registers that a thread holds while products run: what the loop carries, sums, operands, and what was loaded."""
-    made = [op.result for op in body.ops if isinstance(op, GroupProduct | PackPairs)]
+    """Registers that a thread holds while products run: what the loop carries, sums, operands, and what was loaded. A product
+    whose result the loop carries has the registers of the value before it, if that is used no more once the product starts."""
+    made = [op.result for op in body.ops if isinstance(op, GroupProduct | PackPairs) and not _replaces(body, op)]
     values = (value for value in (*body.arguments[1:], *made, *loaded) if isinstance(value.type, TileType))
     return sum(map(register_need.Lifetimes(function).of, values))
+
+
+def _replaces(body: Block, product: Op) -> bool:
+    """Whether a value that the loop carries is used only before a product whose result takes its place."""
+    waits = {op.operands[0]: op.result for op in body.ops if isinstance(op, WaitMma)}
+    pairs = zip(body.arguments[1:], body.ops[-1].operands, strict=True)
+    argument = next((argument for argument, value in pairs if value is waits.get(product.result)), None)
+    later = Block(ops=body.ops[body.ops.index(product) :])
+    return argument is not None and not any(argument in op.operands for op in later.walk())
 
 
 def _ahead(loop: For, moved: list[Op], loaded: list[Value]) -> list[Op]:
