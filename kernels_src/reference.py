@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from ml_dtypes import float8_e4m3fn
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -225,6 +226,35 @@ def matmul_silu_mul(a: Array, b: Array) -> Wide:
 def matmul_silu_mul_few(a: Array, b: Array) -> Wide:
     """`matmul_silu_mul`, made in another way."""
     return matmul_silu_mul(a, b)
+
+
+def quantise_rows(x: Array) -> tuple[Wide, Wide]:
+    """Codes, rounded to eight bits, and scales of blocks of 128 columns; (M, K) -> (M, K), (K / 128, M).
+
+    Both are what the kernel stores, of quotients and products in f32. A NaN counts for no maximum.
+    """
+    rows, columns = x.shape
+    wide = np.asarray(x).astype(np.float32).reshape(rows, columns // 128, 128)
+    with np.errstate(invalid="ignore"):
+        tops = np.fmax(np.fmax.reduce(np.abs(wide), axis=2), np.float32(1e-10))
+        codes = (wide * (np.float32(448) / tops)[:, :, None]).astype(float8_e4m3fn)
+    return _wide(codes).reshape(rows, columns), _wide((tops / np.float32(448)).T)
+
+
+def matmul_fp8(x: Array, x_scales: Array, w: Array, w_scales: Array) -> Wide:
+    """`x @ w.T` of codes times the scales of their blocks of 128; (M, K), (K / 128, M), (N, K),
+    (N / 128, K / 128) -> (M, N)."""
+    return (_wide(x) * _wide(x_scales).T.repeat(128, axis=1)) @ _dequantised(w, w_scales).T
+
+
+def matmul_silu_mul_fp8(x: Array, x_scales: Array, w: Array, w_scales: Array) -> Wide:
+    """`silu(gate) * up` of two such products; (M, K), (K / 128, M), (2, I, K), (2, I / 128, K / 128) -> (M, I)."""
+    gate, up = (matmul_fp8(x, x_scales, w[side], w_scales[side]) for side in (0, 1))
+    return silu_mul(gate, up)
+
+
+def _dequantised(w: Array, w_scales: Array) -> Wide:
+    return _wide(w) * _wide(w_scales).repeat(128, axis=0).repeat(128, axis=1)
 
 
 def topk_blocks(logits: Array, top_k: NDArray[np.int32], block: int, K: int) -> tuple[Wide, NDArray[np.int32]]:

@@ -109,6 +109,7 @@ CASES = [(name, target) for name in NAMES for target in MAIN_TARGETS]
 IDS = [f"{name}-{target}" for name, target in CASES]
 LIKE = {
     "matmul_silu_mul": "matmul", "matmul_silu_mul_few": "matmul_few", "matmul_split": "matmul_few",
+    "matmul_silu_mul_fp8": "matmul_fp8",
     "rotary_decode_attention": "decode_attention", "rotary_decode_attention_kv": "decode_attention",
     "rope_kv": "qk_norm_rope_kv", "rope_decode_attention": "decode_attention", "rope_decode_attention_kv": "decode_attention",
     "rope_merge_kv": "decode_merge",

@@ -71,6 +71,9 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"M": 3, "N": 8, "K": 1352, "E": "f16", "S": 8},
         {"M": 34, "N": 72, "K": 520, "BM": 32, "S": 3},
     ],
+    "quantise_rows": [{"M": 21, "K": 256}, {"M": 3, "K": 128, "E": "f16"}],
+    "matmul_fp8": [{"M": 70, "N": 128, "K": 384}, {"M": 130, "N": 256, "K": 640, "BM": 128, "AHEAD": 1, "E": "f16"}],
+    "matmul_silu_mul_fp8": [{"M": 70, "I": 128, "K": 384}, {"M": 130, "I": 128, "K": 640, "BM": 128, "AHEAD": 1, "E": "f16"}],
     "qk_norm_rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
     "topk_blocks": [{"B": 2, "V": 1500, "P": 2, "K": 4}],
     "sample_token": [{"B": 2, "P": 5, "K": 7, "S": 9}],
@@ -154,6 +157,8 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if "squares" in arrays and not function.name.startswith("embedding"):
         groups = 16 if function.name.endswith("_rows") else 1
         arrays["squares"] = np.abs(arrays["squares"]) * groups
+    for name in ("x_scales", "w_scales") if function.name.endswith("_fp8") else ():
+        arrays[name] = np.abs(arrays[name]) / 8
     if function.name == "sample_token":  # as `topk_blocks` leaves them
         arrays["best"][:] = -np.sort(-arrays["best"], axis=2)
         arrays["indices"][:] = random.permuted(np.arange(arrays["indices"].size)).reshape(arrays["indices"].shape)

@@ -11,10 +11,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+from ml_dtypes import float8_e4m3fn
 
 from ci.bench.judges import emulator_products as judge
-from ci.bench.judges.emulator_cases import larger_sizes, launches
+from ci.bench.judges.emulator_cases import larger_sizes, launches, stored
 from ci.evidence.verdicts import Verdicts
 from tests import campaign, shipped
 from tests.programs.machines import manifest
@@ -97,3 +99,13 @@ def test_attention_has_five_larger_launches_of_odd_sizes() -> None:
     assert any(case.dims["T"] > 2 * rows for case in cases) and any(case.dims["T"] == 1 for case in cases)
     assert all(case.dims["T"] % 16 for case in cases)
     assert larger_sizes(artifact("matmul_few", SM_100A)[1]) == []
+
+
+def test_inputs_of_eight_bits_are_rounded_to_nearest_even() -> None:
+    """All finite codes, and the middles between those that follow one another."""
+    codes = np.asarray([*range(127), *range(128, 255)], np.uint8)
+    exact = codes.view(float8_e4m3fn).astype(np.float64)
+    assert (stored(exact, "f8e4m3") == codes).all()
+    middles = (exact[:126] + exact[1:127]) / 2
+    even = np.asarray([code + code % 2 for code in range(126)], np.uint8)
+    assert (stored(middles, "f8e4m3") == even).all() and (stored(-middles, "f8e4m3") == even + 128).all()

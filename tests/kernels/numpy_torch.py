@@ -13,7 +13,8 @@ import ml_dtypes
 import numpy as np
 
 NAMES = {
-    "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16), "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32),
     "float64": np.dtype(np.float64), "int32": np.dtype(np.int32), "int64": np.dtype(np.int64),
 }  # fmt: skip
 
@@ -181,6 +182,10 @@ class Tensor:
 
     def tolist(self) -> Any:
         return self.array.tolist()
+
+    def repeat_interleave(self, count: int) -> Tensor:
+        assert self.array.ndim == 1
+        return Tensor(self.array.repeat(count))
 
     def split(self, sizes: list[int], axis: int) -> list[Tensor]:
         return [Tensor(part) for part in np.split(self.array, np.cumsum(sizes)[:-1], axis)]

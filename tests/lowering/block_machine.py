@@ -235,7 +235,7 @@ class BlockMachine(BlockMemory):
                 value = inputs[0].view(np.uint64)
                 shifted = value << valid if "shl.b64" in step.text else value >> valid
                 return [np.where(amount < 64, shifted, 0).astype(np.uint64).view(np.int64)]
-            case "inline_asm" if "mov.b64" in step.text:
+            case "inline_asm" if "mov.b64" in step.text or '"mov.b32 $0, $1;"' in step.text:
                 return [inputs[0]]
             case "ptrtoint" | "inttoptr":
                 return [inputs[0]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import shipped
+from tilec.frontend import load_kernel
+from tilec.interpreter import run
 from tilec.ir import ops
 from tilec.ir.core import Access, Function, Op, Parameter, Value
 from tilec.ir.text.printer import print_function
@@ -230,6 +233,48 @@ def test_a_division_is_hoisted_from_a_loop_that_may_have_no_iteration() -> None:
     assert not [op for op in loop.regions[0].ops if isinstance(op, ops.Binary)]
     outside = [op for op in k.function.body.ops if isinstance(op, ops.Binary)]
     assert by_parameter.owner in outside and moved.owner in outside and halved.owner in outside
+
+
+CARRIED = '''"""Values of loops."""
+
+from typing import Literal
+
+import tilec as tl
+
+
+@tl.kernel
+def carried(out: tl.Out[tl.i32, Literal[4]], n: tl.i32, *, FLAG: tl.Const):
+    tl.grid(1)
+    kept, x, y, total = n, tl.i32(1), tl.i32(2), tl.i32(0)
+    for i in range(n):
+        for j in range(n):
+            if FLAG:
+                kept = kept + 1
+            total = total + kept + j
+        x, y = y, x
+    tl.store(out, 0, kept)
+    tl.store(out, 1, x)
+    tl.store(out, 2, y)
+    tl.store(out, 3, total)
+'''
+
+
+@pytest.mark.parametrize(("flag", "outer", "inner"), [(0, 3, 1), (1, 4, 2)])
+def test_values_that_no_iteration_changes_are_not_carried(flag: int, outer: int, inner: int, tmp_path: Path) -> None:
+    """A name that only a dropped branch sets, through an inner loop as well; names that change places stay."""
+    (tmp_path / "carried.py").write_text(CARRIED)
+    function = load_kernel(tmp_path / "carried.py", {"FLAG": flag}, root=tmp_path)
+    found: list[list[int]] = []
+    for _ in range(2):
+        for n in (0, 1, 3):
+            arrays = {"out": np.zeros(4, np.int32)}
+            run(function, arrays, {"n": n})
+            found.append(arrays["out"].tolist())
+        canonicalize(function)
+        verify(function)
+    assert found[:3] == found[3:] and found[2][0] == (12 if flag else 3)
+    loops = [op for op in function.body.walk() if isinstance(op, ops.For)]
+    assert [len(loop.results) for loop in loops] == [outer, inner]
 
 
 def test_unused_reads_are_removed_and_writes_stay() -> None:

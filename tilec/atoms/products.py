@@ -68,6 +68,10 @@ class RegisterAtom(Atom, Protocol):
         """The accumulators once at most `pending` products are unfinished; the values `before` are computed first."""
         ...
 
+    def renamed(self, out: Builder, accumulator: SsaValue) -> SsaValue:
+        """A finished accumulator of f32, on which the next iteration of a loop computes."""
+        ...
+
 
 ATOMS: Final[dict[str, Atom]] = {WGMMA.name: wgmma, TCGEN05.name: tcgen05}
 _REGISTER_ATOMS: Final[dict[str, RegisterAtom]] = {WGMMA.name: wgmma}

@@ -43,8 +43,20 @@ def _grid(layout: Layout, rows: int, columns: int, warps: int) -> WarpGrid | Non
 
 
 def _plain(layout: Layout) -> tuple[object, ...]:
-    digits = layout.registers, layout.lanes, layout.warps
-    return layout.space, *(tuple(digit for digit in digits_of_index if digit.extent > 1) for digits_of_index in digits)
+    """The digits in the only form of them that has as few as possible."""
+    return layout.space, *(_joined(digits) for digits in (layout.registers, layout.lanes, layout.warps))
+
+
+def _joined(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
+    """Digits without those that count nothing, and each that goes on where the one before it ends as one with it."""
+    found: list[Digit] = []
+    for digit in (one for one in digits if one.extent > 1):
+        last = found[-1] if found else None
+        if last is not None and last.axis == digit.axis and digit.stride == last.stride * last.extent:
+            found[-1] = last._replace(extent=last.extent * digit.extent)
+        else:
+            found.append(digit)
+    return tuple(found)
 
 
 def store_rows(

@@ -147,6 +147,14 @@ def wait(out: Builder, accumulators: list[SsaValue], pending: int, before: list[
     return _through(out, text, accumulators, len(accumulators), before, type_)
 
 
+def renamed(out: Builder, accumulator: SsaValue) -> SsaValue:
+    """A finished accumulator (f32) in another register.
+
+    ptxas injects a wait for all products where the next iteration of a loop computes on what a product has written, also if a
+    wait in this iteration covers it (note C7517, release 13.5). A copy after that wait is not the product's; ptxas drops it."""
+    return out.inline_ptx("mov.b32 $0, $1;", "=f,f,~{memory}", [accumulator], [f32], side_effects=True)[0]
+
+
 def _through(
     out: Builder, text: str, registers: list[SsaValue], count: int, other_operands: list[SsaValue], type_: Type
 ) -> list[SsaValue]:

@@ -17,9 +17,9 @@ from tilec.atoms.tma import Box
 from tilec.ir.core import Access, Function, Op, Parameter, Value
 from tilec.ir.expr import Expr
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import For
+from tilec.ir.ops import For, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
-from tilec.ir.ops.staging_ops import SharedAlloc
+from tilec.ir.ops.staging_ops import GroupProduct, SharedAlloc
 from tilec.ir.types import DType
 from tilec.lowering.block_places import block_dependent_values
 from tilec.lowering.launch_terms import launch_term, leaves_of, named
@@ -89,6 +89,7 @@ class Context(Builder):
         """Whether the code being lowered precedes the grid dependency wait."""
         self._block_dependent: set[Value] | None = None
         self._repeated: frozenset[Op] | None = None
+        self._computed_on_later: frozenset[Value] | None = None
         self.maps: dict[tuple[Value, Box], SsaValue] = {}
         """Tensor map arguments, in order."""
 
@@ -105,6 +106,18 @@ class Context(Builder):
             loops = [one for one in self.function.body.walk() if isinstance(one, For)]
             self._repeated = frozenset(inner for loop in loops for inner in loop.regions[0].walk())
         return op in self._repeated
+
+    def is_computed_on_later(self, value: Value) -> bool:
+        """Whether a loop carries a value on which its next iteration computes, other than by a product that goes on with it."""
+        if self._computed_on_later is None:
+            loops = [one.regions[0] for one in self.function.body.walk() if isinstance(one, For)]
+            self._computed_on_later = frozenset(
+                carried
+                for body in loops
+                for argument, carried in zip(body.arguments[1:], body.ops[-1].operands, strict=True)
+                if any(argument in op.operands for op in body.walk() if not isinstance(op, GroupProduct | Yield))
+            )
+        return value in self._computed_on_later
 
     def path(self, tensor: Value) -> Path:
         """How a load at the current point of the text may read a tensor."""

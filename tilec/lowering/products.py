@@ -125,4 +125,9 @@ def lower_wait_mma(context: Context, op: WaitMma) -> None:
     """Passes the accumulators through the wait, so that their uses come after it."""
     _, atom = atom_of(op.family)
     before = [value for operand in op.operands[1:] for value in context.registers(operand)]
-    context.assign(op.result, atom.wait(context, context.registers(op.operands[0]), op.pending, before))
+    finished = atom.wait(context, context.registers(op.operands[0]), op.pending, before)
+    product = op.operands[0].owner
+    begins = isinstance(product, GroupProduct) and _is_zero(product.operands[-1])
+    if begins and op.result.tile.dtype.is_float and context.is_computed_on_later(op.result):
+        finished = [atom.renamed(context, value) for value in finished]
+    context.assign(op.result, finished)

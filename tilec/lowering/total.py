@@ -84,7 +84,7 @@ INLINE: Final = tuple(
         r"@\$2 ld\.global(?:\.nc)?\.b32 \$0, \[\$1\];",
         rf"@{_REGISTER} ld\.global(?:\.nc)?\.v[24]\.b32 {_LIST}, \[{_REGISTER}\];",
         rf"st\.global\.cs(?:\.v[24])?\.b32 \[\$0\], {_LIST};",
-        r"mov\.b64 \$0, \$1;",
+        r"mov\.b(?:32|64) \$0, \$1;",
         r"\{ \.reg \.b64 most; \.reg \.b32 amount; min\.u64 most, \$2, 64; cvt\.u32\.u64 amount, most; "
         r"(?:shl\.b64|shr\.u64) \$0, \$1, amount; \}",
         r"griddepcontrol\.(?:wait|launch_dependents);",

@@ -100,6 +100,12 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"M": m + 5, "N": n + 8, "K": 9 * k + 8}, {"M": 3, "N": 2 * n + 8, "K": 5 * k}, {"M": 1, "N": 16, "K": 8}]
         case "matmul_silu_mul" | "matmul_silu_mul_few":
             return [{"M": m + 5, "I": n + 8, "K": 9 * k + 8}, {"M": 2 * m + 1, "I": 16, "K": 5 * k}, {"M": 3, "I": 16, "K": 8}]
+        case "quantise_rows":
+            return [{"M": 2 * rows + 5, "K": 384}, {"M": 1, "K": 128}]
+        case "matmul_fp8":  # 5 and 1 blocks of the depth
+            return [{"M": m + 5, "N": 256, "K": 640}, {"M": 3, "N": 128, "K": 128}]
+        case "matmul_silu_mul_fp8":
+            return [{"M": m + 5, "I": 256, "K": 640}, {"M": 3, "I": 128, "K": 128}]
         case "matmul_split":  # the last split is shorter, or empty
             parts = int(c["S"])
             return [{"M": m + 5, "N": n + 8, "K": (2 * parts + 1) * k + 8}, {"M": 3, "N": 16, "K": 8}]
@@ -216,10 +222,20 @@ class Stream:
 
 def stored(values: NDArray[np.float64], dtype: str) -> Array:
     """Floats in the storage of a dtype, rounded to nearest even."""
+    if dtype == "f8e4m3":
+        return _eight_bits(values)
     if dtype != "bf16":
         return values.astype(DTYPES[dtype].storage)
     bits = values.astype(np.float32).view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+
+
+def _eight_bits(values: NDArray[np.float64]) -> Array:
+    """Codes of f8e4m3 of finite numbers up to 448: eight steps of each power of two from 2^-6 on, and as many below it."""
+    size = np.abs(values)
+    exponent = np.floor(np.log2(np.maximum(size, 2.0**-6)))
+    code = (exponent + 6) * 8 + np.rint(size / 2.0 ** (exponent - 3))
+    return (code + 128 * np.signbit(values)).astype(np.uint8)
 
 
 def make_arrays(case: Case, seed: int = 0) -> dict[str, Array]:

@@ -20,7 +20,7 @@ from tilec.emulator.errors import Report
 from tilec.emulator.launch import emulate
 from tilec.emulator.ptx.syntax import Module
 
-NUMPY: Final = {"bf16": ml_dtypes.bfloat16}
+NUMPY: Final = {"bf16": ml_dtypes.bfloat16, "f8e4m3": ml_dtypes.float8_e4m3fn}
 
 
 def run(case: Case, ptx: str | Module, arrays: dict[str, Array], seed: int = 0) -> Report:

@@ -59,6 +59,29 @@ def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
     return {"out": functional.silu(gate) * up}
 
 
+def _unscaled(codes: Any, scales: Any, rows: int) -> Any:
+    """Codes in f32, times the scales of blocks of `rows` rows and 128 columns."""
+    return codes.to(torch.float32) * scales.repeat_interleave(rows, 0).repeat_interleave(128, 1)
+
+
+def _matmul_fp8(manifest: Manifest, t: Tensors) -> Tensors:
+    x, w = _unscaled(t["x"], t["x_scales"].T, 1), _unscaled(t["w"], t["w_scales"], 128)
+    return {"out": (x @ w.T).to(t["out"].dtype)}
+
+
+def _matmul_silu_mul_fp8(manifest: Manifest, t: Tensors) -> Tensors:
+    x = _unscaled(t["x"], t["x_scales"].T, 1)
+    gate, up = (x @ _unscaled(*half, 128).T for half in zip(t["w"], t["w_scales"], strict=True))
+    return {"out": (functional.silu(gate) * up).to(t["out"].dtype)}
+
+
+def _quantise_rows(manifest: Manifest, t: Tensors) -> Tensors:
+    rows, columns = t["x"].shape
+    blocks = t["x"].to(torch.float32).reshape(rows, columns // 128, 128)
+    tops = blocks.abs().amax(2).clamp(min=1e-10)
+    return {"codes": (blocks * (448 / tops)[..., None]).reshape(rows, columns).to(t["codes"].dtype), "scales": tops.T / 448}
+
+
 def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
     """Each split of K is a range of whole iterations; the last may be shorter or empty."""
     step, parts = int(manifest.constants["BK"]), int(manifest.constants["S"])
@@ -95,6 +118,7 @@ def _advance(manifest: Manifest, t: Tensors) -> Tensors:
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "add": _add, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
     "gather_row": _gather, "matvec": _matmul, "matmul": _matmul, "matmul_few": _matmul,
+    "matmul_fp8": _matmul_fp8, "matmul_silu_mul_fp8": _matmul_silu_mul_fp8, "quantise_rows": _quantise_rows,
     "matmul_silu_mul": _matmul_silu_mul, "matmul_silu_mul_few": _matmul_silu_mul, "matmul_split": _matmul_split,
     "add_rms_norm_splits": _add_rms_norm_splits,
     "argmax_reduce": _argmax_reduce, "advance": _advance,

@@ -23,6 +23,8 @@ from tilec.target.dtypes import DTYPES
 
 torch: Any = importlib.import_module("torch")
 
+EIGHT_BIT_SUM: Final = 2.0**-12
+"""What tensor cores of sm_90 may lose of a sum of 128 products of eight bits: four steps, each cut to about 14 bits."""
 Results = dict[str, Any]
 """By output: `allows` says whether what was written is right, `value` is an example."""
 
@@ -99,6 +101,41 @@ def _silu_mul(gate: Rounded, up: Rounded) -> Rounded:
 def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Results:
     gate, up = (_times(t["a"], half) for half in t["b"])
     return {"out": _silu_mul(gate, up).stored(_dtype(manifest, "out"))}
+
+
+def _blocks(x: Any, x_scales: Any, w: Any, w_scales: Any) -> Rounded:
+    """A sum of products of eight bits for each block of 128 inputs, of which tensor cores may keep `EIGHT_BIT_SUM` bits, times
+    the block's scales."""
+    total: Rounded | None = None
+    for block in range(x.shape[1] // 128):
+        one = slice(128 * block, 128 * block + 128)
+        codes, weights = exact(x[:, one]), exact(w[:, one])
+        part = product("mk,nk->mn", codes, weights, 128)
+        size = torch.einsum("mk,nk->mn", codes.value.abs(), weights.value.abs())
+        part = Rounded(part.value, part.bound + EIGHT_BIT_SUM * size)
+        of_columns = w_scales[:, block].repeat_interleave(128)
+        scaled = part * (exact(x_scales[block][:, None]) * exact(of_columns[None, :]))
+        total = scaled if total is None else total + scaled
+    assert total is not None
+    return total
+
+
+def _matmul_fp8(manifest: Manifest, t: Tensors) -> Results:
+    return {"out": _blocks(t["x"], t["x_scales"], t["w"], t["w_scales"]).stored(_dtype(manifest, "out"))}
+
+
+def _matmul_silu_mul_fp8(manifest: Manifest, t: Tensors) -> Results:
+    gate, up = (_blocks(t["x"], t["x_scales"], t["w"][half], t["w_scales"][half]) for half in (0, 1))
+    return {"out": _silu_mul(gate, up).stored(_dtype(manifest, "out"))}
+
+
+def _quantised(_: Manifest, t: Tensors) -> Results:
+    """Codes and scales exactly, by the formula of the kernel in f32."""
+    rows, columns = t["x"].shape
+    blocks = t["x"].to(torch.float32).reshape(rows, columns // 128, 128)
+    tops = torch.where(blocks.abs().max(2)[0] > 1e-10, blocks.abs().max(2)[0], 1e-10).to(torch.float32)
+    codes = (blocks * (448 / tops)[..., None]).to(torch.float8_e4m3fn).reshape(rows, columns)
+    return {"codes": exact(codes), "scales": exact((tops / 448).T)}
 
 
 def _matmul_split(manifest: Manifest, t: Tensors) -> Results:
@@ -370,6 +407,7 @@ def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Results:
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "add": _add, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "add_rms_norm_splits": _add_rms_norm_splits,
     "embedding": _gathered, "gather_row": _gathered, "matvec": _matmul, "matmul": _matmul, "matmul_few": _matmul,
+    "matmul_fp8": _matmul_fp8, "matmul_silu_mul_fp8": _matmul_silu_mul_fp8, "quantise_rows": _quantised,
     "matmul_silu_mul": _matmul_silu_mul, "matmul_silu_mul_few": _matmul_silu_mul, "matmul_split": _matmul_split,
     "scaled_matvec": _scaled_matvec, "scaled_matvec_rows": _scaled_matvec,
     "scaled_matvec_silu_mul": _scaled_matvec_silu_mul, "scaled_matvec_silu_mul_rows": _scaled_matvec_silu_mul,

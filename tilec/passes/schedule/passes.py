@@ -160,7 +160,7 @@ PASSES: Final = (
         "loads_ahead",
         lambda function, settings: loads_ahead.load(function, settings.schedule.tile_registers),
         "Layouts and vectors say how many registers loads take, and conversions of what they load come later.",
-        when=lambda schedule, _: len(schedule.roles) > 1 and not schedule.persistent,
+        when=lambda schedule, _: len(schedule.roles) > 1 and schedule.consumer_roles == 1,
     ),
     Pass(
         "tensor_stores",

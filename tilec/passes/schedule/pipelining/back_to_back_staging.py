@@ -44,7 +44,7 @@ def pipeline(block: Block, pair: BackToBack, stages: int, warps: int, registers:
     first = (rings.zero, rings.zero)
     fill_stage(before, pair.invariant, rings.rings[0], rings.buffers[0], first, pair.invariant.load.offsets)
     filled = zip(pair.streamed, rings.rings[1:], rings.buffers[1:], strict=True)
-    before.ops.append(producer_loop(pair.loop, list(filled), rings.zero))
+    before.ops.append(producer_loop(pair.loop, list(filled), (rings.zero, rings.zero)))
     before.add(Wait(operands=[rings.rings[0], *first]))
     loop_index = block.ops.index(pair.loop)
     consumer_loop = _reading_loop
@@ -83,10 +83,11 @@ def fill_stage(
     out.add(Commit(operands=[ring]))
 
 
-def producer_loop(loop: For, filled: list[tuple[Operand, Value, Value]], zero: Value) -> For:
-    """The producer's loop, which issues the copies of each iteration; `filled`: each operand with its ring and buffer."""
+def producer_loop(loop: For, filled: list[tuple[Operand, Value, Value]], first: RingPosition) -> For:
+    """The producer's loop, which issues the copies of each iteration; `filled`: each operand with its ring and buffer;
+    `first`: the initial stage and parity."""
     producer_body, out = Block(), Emitter()
-    result = For(operands=[*loop.operands[:3], zero, zero], regions=[producer_body], variable=loop.variable, loc=loop.loc)
+    result = For(operands=[*loop.operands[:3], *first], regions=[producer_body], variable=loop.variable, loc=loop.loc)
     mapping = {loop.regions[0].arguments[0]: producer_body.add_argument(TileType(i32), loop.regions[0].arguments[0].name)}
     position = producer_body.add_argument(TileType(i32), "stage"), producer_body.add_argument(TileType(i32), "parity")
     tensor_staging.repeat_offsets(out, loop.regions[0], [operand for operand, _, _ in filled], mapping)

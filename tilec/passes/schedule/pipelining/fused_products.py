@@ -25,6 +25,7 @@ from tilec.passes.schedule.pipelining import tensor_staging
 from tilec.passes.schedule.pipelining.staged_loads import Operand, invariant_operand, users_of
 from tilec.passes.schedule.pipelining.staged_products import Product
 from tilec.passes.schedule.pipelining.warpgroups import is_mn_major
+from tilec.passes.schedule.specialization.persistent import tile_loop
 from tilec.target.families import TMA, Family, MemorySpace, fed_by
 
 
@@ -83,7 +84,9 @@ def find(
     """The loop as fused products of the family that `tma` feeds, whose accumulators are in registers: at most
     `most_accumulators` per thread of all MMAs together."""
     every = [op for op in loop.regions[0].walk() if isinstance(op, Mma)]
-    if loop not in function.body.ops or not products or every != [product.mma for product in products]:
+    tiles = tile_loop(function)
+    block = function.body if tiles is None else tiles.regions[0]
+    if loop not in block.ops or not products or every != [product.mma for product in products]:
         return None
     users, invariants = users_of(function.body), dict[Load, Operand]()
     lefts: list[Operand | None] = []

@@ -13,7 +13,8 @@ With s stages, such a loop becomes two, one for each role (`roles`):
                     at the end, wait for all MMAs
 
 Each operand has its own ring. An MMA is complete once those before it are, so the wait for an MMA leaves as many unfinished as
-started after it.
+started after it. In persistent blocks stage and parity continue across tiles, so the copies for the next tile start while this
+one is stored. An operand that stays is then one of a tile, which threads load themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 
 from tilec.atoms import tma
 from tilec.atoms.products import ATOMS
-from tilec.ir.core import Block, Value
+from tilec.ir.core import Block, Function, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Mma
 from tilec.ir.ops.launch_ops import WaitPrior
@@ -37,6 +38,7 @@ from tilec.passes.schedule.pipelining.fused_products import FusedProducts
 from tilec.passes.schedule.pipelining.packed_operands import packed
 from tilec.passes.schedule.pipelining.staged_loads import Operand, without_dead
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
+from tilec.passes.schedule.specialization.persistent import tile_loop
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,26 +49,34 @@ class Staged:
     buffer: Value
 
 
-def pipeline(block: Block, fused: FusedProducts, stages: int, warps: int) -> None:
-    """Replace the loop in `block`; `warps` consumer warps run the MMAs."""
-    setup, before = Emitter(), Emitter()
+def pipeline(function: Function, block: Block, fused: FusedProducts, stages: int, warps: int) -> None:
+    """Replace the loop in `block`, which is the function's, or that of its tile loop; `warps` consumer warps run the MMAs."""
+    setup, before, tiles = Emitter(), Emitter(), tile_loop(function)
     staged = _rings(setup, fused, stages, warps)
     setup.add(ProxyFence())
     setup.add(Barrier())
     # Allocated at the start: the producer fills the rings early, so scratch used before the loop must not share their bytes.
-    start = next((index + 1 for index, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
-    block.ops[start:start] = setup.ops
-    zero = before.number(0)
+    ops = function.body.ops
+    start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
+    zero = (before if tiles is None else setup).number(0)
+    ops[start:start] = setup.ops
+    fill, read = (
+        (zero, zero) if tiles is None else tensor_staging.carried_ring_position(tiles, zero, n) for n in ("fill", "read")
+    )
     for operand in fused.invariants:
         fill_stage(before, operand, staged[operand].ring, staged[operand].buffer, (zero, zero), operand.load.offsets)
     filled = [(operand, staged[operand].ring, staged[operand].buffer) for operand in fused.streamed]
-    before.ops.append(producer_loop(fused.loop, filled, zero))
+    producer = producer_loop(fused.loop, filled, fill)
+    before.ops.append(producer)
     for operand in fused.invariants:
         before.add(Wait(operands=[staged[operand].ring, zero, zero]))
-    index = block.ops.index(fused.loop)
-    free = SharedFree(operands=[one.buffer for one in staged.values()])
-    _Consumers(fused, staged, zero, warps).rewrite()
-    block.ops[index : index + 1] = [*before.ops, fused.loop, free]
+    index, after = block.ops.index(fused.loop), Emitter()
+    _Consumers(fused, staged, zero, warps).rewrite(read)
+    if tiles is None:
+        after.add(SharedFree(operands=[one.buffer for one in staged.values()]))
+    else:
+        tiles.regions[0].ops[-1].operands += [*producer.results, *fused.loop.results[-2:]]
+    block.ops[index : index + 1] = [*before.ops, fused.loop, *after.ops]
     block.ops = without_dead(block.ops)
 
 
@@ -98,9 +108,10 @@ class _Consumers:
     started: list[tuple[Product, Value]] = field(default_factory=list[tuple[Product, Value]])
     waited: int = 0
 
-    def rewrite(self) -> None:
+    def rewrite(self, first: RingPosition) -> None:
+        """`first`: the initial stage and parity."""
         loop, body = self.fused.loop, self.fused.loop.regions[0]
-        loop.operands += [self.zero, self.zero]
+        loop.operands += first
         position = body.add_argument(TileType(i32), "stage"), body.add_argument(TileType(i32), "parity")
         by_mma = {product.mma: product for product in self.fused.products}
         for op in body.ops[:-1]:

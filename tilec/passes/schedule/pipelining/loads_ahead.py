@@ -1,8 +1,8 @@
 """Loads of the next iteration while the products of this one run: for loops whose threads compute an operand from what they
-load.
+load, and, in persistent blocks, for those that scale their sums by what they load.
 
-In: a function with layouts, in which a consumers' loop packs operands (`pack_pairs`) that follow from loads of the iteration.
-Out: instead of the loop
+In: a function with layouts, in which a consumers' loop packs operands (`pack_pairs`) that follow from loads of the iteration,
+or computes on the result of a product of the iteration and on such loads. Out: instead of the loop
 
     if there is an iteration:
         loads of the first iteration
@@ -22,11 +22,12 @@ from typing import Final
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, Gather, If, Load, Yield
-from tilec.ir.ops.staging_ops import GroupProduct, LoadAhead, PackPairs
+from tilec.ir.ops.staging_ops import GroupProduct, LoadAhead, PackPairs, WaitMma
 from tilec.ir.types import TileType
 from tilec.passes.schedule import register_need
 from tilec.passes.schedule.pipelining.staged_loads import is_written, without_dead
 from tilec.passes.schedule.pipelining.staged_products import Emitter
+from tilec.passes.schedule.specialization.persistent import tile_loop
 
 OTHER_REGISTERS: Final = 32
 """Registers per thread for addresses, scalars and temporaries in addition to tiles."""
@@ -34,15 +35,17 @@ OTHER_REGISTERS: Final = 32
 
 def load(function: Function, registers: int) -> Function:
     """Move the loads of all such loops, in place; a thread has `registers`."""
-    for index, op in enumerate(function.body.ops):
+    tiles = tile_loop(function)
+    block, chosen = (function.body, _packed) if tiles is None else (tiles.regions[0], _scaling)
+    for index, op in enumerate(block.ops):
         if not isinstance(op, For):
             continue
         body = op.regions[0]
-        loads = _packed(body, [one for one in _movable(function, body) if isinstance(one, Load | Gather)])
+        loads = chosen(body, [one for one in _movable(function, body) if isinstance(one, Load | Gather)])
         loaded = [one.result for one in loads]
         moved = _needed(body, loads)
         if loads and _held(function, body, loaded) <= registers - OTHER_REGISTERS:
-            function.body.ops[index : index + 1] = _ahead(op, moved, loaded)
+            block.ops[index : index + 1] = _ahead(op, moved, loaded)
     return function
 
 
@@ -73,6 +76,19 @@ def _packed(body: Block, loads: Sequence[Op]) -> list[Op]:
     return [op for op in loads if op in needed]
 
 
+def _scaling(body: Block, loads: Sequence[Op]) -> list[Op]:
+    """Those loads that are used together with the result of a product of the iteration, not as operands of one: without them
+    the threads could compute once the product is complete."""
+    from_products = {op.result for op in body.ops if isinstance(op, WaitMma)}
+    using: list[Op] = []
+    for op in body.ops:
+        if not isinstance(op, GroupProduct) and not from_products.isdisjoint(op.operands):
+            from_products.update(op.results)
+            using.append(op)
+    needed = _needed(body, using)
+    return [op for op in loads if op in needed]
+
+
 def _needed(body: Block, ops: list[Op]) -> list[Op]:
     """These operations and those of the body that they follow from."""
     needed: set[Value] = set()
@@ -94,10 +110,20 @@ def _ahead_of_its_iteration(op: Op) -> Op:
 
 
 def _held(function: Function, body: Block, loaded: list[Value]) -> int:
-    """Registers that a thread holds while products run: what the loop carries, sums, operands, and what was loaded."""
-    made = [op.result for op in body.ops if isinstance(op, GroupProduct | PackPairs)]
+    """Registers that a thread holds while products run: what the loop carries, sums, operands, and what was loaded. A product
+    whose result the loop carries has the registers of the value before it, if that is used no more once the product starts."""
+    made = [op.result for op in body.ops if isinstance(op, GroupProduct | PackPairs) and not _replaces(body, op)]
     values = (value for value in (*body.arguments[1:], *made, *loaded) if isinstance(value.type, TileType))
     return sum(map(register_need.Lifetimes(function).of, values))
+
+
+def _replaces(body: Block, product: Op) -> bool:
+    """Whether a value that the loop carries is used only before a product whose result takes its place."""
+    waits = {op.operands[0]: op.result for op in body.ops if isinstance(op, WaitMma)}
+    pairs = zip(body.arguments[1:], body.ops[-1].operands, strict=True)
+    argument = next((argument for argument, value in pairs if value is waits.get(product.result)), None)
+    later = Block(ops=body.ops[body.ops.index(product) :])
+    return argument is not None and not any(argument in op.operands for op in later.walk())
 
 
 def _ahead(loop: For, moved: list[Op], loaded: list[Value]) -> list[Op]:

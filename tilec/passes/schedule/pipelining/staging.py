@@ -273,7 +273,7 @@ def _pipeline(
     loop, products, operands, used_bytes = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
     chain = candidate.chain(family) if decided.copy == TMA else None
     if isinstance(chain, FusedProducts):
-        fused_staging.pipeline(block, chain, stages, warps)
+        fused_staging.pipeline(function, block, chain, stages, warps)
         return
     if chain is not None and family.in_tensor_memory:
         tmem_attention.pipeline(function, block, chain, stages)

@@ -99,9 +99,7 @@ def pipeline(
     ops, tiles, before = function.body.ops, tile_loop(function), Emitter()
     zero = (before if tiles is None else setup).number(0)
     positions = (
-        [zero] * 4
-        if tiles is None
-        else [carried_position(tiles, zero, f"{n}_{k}") for n in ("fill", "read") for k in POSITION_NAMES]
+        [zero] * 4 if tiles is None else [p for name in ("fill", "read") for p in carried_ring_position(tiles, zero, name)]
     )
     start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
     ops[start:start] = setup.ops
@@ -141,6 +139,12 @@ def carried_position(tiles: For, initial: Value, name: str) -> Value:
     tiles.operands.append(initial)
     tiles.results.append(Value(initial.type, name, tiles))
     return tiles.regions[0].add_argument(initial.tile, name)
+
+
+def carried_ring_position(tiles: For, initial: Value, name: str) -> tuple[Value, Value]:
+    """Add stage and parity, carried by the tile loop; the caller yields their next values."""
+    stage, parity = (carried_position(tiles, initial, f"{name}_{part}") for part in POSITION_NAMES)
+    return stage, parity
 
 
 def producer_loop(loop: For, operands: list[Operand], ring: Value, position: list[Value], rank: Value | None = None) -> For:

@@ -130,7 +130,7 @@ def pipeline(function: Function, block: Block, pair: BackToBack, stages: int) ->
     has_iteration = before.compare("lt", loop.lower, loop.upper)
     back_to_back_staging.fill_stage(before, invariant, rings.rings[0], rings.buffers[0], first, invariant.load.offsets)
     filled = list(zip(pair.streamed, rings.rings[1:], rings.buffers[1:], strict=True))
-    before.ops.append(back_to_back_staging.producer_loop(pair.loop, filled, rings.zero))
+    before.ops.append(back_to_back_staging.producer_loop(pair.loop, filled, (rings.zero, rings.zero)))
     products = Emitter()
     products.add(Wait(operands=[rings.rings[0], *first]))
     position = _first_products(products, chain)

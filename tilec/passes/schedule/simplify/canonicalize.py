@@ -19,6 +19,7 @@ Key = tuple[object, ...]
 def canonicalize(function: Function) -> Function:
     """Canonicalize the body, in place."""
     _drop_claims(function.body)
+    _drop_unchanged(function.body)
     _fold(function.body, {})
     _share(function.body, {}, {})  # folds more, which may then leave its loop
     _hoist(function.body)
@@ -37,6 +38,26 @@ def _drop_claims(block: Block) -> bool:
             kept.append(op)
     found, block.ops = len(kept) < len(block.ops), kept
     return found
+
+
+def _drop_unchanged(body: Block) -> None:
+    """Replace values that a loop carries and no iteration changes by their initial value, such as names that only a branch on a
+    constant sets, which is not taken."""
+    renamed: dict[Value, Value] = {}
+
+    def resolved(value: Value) -> Value:
+        while value in renamed:
+            value = renamed[value]
+        return value
+
+    for loop in reversed([op for op in body.walk() if isinstance(op, For)]):  # inner loops first
+        arguments, yielded = loop.regions[0].arguments, loop.regions[0].ops[-1].operands
+        for i in reversed(range(len(loop.results))):
+            if resolved(yielded[i]) is arguments[1 + i]:
+                renamed[arguments[1 + i]] = renamed[loop.results[i]] = loop.initial[i]
+                del arguments[1 + i], yielded[i], loop.results[i], loop.operands[3 + i]
+    for op in body.walk() if renamed else ():
+        op.operands = [resolved(value) for value in op.operands]
 
 
 def _is_unused(block: Block) -> bool:
