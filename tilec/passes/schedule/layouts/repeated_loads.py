@@ -3,8 +3,8 @@
 In: a function whose tiles have layouts, before conversions. Out: the same, in place. If each thread needs other elements of a
 loaded tile than the tile's layout gives it, all go through shared memory in every iteration of a loop, with barriers. A tile
 that is repeated is small: that several threads load the same elements, from lines that are cached, costs less. Scales of blocks
-and of groups are such tiles. A tile with another use keeps its layout. So does one outside of loops, unless its tensor has other
-loads: then it may be of an iteration that was peeled.
+and of groups are such tiles. A tile with another use keeps its layout. So does one outside of loops, unless its tensor has
+other loads: then it may be of an iteration that was peeled.
 """
 
 from __future__ import annotations
