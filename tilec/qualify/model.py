@@ -16,7 +16,7 @@ from tilec.runtime import Bundle, BundledKernel, BundleError, LaunchError, Tenso
 from tilec.runtime.tensors import contiguous_strides
 from tilec.step.expressions import StepError
 from tilec.step.graph import Op, StepGraph
-from tilec.step.reader import Condition, Launch, Statement
+from tilec.step.declaration import Condition, Launch, Statement
 from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, BATCHES, CHUNK_TOKENS, DTYPES, OUTPUT_MODES, Step
 from tilec.target.dtypes import DTYPES as ELEMENTS
