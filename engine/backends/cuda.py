@@ -30,6 +30,7 @@ from engine.sequence import Sequence
 from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
+from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.step import OutputMode, Step, Variants
 
@@ -206,16 +207,30 @@ class CudaBackend(Backend):
     def _bundled_step(self, weights: WeightSource) -> Step:
         """The bundle's step, for this model. BundleRefused if the step needs sizes or weights that the model lacks."""
         bundle = self.bundle
+        if bundle.weight_format != weights.weight_format:
+            raise self._other_format(weights.weight_format)
         try:
-            step = model_step(self.config, self.max_seq_len, self.dtype, bundle.declaration, bundle.tuning.numbers)
-            needed = {(weight.name, weight.shape) for weight in step.weights()}
+            step = model_step(
+                self.config, self.max_seq_len, self.dtype, bundle.declaration, bundle.tuning.numbers,
+                weight_format=weights.weight_format,
+            )  # fmt: skip
+            needed = {(weight.name, weight.dtype, weight.shape) for weight in step.weights()}
         except StepError as error:
             raise BundleRefused(f"its step does not fit the model: {error}", where=bundle.path, fix=PACK_AGAIN) from None
-        available = {(destination.name, destination.shape) for destination in weights.destinations}
+        available = {(destination.name, destination.dtype, destination.shape) for destination in weights.destinations}
         if needed != available:
             name = min(needed ^ available)[0]
             raise BundleRefused(f"its step asks for other weights: `{name}`", where=bundle.path, fix=PACK_AGAIN)
         return step
+
+    def _other_format(self, weight_format: str) -> BundleRefused:
+        """The error for weights that the kernels of the bundle do not take."""
+        own = self.bundle.weight_format
+        what = f"has kernels for weights in `{own}`, and those of the model are in `{weight_format}`"
+        fix = f"pack one with `tilec bundle pack --model NAME --weights {weight_format}`"
+        if own == SIXTEEN_BIT:
+            fix += f", or dequantise them while they are loaded: `--weights {own}`"
+        return BundleRefused(what, where=self.bundle.path, fix=fix)
 
     @property
     def _closed(self) -> bool:

@@ -38,6 +38,9 @@ from tilec.step.graph import Kind
 SIXTEEN_BIT: Final = "16bit"
 """The format of weights that have the dtype that the model runs in. Every step has it."""
 
+WEIGHT_FORMAT: Final = "weight_format"
+"""Key of a bundle's config for the format of its model's weights; absent for 16 bits."""
+
 SCALES: Final = "_scales"
 """Ends the name of a weight's scales, and of the parameter that takes them."""
 
