@@ -15,7 +15,8 @@ def scaled_sums(x: tl.Tile, w: tl.Tile, scales: tl.Tile, rows: int, width: int) 
     """Sums of `x * w` over each RUN columns, times the scales of their blocks, in f32; (1, width), (rows, width) and
     (1, width / SQUARE) -> (rows, width / SQUARE, SQUARE / RUN). The rows are of one block of weights.
 
-    The greatest of RUN equal scales is each of them: so threads load the scales of their own sums.
+    The greatest of RUN equal scales is each of them: so threads load the scales of their own sums. Of 256 columns a warp has
+    rows of two squares, each thread RUN neighbors.
     """
     shape = (rows, width // SQUARE, SQUARE // RUN, RUN)
     products = (x.astype(tl.f32) * w.astype(tl.f32)).reshape(shape)

@@ -20,18 +20,22 @@ def matvec_add_fp8(
     K: tl.Const,
     ROWS: tl.Const,
     BLOCK: tl.Const,
+    PARTS: tl.Const,
 ):
-    """`matvec_add` of one row with the weights `w[n, k] * w_scales[n // 128, k // 128]`, in f32, the sum rounded once."""
+    """`matvec_add` of one row with the weights `w[n, k] * w_scales[n // 128, k // 128]`, in f32, the sum rounded once.
+    ROWS outputs per block, PARTS times BLOCK columns in an iteration."""
     assert B == 1
     assert SQUARE % ROWS == 0
     tl.grid(N // ROWS)
-    tl.requires(K % BLOCK == 0 and BLOCK % SQUARE == 0 and N % SQUARE == 0)
+    tl.requires(K % (PARTS * BLOCK) == 0 and BLOCK % SQUARE == 0 and N % SQUARE == 0)
     tl.resident(w, w_scales)
     n = tl.bid(0)
     old = tl.load(residual, (0, n), shape=(1, ROWS)).astype(tl.f32)
     acc = tl.zeros((ROWS, BLOCK // SQUARE, SQUARE // RUN), tl.f32)
-    for k in range(K // BLOCK):
-        s = tl.load(w_scales, (n // (SQUARE // ROWS), k), shape=(1, BLOCK // SQUARE))
-        a = tl.load(x, (0, k), shape=(1, BLOCK))
-        acc += scaled_sums(a, tl.load(w, (n, k), shape=(ROWS, BLOCK)), s, ROWS, BLOCK)
+    for step in range(K // (PARTS * BLOCK)):
+        for part in tl.static_range(PARTS):
+            k = step * PARTS + part
+            s = tl.load(w_scales, (n // (SQUARE // ROWS), k), shape=(1, BLOCK // SQUARE))
+            a = tl.load(x, (0, k), shape=(1, BLOCK))
+            acc += scaled_sums(a, tl.load(w, (n, k), shape=(ROWS, BLOCK)), s, ROWS, BLOCK)
     tl.store(residual, (0, n), tl.astype(tl.sum(acc, axis=(1, 2))[None, :] + old, E))

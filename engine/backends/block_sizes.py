@@ -53,9 +53,9 @@ def _rows_of_weight(outputs: int, inputs: int) -> dict[str, Constant]:
 
 
 def _rows_of_squares(outputs: int, inputs: int) -> dict[str, Constant]:
-    """The same for FP8 weights with a scale for each square: blocks of whole squares, or of rows of one."""
+    """The same for FP8 weights with a scale for each square: rows of one square by whole ones."""
     block = SQUARE * largest_divisor(inputs // SQUARE, TILE // SQUARE)
-    return {"BLOCK": block, "ROWS": largest_divisor(SQUARE, max(1, TILE // block))}
+    return {"BLOCK": block, "ROWS": largest_divisor(SQUARE, max(1, TILE // block)), "PARTS": 1}
 
 
 def _rows_of_batch(outputs: int, inputs: int) -> dict[str, Constant]:

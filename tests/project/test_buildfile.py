@@ -46,6 +46,8 @@ def refused(tmp_path: Path, text: str | bytes) -> list[Diagnostic]:
         ("N = 8 }\n", "N = 8 }\naligned = 0\n", "E0802", 6, "aligned"),
         ('["sm_90"]\n', '["sm_90"]\naligned = 1\n', "E0802", 3, "aligned"),
         ("N = 8 }\n", 'N = 8 }\naligned = "yes"\n', "E0802", 6, "aligned"),
+        ("N = 8 }\n", "N = 8 }\nrequested = 1\n", "E0802", 6, "requested"),
+        ('["sm_90"]\n', '["sm_90"]\nrequested = true\n', "E0802", 3, "requested"),
         ("N = 8 }\n", 'N = 8, if = "N % 8 == 0" }\n', "E0802", 5, "if"),
         ("N = 8 }\n", "N = 8 }\nschedule = 3\n", "E0802", 6, "schedule"),
         ("N = 8 }\n", "N = 8 }\nschedule = [3]\n", "E0802", 6, "schedule"),

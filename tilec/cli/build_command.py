@@ -38,11 +38,10 @@ def build_command(
     start = time.perf_counter()
     targets = chosen_targets(arch)
     build = open_project(project)
-    entries = chosen_entries(build, kernels)
-    if not kernels:
-        world = enumerate_world(build, targets)
-        if world.problems:
-            raise CompileError(world.problems)
+    world = None if kernels else enumerate_world(build, targets)
+    if world is not None and world.problems:
+        raise CompileError(world.problems)
+    entries = chosen_entries(build, kernels, world)
     store = open_store()
     try:
         unused = attach_remote(store, build, remotes)
@@ -54,7 +53,7 @@ def build_command(
         with progress() as show:
             built = build_project(
                 build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, notify=notify,
-                dispatch=dispatch, aligned=True,
+                dispatch=dispatch, aligned=True, whole=not kernels,
             )  # fmt: skip
         if store.added or any(result.status == "built" for result in built.results):
             from tilec.cache.maintain import DEFAULT_CAP, prune, size
@@ -100,9 +99,9 @@ def plan_command(project: str | None, arch: str | None, kernels: tuple[str, ...]
     """Print every artifact that a model's step can request, with the requests. Returns the exit status, 2 if one is missing."""
     targets = chosen_targets(arch)
     build = open_project(project)
-    entries = chosen_entries(build, kernels)
-    names = {entry.name for entry in entries}
     world = enumerate_world(build, targets)
+    entries = chosen_entries(build, kernels, world)
+    names = {entry.name for entry in entries}
     uses = tuple(use for use in world.uses if use.kernel in names)
     used = {use.artifact for use in uses}
     built = [entry for entry in entries if entry.among(targets or None)]

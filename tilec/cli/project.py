@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilec.cache import Store
     from tilec.cache.remote.address import Address
     from tilec.project.read.buildfile import BuildFile
+    from tilec.project.read.closed_world import World
     from tilec.project.read.kernel_entry import KernelEntry
     from tilec.target.targets import Target
     from tilec.toolchain import Package
@@ -83,14 +84,20 @@ def attach_remote(store: Store, build: BuildFile, given: Sequence[str]) -> tuple
     return unused
 
 
-def chosen_entries(build: BuildFile, names: Iterable[str]) -> tuple[KernelEntry, ...]:
-    """The entries of the kernels `names` (default: all). UsageError for a name that the build file lacks."""
+def chosen_entries(build: BuildFile, names: Iterable[str], world: World | None = None) -> tuple[KernelEntry, ...]:
+    """The entries of the kernels `names`; without names those of a build of all kernels, for the requests of `world` (default:
+    those of all models). UsageError for a name that the build file lacks."""
+    from tilec.project.read.closed_world import default_entries, enumerate_world
+
     wanted = _split(names)
     known = {entry.name for entry in build.entries}
     for name in wanted:
         if name not in known:
             raise UsageError(f"no kernel `{name}` in `{build.path.name}`{or_mean(name, known)}")
-    return tuple(entry for entry in build.entries if not wanted or entry.name in wanted)
+    if not wanted:
+        asks = any(entry.requested for entry in build.entries)
+        return default_entries(build, world or enumerate_world(build)) if asks else build.entries
+    return tuple(entry for entry in build.entries if entry.name in wanted)
 
 
 def open_kernels(

@@ -85,11 +85,13 @@ def build_project(
     notify: Callable[[str], None] | None = None,
     dispatch: Dispatch | None = None,
     aligned: bool = False,
+    whole: bool = False,
 ) -> BuildResult:
     """Bring every artifact of `entries` up to date and write it below `output` (default: `artifacts/build` of the project).
     Messages for a person go to `notify`. `dispatch` runs the tasks, on a build farm or (None) in local processes. `aligned`
     adds the aligned versions of artifacts whose summary has a precondition for one, if their entries want them; they follow all
-    others. CompileError only if nothing can be built at all (E07, E0814)."""
+    others. `whole`: nothing else is to remain in `output`, as if `entries` were all of the build file. CompileError only
+    if nothing can be built at all (E07, E0814)."""
     files = FileDigests(store, digests_note(build.root))
     planned, refusals = plan(build, entries, targets, store, files, toolchain)
     files.save()
@@ -145,7 +147,7 @@ def build_project(
         planned += (added := _aligned_versions(results))
         bring_up_to_date(added)
     store.count(counts)
-    if entries == build.entries and dump is None:
+    if (whole or entries == build.entries) and dump is None:
         _remove_stale(output, planned, refusals, store, keep_aligned=not aligned)
     return BuildResult(results, refusals, list(dict.fromkeys(store.problems)), troubles, counts)
 

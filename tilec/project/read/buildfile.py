@@ -51,7 +51,7 @@ LIMITS: Final = ("stage_seconds", "stage_memory_mb")
 """Keys of `[build]`, which a kernel can override: the limits of one stage of one specialisation."""
 MOST: Final = 1 << 24
 _BUILD_KEYS: Final = ("kernels", "steps", "arch", "also", "like", "remote", "aligned", *LIMITS)
-_KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", "aligned", *LIMITS)
+_KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", "aligned", "requested", *LIMITS)
 _FORMER: Final = {"num_warps": "warps", "min_blocks": "blocks"}
 """Former keys of a kernel, with the keys of `schedule` that replace them."""
 TABLES: Final = ("kernel", "model", "tuning")
@@ -158,7 +158,7 @@ class _Reader:
         targets = self.targets(table.get("arch"), "build", 0)
         limits = self.limits(table, "build", 0, DEFAULT_LIMITS)
         architectures = read_others(table, targets, self.problem_in("build", 0))
-        aligned = self.aligned(table, "build", 0, default=True)
+        aligned = self.switch(table, "aligned", "build", 0, default=True)
         entries = self.entries(data.get("kernel", []), kernels, architectures, limits, aligned)
         models = read_models(data.get("model", []), self.refuse, self.span)
         numbers, tables = split_tuning(data.get("tuning", []), self.refuse, self.span)
@@ -220,12 +220,13 @@ class _Reader:
                 found[position] = value
         return Limits(float(found[0]), int(found[1]))
 
-    def aligned(self, table: dict[str, Any], name: str, index: int, default: bool) -> bool:
-        """Whether a build adds aligned versions."""
-        value = table.get("aligned", default)
+    def switch(self, table: dict[str, Any], key: str, name: str, index: int, default: bool) -> bool:
+        """The value of a key that is true or false."""
+        value = table.get(key, default)
         if isinstance(value, bool):
             return value
-        self.refuse("E0802", "`aligned` is not a bool", self.span(name, index, "aligned"), "write `aligned = false` for none")
+        hint = f"write `{key} = {str(not default).lower()}`, or leave it out"
+        self.refuse("E0802", f"`{key}` is not a bool", self.span(name, index, key), hint)
         return default
 
     def entries(
@@ -287,11 +288,12 @@ class _Reader:
             architectures = architectures.of_kernel(self.targets(table["arch"], "kernel", index))
         budget = self.budget(table.get("budget", {}), span_of)
         limits = self.limits(table, "kernel", index, limits)
-        aligned = self.aligned(table, "kernel", index, aligned)
+        aligned = self.switch(table, "aligned", "kernel", index, aligned)
+        requested = self.switch(table, "requested", "kernel", index, default=False)
         schedule = read_schedule(table.get("schedule", []), constants, architectures, self.refuse, span_of)
         return KernelEntry(
             name, constants, budget, schedule, architectures.built, span_of("name"), spans, limits, "arch" in table,
-            on_request=architectures.others, aligned=aligned,
+            on_request=architectures.others, aligned=aligned, requested=requested,
         )  # fmt: skip
 
     def constants(self, value: Any, span_of: Any) -> dict[str, tuple[Constant, ...]]:

@@ -8,7 +8,7 @@ several such specialisations are an error, since the choice would be ambiguous.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilec.diagnostics.diagnostic import Diagnostic, Label
@@ -98,6 +98,16 @@ def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None,
     problems.extend(_diagnostic(item, by_kernel) for item in wrong.values())
     found = {(use.model, use.op, use.artifact, use.target): use for use in uses}  # output modes share operations
     return World(tuple(found.values()), tuple(problems))
+
+
+def default_entries(build: BuildFile, world: World) -> tuple[KernelEntry, ...]:
+    """What a build that names no kernel has: every entry, and of the `requested` ones the specialisations that `world` uses."""
+    found: list[KernelEntry] = []
+    for entry in build.entries:
+        used = {use.artifact: use.constants for use in world.uses if use.entry is entry} if entry.requested else {}
+        single = [{name: (value,) for name, value in constants.items()} for _, constants in sorted(used.items())]
+        found += [replace(entry, constants=constants) for constants in single] if entry.requested else [entry]
+    return tuple(found)
 
 
 def _requested_targets(family: Family, model: Model, targets: tuple[Target, ...]) -> list[tuple[Request, tuple[Target, ...]]]:

@@ -17,8 +17,9 @@ from tilec.target.targets import Target
 class KernelEntry:
     """One `[[kernel]]`: the values of each constant, budgets by name, and schedule rules. `targets` are its own if `has_arch`,
     else the project's; `on_request`: those that its own `arch` admits if they are requested; `only` restricts them further.
-    `aligned`: a build adds aligned versions (`tilec.ir.aligned`) of those that have a use for them. `span` and `constant_spans`
-    locate the entry and its constants."""
+    `aligned`: a build adds aligned versions (`tilec.ir.aligned`) of those that have a use for them. `requested`: a build that
+    names no kernel has only the specialisations that the step of a model requests. `span` and `constant_spans` locate the entry
+    and its constants."""
 
     name: str
     constants: dict[str, tuple[Constant, ...]]
@@ -32,6 +33,7 @@ class KernelEntry:
     only: tuple[Target, ...] | None = None
     on_request: tuple[Target, ...] = ()
     aligned: bool = True
+    requested: bool = False
 
     def among(self, requested: tuple[Target, ...] | None) -> tuple[Target, ...]:
         """The targets to build out of `requested` (None: those of the build file). An entry with its own `arch` is never built
