@@ -7,9 +7,11 @@ overlap by programmatic dependent launch: each kernel waits for the previous one
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final
 
 from engine.backends.backend import Backend
@@ -180,7 +182,7 @@ class CudaBackend(Backend):
         pointers |= {name: arena[0] + offset for name, offset in memory.offsets.items()}
         plans = tuple(self.launches.plans(graph, pointers))
         verify_captured(graph, allocations, arena)
-        return CapturedStep(graph, plans, self.capture(plans), replay)
+        return CapturedStep(graph, plans, self.capture(plans, [op.overlaps for op in graph.ops]), replay)
 
     def enqueue(self, step: CapturedStep) -> None:
         self.driver.launch_graph(step.executable, self.stream)
@@ -244,15 +246,16 @@ class CudaBackend(Backend):
         for series, numbers in prepared.numbers:
             series.use(numbers)
         stream = self.stream
-        for number, (series, index) in enumerate(prepared.launches):
-            series.launch(index, stream, overlap=number > 0)
+        for number, (series, index, overlaps) in enumerate(prepared.launches):
+            series.launch(index, stream, overlap=overlaps and number > 0)
 
-    def capture(self, plans: Tokens[Plan]) -> Any:
-        """Launches as an executable graph. The first launch does not overlap earlier work, as the verifier assumes."""
+    def capture(self, plans: Tokens[Plan], overlaps: Iterable[bool] | None = None) -> Any:
+        """Launches as an executable graph. The first launch does not overlap earlier work, nor does one whose element of
+        `overlaps` (default: all true) is false, as the verifier assumes."""
         self.driver.begin_capture(self.stream)
         try:
-            for number, plan in enumerate(plans):
-                plan.launch(self.stream, overlap=number > 0)
+            for number, (plan, allowed) in enumerate(zip(plans, repeat(True) if overlaps is None else overlaps, strict=False)):
+                plan.launch(self.stream, overlap=allowed and number > 0)
         finally:
             executable = self.driver.end_capture(self.stream)
         return executable

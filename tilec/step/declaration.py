@@ -57,7 +57,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launch:
-    """One launch of a kernel; `node` is its location in the text."""
+    """One launch of a kernel; `node` is its location in the text. `overlaps` is as in `tilec.step.graph.Op`."""
 
     name: str
     kernel: str
@@ -65,6 +65,7 @@ class Launch:
     tensors: Mapping[str, Reference]
     scalars: Mapping[str, Expression]
     node: ast.stmt
+    overlaps: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -96,7 +96,7 @@ class Form:
         tensors = {
             parameter: View(name, shape) for (parameter, _, name), shape in zip(entry.tensors, evaluated.shapes, strict=True)
         }
-        op = Op(entry.name, launch.kernel, evaluated.constants, tensors, evaluated.scalars)
+        op = Op(entry.name, launch.kernel, evaluated.constants, tensors, evaluated.scalars, launch.overlaps)
         axes = [axis for reference in launch.tensors.values() for axis in reference.shape or ()]
         if not _depends([*axes, *launch.constants.values(), *launch.scalars.values()]) and all(
             name in self._buffers for _, _, name in entry.tensors

@@ -11,6 +11,8 @@ it. A table of weights concatenates scales as it does rows. A launch that takes 
 | `w=dequantised(mlp.down_proj)` | `NAME`     | a buffer of 16 bits as `w`, which a launch of `dequantise_fp8` writes before   |
 
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
+The launch that reads it does not begin before those in front of it have ended: its kernel takes a weight for data that nobody
+writes, and may read it before its grid dependency wait.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ def _in_format(statements: tuple[Statement, ...], stored: Mapping[str, _Stored],
 def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> Iterator[Launch]:
     """A launch, after those that dequantise what it takes in 16 bits."""
     tensors: dict[str, Reference] = {}
-    kernel = launch.kernel
+    kernel, overlaps = launch.kernel, launch.overlaps
     for parameter, reference in launch.tensors.items():
         parts = stored.get(reference.declared.name)
         if parts is None:
@@ -151,5 +153,5 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
         dtype = ast.copy_location(ast.Name(id=DTYPE), launch.node)
         name = f"{launch.name}_dequantise_{parameter}"
         yield Launch(name, f"dequantise_{form.name}", {"E": expression(dtype)}, dequantise, {}, launch.node)
-        tensors[parameter] = replace(whole, shape=reference.shape)
-    yield replace(launch, kernel=kernel, tensors=tensors)
+        tensors[parameter], overlaps = replace(whole, shape=reference.shape), False
+    yield replace(launch, kernel=kernel, tensors=tensors, overlaps=overlaps)

@@ -68,13 +68,15 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One launch: `constants` are those that its specialisation must have; tuning constants are left to the bundle."""
+    """One launch: `constants` are those that its specialisation must have; tuning constants are left to the bundle.
+    `overlaps`: it may begin before the previous launch has ended (programmatic dependent launch)."""
 
     name: str
     kernel: str
     constants: Mapping[str, Constant]
     tensors: Mapping[str, View]
     scalars: Mapping[str, int | float] = field(default_factory=dict[str, "int | float"])
+    overlaps: bool = True
 
 
 @dataclass(slots=True)
