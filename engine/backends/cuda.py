@@ -7,11 +7,9 @@ overlap by programmatic dependent launch: each kernel waits for the previous one
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, Final
 
 from engine.backends.backend import Backend
@@ -249,12 +247,12 @@ class CudaBackend(Backend):
         for number, (series, index, overlaps) in enumerate(prepared.launches):
             series.launch(index, stream, overlap=overlaps and number > 0)
 
-    def capture(self, plans: Tokens[Plan], overlaps: Iterable[bool] | None = None) -> Any:
+    def capture(self, plans: Tokens[Plan], overlaps: Tokens[bool] = ()) -> Any:
         """Launches as an executable graph. The first launch does not overlap earlier work, nor does one whose element of
         `overlaps` (default: all true) is false, as the verifier assumes."""
         self.driver.begin_capture(self.stream)
         try:
-            for number, (plan, allowed) in enumerate(zip(plans, repeat(True) if overlaps is None else overlaps, strict=False)):
+            for number, (plan, allowed) in enumerate(zip(plans, overlaps or [True] * len(plans), strict=True)):
                 plan.launch(self.stream, overlap=allowed and number > 0)
         finally:
             executable = self.driver.end_capture(self.stream)

@@ -197,11 +197,8 @@ class _Step:
             access = specs[name].access
             if access not in READS | WRITES:
                 raise self._refuse(op, buffers[view.buffer], f"is `{access}`, which a step has no rule for")
-            if (
-                op.overlaps
-                and specs[name].resident
-                and (buffers[view.buffer].kind in UNINITIALIZED or view.buffer in self.changed)
-            ):
+            written = buffers[view.buffer].kind in UNINITIALIZED or view.buffer in self.changed
+            if op.overlaps and specs[name].resident and written:
                 what = f"is `{name}`, which `{op.kernel}` reads before earlier operations are complete"
                 raise self._refuse(op, buffers[view.buffer], what)
             if access in READS:
