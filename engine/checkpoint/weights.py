@@ -19,6 +19,7 @@ from math import prod
 from os import PathLike, fspath
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +27,7 @@ from engine.checkpoint.json_file import show
 from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.shards import open_checkpoint
 from engine.errors import ModelError, UsageError
+from engine.formats.codes import E4M3_MAX
 from engine.formats.dequantise import rows
 from engine.formats.kept import codes, kept_format, scales
 from engine.formats.quantised import Quantised, quantised_weights
@@ -270,13 +272,25 @@ class WeightPlan(Weights):
 
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
         if piece.is_scales:
-            yield from _split(scales(self.quantised[piece.name.removesuffix(SCALES)]), limit)
+            yield from _split(self._scales(piece.name.removesuffix(SCALES)), limit)
         elif piece.dtype != self.dtype:
             yield from _split(codes(self.quantised[piece.name]).view(DEVICE_TYPES[piece.dtype]), limit)
         elif piece.name in self.quantised:
             yield from self._dequantised(piece, limit)
         else:
             yield from self._read(piece, limit)
+
+    def _scales(self, name: str) -> NDArray[np.float32]:
+        """The scales of a weight that stays in its format; ModelError if a product could overflow the dtype of the model, to
+        which the weight is dequantised at prefill."""
+        found = scales(self.quantised[name])
+        largest = float(ml_dtypes.finfo(NUMPY_TYPES[self.dtype]).max) / E4M3_MAX
+        bad = np.abs(found) > largest
+        if bad.any():
+            file = self._files[next(self.quantised[name].tensors)]
+            what = f"tensor {show(name)} has the scale {float(found[bad][0]):g}, whose products {self.dtype} cannot hold"
+            raise ModelError(what, where=file.path, fix="ask for bf16" if self.dtype == "f16" else "download the file again")
+        return found
 
     def _read(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
         """As `_parts`, of a weight that has 16 bits in the file."""
