@@ -166,6 +166,24 @@ def matvec_add_scaled_rows(x: Array, w: Array, residual: Array, weight: Array, r
     return total, stored * _wide(weight), (stored * stored).reshape(len(stored), -1, rows).sum(axis=2)
 
 
+def scaled_matvec_rows_fp8(x: Array, squares: Array, w: Array, w_scales: Array, eps: float) -> Wide:
+    """`scaled_matvec_rows` of FP8 weights; (B, K), (B, K / 16), (N, K), (N / 128, K / 128) -> (B, N)."""
+    return scaled_matvec_rows(x, squares, dequantise_fp8(w, w_scales), eps)
+
+
+def scaled_matvec_silu_mul_rows_fp8(x: Array, squares: Array, w: Array, w_scales: Array, eps: float) -> Wide:
+    """`scaled_matvec_silu_mul_rows` of FP8 weights; (B, K), (B, K / 16), (2 I, K), (2 I / 128, K / 128) -> (B, I)."""
+    return scaled_matvec_silu_mul_rows(x, squares, dequantise_fp8(w, w_scales), eps)
+
+
+def matvec_add_scaled_rows_fp8(
+    x: Array, w: Array, w_scales: Array, residual: Array, weight: Array, rows: int
+) -> tuple[Wide, Wide, Wide]:  # fmt: skip
+    """`matvec_add_scaled_rows` of FP8 weights; (B, K), (N, K), (N / 128, K / 128), (B, N), (N,) -> (B, N) twice,
+    (B, N / rows)."""
+    return matvec_add_scaled_rows(x, dequantise_fp8(w, w_scales), residual, weight, rows)
+
+
 def embedding_scaled(ids: Array, table: Array, weight: Array) -> tuple[Wide, Wide, Wide]:
     """A row of the table, it times the weight, and the sums of squares of each four; (1,), (V, H), (H,) -> (1, H) twice,
     (1, H / 4)."""

@@ -41,6 +41,9 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "scaled_matvec_silu_mul_fp8": [{"I": 128, "I2": 256, "eps": 1e-6}],
     "matvec_add_fp8": [{"N": 128, "B": 1}],
     "matvec_add_scaled_fp8": [{"N": 128, "P": 32}, {"N": 128, "P": 32, "E": "f16"}],
+    "scaled_matvec_rows_fp8": [{"B": 8, "N": 128, "eps": 1e-6}, {"B": 4, "N": 256, "E": "f16", "eps": 1e-6}],
+    "scaled_matvec_silu_mul_rows_fp8": [{"B": 8, "I": 128, "I2": 256, "eps": 1e-6}],
+    "matvec_add_scaled_rows_fp8": [{"B": 8, "N": 128, "P": 8}, {"B": 2, "N": 256, "P": 16, "E": "f16"}],
     "dequantise_fp8": [{"N": 256, "K": 384}, {"N": 128, "K": 128, "E": "f16"}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
     "matmul": [
@@ -98,6 +101,7 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "matvec_add_scaled_fp8": lambda env: (env["ROWS"],),
     "matmul_split": lambda env: (env["S"], env["BK"]),
     "matvec_add_scaled_rows": lambda env: (env["ROWS"],),
+    "matvec_add_scaled_rows_fp8": lambda env: (env["ROWS"],),
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
 
@@ -147,7 +151,7 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if function.name in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):
-        groups = 16 if function.name.endswith("_rows") else 1
+        groups = 16 if function.name.removesuffix("_fp8").endswith("_rows") else 1
         arrays["squares"] = np.abs(arrays["squares"]) * groups
     if function.name == "sample_token":  # as `topk_blocks` leaves them
         arrays["best"][:] = -np.sort(-arrays["best"], axis=2)

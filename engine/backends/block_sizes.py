@@ -63,6 +63,12 @@ def _rows_of_batch(outputs: int, inputs: int) -> dict[str, Constant]:
     return {**_rows_of_weight(outputs, inputs), "SPLIT": 1}
 
 
+def _squares_of_batch(_outputs: int, inputs: int) -> dict[str, Constant]:
+    """The same for FP8 weights and several rows of x: the squares of an iteration side by side."""
+    split = largest_divisor(inputs // SQUARE, TILE // SQUARE)
+    return {"SPLIT": split, "ROWS": largest_divisor(SQUARE, max(1, TILE // (split * SQUARE)))}
+
+
 def _matmul(shapes: Shapes) -> dict[str, Constant]:
     rows, inner = shapes["a"]
     columns = shapes["b"][0]
@@ -101,6 +107,9 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matvec_add_scaled_fp8": lambda shapes: _rows_of_squares(*shapes["w"]),
     "scaled_matvec_fp8": lambda shapes: _rows_of_squares(*shapes["w"]),
     "scaled_matvec_silu_mul_fp8": lambda shapes: _rows_of_squares(shapes["out"][-1], shapes["x"][-1]),
+    "matvec_add_scaled_rows_fp8": lambda shapes: _squares_of_batch(*shapes["w"]),
+    "scaled_matvec_rows_fp8": lambda shapes: _squares_of_batch(*shapes["w"]),
+    "scaled_matvec_silu_mul_rows_fp8": lambda shapes: _squares_of_batch(shapes["out"][-1], shapes["x"][-1]),
     "dequantise_fp8": lambda _: {"ROWS": SQUARE},
     "matmul": _matmul,
     "matmul_silu_mul": _matmul_silu_mul,

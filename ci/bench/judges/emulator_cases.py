@@ -65,6 +65,12 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"N": 5 if rows == 1 else rows + 5}]
         case "scaled_matvec_rows":
             return [{"N": 2 * rows}]
+        case "scaled_matvec_rows_fp8":
+            return [{"N": 256}]
+        case "scaled_matvec_silu_mul_rows_fp8":
+            return [{"I": 128, "I2": 256}]
+        case "matvec_add_scaled_rows_fp8":
+            return [{"N": 128, "P": 128 // rows}]
         case "scaled_matvec_silu_mul_rows":
             return [{"I": 2 * rows, "I2": 4 * rows}]
         case "matvec_add_scaled_rows":

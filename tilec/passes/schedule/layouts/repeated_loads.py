@@ -3,7 +3,8 @@
 In: a function whose tiles have layouts, before conversions. Out: the same, in place. If each thread needs other elements of a
 loaded tile than the tile's layout gives it, all go through shared memory in every iteration of a loop, with barriers. A tile
 that is repeated is small: that several threads load the same elements, from lines that are cached, costs less. Scales of blocks
-and of groups are such tiles. A tile with another use, and one outside of loops, keeps its layout.
+and of groups are such tiles. A tile with another use keeps its layout, and so does one outside of loops from whose tensor no loop
+loads: any other one is of a peeled iteration.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from tilec.passes.schedule.layouts.propagation import source_layout
 def spread(function: Function) -> None:
     """Set the layouts of such loads, and of their casts and reshapes."""
     uses = Counter(value for op in function.body.walk() for value in op.operands)
-    loops = [op.regions[0] for op in function.body.walk() if isinstance(op, For)]
-    for op in (one for body in loops for one in body.walk()):
+    inside = {one for op in function.body.walk() if isinstance(op, For) for one in op.regions[0].walk()}
+    tensors = {op.source for op in inside if isinstance(op, Load)}
+    for op in function.body.walk():
         if isinstance(op, Broadcast) and op.operands[0].tile.rank and op.result.layout is not None:
             value = op.operands[0]
             repeated = {axis for axis, extent in enumerate(value.tile.shape) if extent == 1}
-            for moved, layout in _loaded(value, hidden(op.result.layout, repeated), uses):
-                moved.layout = layout
+            chain = _loaded(value, hidden(op.result.layout, repeated), uses)
+            load = chain[-1][0].owner if chain else None
+            if op in inside or (isinstance(load, Load) and load.source in tensors):
+                for moved, layout in chain:
+                    moved.layout = layout
 
 
 def _loaded(value: Value, layout: Layout, uses: Counter[Value]) -> list[tuple[Value, Layout]]:

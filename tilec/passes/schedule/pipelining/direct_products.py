@@ -9,6 +9,9 @@ not depend on the order of its terms, so K of both operands is permuted: a threa
 instructions. Of 16-bit elements, with k = 32 j + 8 p + 4 s + 2 h + l, lane p of four loads all s, h, l; the instruction's order
 is 16 s + 8 h + 2 p + l. The load gets the layout that results from the permutation, so no element moves between threads.
 
+An operand may be cast from what is loaded: threads convert their own fragments. Of 8-bit elements that become 16-bit ones, 16
+bytes are the fragments of four instructions: k = 64 j + 16 p + 4 s + 2 h + l, with s up to 3.
+
 In: an `mma` of rank 3. Out: operations to insert before it; layouts on it and on the loads that feed it.
 """
 
@@ -22,7 +25,7 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped, vectors_first, with_axes
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Broadcast, Load, Mma, Permute, Reshape
+from tilec.ir.ops import Broadcast, Cast, Load, Mma, Permute, Reshape
 from tilec.ir.types import DType, TileType
 from tilec.passes.schedule.pipelining.staged_products import Emitter, relayout
 
@@ -36,14 +39,30 @@ MMA_ORDER: Final = (1, 2, 0, 3)
 """The permutation of `_memory_extents` to the order s, h, p, l."""
 
 
-def _memory_extents(dtype: DType) -> tuple[int, int, int, int]:
-    """Extents of p, s, h and l, outermost first."""
-    return GROUP_LANES, 2, 2, mma_sync.word_of(dtype)
+def _memory_extents(dtype: DType, vector: int) -> tuple[int, int, int, int]:
+    """Extents of p, s, h and l, outermost first, of threads that have `vector` adjacent elements of an operand."""
+    word = mma_sync.word_of(dtype)
+    return GROUP_LANES, vector // (2 * word), 2, word
 
 
 def _vector(dtype: DType) -> int:
     """Elements that a thread loads at once."""
     return VECTOR_BYTES // dtype.bytes
+
+
+def _vectors(op: Mma) -> list[int]:
+    """Adjacent elements along K that a thread may have of both operands, most first: as many as it loads at once of the
+    narrowest dtype that one is cast from, or of their own."""
+    own = _vector(op.operands[0].tile.dtype)
+    return sorted({own, *(max(own, _vector(_loaded(value).tile.dtype)) for value in op.operands[:2])}, reverse=True)
+
+
+def _loaded(value: Value) -> Value:
+    """The loaded tile whose elements `value` has, cast and moved; `value` itself if it is none of these."""
+    source = value
+    while isinstance(op := source.owner, Reshape | Permute | Broadcast | Cast) and op.operands[0].tile.rank:
+        source = op.operands[0]
+    return source if isinstance(source.owner, Load) else value
 
 
 def default_warps(shape: tuple[int, ...]) -> int:
@@ -65,10 +84,11 @@ def assign_layouts(op: Mma, warps: int) -> list[Op]:
     out = Emitter()
     operands: list[Value] = []
     layouts = mma_sync.operand_a(rows, depth, grid, dtypes[0]), mma_sync.operand_b(depth, columns, grid, dtypes[1])
+    vector = next((vector for vector in _vectors(op) if depth % (GROUP_LANES * vector) == 0), 0)
     for index, layout in enumerate(mma_sync.beside(layout, products, products_per_step) for layout in layouts):
         value = op.operands[index]
-        if depth % (GROUP_LANES * _vector(dtypes[0])) == 0:
-            value = _permute_k(out, value, axis=2 - index)
+        if vector:
+            value = _permute_k(out, value, 2 - index, vector)
         _set_load_layout(value, layout)
         operands.append(relayout(out, value, layout))
     op.result.layout = mma_sync.beside(mma_sync.accumulator(rows, columns, grid), products, products_per_step)
@@ -76,10 +96,10 @@ def assign_layouts(op: Mma, warps: int) -> list[Op]:
     return out.ops
 
 
-def _permute_k(out: Emitter, value: Value, axis: int) -> Value:
-    """An operand with K, its axis `axis`, permuted to the instruction's order."""
+def _permute_k(out: Emitter, value: Value, axis: int, vector: int) -> Value:
+    """An operand with K, its axis `axis`, permuted to the instruction's order; a thread has `vector` adjacent elements."""
     shape, dtype = value.tile.shape, value.tile.dtype
-    extents = _memory_extents(dtype)
+    extents = _memory_extents(dtype, vector)
     cut = (*shape[:axis], shape[axis] // prod(extents), *extents, *shape[axis + 1 :])
     axes = (*range(axis + 1), *(axis + 1 + axis_index for axis_index in MMA_ORDER), *range(axis + 5, len(cut)))
     parts = out.add(Reshape(operands=[value]), TileType(dtype, cut))
@@ -88,11 +108,15 @@ def _permute_k(out: Emitter, value: Value, axis: int) -> Value:
 
 
 def _set_load_layout(value: Value, layout: Layout | None) -> None:
-    """Propagate `layout` back through reshapes, permutations and broadcasts to the load that defines `value`, if threads can
-    load 16-byte vectors then."""
+    """Propagate `layout` back through reshapes, permutations, broadcasts and casts to the load that defines `value`, if threads
+    can load 16-byte vectors then."""
     repeated: list[tuple[Value, Layout]] = []
-    while isinstance(op := value.owner, Reshape | Permute | Broadcast) and op.operands[0].tile.rank and layout is not None:
+    while (
+        isinstance(op := value.owner, Reshape | Permute | Broadcast | Cast) and op.operands[0].tile.rank and layout is not None
+    ):
         value = op.operands[0]
+        if isinstance(op, Cast):
+            continue
         if isinstance(op, Permute):
             layout = with_axes(layout, dict(enumerate(op.axes)), value.tile.rank)
         elif isinstance(op, Broadcast):
