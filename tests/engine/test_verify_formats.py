@@ -1,9 +1,8 @@
-"""Steps whose weights are in FP8: those of every model pass the verifier, and mistakes about codes, scales and dequantised weights
-are refused; and what such steps read."""
+"""Steps whose weights are in FP8: those of every model pass the verifier, and mistakes about codes, scales and dequantised
+weights are refused; and what such steps read."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,11 +21,10 @@ from tests.campaign import chosen
 from tilec.step.graph import StepGraph
 from tilec.step.step import BATCHES, OUTPUT_MODES
 
+LENGTHS = (1, 17, 500)
 CASES: list[tuple[Any, int]] = [
-    ("decode", 1),
-    *(("batch", count) for count in BATCHES),
-    *(("prefill", n) for n in (1, 17, 500)),
-]
+    ("decode", 1), *(("batch", count) for count in BATCHES), *(("prefill", tokens) for tokens in LENGTHS),
+]  # fmt: skip
 
 
 def graph_of(shape: Any, mode: Any, tokens: int, output_mode: Any = "argmax", weight_format: str = "fp8") -> StepGraph:
@@ -78,26 +76,24 @@ def view_of(**changes: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("mutate", "message"),
     [
-        (without_scales("layers.0.qkv_proj"), "operation `layers.0.qkv_proj`: parameter `w_scales` of `scaled_matvec_fp8` is not"),
-        (with_buffer(SCALES, shape=(8, 32)), f"buffer `{SCALES}` has extent 32 on axis 0 of `w_scales`"),  # the view is whole
+        (without_scales("layers.0.qkv_proj"),
+         "operation `layers.0.qkv_proj`: parameter `w_scales` of `scaled_matvec_fp8` is not given"),
+        (with_buffer(SCALES, shape=(8, 31)), f"buffer `{SCALES}` has 248 elements, and `w_scales` is 256"),
         (with_view("layers.0.qkv_proj", "w_scales", view_of(shape=(8, 32))),
          f"operation `layers.0.qkv_proj`: buffer `{SCALES}` has extent 8 on axis 0 of `w_scales`"),
         (with_view("layers.0.qkv_proj", "w_scales", view_of(shape=(31, 8))), "has extent 31 on axis 0 of `w_scales`"),
         (with_view("layers.0.qkv_proj", "w_scales", view_of(offset=8)), f"buffer `{SCALES}` has 256 elements"),
         (with_view("layers.0.qkv_proj", "w_scales", view_of(buffer="model.layers.0.self_attn.o_proj.weight_scales")),
          "`model.layers.0.self_attn.o_proj.weight_scales` has 128 elements"),
-        (with_view("layers.0.qkv_proj", "w", view_of(buffer=SCALES)), f"buffer `{SCALES}` is f32 of rank 2, and `w` takes f8e4m3"),
+        (with_view("layers.0.qkv_proj", "w", view_of(buffer=SCALES)), f"buffer `{SCALES}` is f32 of rank 2, and `w` takes f8"),
         (with_buffer(QKV, dtype="bf16"), f"buffer `{QKV}` is bf16 of rank 2, and `w` takes f8e4m3"),
         (with_buffer(SCALES, dtype="bf16"), f"buffer `{SCALES}` is bf16 of rank 2, and `w_scales` takes f32"),
-        (with_op("layers.0.qkv_proj", lambda op: replace(op, kernel="scaled_matvec")), "parameter `w_scales` of `scaled_matvec`"),
+        (with_op("layers.0.qkv_proj", lambda op: replace(op, kernel="scaled_matvec")),
+         "operation `layers.0.qkv_proj`: parameter `w_scales` of `scaled_matvec` is unknown to the kernel"),
     ],
 )  # fmt: skip
 def test_mistakes_about_codes_and_scales_are_refused(mutate: Mutation, message: str) -> None:
-    if message.startswith("buffer") and "extent 32" in message:
-        message = f"operation `layers.0.qkv_proj`: {message}"
-        mutate = with_view("layers.0.qkv_proj", "w_scales", view_of(shape=(32, 8)))
-        pytest.skip("replaced below")
-    assert re.search(re.escape(message), refused("decode", 1, mutate))
+    assert message in refused("decode", 1, mutate)
 
 
 @pytest.mark.parametrize("tokens", [17, 500])
@@ -106,8 +102,6 @@ def test_mistakes_about_codes_and_scales_are_refused(mutate: Mutation, message: 
     [
         (without("layers.0.qkv_proj_dequantise_b"), f"operation `layers.0.qkv_proj`: buffer `{BUFFER}` is read before it is"),
         (swapped("layers.0.qkv_proj_dequantise_b", "layers.0.qkv_proj"), f"buffer `{BUFFER}` is read before it is written"),
-        (with_op("layers.0.qkv_proj", lambda op: replace(op, overlaps=True)),
-         f"operation `layers.0.qkv_proj`: buffer `{BUFFER}` is `b`, which `{{kernel}}` reads before earlier operations are"),
         (with_view("layers.0.qkv_proj_dequantise_b", "out", view_of(buffer=f"{GATE_UP}.16bit")),
          f"operation `layers.0.qkv_proj`: buffer `{BUFFER}` is read before it is written"),
         (with_view("layers.0.qkv_proj_dequantise_b", "out", view_of(shape=(2048, 1024))), "has extent 2048 on axis 0 of `out`"),
@@ -121,8 +115,14 @@ def test_mistakes_about_codes_and_scales_are_refused(mutate: Mutation, message: 
     ],
 )  # fmt: skip
 def test_mistakes_about_dequantised_weights_are_refused(mutate: Mutation, message: str, tokens: int) -> None:
-    found = refused("prefill", tokens, mutate)
-    assert message.format(kernel="matmul_few" if tokens < 65 else "matmul") in found
+    assert message in refused("prefill", tokens, mutate)
+
+
+def test_a_product_that_reads_weights_early_does_not_overlap_what_dequantises_them() -> None:
+    """Kernels for few tokens take weights for `resident`; of a launch that overlaps none, that is true."""
+    overlapping = with_op("layers.0.qkv_proj", lambda op: replace(op, overlaps=True))
+    message = f"buffer `{BUFFER}` is `b`, which `matmul_few` reads before earlier operations are complete"
+    assert message in refused("prefill", 17, overlapping)
 
 
 def test_half_a_dequantised_weight_is_read_before_it_is_written() -> None:
@@ -141,9 +141,11 @@ def test_dequantised_weights_share_memory_and_none_overlaps_what_lives_beside_it
     buffers = [buffer for buffer in graph.buffers.values() if buffer.name.endswith(".16bit")]
     assert len(buffers) == 4 * 1 + 1  # of the last layer's weights tensor cores multiply by one
     assert memory.size < 2 * max(buffer.bytes for buffer in buffers)
-    moved = replace(memory, offsets={**memory.offsets, BUFFER: memory.offsets["layers.0.normed"]})
-    with pytest.raises(GraphError, match="overlap|shares|same bytes"):
+    verify(graph, memory, contract)
+    moved = replace(memory, offsets={**memory.offsets, "layers.0.normed": memory.offsets[BUFFER]})
+    with pytest.raises(GraphError) as caught:
         verify(graph, moved, contract)
+    assert BUFFER in str(caught.value) and "layers.0.normed" in str(caught.value)
 
 
 @pytest.mark.parametrize("filled", [1, 4096])
