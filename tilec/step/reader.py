@@ -32,6 +32,9 @@ from tilec.step.syntax import decode, encode
 MAX_TEXT: Final = 1 << 17
 """Maximum number of characters of a text; that of Qwen3 has some 10,000."""
 
+MAX_FORMATS: Final = 8
+"""Maximum number of formats of weights: the statements of a step are kept once for each."""
+
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
@@ -99,6 +102,8 @@ class _Reader:
                     self.tied = {name: self.tied_to(name, value) for name, value in _items(table)}
                 case ast.Assign(targets=[ast.Name(id="formats")], value=ast.Dict() as table):
                     self.formats = {name: self.format(name, value) for name, value in _items(table)}
+                    if len(self.formats) > MAX_FORMATS:
+                        raise StepError(f"a step has more than {MAX_FORMATS} formats", node)
                 case ast.Assign(targets=[ast.Name(id="variants")], value=ast.Dict() as table):
                     if self.weights or self.buffers or self.modes or self.variants:
                         raise StepError("`variants` are declared once, before `weights`, `buffers` and modes", node)

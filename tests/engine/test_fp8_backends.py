@@ -1,0 +1,150 @@
+"""FP8 weights on both backends: a batch on the interpreter, and the launches of a bundle on a driver that launches nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from one_sequence import OneSequence
+from test_batch import PROMPTS, alone
+from test_cuda_backend import SMALLEST
+
+from engine.backends.cuda import CudaBackend
+from engine.backends.interpreter import InterpreterBackend
+from engine.batch import Batch
+from engine.checkpoint.weights import WeightPlan
+from engine.errors import BundleRefused
+from engine.tools.dummy_weights import dummy_weights
+from engine.tools.quantize.command import command as quantize
+from engine.tools.tiny import write_tiny_model
+from tilec.runtime import Bundle, Device, open_bundle
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
+from fake_driver import FakeDriver
+
+
+@pytest.fixture(scope="module")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
+    folder = tmp_path_factory.mktemp("tiny")
+    config = write_tiny_model(folder / "source", hidden_size=128)
+    ended = CliRunner().invoke(quantize, [str(folder / "source"), str(folder / "fp8"), "--format", "fp8"])
+    assert ended.exit_code == 0, ended.output
+    loaded = InterpreterBackend()
+    weights = WeightPlan.for_model(config, folder / "fp8", "bf16")
+    assert weights.weight_format == "fp8"
+    loaded.load(config, weights, 40)
+    yield loaded
+    loaded.close()
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_a_batch_generates_what_each_sequence_does_alone(interpreter: InterpreterBackend, size: int) -> None:
+    expected = [alone(interpreter, ids, 4) for ids in PROMPTS[:2]]
+    with Batch(interpreter, size) as batch:
+        slots, generated = [], []
+        for ids in PROMPTS[:2]:
+            slot, token = batch.add(ids)
+            slots.append(slot)
+            generated.append([token])
+        for _ in range(3):
+            tokens = batch.step()
+            for slot, answer in zip(slots, generated, strict=True):
+                answer.append(tokens[slot])
+    assert generated == expected
+
+
+@pytest.fixture(scope="module")
+def fp8_bundle(shipped_fp8_bundle: Path) -> Bundle:
+    return open_bundle(shipped_fp8_bundle)
+
+
+@pytest.fixture
+def backend(fp8_bundle: Bundle) -> Iterator[tuple[OneSequence, FakeDriver]]:
+    driver = FakeDriver()
+    loaded = OneSequence(CudaBackend(fp8_bundle, Device(driver)))
+    loaded.load(SMALLEST, dummy_weights(SMALLEST, "bf16", weight_format="fp8"), 4096)
+    yield loaded, driver
+    loaded.close()
+    assert not driver.buffers, "something was not freed"
+
+
+def test_a_bundle_says_its_format(fp8_bundle: Bundle, bundle: Bundle) -> None:
+    assert (fp8_bundle.model, fp8_bundle.weight_format) == ("qwen3-0.6b-fp8", "fp8")
+    assert (bundle.model, bundle.weight_format) == ("qwen3-0.6b", "16bit")
+    assert "weight_format" not in bundle.config
+    assert fp8_bundle.model_digest != bundle.model_digest
+    names = {kernel.manifest.kernel for kernel in fp8_bundle.kernels}
+    assert {"scaled_matvec_fp8", "scaled_matvec_rows_fp8", "dequantise_fp8", "matmul", "matvec_argmax"} <= names
+    assert "scaled_matvec" not in names and "matvec_add" not in names
+
+
+def test_codes_and_scales_arrive(backend: tuple[OneSequence, FakeDriver]) -> None:
+    loaded, driver = backend
+    weights = dummy_weights(SMALLEST, "bf16", weight_format="fp8")
+    merged = "model.layers.1.self_attn.qkv_proj.weight"
+    for name in (merged, f"{merged}_scales", "model.norm.weight"):
+        expected = weights.array(name)
+        pointer = loaded.memory.allocations[name][0]
+        block = next(block for start, block in driver.buffers.items() if start == pointer)
+        assert (block[: expected.nbytes] == expected.reshape(-1).view(np.uint8)).all()
+
+
+def launched(loaded: OneSequence, driver: FakeDriver, before: int) -> list[tuple[str, bool]]:
+    """The kernel of each launch, and whether it may overlap the previous one."""
+    kernels = {kernel.function: kernel.manifest.kernel for kernel in loaded.launches._kernels.values()}
+    return [(kernels[launch.function], launch.overlap) for launch in driver.launches[before:]]
+
+
+def test_a_decode_step_has_as_many_launches_as_with_16_bits(backend: tuple[OneSequence, FakeDriver]) -> None:
+    loaded, driver = backend
+    before = len(driver.launches)
+    assert loaded.decode(5) == 0  # the fake device writes nothing
+    step = launched(loaded, driver, before)
+    assert len(step) == 1 + 5 * SMALLEST.num_hidden_layers + 4
+    assert [overlap for _, overlap in step] == [False] + [True] * (len(step) - 1)
+    assert [kernel for kernel, _ in step].count("scaled_matvec_fp8") == SMALLEST.num_hidden_layers
+
+
+@pytest.mark.parametrize("tokens", [9, 300])
+def test_a_product_of_a_dequantised_weight_overlaps_no_launch(
+    backend: tuple[OneSequence, FakeDriver], tokens: int
+) -> None:  # fmt: skip
+    loaded, driver = backend
+    before = len(driver.launches)
+    loaded.prefill([1] * tokens)
+    step = launched(loaded, driver, before)
+    for number, (kernel, overlap) in enumerate(step):
+        assert overlap == (number > 0 and not kernel.startswith("matmul"))
+        assert kernel.startswith("matmul") == (number > 0 and step[number - 1][0] == "dequantise_fp8")
+    assert [kernel for kernel, _ in step].count("dequantise_fp8") == 4 * (SMALLEST.num_hidden_layers - 1) + 1
+
+
+def test_a_prompt_of_another_length_launches_what_a_plan_of_it_does(backend: tuple[OneSequence, FakeDriver]) -> None:
+    loaded, _ = backend
+    for tokens in (65, 17, 700):
+        prefill = next(candidate for candidate in loaded._prefills if tokens <= candidate.largest)
+        prepared = prefill.prepared(tokens, 0, "argmax")
+        graph = loaded.step.graph("prefill", "argmax", tokens=tokens)
+        assert [overlaps for _, _, overlaps in prepared.launches] == [op.overlaps for op in graph.ops]
+        assert [series.kernel.manifest.kernel for series, _, _ in prepared.launches] == [op.kernel for op in graph.ops]
+
+
+def refusal(bundle: Bundle, weight_format: str) -> str:
+    loaded, weights = CudaBackend(bundle, Device(FakeDriver())), dummy_weights(SMALLEST, "bf16", weight_format=weight_format)
+    with pytest.raises(BundleRefused) as caught:
+        loaded.load(SMALLEST, weights, 64)
+    loaded.close()
+    return str(caught.value)
+
+
+def test_a_bundle_of_another_format_is_refused_with_the_command_that_packs_one(bundle: Bundle, fp8_bundle: Bundle) -> None:
+    found = refusal(bundle, "fp8")
+    assert "has kernels for weights in `16bit`, and those of the model are in `fp8`" in found
+    assert "pack one with `tilec bundle pack --model NAME --weights fp8`" in found and "`--weights 16bit`" in found
+    found = refusal(fp8_bundle, "16bit")
+    assert "has kernels for weights in `fp8`, and those of the model are in `16bit`" in found
+    assert "`tilec bundle pack --model NAME --weights 16bit`" in found and "dequantise" not in found
