@@ -143,11 +143,16 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
             low, high = (fact.low.evaluate(ints), fact.high.evaluate(ints)) if fact else (0, 1000)
             distinct = fact is not None and fact.distinct
             arrays[parameter.name] = (low + random.choice(high - low, shape, replace=not distinct)).astype(dtype)
+        elif tensor.dtype.name == "f8e4m3":  # every code but NaN's
+            codes = random.integers(0, 254, shape, np.uint8)
+            arrays[parameter.name] = (codes + (codes >= 127).astype(np.uint8)).view(dtype)
         else:
             arrays[parameter.name] = random.normal(size=shape).astype(dtype)
     if "decode_attention" in function.name:  # one sequence ends inside a tile, the second fills its slots
         known = [41, int(env["S"])][: int(env["B"])]
         arrays["lengths"][: len(known)] = known
+    if "w_scales" in arrays:
+        arrays["w_scales"] = (0.5 + np.abs(arrays["w_scales"])) * np.float32(2.0**-9)
     if function.name in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):

@@ -176,6 +176,9 @@ class Tensor:
     def transpose(self, first: int, second: int) -> Tensor:
         return Tensor(self.array.swapaxes(first, second))
 
+    def repeat_interleave(self, count: int, axis: int) -> Tensor:
+        return Tensor(self.array.repeat(count, axis))
+
     def tolist(self) -> Any:
         return self.array.tolist()
 

@@ -38,7 +38,7 @@ SIZE_STEPS: Final = 400_000
 """z3 steps for one query about sizes."""
 ODD: Final = 5
 """Minimum number of loop iterations."""
-SMALL: Final = (1, 2, 3, 4, 8, 16, 32, 64, 128, 512, 2048, 16384, 1 << 18)
+SMALL: Final = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 16384, 1 << 18)
 """Bounds on unconstrained sizes, tried in this order."""
 STEPS: Final = (256, 4096, 1 << 16, 1 << 18)
 """Bounds on strides, tried in this order for each bound on sizes: a stride is about the product of the extents inside it."""

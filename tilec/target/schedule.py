@@ -49,7 +49,8 @@ MOST_STAGES: Final = 16
 VECTOR: Final = 16
 """Maximum bytes of a load on every target."""
 VECTORS: Final = (VECTOR, 32)
-"""Maximum bytes of a load of one thread, of which the target decides which it has (`Target.widest_load`)."""
+"""Bytes of 16-bit elements that a thread has side by side. It loads them at once where the target does (`Target.widest_load`);
+of 8-bit elements it has half as many bytes."""
 PAIR: Final = 2
 """Blocks of a pair: a cluster whose products read the shared memory of both."""
 CONSUMER: Final = "consumer"
@@ -99,8 +100,8 @@ class Schedule:
     bounds registers and shared memory; None: no bound. `persistent`: a block processes several tiles, in an order of `ORDERS`.
     `cluster`: blocks per cluster. `early`: prologue iterations or stages whose loads of resident tensors precede the grid
     dependency wait; None: as many iterations as registers allow, or a few stages. `next`: whether `launch_dependents` is issued
-    `before` or after (`after`) this kernel's own wait. `store`: one of `STORES`. `vector`: maximum bytes of a thread's load
-    from global memory, one of `VECTORS`."""
+    `before` or after (`after`) this kernel's own wait. `store`: one of `STORES`. `vector`: bytes that a thread has side by
+    side of 16-bit elements, and loads at once at most, one of `VECTORS`."""
 
     roles: tuple[Role, ...]
     pipelines: tuple[Pipeline, ...] = ()
@@ -260,7 +261,7 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
     if schedule.persistent and all(loop.copy != TMA for loop in schedule.pipelines):
         found.append(_not_yet("persistent", "persistent blocks whose operands do not come by `tma`", "false"))
     found += _of_cluster(schedule)
-    found += _of_vector(schedule, target)
+    found += _of_vector(schedule)
     return list(dict.fromkeys(found))
 
 
@@ -287,16 +288,12 @@ def _of_cluster(schedule: Schedule) -> list[Problem]:
     return []
 
 
-def _of_vector(schedule: Schedule, target: Target) -> list[Problem]:
-    """Loads of 32 bytes are for weights that threads multiply themselves; operands of products are copied otherwise."""
+def _of_vector(schedule: Schedule) -> list[Problem]:
+    """Vectors of 32 bytes are for weights that threads multiply themselves; operands of products are copied otherwise."""
     if schedule.vector == VECTOR:
         return []
-    choices = [str(size) for size in VECTORS if size <= target.widest_load]
     if schedule.vector not in VECTORS:
-        return [Problem("vector", f"loads of {schedule.vector} bytes", f"choose {' or '.join(choices)}")]
-    if schedule.vector > target.widest_load:
-        hint = f"write {VECTOR}, or name the `arch` that it is for"
-        return [Problem("vector", f"{target} has no loads of {schedule.vector} bytes", hint)]
+        return [Problem("vector", f"loads of {schedule.vector} bytes", f"choose {' or '.join(map(str, VECTORS))}")]
     if schedule.pipelines:
         return [Problem("vector", f"loads of {schedule.vector} bytes in a kernel that feeds products", "leave `vector` out")]
     return []

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,14 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"N": 5 * rows}]
         case "scaled_matvec_silu_mul":
             return [{"I": 3 * rows, "I2": 6 * rows}]
+        case "matvec_add_fp8" | "scaled_matvec_fp8":
+            return [{"N": 128}]
+        case "matvec_add_scaled_fp8":
+            return [{"N": 128, "P": 128 // rows}]
+        case "scaled_matvec_silu_mul_fp8":
+            return [{"I": 128, "I2": 256}]
+        case "dequantise_fp8":
+            return [{"N": 256, "K": 384}, {"N": 128, "K": 128}]
         case "matvec_argmax":
             return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
         case "matmul":
@@ -179,6 +187,10 @@ def launches(stem: str, manifest: Manifest, cubin: bytes, chosen: list[dict[str,
         yield case
 
 
+NAN_CODES: Final = {"f8e4m3": (0x7F, 0xFF)}
+"""The codes of NaN of dtypes whose tensors have every other code (OFP8, 2023)."""
+
+
 class Stream:
     """Random numbers from raw 64-bit words of PCG64: the same on every machine."""
 
@@ -235,6 +247,9 @@ def _make(case: Case, spec: TensorSpec, stream: Stream) -> Array:
                 low, high = check.low.evaluate(case.env), check.high.evaluate(case.env)
                 distinct = distinct or check.distinct
         return stream.integers(shape, low, high, distinct).astype(storage)
+    if spec.dtype in NAN_CODES:  # all codes but NaN's
+        found = stream.integers(shape, 0, 256, False).astype(storage)
+        return np.where(np.isin(found, NAN_CODES[spec.dtype]), np.uint8(0x80), found)
     return stored(stream.normal(shape), spec.dtype)
 
 

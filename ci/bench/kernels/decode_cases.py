@@ -30,6 +30,14 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"I": count * rows, "I2": 2 * count * rows} for count in (2, 37, 608)]
         case "matvec_add_scaled" | "matvec_add_scaled_rows":
             return [{"N": count * rows, "P": count} for count in (2, 37, 160)]
+        case "scaled_matvec_fp8" | "matvec_add_fp8":
+            return [{"B": 1, "N": count * 128} for count in (1, 3, 20)]
+        case "scaled_matvec_silu_mul_fp8":
+            return [{"I": count * 128, "I2": 2 * count * 128} for count in (1, 3, 20)]
+        case "matvec_add_scaled_fp8":
+            return [{"N": count * 128, "P": count * 128 // rows} for count in (1, 3, 20)]
+        case "dequantise_fp8":
+            return [{"N": n * 128, "K": k * 128} for n, k in ((1, 1), (3, 5), (20, 32))]
         case "scaled_matvec_argmax_rows":
             return [{"V": count * rows, "P": parts} for count, parts in ((4, 3), (37, 64), (9496, 148))]
         case "embedding_scaled":
@@ -56,7 +64,11 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
     """Set contents that random numbers do not have, in place."""
     if manifest.kernel.startswith("scaled_"):  # their sum is about that of the squares of K elements of deviation 1
         t["squares"].abs_().mul_(t["x"].shape[1] / t["squares"].shape[1])
-        t["w"].mul_(t["x"].shape[1] ** -0.5)
+        t["w_scales" if "w_scales" in t else "w"].mul_(t["x"].shape[1] ** -0.5)
+    if "w_scales" in t:  # every code but NaN's, by scales of their own
+        found = torch.randint(0, 254, t["w"].shape, device=t["w"].device)
+        t["w"].view(torch.uint8).copy_(found + (found >= 127))
+        t["w_scales"].abs_().add_(0.5).mul_(2.0**-7)
     if manifest.kernel.endswith(("matvec_argmax", "matvec_argmax_rows")):
         # Logits are small integers times one scale, which every dtype represents: equal ones are equal in all of them.
         for name in ("x", "w"):
@@ -65,11 +77,21 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
         t["sums"].abs_().add_(0.5)
 
 
+def dequantised(t: Tensors) -> Any:
+    """Weights in float64: those of FP8 times the scales of their blocks."""
+    return t["w"].double() * t["w_scales"].double().repeat_interleave(128, 0).repeat_interleave(128, 1)
+
+
+def _weights(t: Tensors) -> Any:
+    """Weights in the dtype of the activations."""
+    return dequantised(t).to(t["x"].dtype) if "w_scales" in t else t["w"]
+
+
 def _scaled(t: Tensors) -> Any:
     """`x @ w.T` times each row's scale."""
     x, squares = t["x"], t["squares"]
     scale = (squares.sum(1, keepdim=True) / x.shape[1] + EPSILON).rsqrt()
-    return ((x @ t["w"].T).to(squares.dtype) * scale).to(x.dtype)
+    return ((x @ _weights(t).T).to(squares.dtype) * scale).to(x.dtype)
 
 
 def _scaled_matvec(manifest: Manifest, t: Tensors) -> Tensors:
@@ -93,11 +115,19 @@ def _with_norm(row: Any, weight: Any, run: int, squares: Any) -> tuple[Any, Any,
 
 def _matvec_add_scaled(manifest: Manifest, t: Tensors) -> Tensors:
     """The residual is updated in place; the other outputs are computed from its stored value."""
-    total = t["residual"] + t["x"] @ t["w"].T
+    total = t["residual"] + t["x"] @ _weights(t).T
     stored = total.to(getattr(torch, DTYPES[str(manifest.constants["E"])].numpy)).to(total.dtype)
     _, scaled, squares = _with_norm(stored, t["weight"], int(manifest.constants["ROWS"]), t["squares"])
     names = [spec.name for spec in manifest.tensors if spec.access in ("out", "inout")]
     return dict(zip(names, (total, scaled, squares), strict=True))
+
+
+def _matvec_add_fp8(manifest: Manifest, t: Tensors) -> Tensors:
+    return {"residual": t["residual"] + t["x"] @ _weights(t).T}
+
+
+def _dequantise_fp8(manifest: Manifest, t: Tensors) -> Tensors:
+    return {"out": dequantised(t).to(t["w_scales"].dtype)}
 
 
 def _embedding_scaled(manifest: Manifest, t: Tensors) -> Tensors:
@@ -134,6 +164,8 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "scaled_matvec_silu_mul": _scaled_matvec_silu_mul, "scaled_matvec_silu_mul_rows": _scaled_matvec_silu_mul,
     "scaled_matvec_argmax_rows": _scaled_matvec_argmax,
     "matvec_add_scaled": _matvec_add_scaled, "matvec_add_scaled_rows": _matvec_add_scaled,
+    "scaled_matvec_fp8": _scaled_matvec, "scaled_matvec_silu_mul_fp8": _scaled_matvec_silu_mul,
+    "matvec_add_fp8": _matvec_add_fp8, "matvec_add_scaled_fp8": _matvec_add_scaled, "dequantise_fp8": _dequantise_fp8,
     "embedding_scaled": _embedding_scaled, "embedding_scaled_rows": _embedding_scaled,
     "advance_rows": _advance_rows, "decode_merge_kv": _decode_merge_kv, "rotary_decode_attention": _rotary_decode_attention,
     "rope_merge_kv": _decode_merge_kv, "rope_decode_attention": _rotary_decode_attention,

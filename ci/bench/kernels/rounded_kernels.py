@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ci.bench.kernels import attention_cases
 from ci.bench.kernels.attention_cases import columns_of_parts
+from ci.bench.kernels.decode_cases import dequantised
 from ci.bench.kernels.launch import EPSILON, Tensors, past
 from ci.bench.kernels.rounded import Rounded, exact, joined, product
 from tilec.artifact.records import Manifest
@@ -107,8 +108,16 @@ def _matmul_split(manifest: Manifest, t: Tensors) -> Results:
     return {"parts": joined([piece[None] for piece in pieces], 0)}
 
 
+def _times_weights(t: Tensors) -> Rounded:
+    """The same of a layer's weights. Those of FP8 are exact in float64; the scale multiplies sums of their products, which is
+    one rounding more."""
+    if "w_scales" not in t:
+        return _times(t["x"], t["w"])
+    return product("mk,nk->mn", exact(t["x"]), exact(dequantised(t)), t["x"].shape[1] + 1)
+
+
 def _scaled(t: Tensors) -> Rounded:
-    return _times(t["x"], t["w"]) * _scale_of(exact(t["squares"]).sum(1), t["x"].shape[1])
+    return _times_weights(t) * _scale_of(exact(t["squares"]).sum(1), t["x"].shape[1])
 
 
 def _scaled_matvec(manifest: Manifest, t: Tensors) -> Results:
@@ -191,8 +200,13 @@ def _sample_token(manifest: Manifest, t: Tensors) -> Results:
 
 
 def _matvec_add(manifest: Manifest, t: Tensors) -> Results:
-    total = _times(t["x"], t["w"]) + exact(t["residual"])
+    total = _times_weights(t) + exact(t["residual"])
     return {"residual": total.stored(_dtype(manifest, "residual"))}
+
+
+def _dequantise_fp8(manifest: Manifest, t: Tensors) -> Results:
+    each = t["w_scales"].repeat_interleave(128, 0).repeat_interleave(128, 1)
+    return {"out": (exact(t["w"]) * exact(each)).stored(_dtype(manifest, "out"))}
 
 
 def _topk_blocks(manifest: Manifest, t: Tensors) -> Results:
@@ -364,6 +378,8 @@ ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "matvec_add": _matvec_add, "matvec_add_scaled": _matvec_add, "matvec_add_scaled_rows": _matvec_add,
     "embedding_scaled": lambda manifest, t: {_out(manifest): exact(t["table"][t["ids"].long()])},
     "embedding_scaled_rows": lambda manifest, t: {_out(manifest): exact(t["table"][t["ids"].long()])},
+    "scaled_matvec_fp8": _scaled_matvec, "scaled_matvec_silu_mul_fp8": _scaled_matvec_silu_mul,
+    "matvec_add_fp8": _matvec_add, "matvec_add_scaled_fp8": _matvec_add, "dequantise_fp8": _dequantise_fp8,
     "topk_blocks": _topk_blocks, "sample_token": _sample_token,
     "flash_attention": _flash_attention, "decode_attention": _decode_attention,
     "decode_merge": _decode_merge, "decode_merge_kv": _decode_merge_kv, "rope_merge_kv": _decode_merge_kv,

@@ -75,7 +75,7 @@ STAGING: Final = Pass(
 )
 LAYOUT: Final = Pass(
     "layout",
-    lambda function, settings: layout.assign(function, settings.schedule.vector),
+    lambda function, settings: layout.assign(function, settings.schedule.vector, settings.target.widest_load),
     "Every operation that has elements is there, in the version of the loop that runs it.",
     check=thread_elements.check,
 )

@@ -1,12 +1,13 @@
 """Assigns the layout of every tile and the vector width of every access.
 
-In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes of its widest load. Out: the same
-function with a `Layout` on every tile value, `vector` and `whole` on every access. A tensor whose loads may be wider than its
-alignment gets that alignment, which the launcher then requires. Nine rules determine layouts:
+In: a proven function with `num_warps` set, its pipelined loops already staged, and the bytes of 16-bit elements that a thread
+has side by side, which a target may load in two. Out: the same function with a `Layout` on every tile value, `vector` and
+`whole` on every access. A tensor whose loads may be wider than its alignment gets that alignment, which the launcher then
+requires. Nine rules determine layouts:
 
-1. A tile's natural layout depends only on its shape without axes of extent 1: one load of a 16-bit type per thread on the last
-   axis (fewer of `narrow_rows` and `small_tiles`), lanes along it, warps along the axis before it, the rest in registers. Tiles
-   of equal shape therefore need no conversion.
+1. A tile's natural layout depends only on its shape without axes of extent 1: those bytes of a 16-bit type per thread on the
+   last axis (fewer of `narrow_rows` and `small_tiles`), lanes along it, warps along the axis before it, the rest in registers.
+   Tiles of equal shape therefore need no conversion.
 2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast; in kernels with
    butterflies or atomics at positions, of the first that a thread cannot compute by itself. If a thread has more elements of
    that operand than it needs in the layout of another one, they have the other one's (`tilec.ir.layouts.selections`).
@@ -88,11 +89,12 @@ NaturalLayout = Callable[[tuple[int, ...]], Layout]
 """The natural layout of a tile's shape, for the warps and the widest load of a function."""
 
 
-def assign(function: Function, widest: int = VECTOR) -> Function:
-    """Set layouts and vectors, in place. `widest`: maximum bytes of a load."""
-    _set_vectors(function, widest)
-    vector = FIRST_DIGIT * widest // VECTOR
-    is_usual = widest == VECTOR
+def assign(function: Function, run: int = VECTOR, widest: int = VECTOR) -> Function:
+    """Set layouts and vectors, in place. `run`: bytes of 16-bit elements that a thread has side by side; `widest`: maximum
+    bytes of a load."""
+    _set_vectors(function, min(run, widest))
+    vector = FIRST_DIGIT * run // VECTOR
+    is_usual = run == VECTOR
     is_spread = is_usual and pays(function, lambda copy, is_spread: _distribute(copy, None, vector, is_spread))
     distribute = partial(_distribute, vector=vector, is_spread=is_spread)
     distribute(function, consecutive(function, distribute) if is_usual else None)
