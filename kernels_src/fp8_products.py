@@ -7,11 +7,11 @@ from .fp8_blocks import SQUARE
 
 
 @tl.function
-def scaled_products(x: tl.Tile, w: tl.Tile, scales: tl.Tile, count: int, rows: int, split: int) -> tl.Tile:
-    """Products of `count` rows of activations and `rows` rows of weights, each over the columns of one block of weights, in
-    f32; (count, split * SQUARE), (rows, split * SQUARE) of e4m3 and (1, split) -> (split, rows, 8), where `count` divides 8.
-
-    The rows of weights are of one block of weights. Warps divide the `split` products."""
-    a = weights_in_parts(w.astype(x.dtype), rows, split, SQUARE)
-    b = rows_in_parts(x, count, split, SQUARE)
-    return tl.mma(a, b, tl.zeros((split, rows, 8), tl.f32)) * scales.reshape((split, 1, 1))
+def scaled_products(x: tl.Tile, w: tl.Tile, scales: tl.Tile, count: int, rows: int, split: int, width: int) -> tl.Tile:
+    """Products of `count` rows of activations and `rows` rows of one block of weights, each over `width` columns of a block, in
+    f32; (count, split * width), (rows, split * width) of e4m3 and (1, split * width / SQUARE) -> (split * width / SQUARE,
+    SQUARE / width, rows, 8), where `count` divides 8 and `width` divides SQUARE. Warps divide the `split` products."""
+    blocks = split * width // SQUARE
+    a = weights_in_parts(w.astype(x.dtype), rows, split, width)
+    products = tl.mma(a, rows_in_parts(x, count, split, width), tl.zeros((split, rows, 8), tl.f32))
+    return products.reshape((blocks, SQUARE // width, rows, 8)) * scales.reshape((blocks, 1, 1, 1))

@@ -24,6 +24,7 @@ def scaled_matvec_rows_fp8(
     K: tl.Const,
     ROWS: tl.Const,
     SPLIT: tl.Const,
+    BLOCK: tl.Const,
 ):
     """`scaled_matvec_rows` with the weights `w[n, k] * w_scales[n // 128, k // 128]`: a block's scale multiplies sums of 128
     products, in f32. ROWS outputs per block.
@@ -31,15 +32,16 @@ def scaled_matvec_rows_fp8(
     SPLIT sums of 128 columns are side by side, divided among warps.
     """
     assert SQUARE % ROWS == 0
+    assert SQUARE % BLOCK == 0
     tl.grid(N // ROWS)
-    tl.requires(8 % B == 0 and K % (SPLIT * SQUARE) == 0 and N % SQUARE == 0)
+    tl.requires(8 % B == 0 and K % (SPLIT * BLOCK) == 0 and SPLIT * BLOCK % SQUARE == 0 and N % SQUARE == 0)
     tl.resident(w, w_scales)
     n = tl.bid(0)
     total = tl.sum(tl.load(squares, (0, 0), shape=(B, K // 16)), axis=1)
     scale = tl.rsqrt(total * (1.0 / K) + eps, fast=True)
-    acc = tl.zeros((SPLIT, ROWS, 8), tl.f32)
-    for k in range(K // (SPLIT * SQUARE)):
-        s = tl.load(w_scales, (n // (SQUARE // ROWS), k), shape=(1, SPLIT))
-        y = tl.load(x, (0, k), shape=(B, SPLIT * SQUARE))
-        acc += scaled_products(y, tl.load(w, (n, k), shape=(ROWS, SPLIT * SQUARE)), s, B, ROWS, SPLIT)
-    tl.store(out, (0, n), tl.astype((each_once(tl.sum(acc, axis=0), ROWS, B) * scale[None, :]).T, E))
+    acc = tl.zeros((SPLIT * BLOCK // SQUARE, SQUARE // BLOCK, ROWS, 8), tl.f32)
+    for k in range(K // (SPLIT * BLOCK)):
+        s = tl.load(w_scales, (n // (SQUARE // ROWS), k), shape=(1, SPLIT * BLOCK // SQUARE))
+        y = tl.load(x, (0, k), shape=(B, SPLIT * BLOCK))
+        acc += scaled_products(y, tl.load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), s, B, ROWS, SPLIT, BLOCK)
+    tl.store(out, (0, n), tl.astype((each_once(tl.sum(acc, axis=(0, 1)), ROWS, B) * scale[None, :]).T, E))

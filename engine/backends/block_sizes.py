@@ -66,7 +66,7 @@ def _rows_of_batch(outputs: int, inputs: int) -> dict[str, Constant]:
 def _squares_of_batch(_outputs: int, inputs: int) -> dict[str, Constant]:
     """The same for FP8 weights and several rows of x: the squares of an iteration side by side."""
     split = largest_divisor(inputs // SQUARE, TILE // SQUARE)
-    return {"SPLIT": split, "ROWS": largest_divisor(SQUARE, max(1, TILE // (split * SQUARE)))}
+    return {"SPLIT": split, "BLOCK": SQUARE, "ROWS": largest_divisor(SQUARE, max(1, TILE // (split * SQUARE)))}
 
 
 def _matmul(shapes: Shapes) -> dict[str, Constant]:

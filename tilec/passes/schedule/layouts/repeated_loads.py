@@ -3,8 +3,8 @@
 In: a function whose tiles have layouts, before conversions. Out: the same, in place. If each thread needs other elements of a
 loaded tile than the tile's layout gives it, all go through shared memory in every iteration of a loop, with barriers. A tile
 that is repeated is small: that several threads load the same elements, from lines that are cached, costs less. Scales of blocks
-and of groups are such tiles. A tile with another use keeps its layout, and so does one outside of loops from whose tensor no loop
-loads: any other one is of a peeled iteration.
+and of groups are such tiles. A tile with another use keeps its layout, and so does one that no loop loads, nor ever did: iterations
+that were peeled load from the same tensor.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def spread(function: Function) -> None:
     """Set the layouts of such loads, and of their casts and reshapes."""
     uses = Counter(value for op in function.body.walk() for value in op.operands)
     inside = {one for op in function.body.walk() if isinstance(op, For) for one in op.regions[0].walk()}
-    tensors = {op.source for op in inside if isinstance(op, Load)}
+    loads = Counter(op.source for op in function.body.walk() if isinstance(op, Load))
     for op in function.body.walk():
         if isinstance(op, Broadcast) and op.operands[0].tile.rank and op.result.layout is not None:
             value = op.operands[0]
             repeated = {axis for axis, extent in enumerate(value.tile.shape) if extent == 1}
             chain = _loaded(value, hidden(op.result.layout, repeated), uses)
             load = chain[-1][0].owner if chain else None
-            if op in inside or (isinstance(load, Load) and load.source in tensors):
+            if op in inside or (isinstance(load, Load) and loads[load.source] > 1):
                 for moved, layout in chain:
                     moved.layout = layout
 
