@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +17,16 @@ from test_cuda_backend import SMALLEST
 
 from engine.backends.cuda import CudaBackend
 from engine.backends.interpreter import InterpreterBackend
+from engine.backends.load import _find_bundle
 from engine.batch import Batch
-from engine.checkpoint.weights import WeightPlan
+from engine.checkpoint.weights import WeightPlan, Weights
+from engine.cli import run
 from engine.errors import BundleRefused
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.quantize.command import command as quantize
 from engine.tools.tiny import write_tiny_model
 from tilec.runtime import Bundle, Device, open_bundle
+from tilec.ship.finder import own_bundles_folder
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 from fake_driver import FakeDriver
@@ -90,7 +95,8 @@ def test_codes_and_scales_arrive(backend: tuple[OneSequence, FakeDriver]) -> Non
         expected = weights.array(name)
         pointer = loaded.memory.allocations[name][0]
         block = next(block for start, block in driver.buffers.items() if start == pointer)
-        assert (block[: expected.nbytes] == expected.reshape(-1).view(np.uint8)).all()
+        start = pointer - block.ctypes.data
+        assert (block[start : start + expected.nbytes] == expected.reshape(-1).view(np.uint8)).all()
 
 
 def launched(loaded: OneSequence, driver: FakeDriver, before: int) -> list[tuple[str, bool]]:
@@ -148,3 +154,53 @@ def test_a_bundle_of_another_format_is_refused_with_the_command_that_packs_one(b
     found = refusal(fp8_bundle, "16bit")
     assert "has kernels for weights in `fp8`, and those of the model are in `16bit`" in found
     assert "`tilec bundle pack --model NAME --weights 16bit`" in found and "dequantise" not in found
+
+
+def test_the_bundle_of_the_format_is_found(
+    shipped_bundle: Path, shipped_fp8_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    folder = own_bundles_folder()
+    config = replace(SMALLEST, num_hidden_layers=28, vocab_size=151936)
+    device = Device(FakeDriver())
+
+    def found(weight_format: str) -> str:
+        with _find_bundle(config, weight_format, device, None, "none") as bundle:
+            return bundle.model
+
+    shutil.copy(shipped_bundle, folder)
+    assert found("16bit") == "qwen3-0.6b"
+    with pytest.raises(BundleRefused, match=r"no bundle for this model and sm_90a.*weights are in `fp8`.*`--weights 16bit`"):
+        found("fp8")
+    shutil.copy(shipped_fp8_bundle, folder)
+    assert (found("16bit"), found("fp8")) == ("qwen3-0.6b", "qwen3-0.6b-fp8")
+    (folder / shipped_bundle.name).unlink()
+    with pytest.raises(BundleRefused, match="no bundle for this model and sm_90a"):
+        found("16bit")
+
+
+@pytest.mark.parametrize("options", [(), ("--weights", "16bit"), ("--dummy-weights", "--weights", "fp8")])
+def test_the_command_takes_a_format(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_model(tmp_path / "source", hidden_size=128)
+    CliRunner().invoke(quantize, [str(tmp_path / "source"), str(tmp_path / "fp8"), "--format", "fp8"])
+    formats: list[str] = []
+    load = InterpreterBackend.load
+
+    def recorded(backend: InterpreterBackend, config: object, weights: Weights, *more: object) -> None:
+        formats.append(weights.weight_format)
+        load(backend, config, weights, *more)
+
+    monkeypatch.setattr(InterpreterBackend, "load", recorded)
+    command = ["--backend", "interpreter", "--model", str(tmp_path / "fp8"), "--prompt", "the sky", "--max-new-tokens", "2"]
+    assert run([*command, "--max-seq-len", "64", *options]) == 0
+    assert capsys.readouterr().out.strip()
+    assert formats == [options[-1] if options else "fp8"]
+
+
+def test_fp8_is_refused_for_a_folder_that_has_other_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tiny_model(tmp_path / "plain", hidden_size=128)
+    command = ["--backend", "interpreter", "--model", str(tmp_path / "plain"), "--prompt", "the sky", "--weights", "fp8"]
+    assert run(command) == 3
+    assert "weights in `fp8` are asked for, and the files do not have every linear layer's so" in capsys.readouterr().err
