@@ -57,6 +57,42 @@ def test_operands_are_loaded_in_full_vectors_and_not_converted_between_threads(t
     assert not any(isinstance(op, ScratchStore) and op.operands[1].tile.dtype.bits == 16 for op in before)
 
 
+@pytest.mark.parametrize("split", [(4, 128), (8, 64), (8, 128)])
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
+def test_weights_of_eight_bits_are_loaded_in_full_vectors_and_converted_where_they_are(
+    target: Target, split: tuple[int, int]
+) -> None:
+    constants: dict[str, Any] = {"E": "bf16", "B": 8, "K": 4096, "ROWS": 16, "SPLIT": split[0], "BLOCK": split[1]}
+    function = load_kernel(SHIPPED / "scaled_matvec_rows_fp8.py", constants, root=SHIPPED.parent)
+    prepare(function, target, Schedule((Role("all", 4),), early=2))
+    for load in operands(function):
+        assert load.result.layout is not None
+        assert vector_length(load.result.layout, 16) == 16  # of weights and of activations alike
+        assert load.vector == 16
+    ops = list(function.body.walk())
+    products = [op for op in ops if isinstance(op, Mma)]
+    assert len(products) == 3  # two peeled iterations, and the loop's
+    exchanged = [op.operands[1] for op in ops[: ops.index(products[-1])] if isinstance(op, ScratchStore)]
+    assert not exchanged  # neither operands nor scales
+
+
+def test_operands_whose_depth_has_no_vectors_of_eight_bits_keep_those_of_sixteen(tmp_path: Path) -> None:
+    path = written(tmp_path, 2, 32, 8)
+    path.write_text(
+        path.read_text()
+        .replace("a: In[bf16", "a: In[f8e4m3")
+        .replace("shape=(2, 16, 32))", "shape=(2, 16, 32)).astype(bf16)")
+        .replace("bf16, f32", "bf16, f8e4m3, f32")
+    )
+    function = load_kernel(path, {}, root=tmp_path)
+    prepare(function, SM_90A, Schedule((Role("all", 2),)))
+    (load,) = (op for op in function.body.walk() if isinstance(op, Load) and function.parameter_of(op.source).name == "a")
+    assert load.result.layout is not None
+    assert vector_length(load.result.layout, 16) == 8
+    exchanged = [op.operands[1].tile.shape for op in function.body.walk() if isinstance(op, ScratchStore)]
+    assert exchanged == [(2, 32, 8), (2, 16, 8)]  # the right operand, whose rows are not along its depth, and the result
+
+
 def test_weights_of_the_first_iterations_do_not_wait() -> None:
     for early in (0, 1, 4):
         function = prepared(early=early)

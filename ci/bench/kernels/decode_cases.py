@@ -30,11 +30,13 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"I": count * rows, "I2": 2 * count * rows} for count in (2, 37, 608)]
         case "matvec_add_scaled" | "matvec_add_scaled_rows":
             return [{"N": count * rows, "P": count} for count in (2, 37, 160)]
+        case "scaled_matvec_rows_fp8":
+            return [{"N": count * 128} for count in (1, 3, 20)]
         case "scaled_matvec_fp8" | "matvec_add_fp8":
             return [{"B": 1, "N": count * 128} for count in (1, 3, 20)]
-        case "scaled_matvec_silu_mul_fp8":
+        case "scaled_matvec_silu_mul_fp8" | "scaled_matvec_silu_mul_rows_fp8":
             return [{"I": count * 128, "I2": 2 * count * 128} for count in (1, 3, 20)]
-        case "matvec_add_scaled_fp8":
+        case "matvec_add_scaled_fp8" | "matvec_add_scaled_rows_fp8":
             return [{"N": count * 128, "P": count * 128 // rows} for count in (1, 3, 20)]
         case "dequantise_fp8":
             return [{"N": n * 128, "K": k * 128} for n, k in ((1, 1), (3, 5), (20, 32))]
@@ -166,6 +168,8 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "matvec_add_scaled": _matvec_add_scaled, "matvec_add_scaled_rows": _matvec_add_scaled,
     "scaled_matvec_fp8": _scaled_matvec, "scaled_matvec_silu_mul_fp8": _scaled_matvec_silu_mul,
     "matvec_add_fp8": _matvec_add_fp8, "matvec_add_scaled_fp8": _matvec_add_scaled, "dequantise_fp8": _dequantise_fp8,
+    "scaled_matvec_rows_fp8": _scaled_matvec, "scaled_matvec_silu_mul_rows_fp8": _scaled_matvec_silu_mul,
+    "matvec_add_scaled_rows_fp8": _matvec_add_scaled,
     "embedding_scaled": _embedding_scaled, "embedding_scaled_rows": _embedding_scaled,
     "advance_rows": _advance_rows, "decode_merge_kv": _decode_merge_kv, "rotary_decode_attention": _rotary_decode_attention,
     "rope_merge_kv": _decode_merge_kv, "rope_decode_attention": _rotary_decode_attention,

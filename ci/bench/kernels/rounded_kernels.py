@@ -380,6 +380,8 @@ ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "embedding_scaled_rows": lambda manifest, t: {_out(manifest): exact(t["table"][t["ids"].long()])},
     "scaled_matvec_fp8": _scaled_matvec, "scaled_matvec_silu_mul_fp8": _scaled_matvec_silu_mul,
     "matvec_add_fp8": _matvec_add, "matvec_add_scaled_fp8": _matvec_add, "dequantise_fp8": _dequantise_fp8,
+    "scaled_matvec_rows_fp8": _scaled_matvec, "scaled_matvec_silu_mul_rows_fp8": _scaled_matvec_silu_mul,
+    "matvec_add_scaled_rows_fp8": _matvec_add,
     "topk_blocks": _topk_blocks, "sample_token": _sample_token,
     "flash_attention": _flash_attention, "decode_attention": _decode_attention,
     "decode_merge": _decode_merge, "decode_merge_kv": _decode_merge_kv, "rope_merge_kv": _decode_merge_kv,

@@ -89,7 +89,7 @@ def assign_layouts(op: Mma, warps: int) -> list[Op]:
         value = op.operands[index]
         if vector:
             value = _permute_k(out, value, 2 - index, vector)
-        _set_load_layout(value, layout)
+        _set_load_layout(value, layout, vector)
         operands.append(relayout(out, value, layout))
     op.result.layout = mma_sync.beside(mma_sync.accumulator(rows, columns, grid), products, products_per_step)
     op.operands = [*operands, relayout(out, op.operands[2], op.result.layout)]
@@ -107,9 +107,9 @@ def _permute_k(out: Emitter, value: Value, axis: int, vector: int) -> Value:
     return out.add(Reshape(operands=[permuted]), value.tile)
 
 
-def _set_load_layout(value: Value, layout: Layout | None) -> None:
+def _set_load_layout(value: Value, layout: Layout | None, vector: int) -> None:
     """Propagate `layout` back through reshapes, permutations, broadcasts and casts to the load that defines `value`, if threads
-    can load 16-byte vectors then."""
+    can load 16-byte vectors then, or all their `vector` adjacent elements at once."""
     repeated: list[tuple[Value, Layout]] = []
     while (
         isinstance(op := value.owner, Reshape | Permute | Broadcast | Cast) and op.operands[0].tile.rank and layout is not None
@@ -128,7 +128,8 @@ def _set_load_layout(value: Value, layout: Layout | None) -> None:
     if not isinstance(value.owner, Load) or layout is None or value.layout is not None:
         return
     widest = vectors_first(layout)
-    least = _vector(value.tile.dtype)
+    most = _vector(value.tile.dtype)
+    least = min(most, vector or most)
     if widest.registers and widest.registers[0].axis == widest.rank - 1 and widest.registers[0].extent >= least:
         value.layout = widest
         for result, result_layout in repeated:
