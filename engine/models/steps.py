@@ -38,9 +38,10 @@ def model_step(
 
 def step(
     config: Shape, tokens: int, max_seq_len: int, dtype: str = "bf16", *, past: int = 0, output_mode: OutputMode = "argmax",
-    decode: bool | None = None,
+    decode: bool | None = None, weight_format: str = SIXTEEN_BIT,
 ) -> StepGraph:  # fmt: skip
     """The graph of the engine's own step for `tokens` tokens after `past` tokens. `decode` selects the mode; None means decode
-    for one token, otherwise prefill."""
+    for one token, otherwise prefill. StepError if the step or its sizes do not fit the format of linear weights."""
     mode = "decode" if (tokens == 1 if decode is None else decode) else "prefill"
-    return model_step(config, max_seq_len, dtype).graph(mode, output_mode, tokens=tokens, past=past)
+    step_of_format = model_step(config, max_seq_len, dtype, weight_format=weight_format)
+    return step_of_format.graph(mode, output_mode, tokens=tokens, past=past)

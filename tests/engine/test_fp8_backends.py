@@ -19,9 +19,10 @@ from engine.backends.cuda import CudaBackend
 from engine.backends.interpreter import InterpreterBackend
 from engine.backends.load import _find_bundle
 from engine.batch import Batch
-from engine.checkpoint.weights import WeightPlan, Weights
+from engine.checkpoint.weights import WEIGHT_FORMATS, WeightPlan, Weights
 from engine.cli import run
 from engine.errors import BundleRefused
+from engine.models.families import FAMILIES
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.quantize.command import command as quantize
 from engine.tools.tiny import write_tiny_model
@@ -204,3 +205,18 @@ def test_fp8_is_refused_for_a_folder_that_has_other_weights(tmp_path: Path, caps
     command = ["--backend", "interpreter", "--model", str(tmp_path / "plain"), "--prompt", "the sky", "--weights", "fp8"]
     assert run(command) == 3
     assert "weights in `fp8` are asked for, and the files do not have every linear layer's so" in capsys.readouterr().err
+
+
+def test_the_options_name_every_format_that_a_step_has() -> None:
+    declared = [family.declaration().formats for family in FAMILIES.values()]
+    assert ("16bit", *dict.fromkeys(name for formats in declared for name in formats)) == WEIGHT_FORMATS
+
+
+def test_a_step_of_fp8_weights_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tiny_model(tmp_path / "blocks", hidden_size=128)
+    write_tiny_model(tmp_path / "cut")
+    assert run(["graph", "--model", str(tmp_path / "blocks"), "--weights", "fp8", "--tokens", "70"]) == 0
+    drawn = capsys.readouterr().out
+    assert "dequantise_fp8" in drawn and "model.layers.0.mlp.down_proj.weight_scales" in drawn
+    assert run(["graph", "--model", str(tmp_path / "cut"), "--weights", "fp8"]) == 2
+    assert "is [256, 64], and weights in `fp8` have a scale for each 128 x 128" in capsys.readouterr().err

@@ -126,7 +126,7 @@ def read_models(value: Any, refuse: Refuse, span: Locate) -> tuple[Model, ...]:
                 hint = f"integers have 64 bits, strings {MAX_TEXT} characters"
                 refuse("E0514", f"`{key}` is out of range", span("model", index, "config", key), hint)
             if key == WEIGHT_FORMAT:
-                hint = 'write `weights = ["fp8"]` beside `config`'
+                hint = 'write `weights = ["fp8"]` next to `config`'
                 refuse("E0802", f"`{key}` is no number of a model", span("model", index, "config", key), hint)
             if not (key.isidentifier() and isinstance(number, (int, float, bool, str))):
                 refuse("E0802", f"`{key}` is not a number, bool or string", span("model", index, "config", key))
