@@ -19,7 +19,6 @@ from math import prod
 from os import PathLike, fspath
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,6 +55,9 @@ FILE_ITEM_BYTES: Final = bf16.bytes
 CACHE_SCALE: Final = re.compile(r"model\.layers\.\d+\.self_attn\.(?:[kv]_scale|k_proj\.k_scale|v_proj\.v_scale)")
 """Tensors of quantised folders that are not read: scales of a cache of 8 bits. The cache has 16."""
 
+LARGEST: Final = {bf16.name: float.fromhex("0x1.fep127"), f16.name: 65504.0}
+"""The largest finite number of each dtype that a model may run in."""
+
 WEIGHT_FORMATS: Final = (SIXTEEN_BIT, "fp8")
 """Formats of linear weights that steps have; a step may lack one."""
 
@@ -69,8 +71,8 @@ STRIP: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A checkpoint tensor and the byte offset of its elements in the destination. The scales of a weight have its name with
-    `SCALES` behind it, whatever they are called in the file."""
+    """A checkpoint tensor and the byte offset of its elements in the destination. The scales of a weight have its name and
+    `SCALES` after it, whatever they are called in the file."""
 
     name: str
     dtype: str
@@ -284,8 +286,7 @@ class WeightPlan(Weights):
         """The scales of a weight that stays in its format; ModelError if a product could overflow the dtype of the model, to
         which the weight is dequantised at prefill."""
         found = scales(self.quantised[name])
-        largest = float(ml_dtypes.finfo(NUMPY_TYPES[self.dtype]).max) / E4M3_MAX
-        bad = np.abs(found) > largest
+        bad = np.abs(found) > LARGEST[self.dtype] / E4M3_MAX
         if bad.any():
             file = self._files[next(self.quantised[name].tensors)]
             what = f"tensor {show(name)} has the scale {float(found[bad][0]):g}, whose products {self.dtype} cannot hold"

@@ -58,8 +58,8 @@ def test_a_batch_generates_what_each_sequence_does_alone(interpreter: Interprete
             generated.append([token])
         for _ in range(3):
             tokens = batch.step()
-            for slot, answer in zip(slots, generated, strict=True):
-                answer.append(tokens[slot])
+            for slot, tokens_of_slot in zip(slots, generated, strict=True):
+                tokens_of_slot.append(tokens[slot])
     assert generated == expected
 
 

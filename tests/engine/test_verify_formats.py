@@ -119,7 +119,7 @@ def test_mistakes_about_dequantised_weights_are_refused(mutate: Mutation, messag
 
 
 def test_a_product_that_reads_weights_early_does_not_overlap_what_dequantises_them() -> None:
-    """Kernels for few tokens take weights for `resident`; of a launch that overlaps none, that is true."""
+    """Kernels of small M take weights for `resident`; of a launch that overlaps none, that is true."""
     overlapping = with_op("layers.0.qkv_proj", lambda op: replace(op, overlaps=True))
     message = f"buffer `{BUFFER}` is `b`, which `matmul_few` reads before earlier operations are complete"
     assert message in refused("prefill", 17, overlapping)
@@ -135,7 +135,7 @@ def test_half_a_dequantised_weight_is_read_before_it_is_written() -> None:
     assert message in refused("prefill", 500, halved)
 
 
-def test_dequantised_weights_share_memory_and_none_overlaps_what_lives_beside_it() -> None:
+def test_dequantised_weights_share_memory_and_none_overlaps_live_buffers() -> None:
     graph = graph_of(TINY, "prefill", 500)
     memory = plan_memory(graph)
     buffers = [buffer for buffer in graph.buffers.values() if buffer.name.endswith(".16bit")]

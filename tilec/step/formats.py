@@ -2,7 +2,7 @@
 
     formats = {"fp8": scaled(f8e4m3, [128, 128])}
 
-Every linear weight is then two tensors: its codes, and its f32 scales, (N / 128, K / 128), under its name with `SCALES` behind
+Every linear weight is then two tensors: its codes, and its f32 scales, (N / 128, K / 128), under its name with `SCALES` after
 it. A table of weights concatenates scales as it does rows. A launch that takes a linear weight changes in one of two ways:
 
 | argument                       | kernel     | tensors                                                                        |
@@ -11,7 +11,7 @@ it. A table of weights concatenates scales as it does rows. A launch that takes 
 | `w=dequantised(mlp.down_proj)` | `NAME`     | a buffer of 16 bits as `w`, which a launch of `dequantise_fp8` writes before   |
 
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
-The launch that reads it does not begin before those in front of it have ended: its kernel takes a weight for data that nobody
+The launch that reads it does not begin before all earlier ones have ended: its kernel takes a weight for data that nobody
 writes, and may read it before its grid dependency wait.
 """
 

@@ -52,7 +52,7 @@ MAX_WEIGHTS: Final = 1 << 18
 @dataclass(frozen=True, slots=True)
 class Weight:
     """A tensor on the device and the checkpoint tensors that are its rows, in order; all by full names. Scales of a weight have
-    its name with `tilec.step.formats.SCALES` behind it, and so have their rows."""
+    its name with `tilec.step.formats.SCALES` after it, and so have their rows."""
 
     name: str
     dtype: str

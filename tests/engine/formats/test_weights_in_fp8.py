@@ -1,4 +1,4 @@
-"""FP8 weights that stay on the device as they are: the codes and scales of the file arrive, and the model answers as with the
+"""FP8 weights that stay on the device as they are: the codes and scales of the file arrive, and the model generates as with the
 same weights dequantised; damaged ones end in one line."""
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def plan(folder: Path, weight_format: str | None = None) -> WeightPlan:
     return WeightPlan.for_model(read_config(folder), folder, weight_format=weight_format)
 
 
-def answers(folder: Path, weight_format: str | None = None) -> list[Any]:
+def generations(folder: Path, weight_format: str | None = None) -> list[Any]:
     """Logits of two prompts, and the tokens that follow each."""
     with Engine.from_pretrained(folder, backend="interpreter", max_seq_len=128, weight_format=weight_format) as engine:
         return [(engine.logits(ids), list(engine.generate_ids(ids, 8))) for ids in (SHORT, LONG)]
@@ -143,8 +143,8 @@ def test_a_model_has_the_bytes_of_its_codes_scales_and_other_weights(tiny: Path)
     assert plan(tiny, "16bit").bytes == 2 * sum(array.size for array in stored.values()) - 2 * scales
 
 
-def test_answers_are_those_of_the_dequantised_weights(tiny: Path) -> None:
-    assert_alike(answers(tiny), answers(tiny, "16bit"))
+def test_generations_are_those_of_the_dequantised_weights(tiny: Path) -> None:
+    assert_alike(generations(tiny), generations(tiny, "16bit"))
 
 
 def test_what_the_quantise_command_writes_runs(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_what_the_quantise_command_writes_runs(tmp_path: Path) -> None:
     ended = CliRunner().invoke(quantize, [str(source), str(target), "--format", "fp8"])
     assert ended.exit_code == 0, ended.output
     assert plan(target).weight_format == "fp8"
-    assert_alike(answers(target), answers(target, "16bit"))
+    assert_alike(generations(target), generations(target, "16bit"))
 
 
 def test_f32_and_f16_scales_are_read_too(damaged: Callable[[Callable[[Arrays], Any]], Path]) -> None:
@@ -163,7 +163,7 @@ def test_f32_and_f16_scales_are_read_too(damaged: Callable[[Callable[[Arrays], A
 
     folder = damaged(change)
     assert plan(folder).weight_format == "fp8"
-    assert_alike(answers(folder), answers(folder, "16bit"))
+    assert_alike(generations(folder), generations(folder, "16bit"))
 
 
 def extreme(arrays: Arrays) -> None:
@@ -188,7 +188,7 @@ def test_extreme_weights_have_the_values_of_the_formula(
 ) -> None:
     folder = damaged(change)
     assert plan(folder).weight_format == "fp8"
-    assert_alike(answers(folder), answers(folder, "16bit"))
+    assert_alike(generations(folder), generations(folder, "16bit"))
 
 
 def set_code(arrays: Arrays, code: int) -> None:
