@@ -1,4 +1,4 @@
-"""Products of a few rows with FP8 weights: every code times the scale of its block, and no row changes another."""
+"""Products of two to eight rows with FP8 weights: every code times the scale of its block, and no row changes another."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_each_weight_counts_as_its_code_times_the_scale_of_its_block(number: int
     rows, inputs = arrays["x"].shape
     weights = arrays["w"].astype(np.float64) * arrays["w_scales"].repeat(128, 0).repeat(128, 1)
     for first in (0, 77):
-        columns = (first + 397 * np.arange(rows)) % inputs  # in other blocks, and in other places of them
+        columns = [(first + 397 * row) % inputs for row in range(rows)]  # in other blocks, and in other places of them
         arrays["x"][:] = 0
         arrays["x"][range(rows), columns] = 1
         found = machine(kernel, arrays)["residual"]
@@ -84,7 +84,7 @@ def test_no_row_changes_another(name: str, number: int, machine: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [ADDED, NORMED])
-def test_tiny_rows_beside_huge_ones_are_as_right_as_alone(name: str) -> None:
+def test_tiny_rows_next_to_huge_ones_are_as_right_as_alone(name: str) -> None:
     kernel = compiled(name, 0, "sm_90a")
     arrays = arrays_of(kernel)
     sizes = np.exp2(np.linspace(-90, 90, len(arrays["x"])))[:, None]
