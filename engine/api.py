@@ -27,6 +27,7 @@ from engine.text.tokenizer import Detokenizer, StopStrings, Text
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.profile import StepProfile, profile_decode
 from tilec.runtime import Bundle, Device
+from tilec.step.formats import SIXTEEN_BIT
 
 if TYPE_CHECKING:
     from tilec.runtime.trust import TrustSource
@@ -60,6 +61,7 @@ class Engine:
         backend: BackendName = "cuda",
         max_seq_len: int = DEFAULT_SEQUENCE,
         dtype: str | None = None,
+        weight_format: str | None = None,
         dummy: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         device: Device | None = None,
@@ -71,10 +73,10 @@ class Engine:
         file must have. `trust` is the policy that names who must have signed the bundle: a file, `none`, or None for the policy
         of the environment and the user's configuration (`tilec.runtime.trust`).
 
-        `max_seq_len` bounds prompt plus generated tokens. `dtype` is bf16 or f16; None means the model's. Quantised weights are
-        dequantised to it. `dummy` is a seed:
-        random weights replace the files'. `progress` is called with the bytes of weights loaded so far and the total. Raises
-        an `EngineError`: see `engine.errors`.
+        `max_seq_len` bounds prompt plus generated tokens. `dtype` is bf16 or f16; None means the model's. Weights in a format
+        that the step has kernels for (`fp8`) stay in it, all other quantised ones are dequantised to `dtype`; `weight_format`
+        `16bit` dequantises all. `dummy` is a seed: random weights replace the files', in `weight_format`. `progress` is called
+        with the bytes of weights loaded so far and the total. Raises an `EngineError`: see `engine.errors`.
         """
         if backend == "interpreter" and any(option is not None for option in (bundle, device, bundle_digest, trust)):
             raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
@@ -85,9 +87,10 @@ class Engine:
             what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
             raise UsageError(what, fix="the model supports no more positions")
         if dummy is not None:
-            weights = dummy_weights(config, dtype or ("f16" if config.dtype == "f16" else "bf16"), dummy)
+            of_model = "f16" if config.dtype == "f16" else "bf16"
+            weights = dummy_weights(config, dtype or of_model, dummy, weight_format or SIXTEEN_BIT)
         else:
-            weights = WeightPlan.for_model(config, path, dtype)
+            weights = WeightPlan.for_model(config, path, dtype, weight_format=weight_format)
         dtype = weights.dtype
         if backend == "interpreter":
             from engine.backends.interpreter import InterpreterBackend  # late: GPU runs do without this import

@@ -233,12 +233,23 @@ def shipped_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) 
     """The bundle of the smallest model for one architecture, packed in a process from this checkout. The model is one of both
     dtypes; the other dtype has the same kernels."""
 
+    return _packed(made_once, shipped_store, "16bit")
+
+
+@pytest.fixture(scope="session")
+def shipped_fp8_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
+    """The same for FP8 weights."""
+    return _packed(made_once, shipped_store, "fp8")
+
+
+def _packed(made_once: Callable[[str, Make], Path], shipped_store: Path, weight_format: str) -> Path:
     def pack(folder: Path) -> None:
         command = [sys.executable, "-c", _PACKER, "bundle", "pack", "--project", _ROOT, "--model", "qwen3-0.6b"]
         environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
-        subprocess.run([*command, "--arch", "sm_90", "-o", str(folder)], env=environment, check=True, capture_output=True)
+        options = ["--weights", weight_format, "--arch", "sm_90", "-o", str(folder)]
+        subprocess.run([*command, *options], env=environment, check=True, capture_output=True)
 
-    (path,) = made_once("bundle", pack).glob("*.bundle")
+    (path,) = made_once(f"bundle-{weight_format}", pack).glob("*.bundle")
     return path
 
 

@@ -30,6 +30,7 @@ from engine.sequence import Sequence
 from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
+from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.step import OutputMode, Step, Variants
 
@@ -179,7 +180,7 @@ class CudaBackend(Backend):
         pointers |= {name: arena[0] + offset for name, offset in memory.offsets.items()}
         plans = tuple(self.launches.plans(graph, pointers))
         verify_captured(graph, allocations, arena)
-        return CapturedStep(graph, plans, self.capture(plans), replay)
+        return CapturedStep(graph, plans, self.capture(plans, [op.overlaps for op in graph.ops]), replay)
 
     def enqueue(self, step: CapturedStep) -> None:
         self.driver.launch_graph(step.executable, self.stream)
@@ -206,16 +207,30 @@ class CudaBackend(Backend):
     def _bundled_step(self, weights: WeightSource) -> Step:
         """The bundle's step, for this model. BundleRefused if the step needs sizes or weights that the model lacks."""
         bundle = self.bundle
+        if bundle.weight_format != weights.weight_format:
+            raise self._other_format(weights.weight_format)
         try:
-            step = model_step(self.config, self.max_seq_len, self.dtype, bundle.declaration, bundle.tuning.numbers)
-            needed = {(weight.name, weight.shape) for weight in step.weights()}
+            step = model_step(
+                self.config, self.max_seq_len, self.dtype, bundle.declaration, bundle.tuning.numbers,
+                weight_format=weights.weight_format,
+            )  # fmt: skip
+            needed = {(weight.name, weight.dtype, weight.shape) for weight in step.weights()}
         except StepError as error:
             raise BundleRefused(f"its step does not fit the model: {error}", where=bundle.path, fix=PACK_AGAIN) from None
-        available = {(destination.name, destination.shape) for destination in weights.destinations}
+        available = {(destination.name, destination.dtype, destination.shape) for destination in weights.destinations}
         if needed != available:
             name = min(needed ^ available)[0]
             raise BundleRefused(f"its step asks for other weights: `{name}`", where=bundle.path, fix=PACK_AGAIN)
         return step
+
+    def _other_format(self, weight_format: str) -> BundleRefused:
+        """The error for weights that the kernels of the bundle do not take."""
+        own = self.bundle.weight_format
+        what = f"has kernels for weights in `{own}`, and those of the model are in `{weight_format}`"
+        fix = f"pack one with `tilec bundle pack --model NAME --weights {weight_format}`"
+        if own == SIXTEEN_BIT:
+            fix += f", or dequantise them while they are loaded: `--weights {own}`"
+        return BundleRefused(what, where=self.bundle.path, fix=fix)
 
     @property
     def _closed(self) -> bool:
@@ -229,15 +244,16 @@ class CudaBackend(Backend):
         for series, numbers in prepared.numbers:
             series.use(numbers)
         stream = self.stream
-        for number, (series, index) in enumerate(prepared.launches):
-            series.launch(index, stream, overlap=number > 0)
+        for number, (series, index, overlaps) in enumerate(prepared.launches):
+            series.launch(index, stream, overlap=overlaps and number > 0)
 
-    def capture(self, plans: Tokens[Plan]) -> Any:
-        """Launches as an executable graph. The first launch does not overlap earlier work, as the verifier assumes."""
+    def capture(self, plans: Tokens[Plan], overlaps: Tokens[bool] = ()) -> Any:
+        """Launches as an executable graph. The first launch does not overlap earlier work, nor does one whose element of
+        `overlaps` (default: all true) is false, as the verifier assumes."""
         self.driver.begin_capture(self.stream)
         try:
-            for number, plan in enumerate(plans):
-                plan.launch(self.stream, overlap=number > 0)
+            for number, (plan, allowed) in enumerate(zip(plans, overlaps or [True] * len(plans), strict=True)):
+                plan.launch(self.stream, overlap=allowed and number > 0)
         finally:
             executable = self.driver.end_capture(self.stream)
         return executable

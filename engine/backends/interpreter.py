@@ -88,7 +88,7 @@ class InterpreterBackend(Backend):
         """Load a model: weights as arrays, zeroed caches for `max_seq_len` tokens, the rope table, the kernels of prefill and
         decode steps. ModelError if the kernels do not support its sizes."""
         self.config, self.max_seq_len = config, max_seq_len
-        self.step = model_step(config, max_seq_len, dtype)
+        self.step = model_step(config, max_seq_len, dtype, weight_format=weights.weight_format)
         loaded = 0
         for destination in weights.destinations:
             self._buffers[destination.name] = weights.array(destination.name)

@@ -13,6 +13,7 @@ from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
 from engine.models.config import SIZES
 from tilec.runtime import Bundle, BundleError, Device, LaunchError, open_bundle
+from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
 
 if TYPE_CHECKING:
     from tilec.runtime.trust import TrustSource
@@ -47,7 +48,7 @@ def load_on_gpu(
     if bundle is None:
         with device_errors():
             device = Device() if device is None else device
-        opened = _find_bundle(config, device, digest, trust)
+        opened = _find_bundle(config, weights.weight_format, device, digest, trust)
     else:
         try:
             opened = open_bundle(fspath(bundle), digest=digest, trust=trust)
@@ -72,15 +73,18 @@ def load_on_gpu(
     return backend
 
 
-def _find_bundle(config: Any, device: Device, digest: str | None, trust: TrustSource) -> Bundle:
-    """An open bundle for a model and a device; BundleRefused if there is none."""
+def _find_bundle(config: Any, weight_format: str, device: Device, digest: str | None, trust: TrustSource) -> Bundle:
+    """An open bundle for a model with weights in a format, and a device; BundleRefused if there is none."""
     from tilec.ship.finder import find_bundle  # late: callers that name a bundle do not pay for the import
 
-    numbers = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    numbers = {name: getattr(config, name) for name in config.__dataclass_fields__} | {WEIGHT_FORMAT: weight_format}
+    deciding = SIZES if weight_format == SIXTEEN_BIT else (*SIZES, WEIGHT_FORMAT)
     try:
-        return find_bundle(numbers, device.architecture, trust, digest=digest, deciding=SIZES)
+        return find_bundle(numbers, device.architecture, trust, digest=digest, deciding=deciding)
     except BundleError as error:
-        raise BundleRefused(error.message, fix=error.hint or WITHOUT_BUNDLE) from None
+        what = error.message if weight_format == SIXTEEN_BIT else f"{error.message}; its weights are in `{weight_format}`"
+        fix = WITHOUT_BUNDLE if weight_format == SIXTEEN_BIT else f"{WITHOUT_BUNDLE}, or `--weights {SIXTEEN_BIT}`"
+        raise BundleRefused(what, fix=error.hint or fix) from None
 
 
 def _check_model(bundle: Bundle, config: Any) -> None:

@@ -52,10 +52,11 @@ _Uses = list[tuple[str, str, bool]]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A step of one length: the launch parameters of each series, the launches in order, and its inputs by name."""
+    """A step of one length: the launch parameters of each series, the launches in order, each with whether it may overlap the
+    previous one, and its inputs by name."""
 
     numbers: tuple[tuple[Series, Numbers], ...]
-    launches: tuple[tuple[Series, int], ...]
+    launches: tuple[tuple[Series, int, bool], ...]
     inputs: Mapping[str, Buffer]
 
 
@@ -86,7 +87,7 @@ class PrefillSteps:
         self._kind_numbers = {kind: number for number, kind in enumerate(self._members)}
         indices = {_operation_key(op): index for ops in self._members.values() for index, op in enumerate(ops)}
         self._order = {
-            output_mode: tuple((self._kind_numbers[_kind(op)], indices[_operation_key(op)]) for op in graph.ops)
+            output_mode: tuple((self._kind_numbers[_kind(op)], indices[_operation_key(op)], op.overlaps) for op in graph.ops)
             for output_mode, graph in self._graphs.items()
         }
         self._bytes = {_any_layer(buffer.name): buffer.bytes for buffer in self.whole.of_kind(Kind.ACTIVATION)}
@@ -158,7 +159,7 @@ class PrefillSteps:
             series = self._series_of(kind, found[op.name])
             self._numbers[key] = _CheckedKind(series, self._launches.numbers(reduced, op, series), covers_whole)
         checked_kinds = {key[0]: self._numbers[key] for _, _, key in keyed}
-        order = [(checked_kinds[number].series, index) for number, index in self._order[output_mode]]
+        order = [(checked_kinds[number].series, index, overlaps) for number, index, overlaps in self._order[output_mode]]
         inputs = {buffer.name: buffer for buffer in reduced.of_kind(Kind.INPUT)}
         return Prepared(tuple([(entry.series, entry.numbers) for entry in checked_kinds.values()]), tuple(order), inputs)
 

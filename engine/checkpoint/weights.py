@@ -5,8 +5,8 @@ checkpoint tensor, or several concatenated along the rows.
 
 Weights are read as chunks of bytes, so that gigabytes reach the device without a second copy on the host, or as arrays.
 
-Quantised weights (`engine.formats`) are dequantised in f32 and rounded to the dtype of the device, some rows at a time: kernels
-that take their codes are not built yet.
+Quantised weights (`engine.formats`) whose format the step declares stay as they are: their codes and scales are destinations of
+their own. All others are dequantised in f32 and rounded to the dtype of the device, some rows at a time.
 """
 
 from __future__ import annotations
@@ -26,26 +26,42 @@ from engine.checkpoint.json_file import show
 from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.shards import open_checkpoint
 from engine.errors import ModelError, UsageError
+from engine.formats.codes import E4M3_MAX
 from engine.formats.dequantise import rows
+from engine.formats.kept import codes, kept_format, scales
 from engine.formats.quantised import Quantised, quantised_weights
 from engine.formats.quantization import Quantization
 from engine.formats.reading import read_quantization
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.models.steps import model_step
-from tilec.target.dtypes import bf16, f16, numpy_dtype
+from tilec.step.expressions import StepError
+from tilec.step.formats import SCALES, SIXTEEN_BIT
+from tilec.step.graph import ITEM_BYTES
+from tilec.target.dtypes import bf16, f8e4m3, f16, f32, numpy_dtype
 
 NUMPY_TYPES: Final = {dtype.name: numpy_dtype(dtype) for dtype in (bf16, f16)}
-"""NumPy dtype of each dtype that weights may have on the device."""
+"""NumPy dtype of each dtype that a model may run in."""
+
+DEVICE_TYPES: Final = NUMPY_TYPES | {dtype.name: numpy_dtype(dtype) for dtype in (f8e4m3, f32)}
+"""NumPy dtype of each dtype that a destination may have: f8e4m3 for codes, f32 for their scales."""
 
 FILE_DTYPES: Final = {dtype.safetensors: dtype.name for dtype in (bf16, f16)}
-"""These dtypes by their names in files."""
+"""Dtypes that a model may run in by their names in files."""
 
-ITEM_BYTES: Final = bf16.bytes
-"""Bytes per element of either dtype."""
+FILE_ITEM_BYTES: Final = bf16.bytes
+"""Bytes per element of either of them."""
 
 CACHE_SCALE: Final = re.compile(r"model\.layers\.\d+\.self_attn\.(?:[kv]_scale|k_proj\.k_scale|v_proj\.v_scale)")
 """Tensors of quantised folders that are not read: scales of a cache of 8 bits. The cache has 16."""
+
+LARGEST: Final = {bf16.name: float.fromhex("0x1.fep127"), f16.name: 65504.0}
+"""The largest finite number of each dtype that a model may run in."""
+
+WEIGHT_FORMATS: Final = (SIXTEEN_BIT, "fp8")
+"""Formats of linear weights that steps have; a step may lack one."""
+
+PACKAGE: Final = __name__.partition(".")[0]
 
 EMBEDDING: Final = "model.embed_tokens.weight"
 
@@ -55,15 +71,25 @@ STRIP: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A checkpoint tensor and the byte offset of its elements in the destination."""
+    """A checkpoint tensor and the byte offset of its elements in the destination. The scales of a weight have its name and
+    `SCALES` after it, whatever they are called in the file."""
 
     name: str
+    dtype: str
     shape: tuple[int, ...]
     offset: int
 
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def is_scales(self) -> bool:
+        return self.name.endswith(SCALES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,30 +103,36 @@ class Destination:
 
     @property
     def bytes(self) -> int:
-        return prod(self.shape) * ITEM_BYTES
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-def destinations(config: ModelConfig, dtype: str) -> tuple[Destination, ...]:
-    """The destinations of a model in the order in which it uses them; UsageError unless `dtype` is bf16 or f16."""
+def destinations(config: ModelConfig, dtype: str, weight_format: str = SIXTEEN_BIT) -> tuple[Destination, ...]:
+    """The destinations of a model in the order in which it uses them, with its linear weights in a format of its step.
+    UsageError unless `dtype` is bf16 or f16, and if the sizes of the model or its step do not fit the format."""
     if dtype not in NUMPY_TYPES:
         raise UsageError(f"weights cannot be {show(dtype)}", fix=f"use one of {', '.join(NUMPY_TYPES)}")
+    try:
+        step = model_step(config, 1, dtype, weight_format=weight_format)
+    except StepError as error:
+        raise UsageError(str(error), fix=f"ask for weights in `{SIXTEEN_BIT}`") from None
     found: list[Destination] = []
-    for weight in model_step(config, 1, dtype).weights():
+    for weight in step.weights():
         pieces: list[Piece] = []
         offset = 0
         for name, shape in weight.rows:
-            pieces.append(Piece(name, shape, offset))
-            offset += prod(shape) * ITEM_BYTES
-        found.append(Destination(weight.name, dtype, weight.shape, tuple(pieces)))
+            pieces.append(Piece(name, weight.dtype, shape, offset))
+            offset += prod(shape) * ITEM_BYTES[weight.dtype]
+        found.append(Destination(weight.name, weight.dtype, weight.shape, tuple(pieces)))
     return tuple(found)
 
 
 class Weights(ABC):
-    """Weights from files (`WeightPlan`) or from a generator (`engine.tools.dummy_weights`). Reads are thread-safe."""
+    """Weights from files (`WeightPlan`) or from a generator (`engine.tools.dummy_weights`). Reads are thread-safe. `dtype` is
+    that of the model, and `weight_format` the format of its linear weights."""
 
-    def __init__(self, config: ModelConfig, dtype: str) -> None:
-        self.dtype = dtype
-        self.destinations = destinations(config, dtype)
+    def __init__(self, config: ModelConfig, dtype: str, weight_format: str = SIXTEEN_BIT) -> None:
+        self.dtype, self.weight_format = dtype, weight_format
+        self.destinations = destinations(config, dtype, weight_format)
         self._by_name = {destination.name: destination for destination in self.destinations}
         self._pieces = {piece.name: piece for destination in self.destinations for piece in destination.pieces}
 
@@ -115,16 +147,16 @@ class Weights(ABC):
     def chunks(self, name: str, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
         """The bytes of a destination in ascending order, as (byte offset in the destination, read-only view of at most
         `limit_bytes` bytes). ModelError if a tensor cannot be converted; ValueError if `limit_bytes` is below one element."""
-        if limit_bytes < ITEM_BYTES:
-            raise ValueError(f"a chunk of {limit_bytes} bytes holds no element")
         for piece in self._by_name[name].pieces:
+            if limit_bytes < piece.item_bytes:
+                raise ValueError(f"a chunk of {limit_bytes} bytes holds no element")
             offset = piece.offset
-            for part in self._parts(piece, limit_bytes // ITEM_BYTES):
+            for part in self._parts(piece, limit_bytes // piece.item_bytes):
                 yield offset, part.view(np.uint8).data.toreadonly()
                 offset += part.nbytes
 
     def array(self, name: str) -> NDArray[Any]:
-        """A whole destination, read-only, in the NumPy dtype of `dtype`; a view of the file if possible."""
+        """A whole destination, read-only, in the NumPy dtype of its own; a view of the file if possible."""
         destination = self._by_name[name]
         first = destination.pieces[0]
         if len(destination.pieces) == 1:
@@ -152,7 +184,7 @@ class Weights(ABC):
 
     @abstractmethod
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
-        """The elements of a piece in order, as flat arrays of at most `limit` elements in the NumPy dtype of `dtype`."""
+        """The elements of a piece in order, as flat arrays of at most `limit` elements in the NumPy dtype of the piece."""
 
 
 class WeightPlan(Weights):
@@ -161,25 +193,33 @@ class WeightPlan(Weights):
 
     def __init__(
         self, config: ModelConfig, dtype: str, files: Mapping[str, SafetensorsFile], folder: str, convert: bool,
-        quantization: Quantization | None = None,
+        quantization: Quantization | None = None, weight_format: str | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(config, dtype)
+        """`weight_format` None means the format of the files if the step declares it, and otherwise 16 bits."""
+        named = [(name, shape) for weight in model_step(config, 1, dtype).weights() for name, shape in weight.rows]
+        self.quantised: Mapping[str, Quantised] = {} if quantization is None else quantised_weights(quantization, named, files)
+        of_files = kept_format(config, dtype, self.quantised)
+        super().__init__(config, dtype, of_files if weight_format is None else weight_format)
         self._files = files
-        shapes = ((piece.name, piece.shape) for piece in self._pieces.values())
-        self.quantised: Mapping[str, Quantised] = {} if quantization is None else quantised_weights(quantization, shapes, files)
+        if self.weight_format not in (SIXTEEN_BIT, of_files):
+            what = f"weights in `{self.weight_format}` are asked for, and the files do not have every linear layer's so"
+            fix = f"ask for `{of_files}`, or write a folder with `python -m {PACKAGE}.quantize --format {self.weight_format}`"
+            raise ModelError(what, where=folder, fix=fix)
         self._refuse_missing(folder)
-        for piece in self._pieces.values():
+        for piece in self._from_files():
             if piece.name not in self.quantised:
                 self._refuse_misfit(self._files[piece.name], piece, convert)
         self._refuse_extra(config)
 
     @classmethod
     def for_model(
-        cls, config: ModelConfig, folder: str | PathLike[str], dtype: str | None = None, *, convert: bool = False
-    ) -> WeightPlan:
+        cls, config: ModelConfig, folder: str | PathLike[str], dtype: str | None = None, *, convert: bool = False,
+        weight_format: str | None = None,
+    ) -> WeightPlan:  # fmt: skip
         """Map the checkpoint of a folder and check it against the config. `convert` allows bf16 files for f16 weights and the
         reverse, rounded to nearest. Without `dtype`, weights are bf16, or f16 if the model is: the embedding table of a
-        quantised folder decides, whose config.json may name another dtype. ModelError names the file and the tensor that is
+        quantised folder decides, whose config.json may name another dtype. Without `weight_format`, quantised weights stay as
+        they are if the step declares their format; `16bit` dequantises them. ModelError names the file and the tensor that is
         damaged or does not fit, and the key of `quantization_config` that is not supported."""
         files = open_checkpoint(folder)
         quantization = read_quantization(folder)
@@ -188,10 +228,15 @@ class WeightPlan(Weights):
             table = files.get(EMBEDDING)
             if quantization is not None and table is not None:
                 dtype = FILE_DTYPES.get(table.tensors[EMBEDDING].dtype, dtype)
-        return cls(config, dtype, files, fspath(folder), convert, quantization)
+        return cls(config, dtype, files, fspath(folder), convert, quantization, weight_format)
+
+    def _from_files(self) -> Iterator[Piece]:
+        """The pieces that have the name of a weight in the files: all but scales."""
+        return (piece for piece in self._pieces.values() if not piece.is_scales)
 
     def _refuse_missing(self, folder: str) -> None:
-        missing = [name for name in self._pieces if name not in self._files and name not in self.quantised]
+        names = (piece.name for piece in self._from_files())
+        missing = [name for name in names if name not in self._files and name not in self.quantised]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             what = f"tensor {show(missing[0])}{more} is in none of the safetensors files"
@@ -211,12 +256,15 @@ class WeightPlan(Weights):
             raise ModelError(what, where=file.path, fix=f"ask for {dtype}, or allow the conversion")
 
     def _refuse_extra(self, config: ModelConfig) -> None:
-        known = {*self._pieces, *(name for weight in self.quantised.values() for name in weight.tensors)}
+        known = {
+            *(piece.name for piece in self._from_files()),
+            *(name for weight in self.quantised.values() for name in weight.tensors),
+        }
         extra = [name for name in self._files if name not in known and not (self.quantised and CACHE_SCALE.fullmatch(name))]
         lm_head = "lm_head.weight"
         if config.tie_word_embeddings and lm_head in extra:  # tied models may store lm_head too; transformers ignores it
             file = self._files[lm_head]
-            self._refuse_misfit(file, Piece(lm_head, (config.vocab_size, config.hidden_size), 0), convert=True)
+            self._refuse_misfit(file, Piece(lm_head, self.dtype, (config.vocab_size, config.hidden_size), 0), convert=True)
             extra.remove(lm_head)
         if extra:
             more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
@@ -225,14 +273,33 @@ class WeightPlan(Weights):
             raise ModelError(what, where=self._files[extra[0]].path, fix="take config.json and the weights of one model")
 
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
-        if piece.name in self.quantised:
+        if piece.is_scales:
+            yield from _split(self._scales(piece.name.removesuffix(SCALES)), limit)
+        elif piece.dtype != self.dtype:
+            yield from _split(codes(self.quantised[piece.name]).view(DEVICE_TYPES[piece.dtype]), limit)
+        elif piece.name in self.quantised:
             yield from self._dequantised(piece, limit)
-            return
+        else:
+            yield from self._read(piece, limit)
+
+    def _scales(self, name: str) -> NDArray[np.float32]:
+        """The scales of a weight that stays in its format; ModelError if a product could overflow the dtype of the model, to
+        which the weight is dequantised at prefill."""
+        found = scales(self.quantised[name])
+        bad = np.abs(found) > LARGEST[self.dtype] / E4M3_MAX
+        if bad.any():
+            file = self._files[next(self.quantised[name].tensors)]
+            what = f"tensor {show(name)} has the scale {float(found[bad][0]):g}, whose products {self.dtype} cannot hold"
+            raise ModelError(what, where=file.path, fix="ask for bf16" if self.dtype == "f16" else "download the file again")
+        return found
+
+    def _read(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
+        """As `_parts`, of a weight that has 16 bits in the file."""
         file = self._files[piece.name]
         data = file.data(piece.name)
         file_dtype = FILE_DTYPES[file.tensors[piece.name].dtype]
-        for begin in range(0, len(data), limit * ITEM_BYTES):
-            part = np.frombuffer(data[begin : begin + limit * ITEM_BYTES], NUMPY_TYPES[file_dtype])
+        for begin in range(0, len(data), limit * FILE_ITEM_BYTES):
+            part = np.frombuffer(data[begin : begin + limit * FILE_ITEM_BYTES], NUMPY_TYPES[file_dtype])
             yield part if file_dtype == self.dtype else self._converted(part, file, piece.name)
 
     def _dequantised(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
@@ -261,3 +328,9 @@ class WeightPlan(Weights):
             what = f"tensor {show(name)} holds {float(exact[overflowed][0]):g}, which {self.dtype} cannot hold"
             raise ModelError(what, where=file.path, fix="ask for the dtype of the file")
         return rounded
+
+
+def _split(elements: NDArray[Any], limit: int) -> Iterator[NDArray[Any]]:
+    """An array as flat views of at most `limit` elements."""
+    flat = elements.reshape(-1)
+    return (flat[begin : begin + limit] for begin in range(0, flat.size, limit))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.formats.codes import E4M3_MAX
-from engine.formats.forms import Form, Fp8
+from engine.formats.forms import Form, Fp8, Scales
 from engine.formats.fp8 import BLOCK
 from engine.formats.stored import SCALES, Stored, check_e4m3_blocks
 
@@ -38,9 +41,18 @@ class FloatQuantized:
 
     def form(self, stored: Stored) -> Form:
         """The module's weight; views of the files. ModelError for a code or a scale that is no number."""
+        return Fp8(self.codes(stored), self.scales(stored), self.block(stored))
+
+    def block(self, stored: Stored) -> tuple[int, int]:
+        """Rows and columns with one scale."""
         rows, columns = stored.shape
-        block = {"block": BLOCK, "channel": (1, columns), "tensor": (rows, columns)}[self.strategy]
+        return {"block": BLOCK, "channel": (1, columns), "tensor": (rows, columns)}[self.strategy]
+
+    def codes(self, stored: Stored) -> NDArray[np.uint8]:
+        """(N, K), a view of the file; ModelError if one is NaN."""
+        return stored.e4m3("weight")
+
+    def scales(self, stored: Stored) -> Scales:
+        """One for each block, two-dimensional; a view of the file. ModelError if a product with a code is not finite."""
         scales = stored.scales("weight_scale", E4M3_MAX)
-        if self.strategy != "block":
-            scales = scales.reshape(-1, 1)
-        return Fp8(stored.e4m3("weight"), scales, block)
+        return scales if self.strategy == "block" else scales.reshape(-1, 1)

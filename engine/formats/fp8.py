@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.formats.codes import E4M3_MAX
 from engine.formats.fields import Fields
-from engine.formats.forms import Form, Fp8
+from engine.formats.forms import Form, Fp8, Scales
 from engine.formats.quantization import Quantization, every_linear
 from engine.formats.stored import Stored, check_e4m3_blocks
 
@@ -31,7 +34,19 @@ class Fp8Blocks:
 
     def form(self, stored: Stored) -> Form:
         """The module's weight; views of the files. ModelError for a code or a scale that is no number."""
-        return Fp8(stored.e4m3("weight"), stored.scales("weight_scale_inv", E4M3_MAX), BLOCK)
+        return Fp8(self.codes(stored), self.scales(stored), self.block(stored))
+
+    def block(self, stored: Stored) -> tuple[int, int]:
+        """Rows and columns with one scale."""
+        return BLOCK
+
+    def codes(self, stored: Stored) -> NDArray[np.uint8]:
+        """(N, K), a view of the file; ModelError if one is NaN."""
+        return stored.e4m3("weight")
+
+    def scales(self, stored: Stored) -> Scales:
+        """(ceil(N / 128), ceil(K / 128)), a view of the file; ModelError if a product with a code is not finite."""
+        return stored.scales("weight_scale_inv", E4M3_MAX)
 
 
 def read(fields: Fields) -> Quantization:

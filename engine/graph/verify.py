@@ -11,7 +11,8 @@ artifact's manifest (`In`, `Out`, `InOut`); an `Out` is written whole, as the co
 | owners  | weights, tables and settings are never written; an input only after its last use in the step; an operation    |
 |         | that writes a buffer has no other view of the same elements                                                   |
 | early   | a `resident` tensor, which a kernel may read before its grid dependency wait, is of a kind that has contents  |
-|         | when the step begins, and no earlier operation of the step writes it; steps do not overlap each other         |
+|         | when the step begins, and no earlier operation of the step writes it; unless the operation overlaps no        |
+|         | earlier one. Steps do not overlap each other                                                                  |
 | rows    | in a batch, a block of an operation that uses a cache accesses one sequence only: of every tensor with rows   |
 |         | per sequence, the index on the first axis is the block's index on one grid axis, the same for all             |
 | memory  | activations that are live at the same operation do not overlap in the arena, and all lie inside it            |
@@ -196,7 +197,8 @@ class _Step:
             access = specs[name].access
             if access not in READS | WRITES:
                 raise self._refuse(op, buffers[view.buffer], f"is `{access}`, which a step has no rule for")
-            if specs[name].resident and (buffers[view.buffer].kind in UNINITIALIZED or view.buffer in self.changed):
+            written = buffers[view.buffer].kind in UNINITIALIZED or view.buffer in self.changed
+            if op.overlaps and specs[name].resident and written:
                 what = f"is `{name}`, which `{op.kernel}` reads before earlier operations are complete"
                 raise self._refuse(op, buffers[view.buffer], what)
             if access in READS:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 from engine.models.families import family_of
+from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.graph import StepGraph
 from tilec.step.reader import Declaration
 from tilec.step.step import OutputMode, Step
@@ -22,23 +23,25 @@ class Shape(Protocol):
 
 def model_step(
     config: Shape, max_seq_len: int, dtype: str = "bf16", declaration: Declaration | None = None,
-    measured: Mapping[str, Any] | None = None,
+    measured: Mapping[str, Any] | None = None, *, weight_format: str = SIXTEEN_BIT,
 ) -> Step:  # fmt: skip
-    """The step of a model with a cache of `max_seq_len` tokens. StepError if the declaration needs what the model lacks."""
+    """The step of a model with a cache of `max_seq_len` tokens, and its linear weights in a format. StepError if the
+    declaration needs what the model lacks, or lacks the format."""
     family = family_of(config.model_type)
     numbers = {name: getattr(config, name) for name in family.numbers}
     numbers |= dict(family.unmeasured if measured is None else measured)
     return Step(
         family.declaration() if declaration is None else declaration, numbers, tied=config.tie_word_embeddings, dtype=dtype,
-        max_seq_len=max_seq_len,
+        max_seq_len=max_seq_len, weight_format=weight_format,
     )  # fmt: skip
 
 
 def step(
     config: Shape, tokens: int, max_seq_len: int, dtype: str = "bf16", *, past: int = 0, output_mode: OutputMode = "argmax",
-    decode: bool | None = None,
+    decode: bool | None = None, weight_format: str = SIXTEEN_BIT,
 ) -> StepGraph:  # fmt: skip
     """The graph of the engine's own step for `tokens` tokens after `past` tokens. `decode` selects the mode; None means decode
-    for one token, otherwise prefill."""
+    for one token, otherwise prefill. StepError if the step or its sizes do not fit the format of linear weights."""
     mode = "decode" if (tokens == 1 if decode is None else decode) else "prefill"
-    return model_step(config, max_seq_len, dtype).graph(mode, output_mode, tokens=tokens, past=past)
+    step_of_format = model_step(config, max_seq_len, dtype, weight_format=weight_format)
+    return step_of_format.graph(mode, output_mode, tokens=tokens, past=past)

@@ -5,6 +5,9 @@ table look-up: 16 random bits select one of 65536 quantiles of the normal distri
 faster than sampling and independent of NumPy's version, which may change distributions but not raw bits (NEP 19). The bits
 depend on the seed, the tensor's name in the checkpoint and the block number, so tensors can be generated in any order by
 several threads.
+
+Codes of FP8 weights are normal too, none is NaN, and their scales differ by up to a factor of three; products have about the
+deviation above.
 """
 
 from __future__ import annotations
@@ -18,30 +21,35 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.checkpoint.weights import NUMPY_TYPES, Piece, Weights
+from engine.checkpoint.weights import DEVICE_TYPES, Piece, Weights
 from engine.errors import UsageError
 from engine.models.config import ModelConfig
+from tilec.step.formats import SIXTEEN_BIT
+from tilec.target.dtypes import f8e4m3
 
 DEVIATION: Final = 0.02
+CODE_DEVIATION: Final = 100.0
+"""Of the values of codes; the greatest of 65536 quantiles is then below 448, the greatest e4m3 number."""
 BLOCK: Final = 1 << 20
 """Elements generated at a time, independent of the chunk size."""
 
 
-def dummy_weights(config: ModelConfig, dtype: str, seed: int = 0) -> Weights:
-    """Weights for a config in bf16 or f16, deterministic. UsageError for another dtype or a negative seed."""
-    return _DummyWeights(config, dtype, seed)
+def dummy_weights(config: ModelConfig, dtype: str, seed: int = 0, weight_format: str = SIXTEEN_BIT) -> Weights:
+    """Weights for a config in bf16 or f16, and the linear ones in a format of its step, deterministic. UsageError for another
+    dtype, a format that does not fit the config, or a negative seed."""
+    return _DummyWeights(config, dtype, seed, weight_format)
 
 
 class _DummyWeights(Weights):
-    def __init__(self, config: ModelConfig, dtype: str, seed: int) -> None:
-        super().__init__(config, dtype)
+    def __init__(self, config: ModelConfig, dtype: str, seed: int, weight_format: str) -> None:
+        super().__init__(config, dtype, weight_format)
         if seed < 0:
             raise UsageError(f"the seed is {seed}, and must not be negative")
         self._seed = seed
 
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
         mean = 1.0 if len(piece.shape) == 1 else 0.0  # only norm weights are vectors
-        quantiles = _quantiles(mean, self.dtype)
+        quantiles = _scales() if piece.is_scales else _quantiles(mean, piece.dtype)
         for first in range(0, piece.elements, BLOCK):
             block = np.take(quantiles, self._bits(piece.name, first // BLOCK, min(BLOCK, piece.elements - first)))
             for begin in range(0, len(block), limit):
@@ -57,6 +65,12 @@ class _DummyWeights(Weights):
 @cache
 def _quantiles(mean: float, dtype: str) -> NDArray[Any]:
     """65536 equally likely values, ascending, in the NumPy dtype of `dtype`."""
-    normal = NormalDist(mean, DEVIATION)
+    normal = NormalDist(mean, CODE_DEVIATION if dtype == f8e4m3.name else DEVIATION)
     values = np.array([normal.inv_cdf((index + 0.5) / 65536) for index in range(65536)])
-    return values.astype(np.float32).astype(NUMPY_TYPES[dtype])
+    return values.astype(np.float32).astype(DEVICE_TYPES[dtype])
+
+
+@cache
+def _scales() -> NDArray[np.float32]:
+    """65536 equally likely scales, ascending: from half to one and a half of what gives products `DEVIATION`."""
+    return ((np.arange(65536) + 32768) / 65536 * (DEVIATION / CODE_DEVIATION)).astype(np.float32)

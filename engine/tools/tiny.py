@@ -87,22 +87,32 @@ KINDS: Final = {
 }  # fmt: skip
 """By family. The positions of Llama are scaled, and its frequencies have all three kinds: kept, interpolated, divided."""
 
+MOST_HIDDEN: Final = 1024
+"""Largest hidden size: with more, the model is not tiny."""
+
 SPREAD: Final = 8
 """Standard deviation of weights relative to `dummy_weights`, so that the next token depends on more than the last one."""
 
 
-def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool = False, family: str = "qwen3") -> ModelConfig:
+def write_tiny_model(
+    folder: str | PathLike[str], *, seed: int = 0, tied: bool = False, family: str = "qwen3",
+    hidden_size: int = SIZES["hidden_size"],
+) -> ModelConfig:  # fmt: skip
     """Write config.json, generation_config.json, tokenizer.json, chat_template.jinja and model.safetensors (bf16); returns the
     config.
 
-    `tied` makes the LM head the embedding table; `family` is one of `KINDS`. The same arguments give the same bytes. UsageError
-    for a folder that is not empty or cannot be created, and for a negative seed.
+    `tied` makes the LM head the embedding table; `family` is one of `KINDS`. With a `hidden_size` that is a multiple
+    of 128 all linear layers have whole blocks of 128 x 128, as kernels for FP8 weights need. The same arguments give the same
+    bytes. UsageError for a folder that is not empty or cannot be created, a negative seed, or a size that is no multiple of 64.
     """
+    if hidden_size < 64 or hidden_size % 64 or hidden_size > MOST_HIDDEN:
+        raise UsageError(f"the hidden size is {hidden_size}, and must be a multiple of 64 from 64 to {MOST_HIDDEN}")
     target, kind = Path(folder), KINDS[family]
     tokenizer = _tokenizer(kind.special)
     stop_token = tokenizer.token_to_id(kind.special[-1])
     keys: dict[str, object] = {
-        **SIZES, **kind.keys, "model_type": family, "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": tied,
+        **SIZES, **kind.keys, "hidden_size": hidden_size, "model_type": family, "hidden_act": "silu", "attention_bias": False,
+        "tie_word_embeddings": tied,
         "vocab_size": tokenizer.get_vocab_size(), "eos_token_id": stop_token,
     }  # fmt: skip
     config = family_of(family).config(Keys(target / CONFIG_FILE, keys))
@@ -156,10 +166,14 @@ def _json(keys: dict[str, Any]) -> bytes:
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights.")
 @click.option("--tied", is_flag=True, help="Let the head be the embedding table.")
 @click.option("--family", type=click.Choice([*KINDS]), default="qwen3", show_default=True, help="Family of the model.")
-def command(folder: str, seed: int, tied: bool, family: str) -> None:
+@click.option(
+    "--hidden-size", default=SIZES["hidden_size"], show_default=True,
+    help="A multiple of 64; with multiples of 128, kernels for FP8 weights run what `engine.quantize` makes of the model.",
+)  # fmt: skip
+def command(folder: str, seed: int, tied: bool, family: str, hidden_size: int) -> None:
     """Write a tiny model of random weights into a new FOLDER."""
     try:
-        write_tiny_model(folder, seed=seed, tied=tied, family=family)
+        write_tiny_model(folder, seed=seed, tied=tied, family=family, hidden_size=hidden_size)
     except EngineError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

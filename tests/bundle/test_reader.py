@@ -151,6 +151,8 @@ def nested(depth: int) -> Any:
         ({"step": ["Module", [["Pass"]] * 70_000]}, "its step: a step is too large"),
         ({"step": ["Module", [["Assign", [["Name", "x"]], nested(40)]]]}, "no expression"),
         ({"step": ["Module", [["Assign", [["Name", "x"]], nested(190)]]]}, "nested too deeply"),
+        ({"config": {"weight_format": "fp8"}}, "its step has no weights in 'fp8'"),
+        ({"config": {"weight_format": 8}}, "its step has no weights in 8"),
         ({"tuning": {}}, "tuning: not a list"),
         ({"tuning": [{"numbers": {"parts": 3}}]}, "its step: `measured` does not say"),
         ({"tuning": [{"measured": "x", "kernel": "k", "cost": "__import__('os')", "choices": [{}]}]}, "no expression"),

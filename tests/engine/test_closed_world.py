@@ -13,23 +13,28 @@ from tilec.project.read.buildfile import BuildFile, read_build_file
 from tilec.project.read.closed_world import enumerate_world
 from tilec.project.read.models import Constant, Model
 from tilec.project.read.plan import artifact_name
+from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.graph import Op
 from tilec.step.step import BATCHES, CHUNK_TOKENS, DTYPES, OUTPUT_MODES, Step
 from tilec.target.targets import Target
 
 BUILD = read_build_file(ROOT / "build.toml")
+FP8_KERNELS = {
+    "scaled_matvec_fp8", "scaled_matvec_silu_mul_fp8", "matvec_add_scaled_fp8", "matvec_add_fp8", "scaled_matvec_rows_fp8",
+    "scaled_matvec_silu_mul_rows_fp8", "matvec_add_scaled_rows_fp8", "dequantise_fp8",
+}  # fmt: skip
 LENGTHS = [tokens for tokens in range(1, CHUNK_TOKENS + 1) if tokens % 32 in (0, 1, 31)]
 """The lengths around those at which the tiles of a product can change."""
 
 
-def launched(build: BuildFile, model: Model, target: Target) -> set[str]:
-    """The artifacts that graphs of a model launch, looked up one by one as a bundle's reader does."""
+def launched(build: BuildFile, model: Model, target: Target, weights: str) -> set[str]:
+    """The artifacts that graphs of a model with weights in a format launch, looked up one by one as a bundle's reader does."""
     family = build.families[model.family]
     tuning = family.tunings[target]
     numbers = {**model.config, **tuning.numbers, "num_hidden_layers": 3, "rms_norm_eps": 1e-6}
     found: set[str] = set()
     for dtype in DTYPES:
-        step = Step(family.declaration, numbers, tied=True, dtype=dtype, max_seq_len=4096)
+        step = Step(family.declaration, numbers, tied=True, dtype=dtype, max_seq_len=4096, weight_format=weights)
         graphs = [
             step.graph("decode", output_mode, variants=variants)
             for output_mode in OUTPUT_MODES
@@ -71,23 +76,28 @@ def artifact_of(build: BuildFile, kernel: str, constants: dict[str, Constant], t
     return fitting[0]
 
 
-CASES = [(model, target) for model in BUILD.models for target in BUILD.targets]
-IDS = [f"{model.name}-{target}" for model, target in CASES]
+CASES = [(model, target, weights) for model in BUILD.models for target in BUILD.targets for weights in model.weights]
+IDS = [f"{model.bundle_name(weights)}-{target}" for model, target, weights in CASES]
 
 
-def is_sampled(case: tuple[Model, Target]) -> bool:
-    """In the default run each model is tested on one architecture, round-robin."""
-    return (BUILD.models.index(case[0]) + BUILD.targets.index(case[1])) % len(BUILD.targets) == 0
+def is_sampled(case: tuple[Model, Target, str]) -> bool:
+    """In the default run each model is tested on one architecture, round-robin, and in each format on another one."""
+    places = BUILD.models.index(case[0]), BUILD.targets.index(case[1]), case[0].weights.index(case[2])
+    return sum(places) % len(BUILD.targets) == 0
 
 
-@pytest.mark.parametrize(("model", "target"), campaign.chosen(CASES, is_sampled), ids=IDS)
-def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Target) -> None:
-    available = set(enumerate_world(BUILD, models=[model.name]).artifacts(model.name, target))
-    needed = launched(BUILD, model, target)
+@pytest.mark.parametrize(("model", "target", "weights"), campaign.chosen(CASES, is_sampled), ids=IDS)
+def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Target, weights: str) -> None:
+    available = set(enumerate_world(BUILD, models=[model.name], weights=[weights]).artifacts(model.name, target, weights))
+    needed = launched(BUILD, model, target, weights)
     assert (len(available - needed), len(needed - available)) == (0, 0)
     products = {name for name in available if name.startswith("matmul")}
     query = model.config["num_attention_heads"] * model.config["head_dim"]
-    assert len(available - products) == (84 if query == model.config["hidden_size"] else 86)  # rows of both are gathered
+    rows_of_both = 0 if query == model.config["hidden_size"] else 2  # are gathered
+    # `dequantise_fp8`, and kernels of batches that the head shares with a linear layer if that has 16 bits too.
+    more = 0 if weights == SIXTEEN_BIT else len(DTYPES) * (1 + len(BATCHES))
+    assert len(available - products) == 84 + rows_of_both + more
+    assert {name.partition("-")[0] for name in available if "fp8" in name} == (FP8_KERNELS if weights == "fp8" else set())
     for kernel, limit in (("matmul-", 18), ("matmul_silu_mul-", 8)):  # the number of tile shapes depends on measurements
         assert 2 <= len([name for name in products if name.startswith(kernel)]) <= limit
 

@@ -253,6 +253,7 @@ class FailingWeights:
     def __init__(self, after: int) -> None:
         self._weights, self._remaining = dummy_weights(SMALLEST, "bf16"), after
         self.destinations, self.bytes = self._weights.destinations, self._weights.bytes
+        self.weight_format = self._weights.weight_format
 
     def chunks(self, name: str, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
         for chunk in self._weights.chunks(name, limit_bytes):

@@ -34,6 +34,7 @@ from engine.tools.dummy_weights import dummy_weights
 from engine.tools.tiny import write_tiny_model
 from tests import shipped
 from tests.campaign import first
+from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.graph import StepGraph
 from tilec.step.step import Step
 
@@ -269,7 +270,7 @@ class UnwrittenWeights:
     """Weights of a real size whose memory is never written, so that no pages are allocated."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self.destinations = destinations(config, "bf16")
+        self.destinations, self.weight_format = destinations(config, "bf16"), SIXTEEN_BIT
         self.bytes = sum(item.bytes for item in self.destinations)
         self._shapes = {item.name: item.shape for item in self.destinations}
 

@@ -56,7 +56,8 @@ def test_launches_equal_those_planned_one_by_one(backend: tuple[OneSequence, Fak
         for series, numbers in prepared.numbers:
             series.use(numbers)
         launched: list[tuple[Any, ...]] = []
-        for series, index in prepared.launches:
+        for series, index, overlaps in prepared.launches:
+            assert overlaps
             series.launch(index, 7, overlap=True)
             launched += recorded_calls(loaded, [driver.launches.pop()])
         assert len(launched) == len(prepared.launches)

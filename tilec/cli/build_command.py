@@ -10,6 +10,7 @@ from tilec.cli.project import (
     attach_remote,
     chosen_entries,
     chosen_targets,
+    chosen_weights,
     notify,
     open_project,
     open_store,
@@ -31,6 +32,7 @@ from tilec.project.read.served import other_code, predicted_choices
 def build_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
     whole: bool, dump: tuple[str, str] | None, deny: str | None = None, remotes: tuple[str, ...] = (), farm: str | None = None,
+    weights: str | None = None,
 ) -> int:  # fmt: skip
     """Build and print. Returns the exit status. Notes are printed for new artifacts and predicted tables; for all
     artifacts if `deny` makes notes fail the build. Notes on predictions that build.toml accepts are printed like those on
@@ -38,7 +40,8 @@ def build_command(
     start = time.perf_counter()
     targets = chosen_targets(arch)
     build = open_project(project)
-    world = None if kernels else enumerate_world(build, targets)
+    formats = chosen_weights(build, weights)
+    world = None if kernels else enumerate_world(build, targets, weights=formats)
     if world is not None and world.problems:
         raise CompileError(world.problems)
     entries = chosen_entries(build, kernels, world)
@@ -95,11 +98,13 @@ def build_command(
     return status_of(built.diagnostics) or int(bool(deny and (note_diagnostics or build.notes)))
 
 
-def plan_command(project: str | None, arch: str | None, kernels: tuple[str, ...], *, as_json: bool) -> int:
+def plan_command(
+    project: str | None, arch: str | None, kernels: tuple[str, ...], weights: str | None = None, *, as_json: bool
+) -> int:  # fmt: skip
     """Print every artifact that a model's step can request, with the requests. Returns the exit status, 2 if one is missing."""
     targets = chosen_targets(arch)
     build = open_project(project)
-    world = enumerate_world(build, targets)
+    world = enumerate_world(build, targets, weights=chosen_weights(build, weights))
     entries = chosen_entries(build, kernels, world)
     names = {entry.name for entry in entries}
     uses = tuple(use for use in world.uses if use.kernel in names)

@@ -26,6 +26,7 @@ from tilec.cli.options import JSON as _JSON
 from tilec.cli.options import PROJECT as _PROJECT
 from tilec.cli.options import REMOTE as _REMOTE
 from tilec.cli.options import WATCH as _WATCH
+from tilec.cli.options import WEIGHTS as _WEIGHTS
 from tilec.cli.options import a_number as _a_number
 from tilec.cli.options import cores as _cores
 from tilec.cli.project import UsageError, print_diagnostics, print_line, status_of
@@ -75,6 +76,7 @@ def tilec(cache_dir: str | None) -> None:
 @click.option(
     "--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel, as an argument does; may be repeated."
 )
+@_WEIGHTS
 @_JOBS
 @_JSON
 @click.option("--explain", is_flag=True, help="Print why each artifact was rebuilt.")
@@ -88,15 +90,17 @@ def tilec(cache_dir: str | None) -> None:
 def build(
     names: tuple[str, ...], project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool,
     explain: bool, whole: bool, plan: bool, deny: str | None, dump_stage: tuple[str, str] | None, watch: bool,
-    remotes: tuple[str, ...], farm: str | None,
+    remotes: tuple[str, ...], farm: str | None, weights: str | None,
 ) -> int:  # fmt: skip
     """Build the kernels of build.toml, or only those of each NAME, into artifacts/build/.
 
-    An artifact that the step of a model can ask for, and that build.toml does not have, fails the build (E0807).
+    An artifact that the step of a model can ask for, and that build.toml does not have, fails the build (E0807). Kernels that
+    are built on request only (`requested` in build.toml) are those of the models' weights in the formats of --weights.
 
     \b
     Examples:
       tilec build
+      tilec build --weights fp8                           and what models with FP8 weights need
       tilec build rms_norm softmax --arch sm_90,sm_100    two kernels, every specialisation
       tilec build --plan --json
       tilec build --dump-stage ptx /tmp/ptx
@@ -110,7 +114,11 @@ def build(
     kernels = (*names, *kernels)
     reads = Reads(project, kernels)
     if plan:
-        return run_or_watch(lambda: plan_command(project, arch, kernels, as_json=as_json), reads, as_json=as_json, watch=False)
+        return run_or_watch(
+            lambda: plan_command(project, arch, kernels, weights, as_json=as_json), reads, as_json=as_json, watch=False
+        )
+    if kernels and weights is not None:
+        raise UsageError("a kernel that is named is built at every specialisation; leave out `--weights`")
     if dump_stage is not None and dump_stage[0] not in _STAGES:
         raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}{or_mean(dump_stage[0], _STAGES)}")
     if farm is not None and dump_stage is not None:
@@ -119,7 +127,7 @@ def build(
     return run_or_watch(
         lambda: build_command(
             project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage, deny=deny,
-            remotes=remotes, farm=farm,
+            remotes=remotes, farm=farm, weights=weights,
         ),
         reads, as_json=as_json, watch=watch,
     )  # fmt: skip

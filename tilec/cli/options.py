@@ -34,6 +34,10 @@ BENCH_EPILOG = (
     f"environment, 3 no GPU: nothing was measured, {ENDED}."
 )
 ARCH = click.option("--arch", metavar="LIST", help="Architectures, such as sm_90,sm_100. Default: those of build.toml.")
+WEIGHTS = click.option(
+    "--weights", metavar="LIST",
+    help="Formats of the models' linear weights, such as 16bit,fp8; or `all` of build.toml. Default: 16bit.",
+)  # fmt: skip
 CONSTANTS = click.option(
     "--constants", "-c", multiple=True, metavar="NAME=VALUE",
     help="Specialisations to use; for a file, the values of its constants. May be repeated.",

@@ -14,6 +14,7 @@ from tilec.cli.project import (
     UsageError,
     chosen_entries,
     chosen_targets,
+    chosen_weights,
     notify,
     open_project,
     open_store,
@@ -35,22 +36,26 @@ if TYPE_CHECKING:
 
 
 def pack_command(
-    project: str | None, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int, *, as_json: bool
+    project: str | None, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int,
+    weights: str | None = None, *, as_json: bool,
 ) -> int:  # fmt: skip
     """Build the artifacts of the models, write their bundles and print one line for each. Returns the exit status."""
     from tilec.project.read.closed_world import enumerate_world
     from tilec.ship.bundle.pack import model_packing
 
     build = open_project(project)
-    chosen = _chosen_models(build, models)
+    formats = chosen_weights(build, weights)
+    chosen = _chosen_models(build, models, formats)
     targets = chosen_targets(arch) or build.targets
-    world = enumerate_world(build, targets, chosen)
+    world = enumerate_world(build, targets, chosen, formats)
     if world.problems:
         raise CompileError(world.problems)
     packings = [
-        (target, model_packing(model, build.families[model.family], target, world))
+        (target, model_packing(model, build.families[model.family], target, world, each))
         for model in build.models
-        for target in (targets if model.name in chosen else ())
+        for each in (model.weights if model.name in chosen else ())
+        if each in formats
+        for target in targets
     ]
     return _build_and_pack(build, needed_entries(world), targets, packings, output, jobs, as_json=as_json)
 
@@ -107,17 +112,21 @@ def _build_and_pack(
     return status_of(built.diagnostics)
 
 
-def _chosen_models(build: BuildFile, names: tuple[str, ...]) -> tuple[str, ...]:
-    known = [model.name for model in build.models]
+def _chosen_models(build: BuildFile, names: tuple[str, ...], formats: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the models that are packed; UsageError for one that is unknown, or has weights in none of the formats."""
+    known = {model.name: model.weights for model in build.models}
     if not known:
         raise UsageError(f"`{build.path.name}` has no `[[model]]`; `--kernel NAME` packs kernels without a model")
     wanted = [name for text in names for name in text.split(",") if name]
     if not wanted or "all" in wanted:
-        return tuple(known)
+        return tuple(name for name, weights in known.items() if set(weights) & set(formats))
     for name in wanted:
         if name not in known:
             listed = f"; the models are {', '.join(known)}"
             raise UsageError(f"no model `{name}` in `{build.path.name}`{or_mean(name, known) or listed}")
+        if not set(known[name]) & set(formats):
+            has = f"has weights in {', '.join(known[name])}, not in {', '.join(formats)}"
+            raise UsageError(f"`{name}` of `{build.path.name}` {has}; choose with `--weights`, or add to its `weights`")
     return tuple(dict.fromkeys(wanted))
 
 
@@ -129,7 +138,7 @@ def _bundle_name(build: BuildFile, given: str | None, entries: Iterable[KernelEn
         rule = "a name has at most 64 small letters, digits, `-`, `_` and `.`"
         ask = "; give one with `--name`" if given is None else ""
         raise UsageError(f"`{name:.80}` cannot be the name of a bundle: {rule}{ask}")
-    if any(model.name == name for model in build.models):
+    if any(model.bundle_name(each) == name for model in build.models for each in model.weights):
         raise UsageError(f"`{name}` is a model of `{build.path.name}`; give the bundle of kernels another name with `--name`")
     return name
 

@@ -100,6 +100,26 @@ def chosen_entries(build: BuildFile, names: Iterable[str], world: World | None =
     return tuple(entry for entry in build.entries if entry.name in wanted)
 
 
+def chosen_weights(build: BuildFile, text: str | None) -> tuple[str, ...]:
+    """The formats of weights in a list (default: 16 bits), or `all` that models of the build file have. UsageError for one that
+    no model has."""
+    from tilec.step.formats import SIXTEEN_BIT
+
+    if text is None:
+        return (SIXTEEN_BIT,)
+    known = tuple(dict.fromkeys(each for model in build.models for each in model.weights))
+    wanted = _split([text])
+    if "all" in wanted:
+        return known
+    for name in wanted:
+        if name not in known:
+            listed = f"those of its models are {', '.join(known)}" if known else "it has no `[[model]]`"
+            raise UsageError(f"no model of `{build.path.name}` has weights in `{name:.60}`; {listed}")
+    if not wanted:
+        raise UsageError("`--weights` names no format; write it as `--weights fp8`")
+    return tuple(dict.fromkeys(wanted))
+
+
 def open_kernels(
     project: str | None, names: Iterable[str], constants: Iterable[str] = (), arch: str | None = None
 ) -> tuple[BuildFile, tuple[KernelEntry, ...]]:  # fmt: skip

@@ -146,17 +146,18 @@ def _sources(bundle: Bundle, build: BuildFile, target: Target) -> tuple[tuple[Ke
     from tilec.project.read.closed_world import enumerate_world
     from tilec.ship.bundle.pack import kernels_packing, model_packing
 
-    model = next((model for model in build.models if model.name == bundle.model), None)
+    named = {model.bundle_name(each): (model, each) for model in build.models for each in model.weights}
+    model, weights = named.get(bundle.model, (None, ""))
     if model is None and not bundle.has_step:
         names = sorted({kernel.manifest.kernel for kernel in bundle.kernels})
         entries = chosen_entries(build, names) if names else ()
         return entries, kernels_packing(bundle.model, entries, (target,), target)
     if model is None:
-        known = ", ".join(model.name for model in build.models) or "none"
+        known = ", ".join(named) or "none"
         raise UsageError(
             f"no model `{bundle.model}` in `{build.path}`; its models are {known}; name the project with `--project`"
         )
-    world = enumerate_world(build, (target,), (model.name,))
+    world = enumerate_world(build, (target,), (model.name,), (weights,))
     if world.problems:
         raise CompileError(world.problems)
-    return needed_entries(world), model_packing(model, build.families[model.family], target, world)
+    return needed_entries(world), model_packing(model, build.families[model.family], target, world, weights)

@@ -14,9 +14,9 @@ from typing import Final
 from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, BundledKernel, BundleError, LaunchError, TensorView, check_launch
 from tilec.runtime.tensors import contiguous_strides
+from tilec.step.declaration import Condition, Launch, Statement
 from tilec.step.expressions import StepError
 from tilec.step.graph import Op, StepGraph
-from tilec.step.reader import Condition, Launch, Statement
 from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, BATCHES, CHUNK_TOKENS, DTYPES, OUTPUT_MODES, Step
 from tilec.target.dtypes import DTYPES as ELEMENTS
@@ -70,7 +70,7 @@ def _graphs(bundle: Bundle, dtype: str) -> Iterator[StepGraph]:
         return
     numbers = dict.fromkeys(_scalar_names(bundle), UNKNOWN) | numbers
     tied = bool(bundle.config.get("tie_word_embeddings", False))
-    step = Step(bundle.declaration, numbers, tied=tied, dtype=dtype, max_seq_len=SLOTS)
+    step = Step(bundle.declaration, numbers, tied=tied, dtype=dtype, max_seq_len=SLOTS, weight_format=bundle.weight_format)
     layers = min(ALL_KINDS, step.layers)
     for head in OUTPUT_MODES:
         for variants in step.all_decode_variants():

@@ -22,6 +22,7 @@ from tilec.artifact.bundle_format import MAX_BLOBS, MAX_MANIFEST, MAX_TEXTS, MOD
 from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.artifact.records import Manifest
 from tilec.step.expressions import StepError
+from tilec.step.formats import WEIGHT_FORMAT
 from tilec.step.reader import Declaration, decode_declaration
 from tilec.step.tuning import Tuning, read_tuning
 from tilec.untrusted.strict_json import LARGEST_OF_MANIFEST, parse
@@ -95,6 +96,8 @@ def read_contents(text: bytes, header: Header) -> Contents:
         raise ValueError("it has a blob that no kernel uses")
     config = _config(data["config"])
     declaration, tuning, tables = _step(data["step"], data["tuning"])
+    if WEIGHT_FORMAT in config and config[WEIGHT_FORMAT] not in declaration.formats:
+        raise ValueError(f"its step has no weights in {config[WEIGHT_FORMAT]!r:.60}")
     kernel_names = " ".join(sorted({kernel.manifest.kernel for kernel in kernels}))
     if config.keys() == {"kernels"} and declaration.is_empty and config["kernels"] != kernel_names:
         raise ValueError("its kernels are not those that `kernels` of its configuration names")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
+from tilec.step.declaration import DTYPE, LENGTHS, PAST, TOKENS, Condition, Declared, Items, Launch, Statement
 from tilec.step.expressions import Expression, StepError
-from tilec.step.graph import Buffer, Constant, Kind, Op, StepGraph, View
-from tilec.step.reader import DTYPE, LENGTHS, PAST, TOKENS, Condition, Declared, Items, Launch, Statement
+from tilec.step.graph import Buffer, Constant, Op, StepGraph, View
 
 MAX_OPERATIONS: Final = 1 << 15
 """Maximum number of launches of a step, in all layers together."""
@@ -96,7 +96,7 @@ class Form:
         tensors = {
             parameter: View(name, shape) for (parameter, _, name), shape in zip(entry.tensors, evaluated.shapes, strict=True)
         }
-        op = Op(entry.name, launch.kernel, evaluated.constants, tensors, evaluated.scalars)
+        op = Op(entry.name, launch.kernel, evaluated.constants, tensors, evaluated.scalars, launch.overlaps)
         axes = [axis for reference in launch.tensors.values() for axis in reference.shape or ()]
         if not _depends([*axes, *launch.constants.values(), *launch.scalars.values()]) and all(
             name in self._buffers for _, _, name in entry.tensors
@@ -176,7 +176,7 @@ def shape_at(shape: tuple[Expression, ...], values: Mapping[str, Any]) -> tuple[
 
 def shape_of(declared: Declared, values: Mapping[str, Any]) -> tuple[int, ...]:
     """The shape of a buffer or weight, which is the same in every layer."""
-    if declared.kind is not Kind.WEIGHT:
+    if declared.shape:
         return shape_at(declared.shape, values)
     return merged(tuple((name, shape_at(shape, values)) for name, shape in declared.rows.items()))
 

@@ -13,11 +13,11 @@ from enum import Enum
 from math import prod
 from typing import Final
 
-from tilec.target.dtypes import bf16, f16, f32, i32
+from tilec.target.dtypes import bf16, f8e4m3, f16, f32, i32
 
 Constant = int | float | bool | str
 
-ITEM_BYTES: Final = {dtype.name: dtype.bytes for dtype in (bf16, f16, f32, i32)}
+ITEM_BYTES: Final = {dtype.name: dtype.bytes for dtype in (bf16, f16, f32, i32, f8e4m3)}
 """Bytes per element of each dtype that buffers have."""
 
 
@@ -68,13 +68,15 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One launch: `constants` are those that its specialisation must have; tuning constants are left to the bundle."""
+    """One launch: `constants` are those that its specialisation must have; tuning constants are left to the bundle.
+    `overlaps`: it may begin before the previous launch has ended (programmatic dependent launch)."""
 
     name: str
     kernel: str
     constants: Mapping[str, Constant]
     tensors: Mapping[str, View]
     scalars: Mapping[str, int | float] = field(default_factory=dict[str, "int | float"])
+    overlaps: bool = True
 
 
 @dataclass(slots=True)

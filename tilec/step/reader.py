@@ -7,28 +7,37 @@ The text is parsed as Python and never run; anything outside the language (`tile
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
+from tilec.step.declaration import (
+    DTYPE,
+    LENGTHS,
+    TOKENS,
+    Condition,
+    Declaration,
+    Declared,
+    Items,
+    Launch,
+    Layers,
+    Reference,
+    Statement,
+    Variant,
+)  # fmt: skip
 from tilec.step.expressions import Expression, StepError, expression
+from tilec.step.formats import Format, in_format
 from tilec.step.graph import ITEM_BYTES, Kind
 from tilec.step.syntax import decode, encode
 
 MAX_TEXT: Final = 1 << 17
 """Maximum number of characters of a text; that of Qwen3 has some 10,000."""
 
-DTYPE: Final = "dtype"
-"""Used in place of a dtype: the dtype that the model runs in."""
+MAX_FORMATS: Final = 8
+"""Maximum number of formats of weights: the statements of a step are kept once for each."""
 
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
-TOKENS: Final = "tokens"
-"""The number of tokens that a step takes."""
-PAST: Final = "past"
-"""The number of tokens in the cache before them."""
-LENGTHS: Final = frozenset({TOKENS, PAST})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
 RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, "max_seq_len", "head"}
@@ -36,108 +45,6 @@ RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, "max_seq_len", "head"}
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch")
 PREVIOUS: Final = "previous."
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Declared:
-    """A buffer or weight under its full name, with `*` for the layer, and a second `*` for the item of a loop in it. `rows` are
-    the checkpoint tensors that a merged weight concatenates; for an unmerged weight, itself."""
-
-    name: str
-    kind: Kind
-    dtype: str
-    shape: tuple[Expression, ...]
-    facts: Mapping[str, Expression]
-    rows: Mapping[str, tuple[Expression, ...]]
-
-    @property
-    def per_layer(self) -> bool:
-        return "*" in self.name
-
-    @property
-    def loops(self) -> int:
-        """How many loops it is in: 0, 1 (each layer has one) or 2 (so does each item of a loop in the layer)."""
-        return self.name.count("*")
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A tensor argument: its declaration; `previous` selects the previous layer's; `shape` is another shape, if given."""
-
-    declared: Declared
-    previous: bool
-    shape: tuple[Expression, ...] | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Launch:
-    """One launch of a kernel; `node` is its location in the text."""
-
-    name: str
-    kernel: str
-    constants: Mapping[str, Expression]
-    tensors: Mapping[str, Reference]
-    scalars: Mapping[str, Expression]
-    node: ast.stmt
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Condition:
-    """Statements for the case that `test` is true, and for the case that it is false."""
-
-    test: Expression
-    then: tuple[Statement, ...]
-    otherwise: tuple[Statement, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """Statements repeated for each layer."""
-
-    body: tuple[Statement, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Items:
-    """Statements of a layer repeated for each `item` below the number `count`; `node` is their location in the text."""
-
-    item: str
-    count: str
-    body: tuple[Statement, ...]
-    node: ast.stmt
-
-
-Statement = Launch | Condition | Layers | Items
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A variant of the launches for steps of at most `bound` of a quantity; `bound` is the name of a number. `tokens` is that
-    of a prefill's tokens, `filled` that of the filled slots of a cache at decode."""
-
-    quantity: str
-    bound: str
-
-
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """The step of a family: its syntax as JSON (`syntax`), numbers in order, weights and buffers by name, and the statements of
-    each mode. `variants`: what conditions may ask for, by name. `counts`: the number of items of each weight and buffer that
-    has one for each item of a loop."""
-
-    syntax: Any
-    numbers: tuple[tuple[str, Expression], ...]
-    weights: Mapping[str, Declared]
-    buffers: Mapping[str, Declared]
-    tied: Mapping[str, str]
-    variants: Mapping[str, Variant]
-    modes: Mapping[str, tuple[Statement, ...]]
-    counts: Mapping[str, str]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no mode has a statement, as in a bundle of kernels without a model."""
-        return not any(self.modes.values())
 
 
 def read_declaration(text: str) -> Declaration:
@@ -174,6 +81,7 @@ class _Reader:
         self.buffers: dict[str, Declared] = {}
         self.tied: dict[str, str] = {}
         self.variants: dict[str, Variant] = {}
+        self.formats: dict[str, Format] = {}
         self.modes: dict[str, tuple[Statement, ...]] = {}
         self.by_short_name: dict[tuple[int, str], Declared] = {}  # keyed by how many loops it is in, and its short name
         self.counts: dict[str, str] = {}
@@ -192,6 +100,10 @@ class _Reader:
                         self.declare(self.buffers, self.buffer(name, value), value)
                 case ast.Assign(targets=[ast.Name(id="tied")], value=ast.Dict() as table):
                     self.tied = {name: self.tied_to(name, value) for name, value in _items(table)}
+                case ast.Assign(targets=[ast.Name(id="formats")], value=ast.Dict() as table):
+                    self.formats = {name: self.format(name, value) for name, value in _items(table)}
+                    if len(self.formats) > MAX_FORMATS:
+                        raise StepError(f"a step has more than {MAX_FORMATS} formats", node)
                 case ast.Assign(targets=[ast.Name(id="variants")], value=ast.Dict() as table):
                     if self.weights or self.buffers or self.modes or self.variants:
                         raise StepError("`variants` are declared once, before `weights`, `buffers` and modes", node)
@@ -207,7 +119,9 @@ class _Reader:
                 ):
                     self.modes[name] = self.statements(body, None)
                 case _:
-                    known = "`weights`, `buffers`, `tied`, `variants`, `def decode()`, `def prefill()` or `def batch()`"
+                    known = (
+                        "`weights`, `buffers`, `tied`, `variants`, `formats`, `def decode()`, `def prefill()` or `def batch()`"
+                    )
                     raise StepError(f"not a number, {known}", node)
         missing = next((mode for mode in REQUIRED if mode not in self.modes), None)
         if missing is not None:
@@ -215,9 +129,10 @@ class _Reader:
         unused = next((name for name, one in self.weights.items() if one.loops > 1 and name not in self.counts), None)
         if unused is not None:
             raise StepError(f"`{unused}` has an item of a loop, and no loop uses it")
-        return Declaration(
+        declaration = Declaration(
             encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.variants, self.modes, self.counts
         )
+        return replace(declaration, formats={name: (form, in_format(declaration, form)) for name, form in self.formats.items()})
 
     def declare(self, table: dict[str, Declared], declared: Declared, node: ast.expr) -> None:
         in_layer = declared.name.partition("*.")[2] if declared.per_layer and "*." in declared.name else declared.name
@@ -229,6 +144,14 @@ class _Reader:
         table[declared.name] = self.by_short_name[declared.loops, short_name] = declared
 
     def weight(self, name: str, node: ast.expr) -> Declared:
+        match node:
+            case ast.Call(func=ast.Name(id="linear"), args=[inner], keywords=[]):
+                found = self.weight(name, inner)
+                if found.linear or any(len(shape) != 2 for shape in found.rows.values()):
+                    raise StepError(f"`{name}` is not a matrix, as the weight of a linear layer is", node)
+                return replace(found, linear=True)
+            case _:
+                pass
         if isinstance(node, ast.Dict):
             rows = {piece: self.shape(value) for piece, value in _items(node)}
             shapes = list(rows.values())
@@ -241,7 +164,20 @@ class _Reader:
     def tied_to(self, name: str, node: ast.expr) -> str:
         if name not in self.weights or not isinstance(node, ast.Constant) or node.value not in self.weights:
             raise StepError(f"`{name}` is not a weight that is tied to another", node)
+        if any(self.weights[one].linear for one in (name, str(node.value))):
+            raise StepError(f"`{name}` is tied, and tied weights have 16 bits: neither is `linear`", node)
         return str(node.value)
+
+    def format(self, name: str, node: ast.expr) -> Format:
+        match node:
+            case ast.Call(
+                func=ast.Name(id="scaled"),
+                args=[ast.Name(id="f8e4m3" as dtype), ast.List(elts=[ast.Constant(value=rows), ast.Constant(value=columns)])],
+                keywords=[],
+            ) if name.isidentifier() and type(rows) is int and type(columns) is int and min(rows, columns) > 0:
+                return Format(name, dtype, (rows, columns))
+            case _:
+                raise StepError(f"`{name}` is not a format, as `scaled(f8e4m3, [128, 128])`", node)
 
     def variant(self, name: str, node: ast.expr) -> Variant:
         match node:
@@ -308,6 +244,20 @@ class _Reader:
 
     def reference(self, node: ast.expr, layer: bool) -> Reference | None:
         """The tensor that an argument refers to, or None."""
+        match node:
+            case ast.Call(func=ast.Name(id="dequantised"), args=[inner], keywords=[]):
+                found = self.stored(inner, layer)
+                if found is None or not found.declared.linear:
+                    raise StepError(f"`{ast.unparse(inner):.60}` is not a weight of a linear layer", node)
+                return replace(found, dequantised=True)
+            case _:
+                found = self.stored(node, layer)
+                if found is not None and found.declared.linear and found.shape is not None:
+                    raise StepError("only `dequantised(...)` of a weight of a linear layer has another shape", node)
+                return found
+
+    def stored(self, node: ast.expr, layer: bool) -> Reference | None:
+        """The tensor that an argument names as it is stored, or None."""
         shape: tuple[Expression, ...] | None = None
         if isinstance(node, ast.Subscript):
             axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tilec.step.declaration import LENGTHS, TOKENS, Condition, Items, Launch, Statement
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import item_count
 from tilec.step.graph import Constant
-from tilec.step.reader import LENGTHS, TOKENS, Condition, Items, Launch, Statement
 from tilec.step.step import BATCHES, CHUNK_TOKENS, OUTPUT_MODES, Step, Variants
 from tilec.step.tuning import Choice, Tuning
 

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from tilec.step.declaration import DTYPE, TOKENS, Declaration, Declared, Reference
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at
+from tilec.step.formats import SIXTEEN_BIT, misfit, stored_declaration
 from tilec.step.graph import StepGraph
-from tilec.step.reader import FILLED, TOKENS, Declaration, Declared, Reference
+from tilec.step.reader import FILLED
 
 OutputMode = Literal["argmax", "sample", "logits", "none"]
 """Output mode of a step: the most likely token, a sampled token, the logits, or none (only the cache is filled)."""
@@ -49,24 +51,39 @@ MAX_WEIGHTS: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A tensor on the device and the checkpoint tensors that are its rows, in order; all by full names."""
+    """A tensor on the device and the checkpoint tensors that are its rows, in order; all by full names. Scales of a weight have
+    its name with `tilec.step.formats.SCALES` after it, and so have their rows."""
 
     name: str
+    dtype: str
     shape: tuple[int, ...]
     rows: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class Step:
-    """The step of one model. `numbers` are the model's numbers and the measured ones."""
+    """The step of one model. `numbers` are the model's numbers and the measured ones. `weight_format` is that of the linear
+    weights; StepError if the text does not declare it, or if the model's sizes do not fit it."""
 
     def __init__(
-        self, declaration: Declaration, numbers: Mapping[str, Any], *, tied: bool, dtype: str, max_seq_len: int
-    ) -> None:
-        self.declaration, self.dtype, self.tied = declaration, dtype, tied
+        self, declaration: Declaration, numbers: Mapping[str, Any], *, tied: bool, dtype: str, max_seq_len: int,
+        weight_format: str = SIXTEEN_BIT,
+    ) -> None:  # fmt: skip
+        self.declaration = declaration if weight_format == SIXTEEN_BIT else stored_declaration(declaration, weight_format)
+        self.dtype, self.tied, self.weight_format = dtype, tied, weight_format
         self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len}
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
+        if weight_format != SIXTEEN_BIT:
+            self._refuse_misfit(declaration, weight_format)
         self._forms: dict[tuple[Mode, OutputMode, int | None, Variants], Form] = {}
+
+    def _refuse_misfit(self, declaration: Declaration, weight_format: str) -> None:
+        """StepError unless every linear weight has whole blocks in a format."""
+        form, _ = declaration.formats[weight_format]
+        for weight in declaration.weights.values():
+            reason = misfit(weight, form, self._values) if weight.linear else None
+            if reason is not None:
+                raise StepError(reason, next(iter(weight.rows.values()))[0].node)
 
     @property
     def layers(self) -> int:
@@ -182,7 +199,8 @@ class Step:
 
     def _weight(self, declared: Declared, layer: int, item: int) -> Weight:
         rows = tuple((in_layer(name, layer, item), shape_at(shape, self._values)) for name, shape in declared.rows.items())
-        return Weight(in_layer(declared.name, layer, item), merged(rows), rows)
+        dtype = self.dtype if declared.dtype == DTYPE else declared.dtype
+        return Weight(in_layer(declared.name, layer, item), dtype, merged(rows), rows)
 
     def axes(self, reference: Reference) -> tuple[Expression, ...]:
         """The extents of an argument other than a merged weight."""

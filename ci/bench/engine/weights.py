@@ -14,6 +14,7 @@ from engine.checkpoint.weights import NUMPY_TYPES, destinations
 from engine.models.config import ModelConfig
 from engine.models.llama.config import LlamaConfig, RopeScaling
 from engine.models.qwen3.config import Qwen3Config
+from tilec.step.formats import SIXTEEN_BIT
 
 TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
 BLOCK: Final = 1 << 24
@@ -24,7 +25,7 @@ class BlockWeights:
     equal. The standard deviation of a projection is `1 / sqrt(inputs)`, which preserves the scale of activations."""
 
     def __init__(self, config: ModelConfig, dtype: str) -> None:
-        self.destinations = destinations(config, dtype)
+        self.destinations, self.weight_format = destinations(config, dtype), SIXTEEN_BIT
         self.dtype = NUMPY_TYPES[dtype]
         self.normal = np.random.default_rng(7).standard_normal(BLOCK, dtype=np.float32)
         self.bytes = sum(destination.bytes for destination in self.destinations)

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from engine.backends.load import load_on_gpu
 from engine.checkpoint.json_file import read_object
-from engine.checkpoint.weights import WeightPlan
+from engine.checkpoint.weights import WEIGHT_FORMATS, WeightPlan, Weights
 from engine.errors import BundleRefused, DeviceError, EngineError, Interrupted, ModelError, UsageError
 from engine.models.config import ModelConfig
 from engine.models.families import read_config
@@ -29,10 +29,11 @@ from engine.tools.bench.plot import check_plot, draw
 from engine.tools.bench.policy import GENERATIONS, PROMPTS, Policy
 from engine.tools.bench.result import Bandwidth, Report
 from engine.tools.bench.table import print_table
-from engine.tools.dummy_weights import dummy_weights
+from engine.tools.dummy_weights import dummy_weights as make_dummy_weights
 from engine.tools.head_read import HeadRead
 from tilec.diagnostics.visible import unguarded
 from tilec.runtime import BundleError, LaunchError
+from tilec.step.formats import SIXTEEN_BIT
 
 EPILOG: Final = """The roofline is the bandwidth over the bytes that a decode step has to move: all weights, one row of the
 embedding, the filled part of the cache.
@@ -52,6 +53,10 @@ LIMIT_BYTES: Final = 64 << 20
 @click.option("--bundle", metavar="FILE", help="Bundle of the model for this GPU, from `tilec bundle pack`.")
 @click.option("--dummy-weights", is_flag=True, help="Random weights from config.json alone.")
 @click.option("--dtype", type=click.Choice(["bf16", "f16"]), default="bf16", show_default=True, help="Of the weights.")
+@click.option(
+    "--weights", "weight_format", type=click.Choice(WEIGHT_FORMATS),
+    help="Format of the linear layers' weights on the device. Default: the folder's; 16bit with --dummy-weights.",
+)  # fmt: skip
 @click.option("--pp", default=",".join(map(str, PROMPTS)), show_default=True, help="Prompt lengths in tokens.")
 @click.option("--tg", default=",".join(map(str, GENERATIONS)), show_default=True, help="Generation lengths in tokens.")
 @click.option("--batch", default=1, show_default=True, help="Batch size, in sequences: 1, 2, 4 or 8.")
@@ -68,7 +73,7 @@ LIMIT_BYTES: Final = 64 << 20
 def command(
     context: click.Context, model: str | None, bundle: str | None, dummy_weights: bool, dtype: str, pp: str, tg: str,
     batch: int, full: bool, reps: int, warmup_reps: int, seed: int, max_seq_len: int | None, nominal_tbs: float,
-    json_path: str | None, plot_path: str | None, from_json: str | None,
+    json_path: str | None, plot_path: str | None, from_json: str | None, weight_format: str | None,
 ) -> None:  # fmt: skip
     """Measure tokens per second, end to end and decode only, with the rooflines of this GPU's memory."""
     plot = Path(plot_path) if plot_path is not None else None
@@ -95,7 +100,9 @@ def command(
             raise UsageError("--json and --plot name the same file", where=target)
     config = read_config(model)
     capacity = _cache_capacity(policy, config, max_seq_len)
-    report = _measured(config, model, bundle, policy, capacity, dtype, seed if dummy_weights else None, nominal_tbs * 1e12)
+    dummy = seed if dummy_weights else None
+    weights = _weights(config, model, dtype, dummy, weight_format)
+    report = _measured(config, bundle, policy, capacity, weights, dummy, nominal_tbs * 1e12)
     _show(report, None)
     if target is not None:
         write_atomically(target, (json.dumps(report.to_json(), indent=1) + "\n").encode())
@@ -124,11 +131,18 @@ def _cache_capacity(policy: Policy, config: ModelConfig, max_seq_len: int | None
     return capacity
 
 
+def _weights(config: ModelConfig, folder: str, dtype: str, dummy: int | None, weight_format: str | None) -> Weights:
+    """The weights of the folder, or random ones with the seed `dummy`."""
+    if dummy is not None:
+        return make_dummy_weights(config, dtype, dummy, weight_format or SIXTEEN_BIT)
+    return WeightPlan.for_model(config, folder, dtype, weight_format=weight_format)
+
+
 def _measured(
-    config: ModelConfig, folder: str, bundle: str, policy: Policy, capacity: int, dtype: str, dummy: int | None, nominal: float
+    config: ModelConfig, bundle: str, policy: Policy, capacity: int, weights: Weights, dummy: int | None, nominal: float
 ) -> Report:
+    dtype = weights.dtype
     with _bar("loading") as (_, show_bytes):
-        weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, folder, dtype)
         backend = load_on_gpu(bundle, config, weights, capacity, dtype, progress=show_bytes)
     try:
         head_read = HeadRead(backend)
@@ -139,7 +153,8 @@ def _measured(
             machine=machine_facts(backend),
             model={
                 "name": backend.bundle.model, "dtype": dtype, "bundle_sha256": backend.bundle.digest,
-                "weights": f"random, seed {dummy}" if dummy is not None else "of the model folder", "config": asdict(config),
+                "weights": f"random, seed {dummy}" if dummy is not None else "of the model folder",
+                "weight_format": weights.weight_format, "config": asdict(config),
             },
             policy={
                 "what": f"greedy, batch {policy.batch}, clocks as found, {policy.reps} repetitions after {policy.warmup_reps} "

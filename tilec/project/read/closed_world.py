@@ -7,7 +7,7 @@ several such specialisations are an error, since the choice would be ambiguous.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,14 +17,15 @@ from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant, Family, Model
 from tilec.project.read.plan import artifact_name
 from tilec.step.expressions import StepError
+from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.requests import Request
 from tilec.target.targets import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The artifact for one operation of one model's step on one target. `requested` are the constants in the request,
-    `constants` all constants of the artifact."""
+    """The artifact for one operation of one model's step on one target, for weights in a format. `requested` are the constants
+    in the request, `constants` all constants of the artifact."""
 
     model: str
     op: str
@@ -34,6 +35,7 @@ class Use:
     artifact: str
     target: Target
     entry: KernelEntry
+    weights: str = SIXTEEN_BIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,11 @@ class World:
     uses: tuple[Use, ...]
     problems: tuple[Diagnostic, ...]
 
-    def artifacts(self, model: str, target: Target) -> dict[str, list[Use]]:
-        """Uses by artifact for one model and target."""
+    def artifacts(self, model: str, target: Target, weights: str = SIXTEEN_BIT) -> dict[str, list[Use]]:
+        """Uses by artifact for one model, target and format of weights."""
         found: dict[str, list[Use]] = {}
         for use in self.uses:
-            if (use.model, use.target) == (model, target):
+            if (use.model, use.target, use.weights) == (model, target, weights):
                 found.setdefault(use.artifact, []).append(use)
         return found
 
@@ -64,20 +66,25 @@ class _Wrong:
     targets: list[str]
 
 
-def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None, models: Iterable[str] = ()) -> World:
-    """Every use for `targets` (default: those of the build file) and `models` (default: all). E0807: no artifact for a request.
-    E0810: several artifacts for a request. E0808: a step uses a number that the model lacks."""
+def enumerate_world(
+    build: BuildFile, targets: tuple[Target, ...] | None = None, models: Iterable[str] = (),
+    weights: Collection[str] = (SIXTEEN_BIT,),
+) -> World:  # fmt: skip
+    """Every use for `targets` (default: those of the build file) and `models` (default: all), each for those formats of its
+    weights that are among `weights`. E0807: no artifact for a request. E0810: several artifacts for a request. E0808: a step
+    uses a number that the model lacks, or a model's sizes do not fit a format."""
     wanted = tuple(models)
     uses: list[Use] = []
     problems: list[Diagnostic] = []
     wrong: dict[tuple[str, str, tuple[str, ...]], _Wrong] = {}
     by_kernel = _specialisations(build)
-    for model in build.models:
+    every = [(model, each) for model in build.models for each in model.weights if each in weights]
+    for model, weight_format in every:
         if wanted and model.name not in wanted:
             continue
         family = build.families[model.family]
         try:
-            requested = _requested_targets(family, model, build.targets if targets is None else targets)
+            requested = _requested_targets(family, model, weight_format, build.targets if targets is None else targets)
         except StepError as error:
             message = f"the step of `{model.name}`: {error}"
             label, hint = Label(family.span(error)), "add it to `config`, or correct the step"
@@ -88,7 +95,7 @@ def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None,
             for target in those:
                 available = [item for item in fitting if target in item[0].among(targets)]
                 if len(available) == 1:
-                    uses.append(_use(model, request, *available[0], target))
+                    uses.append(_use(model, weight_format, request, *available[0], target))
                     continue
                 names = tuple(artifact_name(request.kernel, values) for _, values in available)
                 key = (request.kernel, repr(sorted(request.constants.items())), names)
@@ -96,7 +103,7 @@ def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None,
                 one.models += [model.name] if model.name not in one.models else []
                 one.targets += [target.name] if target.name not in one.targets else []
     problems.extend(_diagnostic(item, by_kernel) for item in wrong.values())
-    found = {(use.model, use.op, use.artifact, use.target): use for use in uses}  # output modes share operations
+    found = {(use.model, use.weights, use.op, use.artifact, use.target): use for use in uses}  # output modes share operations
     return World(tuple(found.values()), tuple(problems))
 
 
@@ -110,12 +117,14 @@ def default_entries(build: BuildFile, world: World) -> tuple[KernelEntry, ...]:
     return tuple(found)
 
 
-def _requested_targets(family: Family, model: Model, targets: tuple[Target, ...]) -> list[tuple[Request, tuple[Target, ...]]]:
+def _requested_targets(
+    family: Family, model: Model, weight_format: str, targets: tuple[Target, ...]
+) -> list[tuple[Request, tuple[Target, ...]]]:
     """The requests of a model with their targets. Targets with the same tuning have the same requests."""
     alike: dict[int, list[Target]] = {}
     for target in targets:
         alike.setdefault(id(family.tunings[target]), []).append(target)
-    return [(request, tuple(some)) for some in alike.values() for request in family.requests(model, some[0])]
+    return [(request, tuple(some)) for some in alike.values() for request in family.requests(model, some[0], weight_format)]
 
 
 _Specialisations = Mapping[str, list[tuple[KernelEntry, dict[str, Constant]]]]
@@ -133,9 +142,11 @@ def _fits(requested: Mapping[str, Constant], values: Mapping[str, Constant]) -> 
     return all(name in values and (type(values[name]), values[name]) == (type(want), want) for name, want in requested.items())
 
 
-def _use(model: Model, request: Request, entry: KernelEntry, values: dict[str, Constant], target: Target) -> Use:
+def _use(
+    model: Model, weights: str, request: Request, entry: KernelEntry, values: dict[str, Constant], target: Target
+) -> Use:  # fmt: skip
     name = artifact_name(request.kernel, values)
-    return Use(model.name, request.op, request.kernel, dict(request.constants), values, name, target, entry)
+    return Use(model.name, request.op, request.kernel, dict(request.constants), values, name, target, entry, weights)
 
 
 def _constants_text(values: Mapping[str, Any]) -> str:
@@ -172,6 +183,7 @@ def as_json(world: World) -> list[dict[str, Any]]:
     return [
         {
             "model": use.model,
+            "weights": use.weights,
             "op": use.op,
             "kernel": use.kernel,
             "requested": use.requested,

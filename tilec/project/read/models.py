@@ -21,6 +21,7 @@ from tilec.artifact.bundle_format import MODEL
 from tilec.diagnostics.diagnostic import Span
 from tilec.diagnostics.spelling import ask_first
 from tilec.step.expressions import StepError
+from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
 from tilec.step.reader import MAX_TEXT as MAX_STEP
 from tilec.step.reader import Declaration, read_declaration
 from tilec.step.requests import Request, requests
@@ -36,18 +37,24 @@ Refuse = Callable[..., None]
 Locate = Callable[..., Span]
 
 _TUNING_KEYS: Final = (*KEYS, "family", "constants", "shapes", "keep", "predicted")
-_MODEL_KEYS: Final = ("name", "config", "family")
+_MODEL_KEYS: Final = ("name", "config", "family", "weights")
 _MODEL_NAME: Final = re.compile(r"[a-z0-9_\-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model. `config` has its numbers under its publisher's names; `family` names its step."""
+    """A model. `config` has its numbers under its publisher's names; `family` names its step; `weights` are the formats of its
+    linear weights that kernels are requested for."""
 
     name: str
     family: str
     config: dict[str, Constant]
     span: Span
+    weights: tuple[str, ...] = (SIXTEEN_BIT,)
+
+    def bundle_name(self, weight_format: str) -> str:
+        """The name of its bundle for weights in a format: its own, and the format if that is not 16 bits."""
+        return self.name if weight_format == SIXTEEN_BIT else f"{self.name}-{weight_format}"
 
 
 class Tuned(Protocol):
@@ -79,12 +86,15 @@ class Family:
     tables: Mapping[Target, tuple[dict[str, Any], ...]]
     tunings: Mapping[Target, Tuning]
 
-    def requests(self, model: Model, target: Target) -> Iterator[Request]:
-        """Every specialisation that the step of a model can request, in both dtypes; StepError if the model lacks a number."""
+    def requests(self, model: Model, target: Target, weight_format: str = SIXTEEN_BIT) -> Iterator[Request]:
+        """Every specialisation that the step of a model can request, in both dtypes, for weights in a format; StepError if the
+        model lacks a number."""
         tuning = self.tunings[target]
         numbers = {**model.config, **tuning.numbers}
         for dtype in DTYPES:
-            step = Step(self.declaration, numbers, tied=False, dtype=dtype, max_seq_len=1)
+            step = Step(
+                self.declaration, numbers, tied=False, dtype=dtype, max_seq_len=1, weight_format=weight_format
+            )  # fmt: skip
             yield from requests(step, tuning)
 
     def span(self, node: Any) -> Span:
@@ -115,12 +125,32 @@ def read_models(value: Any, refuse: Refuse, span: Locate) -> tuple[Model, ...]:
             if isinstance(number, (int, float, bool, str)) and too_wide(number):
                 hint = f"integers have 64 bits, strings {MAX_TEXT} characters"
                 refuse("E0514", f"`{key}` is out of range", span("model", index, "config", key), hint)
+            if key == WEIGHT_FORMAT:
+                hint = 'write `weights = ["fp8"]` next to `config`'
+                refuse("E0802", f"`{key}` is no number of a model", span("model", index, "config", key), hint)
             if not (key.isidentifier() and isinstance(number, (int, float, bool, str))):
                 refuse("E0802", f"`{key}` is not a number, bool or string", span("model", index, "config", key))
         if any(model.name == name for model in found):
             refuse("E0806", f"model `{name}` is named twice", span("model", index, "name"), "remove one of them")
-        found.append(Model(name, _family(table, "model", index, refuse, span), numbers, span("model", index, "name")))
+        family = _family(table, "model", index, refuse, span)
+        weights = _weights(table.get("weights", [SIXTEEN_BIT]), name, span("model", index, "weights"), refuse)
+        model = Model(name, family, numbers, span("model", index, "name"), weights)
+        taken = {other.bundle_name(each) for other in found for each in other.weights if other.name != name}
+        clash = next((one for one in map(model.bundle_name, weights) if one in taken or not MODEL.fullmatch(one)), None)
+        if clash is not None:
+            refuse("E0806", f"`{clash}` cannot be the name of a bundle of `{name}`: too long, or another model's", model.span)
+        found.append(model)
     return tuple(found)
+
+
+def _weights(value: Any, name: str, where: Span, refuse: Refuse) -> tuple[str, ...]:
+    """The formats of a model's weights. Those that its step lacks are refused when the step is read."""
+    formats: list[Any] = value if isinstance(value, list) else [None]  # pyright: ignore[reportUnknownVariableType]
+    if not formats or not all(isinstance(one, str) for one in formats) or len(set(formats)) < len(formats):
+        hint = f'write `weights = ["{SIXTEEN_BIT}", "fp8"]`'
+        refuse("E0802", f"`weights` of `{name}` is not a list of formats, each once", where, hint)
+        return (SIXTEEN_BIT,)
+    return tuple(formats)
 
 
 def too_wide(value: Any) -> bool:
@@ -182,7 +212,18 @@ def read_families(
         except StepError as error:
             location = Span(str(path), error.line, error.column, error.line, max(error.end, error.column + 1))
             refuse("E0808", str(error), location if error.line else model.span)
+    for model in models:
+        if model.family in found:
+            _refuse_other_formats(model, found[model.family], refuse)
     return found
+
+
+def _refuse_other_formats(model: Model, family: Family, refuse: Refuse) -> None:
+    known = (SIXTEEN_BIT, *family.declaration.formats)
+    for one in model.weights:
+        if one not in known:
+            hint = ask_first(one, known, f"its formats are {', '.join(f'`{name}`' for name in known)}")
+            refuse("E0802", f"the step of `{model.name}` has no weights in `{one:.60}`", model.span, hint)
 
 
 def _read_once(tables: Mapping[Target, tuple[dict[str, Any], ...]]) -> dict[Target, Tuning]:

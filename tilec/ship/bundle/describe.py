@@ -100,7 +100,10 @@ def kernel_json(bundle: Bundle, kernel: BundledKernel) -> dict[str, Any]:
 
 def tuning_json(bundle: Bundle) -> dict[str, Any]:
     """The tuning tables, and which artifact serves which lengths, for launches that the tuning chooses."""
-    step = Step(bundle.declaration, {**bundle.config, **bundle.tuning.numbers}, tied=False, dtype=DTYPES[0], max_seq_len=1)
+    numbers = {**bundle.config, **bundle.tuning.numbers}
+    step = Step(
+        bundle.declaration, numbers, tied=False, dtype=DTYPES[0], max_seq_len=1, weight_format=bundle.weight_format
+    )  # fmt: skip
     serves = [
         {
             "operation": one.op, "kernel": one.kernel, "tokens": [one.first, one.last], "constants": dict(one.constants),

@@ -1,0 +1,327 @@
+"""Formats of linear weights: what a step launches for each, what is requested and packed for it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project import project
+from tests.shipped import ROOT
+from tilec.cli import commands
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.read.buildfile import read_build_file
+from tilec.project.read.closed_world import default_entries, enumerate_world
+from tilec.project.read.plan import artifact_name
+from tilec.step.expressions import StepError
+from tilec.step.formats import SIXTEEN_BIT
+from tilec.step.graph import Kind, View
+from tilec.step.reader import decode_declaration, read_declaration
+from tilec.step.requests import requests
+from tilec.step.step import Step
+from tilec.step.tuning import Tuning
+from tilec.target.targets import MAIN_TARGETS
+
+TEXT = """
+formats = {"fp8": scaled(f8e4m3, [128, 64])}
+weights = {
+    "model.embed.weight": [vocab, width],
+    "model.layers.*.both.weight": linear({
+        "model.layers.*.left.weight": [width, 2 * width],
+        "model.layers.*.right.weight": [2 * width, 2 * width],
+    }),
+    "model.layers.*.up.weight": linear([width, width]),
+    "model.layers.*.norm.weight": [width],
+    "lm_head.weight": [vocab, width],
+}
+tied = {"lm_head.weight": "model.embed.weight"}
+buffers = {"x": input(dtype, [tokens, width]), "layers.*.y": activation(dtype, [tokens, width])}
+
+
+def decode():
+    for layer in layers:
+        if not first_layer:
+            before = add(K=width, x=x, w=previous.up)
+        up = product(E=dtype, K=width, x=x, w=up, weight=norm, y=y)
+    both = twice(a=previous.both, b=previous.up)
+    lm_head = product(x=x, w=lm_head)
+
+
+def prefill():
+    for layer in layers:
+        up = matmul(E=dtype, a=x, b=dequantised(up), out=y)
+        both = grouped(a=y, b=dequantised(both[3, width, 2 * width]))
+        mixed = mix(a=up, b=dequantised(both), c=norm)
+"""
+NUMBERS = {"vocab": 10, "width": 128, "num_hidden_layers": 2}
+UP, BOTH = "model.layers.0.up.weight", "model.layers.0.both.weight"
+
+
+def model(text: str = TEXT, weight_format: str = "fp8", tied: bool = False, **numbers: Any) -> Step:
+    return Step(
+        read_declaration(text), NUMBERS | numbers, tied=tied, dtype="f16", max_seq_len=64, weight_format=weight_format
+    )  # fmt: skip
+
+
+def refusal(text: str = TEXT, **numbers: Any) -> str:
+    with pytest.raises(StepError) as caught:
+        model(text, **numbers)
+    return str(caught.value)
+
+
+def test_a_linear_weight_is_codes_and_scales() -> None:
+    found = {weight.name: weight for weight in model().weights()}
+    assert (found[UP].dtype, found[UP].shape) == ("f8e4m3", (128, 128))
+    scales = found[f"{UP}_scales"]
+    assert (scales.dtype, scales.shape, scales.rows) == ("f32", (1, 2), ((f"{UP}_scales", (1, 2)),))
+    merged = found[f"{BOTH}_scales"]
+    assert (found[BOTH].shape, merged.shape) == ((384, 256), (3, 4))
+    assert merged.rows == (("model.layers.0.left.weight_scales", (1, 4)), ("model.layers.0.right.weight_scales", (2, 4)))
+    assert (found["model.embed.weight"].dtype, found["model.layers.1.norm.weight"].dtype) == ("f16", "f16")
+    of_16 = {weight.name: weight.shape for weight in model(weight_format=SIXTEEN_BIT).weights()}
+    assert of_16 == {name: weight.shape for name, weight in found.items() if not name.endswith("_scales")}
+    assert {weight.dtype for weight in model(weight_format=SIXTEEN_BIT).weights()} == {"f16"}
+
+
+def test_a_launch_takes_the_kernel_of_the_format_and_the_scales() -> None:
+    graph = model().graph("decode")
+    ops = {op.name: op for op in graph.ops}
+    up = ops["layers.1.up"]
+    assert up.kernel == "product_fp8" and up.constants == {"E": "f16", "K": 128} and up.overlaps
+    assert list(up.tensors) == ["x", "w", "w_scales", "weight", "y"]
+    assert up.tensors["w_scales"] == View("model.layers.1.up.weight_scales", (1, 2))
+    before = ops["layers.1.before"]
+    assert (before.kernel, before.tensors["w_scales"].buffer) == ("add_fp8", "model.layers.0.up.weight_scales")
+    assert list(ops["both"].tensors) == ["a", "a_scales", "b", "b_scales"] and ops["both"].kernel == "twice_fp8"
+    assert ops["lm_head"].kernel == "product"
+    assert graph.buffers[UP].dtype == "f8e4m3" and graph.buffers[UP].bytes == 128 * 128
+    assert graph.buffers[f"{UP}_scales"].bytes == 8
+    of_16 = {op.name: op for op in model(weight_format=SIXTEEN_BIT).graph("decode").ops}
+    assert of_16.keys() == ops.keys() and of_16["layers.1.up"].kernel == "product"
+    assert list(of_16["layers.1.up"].tensors) == ["x", "w", "weight", "y"]
+
+
+def test_a_dequantised_weight_is_written_before_the_launch_that_reads_it() -> None:
+    graph = model().graph("prefill", tokens=5)
+    assert [op.name for op in graph.ops[:6]] == [
+        "layers.0.up_dequantise_b", "layers.0.up", "layers.0.both_dequantise_b", "layers.0.both", "layers.0.mixed_dequantise_b",
+        "layers.0.mixed",
+    ]  # fmt: skip
+    write, read = graph.ops[2:4]
+    assert (write.kernel, write.constants) == ("dequantise_fp8", {"E": "f16"})
+    buffer = graph.buffers[f"{BOTH}.16bit"]
+    assert (buffer.kind, buffer.dtype, buffer.shape) == (Kind.ACTIVATION, "f16", (384, 256))
+    assert write.tensors == {
+        "w": View(BOTH, (384, 256)), "w_scales": View(f"{BOTH}_scales", (3, 4)), "out": View(buffer.name, (384, 256)),
+    }  # fmt: skip
+    assert read.kernel == "grouped" and read.tensors["b"] == View(buffer.name, (3, 128, 256))
+    assert write.overlaps and not read.overlaps
+    of_16 = model(weight_format=SIXTEEN_BIT).graph("prefill", tokens=5)
+    assert [op.name for op in of_16.ops] == [op.name for op in graph.ops if "dequantise" not in op.name]
+    assert all(op.overlaps for op in of_16.ops)
+    assert of_16.ops[1].tensors["b"] == View(BOTH, (3, 128, 256))
+
+
+def test_a_bundle_gives_the_same_formats() -> None:
+    declaration = read_declaration(TEXT)
+    again = decode_declaration(json.loads(json.dumps(declaration.syntax)))
+    assert again.formats["fp8"][0] == declaration.formats["fp8"][0]
+    step = Step(again, NUMBERS, tied=True, dtype="f16", max_seq_len=64, weight_format="fp8")
+    for mode in ("decode", "prefill"):
+        assert step.graph(mode, tokens=1).ops == model(tied=True).graph(mode, tokens=1).ops
+
+
+def test_requests_are_those_of_the_graphs_of_a_format() -> None:
+    for weight_format in (SIXTEEN_BIT, "fp8"):
+        step = model(weight_format=weight_format, num_hidden_layers=3)
+        requested = {(request.kernel, repr(sorted(request.constants.items()))) for request in requests(step, Tuning())}
+        graphs = [step.graph("decode"), step.graph("prefill", tokens=7)]
+        assert requested == {(op.kernel, repr(sorted(op.constants.items()))) for graph in graphs for op in graph.ops}
+    assert "prefill_up_dequantise_b" in {request.op for request in requests(step, Tuning())}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('"fp8"', ", ".join(f'"f{n}": scaled(f8e4m3, [1, 1])' for n in range(8)) + ', "fp8"', "more than 8 formats"),
+        ("scaled(f8e4m3, [128, 64])", "scaled(bf16, [128, 64])", "`fp8` is not a format, as `scaled(f8e4m3, [128, 128])`"),
+        ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [128])", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [128, 0])", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [True, 64])", "is not a format"),
+        ('"fp8"', '"16bit"', "is not a format"),
+        ("linear([width, width])", "linear([width])", "is not a matrix, as the weight of a linear layer is"),
+        ("linear([width, width])", "linear(linear([width, width]))", "is not a matrix"),
+        ("linear([width, width])", "linear([width, width], 3)", "not a shape"),
+        ("dequantised(up)", "dequantised(x)", "`x` is not a weight of a linear layer"),
+        ("dequantised(up)", "dequantised(norm)", "`norm` is not a weight of a linear layer"),
+        ("dequantised(up)", "dequantised(3)", "`3` is not a weight of a linear layer"),
+        ("dequantised(up)", "dequantised(dequantised(up))", "is not a weight of a linear layer"),
+        ("dequantised(both[3", "(both[3", "only `dequantised(...)` of a weight of a linear layer has another shape"),
+        ('"lm_head.weight": [vocab, width]', '"lm_head.weight": linear([vocab, width])', "tied weights have 16 bits"),
+    ],
+)  # fmt: skip
+def test_texts_that_declare_no_format_are_refused(old: str, new: str, expected: str) -> None:
+    assert old in TEXT
+    with pytest.raises(StepError) as caught:
+        read_declaration(TEXT.replace(old, new, 1))
+    assert expected in str(caught.value) and caught.value.line
+
+
+@pytest.mark.parametrize("name", ["model.layers.*.up.weight_scales", "model.layers.*.up.weight.16bit"])
+def test_a_name_that_a_format_needs_is_not_to_be_taken(name: str) -> None:
+    with pytest.raises(StepError) as caught:
+        read_declaration(TEXT.replace('"layers.*.y": ', f'"{name}": activation(dtype, [tokens]), "layers.*.y": '))
+    assert str(caught.value) == f"`{name}` is there, and is the name of what `model.layers.*.up.weight` needs in `fp8`"
+
+
+def test_a_format_that_the_step_lacks_and_sizes_that_cut_a_block_are_refused() -> None:
+    assert refusal(weight_format="int4") == "the step has no weights in `int4`, only in `16bit`, `fp8`"
+    assert refusal(TEXT.replace('formats = {"fp8": scaled(f8e4m3, [128, 64])}', "")).endswith("only in `16bit`")
+    found = refusal(width=64)
+    assert found.startswith("`model.layers.*.left.weight` is [64, 128], and weights in `fp8` have a scale for each 128 x 64")
+    assert model(width=64, weight_format=SIXTEEN_BIT)
+    # The whole has blocks, but not each of its parts: scales could not be put one after the other.
+    parts = TEXT.replace("[width, 2 * width],", "[width - 64, 2 * width],").replace("[2 * width, 2", "[2 * width + 64, 2")
+    assert "left.weight` is [64, 256]" in refusal(parts)
+
+
+BUILD = """
+[[kernel]]
+name = "copy_b_fp8"
+constants = { BLOCK = [128, 256] }
+requested = true
+
+[[kernel]]
+name = "dequantise_fp8"
+constants = { E = ["bf16", "f16"], BLOCK = 64 }
+requested = true
+
+[[model]]
+name = "small"
+family = "f"
+weights = ["16bit", "fp8"]
+config = { hidden_size = 128 }
+
+[[model]]
+name = "large"
+family = "f"
+config = { hidden_size = 256 }
+"""
+STEP = """
+formats = {"fp8": scaled(f8e4m3, [128, 128])}
+weights = {"w.weight": linear([hidden_size, hidden_size])}
+
+
+def decode():
+    norm = copy_a(BLOCK=hidden_size)
+    project = copy_b(BLOCK=hidden_size, w=w)
+
+
+def prefill():
+    project = copy_b(BLOCK=256, w=dequantised(w))
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    folder = project.make(tmp_path / "p")
+    monkeypatch.chdir(folder)
+    source = (folder / "kernels_src" / "copy_b.py").read_text()
+    for name in ("copy_b_fp8", "dequantise_fp8"):
+        text = source.replace("def copy_b(", f"def {name}(")
+        with_dtype = text.replace("BLOCK: tl.Const", "E: tl.Const,\n    BLOCK: tl.Const", 1)
+        (folder / "kernels_src" / f"{name}.py").write_text(with_dtype if name == "dequantise_fp8" else text)
+    (folder / "kernels_src" / "f.step").write_text(STEP)
+    path = folder / "build.toml"
+    path.write_text(path.read_text() + BUILD)
+    return folder
+
+
+def changed(root: Path, old: str, new: str) -> list[str]:
+    """Codes and messages after a change of the build file."""
+    path = root / "build.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    try:
+        world = enumerate_world(read_build_file(path), weights=(SIXTEEN_BIT, "fp8"))
+    except CompileError as error:
+        return [f"{item.code} {item.message}" for item in error.diagnostics]
+    return [f"{item.code} {item.message}" for item in world.problems]
+
+
+def test_each_format_has_its_world(root: Path) -> None:
+    build = read_build_file(root / "build.toml")
+    sixteen, fp8 = (enumerate_world(build, weights=(each,)) for each in (SIXTEEN_BIT, "fp8"))
+    assert not sixteen.problems and not fp8.problems
+    target = MAIN_TARGETS[0]
+    assert set(sixteen.artifacts("small", target)) == {"copy_a-BLOCK=128", "copy_b-BLOCK=128", "copy_b-BLOCK=256"}
+    expected = {"copy_a-BLOCK=128", "copy_b_fp8-BLOCK=128", "copy_b-BLOCK=256", "dequantise_fp8-E=bf16-BLOCK=64"}
+    assert set(fp8.artifacts("small", target, "fp8")) == {*expected, "dequantise_fp8-E=f16-BLOCK=64"}
+    assert not fp8.artifacts("large", target, "fp8") and not fp8.artifacts("small", target)
+    both = enumerate_world(build, weights=(SIXTEEN_BIT, "fp8"))
+    assert len(both.uses) == len(sixteen.uses) + len(fp8.uses)
+
+
+def test_a_build_has_the_kernels_of_a_format_if_it_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = read_build_file(root / "build.toml")
+    names = {each: {entry.name for entry in default_entries(build, enumerate_world(build, weights=(each,)))}
+             for each in (SIXTEEN_BIT, "fp8")}  # fmt: skip
+    assert names["fp8"] - names[SIXTEEN_BIT] == {"copy_b_fp8", "dequantise_fp8"} and names["fp8"] > names[SIXTEEN_BIT]
+    for options, expected in (
+        ([], {SIXTEEN_BIT}),
+        (["--weights", "fp8"], {"fp8"}),
+        (["--weights", "all"], {SIXTEEN_BIT, "fp8"}),
+    ):
+        assert commands.run(["build", "--plan", "--json", *options]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert {use["weights"] for use in data["uses"]} == expected
+        assert any("copy_b_fp8" in use["artifact"] for use in data["uses"]) == ("fp8" in expected)
+    for options, message in (
+        (["--weights", "int4"], "no model of `build.toml` has weights in `int4`; those of its models are 16bit, fp8"),
+        (["--weights", ","], "`--weights` names no format"),
+        (["copy_a", "--weights", "fp8"], "leave out `--weights`"),
+    ):
+        assert commands.run(["build", *options]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('weights = ["16bit", "fp8"]', 'weights = "fp8"', "E0802 `weights` of `small` is not a list of formats"),
+        ('weights = ["16bit", "fp8"]', "weights = []", "E0802 `weights` of `small` is not a list of formats"),
+        ('weights = ["16bit", "fp8"]', 'weights = ["fp8", "fp8"]', "E0802 `weights` of `small` is not a list of formats"),
+        ('weights = ["16bit", "fp8"]', "weights = [8]", "E0802 `weights` of `small` is not a list of formats"),
+        ('weights = ["16bit", "fp8"]', 'weights = ["fp6"]', "E0802 the step of `small` has no weights in `fp6`"),
+        ("hidden_size = 128", 'weight_format = "fp8", hidden_size = 128', "E0802 `weight_format` is no number of a model"),
+        ("hidden_size = 128", "hidden_size = 192", "E0808 the step of `small`: `w.weight` is [192, 192]"),
+        ('name = "large"', 'name = "small-fp8"', "E0806 `small-fp8` cannot be the name of a bundle"),
+        ('name = "small"', 'name = "' + "s" * 62 + '"', "E0806 `" + "s" * 62 + "-fp8` cannot be the name of a bundle"),
+        ("BLOCK = [128, 256] }\nrequested", "BLOCK = 256 }\nrequested", "E0807 no artifact of `copy_b_fp8` with BLOCK = 128"),
+    ],
+)  # fmt: skip
+def test_errors_of_a_models_formats_are_reported(root: Path, old: str, new: str, expected: str) -> None:
+    found = changed(root, old, new)
+    assert any(line.startswith(expected) for line in found), found
+
+
+SHIPPED = read_build_file(ROOT / "build.toml")
+
+
+def test_every_shipped_model_finds_its_kernels_for_fp8(capsys: pytest.CaptureFixture[str]) -> None:
+    world = enumerate_world(SHIPPED, weights=("fp8",))
+    assert not world.problems
+    assert {use.model for use in world.uses} == {model.name for model in SHIPPED.models}
+    # Whatever is built for a format only is requested by a model, so that no bundle has what nothing launches.
+    requested = {use.artifact for use in world.uses}
+    listed = [
+        artifact_name(entry.name, values) for entry in SHIPPED.entries if entry.requested for values in entry.specialisations()
+    ]
+    assert [name for name in listed if "fp8" in name and name not in requested] == []
+    of_16 = {use.kernel for use in enumerate_world(SHIPPED).uses}
+    assert not {kernel for kernel in of_16 if kernel.endswith("_fp8")}
+    assert commands.run(["build", "--project", str(ROOT), "--plan", "--json"]) == 0
+    assert not any("fp8" in name for name in json.loads(capsys.readouterr().out)["unused"])
