@@ -1,4 +1,4 @@
-"""Compares FP8 weights in the engine with transformers on this machine's GPU, and times them beside weights of 16 bits.
+"""Compares FP8 weights in the engine with transformers on this machine's GPU, and times them and weights of 16 bits.
 
     python3 ci/bench/engine.py fp8_check artifacts/bundles [--models qwen3-0.6b,qwen3-4b,qwen3-8b] [--checked qwen3-0.6b]
 
@@ -86,7 +86,7 @@ def _decode(row: Mapping[str, Any]) -> float:
 
 def report(errors: Iterable[Mapping[str, Any]], speeds: Iterable[Mapping[str, Any]]) -> list[str]:
     """The tables: errors, and for each model both formats and what FP8 gains."""
-    lines = ["# FP8 weights beside transformers and weights of 16 bits, random weights", ""]
+    lines = ["# FP8 weights compared with transformers and with weights of 16 bits, random weights", ""]
     header = ("model", "prompt", "prefill: ours, transformers, ratio", f"{STEPS} decode steps, mean: ours, transformers, ratio")
     cells = [
         [
