@@ -50,7 +50,7 @@ def kind(case: Case) -> tuple[str, str]:
 def test_products_and_attention_are_fed_on_every_target_without_asynchronous_products() -> None:
     kernels = {"matmul", "matmul_silu_mul", "matmul_few", "matmul_silu_mul_few", "matmul_split", "flash_attention"}
     fed = {target.name: {name for _, name, _, other in FED if other is target} for target in TARGETS}
-    assert fed["sm_120a"] == kernels
+    assert fed["sm_120a"] == kernels | {"matmul_fp8", "matmul_silu_mul_fp8"}
 
 
 @pytest.mark.parametrize(("_name", "kernel", "constants", "target"), campaign.one_of_each(FED, kind))
@@ -64,7 +64,7 @@ def test_machine_code_of_products_that_a_producer_feeds(
     assembled = assemble(ptx, target)
     text = disassemble(assembled.cubin)
     used = {opcode.split(".")[0] for opcode in instructions(text)}
-    assert {"UTMALDG", "LDSM", "HMMA", "SYNCS"} <= used
+    assert {"UTMALDG", "LDSM", "QMMA" if kernel.endswith("_fp8") else "HMMA", "SYNCS"} <= used
     assert used.isdisjoint({"LDGSTS", "LDL", "STL"})
     assert ({"UTMASTG", "STSM"} <= used) == (wanted.store == TMA)
     assert all(OWN.search(call) for call in CALLED.findall(text))

@@ -83,6 +83,7 @@ def test_a_mistake_is_an_error_on_its_line(old: str, new: str, message: str, tmp
 
 def test_every_shipped_kernel_is_planned_for_every_target() -> None:
     build = read_build_file(shipped.ROOT / "build.toml")
-    count = {target: sum(len(one.specialisations()) for one in build.entries if one.among((target,))) for target in TARGETS}
+    entries = [entry for entry in build.entries if not entry.requested]
+    count = {target: sum(len(one.specialisations()) for one in entries if one.among((target,))) for target in TARGETS}
     assert build.targets == MAIN_TARGETS
     assert count[SM_103A] == count[SM_100F] == count[SM_100A] > count[SM_80] == count[SM_86] == count[SM_120A] > 400

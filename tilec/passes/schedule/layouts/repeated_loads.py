@@ -4,14 +4,13 @@ In: a function whose tiles have layouts, before conversions. Out: the same, in p
 loaded tile than the tile's layout gives it, all go through shared memory in every iteration of a loop, with barriers. A tile
 that is repeated is small: that several threads load the same elements, from lines that are cached, costs less. Scales of blocks
 and of groups are such tiles. A tile with another use keeps its layout, and so does one outside of loops. An exception are the
-iterations that were peeled off a loop, whose loads come from one place of the kernel's text.
+iterations that were peeled off a loop: several loads of tiles of one shape from one tensor.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from tilec.diagnostics.diagnostic import Span
 from tilec.ir.core import Function, Value
 from tilec.ir.layouts.blocked_layouts import hidden
 from tilec.ir.layouts.exchange import is_free
@@ -24,21 +23,21 @@ def spread(function: Function) -> None:
     """Set the layouts of such loads, and of their casts and reshapes."""
     uses = Counter(value for op in function.body.walk() for value in op.operands)
     inside = {one for op in function.body.walk() if isinstance(op, For) for one in op.regions[0].walk()}
-    places = Counter(_place(op) for op in function.body.walk() if isinstance(op, Load) and op.loc is not None)
+    read = Counter(_read(op) for op in function.body.walk() if isinstance(op, Load))
     for op in function.body.walk():
         if isinstance(op, Broadcast) and op.operands[0].tile.rank and op.result.layout is not None:
             value = op.operands[0]
             repeated = {axis for axis, extent in enumerate(value.tile.shape) if extent == 1}
             chain = _loaded(value, hidden(op.result.layout, repeated), uses)
             load = chain[-1][0].owner if chain else None
-            if op in inside or (isinstance(load, Load) and places[_place(load)] > 1):
+            if op in inside or (isinstance(load, Load) and read[_read(load)] > 1):
                 for moved, layout in chain:
                     moved.layout = layout
 
 
-def _place(load: Load) -> tuple[Value, Span | None]:
-    """What a load of the kernel's text reads, and where it is there."""
-    return load.source, load.loc
+def _read(load: Load) -> tuple[Value, tuple[int, ...]]:
+    """The tensor that a load reads, and the shape of its tile."""
+    return load.source, load.result.tile.shape
 
 
 def _loaded(value: Value, layout: Layout, uses: Counter[Value]) -> list[tuple[Value, Layout]]:
