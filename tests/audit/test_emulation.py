@@ -105,7 +105,7 @@ def test_launches_that_are_too_large_say_so_with_their_size(monkeypatch: pytest.
     monkeypatch.setattr(launches, "ELEMENTS", 2)
     found = emulation_of(*compiled("add"))
     assert found["status"] == "unknown"
-    assert "smallest: its 1 blocks and 3 elements exceed the emulated limits of 48 and 2" in found["reason"]
+    assert "smallest: its 1 blocks and 3 elements exceed the emulated limits of 64 and 2" in found["reason"]
 
 
 def test_sizes_that_the_solver_does_not_find_differ_from_a_contract_without_any(

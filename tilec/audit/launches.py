@@ -30,7 +30,7 @@ from tilec.ir.types import DTYPES, TileType
 from tilec.target.dtypes import numpy_dtype
 
 Array = NDArray[Any]
-BLOCKS: Final = 48
+BLOCKS: Final = 64
 """Maximum number of blocks of a launch."""
 ELEMENTS: Final = 3 << 20
 """Maximum number of elements of all tensors of a launch together."""
