@@ -262,17 +262,13 @@ def quantise_rows(x: Array) -> tuple[Wide, Wide]:
 def matmul_fp8(x: Array, x_scales: Array, w: Array, w_scales: Array) -> Wide:
     """`x @ w.T` of codes times the scales of their blocks of 128; (M, K), (K / 128, M), (N, K),
     (N / 128, K / 128) -> (M, N)."""
-    return (_wide(x) * _wide(x_scales).T.repeat(128, axis=1)) @ _dequantised(w, w_scales).T
+    return (_wide(x) * _wide(x_scales).T.repeat(128, axis=1)) @ dequantise_fp8(w, w_scales).T
 
 
 def matmul_silu_mul_fp8(x: Array, x_scales: Array, w: Array, w_scales: Array) -> Wide:
     """`silu(gate) * up` of two such products; (M, K), (K / 128, M), (2, I, K), (2, I / 128, K / 128) -> (M, I)."""
     gate, up = (matmul_fp8(x, x_scales, w[side], w_scales[side]) for side in (0, 1))
     return silu_mul(gate, up)
-
-
-def _dequantised(w: Array, w_scales: Array) -> Wide:
-    return _wide(w) * _wide(w_scales).repeat(128, axis=0).repeat(128, axis=1)
 
 
 def topk_blocks(logits: Array, top_k: NDArray[np.int32], block: int, K: int) -> tuple[Wide, NDArray[np.int32]]:

@@ -67,10 +67,6 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"N": 2 * rows}]
         case "scaled_matvec_rows_fp8":
             return [{"N": 256}]
-        case "scaled_matvec_silu_mul_rows_fp8":
-            return [{"I": 128, "I2": 256}]
-        case "matvec_add_scaled_rows_fp8":
-            return [{"N": 128, "P": 128 // rows}]
         case "scaled_matvec_silu_mul_rows":
             return [{"I": 2 * rows, "I2": 4 * rows}]
         case "matvec_add_scaled_rows":
@@ -91,9 +87,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"I": 3 * rows, "I2": 6 * rows}]
         case "matvec_add_fp8" | "scaled_matvec_fp8":
             return [{"N": 128}]
-        case "matvec_add_scaled_fp8":
+        case "matvec_add_scaled_fp8" | "matvec_add_scaled_rows_fp8":
             return [{"N": 128, "P": 128 // rows}]
-        case "scaled_matvec_silu_mul_fp8":
+        case "scaled_matvec_silu_mul_fp8" | "scaled_matvec_silu_mul_rows_fp8":
             return [{"I": 128, "I2": 256}]
         case "dequantise_fp8":
             return [{"N": 256, "K": 384}, {"N": 128, "K": 128}]
