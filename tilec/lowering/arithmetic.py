@@ -47,6 +47,9 @@ INTEGER_KINDS: Final[dict[str, IntegerOp]] = {
     "add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor",
 }  # fmt: skip
 FLOAT_KINDS: Final[dict[str, FloatOp]] = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+PAIRED_KINDS: Final = ("add", "sub", "mul")
+"""Kinds that instructions on two 16-bit floats compute. Rounded once from the exact result, as from f32, which has more than twice
+as many bits."""
 PREDICATES: Final[dict[str, tuple[IntegerTest, IntegerTest, FloatTest]]] = {
     "eq": ("eq", "eq", "oeq"), "ne": ("ne", "ne", "une"), "lt": ("slt", "ult", "olt"),
     "le": ("sle", "ule", "ole"), "gt": ("sgt", "ugt", "ogt"), "ge": ("sge", "uge", "oge"),
@@ -163,7 +166,23 @@ def lower_exp2_in_parts(context: Context, op: Exp2InParts) -> None:
 def lower_binary(context: Context, op: Binary) -> None:
     left, right = operands_of(context, op)
     dtype, safe = op.result.tile.dtype, isinstance(op, BinaryInRange)
+    if dtype.is_float and dtype.bits == 16 and op.kind in PAIRED_KINDS and len(left) % 2 == 0:
+        context.assign(op.result, _of_pairs(context, op.kind, left, right, dtype))
+        return
     context.assign(op.result, [binary(context, op.kind, a, b, dtype, safe) for a, b in zip(left, right, strict=True)])
+
+
+def _of_pairs(
+    context: Context, kind: str, left: list[SsaValue], right: list[SsaValue], dtype: DType
+) -> list[SsaValue]:  # fmt: skip
+    """Binary operations on 16-bit floats, two neighbors among the registers at a time (PTX ISA, `fma.f16x2`, `fma.bf16x2`)."""
+    type_ = mlir.vector(2, storage(dtype))
+    results: list[SsaValue] = []
+    for first in range(0, len(left), 2):
+        a, b = (context.packed(values[first : first + 2], type_) for values in (left, right))
+        both = context.float_op(FLOAT_KINDS[kind], a, b, contract=True)
+        results += [context.extract(both, place) for place in range(2)]
+    return results
 
 
 @lowers(KeptMaximum)
