@@ -156,7 +156,8 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         known = [41, int(env["S"])][: int(env["B"])]
         arrays["lengths"][: len(known)] = known
     if "w_scales" in arrays:
-        arrays["w_scales"] = (0.5 + np.abs(arrays["w_scales"])) * np.float32(2.0**-9)
+        scales = arrays["w_scales"]
+        arrays["w_scales"] = ((0.5 + np.abs(scales)) * np.float32(2.0**-9)).astype(scales.dtype)
     if function.name in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):

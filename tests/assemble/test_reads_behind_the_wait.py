@@ -28,6 +28,7 @@ BY_TARGET: Final = {
     "scaled_matvec": MAIN_TARGETS, "matvec_add_scaled": MAIN_TARGETS,
     **dict.fromkeys(
         (
+            "scaled_matvec_int4", "scaled_matvec_silu_mul_int4", "matvec_add_scaled_int4", "matvec_add_int4", "dequantise_int4",
             "scaled_matvec_fp8", "scaled_matvec_silu_mul_fp8", "matvec_add_scaled_fp8", "matvec_add_fp8", "dequantise_fp8",
             "scaled_matvec_silu_mul", "embedding_scaled", "rms_norm", "decode_attention", "matvec", "gather_row", "matmul",
             "flash_attention", "sample_token",
