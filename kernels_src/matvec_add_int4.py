@@ -1,4 +1,4 @@
-"""Linear layer at decode with the residual added and INT4 weights: the projections that end attention and the feed-forward part."""
+"""Linear layer at decode with the residual added and INT4 weights: what ends attention and the feed-forward part."""
 
 from typing import Literal
 
@@ -27,8 +27,8 @@ def matvec_add_int4(
     ROWS: tl.Const,
     SPLIT: tl.Const,
 ):
-    """`matvec_add` of one row with the weights of `int4_groups`, in f32, the sum rounded once; ROWS outputs per block, SPLIT groups
-    at a time."""
+    """`matvec_add` of one row with the weights of `int4_groups`, in f32, the sum rounded once; ROWS outputs per block, SPLIT
+    groups at a time."""
     assert B == 1
     tl.grid(N // ROWS)
     tl.requires(K % (SPLIT * GROUP) == 0 and N % ROWS == 0)

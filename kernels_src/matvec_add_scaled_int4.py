@@ -33,8 +33,8 @@ def matvec_add_scaled_int4(
     ROWS: tl.Const,
     SPLIT: tl.Const,
 ):
-    """`matvec_add_scaled` with the weights of `int4_groups`; ROWS outputs per block, SPLIT groups at a time. A sum of squares is of
-    four outputs, as `scaled_matvec` takes them."""
+    """`matvec_add_scaled` with the weights of `int4_groups`; ROWS outputs per block, SPLIT groups at a time. A sum of squares
+    is of four outputs, as `scaled_matvec` takes them."""
     tl.grid(N // ROWS)
     tl.requires(K % (SPLIT * GROUP) == 0 and N % ROWS == 0 and ROWS % 4 == 0 and P * 4 == N)
     tl.resident(w, w_scales, w_zeros, weight)

@@ -125,7 +125,7 @@ def dequantise_int4(w: Array, w_scales: Array, w_zeros: Array) -> Wide:
 
 def dequantise_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     """Words of all values, and zero points of four bits."""
-    rows, columns = dims.get("I2", dims.get("N")), dims["K"]
+    rows, columns = int(dims["I2"] if "I2" in dims else dims["N"]), int(dims["K"])
     words = rng.integers(0, 2**32, (rows, columns // 8), dtype=np.uint32)
     return {"w": words, "w_zeros": rng.integers(0, 16, (columns // 128, rows), dtype=np.uint8)}
 
@@ -152,7 +152,8 @@ def matvec_add_int4(x: Array, w: Array, w_scales: Array, w_zeros: Array, residua
 def matvec_add_scaled_int4(
     x: Array, w: Array, w_scales: Array, w_zeros: Array, residual: Array, weight: Array
 ) -> tuple[Wide, Wide, Wide]:  # fmt: skip
-    """`matvec_add_scaled` of these weights; (1, K), (N, K / 8), (K / 128, N) twice, (1, N), (N,) -> (1, N) twice, (1, N / 4)."""
+    """`matvec_add_scaled` of these weights; (1, K), (N, K / 8), (K / 128, N) twice, (1, N), (N,) -> (1, N) twice,
+    (1, N / 4)."""
     return matvec_add_scaled(x, dequantise_int4(w, w_scales, w_zeros), residual, weight, 4)
 
 

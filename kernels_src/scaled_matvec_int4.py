@@ -28,7 +28,8 @@ def scaled_matvec_int4(
     ROWS: tl.Const,
     SPLIT: tl.Const,
 ):
-    """`scaled_matvec` with the weights of `int4_groups`, in f32, rounded once; ROWS outputs per block, SPLIT groups at a time."""
+    """`scaled_matvec` with the weights of `int4_groups`, in f32, rounded once; ROWS outputs per block, SPLIT groups at a
+    time."""
     tl.grid(N // ROWS)
     tl.requires(K % (SPLIT * GROUP) == 0 and N % ROWS == 0)
     tl.resident(w, w_scales, w_zeros)

@@ -29,8 +29,8 @@ def scaled_matvec_silu_mul_int4(
     ROWS: tl.Const,
     SPLIT: tl.Const,
 ):
-    """`scaled_matvec_silu_mul` with the weights of `int4_groups`, in f32, rounded once; ROWS outputs per block, SPLIT groups at a
-    time."""
+    """`scaled_matvec_silu_mul` with the weights of `int4_groups`, in f32, rounded once; ROWS outputs per block, SPLIT groups at
+    a time."""
     tl.grid(I // ROWS)
     tl.requires(2 * I == I2 and I % ROWS == 0 and K % (SPLIT * GROUP) == 0)
     tl.resident(w, w_scales, w_zeros)

@@ -105,7 +105,9 @@ def test_the_block_machine_agrees(dtype: str, tmp_path: Path) -> None:
     assert same(after["out"], kernel.interpreted(arrays))
 
 
-@pytest.mark.parametrize(("target", "dtype"), [(SM_80, "f16"), *((target, dtype) for target in MAIN_TARGETS for dtype in DTYPES)])
+@pytest.mark.parametrize(
+    ("target", "dtype"), [(SM_80, "f16"), *((target, dtype) for target in MAIN_TARGETS for dtype in DTYPES)]
+)
 def test_an_instruction_computes_two(target: Target, dtype: str, tmp_path: Path) -> None:
     text = Made(tmp_path, dtype, "x - y", target).ptx
     assert re.findall(rf"\b(?:sub|fma)(?:\.rn)?\.{dtype}x2\b", text)

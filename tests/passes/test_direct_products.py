@@ -73,12 +73,15 @@ INT4: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", INT4)
 @pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 def test_threads_load_what_their_own_elements_of_a_computed_operand_follow_from(target: Target, name: str) -> None:
-    """Words in full vectors, a scale and a zero point for each row of the fragment; nothing moves between threads in the loop."""
+    """Words in full vectors, a scale and a zero point for each row of the fragment; nothing moves between threads."""
     constants: dict[str, Any] = {"E": "bf16", "S": "bf16", "ROWS": 16, "SPLIT": 4, **INT4[name]}
     function = load_kernel(SHIPPED / f"{name}.py", constants, root=SHIPPED.parent)
     prepare(function, target, Schedule((Role("all", 4),), early=2))
     loads = [op for op in function.body.walk() if isinstance(op, Load)]
-    of = {part: [op for op in loads if function.parameter_of(op.source).name == part] for part in ("w", "w_scales", "w_zeros", "x")}
+    of = {
+        part: [op for op in loads if function.parameter_of(op.source).name == part]
+        for part in ("w", "w_scales", "w_zeros", "x")
+    }
     assert all(load.vector == 16 and load.result.layout for part in ("w", "x") for load in of[part])
     assert all(vector_length(load.result.layout, 4) == 4 for load in of["w"] if load.result.layout)
     assert all(load.result.layout and load.result.layout.num_registers == 2 for load in (*of["w_scales"], *of["w_zeros"]))

@@ -48,8 +48,8 @@ INTEGER_KINDS: Final[dict[str, IntegerOp]] = {
 }  # fmt: skip
 FLOAT_KINDS: Final[dict[str, FloatOp]] = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 PAIRED_KINDS: Final = ("add", "sub", "mul")
-"""Kinds that instructions on two 16-bit floats compute. Rounded once from the exact result, as from f32, which has more than twice
-as many bits."""
+"""Kinds that instructions on two 16-bit floats compute. They round the exact result once, to what rounding it to f32 first
+gives: f32 has more than twice as many bits."""
 PREDICATES: Final[dict[str, tuple[IntegerTest, IntegerTest, FloatTest]]] = {
     "eq": ("eq", "eq", "oeq"), "ne": ("ne", "ne", "une"), "lt": ("slt", "ult", "olt"),
     "le": ("sle", "ule", "ole"), "gt": ("sgt", "ugt", "ogt"), "ge": ("sge", "uge", "oge"),

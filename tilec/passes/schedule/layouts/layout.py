@@ -141,7 +141,8 @@ def _set_vectors(function: Function, widest: int) -> None:
 def _load_as_broadcast(function: Function, natural_of: NaturalLayout) -> None:
     """Give a load whose only use is a broadcast the broadcast's layout, so that several threads load the same elements: reading
     a cached line again costs less than a conversion through shared memory. With a producer, whose consumers should not meet
-    at a barrier in a loop, that is the layout that products need, also of loads from which threads compute what is repeated."""
+    at a barrier in a loop, and with products whose operands threads compute, that is the layout that products need, also of
+    loads from which threads compute what is repeated."""
     uses: dict[Value, int] = {}
     for op in function.body.walk():
         for value in op.operands:

@@ -9,6 +9,9 @@ not depend on the order of its terms, so K of both operands is permuted: a threa
 instructions. Of 16-bit elements, with k = 32 j + 8 p + 4 s + 2 h + l, lane p of four loads all s, h, l; the instruction's order
 is 16 s + 8 h + 2 p + l. The load gets the layout that results from the permutation, so no element moves between threads.
 
+An operand that threads compute has the fragments' layout too. `layouts.propagation` sets those of the loads that it follows
+from.
+
 In: an `mma` of rank 3. Out: operations to insert before it; layouts on it and on the loads that feed it.
 """
 
