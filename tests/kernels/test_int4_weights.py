@@ -197,7 +197,7 @@ MISTAKES: Final = {
     "scales of another group": ("scaled_matvec_int4", "tl.load(w_scales, (k, n)", "tl.load(w_scales, (0 * k, n)"),
     "scales of other rows": ("scaled_matvec_int4", "tl.load(w_scales, (k, n)", "tl.load(w_scales, (k, 0 * n)"),
     "zero points of another group": ("matvec_add_int4", "tl.load(w_zeros, (k, n)", "tl.load(w_zeros, (0 * k, n)"),
-    "scales of gate for up": ("scaled_matvec_silu_mul_int4", "scales, offset=(k * SPLIT, I + n", "scales, offset=(k * SPLIT, n"),
+    "scales of gate for up": ("scaled_matvec_silu_mul_int4", "scales, offset=(k * SPLIT, I + ", "scales, offset=(k * SPLIT, "),
 }  # fmt: skip
 """In a source: what takes a field, a scale or a zero point of another place, or makes another number of it."""
 
