@@ -180,8 +180,10 @@ def _is_multiplied(op: Binary) -> bool:
 def _of_pairs(
     context: Context, kind: str, left: list[SsaValue], right: list[SsaValue], dtype: DType
 ) -> list[SsaValue]:  # fmt: skip
-    """Binary operations on 16-bit floats, two neighbors among the registers at a time (PTX ISA, `fma.f16x2`, `fma.bf16x2`). They
-    round the exact result once, to what rounding it to f32 first gives: f32 has more than twice as many bits."""
+    """Binary operations on 16-bit floats, two neighbors among the registers at a time (PTX ISA, `fma.f16x2`, `fma.bf16x2`).
+
+    They round the exact result once, to what rounding it to f32 first gives: f32 has more than twice as many bits.
+    """
     type_ = mlir.vector(2, storage(dtype))
     results: list[SsaValue] = []
     for first in range(0, len(left), 2):
