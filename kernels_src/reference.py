@@ -123,6 +123,13 @@ def dequantise_int4(w: Array, w_scales: Array, w_zeros: Array) -> Wide:
     return (q - w_zeros.T.astype(np.int64).repeat(128, axis=1)) * _wide(w_scales).T.repeat(128, axis=1)
 
 
+def int4_tensors(packed: Array, scales: Array, zeros: Array | None = None) -> tuple[Array, Array, Array]:
+    """`w`, `w_scales` and `w_zeros` from the form that loaders have (`engine.formats.forms.Int4`): scales and zero points are
+    transposed, and zero points that are missing are 8; (N, K / 8), (N, K / 128) twice -> (N, K / 8), (K / 128, N) twice."""
+    all_zeros = np.full(scales.shape, 8, np.uint8) if zeros is None else zeros
+    return packed, np.ascontiguousarray(scales.T), np.ascontiguousarray(all_zeros.T)
+
+
 def dequantise_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     """Words of all values, and zero points of four bits."""
     rows, columns = int(dims["I2"] if "I2" in dims else dims["N"]), int(dims["K"])

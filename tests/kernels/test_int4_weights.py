@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from engine.formats.forms import Int4
 from tests import shipped
 from tests.clean import check_clean
 from tests.emulator.shipped_run import compiled, emulate
-from tests.shipped_launches import NUMPY, SIZES, expected, launch_values, make_arrays
+from tests.shipped_launches import NUMPY, SIZES, expected, launch_values, make_arrays, reference
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.core import Function
@@ -101,6 +102,20 @@ def test_every_code_minus_every_zero_point_times_its_scale(number: int, E: str, 
     right = ((codes.reshape(32, -1).astype(np.float32) - zeros) * scales).astype(arrays["out"].dtype)
     assert np.array_equal(interpreted(function, arrays, env)["out"].view(np.uint16), right.view(np.uint16))
     assert np.array_equal(emulated("dequantise_int4", number, arrays, env)["out"].view(np.uint16), right.view(np.uint16))
+
+
+@pytest.mark.parametrize("has_zeros", [True, False])
+def test_weights_of_the_loaded_form(has_zeros: bool) -> None:
+    """From scales and zero points of (N, K / 128) as loaders have them, by the formula of `engine.formats.forms.Int4`."""
+    random = np.random.default_rng(3)
+    codes, scales = random.integers(0, 16, (32, 1024)), random.uniform(0.5, 2, (32, 8)).astype(np.float16)
+    zeros = random.integers(0, 16, (32, 8), np.uint8) if has_zeros else None
+    form = Int4(packed(codes), scales, 128, zeros)
+    given = reference("int4_tensors")(form.packed, form.scales, form.zeros)
+    assert all(tensor.flags.c_contiguous for tensor in given)
+    below = 8 if zeros is None else zeros.astype(np.int64).repeat(128, axis=1)
+    right = (codes - below) * scales.astype(np.float64).repeat(128, axis=1)
+    assert np.array_equal(reference("dequantise_int4")(*given), right)
 
 
 @pytest.mark.parametrize("E", ["bf16", "f16"])
