@@ -177,15 +177,11 @@ class Tensor:
     def transpose(self, first: int, second: int) -> Tensor:
         return Tensor(self.array.swapaxes(first, second))
 
-    def repeat_interleave(self, count: int, axis: int) -> Tensor:
+    def repeat_interleave(self, count: int, axis: int | None = None) -> Tensor:
         return Tensor(self.array.repeat(count, axis))
 
     def tolist(self) -> Any:
         return self.array.tolist()
-
-    def repeat_interleave(self, count: int) -> Tensor:
-        assert self.array.ndim == 1
-        return Tensor(self.array.repeat(count))
 
     def split(self, sizes: list[int], axis: int) -> list[Tensor]:
         return [Tensor(part) for part in np.split(self.array, np.cumsum(sizes)[:-1], axis)]
