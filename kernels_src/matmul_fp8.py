@@ -59,7 +59,7 @@ def matmul_fp8(
             if LATE:
                 total += scaled(products[i], scales[i], BM, BN, PART)
         if LATE:
-            pending = products[-1]
+            pending = products[AHEAD]
         else:
             for i in tl.static_range(AHEAD):
                 total += scaled(products[i], scales[i], BM, BN, PART)

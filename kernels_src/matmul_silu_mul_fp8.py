@@ -55,7 +55,7 @@ def matmul_silu_mul_fp8(
             if LATE:
                 total += scaled(products[i], scales[i], BM, 2 * BN, PART)
         if LATE:
-            pending = products[-1]
+            pending = products[AHEAD]
         else:
             for i in tl.static_range(AHEAD):
                 total += scaled(products[i], scales[i], BM, 2 * BN, PART)

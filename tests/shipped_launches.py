@@ -162,7 +162,10 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if "decode_attention" in function.name:  # one sequence ends inside a tile, the second fills its slots
         known = [41, int(env["S"])][: int(env["B"])]
         arrays["lengths"][: len(known)] = known
-    if "w_scales" in arrays:
+    if "x_scales" in arrays:
+        for name in ("x_scales", "w_scales"):
+            arrays[name] = np.abs(arrays[name]) / 8
+    elif "w_scales" in arrays:
         scales = arrays["w_scales"]
         arrays["w_scales"] = ((0.5 + np.abs(scales)) * np.float32(2.0**-9)).astype(scales.dtype)
     if function.name in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
@@ -170,8 +173,6 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if "squares" in arrays and not function.name.startswith("embedding"):
         groups = 16 if function.name.removesuffix("_fp8").endswith("_rows") else 1
         arrays["squares"] = np.abs(arrays["squares"]) * groups
-    for name in ("x_scales", "w_scales") if function.name.endswith("_fp8") else ():
-        arrays[name] = np.abs(arrays[name]) / 8
     if function.name == "sample_token":  # as `topk_blocks` leaves them
         arrays["best"][:] = -np.sort(-arrays["best"], axis=2)
         arrays["indices"][:] = random.permuted(np.arange(arrays["indices"].size)).reshape(arrays["indices"].shape)

@@ -178,6 +178,7 @@ class Tensor:
         return Tensor(self.array.swapaxes(first, second))
 
     def repeat_interleave(self, count: int, axis: int | None = None) -> Tensor:
+        assert axis is not None or self.array.ndim == 1
         return Tensor(self.array.repeat(count, axis))
 
     def tolist(self) -> Any:
