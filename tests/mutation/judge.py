@@ -53,7 +53,8 @@ class Kernels(Protocol):
 @dataclass
 class Verdict:
     """`outcome`: equivalent (the tile IR is the original's), refused, right (accepted, computes the reference), safe (accepted,
-    computes something else in bounds and race-free), unjudged (accepted, no launch satisfies its contract) or false accept."""
+    computes something else in bounds and race-free), unjudged (accepted, no launch of a size that is run satisfies its
+    contract) or false accept."""
 
     outcome: str
     codes: tuple[str, ...] = ()

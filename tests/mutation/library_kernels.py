@@ -16,12 +16,14 @@ from tilec.passes.prover import Proofs
 from tilec.project.read.models import Constant
 from tilec.project.trial.inputs import InputsRefused, launch_inputs, own_inputs
 from tilec.project.trial.interpreted import before_launch, outputs_of
-from tilec.project.trial.launches import Contract, LaunchValuesError, random_tensors, small_launches
+from tilec.project.trial.launches import Contract, LaunchValuesError, random_tensors, small_launches, span_of
 from tilec.project.trial.trial import NoReference, own_reference, reference_inputs, reference_results
 
 LAUNCHES: Final = 3
 """Launches of a specialisation."""
 SPECIALISATIONS: Final = 2
+LARGEST: Final = 1 << 22
+"""Elements of the tensors of a launch that is run, together. The smallest that a mutant's contract allows may have billions."""
 NAMES: Final = tuple(dict.fromkeys(entry.name for entry in BUILD.entries))
 """The library's kernels."""
 
@@ -43,6 +45,9 @@ class LibraryKernels:
         except LaunchValuesError:
             return
         for seed, chosen in enumerate(sizes):
+            env = {name: int(value) for name, value in chosen.items() if not isinstance(value, float)}
+            if sum(span_of(spec, env) for spec in contract.tensors) > LARGEST:
+                continue
             try:
                 values, storage = launch_inputs(contract, chosen, seed, own_inputs(SOURCE, function.name, ROOT))
             except InputsRefused:
