@@ -117,6 +117,54 @@ def matvec_add_scaled_fp8(
     return matvec_add_scaled(x, dequantise_fp8(w, w_scales), residual, weight, rows)
 
 
+def dequantise_int4(w: Array, w_scales: Array, w_zeros: Array) -> Wide:
+    """Each four bits of `w`, low ones first, minus the zero point and times the scale of its 128 columns; (N, K / 8),
+    (K / 128, N) twice -> (N, K)."""
+    q = (w.astype(np.int64)[..., None] >> np.arange(0, 32, 4) & 15).reshape(len(w), -1)
+    return (q - w_zeros.T.astype(np.int64).repeat(128, axis=1)) * _wide(w_scales).T.repeat(128, axis=1)
+
+
+def int4_tensors(packed: Array, scales: Array, zeros: Array | None = None) -> tuple[Array, Array, Array]:
+    """`w`, `w_scales` and `w_zeros` from the form that loaders have (`engine.formats.forms.Int4`): scales and zero points are
+    transposed, and zero points that are missing are 8; (N, K / 8), (N, K / 128) twice -> (N, K / 8), (K / 128, N) twice."""
+    all_zeros = np.full(scales.shape, 8, np.uint8) if zeros is None else zeros
+    return packed, np.ascontiguousarray(scales.T), np.ascontiguousarray(all_zeros.T)
+
+
+def dequantise_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    """Words of all values, and zero points of four bits."""
+    rows, columns = int(dims["I2"] if "I2" in dims else dims["N"]), int(dims["K"])
+    words = rng.integers(0, 2**32, (rows, columns // 8), dtype=np.uint32)
+    return {"w": words, "w_zeros": rng.integers(0, 16, (columns // 128, rows), dtype=np.uint8)}
+
+
+scaled_matvec_int4_inputs = scaled_matvec_silu_mul_int4_inputs = dequantise_int4_inputs
+matvec_add_int4_inputs = matvec_add_scaled_int4_inputs = dequantise_int4_inputs
+
+
+def scaled_matvec_int4(x: Array, squares: Array, w: Array, w_scales: Array, w_zeros: Array, eps: float) -> Wide:
+    """`scaled_matvec` of these weights; (1, K), (1, K / 4), (N, K / 8), (K / 128, N) twice -> (1, N)."""
+    return scaled_matvec(x, squares, dequantise_int4(w, w_scales, w_zeros), eps)
+
+
+def scaled_matvec_silu_mul_int4(x: Array, squares: Array, w: Array, w_scales: Array, w_zeros: Array, eps: float) -> Wide:
+    """`scaled_matvec_silu_mul` of these weights; (1, K), (1, K / 4), (2 I, K / 8), (K / 128, 2 I) twice -> (1, I)."""
+    return scaled_matvec_silu_mul(x, squares, dequantise_int4(w, w_scales, w_zeros), eps)
+
+
+def matvec_add_int4(x: Array, w: Array, w_scales: Array, w_zeros: Array, residual: Array) -> Wide:
+    """`matvec_add` of these weights; (1, K), (N, K / 8), (K / 128, N) twice, (1, N) -> (1, N)."""
+    return matvec_add(x, dequantise_int4(w, w_scales, w_zeros), residual)
+
+
+def matvec_add_scaled_int4(
+    x: Array, w: Array, w_scales: Array, w_zeros: Array, residual: Array, weight: Array
+) -> tuple[Wide, Wide, Wide]:  # fmt: skip
+    """`matvec_add_scaled` of these weights; (1, K), (N, K / 8), (K / 128, N) twice, (1, N), (N,) -> (1, N) twice,
+    (1, N / 4)."""
+    return matvec_add_scaled(x, dequantise_int4(w, w_scales, w_zeros), residual, weight, 4)
+
+
 def scaled_matvec(x: Array, squares: Array, w: Array, eps: float) -> Wide:
     """`x @ w.T` times the norm's scale, from the sums of squares; (1, K), (1, K / 4), (N, K) -> (1, N)."""
     return scaled_matvec_rows(x, squares, w, eps)

@@ -44,6 +44,11 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "scaled_matvec_rows_fp8": [{"B": 8, "N": 128, "eps": 1e-6}, {"B": 4, "N": 256, "E": "f16", "eps": 1e-6}],
     "scaled_matvec_silu_mul_rows_fp8": [{"B": 8, "I": 128, "I2": 256, "eps": 1e-6}],
     "matvec_add_scaled_rows_fp8": [{"B": 8, "N": 128, "P": 8}, {"B": 2, "N": 256, "P": 16, "E": "f16"}],
+    "scaled_matvec_int4": [{"N": 48, "eps": 1e-6}, {"N": 16, "E": "f16", "S": "f16", "eps": 1e-6}],
+    "scaled_matvec_silu_mul_int4": [{"I": 16, "I2": 32, "eps": 1e-6}, {"I": 32, "I2": 64, "E": "f16", "eps": 1e-6}],
+    "matvec_add_int4": [{"N": 32, "B": 1}, {"N": 16, "B": 1, "E": "f16", "S": "f16"}],
+    "matvec_add_scaled_int4": [{"N": 32, "P": 8}, {"N": 16, "P": 4, "E": "f16", "S": "f16"}],
+    "dequantise_int4": [{"N": 64, "K": 384}, {"N": 32, "K": 128, "E": "f16", "S": "f16"}],
     "dequantise_fp8": [{"N": 256, "K": 384}, {"N": 128, "K": 128, "E": "f16"}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
     "matmul": [
@@ -110,6 +115,7 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 
 NUMPY = {
     "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f8e4m3": ml_dtypes.float8_e4m3fn, "i32": np.int32,
+    "u32": np.uint32, "u8": np.uint8,
 }  # fmt: skip
 
 
@@ -141,6 +147,8 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         shape, dtype = tuple(dim.evaluate(ints) for dim in tensor.dims), NUMPY[tensor.dtype.name]
         if parameter.access is Access.OUT:
             arrays[parameter.name] = np.full(shape, -1 if tensor.dtype.is_integer else np.nan).astype(dtype)
+        elif function.name.endswith("_int4") and parameter.name in ("w", "w_zeros"):  # words of fields, and fields
+            arrays[parameter.name] = random.integers(0, 1 << 32 if parameter.name == "w" else 16, shape, dtype)
         elif tensor.dtype.is_integer:
             fact = facts.get(parameter.name)
             low, high = (fact.low.evaluate(ints), fact.high.evaluate(ints)) if fact else (0, 1000)
@@ -158,7 +166,8 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         for name in ("x_scales", "w_scales"):
             arrays[name] = np.abs(arrays[name]) / 8
     elif "w_scales" in arrays:
-        arrays["w_scales"] = (0.5 + np.abs(arrays["w_scales"])) * np.float32(2.0**-9)
+        scales = arrays["w_scales"]
+        arrays["w_scales"] = ((0.5 + np.abs(scales)) * np.float32(2.0**-9)).astype(scales.dtype)
     if function.name in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):

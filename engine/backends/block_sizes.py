@@ -23,6 +23,9 @@ ROWS: Final = 64
 SQUARE: Final = 128
 """Rows and columns of FP8 weights that share a scale."""
 
+GROUP: Final = 128
+"""Columns of INT4 weights that share a scale in each row."""
+
 SLOTS: Final = 64
 """Slots of a cache tile; the cache has a multiple of that."""
 
@@ -56,6 +59,12 @@ def _rows_of_squares(outputs: int, inputs: int) -> dict[str, Constant]:
     """The same for FP8 weights with a scale for each square: rows of one square by whole ones."""
     block = SQUARE * largest_divisor(inputs // SQUARE, TILE // SQUARE)
     return {"BLOCK": block, "ROWS": largest_divisor(SQUARE, max(1, TILE // block)), "PARTS": 1}
+
+
+def _rows_of_groups(outputs: int, inputs: int) -> dict[str, Constant]:
+    """The same for INT4 weights with scales for each group of a row's columns, as many groups side by side."""
+    split = largest_divisor(inputs // GROUP, TILE // GROUP)
+    return {"SPLIT": split, "ROWS": largest_divisor(outputs, max(1, TILE // (split * GROUP)))}
 
 
 def _rows_of_batch(outputs: int, inputs: int) -> dict[str, Constant]:
@@ -110,6 +119,11 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matvec_add_scaled_rows_fp8": lambda shapes: _squares_of_batch(*shapes["w"]),
     "scaled_matvec_rows_fp8": lambda shapes: _squares_of_batch(*shapes["w"]),
     "scaled_matvec_silu_mul_rows_fp8": lambda shapes: _squares_of_batch(shapes["out"][-1], shapes["x"][-1]),
+    "matvec_add_int4": lambda shapes: _rows_of_groups(shapes["w"][0], shapes["x"][-1]),
+    "matvec_add_scaled_int4": lambda shapes: _rows_of_groups(shapes["w"][0], shapes["x"][-1]),
+    "scaled_matvec_int4": lambda shapes: _rows_of_groups(shapes["w"][0], shapes["x"][-1]),
+    "scaled_matvec_silu_mul_int4": lambda shapes: _rows_of_groups(shapes["out"][-1], shapes["x"][-1]),
+    "dequantise_int4": lambda shapes: {"ROWS": largest_divisor(shapes["w"][0], TILE // GROUP)},
     "dequantise_fp8": lambda _: {"ROWS": SQUARE},
     "matmul": _matmul,
     "matmul_silu_mul": _matmul_silu_mul,

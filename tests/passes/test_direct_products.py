@@ -101,6 +101,36 @@ def test_weights_of_the_first_iterations_do_not_wait() -> None:
         assert names == ["w"] * early
 
 
+INT4: dict[str, dict[str, Any]] = {
+    "scaled_matvec_int4": {"K": 2560}, "scaled_matvec_silu_mul_int4": {"K": 2560}, "matvec_add_scaled_int4": {"K": 4096},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INT4)
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
+def test_threads_load_what_their_own_elements_of_a_computed_operand_follow_from(target: Target, name: str) -> None:
+    """Words in full vectors, a scale and a zero point for each row of the fragment; nothing moves between threads."""
+    constants: dict[str, Any] = {"E": "bf16", "S": "bf16", "ROWS": 16, "SPLIT": 4, **INT4[name]}
+    function = load_kernel(SHIPPED / f"{name}.py", constants, root=SHIPPED.parent)
+    prepare(function, target, Schedule((Role("all", 4),), early=2))
+    loads = [op for op in function.body.walk() if isinstance(op, Load)]
+    of = {
+        part: [op for op in loads if function.parameter_of(op.source).name == part]
+        for part in ("w", "w_scales", "w_zeros", "x")
+    }
+    assert all(load.vector == 16 and load.result.layout for part in ("w", "x") for load in of[part])
+    assert all(vector_length(load.result.layout, 4) == 4 for load in of["w"] if load.result.layout)
+    assert all(load.result.layout and load.result.layout.num_registers == 2 for load in (*of["w_scales"], *of["w_zeros"]))
+    assert len(of["w"]) == len(of["w_scales"]) == len(of["w_zeros"]) == (6 if "silu" in name else 3)  # two peeled, the loop's
+    products = [op for op in function.body.walk() if isinstance(op, Mma)]
+    before: list[Any] = []
+    for op in function.body.walk():
+        before.append(op)
+        if products[-1].result in op.results:
+            break
+    assert not any(isinstance(op, ScratchStore) for op in before)
+
+
 @pytest.mark.parametrize(("warps", "rows", "split"), [(4, 16, 4), (2, 16, 4), (8, 32, 4), (4, 64, 1), (1, 16, 4)])
 def test_warps_share_products_or_their_rows(warps: int, rows: int, split: int) -> None:
     function = prepared(warps=warps, ROWS=rows, SPLIT=split)

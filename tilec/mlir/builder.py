@@ -141,8 +141,9 @@ class Builder(Writer):
     # Floats
 
     def float_op(self, kind: FloatOp, left: SsaValue, right: SsaValue, *, contract: bool = False) -> SsaValue:
-        """`left kind right`, rounded to nearest even. `contract` allows a product and the sum that uses it to be one `fma`."""
-        if right.type is not left.type or left.type.kind != "float":
+        """`left kind right` of floats or vectors of them, rounded to nearest even. `contract` allows a product and the sum that
+        uses it to be one `fma`."""
+        if right.type is not left.type or not _is_of_floats(left.type):
             raise _type_mismatch(kind, left, right)
         text = f"llvm.{kind} {left.name}, {right.name}{_CONTRACT if contract else ''} : {left.type.text}"
         return self._value(text, left.type)
@@ -375,6 +376,11 @@ def _wrong_type(kind: str, value: SsaValue) -> VerifyError:
 
 def _type_mismatch(kind: str, left: SsaValue, right: SsaValue) -> VerifyError:
     return VerifyError(f"MLIR: `{kind}` takes no {left.name} of {left.type} with {right.name} of {right.type}")
+
+
+def _is_of_floats(type: Type) -> bool:
+    element = type.parts[0] if type.kind == "vector" else type
+    return element.kind == "float"
 
 
 @cache

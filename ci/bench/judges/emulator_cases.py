@@ -93,6 +93,14 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"I": 128, "I2": 256}]
         case "dequantise_fp8":
             return [{"N": 256, "K": 384}, {"N": 128, "K": 128}]
+        case "matvec_add_int4" | "scaled_matvec_int4":
+            return [{"N": 2 * rows}]
+        case "matvec_add_scaled_int4":
+            return [{"N": 2 * rows, "P": rows // 2}]
+        case "scaled_matvec_silu_mul_int4":
+            return [{"I": 2 * rows, "I2": 4 * rows}]
+        case "dequantise_int4":
+            return [{"N": 2 * rows, "K": 384}, {"N": rows, "K": 128}]
         case "matvec_argmax":
             return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
         case "matmul":
@@ -252,6 +260,10 @@ def _make(case: Case, spec: TensorSpec, stream: Stream) -> Array:
     storage = np.dtype(DTYPES[spec.dtype].storage)
     if spec.access in ("out", "scratch"):
         return np.full(math.prod(shape) * storage.itemsize, 0xFF, np.uint8).view(storage).reshape(shape)
+    if spec.dtype == "u32":  # words of fields
+        return (stream.integers(shape, 0, 1 << 16, False) << 16 | stream.integers(shape, 0, 1 << 16, False)).astype(storage)
+    if spec.name == "w_zeros":
+        return stream.integers(shape, 0, 16, False).astype(storage)
     if spec.dtype[0] in "iu":
         low, high, distinct = 0, 127, False
         for check in case.manifest.value_checks:

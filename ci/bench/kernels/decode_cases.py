@@ -40,6 +40,14 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"N": count * 128, "P": count * 128 // rows} for count in (1, 3, 20)]
         case "dequantise_fp8":
             return [{"N": n * 128, "K": k * 128} for n, k in ((1, 1), (3, 5), (20, 32))]
+        case "scaled_matvec_int4" | "matvec_add_int4":
+            return [{"B": 1, "N": count * rows} for count in (2, 37, 160)]
+        case "scaled_matvec_silu_mul_int4":
+            return [{"I": count * rows, "I2": 2 * count * rows} for count in (2, 37, 608)]
+        case "matvec_add_scaled_int4":
+            return [{"N": count * rows, "P": count * rows // 4} for count in (2, 37, 160)]
+        case "dequantise_int4":
+            return [{"N": n * rows, "K": k * 128} for n, k in ((1, 1), (3, 5), (80, 32))]
         case "scaled_matvec_argmax_rows":
             return [{"V": count * rows, "P": parts} for count, parts in ((4, 3), (37, 64), (9496, 148))]
         case "embedding_scaled":
@@ -67,7 +75,11 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
     if manifest.kernel.startswith("scaled_"):  # their sum is about that of the squares of K elements of deviation 1
         t["squares"].abs_().mul_(t["x"].shape[1] / t["squares"].shape[1])
         t["w_scales" if "w_scales" in t else "w"].mul_(t["x"].shape[1] ** -0.5)
-    if "w_scales" in t:  # every code but NaN's, by scales of their own
+    if "w_zeros" in t:  # words of all fields
+        t["w"].view(torch.int32).copy_(torch.randint(-(2**31), 2**31, t["w"].shape, device=t["w"].device))
+        t["w_zeros"].copy_(torch.randint(0, 16, t["w_zeros"].shape, device=t["w"].device))
+        t["w_scales"].abs_().add_(0.5).mul_(2.0**-7)
+    elif "w_scales" in t:  # every code but NaN's, by scales of their own
         found = torch.randint(0, 254, t["w"].shape, device=t["w"].device)
         t["w"].view(torch.uint8).copy_(found + (found >= 127))
         t["w_scales"].abs_().add_(0.5).mul_(2.0**-7)
@@ -80,7 +92,12 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
 
 
 def dequantised(t: Tensors) -> Any:
-    """Weights in float64: those of FP8 times the scales of their blocks."""
+    """Weights in float64: those of FP8 times the scales of their blocks, those of INT4 times those of their groups."""
+    if "w_zeros" in t:
+        words = t["w"].long()
+        fields = torch.cat([(words // 16**field % 16)[:, :, None] for field in range(8)], dim=2).reshape(len(words), -1)
+        zeros, scales = (t[name].T.double().repeat_interleave(128, 1) for name in ("w_zeros", "w_scales"))
+        return (fields.double() - zeros) * scales
     return t["w"].double() * t["w_scales"].double().repeat_interleave(128, 0).repeat_interleave(128, 1)
 
 
@@ -119,17 +136,18 @@ def _matvec_add_scaled(manifest: Manifest, t: Tensors) -> Tensors:
     """The residual is updated in place; the other outputs are computed from its stored value."""
     total = t["residual"] + t["x"] @ _weights(t).T
     stored = total.to(getattr(torch, DTYPES[str(manifest.constants["E"])].numpy)).to(total.dtype)
-    _, scaled, squares = _with_norm(stored, t["weight"], int(manifest.constants["ROWS"]), t["squares"])
+    run = stored.shape[1] // t["squares"].shape[1]
+    _, scaled, squares = _with_norm(stored, t["weight"], run, t["squares"])
     names = [spec.name for spec in manifest.tensors if spec.access in ("out", "inout")]
     return dict(zip(names, (total, scaled, squares), strict=True))
 
 
-def _matvec_add_fp8(manifest: Manifest, t: Tensors) -> Tensors:
+def _matvec_add(manifest: Manifest, t: Tensors) -> Tensors:
     return {"residual": t["residual"] + t["x"] @ _weights(t).T}
 
 
-def _dequantise_fp8(manifest: Manifest, t: Tensors) -> Tensors:
-    return {"out": dequantised(t).to(t["w_scales"].dtype)}
+def _dequantise(manifest: Manifest, t: Tensors) -> Tensors:
+    return {"out": dequantised(t).to(t["out"].dtype)}
 
 
 def _embedding_scaled(manifest: Manifest, t: Tensors) -> Tensors:
@@ -167,9 +185,11 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "scaled_matvec_argmax_rows": _scaled_matvec_argmax,
     "matvec_add_scaled": _matvec_add_scaled, "matvec_add_scaled_rows": _matvec_add_scaled,
     "scaled_matvec_fp8": _scaled_matvec, "scaled_matvec_silu_mul_fp8": _scaled_matvec_silu_mul,
-    "matvec_add_fp8": _matvec_add_fp8, "matvec_add_scaled_fp8": _matvec_add_scaled, "dequantise_fp8": _dequantise_fp8,
+    "matvec_add_fp8": _matvec_add, "matvec_add_scaled_fp8": _matvec_add_scaled, "dequantise_fp8": _dequantise,
     "scaled_matvec_rows_fp8": _scaled_matvec, "scaled_matvec_silu_mul_rows_fp8": _scaled_matvec_silu_mul,
     "matvec_add_scaled_rows_fp8": _matvec_add_scaled,
+    "scaled_matvec_int4": _scaled_matvec, "scaled_matvec_silu_mul_int4": _scaled_matvec_silu_mul,
+    "matvec_add_int4": _matvec_add, "matvec_add_scaled_int4": _matvec_add_scaled, "dequantise_int4": _dequantise,
     "embedding_scaled": _embedding_scaled, "embedding_scaled_rows": _embedding_scaled,
     "advance_rows": _advance_rows, "decode_merge_kv": _decode_merge_kv, "rotary_decode_attention": _rotary_decode_attention,
     "rope_merge_kv": _decode_merge_kv, "rope_decode_attention": _rotary_decode_attention,

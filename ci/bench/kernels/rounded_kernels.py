@@ -146,8 +146,8 @@ def _matmul_split(manifest: Manifest, t: Tensors) -> Results:
 
 
 def _times_weights(t: Tensors) -> Rounded:
-    """The same of a layer's weights. Those of FP8 are exact in float64; the scale multiplies sums of their products, which is
-    one rounding more."""
+    """The same of a layer's weights. Those of FP8 and INT4 are exact in float64; the scale multiplies sums of their products,
+    which is one rounding more."""
     if "w_scales" not in t:
         return _times(t["x"], t["w"])
     return product("mk,nk->mn", exact(t["x"]), exact(dequantised(t)), t["x"].shape[1] + 1)
@@ -239,6 +239,11 @@ def _sample_token(manifest: Manifest, t: Tensors) -> Results:
 def _matvec_add(manifest: Manifest, t: Tensors) -> Results:
     total = _times_weights(t) + exact(t["residual"])
     return {"residual": total.stored(_dtype(manifest, "residual"))}
+
+
+def _dequantise_int4(manifest: Manifest, t: Tensors) -> Results:
+    """A product of a code and a scale has no more than 15 significant bits."""
+    return {"out": exact(dequantised(t)).stored(_dtype(manifest, "out"))}
 
 
 def _dequantise_fp8(manifest: Manifest, t: Tensors) -> Results:
@@ -420,6 +425,8 @@ ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "matvec_add_fp8": _matvec_add, "matvec_add_scaled_fp8": _matvec_add, "dequantise_fp8": _dequantise_fp8,
     "scaled_matvec_rows_fp8": _scaled_matvec, "scaled_matvec_silu_mul_rows_fp8": _scaled_matvec_silu_mul,
     "matvec_add_scaled_rows_fp8": _matvec_add,
+    "scaled_matvec_int4": _scaled_matvec, "scaled_matvec_silu_mul_int4": _scaled_matvec_silu_mul,
+    "matvec_add_int4": _matvec_add, "matvec_add_scaled_int4": _matvec_add, "dequantise_int4": _dequantise_int4,
     "topk_blocks": _topk_blocks, "sample_token": _sample_token,
     "flash_attention": _flash_attention, "decode_attention": _decode_attention,
     "decode_merge": _decode_merge, "decode_merge_kv": _decode_merge_kv, "rope_merge_kv": _decode_merge_kv,

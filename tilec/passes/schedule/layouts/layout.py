@@ -67,7 +67,7 @@ from tilec.passes.schedule.layouts import overlapping, repeated_loads
 from tilec.passes.schedule.layouts.alignments import Alignments
 from tilec.passes.schedule.layouts.carried_sums import added, carried_layout
 from tilec.passes.schedule.layouts.narrow_rows import consecutive, load_adjacent
-from tilec.passes.schedule.layouts.propagation import computed_anywhere, propagate, rematerialize
+from tilec.passes.schedule.layouts.propagation import computed_anywhere, computed_operands, propagate, rematerialize
 from tilec.passes.schedule.layouts.register_axes import apart, doubled, is_apart, joined, split_axes
 from tilec.passes.schedule.layouts.small_tiles import pays
 from tilec.target.families import MemorySpace
@@ -141,12 +141,14 @@ def _set_vectors(function: Function, widest: int) -> None:
 def _load_as_broadcast(function: Function, natural_of: NaturalLayout) -> None:
     """Give a load whose only use is a broadcast the broadcast's layout, so that several threads load the same elements: reading
     a cached line again costs less than a conversion through shared memory. With a producer, whose consumers should not meet
-    at a barrier in a loop, that is the layout that products need, also of loads from which threads compute what is repeated."""
+    at a barrier in a loop, and with products whose operands threads compute, that is the layout that products need, also of
+    loads from which threads compute what is repeated."""
     uses: dict[Value, int] = {}
     for op in function.body.walk():
         for value in op.operands:
             uses[value] = uses.get(value, 0) + 1
     is_fed = any(isinstance(op, Ring) and op.sync == "mbarriers" for op in function.body.walk())
+    is_fed = is_fed or bool(computed_operands(function))
     for op in function.body.walk():
         if not isinstance(op, Broadcast) or not op.operands[0].tile.rank:
             continue
@@ -161,6 +163,8 @@ def _load_as_broadcast(function: Function, natural_of: NaturalLayout) -> None:
                 axes = [-1] * source.tile.rank
                 for axis, outer in zip(wide, kept, strict=True):
                     axes[axis] = outer
+            elif isinstance(value.owner, Permute):
+                axes = [axes[value.owner.axes.index(axis)] for axis in range(source.tile.rank)]
             value = source
         if uses[value] == 1 and isinstance(value.owner, Load) and value.layout is None:
             needed = op.result.layout if is_fed else None
@@ -170,10 +174,10 @@ def _load_as_broadcast(function: Function, natural_of: NaturalLayout) -> None:
 
 
 def _source(value: Value, is_computed: bool) -> Value | None:
-    """The tile that a value is a cast or reshape of, or computed from with scalars and constants at most if `is_computed`; None
-    if there is no such tile."""
+    """The tile that a value is a cast or reshape of, or a permutation of or computed from with scalars and constants at most if
+    `is_computed`; None if there is no such tile."""
     op = value.owner
-    if isinstance(op, Cast | Reshape):
+    if isinstance(op, Cast | Reshape) or (isinstance(op, Permute) and is_computed):
         return op.operands[0]
     if not is_computed or not isinstance(op, Op) or not op.elementwise:
         return None

@@ -20,6 +20,7 @@ from tilec.ir.ops import (
     AtomicScatter,
     Broadcast,
     Butterfly,
+    Cast,
     Constant,
     For,
     Gather,
@@ -32,7 +33,7 @@ from tilec.ir.ops import (
     Reshape,
     Take,
 )
-from tilec.ir.ops.staging_ops import GroupProduct, PackPairs
+from tilec.ir.ops.staging_ops import GroupProduct, PackPairs, Relayout
 from tilec.ir.types import TileType
 from tilec.target.families import MemorySpace
 
@@ -41,11 +42,45 @@ def propagate(function: Function) -> None:
     """Propagate the layouts that are already set, in place. Kernels without `mma` stay unchanged."""
     if any(isinstance(op, Mma | GroupProduct) for op in function.body.walk()):
         state = _State(function)
+        for operand, needed in computed_operands(function):
+            state.feed(operand, needed)
         state.spread_all()
         for op in [one for one in function.body.walk() if isinstance(one, PackPairs)]:
             if op.operands[0].layout is None and op.result.layout is not None:
                 state.feed(op.operands[0], unpacked(op.result.layout))
         state.spread_all()
+
+
+def computed_operands(function: Function) -> list[tuple[Value, Layout]]:
+    """Operands of products that are not staged (`direct_products`), if threads compute them, with the layouts of fragments."""
+    found: list[tuple[Value, Layout]] = []
+    for op in function.body.walk():
+        if isinstance(op, Mma) and op.result.tile.rank == 3:
+            fragments = [value for value in op.operands[:2] if isinstance(value.owner, Relayout)]
+            pairs = [(value.owner.operands[0], value.layout) for value in fragments if isinstance(value.owner, Relayout)]
+            found += [(value, layout) for value, layout in pairs if layout is not None and _is_computed(value)]
+    return found
+
+
+def _is_computed(value: Value) -> bool:
+    """Whether a tile is more than a cast of one that threads load: `direct_products` sets the layout of such a load itself."""
+    owner = origin_of(value).owner
+    return isinstance(owner, Op) and owner.elementwise
+
+
+def origin_of(value: Value) -> Value:
+    """The tile whose elements `value` has, cast and moved."""
+    moves = moves_of(value)
+    return moves[-1].operands[0] if moves else value
+
+
+def moves_of(value: Value) -> list[Op]:
+    """The casts, reshapes, permutations and broadcasts that make `value` of one tile, the last first."""
+    found: list[Op] = []
+    while isinstance(op := value.owner, Reshape | Permute | Broadcast | Cast) and op.operands[0].tile.rank:
+        found.append(op)
+        value = op.operands[0]
+    return found
 
 
 def computed_anywhere(function: Function) -> frozenset[Value]:

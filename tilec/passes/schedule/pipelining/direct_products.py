@@ -10,7 +10,8 @@ instructions. Of 16-bit elements, with k = 32 j + 8 p + 4 s + 2 h + l, lane p of
 is 16 s + 8 h + 2 p + l. The load gets the layout that results from the permutation, so no element moves between threads.
 
 An operand may be cast from what is loaded: threads convert their own fragments. Of 8-bit elements that become 16-bit ones, 16
-bytes are the fragments of four instructions: k = 64 j + 16 p + 4 s + 2 h + l, with s up to 3.
+bytes are the fragments of four instructions: k = 64 j + 16 p + 4 s + 2 h + l, with s up to 3. An operand that threads compute
+from several tiles has the fragments' layout too; `layouts.propagation` sets those of the loads that it follows from.
 
 In: an `mma` of rank 3. Out: operations to insert before it; layouts on it and on the loads that feed it.
 """
@@ -23,10 +24,11 @@ from typing import Final
 from tilec.atoms import mma_sync
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir.core import Op, Value
-from tilec.ir.layouts.blocked_layouts import hidden, reshaped, vectors_first, with_axes
+from tilec.ir.layouts.blocked_layouts import vectors_first
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops import Broadcast, Cast, Load, Mma, Permute, Reshape
+from tilec.ir.ops import Broadcast, Load, Mma, Permute, Reshape
 from tilec.ir.types import DType, TileType
+from tilec.passes.schedule.layouts.propagation import moves_of, origin_of, source_layout
 from tilec.passes.schedule.pipelining.staged_products import Emitter, relayout
 
 VECTOR_BYTES: Final = 16
@@ -59,9 +61,7 @@ def _vectors(op: Mma) -> list[int]:
 
 def _loaded(value: Value) -> Value:
     """The loaded tile whose elements `value` has, cast and moved; `value` itself if it is none of these."""
-    source = value
-    while isinstance(op := source.owner, Reshape | Permute | Broadcast | Cast) and op.operands[0].tile.rank:
-        source = op.operands[0]
+    source = origin_of(value)
     return source if isinstance(source.owner, Load) else value
 
 
@@ -111,20 +111,13 @@ def _set_load_layout(value: Value, layout: Layout | None, vector: int) -> None:
     """Propagate `layout` back through reshapes, permutations, broadcasts and casts to the load that defines `value`, if threads
     can load 16-byte vectors then, or all their `vector` adjacent elements at once."""
     repeated: list[tuple[Value, Layout]] = []
-    while (
-        isinstance(op := value.owner, Reshape | Permute | Broadcast | Cast) and op.operands[0].tile.rank and layout is not None
-    ):
-        value = op.operands[0]
-        if isinstance(op, Cast):
-            continue
-        if isinstance(op, Permute):
-            layout = with_axes(layout, dict(enumerate(op.axes)), value.tile.rank)
-        elif isinstance(op, Broadcast):
+    for op in moves_of(value):
+        if layout is None:
+            return
+        if isinstance(op, Broadcast):
             repeated.append((op.result, layout))
-            pairs = enumerate(zip(value.tile.shape, op.result.tile.shape, strict=True))
-            layout = hidden(layout, {axis for axis, (before, after) in pairs if before < after})
-        else:
-            layout = reshaped(layout, op.result.tile.shape, value.tile.shape)
+        value = op.operands[0]
+        layout = source_layout(op, value, layout)
     if not isinstance(value.owner, Load) or layout is None or value.layout is not None:
         return
     widest = vectors_first(layout)
