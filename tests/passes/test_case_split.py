@@ -55,6 +55,16 @@ def test_it_agrees_with_enumeration(seed: int) -> None:
         assert terms.holds(whole, {**complete, **{a: found[a] for a in known if a in found}}.__getitem__)
 
 
+def test_a_choice_of_which_no_case_can_be_true_is_unknown() -> None:
+    atoms = Atoms()
+    x = atoms.make("x", Kind.OPAQUE, "x", (0, 7))
+    of_bit = atoms.choice([(terms.eq(terms.of(x), bit), terms.const(1 << bit)) for bit in range(8)])
+    outside = atoms.substitute(of_bit, {x: terms.const(40)})
+    for value in range(1, 129):
+        assert CaseSplit(Solver()._point).point(system([terms.eq(outside, value)])) is not None  # pyright: ignore[reportPrivateUsage]
+    assert atoms.choice([]) == terms.ZERO
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_bounds_refute_nothing_that_has_a_solution(seed: int) -> None:
     r, atoms = random.Random(seed), Atoms()

@@ -96,13 +96,18 @@ class Atoms:
         return whole + of(self.make((rest, divisor), Kind.QUOTIENT, "q", bounds, args=(rest, divisor), varies=varies))
 
     def choice(self, cases: Iterable[tuple[Formula, Poly]]) -> Poly:
-        """The polynomial of the case whose condition is true; exactly one must be."""
-        kept = tuple((condition, value) for condition, value in cases if condition != FALSE)
-        values = {value for _, value in kept}
+        """The polynomial of the case whose condition is true; exactly one must be. Where none can be, which is so in code that
+        does not run and where a value outside of its range is substituted, it is unknown: a definition without a true case would
+        let anything follow."""
+        every = tuple(cases)
+        kept = tuple((condition, value) for condition, value in every if condition != FALSE)
+        values = {value for _, value in kept or every} or {ZERO}
         if len(values) == 1:
             return values.pop()
         bounds = [interval(value) for value in values]
         range_of_values = min(low for low, _ in bounds), max(high for _, high in bounds)
+        if not kept:
+            return of(self.make(every, Kind.OPAQUE, "c", range_of_values))
         polys = [p for condition, value in kept for p in (*condition.polys(), value)]
         varies = any(a.varies for p in polys for a in p.atoms())
         return of(self.make(kept, Kind.CHOICE, "c", range_of_values, cases=kept, varies=varies))
