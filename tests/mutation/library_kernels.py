@@ -22,8 +22,9 @@ from tilec.project.trial.trial import NoReference, own_reference, reference_inpu
 LAUNCHES: Final = 3
 """Launches of a specialisation."""
 SPECIALISATIONS: Final = 2
-LARGEST: Final = 1 << 22
-"""Elements of the tensors of a launch that is run, together. The smallest that a mutant's contract allows may have billions."""
+LARGEST: Final = 1 << 18
+"""Elements of the tensors of a launch that is run, together: seconds of the interpreter. The smallest that the contract of a mutant
+allows may have billions."""
 NAMES: Final = tuple(dict.fromkeys(entry.name for entry in BUILD.entries))
 """The library's kernels."""
 
