@@ -10,7 +10,7 @@
 A definition is the syntax tree of a top-level statement; docstrings, positions, order, the file, and the modules of imports do
 not count. So moving a function keeps a result fresh, and changing it does not. An import of the same name from another module
 is not detected; the gate's tests cover that. The programs of ci/bench and what their cases share are no part of a result: they
-read options and write files (`results.toml`). PATTERNS select artifacts by name (`matmul-*,add-*`).
+read options and write files (`results.toml`). PATTERNS select artifacts by name, but not those after a `!`: `add-*,!*E=f16*`.
 
 Building all CUBINs takes minutes, so `tests/golden/products.json` records their digests with one digest of all inputs. Builds
 are reproducible: the same inputs give the same products. After a change `ci/products.py` must rebuild the record.
@@ -26,7 +26,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -245,5 +245,9 @@ class Digests:
 
 
 def chosen_by(patterns: str, name: str) -> bool:
-    """Whether comma-separated patterns match an artifact; empty patterns match every one."""
-    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns.split(","))
+    """Whether comma-separated patterns match an artifact, and none of those after a `!` does; without others, all match."""
+    every = patterns.split(",") if patterns else []
+    wanted = [pattern for pattern in every if not pattern.startswith("!")]
+    unwanted = [pattern[1:] for pattern in every if pattern.startswith("!")]
+    matches = partial(fnmatchcase, name)
+    return (not wanted or any(map(matches, wanted))) and not any(map(matches, unwanted))

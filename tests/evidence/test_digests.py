@@ -141,11 +141,18 @@ def test_products_stay_known_where_an_edit_makes_none_of_them(repository: Path) 
 
 
 def test_a_result_of_one_kernel_does_not_rest_on_another(repository: Path) -> None:
-    names = ("cubin:sm_90a:add-*", "cubin:sm_90a:add-*,mul-*", "cubin:sm_90a", "ptx:sm_90a", "tir:mul-*")
+    names = (
+        "cubin:sm_90a:add-*", "cubin:sm_90a:add-*,mul-*", "cubin:sm_90a", "cubin:sm_90a:!mul-*", "cubin:sm_90a:*N=1,!mul-*",
+        "cubin:sm_90a:!add-*", "ptx:sm_90a", "tir:mul-*",
+    )  # fmt: skip
     before = Digests(repository).all_of(names)
     record(repository, {"cubin:sm_90a": {"mul-N=1": "changed"}})
     now = Digests(repository).all_of(names)
-    assert [name for name in names if now[name] != before[name]] == ["cubin:sm_90a:add-*,mul-*", "cubin:sm_90a"]
+    assert [name for name in names if now[name] != before[name]] == [
+        "cubin:sm_90a:add-*,mul-*",
+        "cubin:sm_90a",
+        "cubin:sm_90a:!add-*",
+    ]
 
 
 def test_the_record_of_products_comes_back(tmp_path: Path) -> None:
