@@ -75,7 +75,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
                 incomplete = True
                 memory_dependent.append(cover)
                 if usable(cover, set()):
-                    uncertain_covers.append(cover)
+                    uncertain_covers.append(_in_common_lanes(findings, instance, cover))
                 continue
             instance, proofs = rewritten
             discharges += proofs
@@ -174,19 +174,32 @@ def _is_size(atom: Atom) -> bool:
     return atom.kind is Kind.SYMBOL
 
 
+def _in_common_lanes(findings: Findings, instance: Instance, cover: Cover) -> Cover:
+    """The cover with positions in its tile that those of other tiles of the same extent share: what one lane leaves out under a
+    condition, the same lane of another write may reach."""
+    atoms = findings.index.atoms
+    mapping: dict[Atom, Poly] = {}
+    for axis, position in enumerate(instance.positions):
+        atom = position.atom
+        if atom is not None and atom.kind is Kind.POSITION:
+            key = ("lane", axis, atom.high)
+            mapping[atom] = terms.of(atoms.make(key, Kind.POSITION, f"p{axis}", (0, atom.high)))
+    return [atoms.substitute_in(formula, mapping) for formula in cover]
+
+
 def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
-    """The covers that depend on memory, if the contents they depend on are a function of block ids and loop variables."""
+    """The covers that depend on memory, if the contents they depend on are a function of block ids, loop variables and positions
+    in tiles."""
     atoms = dict.fromkeys(atom for cover in covers for atom in terms.closure(cover) if atom.varies)
     contents = [atom for atom in atoms if atom.kind in (Kind.LOADED, Kind.OPAQUE)]
     if not contents or any(atom.kind is Kind.OPAQUE and not _once_per_block(findings, atom) for atom in contents):
         return None
     indexed = set(terms.closure(Formula("eq", arg) for atom in contents for arg in atom.args))
-    if any(atom.kind is Kind.POSITION for atom in indexed):
-        return None  # contents that differ within a tile are not a function of block ids and loop variables
     coordinates = [
         atom
         for atom in atoms
-        if atom.kind in (Kind.BLOCK, Kind.COORDINATE) or (atom.kind is Kind.ITERATION and atom in indexed)
+        if atom.kind in (Kind.BLOCK, Kind.COORDINATE)
+        or (atom.kind in (Kind.ITERATION, Kind.POSITION) and atom in indexed)
     ]
     return Uncertain(covers, coordinates, contents, [])
 

@@ -47,7 +47,7 @@ from tilec.passes.prover.declared_bits import by_declared
 from tilec.passes.prover.host_terms import HostTerms, compare, positive_symbols
 from tilec.passes.prover.prefix_sums import PrefixSums
 from tilec.passes.prover.related_facts import computed_in, related_to
-from tilec.passes.prover.same_comparisons import same_comparisons
+from tilec.passes.prover.same_values import same_values
 from tilec.passes.prover.source_positions import Positions, partner_positions, source_positions
 from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
@@ -87,7 +87,7 @@ class IndexTerms(HostTerms):
         self.positive = positive_symbols(self.function)
         self.structure = structure(self.function)
         self.prefix_sums.find(self.function)
-        self._same = same_comparisons(self.function)
+        self._same = same_values(self.function)
         self.deciding = deciding_ops(self.function, self.stored)
         self._with_obligation = frozenset(self.deciding)
         self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
@@ -112,6 +112,7 @@ class IndexTerms(HostTerms):
 
     def element(self, value: Value, positions: Positions) -> Poly:
         """The element of an integer tile at `positions`."""
+        value = self._same.get(value, value)
         key = (value, positions)
         found = self._elements.get(key)
         if found is None:

@@ -1,0 +1,41 @@
+"""Values that are the same: results of the same operation on the same operands, of which one is computed wherever the other is.
+
+Where the prover does not know what an operation gives, such as a shift by a variable amount or a comparison of floats, an author
+who writes it twice means one unknown, not two. The first stands for both: it is in the same block of operations, or in one around
+it, and before the other one. So whatever is known of it, or has been proven where it is computed, holds for the other too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Final
+
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Constant, Iota, Permute, Reshape, Select, Unary
+
+PURE: Final = (Binary, Broadcast, Cast, Compare, Constant, Iota, Permute, Reshape, Select, Unary)
+"""Operations whose result follows from their operands and attributes alone."""
+
+
+def same_values(function: Function) -> dict[Value, Value]:
+    """The first of those that are the same, for each later one."""
+    found: dict[Value, Value] = {}
+    _find(function.body, {}, found)
+    return found
+
+
+def _find(block: Block, around: Mapping[Hashable, Value], found: dict[Value, Value]) -> None:
+    first = dict(around)
+    for op in block.ops:
+        if isinstance(op, PURE):
+            one = first.setdefault(_definition(op, found), op.result)
+            if one is not op.result:
+                found[op.result] = one
+        for region in op.regions:
+            _find(region, first, found)
+
+
+def _definition(op: Op, found: Mapping[Value, Value]) -> Hashable:
+    """Equal for operations that give the same. Text tells 0.0 from -0.0, and lets NaN be equal to itself."""
+    attributes = repr(sorted(op.attributes().items()))
+    return (op.opcode, op.result.type, attributes, *(found.get(value, value) for value in op.operands))
