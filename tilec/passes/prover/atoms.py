@@ -96,9 +96,9 @@ class Atoms:
         return whole + of(self.make((rest, divisor), Kind.QUOTIENT, "q", bounds, args=(rest, divisor), varies=varies))
 
     def choice(self, cases: Iterable[tuple[Formula, Poly]]) -> Poly:
-        """The polynomial of the case whose condition is true; exactly one must be. Where none can be, which is so in code that
-        does not run and where a value outside of its range is substituted, it is unknown: a definition without a true case would
-        let anything follow."""
+        """The polynomial of the case whose condition is true; exactly one must be. It is unknown where none can be, which is so
+        in code that does not run and where a value outside of its range is substituted: anything would follow from a definition
+        without a true case."""
         every = tuple(cases)
         kept = tuple((condition, value) for condition, value in every if condition != FALSE)
         values = {value for _, value in kept or every} or {ZERO}

@@ -188,8 +188,8 @@ def _in_common_lanes(findings: Findings, instance: Instance, cover: Cover) -> Co
 
 
 def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
-    """The covers that depend on memory, if the contents they depend on are a function of block ids, loop variables and positions
-    in tiles."""
+    """The covers that depend on memory, if the contents they depend on are a function of block ids, loop variables and
+    positions in tiles."""
     atoms = dict.fromkeys(atom for cover in covers for atom in terms.closure(cover) if atom.varies)
     contents = [atom for atom in atoms if atom.kind in (Kind.LOADED, Kind.OPAQUE)]
     if not contents or any(atom.kind is Kind.OPAQUE and not _once_per_block(findings, atom) for atom in contents):
@@ -198,8 +198,7 @@ def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
     coordinates = [
         atom
         for atom in atoms
-        if atom.kind in (Kind.BLOCK, Kind.COORDINATE)
-        or (atom.kind in (Kind.ITERATION, Kind.POSITION) and atom in indexed)
+        if atom.kind in (Kind.BLOCK, Kind.COORDINATE) or (atom.kind in (Kind.ITERATION, Kind.POSITION) and atom in indexed)
     ]
     return Uncertain(covers, coordinates, contents, [])
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
 from typing import Final
 
 from tilec.ir.core import Access, Block, Function, Op, Parameter, Value
 from tilec.ir.expr import Expr
-from tilec.ir.facts.meaning import INTEGER_KINDS, integer_binary, integer_cast, integer_unary
+from tilec.ir.facts.meaning import INTEGER_KINDS, integer_cast, integer_unary
 from tilec.ir.ops import (
     Binary,
+    Bitcast,
     BlockId,
     Broadcast,
     Butterfly,
@@ -41,6 +41,7 @@ from tilec.ir.ops import (
     Reduce,
     Reshape,
     Select,
+    Sort,
     Take,
     Unary,
 )
@@ -49,6 +50,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
+from tilec.passes.prover.replayed_tiles import Tile, combined, moved, reduced, sorted_tiles, taken
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
 FILLS: Final = 3
@@ -59,7 +61,6 @@ SKIPPED: Final = 16
 """What a branch counts for that is not run because its condition is unknown: as many elements take as long."""
 ITERATION: Final = 4
 """The same of an iteration of a loop, in addition to what it computes: after a `break` that is nothing."""
-Tile = list[int | None]
 _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 
 
@@ -227,6 +228,9 @@ class _Run:
             elif isinstance(op, If):
                 if not self.branch(op):
                     return False
+            elif isinstance(op, Sort):
+                self.values.update(zip(op.results, sorted_tiles(op, [self.of(value) for value in op.operands]), strict=True))
+                self.steps += sum(value.tile.size for value in op.results)
             elif len(op.results) == 1 and isinstance(op.result.type, TileType):
                 self.values[op.result] = self.result(op)
                 self.steps += max(1, op.result.tile.size)
@@ -299,10 +303,10 @@ class _Run:
                 return [self.sizes.get(op.symbol)]
             case Binary() if op.kind in INTEGER_KINDS:
                 pairs = zip(*operands, strict=True)
-                return [None if a is None or b is None else integer_binary(op.kind, a, b, tile.dtype) for a, b in pairs]
+                return [combined(op.kind, a, b, tile.dtype) for a, b in pairs]
             case Unary():
                 return [None if a is None else integer_unary(op.kind, a, tile.dtype) for a in operands[0]]
-            case Cast():
+            case Cast() | Bitcast():
                 return [None if a is None else integer_cast(a, tile.dtype) for a in operands[0]]
             case Compare():
                 pairs = zip(*operands, strict=True)
@@ -310,13 +314,13 @@ class _Run:
             case Select():
                 return [None if c is None else a if c else b for c, a, b in zip(*operands, strict=True)]
             case Broadcast() | Butterfly() | Permute() | Reshape():
-                return _moved(op, operands[0])
+                return moved(op, operands[0])
             case Take():
-                return _taken(op, *operands)
+                return taken(op, *operands)
             case Load() | Gather() if op.unsafe is None:
                 return self.read(op, operands[1:])
             case Reduce():
-                return _reduced(op, operands[0])
+                return reduced(op, operands[0])
             case _:
                 return [None] * count
 
@@ -345,54 +349,3 @@ class _Run:
 
 def _unknown(value: Value) -> Tile:
     return [None] * (max(1, value.tile.size) if isinstance(value.type, TileType) else 1)
-
-
-def _reduced(op: Reduce, tile: Tile) -> Tile:
-    """The elements along the axis as one; None where one of them is unknown."""
-    shape, dtype = op.operands[0].tile.shape, op.result.tile.dtype
-    extent, inner = shape[op.axis], prod(shape[op.axis + 1 :])
-    found: Tile = []
-    for flat in range(prod(shape) // extent):
-        start = flat // inner * extent * inner + flat % inner
-        known = [a for a in tile[start : start + extent * inner : inner] if a is not None]
-        if len(known) < extent:
-            found.append(None)
-        elif op.kind == "sum":
-            found.append(integer_cast(sum(known), dtype))
-        else:
-            best = max(known) if op.kind.endswith("max") else min(known)
-            found.append(known.index(best) if op.kind.startswith("arg") else best)
-    return found
-
-
-def _taken(op: Take, tile: Tile, indices: Tile) -> Tile:
-    """The elements at the indices along the axis; one outside counts as the last position."""
-    extent, inner = op.operands[0].tile.shape[op.axis], prod(op.result.tile.shape[op.axis + 1 :])
-    row = inner * op.result.tile.shape[op.axis]
-    found: Tile = []
-    for flat, index in enumerate(indices):
-        place = None if index is None else index if 0 <= index < extent else extent - 1
-        found.append(None if place is None else tile[(flat // row * extent + place) * inner + flat % inner])
-    return found
-
-
-def _moved(op: Broadcast | Butterfly | Permute | Reshape, tile: Tile) -> Tile:
-    """The same elements at other positions."""
-    source, target = op.operands[0].tile.shape, op.result.tile.shape
-    if isinstance(op, Reshape):
-        return tile
-    if isinstance(op, Broadcast) and len(tile) == 1:
-        return tile * prod(target)
-    found: Tile = []
-    for position in product(*map(range, target)):
-        if isinstance(op, Permute):
-            source_position = [position[op.axes.index(axis)] for axis in range(len(source))]
-        elif isinstance(op, Butterfly):
-            source_position = [c ^ op.mask if axis == op.axis else c for axis, c in enumerate(position)]
-        else:
-            source_position = [0 if extent == 1 else coordinate for extent, coordinate in zip(source, position, strict=True)]
-        flat_index = 0
-        for extent, coordinate in zip(source, source_position, strict=True):
-            flat_index = flat_index * extent + coordinate
-        found.append(tile[flat_index])
-    return found

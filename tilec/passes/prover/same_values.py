@@ -1,8 +1,8 @@
 """Values that are the same: results of the same operation on the same operands, of which one is computed wherever the other is.
 
-Where the prover does not know what an operation gives, such as a shift by a variable amount or a comparison of floats, an author
-who writes it twice means one unknown, not two. The first stands for both: it is in the same block of operations, or in one around
-it, and before the other one. So whatever is known of it, or has been proven where it is computed, holds for the other too.
+The prover does not know what some operations give, such as a shift by a variable amount or a comparison of floats. An author
+who writes one twice means one unknown, not two. The first stands for both: it comes before the other one, in the same block of
+operations or in one around it. So whatever is known of it, or has been proven where it is computed, holds for the other too.
 """
 
 from __future__ import annotations
