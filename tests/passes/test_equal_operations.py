@@ -1,5 +1,5 @@
 """Writes under conditions that the prover cannot translate: it must know that an operation on the same operands gives the same,
-and that lanes of two writes that memory chooses between fill a tile together. Enumeration judges each kernel too."""
+and that lanes of two writes that memory chooses between fill a tile together. Every verdict is compared with enumeration."""
 
 from __future__ import annotations
 
