@@ -75,8 +75,9 @@ class Engine:
 
         `max_seq_len` bounds prompt plus generated tokens. `dtype` is bf16 or f16; None means the model's. Weights in a format
         that the step has kernels for (`fp8`) stay in it, all other quantised ones are dequantised to `dtype`; `weight_format`
-        `16bit` dequantises all. `dummy` is a seed: random weights replace the files', in `weight_format`. `progress` is called
-        with the bytes of weights loaded so far and the total. Raises an `EngineError`: see `engine.errors`.
+        `16bit` dequantises all. With `w8a8`, or a bundle for it, products of long prompts have FP8 weights and FP8 activations.
+        `dummy` is a seed: random weights replace the files', in `weight_format`. `progress` is called with the bytes of weights
+        loaded so far and the total. Raises an `EngineError`: see `engine.errors`.
         """
         if backend == "interpreter" and any(option is not None for option in (bundle, device, bundle_digest, trust)):
             raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
@@ -99,8 +100,9 @@ class Engine:
             interpreter.load(config, weights, max_seq_len, dtype, progress)
             return cls(interpreter, config, generation, text)
         loaded = load_on_gpu(
-            bundle, config, weights, max_seq_len, dtype, progress=progress, device=device, digest=bundle_digest, trust=trust
-        )
+            bundle, config, weights, max_seq_len, dtype, progress=progress, device=device, digest=bundle_digest, trust=trust,
+            weight_format=weight_format,
+        )  # fmt: skip
         return cls(loaded, config, generation, text, loaded.bundle)
 
     def tokens(

@@ -1,4 +1,4 @@
-"""Linear layer at prefill with weights and activations of eight bits: `out = x @ w.T` on tensor cores, with scales of blocks
+"""Linear layer at prefill with weights and activations of eight bits: `out = a @ b.T` on tensor cores, with scales of blocks
 (DeepSeek-AI, DeepSeek-V3, 2024, section 3.3)."""
 
 from typing import Literal
@@ -11,10 +11,10 @@ from .scaled_products import scaled
 
 @tl.kernel
 def matmul_fp8(
-    x: tl.In[tl.f8e4m3, M, K],
-    x_scales: tl.In[tl.f32, Literal["K // 128"], M],
-    w: tl.In[tl.f8e4m3, N, K],
-    w_scales: tl.In[tl.f32, Literal["N // 128"], Literal["K // 128"]],
+    a: tl.In[tl.f8e4m3, M, K],
+    a_scales: tl.In[tl.f32, Literal["K // 128"], M],
+    b: tl.In[tl.f8e4m3, N, K],
+    b_scales: tl.In[tl.f32, Literal["N // 128"], Literal["K // 128"]],
     out: tl.Out[E, M, N],
     *,
     E: tl.Const,
@@ -25,7 +25,7 @@ def matmul_fp8(
     LATE: tl.Const,
     GROUP: tl.Const,
 ):
-    """`out[m, n]` is the sum over blocks b of 128 inputs of `x[m, b] @ w[n, b]` times `x_scales[b, m] * w_scales[n // 128, b]`,
+    """`out[m, n]` is the sum over blocks i of 128 inputs of `a[m, i] @ b[n, i]` times `a_scales[i, m] * b_scales[n // 128, i]`,
     in f32, rounded once. Tensor cores of sm_90 keep about 14 bits of a sum of products of eight bits. So each block has a sum
     of its own, which is added to that of all in f32.
 
@@ -48,14 +48,14 @@ def matmul_fp8(
         scales = ()
         for i in tl.static_range(AHEAD):
             block = step * AHEAD + i - LATE
-            of_rows = tl.load(x_scales, (block, m), shape=(1, BM), pad=0)
-            scales = (*scales, (of_rows, tl.gather(w_scales, (parts, block), pad=0)))
+            of_rows = tl.load(a_scales, (block, m), shape=(1, BM), pad=0)
+            scales = (*scales, (of_rows, tl.gather(b_scales, (parts, block), pad=0)))
         products = (pending,) if LATE else ()
         for i in tl.static_range(AHEAD):
             block = step * AHEAD + i
-            a = tl.load(x, (m, block), shape=(BM, 128), pad=0)
-            b = tl.load(w, (n, block), shape=(BN, 128), pad=0)
-            products = (*products, tl.mma(a, b.T, tl.zeros((BM, BN), tl.f32)))
+            x = tl.load(a, (m, block), shape=(BM, 128), pad=0)
+            y = tl.load(b, (n, block), shape=(BN, 128), pad=0)
+            products = (*products, tl.mma(x, y.T, tl.zeros((BM, BN), tl.f32)))
             if LATE:
                 total += scaled(products[i], scales[i], BM, BN, PART)
         if LATE:
@@ -65,7 +65,7 @@ def matmul_fp8(
                 total += scaled(products[i], scales[i], BM, BN, PART)
     if LATE:
         last = tl.cdiv(K // 128, AHEAD) * AHEAD - 1
-        of_rows = tl.load(x_scales, (last, m), shape=(1, BM), pad=0)
-        scales = (of_rows, tl.gather(w_scales, (parts, last), pad=0))
+        of_rows = tl.load(a_scales, (last, m), shape=(1, BM), pad=0)
+        scales = (of_rows, tl.gather(b_scales, (parts, last), pad=0))
         total += scaled(pending, scales, BM, BN, PART)
     tl.store(out, (m, n), tl.astype(total, E), mask=True)

@@ -11,10 +11,10 @@ from .scaled_products import scaled
 
 @tl.kernel
 def matmul_silu_mul_fp8(
-    x: tl.In[tl.f8e4m3, M, K],
-    x_scales: tl.In[tl.f32, Literal["K // 128"], M],
-    w: tl.In[tl.f8e4m3, Literal[2], I, K],
-    w_scales: tl.In[tl.f32, Literal[2], Literal["I // 128"], Literal["K // 128"]],
+    a: tl.In[tl.f8e4m3, M, K],
+    a_scales: tl.In[tl.f32, Literal["K // 128"], M],
+    b: tl.In[tl.f8e4m3, Literal[2], I, K],
+    b_scales: tl.In[tl.f32, Literal[2], Literal["I // 128"], Literal["K // 128"]],
     out: tl.Out[E, M, I],
     *,
     E: tl.Const,
@@ -25,7 +25,7 @@ def matmul_silu_mul_fp8(
     LATE: tl.Const,
     GROUP: tl.Const,
 ):
-    """`out = silu(gate) * up` in f32, rounded once, where `gate` and `up` are the products with `w[0]` and `w[1]`. Scales, sums
+    """`out = silu(gate) * up` in f32, rounded once, where `gate` and `up` are the products with `b[0]` and `b[1]`. Scales, sums
     and the order of tiles are those of `matmul_fp8`."""
     assert 128 % PART == 0 and BN % PART == 0 and LATE < AHEAD
     tl.requires(K % 128 == 0 and I % 128 == 0)
@@ -44,14 +44,14 @@ def matmul_silu_mul_fp8(
         scales = ()
         for i in tl.static_range(AHEAD):
             block = step * AHEAD + i - LATE
-            of_rows = tl.load(x_scales, (block, m), shape=(1, BM), pad=0)
-            scales = (*scales, (of_rows, tl.gather(w_scales, (half, parts, block), pad=0)))
+            of_rows = tl.load(a_scales, (block, m), shape=(1, BM), pad=0)
+            scales = (*scales, (of_rows, tl.gather(b_scales, (half, parts, block), pad=0)))
         products = (pending,) if LATE else ()
         for i in tl.static_range(AHEAD):
             block = step * AHEAD + i
-            a = tl.load(x, (m, block), shape=(BM, 128), pad=0)
-            b = tl.reshape(tl.load(w, (0, n, block), shape=(2, BN, 128), pad=0), (2 * BN, 128))
-            products = (*products, tl.mma(a, b.T, tl.zeros((BM, 2 * BN), tl.f32)))
+            x = tl.load(a, (m, block), shape=(BM, 128), pad=0)
+            y = tl.reshape(tl.load(b, (0, n, block), shape=(2, BN, 128), pad=0), (2 * BN, 128))
+            products = (*products, tl.mma(x, y.T, tl.zeros((BM, 2 * BN), tl.f32)))
             if LATE:
                 total += scaled(products[i], scales[i], BM, 2 * BN, PART)
         if LATE:
@@ -61,8 +61,8 @@ def matmul_silu_mul_fp8(
                 total += scaled(products[i], scales[i], BM, 2 * BN, PART)
     if LATE:
         last = tl.cdiv(K // 128, AHEAD) * AHEAD - 1
-        of_rows = tl.load(x_scales, (last, m), shape=(1, BM), pad=0)
-        scales = (of_rows, tl.gather(w_scales, (half, parts, last), pad=0))
+        of_rows = tl.load(a_scales, (last, m), shape=(1, BM), pad=0)
+        scales = (of_rows, tl.gather(b_scales, (half, parts, last), pad=0))
         total += scaled(pending, scales, BM, 2 * BN, PART)
     both = tl.reshape(total, (BM, 2, BN))
     is_gate = (tl.arange(2) == 0)[None, :, None]

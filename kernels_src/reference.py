@@ -307,15 +307,15 @@ def quantise_rows(x: Array) -> tuple[Wide, Wide]:
     return _wide(codes).reshape(rows, columns), _wide((tops / np.float32(448)).T)
 
 
-def matmul_fp8(x: Array, x_scales: Array, w: Array, w_scales: Array) -> Wide:
-    """`x @ w.T` of codes times the scales of their blocks of 128; (M, K), (K / 128, M), (N, K),
+def matmul_fp8(a: Array, a_scales: Array, b: Array, b_scales: Array) -> Wide:
+    """`a @ b.T` of codes times the scales of their blocks of 128; (M, K), (K / 128, M), (N, K),
     (N / 128, K / 128) -> (M, N)."""
-    return (_wide(x) * _wide(x_scales).T.repeat(128, axis=1)) @ dequantise_fp8(w, w_scales).T
+    return (_wide(a) * _wide(a_scales).T.repeat(128, axis=1)) @ dequantise_fp8(b, b_scales).T
 
 
-def matmul_silu_mul_fp8(x: Array, x_scales: Array, w: Array, w_scales: Array) -> Wide:
+def matmul_silu_mul_fp8(a: Array, a_scales: Array, b: Array, b_scales: Array) -> Wide:
     """`silu(gate) * up` of two such products; (M, K), (K / 128, M), (2, I, K), (2, I / 128, K / 128) -> (M, I)."""
-    gate, up = (matmul_fp8(x, x_scales, w[side], w_scales[side]) for side in (0, 1))
+    gate, up = (matmul_fp8(a, a_scales, b[side], b_scales[side]) for side in (0, 1))
     return silu_mul(gate, up)
 
 

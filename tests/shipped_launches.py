@@ -162,8 +162,8 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if "decode_attention" in function.name:  # one sequence ends inside a tile, the second fills its slots
         known = [41, int(env["S"])][: int(env["B"])]
         arrays["lengths"][: len(known)] = known
-    if "x_scales" in arrays:
-        for name in ("x_scales", "w_scales"):
+    if "a_scales" in arrays:
+        for name in ("a_scales", "b_scales"):
             arrays[name] = np.abs(arrays[name]) / 8
     elif "w_scales" in arrays:
         scales = arrays["w_scales"]

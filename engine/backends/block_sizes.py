@@ -94,6 +94,12 @@ def _matmul_silu_mul(shapes: Shapes) -> dict[str, Constant]:
     return {**{name: min(size, limits[name]) for name, size in sizes.items()}, "GROUP": 1}
 
 
+def _matmul_of_squares(shapes: Shapes) -> dict[str, Constant]:
+    """As `_matmul`, for codes: whole squares of weights, two side by side in the tile of a product of gate and up."""
+    rows = 1 << (shapes["a"][0] - 1).bit_length()
+    return {"BM": min(rows, MATMUL_TILE), "BN": SQUARE, "PART": SQUARE, "AHEAD": 1, "LATE": 0, "GROUP": 1}
+
+
 def _of_weights(outputs: int, inputs: int) -> dict[str, Constant]:
     """A product with small M; the operation sets the rows of a tile itself."""
     return {"BN": min(outputs, MATMUL_TILE), "BK": min(inputs, MATMUL_TILE)}
@@ -125,6 +131,9 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "scaled_matvec_silu_mul_int4": lambda shapes: _rows_of_groups(shapes["out"][-1], shapes["x"][-1]),
     "dequantise_int4": lambda shapes: {"ROWS": largest_divisor(shapes["w"][0], TILE // GROUP)},
     "dequantise_fp8": lambda _: {"ROWS": SQUARE},
+    "quantise_rows": lambda shapes: {"ROWS": min(1 << (shapes["x"][0] - 1).bit_length(), TILE // SQUARE)},
+    "matmul_fp8": _matmul_of_squares,
+    "matmul_silu_mul_fp8": _matmul_of_squares,
     "matmul": _matmul,
     "matmul_silu_mul": _matmul_silu_mul,
     "matmul_few": lambda shapes: _of_weights(*shapes["b"]),

@@ -23,14 +23,14 @@ from engine.errors import BundleRefused, DeviceError
 from engine.graph.integers import Replay
 from engine.graph.memory_rule import verify_captured
 from engine.graph.plan import plan_memory
-from engine.graph.verify import verify
+from engine.graph.verify import may_overlap, verify
 from engine.models.families import family_of
 from engine.models.steps import model_step
 from engine.sequence import Sequence
 from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
-from tilec.step.formats import SIXTEEN_BIT
+from tilec.step.formats import SIXTEEN_BIT, stored_as
 from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.step import OutputMode, Step, Variants
 
@@ -180,7 +180,8 @@ class CudaBackend(Backend):
         pointers |= {name: arena[0] + offset for name, offset in memory.offsets.items()}
         plans = tuple(self.launches.plans(graph, pointers))
         verify_captured(graph, allocations, arena)
-        return CapturedStep(graph, plans, self.capture(plans, [op.overlaps for op in graph.ops]), replay)
+        early = [may_overlap(graph, op, self.contract(op)) for op in graph.ops]
+        return CapturedStep(graph, plans, self.capture(plans, early), replay)
 
     def enqueue(self, step: CapturedStep) -> None:
         self.driver.launch_graph(step.executable, self.stream)
@@ -205,14 +206,15 @@ class CudaBackend(Backend):
             self.driver.synchronize(stream)
 
     def _bundled_step(self, weights: WeightSource) -> Step:
-        """The bundle's step, for this model. BundleRefused if the step needs sizes or weights that the model lacks."""
+        """The bundle's step, for this model. The bundle decides whether activations are quantised. BundleRefused if the
+        step needs sizes or weights that the model lacks."""
         bundle = self.bundle
-        if bundle.weight_format != weights.weight_format:
-            raise self._other_format(weights.weight_format)
+        if weights.weight_format not in (bundle.weight_format, stored_as(bundle.declaration, bundle.weight_format)):
+            raise other_format(bundle, weights.weight_format)
         try:
             step = model_step(
                 self.config, self.max_seq_len, self.dtype, bundle.declaration, bundle.tuning.numbers,
-                weight_format=weights.weight_format,
+                weight_format=bundle.weight_format,
             )  # fmt: skip
             needed = {(weight.name, weight.dtype, weight.shape) for weight in step.weights()}
         except StepError as error:
@@ -222,15 +224,6 @@ class CudaBackend(Backend):
             name = min(needed ^ available)[0]
             raise BundleRefused(f"its step asks for other weights: `{name}`", where=bundle.path, fix=PACK_AGAIN)
         return step
-
-    def _other_format(self, weight_format: str) -> BundleRefused:
-        """The error for weights that the kernels of the bundle do not take."""
-        own = self.bundle.weight_format
-        what = f"has kernels for weights in `{own}`, and those of the model are in `{weight_format}`"
-        fix = f"pack one with `tilec bundle pack --model NAME --weights {weight_format}`"
-        if own == SIXTEEN_BIT:
-            fix += f", or dequantise them while they are loaded: `--weights {own}`"
-        return BundleRefused(what, where=self.bundle.path, fix=fix)
 
     @property
     def _closed(self) -> bool:
@@ -257,6 +250,16 @@ class CudaBackend(Backend):
         finally:
             executable = self.driver.end_capture(self.stream)
         return executable
+
+
+def other_format(bundle: Bundle, weight_format: str) -> BundleRefused:
+    """The error for weights that the kernels of a bundle do not take."""
+    own = bundle.weight_format
+    what = f"has kernels for weights in `{own}`, and those of the model are in `{weight_format}`"
+    fix = f"pack one with `tilec bundle pack --model NAME --weights {weight_format}`"
+    if own == SIXTEEN_BIT:
+        fix += f", or dequantise them while they are loaded: `--weights {own}`"
+    return BundleRefused(what, where=bundle.path, fix=fix)
 
 
 def _on_device(buffers: StepBuffers) -> DeviceBuffers:

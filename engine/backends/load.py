@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.backends.cuda import CudaBackend
+from engine.backends.cuda import CudaBackend, other_format
 from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
 from engine.models.config import SIZES
@@ -41,10 +41,12 @@ def load_on_gpu(
     device: Device | None = None,
     digest: str | None = None,
     trust: TrustSource = None,
+    weight_format: str | None = None,
 ) -> CudaBackend:
     """A backend with the CUBINs of the file `bundle`. The file's sha256 must be `digest` if that is given, and it must be
     signed for this model as the policy `trust` requires. Without `bundle`, `tilec.ship.finder` looks for a bundle that fits the
-    model and the device. The caller closes `CudaBackend.bundle` after the backend. Raises BundleRefused or DeviceError."""
+    model and the device. `weight_format` must be the bundle's if it is given; else a bundle that quantises activations too
+    fits. The caller closes `CudaBackend.bundle` after the backend. Raises BundleRefused or DeviceError."""
     if bundle is None:
         with device_errors():
             device = Device() if device is None else device
@@ -56,6 +58,8 @@ def load_on_gpu(
             raise BundleRefused(error.message, fix=error.hint or "pack one with `tilec bundle pack`") from None
     try:
         _check_model(opened, config)
+        if weight_format is not None and opened.weight_format != weight_format:
+            raise other_format(opened, weight_format)
         with device_errors():
             backend = CudaBackend(opened, device)
             try:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from engine.backends.launches import Launches
 from engine.graph.plan import MemoryPlan, plan_memory
-from engine.graph.verify import GraphError, verify, verify_extents, verify_operations
+from engine.graph.verify import GraphError, may_overlap, verify, verify_extents, verify_operations
 from tilec.artifact.records import Manifest
 from tilec.runtime import BundledKernel
 from tilec.runtime.series import Numbers, Series
@@ -62,12 +62,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedKind:
-    """A checked kind of operation: its series, the launch parameters, and whether its views cover their buffers whole and it
-    uses them as at the largest chunk."""
+    """A checked kind of operation: its series, the launch parameters, whether its views cover their buffers whole and it uses
+    them as at the largest chunk, and whether it may overlap the previous launch."""
 
     series: Series
     numbers: Numbers
     whole: bool
+    overlaps: bool
 
 
 class PrefillSteps:
@@ -87,7 +88,7 @@ class PrefillSteps:
         self._kind_numbers = {kind: number for number, kind in enumerate(self._members)}
         indices = {_operation_key(op): index for ops in self._members.values() for index, op in enumerate(ops)}
         self._order = {
-            output_mode: tuple((self._kind_numbers[_kind(op)], indices[_operation_key(op)], op.overlaps) for op in graph.ops)
+            output_mode: tuple((self._kind_numbers[_kind(op)], indices[_operation_key(op)]) for op in graph.ops)
             for output_mode, graph in self._graphs.items()
         }
         self._bytes = {_any_layer(buffer.name): buffer.bytes for buffer in self.whole.of_kind(Kind.ACTIVATION)}
@@ -157,9 +158,12 @@ class PrefillSteps:
         )
         for kind, op, key in unchecked:
             series = self._series_of(kind, found[op.name])
-            self._numbers[key] = _CheckedKind(series, self._launches.numbers(reduced, op, series), covers_whole)
+            numbers, manifest = self._launches.numbers(reduced, op, series), found[op.name].manifest
+            self._numbers[key] = _CheckedKind(series, numbers, covers_whole, may_overlap(reduced, op, manifest))
         checked_kinds = {key[0]: self._numbers[key] for _, _, key in keyed}
-        order = [(checked_kinds[number].series, index, overlaps) for number, index, overlaps in self._order[output_mode]]
+        order = [
+            (checked_kinds[number].series, index, checked_kinds[number].overlaps) for number, index in self._order[output_mode]
+        ]
         inputs = {buffer.name: buffer for buffer in reduced.of_kind(Kind.INPUT)}
         return Prepared(tuple([(entry.series, entry.numbers) for entry in checked_kinds.values()]), tuple(order), inputs)
 

@@ -36,7 +36,7 @@ from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.models.steps import model_step
 from tilec.step.expressions import StepError
-from tilec.step.formats import SCALES, SIXTEEN_BIT
+from tilec.step.formats import SCALES, SIXTEEN_BIT, stored_as
 from tilec.step.graph import ITEM_BYTES
 from tilec.target.dtypes import bf16, f8e4m3, f16, f32, numpy_dtype
 
@@ -58,8 +58,8 @@ CACHE_SCALE: Final = re.compile(r"model\.layers\.\d+\.self_attn\.(?:[kv]_scale|k
 LARGEST: Final = {bf16.name: float.fromhex("0x1.fep127"), f16.name: 65504.0}
 """The largest finite number of each dtype that a model may run in."""
 
-WEIGHT_FORMATS: Final = (SIXTEEN_BIT, "fp8")
-"""Formats of linear weights that steps have; a step may lack one."""
+WEIGHT_FORMATS: Final = (SIXTEEN_BIT, "fp8", "w8a8")
+"""Formats of linear weights that steps have; a step may lack one. The weights of `w8a8` are those of `fp8`."""
 
 PACKAGE: Final = __name__.partition(".")[0]
 
@@ -201,9 +201,10 @@ class WeightPlan(Weights):
         of_files = kept_format(config, dtype, self.quantised)
         super().__init__(config, dtype, of_files if weight_format is None else weight_format)
         self._files = files
-        if self.weight_format not in (SIXTEEN_BIT, of_files):
+        stored = stored_as(family_of(config.model_type).declaration(), self.weight_format)
+        if stored not in (SIXTEEN_BIT, of_files):
             what = f"weights in `{self.weight_format}` are asked for, and the files do not have every linear layer's so"
-            fix = f"ask for `{of_files}`, or write a folder with `python -m {PACKAGE}.quantize --format {self.weight_format}`"
+            fix = f"ask for `{of_files}`, or write a folder with `python -m {PACKAGE}.quantize --format {stored}`"
             raise ModelError(what, where=folder, fix=fix)
         self._refuse_missing(folder)
         for piece in self._from_files():

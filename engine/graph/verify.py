@@ -12,7 +12,7 @@ artifact's manifest (`In`, `Out`, `InOut`); an `Out` is written whole, as the co
 |         | that writes a buffer has no other view of the same elements                                                   |
 | early   | a `resident` tensor, which a kernel may read before its grid dependency wait, is of a kind that has contents  |
 |         | when the step begins, and no earlier operation of the step writes it; unless the operation overlaps no        |
-|         | earlier one. Steps do not overlap each other                                                                  |
+|         | earlier one (`may_overlap`). Steps do not overlap each other                                                  |
 | rows    | in a batch, a block of an operation that uses a cache accesses one sequence only: of every tensor with rows   |
 |         | per sequence, the index on the first axis is the block's index on one grid axis, the same for all             |
 | memory  | activations that are live at the same operation do not overlap in the arena, and all lie inside it            |
@@ -85,6 +85,14 @@ class _IndexedContract:
     specs: dict[str, TensorSpec]
     scalars: dict[str, ScalarSpec]
     integers: tuple[str, ...]  # scalars that dims, checks and bounds may refer to
+
+
+def may_overlap(graph: StepGraph, op: Op, contract: Contract | Manifest) -> bool:
+    """Whether a launch may begin before the previous one has ended: if the step says so, and also if all that its kernel reads
+    before its grid dependency wait is of kinds that no step writes. Everything else it reads and writes behind the wait."""
+    return op.overlaps or all(
+        graph.buffers[op.tensors[spec.name].buffer].kind in READ_ONLY for spec in contract.tensors if spec.resident
+    )
 
 
 def verify(graph: StepGraph, memory: MemoryPlan, contract: Callable[[Op], Contract | Manifest]) -> Replay:
@@ -198,7 +206,7 @@ class _Step:
             if access not in READS | WRITES:
                 raise self._refuse(op, buffers[view.buffer], f"is `{access}`, which a step has no rule for")
             written = buffers[view.buffer].kind in UNINITIALIZED or view.buffer in self.changed
-            if op.overlaps and specs[name].resident and written:
+            if specs[name].resident and written and may_overlap(self.graph, op, contract):
                 what = f"is `{name}`, which `{op.kernel}` reads before earlier operations are complete"
                 raise self._refuse(op, buffers[view.buffer], what)
             if access in READS:

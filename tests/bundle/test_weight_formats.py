@@ -312,20 +312,17 @@ SHIPPED = read_build_file(ROOT / "build.toml")
 
 
 def test_every_shipped_model_finds_its_kernels_for_fp8(capsys: pytest.CaptureFixture[str]) -> None:
-    world = enumerate_world(SHIPPED, weights=("fp8",))
-    assert not world.problems
-    assert {use.model for use in world.uses} == {model.name for model in SHIPPED.models}
-    # Whatever is built for a format only is requested by a model, so that no bundle has what nothing launches. No step has
-    # activations of eight bits yet.
-    requested = {use.artifact for use in world.uses}
-    of_no_step = ("matmul_fp8", "matmul_silu_mul_fp8", "quantise_rows")
+    requested: set[str] = set()
+    for weight_format in ("fp8", "w8a8"):
+        world = enumerate_world(SHIPPED, weights=(weight_format,))
+        assert not world.problems
+        assert {use.model for use in world.uses} == {model.name for model in SHIPPED.models}
+        requested |= {use.artifact for use in world.uses}
+    # Whatever is built for a format only is requested by a model, so that no bundle has what nothing launches.
     listed = [
-        artifact_name(entry.name, values)
-        for entry in SHIPPED.entries
-        if entry.requested and entry.name not in of_no_step
-        for values in entry.specialisations()
+        artifact_name(entry.name, values) for entry in SHIPPED.entries if entry.requested for values in entry.specialisations()
     ]
-    assert [name for name in listed if "fp8" in name and name not in requested] == []
+    assert [name for name in listed if ("fp8" in name or "quantise_rows" in name) and name not in requested] == []
     of_16 = {use.kernel for use in enumerate_world(SHIPPED).uses}
     assert not {kernel for kernel in of_16 if kernel.endswith("_fp8")}
     assert commands.run(["build", "--project", str(ROOT), "--plan", "--json"]) == 0

@@ -10,7 +10,8 @@ code, in which wavelengths decide).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,17 @@ from engine.models.llama.config import LlamaConfig, RopeScaling
 Matrix = NDArray[np.float64]
 
 
-def logits(config: ModelConfig, tensors: Mapping[str, NDArray[Any]], ids: Sequence[int]) -> Matrix:
+Inputs = Callable[[int, str, Matrix], Matrix]
+"""What a product takes for its inputs: of a layer, and of the products behind `norm`, `mixed`, `norm_again` or `act`."""
+
+
+def as_they_are(layer: int, name: str, x: Matrix) -> Matrix:
+    return x
+
+
+def logits(
+    config: ModelConfig, tensors: Mapping[str, NDArray[Any]], ids: Sequence[int], inputs: Inputs = as_they_are
+) -> Matrix:  # fmt: skip
     """The logits after each of the tokens, (tokens, vocab). `tensors` by their names in a checkpoint."""
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
     eps = config.rms_norm_eps
@@ -30,8 +41,9 @@ def logits(config: ModelConfig, tensors: Mapping[str, NDArray[Any]], ids: Sequen
     for layer in range(config.num_hidden_layers):
         prefix = f"model.layers.{layer}."
         own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
-        x = x + _attention(config, own, _rms_norm(x, own["input_layernorm.weight"], eps))
-        x = x + _feed_forward(own, _rms_norm(x, own["post_attention_layernorm.weight"], eps))
+        of_layer = partial(inputs, layer)
+        x = x + _attention(config, own, _rms_norm(x, own["input_layernorm.weight"], eps), of_layer)
+        x = x + _feed_forward(own, _rms_norm(x, own["post_attention_layernorm.weight"], eps), of_layer)
     head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     return _rms_norm(x, weights["model.norm.weight"], eps) @ weights[head].T
 
@@ -68,7 +80,10 @@ def _rotate(x: Matrix, of_positions: Matrix) -> Matrix:
     )
 
 
-def _attention(config: ModelConfig, weights: Mapping[str, Matrix], x: Matrix) -> Matrix:
+def _attention(
+    config: ModelConfig, weights: Mapping[str, Matrix], x: Matrix, inputs: Callable[[str, Matrix], Matrix]
+) -> Matrix:  # fmt: skip
+    x = inputs("norm", x)
     tokens, size = len(x), config.head_dim
     q, k, v = ((x @ weights[f"self_attn.{name}_proj.weight"].T).reshape(tokens, -1, size) for name in "qkv")
     if config.model_type == "qwen3":
@@ -82,9 +97,10 @@ def _attention(config: ModelConfig, weights: Mapping[str, Matrix], x: Matrix) ->
         scores[np.triu_indices(tokens, 1)] = -np.inf
         weight = np.exp(scores - scores.max(axis=1, keepdims=True))
         mixed[:, head] = weight / weight.sum(axis=1, keepdims=True) @ v[:, head // shared]
-    return mixed.reshape(tokens, -1) @ weights["self_attn.o_proj.weight"].T
+    return inputs("mixed", mixed.reshape(tokens, -1)) @ weights["self_attn.o_proj.weight"].T
 
 
-def _feed_forward(weights: Mapping[str, Matrix], x: Matrix) -> Matrix:
+def _feed_forward(weights: Mapping[str, Matrix], x: Matrix, inputs: Callable[[str, Matrix], Matrix]) -> Matrix:
+    x = inputs("norm_again", x)
     gate, up = x @ weights["mlp.gate_proj.weight"].T, x @ weights["mlp.up_proj.weight"].T
-    return (gate / (1 + np.exp(-gate)) * up) @ weights["mlp.down_proj.weight"].T
+    return inputs("act", gate / (1 + np.exp(-gate)) * up) @ weights["mlp.down_proj.weight"].T

@@ -47,13 +47,13 @@ def _inputs(name: str, m: int, n: int, k: int, seed: int) -> dict[str, Array]:
         return (2.0 ** random.permuted(np.arange(np.prod(shape)) % 13 - 15).reshape(shape)).astype(np.float32)
 
     return {
-        "x": _codes(random, (m, k)), "x_scales": scales(k // 128, m), "w": _codes(random, (*halves, n, k)),
-        "w_scales": scales(*halves, n // 128, k // 128), "out": np.full((m, n), np.nan, bfloat16),
+        "a": _codes(random, (m, k)), "a_scales": scales(k // 128, m), "b": _codes(random, (*halves, n, k)),
+        "b_scales": scales(*halves, n // 128, k // 128), "out": np.full((m, n), np.nan, bfloat16),
     }  # fmt: skip
 
 
 def _exact(name: str, arrays: dict[str, Array]) -> Array:
-    return reference(name)(*(arrays[key] for key in ("x", "x_scales", "w", "w_scales")))
+    return reference(name)(*(arrays[key] for key in ("a", "a_scales", "b", "b_scales")))
 
 
 def _interpreted(name: str, arrays: dict[str, Array], **constants: Any) -> Array:
@@ -67,7 +67,7 @@ def _emulated(name: str, constants: dict[str, Any], arrays: dict[str, Array]) ->
     schedule = choose(shipped.load(name, constants), SM_90A, merged(entry.overrides(constants), SM_90A))
     prepared = shipped.prepared(name, SM_90A, constants)
     lowered = lower(prepared, SM_90A, min_blocks=schedule.blocks)
-    (m, k), n = arrays["x"].shape, arrays["out"].shape[1]
+    (m, k), n = arrays["a"].shape, arrays["out"].shape[1]
     env = {"M": m, "I" if name == GATED else "N": n, "K": k}
     given = {key: array.copy() for key, array in arrays.items()}
     report = launch.emulate(to_ptx(lowered.mlir, SM_90A), manifest(prepared, lowered, SM_90A, schedule), given, env)
@@ -95,9 +95,9 @@ def test_long_sums_of_positive_numbers_keep_the_accuracy_of_f32() -> None:
     """200 blocks, in each of which all terms are positive: a sum in fewer bits than f32 would stop growing."""
     random, m, n, k = np.random.default_rng(0), 8, 128, 25600
     arrays = _inputs(PRODUCT, m, n, k, seed=1)
-    arrays["x"] = (256 + 192 * random.random((m, k))).astype(float8_e4m3fn)
-    arrays["w"] = (256 + 192 * random.random((n, k))).astype(float8_e4m3fn)
-    arrays["x_scales"][:], arrays["w_scales"][:] = 1 / 512, 1 / 512
+    arrays["a"] = (256 + 192 * random.random((m, k))).astype(float8_e4m3fn)
+    arrays["b"] = (256 + 192 * random.random((n, k))).astype(float8_e4m3fn)
+    arrays["a_scales"][:], arrays["b_scales"][:] = 1 / 512, 1 / 512
     exact = _exact(PRODUCT, arrays)
     for constants in ({"BM": 64, "AHEAD": 2}, {"BM": 128, "BN": 128, "AHEAD": 1}):
         found = _interpreted(PRODUCT, arrays, **constants)
@@ -109,9 +109,9 @@ def test_long_sums_of_positive_numbers_keep_the_accuracy_of_f32() -> None:
 def test_rows_that_are_zero_or_no_numbers_change_no_others(name: str) -> None:
     arrays = _inputs(name, 70, 128, 384, seed=3)
     before = _interpreted(name, arrays)
-    arrays["x"][3] = 0
-    arrays["x"][5, 200] = np.nan
-    arrays["x_scales"][1, 9] = np.inf
+    arrays["a"][3] = 0
+    arrays["a"][5, 200] = np.nan
+    arrays["a_scales"][1, 9] = np.inf
     after = _interpreted(name, arrays)
     assert (after[3] == 0).all() and not np.isfinite(after[[5, 9]]).any()
     others = np.setdiff1d(np.arange(70), [3, 5, 9])
@@ -163,8 +163,8 @@ def test_a_product_of_quantised_numbers_is_near_that_of_the_numbers() -> None:
     x[11] *= 1000
     codes, scales = _quantised(x)
     arrays = {
-        "x": codes.astype(float8_e4m3fn), "x_scales": scales.astype(np.float32), "w": (w * 64).astype(float8_e4m3fn),
-        "w_scales": np.full((1, 3), 1 / 64, np.float32), "out": np.zeros((37, 128), bfloat16),
+        "a": codes.astype(float8_e4m3fn), "a_scales": scales.astype(np.float32), "b": (w * 64).astype(float8_e4m3fn),
+        "b_scales": np.full((1, 3), 1 / 64, np.float32), "out": np.zeros((37, 128), bfloat16),
     }  # fmt: skip
     found, exact = _interpreted(PRODUCT, arrays), x.astype(np.float64) @ w.T
     errors = np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)

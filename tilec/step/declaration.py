@@ -47,12 +47,13 @@ class Declared:
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A tensor argument: its declaration; `previous` selects the previous layer's; `shape` is another shape, if given.
-    `dequantised`: a linear weight in 16 bits, whatever its format."""
+    `dequantised`: a linear weight in 16 bits, whatever its format. `quantised`: an activation that a format may quantise."""
 
     declared: Declared
     previous: bool
     shape: tuple[Expression, ...] | None
     dequantised: bool = False
+    quantised: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,13 +108,30 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class Activations:
+    """How a format quantises activations, in prefills of more tokens than the number `above`: codes of `dtype`, with an f32
+    scale for each block of `block[0]` rows and `block[1]` columns."""
+
+    dtype: str
+    block: tuple[int, int]
+    above: str
+
+
+@dataclass(frozen=True, slots=True)
 class Format:
     """A format of linear weights: codes of `dtype`, with an f32 scale for each block of `block[0]` rows and `block[1]`
-    columns."""
+    columns. With `activations`, products of prompts quantise these too; its weights are those of another format, `weights`."""
 
     name: str
     dtype: str
     block: tuple[int, int]
+    activations: Activations | None = None
+    weights: str = ""
+
+    @property
+    def stored_as(self) -> str:
+        """The format that its weights are stored in, which also names its kernels."""
+        return self.weights or self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ it. A table of weights concatenates scales as it does rows. A launch that takes 
 | `w=dequantised(mlp.down_proj)` | `NAME`     | a buffer of 16 bits as `w`, which a launch of `dequantise_fp8` writes before   |
 
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
-The launch that reads it does not begin before all earlier ones have ended: its kernel takes a weight for data that nobody
-writes, and may read it before its grid dependency wait.
+The launch that reads it does not begin before all earlier ones have ended, unless its kernel reads it behind its grid
+dependency wait (`engine.graph.verify.may_overlap`): some kernels take a weight for data that nobody writes, and read it before.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from tilec.step.activations import SCALES, SCALES_DTYPE, Already, Quantiser, blocks
 from tilec.step.declaration import (
     DTYPE,
     Condition,
@@ -34,7 +35,7 @@ from tilec.step.declaration import (
     Reference,
     Statement,
 )  # fmt: skip
-from tilec.step.expressions import Expression, StepError, expression
+from tilec.step.expressions import StepError, expression
 from tilec.step.graph import Kind
 
 SIXTEEN_BIT: Final = "16bit"
@@ -42,11 +43,6 @@ SIXTEEN_BIT: Final = "16bit"
 
 WEIGHT_FORMAT: Final = "weight_format"
 """Key of a bundle's config for the format of its model's weights; absent for 16 bits."""
-
-SCALES: Final = "_scales"
-"""Ends the name of a weight's scales, and of the parameter that takes them."""
-
-SCALES_DTYPE: Final = "f32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +72,13 @@ def in_format(declaration: Declaration, form: Format) -> Declaration:
                 raise StepError(f"`{added.name}` is there, and is the name of what `{name}` needs in `{form.name}`")
             if name in counts:
                 counts[added.name] = counts[name]
-    modes = {name: _in_format(statements, stored, form) for name, statements in declaration.modes.items()}
-    return replace(declaration, weights=weights, buffers=buffers, counts=counts, modes=modes, formats={})
+    taken = {*declaration.weights, *declaration.buffers, *weights, *buffers}
+    quantiser = Quantiser(form, {name: (parts.codes, parts.scales) for name, parts in stored.items()}, taken, counts)
+    modes = {name: _in_format(statements, stored, form, quantiser) for name, statements in declaration.modes.items()}
+    return replace(
+        declaration, weights=weights, buffers=buffers | quantiser.buffers, counts=counts | quantiser.counts, modes=modes,
+        variants={**declaration.variants, **quantiser.variants}, formats={},
+    )  # fmt: skip
 
 
 def stored_declaration(declaration: Declaration, name: str) -> Declaration:
@@ -86,6 +87,11 @@ def stored_declaration(declaration: Declaration, name: str) -> Declaration:
         known = ", ".join(f"`{one}`" for one in (SIXTEEN_BIT, *declaration.formats))
         raise StepError(f"the step has no weights in `{name}`, only in {known}")
     return declaration.formats[name][1]
+
+
+def stored_as(declaration: Declaration, name: str) -> str:
+    """The format that the weights of a format are stored in: it, or the one whose weights it has; 16 bits for other names."""
+    return declaration.formats[name][0].stored_as if name in declaration.formats else SIXTEEN_BIT
 
 
 def misfit(weight: Declared, form: Format, values: Mapping[str, Any]) -> str | None:
@@ -102,7 +108,7 @@ def misfit(weight: Declared, form: Format, values: Mapping[str, Any]) -> str | N
 
 def _stored(weight: Declared, form: Format) -> _Stored:
     rows = {
-        f"{name}{SCALES}": tuple(_blocks(axis, block) for axis, block in zip(axes, form.block, strict=True))
+        f"{name}{SCALES}": tuple(blocks(axis, block) for axis, block in zip(axes, form.block, strict=True))
         for name, axes in weight.rows.items()
     }
     shape = next(iter(rows.values())) if weight.shape else ()
@@ -111,26 +117,26 @@ def _stored(weight: Declared, form: Format) -> _Stored:
     return _Stored(replace(weight, dtype=form.dtype, linear=False), scales, buffer)
 
 
-def _blocks(axis: Expression, block: int) -> Expression:
-    """The number of blocks along an axis, which `misfit` has found to be whole."""
-    node = ast.BinOp(left=axis.node, op=ast.FloorDiv(), right=ast.Constant(value=block))
-    for each in (node, node.right):
-        ast.copy_location(each, axis.node)
-    return expression(node)
-
-
-def _in_format(statements: tuple[Statement, ...], stored: Mapping[str, _Stored], form: Format) -> tuple[Statement, ...]:
+def _in_format(
+    statements: tuple[Statement, ...], stored: Mapping[str, _Stored], form: Format, quantiser: Quantiser
+) -> tuple[Statement, ...]:
     found: list[Statement] = []
+    already = Already()
+
+    def inner(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        already.clear()
+        return _in_format(body, stored, form, quantiser)
+
     for statement in statements:
         match statement:
             case Launch():
-                found.extend(_launches(statement, stored, form))
+                found.extend(quantiser.statements(statement, tuple(_launches(statement, stored, form)), already))
             case Condition(test=test, then=then, otherwise=otherwise):
-                found.append(Condition(test, _in_format(then, stored, form), _in_format(otherwise, stored, form)))
+                found.append(Condition(test, inner(then), inner(otherwise)))
             case Layers(body=body):
-                found.append(Layers(_in_format(body, stored, form)))
+                found.append(Layers(inner(body)))
             case Items(body=body):
-                found.append(replace(statement, body=_in_format(body, stored, form)))
+                found.append(replace(statement, body=inner(body)))
     return tuple(found)
 
 
@@ -145,13 +151,13 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
             continue
         codes, scales = replace(reference, declared=parts.codes), replace(reference, declared=parts.scales)
         if not reference.dequantised:
-            kernel = f"{launch.kernel}_{form.name}"
+            kernel = f"{launch.kernel}_{form.stored_as}"
             tensors |= {parameter: codes, f"{parameter}{SCALES}": scales}
             continue
         whole = replace(reference, declared=parts.buffer, shape=None)
         dequantise = {"w": replace(codes, shape=None), f"w{SCALES}": replace(scales, shape=None), "out": whole}
         dtype = ast.copy_location(ast.Name(id=DTYPE), launch.node)
         name = f"{launch.name}_dequantise_{parameter}"
-        yield Launch(name, f"dequantise_{form.name}", {"E": expression(dtype)}, dequantise, {}, launch.node)
+        yield Launch(name, f"dequantise_{form.stored_as}", {"E": expression(dtype)}, dequantise, {}, launch.node)
         tensors[parameter], overlaps = replace(whole, shape=reference.shape), False
     yield replace(launch, kernel=kernel, tensors=tensors, overlaps=overlaps)

@@ -69,7 +69,8 @@ class View:
 @dataclass(frozen=True, slots=True)
 class Op:
     """One launch: `constants` are those that its specialisation must have; tuning constants are left to the bundle.
-    `overlaps`: it may begin before the previous launch has ended (programmatic dependent launch)."""
+    `overlaps`: it may begin before the previous launch has ended (programmatic dependent launch), whatever its kernel reads
+    early; else only if that is nothing that a step writes."""
 
     name: str
     kernel: str

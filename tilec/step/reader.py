@@ -14,6 +14,7 @@ from tilec.step.declaration import (
     DTYPE,
     LENGTHS,
     TOKENS,
+    Activations,
     Condition,
     Declaration,
     Declared,
@@ -101,7 +102,9 @@ class _Reader:
                 case ast.Assign(targets=[ast.Name(id="tied")], value=ast.Dict() as table):
                     self.tied = {name: self.tied_to(name, value) for name, value in _items(table)}
                 case ast.Assign(targets=[ast.Name(id="formats")], value=ast.Dict() as table):
-                    self.formats = {name: self.format(name, value) for name, value in _items(table)}
+                    self.formats = {}
+                    for name, value in _items(table):
+                        self.formats[name] = self.format(name, value)
                     if len(self.formats) > MAX_FORMATS:
                         raise StepError(f"a step has more than {MAX_FORMATS} formats", node)
                 case ast.Assign(targets=[ast.Name(id="variants")], value=ast.Dict() as table):
@@ -176,8 +179,23 @@ class _Reader:
                 keywords=[],
             ) if name.isidentifier() and type(rows) is int and type(columns) is int and min(rows, columns) > 0:
                 return Format(name, dtype, (rows, columns))
+            case ast.Call(
+                func=ast.Name(id="activations"),
+                args=[
+                    ast.Name(id=weights),
+                    ast.Name(id="f8e4m3" as dtype),
+                    ast.List(elts=[ast.Constant(value=1), ast.Constant(value=columns)]),
+                ],
+                keywords=[ast.keyword(arg="above", value=ast.Name(id=above))],
+            ) if name.isidentifier() and above not in RESERVED and type(columns) is int:
+                other = self.formats.get(weights)
+                if other is None or other.activations is not None or other.block[1] != columns:
+                    what = f"`{weights}` is no earlier format of weights alone whose scales have {columns} columns"
+                    raise StepError(what, node)
+                return replace(other, name=name, weights=weights, activations=Activations(dtype, (1, columns), above))
             case _:
-                raise StepError(f"`{name}` is not a format, as `scaled(f8e4m3, [128, 128])`", node)
+                known = "`scaled(f8e4m3, [128, 128])` or `activations(FORMAT, f8e4m3, [1, 128], above=NUMBER)`"
+                raise StepError(f"`{name}` is not a format, as {known}", node)
 
     def variant(self, name: str, node: ast.expr) -> Variant:
         match node:
@@ -240,6 +258,11 @@ class _Reader:
                 tensors[keyword.arg] = tensor
             else:
                 scalars[keyword.arg] = self.layer_invariant(keyword.value)
+        linear = [reference for reference in tensors.values() if reference.declared.linear]
+        if any(reference.quantised for reference in tensors.values()) and not (
+            linear and all(reference.dequantised for reference in linear)
+        ):
+            raise StepError("only a product with `dequantised(...)` weights takes `quantised(...)` activations", node)
         return Launch(name, kernel, constants, tensors, scalars, node)
 
     def reference(self, node: ast.expr, layer: bool) -> Reference | None:
@@ -250,6 +273,14 @@ class _Reader:
                 if found is None or not found.declared.linear:
                     raise StepError(f"`{ast.unparse(inner):.60}` is not a weight of a linear layer", node)
                 return replace(found, dequantised=True)
+            case ast.Call(func=ast.Name(id="quantised"), args=[inner], keywords=[]):
+                found = self.stored(inner, layer)
+                if (
+                    found is None or found.declared.kind is not Kind.ACTIVATION or found.declared.dtype != DTYPE
+                    or len(found.shape or found.declared.shape) != 2
+                ):  # fmt: skip
+                    raise StepError(f"`{ast.unparse(inner):.60}` is not a matrix of activations of 16 bits", node)
+                return replace(found, quantised=True)
             case _:
                 found = self.stored(node, layer)
                 if found is not None and found.declared.linear and found.shape is not None:

@@ -79,10 +79,11 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
         t["w"].view(torch.int32).copy_(torch.randint(-(2**31), 2**31, t["w"].shape, device=t["w"].device))
         t["w_zeros"].copy_(torch.randint(0, 16, t["w_zeros"].shape, device=t["w"].device))
         t["w_scales"].abs_().add_(0.5).mul_(2.0**-7)
-    elif "w_scales" in t:  # every code but NaN's, by scales of their own
-        found = torch.randint(0, 254, t["w"].shape, device=t["w"].device)
-        t["w"].view(torch.uint8).copy_(found + (found >= 127))
-        t["w_scales"].abs_().add_(0.5).mul_(2.0**-7)
+    elif "w_scales" in t or "b_scales" in t:  # every code but NaN's, by scales of their own
+        weight = "w" if "w_scales" in t else "b"
+        found = torch.randint(0, 254, t[weight].shape, device=t[weight].device)
+        t[weight].view(torch.uint8).copy_(found + (found >= 127))
+        t[f"{weight}_scales"].abs_().add_(0.5).mul_(2.0**-7)
     if manifest.kernel.endswith(("matvec_argmax", "matvec_argmax_rows")):
         # Logits are small integers times one scale, which every dtype represents: equal ones are equal in all of them.
         for name in ("x", "w"):

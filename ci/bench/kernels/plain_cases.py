@@ -65,13 +65,13 @@ def _unscaled(codes: Any, scales: Any, rows: int) -> Any:
 
 
 def _matmul_fp8(manifest: Manifest, t: Tensors) -> Tensors:
-    x, w = _unscaled(t["x"], t["x_scales"].T, 1), _unscaled(t["w"], t["w_scales"], 128)
-    return {"out": (x @ w.T).to(t["out"].dtype)}
+    a, b = _unscaled(t["a"], t["a_scales"].T, 1), _unscaled(t["b"], t["b_scales"], 128)
+    return {"out": (a @ b.T).to(t["out"].dtype)}
 
 
 def _matmul_silu_mul_fp8(manifest: Manifest, t: Tensors) -> Tensors:
-    x = _unscaled(t["x"], t["x_scales"].T, 1)
-    gate, up = (x @ _unscaled(*half, 128).T for half in zip(t["w"], t["w_scales"], strict=True))
+    a = _unscaled(t["a"], t["a_scales"].T, 1)
+    gate, up = (a @ _unscaled(*half, 128).T for half in zip(t["b"], t["b_scales"], strict=True))
     return {"out": (functional.silu(gate) * up).to(t["out"].dtype)}
 
 

@@ -103,29 +103,29 @@ def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Results:
     return {"out": _silu_mul(gate, up).stored(_dtype(manifest, "out"))}
 
 
-def _blocks(x: Any, x_scales: Any, w: Any, w_scales: Any) -> Rounded:
+def _blocks(a: Any, a_scales: Any, b: Any, b_scales: Any) -> Rounded:
     """A sum of products of eight bits for each block of 128 inputs, of which tensor cores may keep `EIGHT_BIT_SUM` bits, times
     the block's scales."""
     total: Rounded | None = None
-    for block in range(x.shape[1] // 128):
+    for block in range(a.shape[1] // 128):
         one = slice(128 * block, 128 * block + 128)
-        codes, weights = exact(x[:, one]), exact(w[:, one])
+        codes, weights = exact(a[:, one]), exact(b[:, one])
         part = product("mk,nk->mn", codes, weights, 128)
         size = torch.einsum("mk,nk->mn", codes.value.abs(), weights.value.abs())
         part = Rounded(part.value, part.bound + EIGHT_BIT_SUM * size)
-        of_columns = w_scales[:, block].repeat_interleave(128)
-        scaled = part * (exact(x_scales[block][:, None]) * exact(of_columns[None, :]))
+        of_columns = b_scales[:, block].repeat_interleave(128)
+        scaled = part * (exact(a_scales[block][:, None]) * exact(of_columns[None, :]))
         total = scaled if total is None else total + scaled
     assert total is not None
     return total
 
 
 def _matmul_fp8(manifest: Manifest, t: Tensors) -> Results:
-    return {"out": _blocks(t["x"], t["x_scales"], t["w"], t["w_scales"]).stored(_dtype(manifest, "out"))}
+    return {"out": _blocks(t["a"], t["a_scales"], t["b"], t["b_scales"]).stored(_dtype(manifest, "out"))}
 
 
 def _matmul_silu_mul_fp8(manifest: Manifest, t: Tensors) -> Results:
-    gate, up = (_blocks(t["x"], t["x_scales"], t["w"][half], t["w_scales"][half]) for half in (0, 1))
+    gate, up = (_blocks(t["a"], t["a_scales"], t["b"][half], t["b_scales"][half]) for half in (0, 1))
     return {"out": _silu_mul(gate, up).stored(_dtype(manifest, "out"))}
 
 

@@ -102,7 +102,7 @@ def command(
     capacity = _cache_capacity(policy, config, max_seq_len)
     dummy = seed if dummy_weights else None
     weights = _weights(config, model, dtype, dummy, weight_format)
-    report = _measured(config, bundle, policy, capacity, weights, dummy, nominal_tbs * 1e12)
+    report = _measured(config, bundle, policy, capacity, weights, dummy, nominal_tbs * 1e12, weight_format)
     _show(report, None)
     if target is not None:
         write_atomically(target, (json.dumps(report.to_json(), indent=1) + "\n").encode())
@@ -139,11 +139,12 @@ def _weights(config: ModelConfig, folder: str, dtype: str, dummy: int | None, we
 
 
 def _measured(
-    config: ModelConfig, bundle: str, policy: Policy, capacity: int, weights: Weights, dummy: int | None, nominal: float
-) -> Report:
+    config: ModelConfig, bundle: str, policy: Policy, capacity: int, weights: Weights, dummy: int | None, nominal: float,
+    weight_format: str | None,
+) -> Report:  # fmt: skip
     dtype = weights.dtype
     with _bar("loading") as (_, show_bytes):
-        backend = load_on_gpu(bundle, config, weights, capacity, dtype, progress=show_bytes)
+        backend = load_on_gpu(bundle, config, weights, capacity, dtype, progress=show_bytes, weight_format=weight_format)
     try:
         head_read = HeadRead(backend)
         with _bar("measuring") as (show_status, _):
@@ -154,7 +155,7 @@ def _measured(
             model={
                 "name": backend.bundle.model, "dtype": dtype, "bundle_sha256": backend.bundle.digest,
                 "weights": f"random, seed {dummy}" if dummy is not None else "of the model folder",
-                "weight_format": weights.weight_format, "config": asdict(config),
+                "weight_format": backend.bundle.weight_format, "config": asdict(config),
             },
             policy={
                 "what": f"greedy, batch {policy.batch}, clocks as found, {policy.reps} repetitions after {policy.warmup_reps} "

@@ -45,7 +45,7 @@ class Served:
 def serve(
     tuned: Tuned, entries: Sequence[KernelEntry], kernels: Path, root: Path, notes: list[Diagnostic]
 ) -> list[Served]:  # fmt: skip
-    """The selection for each target. A stale or malformed table is reported in `notes` and not used."""
+    """The selection for each target that some choice is for. A stale or malformed table is reported in `notes` and not used."""
     found: list[Served] = []
     for target in TARGETS:
         path = table_path(kernels, tuned.kernel, target.name)
@@ -64,7 +64,7 @@ def serve(
             found.append(_by_table(tuned, entries, target, table))
         else:
             found.append(_by_cost(tuned, entries, target))
-    return found
+    return [one for one in found if one.candidates]
 
 
 def _note(tuned: Tuned, target: Target, message: str, *, predictable: bool = False) -> Diagnostic:
