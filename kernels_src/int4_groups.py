@@ -1,4 +1,4 @@
-"""Weights of four bits, and products of one row of activations with them on tensor cores.
+"""Weights of four bits, and products of up to eight rows of activations with them on tensor cores.
 
 The weights are unsigned codes with a scale and a zero point for each row and each group of 128 columns, as AWQ and GPTQ have
 them (Lin et al., 2023; Frantar et al., 2022).
@@ -14,6 +14,8 @@ that would not with weights of 16 bits.
 """
 
 import tilec as tl
+
+from .eight_rows import eight_rows
 
 GROUP = 128
 """Columns with one scale and one zero point for each row."""
@@ -49,18 +51,26 @@ def group_inputs(x: tl.Tile, parts: int) -> tl.Tile:
 
 
 @tl.function
+def group_rows(x: tl.Tile, count: int, parts: int) -> tl.Tile:
+    """As `group_inputs`, of several rows, each in 8 / count of the columns; (count, parts * GROUP) -> (parts, GROUP, 8), where
+    `count` divides 8."""
+    eight = eight_rows(x, count, parts * GROUP).reshape((8, parts, LANES, WORDS // LANES, 2, 4))
+    return tl.permute(eight, (1, 3, 2, 5, 4, 0)).reshape((parts, GROUP, 8))
+
+
+@tl.function
 def group_sums(
     x: tl.Tile, words: tl.Tile, scales: tl.Tile, zeros: tl.Tile, parts: int, rows: int, dtype: tl.Const
 ) -> tl.Tile:  # fmt: skip
     """Sums of products over each group, as multiples of the unit of `codes`, times their scales; the activations of
-    `group_inputs`, (rows, parts * WORDS) of u32 and (parts, rows) twice -> (parts, rows, 8), eight times the same."""
+    `group_inputs` or `group_rows`, (rows, parts * WORDS) of u32 and (parts, rows) twice -> (parts, rows, 8)."""
     sums = tl.mma(codes(words, zeros, parts, rows, dtype), x, tl.zeros((parts, rows, 8), tl.f32))
     return sums * scales.astype(tl.f32)[:, :, None]
 
 
 @tl.function
 def row_sums(sums: tl.Tile, dtype: tl.Const) -> tl.Tile:
-    """The sums of whole rows from those of `group_sums`; (parts, rows, 8) -> (rows, 8), eight times the same."""
+    """The sums of whole rows from those of `group_sums`; (parts, rows, 8) -> (rows, 8)."""
     return tl.sum(sums, axis=0) * (512.0 if dtype == tl.f16 else 64.0)  # the inverse of the unit
 
 

@@ -140,6 +140,8 @@ def dequantise_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> di
 
 scaled_matvec_int4_inputs = scaled_matvec_silu_mul_int4_inputs = dequantise_int4_inputs
 matvec_add_int4_inputs = matvec_add_scaled_int4_inputs = dequantise_int4_inputs
+scaled_matvec_rows_int4_inputs = scaled_matvec_silu_mul_rows_int4_inputs = dequantise_int4_inputs
+matvec_add_scaled_rows_int4_inputs = dequantise_int4_inputs
 
 
 def scaled_matvec_int4(x: Array, squares: Array, w: Array, w_scales: Array, w_zeros: Array, eps: float) -> Wide:
@@ -163,6 +165,24 @@ def matvec_add_scaled_int4(
     """`matvec_add_scaled` of these weights; (1, K), (N, K / 8), (K / 128, N) twice, (1, N), (N,) -> (1, N) twice,
     (1, N / 4)."""
     return matvec_add_scaled(x, dequantise_int4(w, w_scales, w_zeros), residual, weight, 4)
+
+
+def scaled_matvec_rows_int4(x: Array, squares: Array, w: Array, w_scales: Array, w_zeros: Array, eps: float) -> Wide:
+    """`scaled_matvec_rows` of these weights; (B, K), (B, K / 16), (N, K / 8), (K / 128, N) twice -> (B, N)."""
+    return scaled_matvec_rows(x, squares, dequantise_int4(w, w_scales, w_zeros), eps)
+
+
+def scaled_matvec_silu_mul_rows_int4(x: Array, squares: Array, w: Array, w_scales: Array, w_zeros: Array, eps: float) -> Wide:
+    """`scaled_matvec_silu_mul_rows` of these weights; (B, K), (B, K / 16), (2 I, K / 8), (K / 128, 2 I) twice -> (B, I)."""
+    return scaled_matvec_silu_mul_rows(x, squares, dequantise_int4(w, w_scales, w_zeros), eps)
+
+
+def matvec_add_scaled_rows_int4(
+    x: Array, w: Array, w_scales: Array, w_zeros: Array, residual: Array, weight: Array, rows: int
+) -> tuple[Wide, Wide, Wide]:  # fmt: skip
+    """`matvec_add_scaled_rows` of these weights; (B, K), (N, K / 8), (K / 128, N) twice, (B, N), (N,) -> (B, N) twice,
+    (B, N / rows)."""
+    return matvec_add_scaled_rows(x, dequantise_int4(w, w_scales, w_zeros), residual, weight, rows)
 
 
 def scaled_matvec(x: Array, squares: Array, w: Array, eps: float) -> Wide:

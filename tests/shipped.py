@@ -121,6 +121,7 @@ LIKE = {
     "matvec_add_fp8": "scaled_matvec_fp8",
     "scaled_matvec_silu_mul_int4": "scaled_matvec_int4", "matvec_add_scaled_int4": "scaled_matvec_int4",
     "matvec_add_int4": "scaled_matvec_int4",
+    "scaled_matvec_silu_mul_rows_int4": "scaled_matvec_rows_int4", "matvec_add_scaled_rows_int4": "scaled_matvec_rows_int4",
     "embedding_scaled_rows": "embedding_scaled", "advance_rows": "advance", "add_rms_norm_splits": "add_rms_norm",
 }  # fmt: skip
 """Kernels made of another one's steps, and that one. In tests that need one of each form, the default run leaves these out; it

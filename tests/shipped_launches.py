@@ -48,6 +48,11 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "scaled_matvec_silu_mul_int4": [{"I": 16, "I2": 32, "eps": 1e-6}, {"I": 32, "I2": 64, "E": "f16", "eps": 1e-6}],
     "matvec_add_int4": [{"N": 32, "B": 1}, {"N": 16, "B": 1, "E": "f16", "S": "f16"}],
     "matvec_add_scaled_int4": [{"N": 32, "P": 8}, {"N": 16, "P": 4, "E": "f16", "S": "f16"}],
+    "scaled_matvec_rows_int4": [{"B": 8, "N": 32, "eps": 1e-6}, {"B": 4, "N": 48, "E": "f16", "S": "f16", "eps": 1e-6}],
+    "scaled_matvec_silu_mul_rows_int4": [
+        {"B": 8, "I": 32, "I2": 64, "eps": 1e-6}, {"B": 2, "I": 16, "I2": 32, "E": "f16", "eps": 1e-6},
+    ],
+    "matvec_add_scaled_rows_int4": [{"B": 8, "N": 32, "P": 2}, {"B": 2, "N": 48, "P": 3, "E": "f16", "S": "f16"}],
     "dequantise_int4": [{"N": 64, "K": 384}, {"N": 32, "K": 128, "E": "f16", "S": "f16"}],
     "dequantise_fp8": [{"N": 256, "K": 384}, {"N": 128, "K": 128, "E": "f16"}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
@@ -110,6 +115,7 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "matmul_split": lambda env: (env["S"], env["BK"]),
     "matvec_add_scaled_rows": lambda env: (env["ROWS"],),
     "matvec_add_scaled_rows_fp8": lambda env: (env["ROWS"],),
+    "matvec_add_scaled_rows_int4": lambda env: (env["ROWS"],),
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
 

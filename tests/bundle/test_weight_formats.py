@@ -133,9 +133,53 @@ def test_a_bundle_gives_the_same_formats() -> None:
         assert step.graph(mode, tokens=1).ops == model(tied=True).graph(mode, tokens=1).ops
 
 
+GROUPED = TEXT.replace(
+    "scaled(f8e4m3, [128, 64])", 'scaled(f8e4m3, [128, 64]), "int4": grouped(u4, 64, scales=dtype, zeros=u8)'
+)
+
+
+def test_a_weight_of_four_bits_is_words_scales_and_zero_points_with_rows_along_the_last_axis() -> None:
+    found = {weight.name: weight for weight in model(GROUPED, "int4").weights()}
+    left, right = "model.layers.0.left.weight", "model.layers.0.right.weight"
+    for suffix, dtype, shapes, whole, axis in (
+        ("", "u32", ((128, 32), (256, 32)), (384, 32), 0),
+        ("_scales", "f16", ((4, 128), (4, 256)), (4, 384), 1),
+        ("_zeros", "u8", ((4, 128), (4, 256)), (4, 384), 1),
+    ):
+        weight = found[BOTH + suffix]
+        assert (weight.dtype, weight.shape, weight.axis) == (dtype, whole, axis)
+        assert weight.rows == ((left + suffix, shapes[0]), (right + suffix, shapes[1]))
+    assert (found["model.embed.weight"].dtype, found["model.embed.weight"].shape) == ("f16", (10, 128))
+    always = {weight.name: weight.dtype for weight in model(GROUPED.replace("scales=dtype", "scales=bf16"), "int4").weights()}
+    assert always[f"{UP}_scales"] == "bf16" and always["model.embed.weight"] == "f16"
+
+
+def test_a_launch_of_four_bits_takes_all_parts_and_the_dtype_of_scales() -> None:
+    step = model(GROUPED, "int4")
+    graph, prefill = step.graph("decode"), step.graph("prefill", tokens=5)
+    up = next(op for op in graph.ops if op.name == "layers.1.up")
+    assert (up.kernel, up.constants) == ("product_int4", {"E": "f16", "K": 128, "S": "f16"})
+    assert list(up.tensors) == ["x", "w", "w_scales", "w_zeros", "weight", "y"]
+    assert up.tensors["w_zeros"] == View("model.layers.1.up.weight_zeros", (2, 128))
+    merged = BOTH.replace("layers.0", "layers.1")
+    assert (graph.buffers[merged].bytes, graph.buffers[f"{merged}_scales"].bytes) == (384 * 128, 4 * 384 * 2)
+    write = next(op for op in prefill.ops if op.name == "layers.0.both_dequantise_b")
+    assert (write.kernel, write.constants) == ("dequantise_int4", {"E": "f16", "S": "f16"})
+    assert write.tensors == {
+        "w": View(BOTH, (384, 32)), "w_scales": View(f"{BOTH}_scales", (4, 384)), "w_zeros": View(f"{BOTH}_zeros", (4, 384)),
+        "out": View(f"{BOTH}.16bit", (384, 256)),
+    }  # fmt: skip
+    others = model(GROUPED.replace("scales=dtype", "scales=bf16"), "int4").graph("decode").ops
+    assert next(op for op in others if op.name == "layers.1.up").constants == {"E": "f16", "K": 128, "S": "bf16"}
+    # An op without a linear weight has no constant of the format.
+    assert next(op for op in graph.ops if op.name == "lm_head").constants == {}
+    # What FP8 launches is what it launches alone.
+    assert model(GROUPED).graph("decode").ops == model().graph("decode").ops
+
+
 def test_requests_are_those_of_the_graphs_of_a_format() -> None:
-    for weight_format in (SIXTEEN_BIT, "fp8"):
-        step = model(weight_format=weight_format, num_hidden_layers=3)
+    for weight_format in (SIXTEEN_BIT, "fp8", "int4"):
+        step = model(GROUPED, weight_format, num_hidden_layers=3)
         requested = {(request.kernel, repr(sorted(request.constants.items()))) for request in requests(step, Tuning())}
         graphs = [step.graph("decode"), step.graph("prefill", tokens=7)]
         assert requested == {(op.kernel, repr(sorted(op.constants.items()))) for graph in graphs for op in graph.ops}
@@ -147,6 +191,11 @@ def test_requests_are_those_of_the_graphs_of_a_format() -> None:
     [
         ('"fp8"', ", ".join(f'"f{n}": scaled(f8e4m3, [1, 1])' for n in range(8)) + ', "fp8"', "more than 8 formats"),
         ("scaled(f8e4m3, [128, 64])", "scaled(bf16, [128, 64])", "`fp8` is not a format, as `scaled(f8e4m3, [128, 128])`"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128)", "or `grouped(u4, 128, scales=dtype, zeros=u8)`"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 12, scales=dtype, zeros=u8)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u8, 128, scales=dtype, zeros=u8)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, scales=f8e4m3, zeros=u8)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, zeros=u8, scales=dtype)", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [128])", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [128, 0])", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [True, 64])", "is not a format"),
@@ -169,6 +218,13 @@ def test_texts_that_declare_no_format_are_refused(old: str, new: str, expected: 
     assert expected in str(caught.value) and caught.value.line
 
 
+def test_the_name_of_zero_points_is_not_to_be_taken() -> None:
+    name = "model.layers.*.up.weight_zeros"
+    with pytest.raises(StepError) as caught:
+        read_declaration(GROUPED.replace('"layers.*.y": ', f'"{name}": activation(u8, [tokens]), "layers.*.y": '))
+    assert str(caught.value) == f"`{name}` is there, and is the name of what `model.layers.*.up.weight` needs in `int4`"
+
+
 @pytest.mark.parametrize("name", ["model.layers.*.up.weight_scales", "model.layers.*.up.weight.16bit"])
 def test_a_name_that_a_format_needs_is_not_to_be_taken(name: str) -> None:
     with pytest.raises(StepError) as caught:
@@ -182,6 +238,8 @@ def test_a_format_that_the_step_lacks_and_sizes_that_cut_a_block_are_refused() -
     found = refusal(width=64)
     assert found.startswith("`model.layers.*.left.weight` is [64, 128], and weights in `fp8` have a scale for each 128 x 64")
     assert model(width=64, weight_format=SIXTEEN_BIT)
+    groups = refusal(GROUPED.replace("u4, 64", "u4, 96"), weight_format="int4")
+    assert groups.startswith("`model.layers.*.left.weight` is [128, 256], and weights in `int4` have a scale for each 1 x 96")
     # The whole has blocks, but not each of its parts: scales could not be put one after the other.
     parts = TEXT.replace("[width, 2 * width],", "[width - 64, 2 * width],").replace("[2 * width, 2", "[2 * width + 64, 2")
     assert "left.weight` is [64, 256]" in refusal(parts)

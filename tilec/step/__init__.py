@@ -10,7 +10,7 @@ The text uses Python's syntax; it is parsed and never run (`reader`). Its statem
     group = num_attention_heads // num_key_value_heads      a number, from the model's numbers and earlier ones
     weights = {"model.norm.weight": [hidden_size], ...}     shapes by name; a table of names concatenates their rows
     tied = {"lm_head.weight": "model.embed_tokens.weight"}  with `tie_word_embeddings` the first is the second
-    formats = {"fp8": scaled(f8e4m3, [128, 128])}           how weights declared as `linear(...)` may be stored, next to 16 bits
+    formats = {"fp8": scaled(f8e4m3, [128, 128]), ...}      how weights declared as `linear(...)` may be stored, next to 16 bits
     variants = {"few": at_most(tokens, few_tokens), ...}    what conditions may ask for: up to a number, other launches
     buffers = {"ids": input(i32, [tokens], low=0, high=vocab_size), ...}
     def decode(): ...                                       and `def prefill()`: launches, `if`, and `for layer in layers`;

@@ -132,6 +132,8 @@ def _text(declared: Declared) -> list[str]:
 
 def blocks(axis: Expression, block: int) -> Expression:
     """The number of blocks along an axis, which has a whole number of them."""
+    if block == 1:
+        return axis
     node = ast.BinOp(left=axis.node, op=ast.FloorDiv(), right=ast.Constant(value=block))
     for each in (node, node.right):
         ast.copy_location(each, axis.node)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tilec.step.expressions import Expression
 from tilec.step.graph import Kind
+
+Size = TypeVar("Size")
 
 DTYPE: Final = "dtype"
 """Used in place of a dtype: the dtype that the model runs in."""
@@ -24,7 +26,7 @@ LENGTHS: Final = frozenset({TOKENS, PAST})
 class Declared:
     """A buffer or weight under its full name, with `*` for the layer, and a second `*` for the item of a loop in it. `rows` are
     the checkpoint tensors that a merged weight concatenates; for an unmerged weight, itself. `linear`: a weight that a model
-    may store in any of the step's formats."""
+    may store in any of the step's formats. `axis`: the axis along which rows are concatenated."""
 
     name: str
     kind: Kind
@@ -33,6 +35,7 @@ class Declared:
     facts: Mapping[str, Expression]
     rows: Mapping[str, tuple[Expression, ...]]
     linear: bool = False
+    axis: int = 0
 
     @property
     def per_layer(self) -> bool:
@@ -118,13 +121,31 @@ class Activations:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """A format of linear weights: codes of `dtype`, with an f32 scale for each block of `block[0]` rows and `block[1]`
-    columns. With `activations`, products of prompts quantise these too; its weights are those of another format, `weights`."""
+class Part:
+    """One of the tensors of a linear weight in a format: an element of `dtype` for each `block[0]` rows and `block[1]` columns
+    of the weight. Its name is the weight's and `suffix`, which also ends the parameter that takes it; codes have none.
+    `transposed`: rows of the weight lie along its last axis, and a table's are concatenated there."""
 
-    name: str
+    suffix: str
     dtype: str
     block: tuple[int, int]
+    transposed: bool = False
+
+    def shape(self, rows: Size, columns: Size, over: Callable[[Size, int], Size]) -> tuple[Size, Size]:
+        """The shape for a weight of `rows` and `columns`; `over` divides an extent."""
+        found = over(rows, self.block[0]), over(columns, self.block[1])
+        return (found[1], found[0]) if self.transposed else found
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of linear weights: its parts, codes first and then scales. `constants` are those of its kernels that a launch of
+    16 bits lacks, and their values, which are dtypes. With `activations`, products of prompts quantise these too; its weights
+    are those of another format, `weights`."""
+
+    name: str
+    parts: tuple[Part, ...]
+    constants: tuple[tuple[str, str], ...] = ()
     activations: Activations | None = None
     weights: str = ""
 
@@ -132,6 +153,16 @@ class Format:
     def stored_as(self) -> str:
         """The format that its weights are stored in, which also names its kernels."""
         return self.weights or self.name
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the codes."""
+        return self.parts[0].dtype
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """The rows and columns of a weight that share a scale."""
+        return self.parts[1].block
 
 
 @dataclass(frozen=True, slots=True)

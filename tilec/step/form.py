@@ -178,15 +178,15 @@ def shape_of(declared: Declared, values: Mapping[str, Any]) -> tuple[int, ...]:
     """The shape of a buffer or weight, which is the same in every layer."""
     if declared.shape:
         return shape_at(declared.shape, values)
-    return merged(tuple((name, shape_at(shape, values)) for name, shape in declared.rows.items()))
+    return merged(tuple((name, shape_at(shape, values)) for name, shape in declared.rows.items()), declared.axis)
 
 
-def merged(rows: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[int, ...]:
-    """The shape of tensors concatenated by rows; StepError if their other extents differ."""
+def merged(rows: tuple[tuple[str, tuple[int, ...]], ...], axis: int) -> tuple[int, ...]:
+    """The shape of tensors concatenated along an axis; StepError if their other extents differ."""
     (_, first), *others = rows
-    if any(shape[1:] != first[1:] for _, shape in others):
+    if any(shape[:axis] + shape[axis + 1 :] != first[:axis] + first[axis + 1 :] for _, shape in others):
         raise StepError(f"the rows of `{rows[0][0]}` and those next to it are not as long")
-    return (sum(shape[0] for _, shape in rows), *first[1:])
+    return (*first[:axis], sum(shape[axis] for _, shape in rows), *first[axis + 1 :])
 
 
 def in_layer(name: str, layer: int, item: int = 0) -> str:

@@ -1,13 +1,21 @@
 """The step of a model whose linear weights do not have 16 bits: takes a declaration and a format, returns the format's step.
 
-    formats = {"fp8": scaled(f8e4m3, [128, 128])}
+    formats = {"fp8": scaled(f8e4m3, [128, 128]), "int4": grouped(u4, 128, scales=dtype, zeros=u8)}
 
-Every linear weight is then two tensors: its codes, and its f32 scales, (N / 128, K / 128), under its name with `SCALES` after
-it. A table of weights concatenates scales as it does rows. A launch that takes a linear weight changes in one of two ways:
+Every linear weight (N, K) is then several tensors, the parts of its format:
+
+| format | codes, under the weight's name | under its name and `_scales` | under its name and `_zeros` |
+|--------|--------------------------------|------------------------------|-----------------------------|
+| `fp8`  | f8e4m3 (N, K)                  | f32 (N / 128, K / 128)       |                             |
+| `int4` | eight in a word, u32 (N, K / 8)| (K / 128, N)                 | u8 (K / 128, N)             |
+
+A table of weights concatenates parts as it does rows: along the last axis where the rows of a weight lie there. Scales of
+`int4` have the dtype that the model runs in, which published files have; kernels take it as the constant `S`. A launch that
+takes a linear weight changes in one of two ways:
 
 | argument                       | kernel     | tensors                                                                        |
 |--------------------------------|------------|--------------------------------------------------------------------------------|
-| `w=mlp.down_proj`              | `NAME_fp8` | the codes as `w`, the scales as `w_scales`                                     |
+| `w=mlp.down_proj`              | `NAME_fp8` | the codes as `w`, the scales as `w_scales`, zero points as `w_zeros`           |
 | `w=dequantised(mlp.down_proj)` | `NAME`     | a buffer of 16 bits as `w`, which a launch of `dequantise_fp8` writes before   |
 
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
@@ -22,7 +30,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tilec.step.activations import SCALES, SCALES_DTYPE, Already, Quantiser, blocks
+from tilec.step.activations import SCALES, Already, Quantiser, blocks
 from tilec.step.declaration import (
     DTYPE,
     Condition,
@@ -32,6 +40,7 @@ from tilec.step.declaration import (
     Items,
     Launch,
     Layers,
+    Part,
     Reference,
     Statement,
 )  # fmt: skip
@@ -44,13 +53,30 @@ SIXTEEN_BIT: Final = "16bit"
 WEIGHT_FORMAT: Final = "weight_format"
 """Key of a bundle's config for the format of its model's weights; absent for 16 bits."""
 
+ZEROS: Final = "_zeros"
+"""Ends the name of a weight's zero points, and of the parameter that takes them."""
+
+
+def scaled(name: str, dtype: str, block: tuple[int, int]) -> Format:
+    """Codes of `dtype` with an f32 scale for each block of `block[0]` rows and `block[1]` columns."""
+    return Format(name, (Part("", dtype, (1, 1)), Part(SCALES, "f32", block)))
+
+
+def grouped(name: str, group: int, scales: str, zeros: str) -> Format:
+    """Codes of four bits, eight neighbors of a row in a u32, with a scale and a zero point for each `group` columns of a row:
+    their dtypes are `scales` and `zeros`."""
+    parts = (
+        Part("", "u32", (1, 8)), Part(SCALES, scales, (1, group), transposed=True),
+        Part(ZEROS, zeros, (1, group), transposed=True),
+    )  # fmt: skip
+    return Format(name, parts, (("S", scales),))
+
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A linear weight in a format: its codes, its scales, and the buffer for it in 16 bits."""
+    """A linear weight in a format: its parts by suffix, codes first, and the buffer for it in 16 bits."""
 
-    codes: Declared
-    scales: Declared
+    parts: Mapping[str, Declared]
     buffer: Declared
 
 
@@ -61,19 +87,19 @@ def in_format(declaration: Declaration, form: Format) -> Declaration:
     buffers = dict(declaration.buffers)
     counts = dict(declaration.counts)
     for name, weight in declaration.weights.items():
-        parts = stored.get(name)
-        for added in (weight,) if parts is None else (parts.codes, parts.scales):
+        found = stored.get(name)
+        for added in (weight,) if found is None else found.parts.values():
             weights[added.name] = added
-        if parts is None:
+        if found is None:
             continue
-        buffers[parts.buffer.name] = parts.buffer
-        for added in (parts.scales, parts.buffer):
+        buffers[found.buffer.name] = found.buffer
+        for added in (*list(found.parts.values())[1:], found.buffer):
             if added.name in declaration.weights or added.name in declaration.buffers:
                 raise StepError(f"`{added.name}` is there, and is the name of what `{name}` needs in `{form.name}`")
             if name in counts:
                 counts[added.name] = counts[name]
     taken = {*declaration.weights, *declaration.buffers, *weights, *buffers}
-    quantiser = Quantiser(form, {name: (parts.codes, parts.scales) for name, parts in stored.items()}, taken, counts)
+    quantiser = Quantiser(form, {name: (one.parts[""], one.parts[SCALES]) for name, one in stored.items()}, taken, counts)
     modes = {name: _in_format(statements, stored, form, quantiser) for name, statements in declaration.modes.items()}
     return replace(
         declaration, weights=weights, buffers=buffers | quantiser.buffers, counts=counts | quantiser.counts, modes=modes,
@@ -107,14 +133,14 @@ def misfit(weight: Declared, form: Format, values: Mapping[str, Any]) -> str | N
 
 
 def _stored(weight: Declared, form: Format) -> _Stored:
-    rows = {
-        f"{name}{SCALES}": tuple(blocks(axis, block) for axis, block in zip(axes, form.block, strict=True))
-        for name, axes in weight.rows.items()
-    }
-    shape = next(iter(rows.values())) if weight.shape else ()
-    scales = Declared(f"{weight.name}{SCALES}", Kind.WEIGHT, SCALES_DTYPE, shape, {}, rows)
     buffer = replace(weight, name=f"{weight.name}.{SIXTEEN_BIT}", kind=Kind.ACTIVATION, linear=False)
-    return _Stored(replace(weight, dtype=form.dtype, linear=False), scales, buffer)
+    return _Stored({part.suffix: _part(weight, part) for part in form.parts}, buffer)
+
+
+def _part(weight: Declared, part: Part) -> Declared:
+    rows = {f"{name}{part.suffix}": part.shape(*axes, over=blocks) for name, axes in weight.rows.items()}
+    shape = next(iter(rows.values())) if weight.shape else ()
+    return Declared(f"{weight.name}{part.suffix}", Kind.WEIGHT, part.dtype, shape, {}, rows, axis=int(part.transposed))
 
 
 def _in_format(
@@ -143,21 +169,27 @@ def _in_format(
 def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> Iterator[Launch]:
     """A launch, after those that dequantise what it takes in 16 bits."""
     tensors: dict[str, Reference] = {}
-    kernel, overlaps = launch.kernel, launch.overlaps
+    kernel, constants, overlaps = launch.kernel, launch.constants, launch.overlaps
+    own = {name: _dtype(dtype, launch) for name, dtype in form.constants}
     for parameter, reference in launch.tensors.items():
-        parts = stored.get(reference.declared.name)
-        if parts is None:
+        found = stored.get(reference.declared.name)
+        if found is None:
             tensors[parameter] = reference
             continue
-        codes, scales = replace(reference, declared=parts.codes), replace(reference, declared=parts.scales)
+        parts = {suffix: replace(reference, declared=part, shape=None) for suffix, part in found.parts.items()}
         if not reference.dequantised:
-            kernel = f"{launch.kernel}_{form.stored_as}"
-            tensors |= {parameter: codes, f"{parameter}{SCALES}": scales}
+            kernel, constants = f"{launch.kernel}_{form.stored_as}", {**launch.constants, **own}
+            tensors |= {f"{parameter}{suffix}": part for suffix, part in parts.items()}
             continue
-        whole = replace(reference, declared=parts.buffer, shape=None)
-        dequantise = {"w": replace(codes, shape=None), f"w{SCALES}": replace(scales, shape=None), "out": whole}
-        dtype = ast.copy_location(ast.Name(id=DTYPE), launch.node)
+        whole = replace(reference, declared=found.buffer, shape=None)
+        dequantise = {**{f"w{suffix}": part for suffix, part in parts.items()}, "out": whole}
         name = f"{launch.name}_dequantise_{parameter}"
-        yield Launch(name, f"dequantise_{form.stored_as}", {"E": expression(dtype)}, dequantise, {}, launch.node)
+        yield Launch(name, f"dequantise_{form.stored_as}", {"E": _dtype(DTYPE, launch), **own}, dequantise, {}, launch.node)
         tensors[parameter], overlaps = replace(whole, shape=reference.shape), False
-    yield replace(launch, kernel=kernel, tensors=tensors, overlaps=overlaps)
+    yield replace(launch, kernel=kernel, constants=constants, tensors=tensors, overlaps=overlaps)
+
+
+def _dtype(name: str, launch: Launch) -> Expression:
+    """A dtype as a constant of a launch."""
+    node = ast.Name(id=DTYPE) if name == DTYPE else ast.Constant(value=name)
+    return expression(ast.copy_location(node, launch.node))

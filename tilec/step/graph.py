@@ -13,11 +13,11 @@ from enum import Enum
 from math import prod
 from typing import Final
 
-from tilec.target.dtypes import bf16, f8e4m3, f16, f32, i32
+from tilec.target.dtypes import bf16, f8e4m3, f16, f32, i32, u8, u32
 
 Constant = int | float | bool | str
 
-ITEM_BYTES: Final = {dtype.name: dtype.bytes for dtype in (bf16, f16, f32, i32, f8e4m3)}
+ITEM_BYTES: Final = {dtype.name: dtype.bytes for dtype in (bf16, f16, f32, i32, f8e4m3, u8, u32)}
 """Bytes per element of each dtype that buffers have."""
 
 

@@ -26,7 +26,7 @@ from tilec.step.declaration import (
     Variant,
 )  # fmt: skip
 from tilec.step.expressions import Expression, StepError, expression
-from tilec.step.formats import Format, in_format
+from tilec.step.formats import Format, grouped, in_format, scaled
 from tilec.step.graph import ITEM_BYTES, Kind
 from tilec.step.syntax import decode, encode
 
@@ -178,7 +178,16 @@ class _Reader:
                 args=[ast.Name(id="f8e4m3" as dtype), ast.List(elts=[ast.Constant(value=rows), ast.Constant(value=columns)])],
                 keywords=[],
             ) if name.isidentifier() and type(rows) is int and type(columns) is int and min(rows, columns) > 0:
-                return Format(name, dtype, (rows, columns))
+                return scaled(name, dtype, (rows, columns))
+            case ast.Call(
+                func=ast.Name(id="grouped"),
+                args=[ast.Name(id="u4"), ast.Constant(value=group)],
+                keywords=[
+                    ast.keyword(arg="scales", value=ast.Name(id="dtype" | "bf16" | "f16" as scales)),
+                    ast.keyword(arg="zeros", value=ast.Name(id="u8" as zeros)),
+                ],
+            ) if name.isidentifier() and type(group) is int and group > 0 and group % 8 == 0:
+                return grouped(name, group, scales, zeros)
             case ast.Call(
                 func=ast.Name(id="activations"),
                 args=[
@@ -189,12 +198,15 @@ class _Reader:
                 keywords=[ast.keyword(arg="above", value=ast.Name(id=above))],
             ) if name.isidentifier() and above not in RESERVED and type(columns) is int:
                 other = self.formats.get(weights)
-                if other is None or other.activations is not None or other.block[1] != columns:
-                    what = f"`{weights}` is no earlier format of weights alone whose scales have {columns} columns"
+                if other is None or other.activations is not None or (other.dtype, other.block[1]) != (dtype, columns):
+                    what = f"`{weights}` is no earlier format of weights alone, of {dtype} with scales of {columns} columns"
                     raise StepError(what, node)
                 return replace(other, name=name, weights=weights, activations=Activations(dtype, (1, columns), above))
             case _:
-                known = "`scaled(f8e4m3, [128, 128])` or `activations(FORMAT, f8e4m3, [1, 128], above=NUMBER)`"
+                known = (
+                    "`scaled(f8e4m3, [128, 128])`, `grouped(u4, 128, scales=dtype, zeros=u8)` or "
+                    "`activations(FORMAT, f8e4m3, [1, 128], above=NUMBER)`"
+                )
                 raise StepError(f"`{name}` is not a format, as {known}", node)
 
     def variant(self, name: str, node: ast.expr) -> Variant:

@@ -51,13 +51,15 @@ MAX_WEIGHTS: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A tensor on the device and the checkpoint tensors that are its rows, in order; all by full names. Scales of a weight have
-    its name with `tilec.step.formats.SCALES` after it, and so have their rows."""
+    """A tensor on the device and the checkpoint tensors that are its rows, in order; all by full names. A part of a
+    weight's format has its name with the part's suffix after it (`tilec.step.formats`), and so have its rows. They are
+    concatenated along `axis`."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     rows: tuple[tuple[str, tuple[int, ...]], ...]
+    axis: int = 0
 
 
 class Step:
@@ -200,7 +202,7 @@ class Step:
     def _weight(self, declared: Declared, layer: int, item: int) -> Weight:
         rows = tuple((in_layer(name, layer, item), shape_at(shape, self._values)) for name, shape in declared.rows.items())
         dtype = self.dtype if declared.dtype == DTYPE else declared.dtype
-        return Weight(in_layer(declared.name, layer, item), dtype, merged(rows), rows)
+        return Weight(in_layer(declared.name, layer, item), dtype, merged(rows, declared.axis), rows, declared.axis)
 
     def axes(self, reference: Reference) -> tuple[Expression, ...]:
         """The extents of an argument other than a merged weight."""

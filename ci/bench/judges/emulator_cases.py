@@ -93,11 +93,13 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"I": 128, "I2": 256}]
         case "dequantise_fp8":
             return [{"N": 256, "K": 384}, {"N": 128, "K": 128}]
-        case "matvec_add_int4" | "scaled_matvec_int4":
+        case "matvec_add_int4" | "scaled_matvec_int4" | "scaled_matvec_rows_int4":
             return [{"N": 2 * rows}]
         case "matvec_add_scaled_int4":
             return [{"N": 2 * rows, "P": rows // 2}]
-        case "scaled_matvec_silu_mul_int4":
+        case "matvec_add_scaled_rows_int4":
+            return [{"N": 2 * rows, "P": 2}]
+        case "scaled_matvec_silu_mul_int4" | "scaled_matvec_silu_mul_rows_int4":
             return [{"I": 2 * rows, "I2": 4 * rows}]
         case "dequantise_int4":
             return [{"N": 2 * rows, "K": 384}, {"N": rows, "K": 128}]

@@ -24,11 +24,11 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     constants: dict[str, Any] = dict(manifest.constants)
     rows = int(constants.get("ROWS", 1))
     match manifest.kernel:
-        case "scaled_matvec" | "scaled_matvec_rows":
+        case "scaled_matvec" | "scaled_matvec_rows" | "scaled_matvec_rows_int4":
             return [{"N": count * rows} for count in (2, 37, 384)]
         case "scaled_matvec_silu_mul" | "scaled_matvec_silu_mul_rows":
             return [{"I": count * rows, "I2": 2 * count * rows} for count in (2, 37, 608)]
-        case "matvec_add_scaled" | "matvec_add_scaled_rows":
+        case "matvec_add_scaled" | "matvec_add_scaled_rows" | "matvec_add_scaled_rows_int4":
             return [{"N": count * rows, "P": count} for count in (2, 37, 160)]
         case "scaled_matvec_rows_fp8":
             return [{"N": count * 128} for count in (1, 3, 20)]
@@ -42,7 +42,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"N": n * 128, "K": k * 128} for n, k in ((1, 1), (3, 5), (20, 32))]
         case "scaled_matvec_int4" | "matvec_add_int4":
             return [{"B": 1, "N": count * rows} for count in (2, 37, 160)]
-        case "scaled_matvec_silu_mul_int4":
+        case "scaled_matvec_silu_mul_int4" | "scaled_matvec_silu_mul_rows_int4":
             return [{"I": count * rows, "I2": 2 * count * rows} for count in (2, 37, 608)]
         case "matvec_add_scaled_int4":
             return [{"N": count * rows, "P": count * rows // 4} for count in (2, 37, 160)]
@@ -191,6 +191,8 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "matvec_add_scaled_rows_fp8": _matvec_add_scaled,
     "scaled_matvec_int4": _scaled_matvec, "scaled_matvec_silu_mul_int4": _scaled_matvec_silu_mul,
     "matvec_add_int4": _matvec_add, "matvec_add_scaled_int4": _matvec_add_scaled, "dequantise_int4": _dequantise,
+    "scaled_matvec_rows_int4": _scaled_matvec, "scaled_matvec_silu_mul_rows_int4": _scaled_matvec_silu_mul,
+    "matvec_add_scaled_rows_int4": _matvec_add_scaled,
     "embedding_scaled": _embedding_scaled, "embedding_scaled_rows": _embedding_scaled,
     "advance_rows": _advance_rows, "decode_merge_kv": _decode_merge_kv, "rotary_decode_attention": _rotary_decode_attention,
     "rope_merge_kv": _decode_merge_kv, "rope_decode_attention": _rotary_decode_attention,

@@ -427,6 +427,8 @@ ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "matvec_add_scaled_rows_fp8": _matvec_add,
     "scaled_matvec_int4": _scaled_matvec, "scaled_matvec_silu_mul_int4": _scaled_matvec_silu_mul,
     "matvec_add_int4": _matvec_add, "matvec_add_scaled_int4": _matvec_add, "dequantise_int4": _dequantise_int4,
+    "scaled_matvec_rows_int4": _scaled_matvec, "scaled_matvec_silu_mul_rows_int4": _scaled_matvec_silu_mul,
+    "matvec_add_scaled_rows_int4": _matvec_add,
     "topk_blocks": _topk_blocks, "sample_token": _sample_token,
     "flash_attention": _flash_attention, "decode_attention": _decode_attention,
     "decode_merge": _decode_merge, "decode_merge_kv": _decode_merge_kv, "rope_merge_kv": _decode_merge_kv,

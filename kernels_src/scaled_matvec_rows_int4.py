@@ -1,0 +1,46 @@
+"""`scaled_matvec_int4` of the tokens of several sequences: the weights are read once for all rows."""
+
+from typing import Literal
+
+import tilec as tl
+
+from .dims import B, E, K, N
+from .eight_rows import each_once
+from .int4_groups import GROUP, WORDS, group_rows, group_sums, row_sums
+
+
+class S(tl.Element):
+    """bf16 or f16"""
+
+
+@tl.kernel
+def scaled_matvec_rows_int4(
+    x: tl.In[E, B, K],
+    squares: tl.In[tl.f32, B, Literal["K // 16"]],
+    w: tl.In[tl.u32, N, Literal["K // 8"]],
+    w_scales: tl.In[S, Literal["K // 128"], N],
+    w_zeros: tl.In[tl.u8, Literal["K // 128"], N],
+    out: tl.Out[E, B, N],
+    eps: tl.f32,
+    *,
+    E: tl.Const,
+    S: tl.Const,
+    B: tl.Const,
+    K: tl.Const,
+    ROWS: tl.Const,
+    SPLIT: tl.Const,
+):
+    """`scaled_matvec_rows` with the weights of `int4_groups`, in f32, rounded once; ROWS outputs per block, SPLIT groups at a
+    time."""
+    tl.grid(N // ROWS)
+    tl.requires(8 % B == 0 and K % (SPLIT * GROUP) == 0 and N % ROWS == 0)
+    tl.resident(w, w_scales, w_zeros)
+    n = tl.bid(0)
+    total = tl.sum(tl.load(squares, (0, 0), shape=(B, K // 16)), axis=1)
+    scale = tl.rsqrt(total * (1.0 / K) + eps, fast=True)
+    acc = tl.zeros((SPLIT, ROWS, 8), tl.f32)
+    for k in range(K // (SPLIT * GROUP)):
+        s, z = tl.load(w_scales, (k, n), shape=(SPLIT, ROWS)), tl.load(w_zeros, (k, n), shape=(SPLIT, ROWS))
+        a = group_rows(tl.load(x, (0, k), shape=(B, SPLIT * GROUP)), B, SPLIT)
+        acc += group_sums(a, tl.load(w, (n, k), shape=(ROWS, SPLIT * WORDS)), s, z, SPLIT, ROWS, E)
+    tl.store(out, (0, n), tl.astype((each_once(row_sums(acc, E), ROWS, B) * scale[None, :]).T, E))
