@@ -44,7 +44,7 @@ from tilec.step.declaration import (
     Reference,
     Statement,
 )  # fmt: skip
-from tilec.step.expressions import StepError, expression
+from tilec.step.expressions import Expression, StepError, expression
 from tilec.step.graph import Kind
 
 SIXTEEN_BIT: Final = "16bit"
