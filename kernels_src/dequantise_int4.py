@@ -8,19 +8,19 @@ from .dims import E, K, N
 from .int4_groups import GROUP, WORDS
 
 
-class S(tl.Element):
+class F(tl.Element):
     """bf16 or f16"""
 
 
 @tl.kernel
 def dequantise_int4(
     w: tl.In[tl.u32, N, Literal["K // 8"]],
-    w_scales: tl.In[S, Literal["K // 128"], N],
+    w_scales: tl.In[F, Literal["K // 128"], N],
     w_zeros: tl.In[tl.u8, Literal["K // 128"], N],
     out: tl.Out[E, N, K],
     *,
     E: tl.Const,
-    S: tl.Const,
+    F: tl.Const,
     ROWS: tl.Const,
 ):
     """`out` has the weights of `int4_groups`, the f32 product rounded once; ROWS rows of a group per block.

@@ -27,7 +27,8 @@ def matmul_few_int4(
     ROWS: tl.Const,
     SPLIT: tl.Const,
 ):
-    """`out = a @ w.T` in f32, rounded once. A block has ROWS outputs of BM tokens, at most MOST, and SPLIT groups side by side."""
+    """`out = a @ w.T` in f32, rounded once. A block has ROWS outputs of BM tokens, at most MOST, and SPLIT groups side by
+    side."""
     TOKENS = min(BM, MOST)
     tl.resident(b, b_scales, b_zeros)
     tl.requires(K % (SPLIT * GROUP) == 0 and N % ROWS == 0)

@@ -39,7 +39,8 @@ def matmul_silu_mul_few_int4(
     gate, up = tl.zeros((SPLIT, ROWS, TOKENS), tl.f32), tl.zeros((SPLIT, ROWS, TOKENS), tl.f32)
     for k in range(K // (SPLIT * GROUP)):
         x = tl.load(a, (m, k), shape=(TOKENS, SPLIT * GROUP), pad=0)
-        w, u = tl.load(b, (n, k), shape=(ROWS, SPLIT * WORDS)), tl.load(b, offset=(up_at, k * SPLIT * WORDS), shape=(ROWS, SPLIT * WORDS))
+        w = tl.load(b, (n, k), shape=(ROWS, SPLIT * WORDS))
+        u = tl.load(b, offset=(up_at, k * SPLIT * WORDS), shape=(ROWS, SPLIT * WORDS))
         s, z = tl.load(b_scales, (k, n), shape=(SPLIT, ROWS)), tl.load(b_zeros, (k, n), shape=(SPLIT, ROWS))
         gate += int4_sums(x, w, s, z, TOKENS, ROWS, SPLIT, E)
         s = tl.load(b_scales, offset=(k * SPLIT, up_at), shape=(SPLIT, ROWS))

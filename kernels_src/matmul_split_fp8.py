@@ -26,8 +26,8 @@ def matmul_split_fp8(
     ROWS: tl.Const,
     SPLIT: tl.Const,
 ):
-    """`parts[s]` is the product over the s-th run of steps of SPLIT * 128 inputs; the last runs may be shorter, or have none and
-    be zero."""
+    """`parts[s]` is the product over the s-th run of steps of SPLIT * 128 inputs; the last runs may be shorter, or have none
+    and be zero."""
     assert SQUARE % ROWS == 0
     TOKENS = min(BM, MOST)
     tl.resident(b, b_scales)

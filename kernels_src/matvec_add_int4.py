@@ -8,7 +8,7 @@ from .dims import B, E, K, N
 from .int4_groups import GROUP, WORDS, each_row, group_inputs, group_sums, row_sums
 
 
-class S(tl.Element):
+class F(tl.Element):
     """bf16 or f16"""
 
 
@@ -16,12 +16,12 @@ class S(tl.Element):
 def matvec_add_int4(
     x: tl.In[E, B, K],
     w: tl.In[tl.u32, N, Literal["K // 8"]],
-    w_scales: tl.In[S, Literal["K // 128"], N],
+    w_scales: tl.In[F, Literal["K // 128"], N],
     w_zeros: tl.In[tl.u8, Literal["K // 128"], N],
     residual: tl.InOut[E, B, N],
     *,
     E: tl.Const,
-    S: tl.Const,
+    F: tl.Const,
     B: tl.Const,
     K: tl.Const,
     ROWS: tl.Const,

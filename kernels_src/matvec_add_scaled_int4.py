@@ -12,7 +12,7 @@ class P(tl.Dim):
     """groups of four outputs"""
 
 
-class S(tl.Element):
+class F(tl.Element):
     """bf16 or f16"""
 
 
@@ -20,7 +20,7 @@ class S(tl.Element):
 def matvec_add_scaled_int4(
     x: tl.In[E, Literal[1], K],
     w: tl.In[tl.u32, N, Literal["K // 8"]],
-    w_scales: tl.In[S, Literal["K // 128"], N],
+    w_scales: tl.In[F, Literal["K // 128"], N],
     w_zeros: tl.In[tl.u8, Literal["K // 128"], N],
     residual: tl.InOut[E, Literal[1], N],
     weight: tl.In[E, N],
@@ -28,7 +28,7 @@ def matvec_add_scaled_int4(
     squares: tl.Out[tl.f32, Literal[1], P],
     *,
     E: tl.Const,
-    S: tl.Const,
+    F: tl.Const,
     K: tl.Const,
     ROWS: tl.Const,
     SPLIT: tl.Const,

@@ -13,7 +13,7 @@ class P(tl.Dim):
     """groups of ROWS outputs"""
 
 
-class S(tl.Element):
+class F(tl.Element):
     """bf16 or f16"""
 
 
@@ -21,7 +21,7 @@ class S(tl.Element):
 def matvec_add_scaled_rows_int4(
     x: tl.In[E, B, K],
     w: tl.In[tl.u32, N, Literal["K // 8"]],
-    w_scales: tl.In[S, Literal["K // 128"], N],
+    w_scales: tl.In[F, Literal["K // 128"], N],
     w_zeros: tl.In[tl.u8, Literal["K // 128"], N],
     residual: tl.InOut[E, B, N],
     weight: tl.In[E, N],
@@ -29,7 +29,7 @@ def matvec_add_scaled_rows_int4(
     squares: tl.Out[tl.f32, B, P],
     *,
     E: tl.Const,
-    S: tl.Const,
+    F: tl.Const,
     B: tl.Const,
     K: tl.Const,
     ROWS: tl.Const,

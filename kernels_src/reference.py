@@ -144,6 +144,14 @@ scaled_matvec_rows_int4_inputs = scaled_matvec_silu_mul_rows_int4_inputs = dequa
 matvec_add_scaled_rows_int4_inputs = dequantise_int4_inputs
 
 
+def matmul_few_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    """The same under the names of operands."""
+    return {name.replace("w", "b"): value for name, value in dequantise_int4_inputs(rng, dims).items()}
+
+
+matmul_split_int4_inputs = matmul_silu_mul_few_int4_inputs = matmul_few_int4_inputs
+
+
 def scaled_matvec_int4(x: Array, squares: Array, w: Array, w_scales: Array, w_zeros: Array, eps: float) -> Wide:
     """`scaled_matvec` of these weights; (1, K), (1, K / 4), (N, K / 8), (K / 128, N) twice -> (1, N)."""
     return scaled_matvec(x, squares, dequantise_int4(w, w_scales, w_zeros), eps)
@@ -312,6 +320,36 @@ def matmul_silu_mul(a: Array, b: Array) -> Wide:
 def matmul_silu_mul_few(a: Array, b: Array) -> Wide:
     """`matmul_silu_mul`, made in another way."""
     return matmul_silu_mul(a, b)
+
+
+def matmul_few_fp8(a: Array, b: Array, b_scales: Array) -> Wide:
+    """`matmul` of these weights; (M, K), (N, K), (N / 128, K / 128) -> (M, N)."""
+    return matmul(a, dequantise_fp8(b, b_scales))
+
+
+def matmul_split_fp8(a: Array, b: Array, b_scales: Array, S: int, bk: int) -> Wide:
+    """`matmul_split` of these weights; (M, K), (N, K), (N / 128, K / 128) -> (S, M, N)."""
+    return matmul_split(a, dequantise_fp8(b, b_scales), S, bk)
+
+
+def matmul_silu_mul_few_fp8(a: Array, b: Array, b_scales: Array) -> Wide:
+    """`matmul_silu_mul` of these weights; (M, K), (2 I, K), (2 I / 128, K / 128) -> (M, I)."""
+    return matmul_silu_mul(a, np.stack(np.split(dequantise_fp8(b, b_scales), 2)))
+
+
+def matmul_few_int4(a: Array, b: Array, b_scales: Array, b_zeros: Array) -> Wide:
+    """`matmul` of these weights; (M, K), (N, K / 8), (K / 128, N) twice -> (M, N)."""
+    return matmul(a, dequantise_int4(b, b_scales, b_zeros))
+
+
+def matmul_split_int4(a: Array, b: Array, b_scales: Array, b_zeros: Array, S: int, bk: int) -> Wide:
+    """`matmul_split` of these weights; (M, K), (N, K / 8), (K / 128, N) twice -> (S, M, N)."""
+    return matmul_split(a, dequantise_int4(b, b_scales, b_zeros), S, bk)
+
+
+def matmul_silu_mul_few_int4(a: Array, b: Array, b_scales: Array, b_zeros: Array) -> Wide:
+    """`matmul_silu_mul` of these weights; (M, K), (2 I, K / 8), (K / 128, 2 I) twice -> (M, I)."""
+    return matmul_silu_mul(a, np.stack(np.split(dequantise_int4(b, b_scales, b_zeros), 2)))
 
 
 def quantise_rows(x: Array) -> tuple[Wide, Wide]:

@@ -8,7 +8,7 @@ from .dims import E, K, N
 from .int4_groups import GROUP, WORDS, each_row, group_inputs, group_sums, row_sums
 
 
-class S(tl.Element):
+class F(tl.Element):
     """bf16 or f16"""
 
 
@@ -17,13 +17,13 @@ def scaled_matvec_int4(
     x: tl.In[E, Literal[1], K],
     squares: tl.In[tl.f32, Literal[1], Literal["K // 4"]],
     w: tl.In[tl.u32, N, Literal["K // 8"]],
-    w_scales: tl.In[S, Literal["K // 128"], N],
+    w_scales: tl.In[F, Literal["K // 128"], N],
     w_zeros: tl.In[tl.u8, Literal["K // 128"], N],
     out: tl.Out[E, Literal[1], N],
     eps: tl.f32,
     *,
     E: tl.Const,
-    S: tl.Const,
+    F: tl.Const,
     K: tl.Const,
     ROWS: tl.Const,
     SPLIT: tl.Const,

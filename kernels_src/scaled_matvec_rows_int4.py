@@ -9,7 +9,7 @@ from .eight_rows import each_once
 from .int4_groups import GROUP, WORDS, group_rows, group_sums, row_sums
 
 
-class S(tl.Element):
+class F(tl.Element):
     """bf16 or f16"""
 
 
@@ -18,13 +18,13 @@ def scaled_matvec_rows_int4(
     x: tl.In[E, B, K],
     squares: tl.In[tl.f32, B, Literal["K // 16"]],
     w: tl.In[tl.u32, N, Literal["K // 8"]],
-    w_scales: tl.In[S, Literal["K // 128"], N],
+    w_scales: tl.In[F, Literal["K // 128"], N],
     w_zeros: tl.In[tl.u8, Literal["K // 128"], N],
     out: tl.Out[E, B, N],
     eps: tl.f32,
     *,
     E: tl.Const,
-    S: tl.Const,
+    F: tl.Const,
     B: tl.Const,
     K: tl.Const,
     ROWS: tl.Const,

@@ -110,6 +110,8 @@ IDS = [f"{name}-{target}" for name, target in CASES]
 LIKE = {
     "matmul_silu_mul": "matmul", "matmul_silu_mul_few": "matmul_few", "matmul_split": "matmul_few",
     "matmul_silu_mul_fp8": "matmul_fp8",
+    "matmul_split_fp8": "matmul_few_fp8", "matmul_silu_mul_few_fp8": "matmul_few_fp8",
+    "matmul_split_int4": "matmul_few_int4", "matmul_silu_mul_few_int4": "matmul_few_int4",
     "rotary_decode_attention": "decode_attention", "rotary_decode_attention_kv": "decode_attention",
     "rope_kv": "qk_norm_rope_kv", "rope_decode_attention": "decode_attention", "rope_decode_attention_kv": "decode_attention",
     "rope_merge_kv": "decode_merge",

@@ -44,16 +44,17 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "scaled_matvec_rows_fp8": [{"B": 8, "N": 128, "eps": 1e-6}, {"B": 4, "N": 256, "E": "f16", "eps": 1e-6}],
     "scaled_matvec_silu_mul_rows_fp8": [{"B": 8, "I": 128, "I2": 256, "eps": 1e-6}],
     "matvec_add_scaled_rows_fp8": [{"B": 8, "N": 128, "P": 8}, {"B": 2, "N": 256, "P": 16, "E": "f16"}],
-    "scaled_matvec_int4": [{"N": 48, "eps": 1e-6}, {"N": 16, "E": "f16", "S": "f16", "eps": 1e-6}],
+    "scaled_matvec_int4": [{"N": 48, "eps": 1e-6}, {"N": 16, "E": "f16", "F": "f16", "eps": 1e-6}],
     "scaled_matvec_silu_mul_int4": [{"I": 16, "I2": 32, "eps": 1e-6}, {"I": 32, "I2": 64, "E": "f16", "eps": 1e-6}],
-    "matvec_add_int4": [{"N": 32, "B": 1}, {"N": 16, "B": 1, "E": "f16", "S": "f16"}],
-    "matvec_add_scaled_int4": [{"N": 32, "P": 8}, {"N": 16, "P": 4, "E": "f16", "S": "f16"}],
-    "scaled_matvec_rows_int4": [{"B": 8, "N": 32, "eps": 1e-6}, {"B": 4, "N": 48, "E": "f16", "S": "f16", "eps": 1e-6}],
+    "matvec_add_int4": [{"N": 32, "B": 1}, {"N": 16, "B": 1, "E": "f16", "F": "f16"}],
+    "matvec_add_scaled_int4": [{"N": 32, "P": 8}, {"N": 16, "P": 4, "E": "f16", "F": "f16"}],
+    "scaled_matvec_rows_int4": [{"B": 8, "N": 32, "eps": 1e-6}, {"B": 4, "N": 48, "E": "f16", "F": "f16", "eps": 1e-6}],
     "scaled_matvec_silu_mul_rows_int4": [
-        {"B": 8, "I": 32, "I2": 64, "eps": 1e-6}, {"B": 2, "I": 16, "I2": 32, "E": "f16", "eps": 1e-6},
+        {"B": 8, "I": 32, "I2": 64, "eps": 1e-6},
+        {"B": 2, "I": 16, "I2": 32, "E": "f16", "eps": 1e-6},
     ],
-    "matvec_add_scaled_rows_int4": [{"B": 8, "N": 32, "P": 2}, {"B": 2, "N": 48, "P": 3, "E": "f16", "S": "f16"}],
-    "dequantise_int4": [{"N": 64, "K": 384}, {"N": 32, "K": 128, "E": "f16", "S": "f16"}],
+    "matvec_add_scaled_rows_int4": [{"B": 8, "N": 32, "P": 2}, {"B": 2, "N": 48, "P": 3, "E": "f16", "F": "f16"}],
+    "dequantise_int4": [{"N": 64, "K": 384}, {"N": 32, "K": 128, "E": "f16", "F": "f16"}],
     "dequantise_fp8": [{"N": 256, "K": 384}, {"N": 128, "K": 128, "E": "f16"}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
     "matmul": [
@@ -84,6 +85,21 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"M": 3, "N": 8, "K": 1352, "E": "f16", "S": 8},
         {"M": 34, "N": 72, "K": 520, "BM": 32, "S": 3},
     ],
+    "matmul_few_fp8": [{"M": 18, "N": 128, "K": 1024}, {"M": 37, "N": 256, "K": 512, "BM": 64, "E": "f16"}],
+    "matmul_silu_mul_few_fp8": [
+        {"M": 18, "I": 128, "I2": 256, "K": 1024},
+        {"M": 37, "I": 128, "I2": 256, "K": 512, "BM": 32, "E": "f16"},
+    ],
+    "matmul_split_fp8": [{"M": 18, "N": 128, "K": 1536}, {"M": 3, "N": 128, "K": 1024, "BM": 32, "S": 8, "E": "f16"}],
+    "matmul_few_int4": [{"M": 18, "N": 32, "K": 1024}, {"M": 37, "N": 48, "K": 512, "BM": 64, "E": "f16", "F": "f16"}],
+    "matmul_silu_mul_few_int4": [
+        {"M": 18, "I": 32, "I2": 64, "K": 1024},
+        {"M": 37, "I": 16, "I2": 32, "K": 512, "BM": 32, "E": "f16", "F": "f16"},
+    ],
+    "matmul_split_int4": [
+        {"M": 18, "N": 32, "K": 1536},
+        {"M": 3, "N": 16, "K": 1024, "BM": 32, "S": 8, "E": "f16", "F": "f16"},
+    ],
     "quantise_rows": [{"M": 21, "K": 256}, {"M": 3, "K": 128, "E": "f16"}],
     "matmul_fp8": [{"M": 70, "N": 128, "K": 384}, {"M": 130, "N": 256, "K": 640, "BM": 128, "AHEAD": 1, "E": "f16"}],
     "matmul_silu_mul_fp8": [{"M": 70, "I": 128, "K": 384}, {"M": 130, "I": 128, "K": 640, "BM": 128, "AHEAD": 1, "E": "f16"}],
@@ -113,6 +129,8 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "matvec_add_scaled": lambda env: (env["ROWS"],),
     "matvec_add_scaled_fp8": lambda env: (env["ROWS"],),
     "matmul_split": lambda env: (env["S"], env["BK"]),
+    "matmul_split_fp8": lambda env: (env["S"], 128 * env["SPLIT"]),
+    "matmul_split_int4": lambda env: (env["S"], 128 * env["SPLIT"]),
     "matvec_add_scaled_rows": lambda env: (env["ROWS"],),
     "matvec_add_scaled_rows_fp8": lambda env: (env["ROWS"],),
     "matvec_add_scaled_rows_int4": lambda env: (env["ROWS"],),
@@ -153,8 +171,8 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         shape, dtype = tuple(dim.evaluate(ints) for dim in tensor.dims), NUMPY[tensor.dtype.name]
         if parameter.access is Access.OUT:
             arrays[parameter.name] = np.full(shape, -1 if tensor.dtype.is_integer else np.nan).astype(dtype)
-        elif function.name.endswith("_int4") and parameter.name in ("w", "w_zeros"):  # words of fields, and fields
-            arrays[parameter.name] = random.integers(0, 1 << 32 if parameter.name == "w" else 16, shape, dtype)
+        elif function.name.endswith("_int4") and tensor.dtype.name in ("u32", "u8"):  # words of fields, and fields
+            arrays[parameter.name] = random.integers(0, 1 << 32 if tensor.dtype.bits == 32 else 16, shape, dtype)
         elif tensor.dtype.is_integer:
             fact = facts.get(parameter.name)
             low, high = (fact.low.evaluate(ints), fact.high.evaluate(ints)) if fact else (0, 1000)

@@ -26,6 +26,9 @@ SQUARE: Final = 128
 GROUP: Final = 128
 """Columns of INT4 weights that share a scale in each row."""
 
+FEW: Final = 32
+"""Maximum tokens of a tile where weights are taken as they are stored."""
+
 SLOTS: Final = 64
 """Slots of a cache tile; the cache has a multiple of that."""
 
@@ -105,6 +108,12 @@ def _of_weights(outputs: int, inputs: int) -> dict[str, Constant]:
     return {"BN": min(outputs, MATMUL_TILE), "BK": min(inputs, MATMUL_TILE)}
 
 
+def _few_tokens(outputs: int, inputs: int) -> dict[str, Constant]:
+    """The same with weights as they are stored: groups of columns side by side, for up to 32 tokens."""
+    split = largest_divisor(inputs // GROUP, TILE // (GROUP * FEW))
+    return {"SPLIT": split, "ROWS": largest_divisor(outputs, max(1, TILE // (split * max(GROUP, FEW))))}
+
+
 CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "embedding": _whole_row,
     "gather_row": _whole_row,
@@ -139,6 +148,12 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matmul_silu_mul_fp8": _matmul_of_squares,
     "matmul": _matmul,
     "matmul_silu_mul": _matmul_silu_mul,
+    "matmul_few_fp8": lambda shapes: _few_tokens(SQUARE, shapes["b"][1]),
+    "matmul_split_fp8": lambda shapes: _few_tokens(SQUARE, shapes["b"][1]),
+    "matmul_silu_mul_few_fp8": lambda shapes: _few_tokens(SQUARE, shapes["b"][1]),
+    "matmul_few_int4": lambda shapes: _few_tokens(shapes["b"][0], shapes["a"][1]),
+    "matmul_split_int4": lambda shapes: _few_tokens(shapes["b"][0], shapes["a"][1]),
+    "matmul_silu_mul_few_int4": lambda shapes: _few_tokens(shapes["out"][1], shapes["a"][1]),
     "matmul_few": lambda shapes: _of_weights(*shapes["b"]),
     "matmul_split": lambda shapes: _of_weights(*shapes["b"]),
     "matmul_silu_mul_few": lambda shapes: _of_weights(*shapes["b"][1:]),

@@ -158,13 +158,13 @@ def test_a_launch_of_four_bits_takes_all_parts_and_the_dtype_of_scales() -> None
     step = model(GROUPED, "int4")
     graph, prefill = step.graph("decode"), step.graph("prefill", tokens=5)
     up = next(op for op in graph.ops if op.name == "layers.1.up")
-    assert (up.kernel, up.constants) == ("product_int4", {"E": "f16", "K": 128, "S": "f16"})
+    assert (up.kernel, up.constants) == ("product_int4", {"E": "f16", "K": 128, "F": "f16"})
     assert list(up.tensors) == ["x", "w", "w_scales", "w_zeros", "weight", "y"]
     assert up.tensors["w_zeros"] == View("model.layers.1.up.weight_zeros", (2, 128))
     merged = BOTH.replace("layers.0", "layers.1")
     assert (graph.buffers[merged].bytes, graph.buffers[f"{merged}_scales"].bytes) == (384 * 128, 4 * 384 * 2)
     write = next(op for op in prefill.ops if op.name == "layers.0.both_dequantise_b")
-    assert (write.kernel, write.constants) == ("dequantise_int4", {"E": "f16", "S": "f16"})
+    assert (write.kernel, write.constants) == ("dequantise_int4", {"E": "f16", "F": "f16"})
     assert write.tensors == {
         "w": View(BOTH, (384, 32)), "w_scales": View(f"{BOTH}_scales", (4, 384)), "w_zeros": View(f"{BOTH}_zeros", (4, 384)),
         "out": View(f"{BOTH}.16bit", (384, 256)),

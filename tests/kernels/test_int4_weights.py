@@ -93,9 +93,9 @@ def wrong(function: Function, before: Arrays, after: Arrays, env: dict[str, floa
     ]
 
 
-@pytest.mark.parametrize(("number", "E", "S"), [(0, "bf16", "bf16"), (1, "f16", "f16")])
-def test_every_code_minus_every_zero_point_times_its_scale(number: int, E: str, S: str) -> None:
-    function = shipped.load("dequantise_int4", {"E": E, "S": S})
+@pytest.mark.parametrize(("number", "E", "F"), [(0, "bf16", "bf16"), (1, "f16", "f16")])
+def test_every_code_minus_every_zero_point_times_its_scale(number: int, E: str, F: str) -> None:
+    function = shipped.load("dequantise_int4", {"E": E, "F": F})
     arrays, env = made(function, {"N": 32, "K": 1024})
     codes = arrays["w"][..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
     zeros, scales = (arrays[name].T.astype(np.float32).repeat(128, axis=1) for name in ("w_zeros", "w_scales"))

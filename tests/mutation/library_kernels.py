@@ -23,7 +23,7 @@ LAUNCHES: Final = 3
 """Launches of a specialisation."""
 SPECIALISATIONS: Final = 2
 LARGEST: Final = 1 << 18
-"""Elements of the tensors of a launch that is run, together: seconds of the interpreter. The smallest that the contract of a mutant
+"""Elements of the tensors of a launch that is run, together: seconds of the interpreter. The smallest that a mutant's contract
 allows may have billions."""
 NAMES: Final = tuple(dict.fromkeys(entry.name for entry in BUILD.entries))
 """The library's kernels."""

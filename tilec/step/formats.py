@@ -10,7 +10,7 @@ Every linear weight (N, K) is then several tensors, the parts of its format:
 | `int4` | eight in a word, u32 (N, K / 8)| (K / 128, N)                 | u8 (K / 128, N)             |
 
 A table of weights concatenates parts as it does rows: along the last axis where the rows of a weight lie there. Scales of
-`int4` have the dtype that the model runs in, which published files have; kernels take it as the constant `S`. A launch that
+`int4` have the dtype that the model runs in, which published files have; kernels take it as the constant `F`. A launch that
 takes a linear weight changes in one of two ways:
 
 | argument                       | kernel     | tensors                                                                        |
@@ -69,7 +69,7 @@ def grouped(name: str, group: int, scales: str, zeros: str) -> Format:
         Part("", "u32", (1, 8)), Part(SCALES, scales, (1, group), transposed=True),
         Part(ZEROS, zeros, (1, group), transposed=True),
     )  # fmt: skip
-    return Format(name, parts, (("S", scales),))
+    return Format(name, parts, (("F", scales),))
 
 
 @dataclass(frozen=True, slots=True)

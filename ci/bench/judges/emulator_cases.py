@@ -112,6 +112,12 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"M": m + 5, "N": n + 8, "K": 9 * k + 8}, {"M": 3, "N": 2 * n + 8, "K": 5 * k}, {"M": 1, "N": 16, "K": 8}]
         case "matmul_silu_mul" | "matmul_silu_mul_few":
             return [{"M": m + 5, "I": n + 8, "K": 9 * k + 8}, {"M": 2 * m + 1, "I": 16, "K": 5 * k}, {"M": 3, "I": 16, "K": 8}]
+        case "matmul_few_fp8" | "matmul_few_int4":
+            return [{"M": m + 5, "N": 128, "K": 1024}, {"M": 3, "N": 256, "K": 512}]
+        case "matmul_silu_mul_few_fp8" | "matmul_silu_mul_few_int4":
+            return [{"M": m + 5, "I": 128, "I2": 256, "K": 1024}, {"M": 3, "I": 128, "I2": 256, "K": 512}]
+        case "matmul_split_fp8" | "matmul_split_int4":  # the last split is shorter, or empty
+            return [{"M": m + 5, "N": 128, "K": (2 * int(c["S"]) + 1) * 512}, {"M": 3, "N": 128, "K": 512}]
         case "quantise_rows":
             return [{"M": 2 * rows + 5, "K": 384}, {"M": 1, "K": 128}]
         case "matmul_fp8":  # 5 and 1 blocks of the depth

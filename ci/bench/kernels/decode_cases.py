@@ -79,7 +79,7 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
         t["w"].view(torch.int32).copy_(torch.randint(-(2**31), 2**31, t["w"].shape, device=t["w"].device))
         t["w_zeros"].copy_(torch.randint(0, 16, t["w_zeros"].shape, device=t["w"].device))
         t["w_scales"].abs_().add_(0.5).mul_(2.0**-7)
-    elif "w_scales" in t or "b_scales" in t:  # every code but NaN's, by scales of their own
+    elif "w_scales" in t or ("b_scales" in t and "b_zeros" not in t):  # every code but NaN's, by scales of their own
         weight = "w" if "w_scales" in t else "b"
         found = torch.randint(0, 254, t[weight].shape, device=t[weight].device)
         t[weight].view(torch.uint8).copy_(found + (found >= 127))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ci.bench.kernels import attention_cases
+from ci.bench.kernels import attention_cases, few_cases
 from ci.bench.kernels.attention_cases import columns_of_parts
 from ci.bench.kernels.decode_cases import dequantised
 from ci.bench.kernels.launch import EPSILON, Tensors, past
@@ -429,6 +429,7 @@ ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "matvec_add_int4": _matvec_add, "matvec_add_scaled_int4": _matvec_add, "dequantise_int4": _dequantise_int4,
     "scaled_matvec_rows_int4": _scaled_matvec, "scaled_matvec_silu_mul_rows_int4": _scaled_matvec_silu_mul,
     "matvec_add_scaled_rows_int4": _matvec_add,
+    **few_cases.ROUNDED,
     "topk_blocks": _topk_blocks, "sample_token": _sample_token,
     "flash_attention": _flash_attention, "decode_attention": _decode_attention,
     "decode_merge": _decode_merge, "decode_merge_kv": _decode_merge_kv, "rope_merge_kv": _decode_merge_kv,
