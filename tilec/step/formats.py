@@ -11,7 +11,7 @@ it. A table of weights concatenates scales as it does rows. A launch that takes 
 | `w=dequantised(mlp.down_proj)` | `NAME`     | a buffer of 16 bits as `w`, which a launch of `dequantise_fp8` writes before   |
 
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
-The launch that reads it does not begin before all earlier ones have ended, unless its kernel reads it behind its grid
+The launch that reads it does not begin before all earlier ones have ended, unless its kernel reads it after its grid
 dependency wait (`engine.graph.verify.may_overlap`): some kernels take a weight for data that nobody writes, and read it before.
 """
 
