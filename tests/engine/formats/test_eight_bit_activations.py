@@ -1,5 +1,5 @@
-"""Prompts with FP8 weights and FP8 activations: logits of the engine, compared with a forward pass in float64 that quantises as it
-does, and which prompts have them."""
+"""Prompts with FP8 weights and FP8 activations: logits of the engine, compared with a forward pass in float64 that quantises as
+it does, and which prompts have them."""
 
 from __future__ import annotations
 
