@@ -89,7 +89,7 @@ class _IndexedContract:
 
 def may_overlap(graph: StepGraph, op: Op, contract: Contract | Manifest) -> bool:
     """Whether a launch may begin before the previous one has ended: if the step says so, and also if all that its kernel reads
-    before its grid dependency wait is of kinds that no step writes. Everything else it reads and writes behind the wait."""
+    before its grid dependency wait is of kinds that no step writes. Everything else it reads and writes after the wait."""
     return op.overlaps or all(
         graph.buffers[op.tensors[spec.name].buffer].kind in READ_ONLY for spec in contract.tensors if spec.resident
     )

@@ -24,7 +24,7 @@ Matrix = NDArray[np.float64]
 
 
 Inputs = Callable[[int, str, Matrix], Matrix]
-"""What a product takes for its inputs: of a layer, and of the products behind `norm`, `mixed`, `norm_again` or `act`."""
+"""What a product takes for its inputs: of a layer, and of the products after `norm`, `mixed`, `norm_again` or `act`."""
 
 
 def as_they_are(layer: int, name: str, x: Matrix) -> Matrix:

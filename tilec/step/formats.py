@@ -19,7 +19,7 @@ takes a linear weight changes in one of two ways:
 | `w=dequantised(mlp.down_proj)` | `NAME`     | a buffer of 16 bits as `w`, which a launch of `dequantise_fp8` writes before   |
 
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
-The launch that reads it does not begin before all earlier ones have ended, unless its kernel reads it behind its grid
+The launch that reads it does not begin before all earlier ones have ended, unless its kernel reads it after its grid
 dependency wait (`engine.graph.verify.may_overlap`): some kernels take a weight for data that nobody writes, and read it before.
 """
 

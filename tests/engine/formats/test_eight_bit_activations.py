@@ -1,5 +1,5 @@
-"""Prompts with FP8 weights and FP8 activations: logits of the engine beside a forward pass in float64 that quantises as it
-does, and which prompts have them."""
+"""Prompts with FP8 weights and FP8 activations: logits of the engine, compared with a forward pass in float64 that quantises as
+it does, and which prompts have them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def distance(found: Matrix, wanted: Matrix) -> float:
 
 
 def test_long_prompts_have_quantised_activations_and_nothing_else_changes(folder: Path) -> None:
-    """Behind attention the last layer works for the last token alone, whose activations keep 16 bits."""
+    """After attention the last layer works for the last token alone, whose activations keep 16 bits."""
     last = read_config(folder).num_hidden_layers - 1
 
     def inputs(layer: int, name: str, x: Matrix) -> Matrix:
