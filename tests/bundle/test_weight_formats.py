@@ -369,12 +369,13 @@ def test_errors_of_a_models_formats_are_reported(root: Path, old: str, new: str,
 SHIPPED = read_build_file(ROOT / "build.toml")
 
 
-def test_every_shipped_model_finds_its_kernels_for_fp8(capsys: pytest.CaptureFixture[str]) -> None:
-    world = enumerate_world(SHIPPED, weights=("fp8",))
+@pytest.mark.parametrize("weight_format", ["fp8", "int4"])
+def test_every_shipped_model_finds_its_kernels_for_a_format(weight_format: str) -> None:
+    world = enumerate_world(SHIPPED, weights=(weight_format,))
     assert not world.problems
     assert {use.model for use in world.uses} == {model.name for model in SHIPPED.models}
     # Whatever is built for a format only is requested by a model, so that no bundle has what nothing launches. No step has
-    # activations of eight bits yet.
+    # activations of eight bits yet, nor scales of another dtype than the model.
     requested = {use.artifact for use in world.uses}
     of_no_step = ("matmul_fp8", "matmul_silu_mul_fp8", "quantise_rows")
     listed = [
@@ -382,9 +383,13 @@ def test_every_shipped_model_finds_its_kernels_for_fp8(capsys: pytest.CaptureFix
         for entry in SHIPPED.entries
         if entry.requested and entry.name not in of_no_step
         for values in entry.specialisations()
+        if values.get("S", values.get("E")) == values.get("E")
     ]
-    assert [name for name in listed if "fp8" in name and name not in requested] == []
+    assert [name for name in listed if f"_{weight_format}-" in name and name not in requested] == []
+
+
+def test_no_model_of_16_bits_has_kernels_of_a_format(capsys: pytest.CaptureFixture[str]) -> None:
     of_16 = {use.kernel for use in enumerate_world(SHIPPED).uses}
-    assert not {kernel for kernel in of_16 if kernel.endswith("_fp8")}
+    assert not {kernel for kernel in of_16 if kernel.endswith(("_fp8", "_int4"))}
     assert commands.run(["build", "--project", str(ROOT), "--plan", "--json"]) == 0
-    assert not any("fp8" in name for name in json.loads(capsys.readouterr().out)["unused"])
+    assert not any("fp8" in name or "int4" in name for name in json.loads(capsys.readouterr().out)["unused"])
