@@ -134,7 +134,7 @@ def test_a_bundle_gives_the_same_formats() -> None:
 
 
 GROUPED = TEXT.replace(
-    "scaled(f8e4m3, [128, 64])", 'scaled(f8e4m3, [128, 64]), "int4": grouped(u4, 64, scales=dtype, zeros=u8)'
+    "scaled(f8e4m3, [128, 64])", 'scaled(f8e4m3, [128, 64]), "int4": grouped(u4, 64, scales=dtype, zeros=u8, rows=16)'
 )
 
 
@@ -173,6 +173,11 @@ def test_a_launch_of_four_bits_takes_all_parts_and_the_dtype_of_scales() -> None
     assert next(op for op in others if op.name == "layers.1.up").constants == {"E": "f16", "K": 128, "S": "bf16"}
     # An op without a linear weight has no constant of the format.
     assert next(op for op in graph.ops if op.name == "lm_head").constants == {}
+    text = GROUPED.replace("product(E=dtype, K=width", "product(E=dtype, K=width, ROWS=4")
+    ups = {
+        each: next(op for op in model(text, each).graph("decode").ops if op.name == "layers.1.up") for each in ("fp8", "int4")
+    }
+    assert (ups["fp8"].constants["ROWS"], ups["int4"].constants["ROWS"]) == (4, 16)
     # What FP8 launches is what it launches alone.
     assert model(GROUPED).graph("decode").ops == model().graph("decode").ops
 
@@ -191,11 +196,12 @@ def test_requests_are_those_of_the_graphs_of_a_format() -> None:
     [
         ('"fp8"', ", ".join(f'"f{n}": scaled(f8e4m3, [1, 1])' for n in range(8)) + ', "fp8"', "more than 8 formats"),
         ("scaled(f8e4m3, [128, 64])", "scaled(bf16, [128, 64])", "`fp8` is not a format, as `scaled(f8e4m3, [128, 128])`"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128)", "or `grouped(u4, 128, scales=dtype, zeros=u8)`"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 12, scales=dtype, zeros=u8)", "is not a format"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u8, 128, scales=dtype, zeros=u8)", "is not a format"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, scales=f8e4m3, zeros=u8)", "is not a format"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, zeros=u8, scales=dtype)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128)", "or `grouped(u4, 128, scales=dtype, zeros=u8, rows=16)`"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 12, scales=dtype, zeros=u8, rows=16)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, scales=dtype, zeros=u8, rows=0)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u8, 128, scales=dtype, zeros=u8, rows=16)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, scales=f8e4m3, zeros=u8, rows=16)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, zeros=u8, scales=dtype, rows=16)", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [128])", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [128, 0])", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [True, 64])", "is not a format"),

@@ -129,11 +129,13 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Format:
     """A format of linear weights: its parts, codes first and then scales. `constants` are those of its kernels that a launch of
-    16 bits lacks, and their values, which are dtypes."""
+    16 bits lacks, and their values, which are dtypes. `rows`: the value of `ROWS`, the outputs of a block, in its kernels for
+    launches that give another."""
 
     name: str
     parts: tuple[Part, ...]
     constants: tuple[tuple[str, str], ...] = ()
+    rows: int | None = None
 
     @property
     def dtype(self) -> str:

@@ -182,11 +182,12 @@ class _Reader:
                 keywords=[
                     ast.keyword(arg="scales", value=ast.Name(id="dtype" | "bf16" | "f16" as scales)),
                     ast.keyword(arg="zeros", value=ast.Name(id="u8" as zeros)),
+                    ast.keyword(arg="rows", value=ast.Constant(value=rows)),
                 ],
-            ) if name.isidentifier() and type(group) is int and group > 0 and group % 8 == 0:
-                return grouped(name, group, scales, zeros)
+            ) if name.isidentifier() and type(group) is int and type(rows) is int and min(group, rows) > 0 and group % 8 == 0:
+                return grouped(name, group, scales, zeros, rows)
             case _:
-                known = "`scaled(f8e4m3, [128, 128])` or `grouped(u4, 128, scales=dtype, zeros=u8)`"
+                known = "`scaled(f8e4m3, [128, 128])` or `grouped(u4, 128, scales=dtype, zeros=u8, rows=16)`"
                 raise StepError(f"`{name}` is not a format, as {known}", node)
 
     def variant(self, name: str, node: ast.expr) -> Variant:
