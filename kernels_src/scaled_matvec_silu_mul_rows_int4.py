@@ -30,8 +30,8 @@ def scaled_matvec_silu_mul_rows_int4(
     ROWS: tl.Const,
     SPLIT: tl.Const,
 ):
-    """`scaled_matvec_silu_mul_rows` with the weights of `int4_groups`, in f32, rounded once; ROWS outputs per block, SPLIT groups at
-    a time."""
+    """`scaled_matvec_silu_mul_rows` with the weights of `int4_groups`, in f32, rounded once; ROWS outputs per block, SPLIT
+    groups at a time."""
     tl.grid(I // ROWS)
     tl.requires(8 % B == 0 and 2 * I == I2 and I % ROWS == 0 and K % (SPLIT * GROUP) == 0)
     tl.resident(w, w_scales, w_zeros)

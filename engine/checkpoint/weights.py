@@ -5,8 +5,9 @@ checkpoint tensor, or several concatenated along the rows.
 
 Weights are read as chunks of bytes, so that gigabytes reach the device without a second copy on the host, or as arrays.
 
-Quantised weights (`engine.formats`) whose format the step declares stay as they are: their codes and scales are destinations of
-their own. All others are dequantised in f32 and rounded to the dtype of the device, some rows at a time.
+Quantised weights (`engine.formats`) whose format the step declares stay as they are: their codes, scales and zero points are
+destinations of their own, repacked one tensor at a time where files have another order. All others are dequantised in f32 and
+rounded to the dtype of the device, some rows at a time.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from engine.checkpoint.json_file import show
 from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.shards import open_checkpoint
 from engine.errors import ModelError, UsageError
-from engine.formats.codes import E4M3_MAX
 from engine.formats.dequantise import rows
-from engine.formats.kept import codes, kept_format, scales
+from engine.formats.kept import kept_format, largest_code, part
 from engine.formats.quantised import Quantised, quantised_weights
 from engine.formats.quantization import Quantization
 from engine.formats.reading import read_quantization
@@ -36,15 +36,16 @@ from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.models.steps import model_step
 from tilec.step.expressions import StepError
-from tilec.step.formats import SCALES, SIXTEEN_BIT, stored_as
+from tilec.step.formats import SCALES, SIXTEEN_BIT, ZEROS, stored_as
 from tilec.step.graph import ITEM_BYTES
-from tilec.target.dtypes import bf16, f8e4m3, f16, f32, numpy_dtype
+from tilec.target.dtypes import bf16, f8e4m3, f16, f32, numpy_dtype, u8, u32
 
 NUMPY_TYPES: Final = {dtype.name: numpy_dtype(dtype) for dtype in (bf16, f16)}
 """NumPy dtype of each dtype that a model may run in."""
 
-DEVICE_TYPES: Final = NUMPY_TYPES | {dtype.name: numpy_dtype(dtype) for dtype in (f8e4m3, f32)}
-"""NumPy dtype of each dtype that a destination may have: f8e4m3 for codes, f32 for their scales."""
+DEVICE_TYPES: Final = NUMPY_TYPES | {dtype.name: numpy_dtype(dtype) for dtype in (f8e4m3, f32, u32, u8)}
+"""NumPy dtype of each dtype that a destination may have: f8e4m3 for codes, f32 for their scales; u32 for codes of four bits, u8
+for their zero points."""
 
 FILE_DTYPES: Final = {dtype.safetensors: dtype.name for dtype in (bf16, f16)}
 """Dtypes that a model may run in by their names in files."""
@@ -58,7 +59,7 @@ CACHE_SCALE: Final = re.compile(r"model\.layers\.\d+\.self_attn\.(?:[kv]_scale|k
 LARGEST: Final = {bf16.name: float.fromhex("0x1.fep127"), f16.name: 65504.0}
 """The largest finite number of each dtype that a model may run in."""
 
-WEIGHT_FORMATS: Final = (SIXTEEN_BIT, "fp8", "w8a8")
+WEIGHT_FORMATS: Final = (SIXTEEN_BIT, "fp8", "w8a8", "int4")
 """Formats of linear weights that steps have; a step may lack one. The weights of `w8a8` are those of `fp8`."""
 
 PACKAGE: Final = __name__.partition(".")[0]
@@ -71,8 +72,8 @@ STRIP: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A checkpoint tensor and the byte offset of its elements in the destination. The scales of a weight have its name and
-    `SCALES` after it, whatever they are called in the file."""
+    """A checkpoint tensor and the byte offset of its first element in the destination. The scales of a weight have its name and
+    `SCALES` after it, zero points `ZEROS`, whatever they are called in the file."""
 
     name: str
     dtype: str
@@ -91,15 +92,21 @@ class Piece:
     def is_scales(self) -> bool:
         return self.name.endswith(SCALES)
 
+    @property
+    def suffix(self) -> str:
+        """What its name has after that of the weight."""
+        return next((suffix for suffix in (SCALES, ZEROS) if self.name.endswith(suffix)), "")
+
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A row-major tensor on the device: the concatenation of `pieces`."""
+    """A row-major tensor on the device: the concatenation of `pieces` along an axis."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
+    axis: int = 0
 
     @property
     def bytes(self) -> int:
@@ -121,8 +128,8 @@ def destinations(config: ModelConfig, dtype: str, weight_format: str = SIXTEEN_B
         offset = 0
         for name, shape in weight.rows:
             pieces.append(Piece(name, weight.dtype, shape, offset))
-            offset += prod(shape) * ITEM_BYTES[weight.dtype]
-        found.append(Destination(weight.name, weight.dtype, weight.shape, tuple(pieces)))
+            offset += prod(shape[weight.axis :]) * ITEM_BYTES[weight.dtype]
+        found.append(Destination(weight.name, weight.dtype, weight.shape, tuple(pieces), weight.axis))
     return tuple(found)
 
 
@@ -147,13 +154,17 @@ class Weights(ABC):
     def chunks(self, name: str, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
         """The bytes of a destination in ascending order, as (byte offset in the destination, read-only view of at most
         `limit_bytes` bytes). ModelError if a tensor cannot be converted; ValueError if `limit_bytes` is below one element."""
-        for piece in self._by_name[name].pieces:
-            if limit_bytes < piece.item_bytes:
-                raise ValueError(f"a chunk of {limit_bytes} bytes holds no element")
-            offset = piece.offset
-            for part in self._parts(piece, limit_bytes // piece.item_bytes):
-                yield offset, part.view(np.uint8).data.toreadonly()
-                offset += part.nbytes
+        destination = self._by_name[name]
+        if limit_bytes < destination.pieces[0].item_bytes:
+            raise ValueError(f"a chunk of {limit_bytes} bytes holds no element")
+        limit, offset = limit_bytes // destination.pieces[0].item_bytes, 0
+        if destination.axis:  # rows of the pieces alternate; such destinations are small
+            runs = _split(self.array(name), limit)
+        else:
+            runs = (run for piece in destination.pieces for run in self._parts(piece, limit))
+        for run in runs:
+            yield offset, run.view(np.uint8).data.toreadonly()
+            offset += run.nbytes
 
     def array(self, name: str) -> NDArray[Any]:
         """A whole destination, read-only, in the NumPy dtype of its own; a view of the file if possible."""
@@ -161,7 +172,7 @@ class Weights(ABC):
         first = destination.pieces[0]
         if len(destination.pieces) == 1:
             return self._whole(first).reshape(destination.shape)
-        concatenated = np.concatenate([self._whole(piece) for piece in destination.pieces]).reshape(destination.shape)
+        concatenated = np.concatenate([self.tensor(piece.name) for piece in destination.pieces], axis=destination.axis)
         concatenated.flags.writeable = False
         return concatenated
 
@@ -232,8 +243,8 @@ class WeightPlan(Weights):
         return cls(config, dtype, files, fspath(folder), convert, quantization, weight_format)
 
     def _from_files(self) -> Iterator[Piece]:
-        """The pieces that have the name of a weight in the files: all but scales."""
-        return (piece for piece in self._pieces.values() if not piece.is_scales)
+        """The pieces that have the name of a weight in the files: all but scales and zero points."""
+        return (piece for piece in self._pieces.values() if not piece.suffix)
 
     def _refuse_missing(self, folder: str) -> None:
         names = (piece.name for piece in self._from_files())
@@ -274,22 +285,22 @@ class WeightPlan(Weights):
             raise ModelError(what, where=self._files[extra[0]].path, fix="take config.json and the weights of one model")
 
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
-        if piece.is_scales:
-            yield from _split(self._scales(piece.name.removesuffix(SCALES)), limit)
-        elif piece.dtype != self.dtype:
-            yield from _split(codes(self.quantised[piece.name]).view(DEVICE_TYPES[piece.dtype]), limit)
+        if piece.suffix or piece.dtype != self.dtype:
+            yield from _split(self._kept(piece), limit)
         elif piece.name in self.quantised:
             yield from self._dequantised(piece, limit)
         else:
             yield from self._read(piece, limit)
 
-    def _scales(self, name: str) -> NDArray[np.float32]:
-        """The scales of a weight that stays in its format; ModelError if a product could overflow the dtype of the model, to
-        which the weight is dequantised at prefill."""
-        found = scales(self.quantised[name])
-        bad = np.abs(found) > LARGEST[self.dtype] / E4M3_MAX
-        if bad.any():
-            file = self._files[next(self.quantised[name].tensors)]
+    def _kept(self, piece: Piece) -> NDArray[Any]:
+        """A part of a weight that stays in its format; ModelError if a product of a scale could overflow the dtype of the
+        model, to which the weight is dequantised at prefill."""
+        name = piece.name.removesuffix(piece.suffix)
+        weight = self.quantised[name]
+        found = part(weight, piece.suffix).view(DEVICE_TYPES[piece.dtype])
+        bad = np.abs(found.astype(np.float32)) > LARGEST[self.dtype] / largest_code(weight) if piece.is_scales else None
+        if bad is not None and bad.any():
+            file = self._files[next(weight.tensors)]
             what = f"tensor {show(name)} has the scale {float(found[bad][0]):g}, whose products {self.dtype} cannot hold"
             raise ModelError(what, where=file.path, fix="ask for bf16" if self.dtype == "f16" else "download the file again")
         return found

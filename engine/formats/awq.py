@@ -8,9 +8,10 @@ A module has `qweight` I32 (K, N / 8), `qzeros` I32 (K / group, N / 8) and `scal
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.formats.fields import Fields
 from engine.formats.forms import Form, Int4
@@ -57,12 +58,32 @@ class Awq:
 
     def form(self, stored: Stored) -> Form:
         """The module's weight, repacked; ModelError for a scale that is no number."""
+        scales, zeros = stored.scales("scales", 15, transpose=True), transposed(self.group_zeros(stored))
+        return Int4(self.words(stored), scales, self.kept_group(stored), zeros)
+
+    def kept_group(self, stored: Stored) -> int:
+        """The columns that share a scale."""
+        return stored.columns_of(self.group)
+
+    def scales_dtype(self, stored: Stored) -> str:
+        """Of the file, by its name there."""
+        return stored.dtype("scales")
+
+    def words(self, stored: Stored) -> NDArray[np.uint32]:
+        """Codes, repacked, (N, K / 8)."""
+        return columns_to_rows(stored.array("qweight"), ORDER)
+
+    def group_scales(self, stored: Stored) -> NDArray[Any]:
+        """(K / group, N), a view of the file; ModelError for one that is no number."""
+        return stored.scales("scales", 15)
+
+    def group_zeros(self, stored: Stored) -> NDArray[np.uint8]:
+        """(K / group, N)"""
         fields = unpacked(stored.array("qzeros"), 4)
         zeros = np.empty_like(fields)
         for field, column in enumerate(ORDER):
             zeros[:, column::8] = fields[:, field::8]
-        scales = stored.scales("scales", 15, transpose=True)
-        return Int4(columns_to_rows(stored.array("qweight"), ORDER), scales, stored.columns_of(self.group), transposed(zeros))
+        return zeros
 
 
 def read(fields: Fields) -> Quantization:

@@ -68,10 +68,9 @@ class Gptq:
 
     def form(self, stored: Stored) -> Form:
         """The module's weight, repacked; ModelError for a scale that is no number, or bad groups or zero points."""
-        group = stored.columns_of(self.group)
-        order = column_order(stored, "g_idx", group) if stored.has("g_idx") else None
-        words = transposed(stored.array("qweight"))
-        zeros = self._zeros(stored)
+        group, order, words = stored.columns_of(self.group), self._order(stored), self.words(stored)
+        found = self._zeros(stored)
+        zeros = None if found is None else transposed(found)
         scales = stored.scales("scales", (1 << self.bits) - 1, transpose=True)
         if self.bits == 4:
             return Int4(permuted_words(words, order), scales, group, zeros, order)
@@ -80,13 +79,37 @@ class Gptq:
         signed = None if zeros is None else (zeros ^ 0x80).view(np.int8)
         return Int8(values.view(np.int8), scales, group, signed, order)
 
+    def kept_group(self, stored: Stored) -> int | None:
+        """The columns that share a scale; None unless codes have four bits and columns their order. ModelError for bad
+        groups."""
+        return stored.columns_of(self.group) if self.bits == 4 and self._order(stored) is None else None
+
+    def scales_dtype(self, stored: Stored) -> str:
+        """Of the file, by its name there."""
+        return stored.dtype("scales")
+
+    def words(self, stored: Stored) -> NDArray[np.uint32]:
+        """Codes in the order of the file, (N, K * bits / 32)."""
+        return transposed(stored.array("qweight"))
+
+    def group_scales(self, stored: Stored) -> NDArray[Any]:
+        """(K / group, N), a view of the file; ModelError for one that is no number."""
+        return stored.scales("scales", (1 << self.bits) - 1)
+
+    def group_zeros(self, stored: Stored) -> NDArray[np.uint8]:
+        """(K / group, N); ModelError for others than the config says."""
+        found = self._zeros(stored)
+        return np.full(stored.array("scales").shape, 1 << (self.bits - 1), np.uint8) if found is None else found
+
+    def _order(self, stored: Stored) -> NDArray[np.int32] | None:
+        return column_order(stored, "g_idx", stored.columns_of(self.group)) if stored.has("g_idx") else None
+
     def _zeros(self, stored: Stored) -> NDArray[np.uint8] | None:
-        """Zero points (N, K / group); None if all are 2^(bits - 1)."""
+        """Zero points (K / group, N); None if all are 2^(bits - 1)."""
         fields = unpacked(stored.array("qzeros"), self.bits)
         middle, mask = 1 << (self.bits - 1), (1 << self.bits) - 1
         if not self.symmetric:
-            zeros = fields if self.second_version else (fields + np.uint8(1)) & np.uint8(mask)
-            return transposed(zeros)
+            return fields if self.second_version else (fields + np.uint8(1)) & np.uint8(mask)
         first = int(fields.flat[0])
         if first not in (middle, middle - 1) or (fields != first).any():
             bad = np.argwhere(fields != (first if first in (middle, middle - 1) else middle - 1))[0]

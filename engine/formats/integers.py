@@ -53,24 +53,49 @@ class PackedIntegers:
 
     def form(self, stored: Stored) -> Form:
         """The module's weight; ModelError for a scale that is no number, and for groups that are none."""
-        shape = tuple(int(size) for size in stored.array("weight_shape"))
-        if shape != stored.shape:
-            stored.refuse("weight_shape", f"is {list(shape)}, and config.json asks for {list(stored.shape)}", ONE_MODEL)
-        group = stored.columns_of(self.group)
-        order = column_order(stored, "weight_g_idx", group) if stored.has("weight_g_idx") else None
+        group, order, words = stored.columns_of(self.group), self._order(stored), self.words(stored)
         scales = stored.scales("weight_scale", (1 << self.bits) - 1)
-        words = stored.array("weight_packed")
-        zeros = None if self.symmetric else self._zeros(stored)
+        zeros = None if self.symmetric else transposed(self._zeros(stored))
         if self.bits == 4:
             return Int4(permuted_words(words, order), scales, group, zeros, order)
         values = (permuted(unpacked(words, 8), order) ^ np.uint8(0x80)).view(np.int8)
         signed = None if zeros is None else (zeros ^ np.uint8(0x80)).view(np.int8)
         return Int8(values, scales, group, signed, order)
 
+    def kept_group(self, stored: Stored) -> int | None:
+        """The columns that share a scale; None unless codes have four bits and columns their order. ModelError for bad
+        groups."""
+        return stored.columns_of(self.group) if self.bits == 4 and self._order(stored) is None else None
+
+    def scales_dtype(self, stored: Stored) -> str:
+        """Of the file, by its name there."""
+        return stored.dtype("weight_scale")
+
+    def words(self, stored: Stored) -> NDArray[np.uint32]:
+        """Codes in the order of the file, (N, K * bits / 32), a view of it; ModelError if `weight_shape` is another."""
+        shape = tuple(int(size) for size in stored.array("weight_shape"))
+        if shape != stored.shape:
+            stored.refuse("weight_shape", f"is {list(shape)}, and config.json asks for {list(stored.shape)}", ONE_MODEL)
+        return stored.array("weight_packed")
+
+    def group_scales(self, stored: Stored) -> NDArray[Any]:
+        """(K / group, N); ModelError for one that is no number."""
+        return stored.scales("weight_scale", (1 << self.bits) - 1, transpose=True)
+
+    def group_zeros(self, stored: Stored) -> NDArray[np.uint8]:
+        """(K / group, N)"""
+        rows, columns = stored.shape
+        groups = columns // stored.columns_of(self.group)
+        return np.full((groups, rows), 1 << (self.bits - 1), np.uint8) if self.symmetric else self._zeros(stored)
+
+    def _order(self, stored: Stored) -> NDArray[np.int32] | None:
+        group = stored.columns_of(self.group)
+        return column_order(stored, "weight_g_idx", group) if stored.has("weight_g_idx") else None
+
     def _zeros(self, stored: Stored) -> NDArray[np.uint8]:
-        """Zero points as stored, (N, K / group)."""
+        """Zero points as stored, (K / group, N)."""
         fields = unpacked(transposed(stored.array("weight_zero_point")), self.bits)
-        return transposed(fields)[: stored.shape[0]]
+        return np.ascontiguousarray(fields[:, : stored.shape[0]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,11 @@ class Stored:
     def has(self, suffix: str) -> bool:
         return f"{self.name}.{suffix}" in self.files
 
+    def dtype(self, suffix: str) -> str:
+        """The dtype of one of the tensors, by its name in the file."""
+        name = f"{self.name}.{suffix}"
+        return self.files[name].tensors[name].dtype
+
     def refuse(self, suffix: str, what: str, fix: str = DAMAGED) -> NoReturn:
         """ModelError for one of the tensors."""
         file = self.files[f"{self.name}.{suffix}"]

@@ -7,7 +7,7 @@ depend on the seed, the tensor's name in the checkpoint and the block number, so
 several threads.
 
 Codes of FP8 weights are normal too, none is NaN, and their scales differ by up to a factor of three; products have about the
-deviation above.
+deviation above. So have those of INT4 weights, whose codes are all equally likely, and whose zero points are 7 and 8.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from engine.checkpoint.weights import DEVICE_TYPES, Piece, Weights
 from engine.errors import UsageError
 from engine.models.config import ModelConfig
 from tilec.step.formats import SIXTEEN_BIT
-from tilec.target.dtypes import f8e4m3
+from tilec.target.dtypes import f8e4m3, f32, u8, u32
 
 DEVIATION: Final = 0.02
 CODE_DEVIATION: Final = 100.0
 """Of the values of codes; the greatest of 65536 quantiles is then below 448, the greatest e4m3 number."""
+FIELD_DEVIATION: Final = 4.6
+"""Of codes of four bits, all equally likely, minus 7 or 8."""
 BLOCK: Final = 1 << 20
 """Elements generated at a time, independent of the chunk size."""
 
@@ -49,7 +51,7 @@ class _DummyWeights(Weights):
 
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
         mean = 1.0 if len(piece.shape) == 1 else 0.0  # only norm weights are vectors
-        quantiles = _scales() if piece.is_scales else _quantiles(mean, piece.dtype)
+        quantiles = _scales(piece.dtype) if piece.is_scales else _quantiles(mean, piece.dtype)
         for first in range(0, piece.elements, BLOCK):
             block = np.take(quantiles, self._bits(piece.name, first // BLOCK, min(BLOCK, piece.elements - first)))
             for begin in range(0, len(block), limit):
@@ -64,13 +66,25 @@ class _DummyWeights(Weights):
 
 @cache
 def _quantiles(mean: float, dtype: str) -> NDArray[Any]:
-    """65536 equally likely values, ascending, in the NumPy dtype of `dtype`."""
+    """65536 equally likely values, ascending, in the NumPy dtype of `dtype`: zero points of u8, fields of u32."""
+    if dtype == u8.name:
+        return np.repeat(np.array([7, 8], np.uint8), 1 << 15)
+    if dtype == u32.name:
+        return _words()
     normal = NormalDist(mean, CODE_DEVIATION if dtype == f8e4m3.name else DEVIATION)
     values = np.array([normal.inv_cdf((index + 0.5) / 65536) for index in range(65536)])
     return values.astype(np.float32).astype(DEVICE_TYPES[dtype])
 
 
 @cache
-def _scales() -> NDArray[np.float32]:
-    """65536 equally likely scales, ascending: from half to one and a half of what gives products `DEVIATION`."""
-    return ((np.arange(65536) + 32768) / 65536 * (DEVIATION / CODE_DEVIATION)).astype(np.float32)
+def _scales(dtype: str) -> NDArray[Any]:
+    """65536 equally likely scales, ascending: from half to one and a half of what gives products `DEVIATION`. Those of f32
+    multiply e4m3 codes, others fields of four bits."""
+    of_codes = CODE_DEVIATION if dtype == f32.name else FIELD_DEVIATION
+    return ((np.arange(65536) + 32768) / 65536 * (DEVIATION / of_codes)).astype(np.float32).astype(DEVICE_TYPES[dtype])
+
+
+def _words() -> NDArray[np.uint32]:
+    """65536 words of eight fields: all of their upper halves, with other lower ones."""
+    upper = np.arange(65536, dtype=np.uint32)
+    return upper << np.uint32(16) | (upper * np.uint32(40503) + np.uint32(12829)) & np.uint32(0xFFFF)

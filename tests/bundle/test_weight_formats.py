@@ -134,7 +134,7 @@ def test_a_bundle_gives_the_same_formats() -> None:
 
 
 GROUPED = TEXT.replace(
-    "scaled(f8e4m3, [128, 64])", 'scaled(f8e4m3, [128, 64]), "int4": grouped(u4, 64, scales=dtype, zeros=u8)'
+    "scaled(f8e4m3, [128, 64])", 'scaled(f8e4m3, [128, 64]), "int4": grouped(u4, 64, scales=dtype, zeros=u8, rows=16)'
 )
 
 
@@ -173,6 +173,11 @@ def test_a_launch_of_four_bits_takes_all_parts_and_the_dtype_of_scales() -> None
     assert next(op for op in others if op.name == "layers.1.up").constants == {"E": "f16", "K": 128, "S": "bf16"}
     # An op without a linear weight has no constant of the format.
     assert next(op for op in graph.ops if op.name == "lm_head").constants == {}
+    text = GROUPED.replace("product(E=dtype, K=width", "product(E=dtype, K=width, ROWS=4")
+    ups = {
+        each: next(op for op in model(text, each).graph("decode").ops if op.name == "layers.1.up") for each in ("fp8", "int4")
+    }
+    assert (ups["fp8"].constants["ROWS"], ups["int4"].constants["ROWS"]) == (4, 16)
     # What FP8 launches is what it launches alone.
     assert model(GROUPED).graph("decode").ops == model().graph("decode").ops
 
@@ -191,11 +196,12 @@ def test_requests_are_those_of_the_graphs_of_a_format() -> None:
     [
         ('"fp8"', ", ".join(f'"f{n}": scaled(f8e4m3, [1, 1])' for n in range(8)) + ', "fp8"', "more than 8 formats"),
         ("scaled(f8e4m3, [128, 64])", "scaled(bf16, [128, 64])", "`fp8` is not a format, as `scaled(f8e4m3, [128, 128])`"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128)", "or `grouped(u4, 128, scales=dtype, zeros=u8)`"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 12, scales=dtype, zeros=u8)", "is not a format"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u8, 128, scales=dtype, zeros=u8)", "is not a format"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, scales=f8e4m3, zeros=u8)", "is not a format"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, zeros=u8, scales=dtype)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128)", "or `grouped(u4, 128, scales=dtype, zeros=u8, rows=16)`"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 12, scales=dtype, zeros=u8, rows=16)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, scales=dtype, zeros=u8, rows=0)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u8, 128, scales=dtype, zeros=u8, rows=16)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, scales=f8e4m3, zeros=u8, rows=16)", "is not a format"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, zeros=u8, scales=dtype, rows=16)", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [128])", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [128, 0])", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "scaled(f8e4m3, [True, 64])", "is not a format"),
@@ -369,19 +375,27 @@ def test_errors_of_a_models_formats_are_reported(root: Path, old: str, new: str,
 SHIPPED = read_build_file(ROOT / "build.toml")
 
 
-def test_every_shipped_model_finds_its_kernels_for_fp8(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_shipped_model_finds_its_kernels_for_every_format() -> None:
     requested: set[str] = set()
-    for weight_format in ("fp8", "w8a8"):
+    for weight_format in ("fp8", "w8a8", "int4"):
         world = enumerate_world(SHIPPED, weights=(weight_format,))
         assert not world.problems
         assert {use.model for use in world.uses} == {model.name for model in SHIPPED.models}
         requested |= {use.artifact for use in world.uses}
-    # Whatever is built for a format only is requested by a model, so that no bundle has what nothing launches.
+    # Whatever is built for a format only is requested by a model, so that no bundle has what nothing launches. No step has
+    # scales of another dtype than the model.
     listed = [
-        artifact_name(entry.name, values) for entry in SHIPPED.entries if entry.requested for values in entry.specialisations()
+        artifact_name(entry.name, values)
+        for entry in SHIPPED.entries
+        if entry.requested
+        for values in entry.specialisations()
+        if values.get("F", values.get("E")) == values.get("E")
     ]
-    assert [name for name in listed if ("fp8" in name or "quantise_rows" in name) and name not in requested] == []
+    assert [name for name in listed if name not in requested] == []
+
+
+def test_no_model_of_16_bits_has_kernels_of_a_format(capsys: pytest.CaptureFixture[str]) -> None:
     of_16 = {use.kernel for use in enumerate_world(SHIPPED).uses}
-    assert not {kernel for kernel in of_16 if kernel.endswith("_fp8")}
+    assert not {kernel for kernel in of_16 if kernel.endswith(("_fp8", "_int4"))}
     assert commands.run(["build", "--project", str(ROOT), "--plan", "--json"]) == 0
-    assert not any("fp8" in name for name in json.loads(capsys.readouterr().out)["unused"])
+    assert not any("fp8" in name or "int4" in name for name in json.loads(capsys.readouterr().out)["unused"])

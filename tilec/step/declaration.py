@@ -140,12 +140,14 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Format:
     """A format of linear weights: its parts, codes first and then scales. `constants` are those of its kernels that a launch of
-    16 bits lacks, and their values, which are dtypes. With `activations`, products of prompts quantise these too; its weights
-    are those of another format, `weights`."""
+    16 bits lacks, and their values, which are dtypes. `rows`: the value of `ROWS`, the outputs of a block, in its kernels for
+    launches that give another. With `activations`, products of prompts quantise these too; its weights are those of another
+    format, `weights`."""
 
     name: str
     parts: tuple[Part, ...]
     constants: tuple[tuple[str, str], ...] = ()
+    rows: int | None = None
     activations: Activations | None = None
     weights: str = ""
 

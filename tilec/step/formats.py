@@ -1,6 +1,6 @@
 """The step of a model whose linear weights do not have 16 bits: takes a declaration and a format, returns the format's step.
 
-    formats = {"fp8": scaled(f8e4m3, [128, 128]), "int4": grouped(u4, 128, scales=dtype, zeros=u8)}
+    formats = {"fp8": scaled(f8e4m3, [128, 128]), "int4": grouped(u4, 128, scales=dtype, zeros=u8, rows=16)}
 
 Every linear weight (N, K) is then several tensors, the parts of its format:
 
@@ -10,8 +10,9 @@ Every linear weight (N, K) is then several tensors, the parts of its format:
 | `int4` | eight in a word, u32 (N, K / 8)| (K / 128, N)                 | u8 (K / 128, N)             |
 
 A table of weights concatenates parts as it does rows: along the last axis where the rows of a weight lie there. Scales of
-`int4` have the dtype that the model runs in, which published files have; kernels take it as the constant `F`. A launch that
-takes a linear weight changes in one of two ways:
+`int4` have the dtype that the model runs in, which published files have; kernels take it as the constant `F`. Their blocks
+have 16 outputs, as a product on tensor cores has rows: a launch that gives `ROWS` gives 16 (`rows`). A launch that takes a
+linear weight changes in one of two ways:
 
 | argument                       | kernel     | tensors                                                                        |
 |--------------------------------|------------|--------------------------------------------------------------------------------|
@@ -62,14 +63,14 @@ def scaled(name: str, dtype: str, block: tuple[int, int]) -> Format:
     return Format(name, (Part("", dtype, (1, 1)), Part(SCALES, "f32", block)))
 
 
-def grouped(name: str, group: int, scales: str, zeros: str) -> Format:
+def grouped(name: str, group: int, scales: str, zeros: str, rows: int) -> Format:
     """Codes of four bits, eight neighbors of a row in a u32, with a scale and a zero point for each `group` columns of a row:
-    their dtypes are `scales` and `zeros`."""
+    their dtypes are `scales` and `zeros`. Its kernels have `rows` outputs in a block."""
     parts = (
         Part("", "u32", (1, 8)), Part(SCALES, scales, (1, group), transposed=True),
         Part(ZEROS, zeros, (1, group), transposed=True),
     )  # fmt: skip
-    return Format(name, parts, (("F", scales),))
+    return Format(name, parts, (("F", scales),), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,8 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
         parts = {suffix: replace(reference, declared=part, shape=None) for suffix, part in found.parts.items()}
         if not reference.dequantised:
             kernel, constants = f"{launch.kernel}_{form.stored_as}", {**launch.constants, **own}
+            if form.rows is not None and "ROWS" in constants:
+                constants["ROWS"] = expression(ast.copy_location(ast.Constant(value=form.rows), launch.node))
             tensors |= {f"{parameter}{suffix}": part for suffix, part in parts.items()}
             continue
         whole = replace(reference, declared=found.buffer, shape=None)

@@ -185,9 +185,10 @@ class _Reader:
                 keywords=[
                     ast.keyword(arg="scales", value=ast.Name(id="dtype" | "bf16" | "f16" as scales)),
                     ast.keyword(arg="zeros", value=ast.Name(id="u8" as zeros)),
+                    ast.keyword(arg="rows", value=ast.Constant(value=rows)),
                 ],
-            ) if name.isidentifier() and type(group) is int and group > 0 and group % 8 == 0:
-                return grouped(name, group, scales, zeros)
+            ) if name.isidentifier() and type(group) is int and type(rows) is int and min(group, rows) > 0 and group % 8 == 0:
+                return grouped(name, group, scales, zeros, rows)
             case ast.Call(
                 func=ast.Name(id="activations"),
                 args=[
@@ -204,7 +205,7 @@ class _Reader:
                 return replace(other, name=name, weights=weights, activations=Activations(dtype, (1, columns), above))
             case _:
                 known = (
-                    "`scaled(f8e4m3, [128, 128])`, `grouped(u4, 128, scales=dtype, zeros=u8)` or "
+                    "`scaled(f8e4m3, [128, 128])`, `grouped(u4, 128, scales=dtype, zeros=u8, rows=16)` or "
                     "`activations(FORMAT, f8e4m3, [1, 128], above=NUMBER)`"
                 )
                 raise StepError(f"`{name}` is not a format, as {known}", node)
