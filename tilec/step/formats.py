@@ -19,6 +19,8 @@ linear weight changes in one of two ways:
 | `w=mlp.down_proj`              | `NAME_fp8` | the codes as `w`, the scales as `w_scales`, zero points as `w_zeros`           |
 | `w=dequantised(mlp.down_proj)` | `NAME`     | a buffer of 16 bits as `w`, which a launch of `dequantise_fp8` writes before   |
 
+A kernel of a format takes each part in the shape that it is declared in, whatever shape the launch gives the weight.
+
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
 The launch that reads it does not begin before all earlier ones have ended, unless its kernel reads it after its grid
 dependency wait (`engine.graph.verify.may_overlap`): some kernels take a weight for data that nobody writes, and read it before.

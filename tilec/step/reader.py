@@ -295,10 +295,7 @@ class _Reader:
                     raise StepError(f"`{ast.unparse(inner):.60}` is not a matrix of activations of 16 bits", node)
                 return replace(found, quantised=True)
             case _:
-                found = self.stored(node, layer)
-                if found is not None and found.declared.linear and found.shape is not None:
-                    raise StepError("only `dequantised(...)` of a weight of a linear layer has another shape", node)
-                return found
+                return self.stored(node, layer)
 
     def stored(self, node: ast.expr, layer: bool) -> Reference | None:
         """The tensor that an argument names as it is stored, or None."""
