@@ -170,7 +170,7 @@ def test_a_launch_of_four_bits_takes_all_parts_and_the_dtype_of_scales() -> None
         "out": View(f"{BOTH}.16bit", (384, 256)),
     }  # fmt: skip
     others = model(GROUPED.replace("scales=dtype", "scales=bf16"), "int4").graph("decode").ops
-    assert next(op for op in others if op.name == "layers.1.up").constants == {"E": "f16", "K": 128, "S": "bf16"}
+    assert next(op for op in others if op.name == "layers.1.up").constants == {"E": "f16", "K": 128, "F": "bf16"}
     # An op without a linear weight has no constant of the format.
     assert next(op for op in graph.ops if op.name == "lm_head").constants == {}
     text = GROUPED.replace("product(E=dtype, K=width", "product(E=dtype, K=width, ROWS=4")
@@ -196,7 +196,7 @@ def test_requests_are_those_of_the_graphs_of_a_format() -> None:
     [
         ('"fp8"', ", ".join(f'"f{n}": scaled(f8e4m3, [1, 1])' for n in range(8)) + ', "fp8"', "more than 8 formats"),
         ("scaled(f8e4m3, [128, 64])", "scaled(bf16, [128, 64])", "`fp8` is not a format, as `scaled(f8e4m3, [128, 128])`"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128)", "or `grouped(u4, 128, scales=dtype, zeros=u8, rows=16)`"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128)", "`grouped(u4, 128, scales=dtype, zeros=u8, rows=16)` or"),
         ("scaled(f8e4m3, [128, 64])", "grouped(u4, 12, scales=dtype, zeros=u8, rows=16)", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, scales=dtype, zeros=u8, rows=0)", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "grouped(u8, 128, scales=dtype, zeros=u8, rows=16)", "is not a format"),

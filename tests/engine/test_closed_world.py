@@ -19,12 +19,17 @@ from tilec.step.step import BATCHES, CHUNK_TOKENS, DTYPES, OUTPUT_MODES, Step
 from tilec.target.targets import Target
 
 BUILD = read_build_file(ROOT / "build.toml")
-FP8_KERNELS = {
-    "scaled_matvec_fp8", "scaled_matvec_silu_mul_fp8", "matvec_add_scaled_fp8", "matvec_add_fp8", "scaled_matvec_rows_fp8",
-    "scaled_matvec_silu_mul_rows_fp8", "matvec_add_scaled_rows_fp8", "dequantise_fp8",
-}  # fmt: skip
-PROMPT_KERNELS = {"matmul_fp8", "matmul_silu_mul_fp8"}
-OF_FORMAT = {SIXTEEN_BIT: set[str](), "fp8": FP8_KERNELS, "w8a8": FP8_KERNELS | PROMPT_KERNELS}
+STORED = (
+    "scaled_matvec", "scaled_matvec_silu_mul", "matvec_add_scaled", "matvec_add", "scaled_matvec_rows",
+    "scaled_matvec_silu_mul_rows", "matvec_add_scaled_rows", "matmul_few", "matmul_split", "matmul_silu_mul_few",
+)  # fmt: skip
+"""Kernels that take weights as they are stored."""
+OF_FORMAT = {
+    SIXTEEN_BIT: set[str](),
+    "fp8": {"dequantise_fp8", *(f"{name}_fp8" for name in STORED)},
+    "w8a8": {"quantise_rows", "matmul_fp8", "matmul_silu_mul_fp8", *(f"{name}_fp8" for name in STORED)},
+    "int4": {"dequantise_int4", *(f"{name}_int4" for name in STORED)},
+}
 LENGTHS = [tokens for tokens in range(1, CHUNK_TOKENS + 1) if tokens % 32 in (0, 1, 31)]
 """The lengths around those at which the tiles of a product can change."""
 
@@ -96,10 +101,11 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
     products = {name for name in available if name.startswith("matmul")}
     query = model.config["num_attention_heads"] * model.config["head_dim"]
     rows_of_both = 0 if query == model.config["hidden_size"] else 2  # are gathered
-    # `dequantise_fp8`, `quantise_rows`, kernels of batches that the head shares with a linear layer if that has 16 bits too.
-    more = {SIXTEEN_BIT: 0, "fp8": 1 + len(BATCHES), "w8a8": 2 + len(BATCHES)}[weights]
+    # What dequantises or quantises, and kernels of batches that the head shares with a linear layer if that has 16 bits too.
+    more = 0 if weights == SIXTEEN_BIT else 1 + len(BATCHES)
     assert len(available - products) == 84 + rows_of_both + len(DTYPES) * more
-    assert {name.partition("-")[0] for name in available if "fp8" in name} == OF_FORMAT[weights]
+    ends_of_formats = ("_fp8", "_int4", "quantise_rows")
+    assert {kernel for name in available if (kernel := name.partition("-")[0]).endswith(ends_of_formats)} == OF_FORMAT[weights]
     ends = ("_fp8-", "-") if weights == "w8a8" else ("-", "_fp8-")
     for kernel, limit in (("matmul", 18), ("matmul_silu_mul", 8)):  # the number of tile shapes depends on measurements
         of_tiles, others = ([name for name in products if name.startswith(kernel + end)] for end in ends)
