@@ -49,7 +49,7 @@ def test_a_bundle_says_its_format_and_has_the_kernels(w8a8_bundle: Bundle) -> No
 
 
 @pytest.mark.parametrize("tokens", [65, 300, 2048])
-def test_a_long_prompt_quantises_in_front_of_each_product_and_every_launch_overlaps(
+def test_a_long_prompt_quantises_before_each_product_and_every_launch_overlaps(
     backend: tuple[OneSequence, FakeDriver], tokens: int
 ) -> None:
     loaded, driver = backend

@@ -119,9 +119,14 @@ def test_sums_are_added_while_the_next_block_is_multiplied(name: str, constants:
 
 @pytest.mark.parametrize(("name", "constants"), TILES, ids=IDS)
 def test_scales_are_loaded_an_iteration_ahead(name: str, constants: dict[str, Any]) -> None:
-    """Scales of rows and of blocks: all loads of the loop are for the next iteration, after its first product started."""
+    """Scales of rows and of blocks: all loads of the loop are for the next iteration, after its first product started; but for
+    tiles of 192 rows, whose three consumers leave a thread no registers for them: there they are loaded before the product."""
     ops, ahead = consumers(shipped.prepared(name, SM_90A, constants)), constants["AHEAD"]
     loads = [op for op in ops if isinstance(op, Load | Gather)]
+    if constants["BM"] == 192:
+        assert [type(op) for op in loads] == [Load, Gather]
+        assert max(map(ops.index, loads)) < next(index for index, op in enumerate(ops) if isinstance(op, GroupMma))
+        return
     assert sum(isinstance(op, LoadAhead) for op in loads) == ahead == sum(isinstance(op, Gather) for op in loads)
     assert len(loads) == 2 * ahead
     first = next(index for index, op in enumerate(ops) if isinstance(op, GroupMma))
