@@ -25,6 +25,8 @@ Arrays = dict[str, NDArray[Any]]
 PRODUCTS: Final[dict[str, dict[str, float]]] = {
     "scaled_matvec_int4": {"N": 32, "eps": 1e-6}, "scaled_matvec_silu_mul_int4": {"I": 32, "I2": 64, "eps": 1e-6},
     "matvec_add_int4": {"N": 32}, "matvec_add_scaled_int4": {"N": 32, "P": 8},
+    "scaled_matvec_rows_int4": {"N": 32, "eps": 1e-6}, "scaled_matvec_silu_mul_rows_int4": {"I": 32, "I2": 64, "eps": 1e-6},
+    "matvec_add_scaled_rows_int4": {"N": 32, "P": 2},
 }  # fmt: skip
 """Launches with two blocks, and eight or more groups of inputs."""
 NEAR: Final = {"bf16": 2.0**-8, "f16": 2.0**-11}
@@ -212,6 +214,11 @@ MISTAKES: Final = {
     "scales of another group": ("scaled_matvec_int4", "tl.load(w_scales, (k, n)", "tl.load(w_scales, (0 * k, n)"),
     "scales of other rows": ("scaled_matvec_int4", "tl.load(w_scales, (k, n)", "tl.load(w_scales, (k, 0 * n)"),
     "zero points of another group": ("matvec_add_int4", "tl.load(w_zeros, (k, n)", "tl.load(w_zeros, (0 * k, n)"),
+    "order of words, several rows": ("int4_groups", "(1, 3, 2, 5, 4, 0)", "(1, 2, 3, 5, 4, 0)"),
+    "order of fields, several rows": ("int4_groups", "(1, 3, 2, 5, 4, 0)", "(1, 3, 2, 4, 5, 0)"),
+    "scales of other rows of up, several rows": (
+        "scaled_matvec_silu_mul_rows_int4", "w_scales, offset=(k * SPLIT, I + n * ROWS)", "w_scales, offset=(k * SPLIT, I)",
+    ),
     "scales of gate for up": ("scaled_matvec_silu_mul_int4", "scales, offset=(k * SPLIT, I + ", "scales, offset=(k * SPLIT, "),
 }  # fmt: skip
 """In a source: what takes a field, a scale or a zero point of another place, or makes another number of it."""
@@ -220,7 +227,8 @@ MISTAKES: Final = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(mistake: str, tmp_path: Path) -> None:
     changed, old, new = MISTAKES[mistake]
-    name = "matvec_add_scaled_int4" if changed == "int4_groups" else changed
+    of_groups = "scaled_matvec_rows_int4" if "several rows" in mistake else "matvec_add_scaled_int4"
+    name = of_groups if changed == "int4_groups" else changed
     shutil.copytree(shipped.ROOT / "kernels_src", tmp_path / "kernels_src")
     path = tmp_path / "kernels_src" / f"{changed}.py"
     assert path.read_text().count(old) == 1

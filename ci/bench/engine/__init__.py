@@ -10,7 +10,10 @@ from ci.bench.front import Case
 
 CASES: Final = {
     "engine_check": Case("logits and speed beside transformers"),
-    "fp8_check": Case("FP8 weights compared with transformers and with weights of 16 bits"),
+    "fp8_check": Case(
+        "FP8 weights compared with transformers and with weights of 16 bits", "low_bit_check", {"weights": "fp8"}
+    ),
+    "int4_check": Case("INT4 weights, likewise", "low_bit_check", {"weights": "int4"}),
     "w8a8_check": Case("prompts with FP8 weights and activations compared with transformers and other formats"),
     "engine_large": Case("speed of the large models", "engine_check", {"models": "qwen3-14b,qwen3-32b", "skip_check": True}),
     "engine_llama": Case("a Llama 3 model beside transformers", "engine_check", {"models": "llama3.1-8b"}),

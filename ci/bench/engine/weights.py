@@ -37,14 +37,7 @@ class BlockWeights:
             scaled = self._block(0.1, 1.0)
         else:
             scaled = self._block(1.0 if "embed" in name else shape[1] ** -0.5, 0.0)
-        first = (zlib.crc32(name.encode()) + begin) % BLOCK
-        parts, left = list[Any](), count
-        while left:
-            part = scaled[first : first + left]
-            parts.append(part)
-            left -= len(part)
-            first = 0
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return cut(scaled, name, begin, count)
 
     def _block(self, scale: float, shift: float) -> Any:
         key = (scale, shift)
@@ -67,6 +60,19 @@ class BlockWeights:
             for piece in destination.pieces:
                 begin = piece.offset // 2
                 yield piece.name, block[begin : begin + piece.elements].reshape(piece.shape)
+
+
+def cut(block: Any, name: str, begin: int, count: int) -> Any:
+    """Elements `begin .. begin + count` of a tensor: those of a block from an offset of the tensor's name on; the block
+    repeats."""
+    first = (zlib.crc32(name.encode()) + begin) % len(block)
+    parts, left = list[Any](), count
+    while left:
+        part = block[first : first + left]
+        parts.append(part)
+        left -= len(part)
+        first = 0
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def config_of(name: str) -> ModelConfig:
