@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from ci.bench.engine.engine_check import STEPS, compared, errors, our_logits, prefill_speed
-from ci.bench.engine.fp8_weights import SQUARE, Fp8Weights
+from ci.bench.engine.low_bit_weights import RUN, LowBitWeights
 from ci.bench.engine.weights import BlockWeights, config_of
 from ci.bench.front import Outcome, names
 from ci.bench.markdown import grid, page
@@ -52,7 +52,7 @@ def measure(options: argparse.Namespace) -> Outcome:
     speeds: list[dict[str, Any]] = []
     for name in names(options.models):
         config = config_of(name)
-        weights = Fp8Weights(config, "bf16")
+        weights = LowBitWeights(config, "bf16", "fp8")
         prompts = {length: np.random.default_rng(length).integers(0, config.vocab_size, length + STEPS) for length in LENGTHS}
         speed: dict[str, Any] = {"model": name}
         ours: dict[str, dict[int, Any]] = {}
@@ -93,7 +93,7 @@ def _errors(config: Any, weights: Any, prompts: Mapping[int, Any], ours: Mapping
 
 def quantised(torch: Any, x: Any) -> Any:
     """Activations as their codes and scales give them, in the dtype of the model; (..., K)."""
-    blocks = x.float().unflatten(-1, (-1, SQUARE))
+    blocks = x.float().unflatten(-1, (-1, RUN))
     top = blocks.abs().amax(-1, keepdim=True).clamp_min(FLOOR)
     codes = (blocks * (LARGEST / top)).to(torch.float8_e4m3fn)
     return (codes.float() * (top / LARGEST)).flatten(-2).to(x.dtype)
