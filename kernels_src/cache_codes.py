@@ -1,7 +1,7 @@
 """A cache of eight bits: e4m3 codes, and an f32 scale for each row of a key head. What kernels of such caches share.
 
-`row = codes * scale`, and `scale` is the row's greatest element over 448, the greatest number of e4m3. A row of zeros has zeros.
-A row with NaN has NaN there; one with an infinity has an infinite scale and NaN in the infinity's place: so sums over it are NaN.
+`row = codes * scale`, and `scale` is the row's greatest element over 448, the greatest number of e4m3. A row of zeros is zeros.
+A row with NaN has NaN there; one with an infinity has an infinite scale, and NaN for the infinity: so sums over it are NaN.
 """
 
 import tilec as tl
@@ -55,9 +55,9 @@ def attended_codes(
 ) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
     """`cache_attention.attended` of codes, by `split` warps of `slots` slots each, which have sums of their own.
 
-    Tensor cores multiply codes in 16 bits, where each is exact; a slot's scale meets its sums, or its weight. That is times 448,
-    a row's greatest element, so that it is no smaller in f16 than the row is. `low`, `high`: (split, D / 2, 8); sums of values
-    are of rows as in `rows_in_lanes`.
+    Tensor cores multiply codes in 16 bits, where each is exact; a slot's scale meets its sums, or its weight. That one is times
+    448, a row's greatest element, so that it is no smaller in f16 than the row is. `low`, `high`: (split, D / 2, 8); sums of
+    values are of rows as in `rows_in_lanes`.
     """
     total, acc, top = state
     first = j * split * slots
@@ -82,8 +82,9 @@ def attention_of_codes(
     low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, k_scales: tl.Tensor, v_cache: tl.Tensor, v_scales: tl.Tensor, b: int,
     head: int, part: int, parts: int, slot: tl.Tile, log2_scale: tl.Tile, split: int, slots: int, D: int, E: tl.Const,
 ) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
-    """Attention of queries, (8, D) in halves, to every `parts`-th tile of a sequence's cache from `part` on, of its slots before
-    `slot`: sums of powers, (8,), and of values, (D, 8), and the greatest score times log2(e), (8,), `LOWEST` if there is none."""
+    """Attention of queries, (8, D) in halves, to every `parts`-th tile of a sequence's cache from `part` on, of its slots
+    before `slot`: sums of powers, (8,), and of values, (D, 8), and the greatest score times log2(e), (8,), `LOWEST` if there
+    is none."""
     half_low = tl.broadcast_to(low.T[None, :, :], (split, D // 2, 8))
     half_high = tl.broadcast_to(high.T[None, :, :], (split, D // 2, 8))
     top = tl.full((split, 8), LOWEST, tl.f32)

@@ -31,8 +31,7 @@ def decode_merge_kv_c8(
     D: tl.Const,
     P: tl.Const,
 ):
-    """`decode_merge_kv` of a cache of codes: key and value of each head go to slot `slots[b]` as codes and a scale. Other slots stay as
-    they are."""
+    """`decode_merge_kv` of a cache of codes: key and value of each head go to slot `slots[b]` as codes and a scale."""
     tl.grid(G + 1, HKV, B)
     tl.requires(HKV <= 65536)
     tl.values(positions, 0, R)

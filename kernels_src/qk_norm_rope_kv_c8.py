@@ -8,7 +8,7 @@ from .rotary import normed_scale, rotated_high, rotated_low
 
 
 class HEADS(tl.Dim):
-    """`qk_norm_rope_kv` of a cache of codes: key and value of token t go to slot `slots[t]` as codes and a scale of each head."""
+    """heads in a merged row: queries, then keys, then values"""
 
 
 class HQ(tl.Dim):
@@ -42,11 +42,7 @@ def qk_norm_rope_kv_c8(
     D: tl.Const,
     GROUP: tl.Const,
 ):
-    """One token and GROUP heads per block: 1 at decode, 8 at prefill.
-
-    A row of `table` is the cosines, then the sines, of one position's D / 2 angles. Token t is at `positions[t]`; its key and
-    value go to slot `slots[t]`, which no other token of the launch has. Other slots stay as they are.
-    """
+    """`qk_norm_rope_kv` of a cache of codes: key and value of token t go to slot `slots[t]`, as codes and a scale of each head."""
     tl.grid(T, HEADS // GROUP)
     tl.requires(HQ + 2 * HKV == HEADS and HQ % GROUP == 0 and HKV % GROUP == 0)
     tl.values(positions, 0, P)

@@ -48,7 +48,22 @@ def rope_decode_attention_c8(
     query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
     log2_scale = scale * 1.4426950408889634
     total, acc, top = attention_of_codes(
-        query_low, query_high, k_cache, k_scales, v_cache, v_scales, b, head, part, P, slot, log2_scale, BN // SLOTS, SLOTS, D, E
+        query_low,
+        query_high,
+        k_cache,
+        k_scales,
+        v_cache,
+        v_scales,
+        b,
+        head,
+        part,
+        P,
+        slot,
+        log2_scale,
+        BN // SLOTS,
+        SLOTS,
+        D,
+        E,
     )
     if slot // BN % P == part:
         low = tl.load(qkv, offset=(b, G * HKV + head, 0), shape=(1, 1, D // 2)).astype(tl.f32)

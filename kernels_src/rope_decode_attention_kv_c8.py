@@ -29,8 +29,8 @@ def rope_decode_attention_kv_c8(
     BN: tl.Const,
     SLOTS: tl.Const,
 ):
-    """`rope_decode_attention_kv` of a cache of codes, by warps of SLOTS slots each. The new token's key and value are those that
-    the cache gets: codes times their scale."""
+    """`rope_decode_attention_kv` of a cache of codes, by warps of SLOTS slots each. The new token's key and value are those
+    that the cache gets: codes times their scale."""
     tl.grid(HKV, B)
     tl.requires(G + 2 * HKV >= 8 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
     tl.values(positions, 0, R)

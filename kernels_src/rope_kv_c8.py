@@ -8,7 +8,7 @@ from .rotary import rotated_high, rotated_low
 
 
 class HEADS(tl.Dim):
-    """`rope_kv` of a cache of codes: key and value of token t go to slot `slots[t]` as codes and a scale of each head."""
+    """heads in a merged row: queries, then keys, then values"""
 
 
 class HQ(tl.Dim):
@@ -35,7 +35,7 @@ def rope_kv_c8(
     D: tl.Const,
     GROUP: tl.Const,
 ):
-    """`qk_norm_rope_kv` of heads that have no norm."""
+    """`rope_kv` of a cache of codes: key and value of token t go to slot `slots[t]`, as codes and a scale of each head."""
     tl.grid(T, HEADS // GROUP)
     tl.requires(HQ + 2 * HKV == HEADS and HQ % GROUP == 0 and HKV % GROUP == 0)
     tl.values(positions, 0, R)
