@@ -78,7 +78,8 @@ class Engine:
         that the step has kernels for (`fp8`) stay in it, all other quantised ones are dequantised to `dtype`; `weight_format`
         `16bit` dequantises all. `cache_format` `fp8` keeps keys and values as e4m3 codes with a scale for each row of a head;
         None means 16 bits, or the format of a named bundle. `dummy` is a seed: random weights replace the files', in
-        `weight_format`. `progress` is called with the bytes of weights loaded so far and the total. Raises an `EngineError`: see `engine.errors`.
+        `weight_format`. `progress` is called with the bytes of weights loaded so far and the total. Raises an `EngineError`:
+        see `engine.errors`.
         """
         if backend == "interpreter" and any(option is not None for option in (bundle, device, bundle_digest, trust)):
             raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")

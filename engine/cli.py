@@ -95,8 +95,7 @@ def command(
     prompt_input: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
     start = time.perf_counter()
     dummy = seed if dummy_weights else None
-    formats = {"weight_format": weight_format, "cache_format": cache_format}
-    with _load(model, bundle, backend, max_seq_len, dummy, formats, bundle_digest, trust) as engine:
+    with _load(model, bundle, backend, max_seq_len, dummy, weight_format, cache_format, bundle_digest, trust) as engine:
         loaded = time.perf_counter()
         ids = engine.tokens(prompt_input, thinking=thinking, allow_control_tokens=allow_control_tokens)
         sampling = engine.sampling(seed=seed, **chosen) if sample else None
@@ -175,7 +174,8 @@ def _read_stdin() -> str:
 
 
 def _load(
-    model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None, formats: dict[str, str | None],
+    model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None, weight_format: str | None,
+    cache_format: str | None,
     digest: str | None, trust: str | None,
 ) -> Engine:  # fmt: skip
     """Load the model, with a progress bar if stderr is a terminal."""
@@ -189,7 +189,7 @@ def _load(
 
         return Engine.from_pretrained(
             Path(model), bundle=bundle, backend=backend, max_seq_len=max_seq_len, dummy=dummy, progress=progress,
-            bundle_digest=digest, trust=trust, **formats,
+            weight_format=weight_format, cache_format=cache_format, bundle_digest=digest, trust=trust,
         )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def rope_kv_c8(
     D: tl.Const,
     GROUP: tl.Const,
 ):
-    """`rope_kv` of a cache of codes: key and value of token t go to slot `slots[t]`, as codes and a scale of each head."""
+    """`rope_kv` of a cache of codes: key and value of token t go to slot `slots[t]`, as codes and a scale a head."""
     tl.grid(T, HEADS // GROUP)
     tl.requires(HQ + 2 * HKV == HEADS and HQ % GROUP == 0 and HKV % GROUP == 0)
     tl.values(positions, 0, R)

@@ -90,8 +90,9 @@ class InterpreterBackend(Backend):
         """Load a model: weights as arrays, zeroed caches for `max_seq_len` tokens, the rope table, the kernels of prefill and
         decode steps. ModelError if the kernels do not support its sizes. `cache_format` None: 16 bits."""
         self.config, self.max_seq_len = config, max_seq_len
-        formats = {"weight_format": weights.weight_format, "cache_format": cache_format or SIXTEEN_BIT}
-        self.step = model_step(config, max_seq_len, dtype, **formats)
+        self.step = model_step(
+            config, max_seq_len, dtype, weight_format=weights.weight_format, cache_format=cache_format or SIXTEEN_BIT
+        )
         loaded = 0
         for destination in weights.destinations:
             self._buffers[destination.name] = weights.array(destination.name)

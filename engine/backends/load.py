@@ -46,8 +46,8 @@ def load_on_gpu(
 ) -> CudaBackend:
     """A backend with the CUBINs of the file `bundle`. The file's sha256 must be `digest` if that is given, and it must be
     signed for this model as the policy `trust` requires. Without `bundle`, `tilec.ship.finder` looks for a bundle that fits the
-    model and the device. `cache_format` None means 16 bits, or of a named bundle its own. The caller closes `CudaBackend.bundle`
-    after the backend. Raises BundleRefused or DeviceError."""
+    model and the device. `cache_format` None means 16 bits, or of a named bundle its own. The caller closes
+    `CudaBackend.bundle` after the backend. Raises BundleRefused or DeviceError."""
     if bundle is None:
         with device_errors():
             device = Device() if device is None else device

@@ -10,7 +10,7 @@ code, in which wavelengths decide).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,18 @@ from engine.models.llama.config import LlamaConfig, RopeScaling
 Matrix = NDArray[np.float64]
 
 
-def logits(config: ModelConfig, tensors: Mapping[str, NDArray[Any]], ids: Sequence[int]) -> Matrix:
-    """The logits after each of the tokens, (tokens, vocab). `tensors` by their names in a checkpoint."""
+def logits(
+    config: ModelConfig, tensors: Mapping[str, NDArray[Any]], ids: Sequence[int], cached: Callable[[Matrix], Matrix] = np.asarray
+) -> Matrix:
+    """The logits after each of the tokens, (tokens, vocab). `tensors` by their names in a checkpoint. `cached`: what a cache
+    gives back for keys or values, (tokens, heads, elements)."""
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
     eps = config.rms_norm_eps
     x = weights["model.embed_tokens.weight"][list(ids)]
     for layer in range(config.num_hidden_layers):
         prefix = f"model.layers.{layer}."
         own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
-        x = x + _attention(config, own, _rms_norm(x, own["input_layernorm.weight"], eps))
+        x = x + _attention(config, own, _rms_norm(x, own["input_layernorm.weight"], eps), cached)
         x = x + _feed_forward(own, _rms_norm(x, own["post_attention_layernorm.weight"], eps))
     head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     return _rms_norm(x, weights["model.norm.weight"], eps) @ weights[head].T
@@ -68,13 +71,16 @@ def _rotate(x: Matrix, of_positions: Matrix) -> Matrix:
     )
 
 
-def _attention(config: ModelConfig, weights: Mapping[str, Matrix], x: Matrix) -> Matrix:
+def _attention(
+    config: ModelConfig, weights: Mapping[str, Matrix], x: Matrix, cached: Callable[[Matrix], Matrix]
+) -> Matrix:
     tokens, size = len(x), config.head_dim
     q, k, v = ((x @ weights[f"self_attn.{name}_proj.weight"].T).reshape(tokens, -1, size) for name in "qkv")
     if config.model_type == "qwen3":
         q = _rms_norm(q, weights["self_attn.q_norm.weight"], config.rms_norm_eps)
         k = _rms_norm(k, weights["self_attn.k_norm.weight"], config.rms_norm_eps)
     q, k = _rotate(q, frequencies(config)), _rotate(k, frequencies(config))
+    k, v = cached(k), cached(v)
     shared = config.num_attention_heads // config.num_key_value_heads
     mixed = np.empty_like(q)
     for head in range(config.num_attention_heads):

@@ -26,7 +26,8 @@ step if no cache has more than so many `filled` slots (`at_most(filled, short_sl
 loop, `for expert in experts` repeats launches for each item below a number of the step. A name with a second `*`, such as
 `model.layers.*.mlp.experts.*.up_proj.weight`, has one tensor for each item; only these loops use it, as `mlp.experts.up_proj`.
 A launch takes a linear weight as it is stored, `w=mlp.down_proj`, and is then one of the format's kernel; or in 16 bits,
-`w=dequantised(mlp.down_proj)` (`formats`). So it takes a cache, `k_cache=k_cache` or `k_cache=dequantised(k_cache)` (`caches`). Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head` (the output
-mode); any other name is a measured number of `[[tuning]]` in build.toml.
+`w=dequantised(mlp.down_proj)` (`formats`). So it takes a cache, `k_cache=k_cache` or `k_cache=dequantised(k_cache)` (`caches`).
+Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head` (the output mode); any other name is a measured number
+of `[[tuning]]` in build.toml.
 Constants that a launch omits are tuned too: see `tuning`.
 """

@@ -5,14 +5,14 @@
 Every cache of the model's dtype is then two buffers: its codes, and an f32 scale for each row of its last axis, under its name
 with `SCALES` after it. A launch that takes such a cache changes in one of two ways:
 
-| argument                       | kernel    | tensors                                                                          |
-|--------------------------------|-----------|----------------------------------------------------------------------------------|
-| `k_cache=k_cache`              | `NAME_c8` | the codes as `k_cache`, the scales as `k_cache` without its end, and `SCALES`    |
-| `k_cache=dequantised(k_cache)` | `NAME`    | a cache of 16 bits that all layers share, whose filled slots `dequantise_c8` has |
-|                                |           | written in a launch before                                                       |
+| argument                       | kernel    | tensors                                                            |
+|--------------------------------|-----------|--------------------------------------------------------------------|
+| `k_cache=k_cache`              | `NAME_c8` | the codes as `k_cache`, the scales as `k_scales`                   |
+| `k_cache=dequantised(k_cache)` | `NAME`    | a cache of 16 bits that all layers share, whose filled slots       |
+|                                |           | a launch of `dequantise_c8` writes before                          |
 
-`k_cache` has `k_scales`. The shared cache is filled anew by each layer: no layer reads what another one's left. It is a cache and
-no activation because only the filled slots are written, and those are all that is read.
+The shared cache is filled anew in each layer, and no layer reads what another left there. It is a cache and no activation
+because only the filled slots are written, and no others are read.
 """
 
 from __future__ import annotations

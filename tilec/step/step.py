@@ -63,7 +63,8 @@ class Weight:
 
 class Step:
     """The step of one model. `numbers` are the model's numbers and the measured ones. `weight_format` is that of the linear
-    weights, `cache_format` that of the caches; StepError if the text does not declare it, or if the model's sizes do not fit."""
+    weights, `cache_format` that of the caches; StepError if the text does not declare one, or if the model's sizes do not fit
+    it."""
 
     def __init__(
         self, declaration: Declaration, numbers: Mapping[str, Any], *, tied: bool, dtype: str, max_seq_len: int,
