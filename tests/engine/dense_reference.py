@@ -23,7 +23,10 @@ Matrix = NDArray[np.float64]
 
 
 def logits(
-    config: ModelConfig, tensors: Mapping[str, NDArray[Any]], ids: Sequence[int], cached: Callable[[Matrix], Matrix] = np.asarray
+    config: ModelConfig,
+    tensors: Mapping[str, NDArray[Any]],
+    ids: Sequence[int],
+    cached: Callable[[Matrix], Matrix] = np.asarray,
 ) -> Matrix:
     """The logits after each of the tokens, (tokens, vocab). `tensors` by their names in a checkpoint. `cached`: what a cache
     gives back for keys or values, (tokens, heads, elements)."""
@@ -71,9 +74,7 @@ def _rotate(x: Matrix, of_positions: Matrix) -> Matrix:
     )
 
 
-def _attention(
-    config: ModelConfig, weights: Mapping[str, Matrix], x: Matrix, cached: Callable[[Matrix], Matrix]
-) -> Matrix:
+def _attention(config: ModelConfig, weights: Mapping[str, Matrix], x: Matrix, cached: Callable[[Matrix], Matrix]) -> Matrix:
     tokens, size = len(x), config.head_dim
     q, k, v = ((x @ weights[f"self_attn.{name}_proj.weight"].T).reshape(tokens, -1, size) for name in "qkv")
     if config.model_type == "qwen3":

