@@ -65,6 +65,7 @@ def test_decode_has_as_many_launches_as_with_16_bits_and_prompts_two_a_layer_mor
     backend: tuple[OneSequence, FakeDriver], bundle: Bundle
 ) -> None:  # fmt: skip
     plain, plain_driver = load(bundle)
+    steps: list[list[str]] = []
     for (loaded, driver), more in ((backend, 2 * SMALLEST.num_hidden_layers), ((plain, plain_driver), 0)):
         before = len(driver.launches)
         loaded.prefill([1] * 300)
@@ -75,7 +76,8 @@ def test_decode_has_as_many_launches_as_with_16_bits_and_prompts_two_a_layer_mor
                 assert prompt[place - 2 : place] == ["dequantise_c8"] * 2
         before = len(driver.launches)
         assert loaded.decode(5) == 0  # the fake device writes nothing
-        assert len(launched(loaded, driver, before)) == 1 + 5 * SMALLEST.num_hidden_layers + 4
+        steps.append([kernel.removesuffix("_c8") for kernel in launched(loaded, driver, before)])
+    assert steps[0] == steps[1] and "rotary_decode_attention" in steps[0]
     plain.close()
 
 
