@@ -62,6 +62,7 @@ class Engine:
         max_seq_len: int = DEFAULT_SEQUENCE,
         dtype: str | None = None,
         weight_format: str | None = None,
+        cache_format: str | None = None,
         dummy: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         device: Device | None = None,
@@ -76,8 +77,9 @@ class Engine:
         `max_seq_len` bounds prompt plus generated tokens. `dtype` is bf16 or f16; None means the model's. Weights in a format
         that the step has kernels for (`fp8`) stay in it, all other quantised ones are dequantised to `dtype`; `weight_format`
         `16bit` dequantises all. With `w8a8`, or a bundle for it, products of long prompts have FP8 weights and FP8 activations.
-        `dummy` is a seed: random weights replace the files', in `weight_format`. `progress` is called with the bytes of weights
-        loaded so far and the total. Raises an `EngineError`: see `engine.errors`.
+        `cache_format` `fp8` keeps keys and values as e4m3 codes with a scale for each row of a head; None means 16 bits, or the
+        format of a named bundle. `dummy` is a seed: random weights replace the files', in `weight_format`. `progress` is called
+        with the bytes of weights loaded so far and the total. Raises an `EngineError`: see `engine.errors`.
         """
         if backend == "interpreter" and any(option is not None for option in (bundle, device, bundle_digest, trust)):
             raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
@@ -97,11 +99,11 @@ class Engine:
             from engine.backends.interpreter import InterpreterBackend  # late: GPU runs do without this import
 
             interpreter = InterpreterBackend()
-            interpreter.load(config, weights, max_seq_len, dtype, progress)
+            interpreter.load(config, weights, max_seq_len, dtype, progress, cache_format)
             return cls(interpreter, config, generation, text)
         loaded = load_on_gpu(
             bundle, config, weights, max_seq_len, dtype, progress=progress, device=device, digest=bundle_digest, trust=trust,
-            weight_format=weight_format,
+            weight_format=weight_format, cache_format=cache_format,
         )  # fmt: skip
         return cls(loaded, config, generation, text, loaded.bundle)
 

@@ -18,6 +18,7 @@ from engine.api import DEFAULT_SEQUENCE, BackendName, Engine, Prompt
 from engine.checkpoint.weights import WEIGHT_FORMATS
 from engine.entry import argument_text, fail, missing
 from engine.errors import DeviceError, EngineError, Interrupted, UsageError
+from engine.models.steps import CACHE_FORMATS
 from engine.sampling import SamplingParams
 from engine.text.messages import PROMPT_LIMIT
 from engine.tools.graph_command import graph_command
@@ -71,6 +72,10 @@ damaged or asks for too much, 4 the bundle is absent, damaged or for another GPU
     "--weights", "weight_format", type=click.Choice(WEIGHT_FORMATS),
     help="Format of the linear layers' weights on the device; 16bit dequantises those of the folder. Default: the folder's.",
 )  # fmt: skip
+@click.option(
+    "--cache", "cache_format", type=click.Choice(CACHE_FORMATS),
+    help="Format of keys and values in the cache. Default: that of --bundle, else 16bit.",
+)  # fmt: skip
 @click.option("--dummy-weights", is_flag=True, help="Random weights from config.json alone, to measure without the files.")
 @click.option("--seed", default=0, show_default=True, help="Seed of --sample and of --dummy-weights.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, token ids and times as JSON.")
@@ -78,7 +83,7 @@ def command(
     model: str, bundle: str | None, backend: BackendName, prompt: str, raw_prompt: bool, allow_control_tokens: bool,
     thinking: bool, max_new_tokens: int, max_seq_len: int, sample: bool, temperature: float | None, top_k: int | None,
     top_p: float | None, device_argmax: bool, profile: bool, stream: bool | None, dummy_weights: bool, seed: int, as_json: bool,
-    bundle_digest: str | None, trust: str | None, weight_format: str | None,
+    bundle_digest: str | None, trust: str | None, weight_format: str | None, cache_format: str | None,
 ) -> None:  # fmt: skip
     """Generate text for a prompt with a Qwen3 or Llama 3 model, on the prebuilt CUBINs of a bundle, or without a GPU on the
     kernels' sources."""
@@ -90,7 +95,7 @@ def command(
     prompt_input: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
     start = time.perf_counter()
     dummy = seed if dummy_weights else None
-    with _load(model, bundle, backend, max_seq_len, dummy, weight_format, bundle_digest, trust) as engine:
+    with _load(model, bundle, backend, max_seq_len, dummy, weight_format, cache_format, bundle_digest, trust) as engine:
         loaded = time.perf_counter()
         ids = engine.tokens(prompt_input, thinking=thinking, allow_control_tokens=allow_control_tokens)
         sampling = engine.sampling(seed=seed, **chosen) if sample else None
@@ -170,6 +175,7 @@ def _read_stdin() -> str:
 
 def _load(
     model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None, weight_format: str | None,
+    cache_format: str | None,
     digest: str | None, trust: str | None,
 ) -> Engine:  # fmt: skip
     """Load the model, with a progress bar if stderr is a terminal."""
@@ -183,7 +189,7 @@ def _load(
 
         return Engine.from_pretrained(
             Path(model), bundle=bundle, backend=backend, max_seq_len=max_seq_len, dummy=dummy, progress=progress,
-            weight_format=weight_format, bundle_digest=digest, trust=trust,
+            weight_format=weight_format, cache_format=cache_format, bundle_digest=digest, trust=trust,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from ml_dtypes import float8_e4m3fn
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -15,6 +16,7 @@ Wide = NDArray[np.float64]
 
 
 TOLERANCES = {"decode_attention": 1.6e-2, "rotary_decode_attention": 1.6e-2, "rotary_decode_attention_kv": 1.6e-2}
+TOLERANCES |= {f"{name}_c8": 1.6e-2 for name in ("rotary_decode_attention", "rotary_decode_attention_kv")}
 """Of `tilec test`: weights are rounded to the dtype of the cache before they meet it."""
 
 
@@ -230,3 +232,148 @@ def rope_decode_attention_kv(
     """`rotary_decode_attention_kv` of heads that have no norm."""
     parts = rope_decode_attention(qkv, table, positions, lengths, k_cache, v_cache, scale, 1, k_cache.shape[1])
     return rope_merge_kv(*parts, qkv, table, positions, np.asarray(lengths) - 1, k_cache, v_cache)
+
+
+def coded(rows: Array) -> tuple[Wide, Wide]:
+    """Codes of rows of f32, and their scales, as caches of codes store them: `(..., D)` -> `(..., D)`, `(...)`. A NaN counts
+    for no maximum; infinities become NaN."""
+    wide = np.asarray(rows).astype(np.float32)
+    scales = np.fmax(np.fmax.reduce(np.abs(wide), axis=-1), np.float32(1e-30)) / np.float32(448)
+    with np.errstate(invalid="ignore", over="ignore"):
+        codes = (wide / scales[..., None]).astype(float8_e4m3fn)
+    return _wide(codes), _wide(scales)
+
+
+def decoded(codes: Array, scales: Array) -> Wide:
+    """Rows of a cache of codes; (..., D), (...) -> (..., D)."""
+    return _wide(codes) * _wide(scales)[..., None]
+
+
+def dequantise_c8(cache: Array, scales: Array, out: Array, filled: int, SLOTS: int) -> Wide:
+    """`out` with the rows of the slots before `filled`, up to a multiple of SLOTS; (S, HKV, D), (S, HKV), (S, HKV, D)."""
+    found, end = _wide(out), -(-max(0, filled) // SLOTS) * SLOTS
+    found[:end] = decoded(cache, scales)[:end]
+    return found
+
+
+def _put(rows: Wide, slots: Array, codes: Array, scales: Array) -> tuple[Wide, Wide]:
+    """A cache of codes with rows in their slots; (T, HKV, D), (T,), (S, HKV, D), (S, HKV)."""
+    found = _wide(codes), _wide(scales)
+    for cache, new in zip(found, coded(rows), strict=True):
+        cache[np.asarray(slots)] = new
+    return found
+
+
+def _stored_rows(found: tuple[Wide, Wide, Wide], slots: Array, caches: tuple[Array, ...]) -> tuple[Wide, ...]:
+    """Queries, and a sequence's caches of codes, from queries and what caches of 16 bits would have: its new rows are coded."""
+    q, k, v = found
+    return (q, *_put(k[np.asarray(slots)], slots, *caches[:2]), *_put(v[np.asarray(slots)], slots, *caches[2:]))
+
+
+def qk_norm_rope_kv_c8(
+    qkv: Array, q_weight: Array, k_weight: Array, table: Array, positions: Array, slots: Array, k_cache: Array, k_scales: Array,
+    v_cache: Array, v_scales: Array, eps: float,
+) -> tuple[Wide, ...]:  # fmt: skip
+    """Queries, and keys' and values' codes and scales after the tokens' are in; caches are (S, HKV, D) and (S, HKV)."""
+    found = qk_norm_rope_kv(qkv, q_weight, k_weight, table, positions, slots, k_cache, v_cache, eps)
+    return _stored_rows(found, slots, (k_cache, k_scales, v_cache, v_scales))
+
+
+def rope_kv_c8(
+    qkv: Array, table: Array, positions: Array, slots: Array, k_cache: Array, k_scales: Array, v_cache: Array, v_scales: Array
+) -> tuple[Wide, ...]:
+    """`qk_norm_rope_kv_c8` of heads that have no norm."""
+    found = rope_kv(qkv, table, positions, slots, k_cache, v_cache)
+    return _stored_rows(found, slots, (k_cache, k_scales, v_cache, v_scales))
+
+
+def _attention_c8(stored: Any, lengths: Array, scale: float, P: int, BN: int) -> tuple[Wide, Wide, Wide]:
+    """What parts of each sequence's cache find: `stored(b)` are its queries, and its caches of codes with the new row."""
+    parts: list[tuple[Wide, Wide, Wide]] = []
+    for b in range(len(lengths)):
+        q, keys, k_scales, values, v_scales = stored(b)
+        queries = q.reshape(1, keys.shape[1], -1, q.shape[-1])
+        k, v = decoded(keys, k_scales)[None], decoded(values, v_scales)[None]
+        parts.append(decode_attention(queries, k, v, np.asarray(lengths)[b : b + 1], scale, P, BN))
+    partial, maxima, sums = zip(*parts, strict=True)
+    return np.concatenate(partial), np.concatenate(maxima), np.concatenate(sums)
+
+
+def rotary_decode_attention_c8(
+    qkv: Array, q_weight: Array, k_weight: Array, table: Array, positions: Array, lengths: Array, k_cache: Array,
+    k_scales: Array, v_cache: Array, v_scales: Array, eps: float, scale: float, P: int, BN: int,
+) -> tuple[Wide, Wide, Wide]:  # fmt: skip
+    """`rotary_decode_attention` of caches of codes, which have the new row in codes too; (B, S, HKV, D) and (B, S, HKV)."""
+    caches, slots = (k_cache, k_scales, v_cache, v_scales), np.asarray(lengths) - 1
+
+    def stored(b: int) -> tuple[Wide, ...]:
+        one = slice(b, b + 1)
+        own = tuple(cache[b] for cache in caches)
+        return qk_norm_rope_kv_c8(qkv[one], q_weight, k_weight, table, positions[one], slots[one], *own, eps)
+
+    return _attention_c8(stored, lengths, scale, P, BN)
+
+
+def rotary_decode_attention_kv_c8(
+    qkv: Array, q_weight: Array, k_weight: Array, table: Array, positions: Array, lengths: Array, k_cache: Array,
+    k_scales: Array, v_cache: Array, v_scales: Array, eps: float, scale: float,
+) -> tuple[Wide, ...]:  # fmt: skip
+    """`rotary_decode_attention_c8` in one part, merged, and the caches with the new rows."""
+    caches = (k_cache, k_scales, v_cache, v_scales)
+    parts = rotary_decode_attention_c8(
+        qkv, q_weight, k_weight, table, positions, lengths, *caches, eps, scale, 1, k_cache.shape[1]
+    )
+    return decode_merge_kv_c8(*parts, qkv, k_weight, table, positions, np.asarray(lengths) - 1, *caches, eps)
+
+
+def decode_merge_kv_c8(
+    partial: Array, maxima: Array, sums: Array, qkv: Array, k_weight: Array, table: Array, positions: Array, slots: Array,
+    k_cache: Array, k_scales: Array, v_cache: Array, v_scales: Array, eps: float,
+) -> tuple[Wide, ...]:  # fmt: skip
+    """`decode_merge`, and caches of codes with the new tokens' rows."""
+    after = tuple(_wide(cache) for cache in (k_cache, k_scales, v_cache, v_scales))
+    for b in range(qkv.shape[0]):
+        one = slice(b, b + 1)
+        own = tuple(cache[b] for cache in after)
+        _, *new = qk_norm_rope_kv_c8(qkv[one], k_weight, k_weight, table, positions[one], slots[one], *own, eps)
+        for cache, rows in zip(after, new, strict=True):
+            cache[b] = rows
+    return (decode_merge(partial, maxima, sums), *after)
+
+
+def rope_decode_attention_c8(
+    qkv: Array, table: Array, positions: Array, lengths: Array, k_cache: Array, k_scales: Array, v_cache: Array,
+    v_scales: Array, scale: float, P: int, BN: int,
+) -> tuple[Wide, Wide, Wide]:  # fmt: skip
+    """`rotary_decode_attention_c8` of heads that have no norm."""
+    caches, slots = (k_cache, k_scales, v_cache, v_scales), np.asarray(lengths) - 1
+
+    def stored(b: int) -> tuple[Wide, ...]:
+        one = slice(b, b + 1)
+        return rope_kv_c8(qkv[one], table, positions[one], slots[one], *(cache[b] for cache in caches))
+
+    return _attention_c8(stored, lengths, scale, P, BN)
+
+
+def rope_decode_attention_kv_c8(
+    qkv: Array, table: Array, positions: Array, lengths: Array, k_cache: Array, k_scales: Array, v_cache: Array,
+    v_scales: Array, scale: float,
+) -> tuple[Wide, ...]:  # fmt: skip
+    """`rotary_decode_attention_kv_c8` of heads that have no norm."""
+    caches = (k_cache, k_scales, v_cache, v_scales)
+    parts = rope_decode_attention_c8(qkv, table, positions, lengths, *caches, scale, 1, k_cache.shape[1])
+    return rope_merge_kv_c8(*parts, qkv, table, positions, np.asarray(lengths) - 1, *caches)
+
+
+def rope_merge_kv_c8(
+    partial: Array, maxima: Array, sums: Array, qkv: Array, table: Array, positions: Array, slots: Array, k_cache: Array,
+    k_scales: Array, v_cache: Array, v_scales: Array,
+) -> tuple[Wide, ...]:  # fmt: skip
+    """`decode_merge_kv_c8` of heads that have no norm."""
+    after = tuple(_wide(cache) for cache in (k_cache, k_scales, v_cache, v_scales))
+    for b in range(qkv.shape[0]):
+        one = slice(b, b + 1)
+        _, *new = rope_kv_c8(qkv[one], table, positions[one], slots[one], *(cache[b] for cache in after))
+        for cache, rows in zip(after, new, strict=True):
+            cache[b] = rows
+    return (decode_merge(partial, maxima, sums), *after)

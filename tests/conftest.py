@@ -248,14 +248,23 @@ def shipped_w8a8_bundle(made_once: Callable[[str, Make], Path], shipped_store: P
     return _packed(made_once, shipped_store, "w8a8")
 
 
-def _packed(made_once: Callable[[str, Make], Path], shipped_store: Path, weight_format: str) -> Path:
+@pytest.fixture(scope="session")
+def shipped_cache_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
+    """The same for a cache of FP8 codes."""
+    return _packed(made_once, shipped_store, "16bit", "fp8")
+
+
+def _packed(
+    made_once: Callable[[str, Make], Path], shipped_store: Path, weight_format: str, cache_format: str = "16bit"
+) -> Path:
     def pack(folder: Path) -> None:
         command = [sys.executable, "-c", _PACKER, "bundle", "pack", "--project", _ROOT, "--model", "qwen3-0.6b"]
         environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
-        options = ["--weights", weight_format, "--arch", "sm_90", "-o", str(folder)]
+        options = ["--weights", weight_format, "--cache", cache_format, "--arch", "sm_90", "-o", str(folder)]
         subprocess.run([*command, *options], env=environment, check=True, capture_output=True)
 
-    (path,) = made_once(f"bundle-{weight_format}", pack).glob("*.bundle")
+    name = f"bundle-{weight_format}" if cache_format == "16bit" else f"bundle-{weight_format}-cache-{cache_format}"
+    (path,) = made_once(name, pack).glob("*.bundle")
     return path
 
 

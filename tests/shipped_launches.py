@@ -116,6 +116,15 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "rope_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "scale": 0.09}],
     "rope_decode_attention_kv": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "scale": 0.09}],
     "rope_merge_kv": [{"B": 2, "HKV": 1, "G": 4, "S": 8, "R": 9}],
+    "qk_norm_rope_kv_c8": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
+    "rotary_decode_attention_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention_kv_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09}],
+    "decode_merge_kv_c8": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
+    "rope_kv_c8": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "R": 9, "S": 11}],
+    "rope_decode_attention_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "P": 2, "R": 50, "scale": 0.09}],
+    "rope_decode_attention_kv_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "scale": 0.09}],
+    "rope_merge_kv_c8": [{"B": 2, "HKV": 1, "G": 4, "S": 8, "R": 9}],
+    "dequantise_c8": [{"S": 32, "HKV": 8, "filled": 11}, {"S": 16, "HKV": 16, "filled": 16, "E": "f16"}],
 }
 """Dims, scalars and the relevant constants. If a kernel allows it, a block is partly out of bounds."""
 
@@ -124,6 +133,9 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "decode_attention": lambda env: (env["P"], env["BN"]),
     "rotary_decode_attention": lambda env: (env["P"], env["BN"]),
     "rope_decode_attention": lambda env: (env["P"], env["BN"]),
+    "rotary_decode_attention_c8": lambda env: (env["P"], env["BN"]),
+    "rope_decode_attention_c8": lambda env: (env["P"], env["BN"]),
+    "dequantise_c8": lambda env: (env["SLOTS"],),
     "matvec_argmax": lambda env: (env["P"], env["ROWS"]),
     "scaled_matvec_argmax_rows": lambda env: (env["P"], env["ROWS"]),
     "matvec_add_scaled": lambda env: (env["ROWS"],),
@@ -192,7 +204,10 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     elif "w_scales" in arrays:
         scales = arrays["w_scales"]
         arrays["w_scales"] = ((0.5 + np.abs(scales)) * np.float32(2.0**-9)).astype(scales.dtype)
-    if function.name in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
+    for name in ("scales", "k_scales", "v_scales"):  # as of rows whose greatest element is some ones
+        if name in arrays:
+            arrays[name] = ((0.5 + np.abs(arrays[name])) * np.float32(2.0**-9)).astype(np.float32)
+    if function.name.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):
         groups = 16 if function.name.removesuffix("_fp8").endswith("_rows") else 1

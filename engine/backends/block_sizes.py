@@ -32,6 +32,9 @@ FEW: Final = 32
 SLOTS: Final = 64
 """Slots of a cache tile; the cache has a multiple of that."""
 
+PART: Final = 16
+"""Slots of a tile of a cache of codes whose sums a warp has to itself."""
+
 
 def block_sizes(op: Op) -> dict[str, Constant]:
     """All constants of an operation: those it sets itself, and those chosen here for its kernel."""
@@ -164,6 +167,11 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "rotary_decode_attention_kv": lambda _: {"BN": SLOTS},
     "rope_decode_attention": lambda _: {"BN": SLOTS},
     "rope_decode_attention_kv": lambda _: {"BN": SLOTS},
+    "rotary_decode_attention_c8": lambda _: {"BN": SLOTS, "SLOTS": PART},
+    "rotary_decode_attention_kv_c8": lambda _: {"BN": SLOTS, "SLOTS": PART},
+    "rope_decode_attention_c8": lambda _: {"BN": SLOTS, "SLOTS": PART},
+    "rope_decode_attention_kv_c8": lambda _: {"BN": SLOTS, "SLOTS": PART},
+    "dequantise_c8": lambda shapes: {"SLOTS": SLOTS, "HEADS": shapes["cache"][1]},
     "sample_token": lambda shapes: {"PARTS": shapes["best"][1]},
 }
 """The function that chooses a kernel's constants, from the shapes of its tensors."""

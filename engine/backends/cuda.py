@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.backends.backend import Backend
-from engine.backends.decode_steps import DecodeSteps, StepBuffers, graphs_of, lasting_buffers
+from engine.backends.decode_steps import DecodeSteps, StepBuffers, graphs_of, lasting_buffers, prompt_caches
 from engine.backends.device_buffers import DeviceBuffers, cache_bytes
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.launches import Launches, launch_message
@@ -72,19 +72,21 @@ class CudaBackend(Backend):
         self._arena: tuple[int, int] | None = None
 
     def load(
-        self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None
-    ) -> None:
+        self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None,
+        cache_format: str | None = None,
+    ) -> None:  # fmt: skip
         """Load a model onto the device: weights, caches for `max_seq_len` tokens, the rope table, kernels, the captured
-        step."""
+        step. `cache_format` None: that of the bundle."""
         self.config, self.dtype, self.max_seq_len = config, dtype, max_seq_len
-        self.step = self._bundled_step(weights)
+        self.step = self._bundled_step(weights, self.bundle.cache_format if cache_format is None else cache_format)
         memory, driver = self.memory, self.driver
         own_graphs = graphs_of(self.step, 1)
         decode = list(own_graphs.values())
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
         self._prefills = tuple(PrefillSteps(self.step, length, self.launches) for length in lengths)
         arena = max(*(prefill.memory.size for prefill in self._prefills), *(plan_memory(graph).size for graph in decode))
-        memory.require(weights.bytes + cache_bytes(decode) + arena)
+        only_prompts = prompt_caches((prefill.whole for prefill in self._prefills), decode)
+        memory.require(weights.bytes + cache_bytes(decode) + sum(buffer.bytes for buffer in only_prompts) + arena)
         for weight in weights.destinations:
             memory.add(weight.name, weight.bytes)
         driver.synchronize(self.stream)  # pool memory is usable from other streams once its allocation is done
@@ -92,6 +94,8 @@ class CudaBackend(Backend):
         try:
             slots = decode[0].buffers["rope_table"].shape[0]
             memory.add_array("rope_table", family_of(config.model_type).rope_table(config, slots))
+            for buffer in only_prompts:
+                memory.add_zeroed(buffer)
             self._arena = (memory.allocate(arena), arena)
             self._prompt = InputBlock(memory, lasting_buffers([self._prefills[-1].whole], Kind.INPUT))
             self.own = self._prepared(own_graphs)  # captures steps while the weights are uploaded
@@ -205,16 +209,20 @@ class CudaBackend(Backend):
                 releases.callback(self._prompt.close)
             self.driver.synchronize(stream)
 
-    def _bundled_step(self, weights: WeightSource) -> Step:
+    def _bundled_step(self, weights: WeightSource, cache_format: str) -> Step:
         """The bundle's step, for this model. The bundle decides whether activations are quantised. BundleRefused if the
-        step needs sizes or weights that the model lacks."""
+        step needs sizes or weights that the model lacks, or if the bundle is for other formats."""
         bundle = self.bundle
         if weights.weight_format not in (bundle.weight_format, stored_as(bundle.declaration, bundle.weight_format)):
             raise other_format(bundle, weights.weight_format)
+        if bundle.cache_format != cache_format:
+            what = f"has kernels for a cache in `{bundle.cache_format}`, and `{cache_format}` is asked for"
+            fix = f"pack one with `tilec bundle pack --model NAME --cache {cache_format}`"
+            raise BundleRefused(what, where=bundle.path, fix=f"{fix}, or take this one's: `--cache {bundle.cache_format}`")
         try:
             step = model_step(
                 self.config, self.max_seq_len, self.dtype, bundle.declaration, bundle.tuning.numbers,
-                weight_format=bundle.weight_format,
+                weight_format=bundle.weight_format, cache_format=cache_format,
             )  # fmt: skip
             needed = {(weight.name, weight.dtype, weight.shape) for weight in step.weights()}
         except StepError as error:

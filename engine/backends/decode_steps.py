@@ -214,6 +214,12 @@ def graphs_of(step: Step, sequences: int) -> DecodeGraphs:
     }
 
 
+def prompt_caches(prefills: Iterable[StepGraph], decode: Iterable[StepGraph]) -> list[Buffer]:
+    """The caches that only prefills of a sequence use: copies in 16 bits of those that its steps share."""
+    known = {buffer.name for buffer in lasting_buffers(decode, Kind.CACHE)}
+    return [buffer for buffer in lasting_buffers(prefills, Kind.CACHE) if buffer.name not in known]
+
+
 def lasting_buffers(graphs: Iterable[StepGraph], *kinds: Kind) -> list[Buffer]:
     """The buffers of some kinds of several steps, each once."""
     buffers = {buffer.name: buffer for graph in graphs for buffer in graph.buffers.values()}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
 from engine.backends.block_sizes import block_sizes
-from engine.backends.decode_steps import PreparedStep
+from engine.backends.decode_steps import PreparedStep, graphs_of, prompt_caches
 from engine.backends.host_buffers import NUMPY_TYPES, HostBuffers, zeros
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
@@ -37,6 +37,7 @@ from tilec.diagnostics.diagnostic import CompileError
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
 from tilec.shipped import project_folder
+from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.graph import Constant, Kind, Op, StepGraph, View
 from tilec.step.step import OutputMode
 
@@ -83,12 +84,15 @@ class InterpreterBackend(Backend):
         self._contracts: dict[int, Contract] = {}  # by `id` of a kernel; `_functions` keeps all kernels alive
 
     def load(
-        self, config: ModelConfig, weights: Weights, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None
-    ) -> None:
+        self, config: ModelConfig, weights: Weights, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None,
+        cache_format: str | None = None,
+    ) -> None:  # fmt: skip
         """Load a model: weights as arrays, zeroed caches for `max_seq_len` tokens, the rope table, the kernels of prefill and
-        decode steps. ModelError if the kernels do not support its sizes."""
+        decode steps. ModelError if the kernels do not support its sizes. `cache_format` None: 16 bits."""
         self.config, self.max_seq_len = config, max_seq_len
-        self.step = model_step(config, max_seq_len, dtype, weight_format=weights.weight_format)
+        self.step = model_step(
+            config, max_seq_len, dtype, weight_format=weights.weight_format, cache_format=cache_format or SIXTEEN_BIT
+        )
         loaded = 0
         for destination in weights.destinations:
             self._buffers[destination.name] = weights.array(destination.name)
@@ -99,7 +103,10 @@ class InterpreterBackend(Backend):
         self._buffers["rope_table"] = family_of(config.model_type).rope_table(config, slots)
         self.own = self.decode_steps(1)
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
-        chunks = [self._planned_chunk(self.step.graph("prefill", tokens=tokens)) for tokens in lengths]
+        prefills = [self.step.graph("prefill", tokens=tokens) for tokens in lengths]
+        only_prompts = prompt_caches(prefills, graphs_of(self.step, 1).values())
+        self._buffers |= {buffer.name: zeros(buffer) for buffer in only_prompts}
+        chunks = [self._planned_chunk(graph) for graph in prefills]
         for tokens, chunk in zip(lengths, chunks, strict=True):
             chunk.inputs["slots"][...], chunk.inputs["lengths"][...] = np.arange(tokens), tokens
         self.own.send([Generation()])

@@ -13,6 +13,7 @@ from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
 from engine.models.config import SIZES
 from tilec.runtime import Bundle, BundleError, Device, LaunchError, open_bundle
+from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
 
 if TYPE_CHECKING:
@@ -42,15 +43,17 @@ def load_on_gpu(
     digest: str | None = None,
     trust: TrustSource = None,
     weight_format: str | None = None,
+    cache_format: str | None = None,
 ) -> CudaBackend:
     """A backend with the CUBINs of the file `bundle`. The file's sha256 must be `digest` if that is given, and it must be
     signed for this model as the policy `trust` requires. Without `bundle`, `tilec.ship.finder` looks for a bundle that fits the
     model and the device. `weight_format` must be the bundle's if it is given; else a bundle that quantises activations too
-    fits. The caller closes `CudaBackend.bundle` after the backend. Raises BundleRefused or DeviceError."""
+    fits. `cache_format` None means 16 bits, or of a named bundle its own. The caller closes `CudaBackend.bundle` after the
+    backend. Raises BundleRefused or DeviceError."""
     if bundle is None:
         with device_errors():
             device = Device() if device is None else device
-        opened = _find_bundle(config, weights.weight_format, device, digest, trust)
+        opened = _find_bundle(config, weights.weight_format, device, digest, trust, cache_format or SIXTEEN_BIT)
     else:
         try:
             opened = open_bundle(fspath(bundle), digest=digest, trust=trust)
@@ -63,7 +66,7 @@ def load_on_gpu(
         with device_errors():
             backend = CudaBackend(opened, device)
             try:
-                backend.load(config, weights, max_seq_len, dtype, progress)
+                backend.load(config, weights, max_seq_len, dtype, progress, cache_format)
             except BaseException:
                 with suppress(LaunchError):  # the first error is the one to report
                     backend.close()
@@ -77,17 +80,23 @@ def load_on_gpu(
     return backend
 
 
-def _find_bundle(config: Any, weight_format: str, device: Device, digest: str | None, trust: TrustSource) -> Bundle:
-    """An open bundle for a model with weights in a format, and a device; BundleRefused if there is none."""
+def _find_bundle(
+    config: Any, weight_format: str, device: Device, digest: str | None, trust: TrustSource, cache_format: str = SIXTEEN_BIT
+) -> Bundle:  # fmt: skip
+    """An open bundle for a model with weights and caches in a format each, and a device; BundleRefused if there is none."""
     from tilec.ship.finder import find_bundle  # late: callers that name a bundle do not pay for the import
 
-    numbers = {name: getattr(config, name) for name in config.__dataclass_fields__} | {WEIGHT_FORMAT: weight_format}
-    deciding = SIZES if weight_format == SIXTEEN_BIT else (*SIZES, WEIGHT_FORMAT)
+    formats = {WEIGHT_FORMAT: weight_format, CACHE_FORMAT: cache_format}
+    numbers = {name: getattr(config, name) for name in config.__dataclass_fields__} | formats
+    deciding = (*SIZES, *(name for name, form in formats.items() if form != SIXTEEN_BIT))
     try:
         return find_bundle(numbers, device.architecture, trust, digest=digest, deciding=deciding)
     except BundleError as error:
-        what = error.message if weight_format == SIXTEEN_BIT else f"{error.message}; its weights are in `{weight_format}`"
-        fix = WITHOUT_BUNDLE if weight_format == SIXTEEN_BIT else f"{WITHOUT_BUNDLE}, or `--weights {SIXTEEN_BIT}`"
+        what, fix = error.message, WITHOUT_BUNDLE
+        if weight_format != SIXTEEN_BIT:
+            what, fix = f"{what}; its weights are in `{weight_format}`", f"{fix}, or `--weights {SIXTEEN_BIT}`"
+        if cache_format != SIXTEEN_BIT:
+            what, fix = f"{what}; its cache is to be in `{cache_format}`", f"{fix}, or `--cache {SIXTEEN_BIT}`"
         raise BundleRefused(what, fix=error.hint or fix) from None
 
 

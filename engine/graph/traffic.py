@@ -15,6 +15,7 @@ from typing import Final
 
 from engine.graph.verify import Contract
 from tilec.artifact.records import Manifest, TensorSpec
+from tilec.step.formats import SCALES_DTYPE
 from tilec.step.graph import ITEM_BYTES, Buffer, Kind, Op, StepGraph
 
 STREAMED: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.CACHE})
@@ -61,8 +62,8 @@ def _rows(
                 return outer * view.shape[axis], rows, check.distinct or rows == outer
     if graph.buffers[view.buffer].kind is not Kind.CACHE:
         return 1, 1, False
-    *_, heads, width = view.shape
-    return view.elements // (heads * width), filled, False
+    of_slot = view.shape[-1:] if graph.buffers[view.buffer].dtype == SCALES_DTYPE else view.shape[-2:]
+    return view.elements // prod(of_slot), filled, False
 
 
 def traffic(graph: StepGraph, op: Op, filled: int, contract: Contract | Manifest) -> int:

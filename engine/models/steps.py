@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from engine.models.families import family_of
 from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.graph import StepGraph
 from tilec.step.reader import Declaration
 from tilec.step.step import OutputMode, Step
+
+CACHE_FORMATS: Final = (SIXTEEN_BIT, "fp8")
+"""The formats of caches that the families' steps declare, and 16 bits."""
 
 
 class Shape(Protocol):
@@ -23,16 +26,16 @@ class Shape(Protocol):
 
 def model_step(
     config: Shape, max_seq_len: int, dtype: str = "bf16", declaration: Declaration | None = None,
-    measured: Mapping[str, Any] | None = None, *, weight_format: str = SIXTEEN_BIT,
+    measured: Mapping[str, Any] | None = None, *, weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT,
 ) -> Step:  # fmt: skip
-    """The step of a model with a cache of `max_seq_len` tokens, and its linear weights in a format. StepError if the
-    declaration needs what the model lacks, or lacks the format."""
+    """The step of a model with a cache of `max_seq_len` tokens, and its linear weights and its caches in a format each.
+    StepError if the declaration needs what the model lacks, or lacks a format."""
     family = family_of(config.model_type)
     numbers = {name: getattr(config, name) for name in family.numbers}
     numbers |= dict(family.unmeasured if measured is None else measured)
     return Step(
         family.declaration() if declaration is None else declaration, numbers, tied=config.tie_word_embeddings, dtype=dtype,
-        max_seq_len=max_seq_len, weight_format=weight_format,
+        max_seq_len=max_seq_len, weight_format=weight_format, cache_format=cache_format,
     )  # fmt: skip
 
 

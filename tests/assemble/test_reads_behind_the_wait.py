@@ -31,6 +31,7 @@ BY_TARGET: Final = {
             "scaled_matvec_rows_fp8", "scaled_matvec_silu_mul_rows_fp8", "matvec_add_scaled_rows_fp8",
             "scaled_matvec_int4", "scaled_matvec_silu_mul_int4", "matvec_add_scaled_int4", "matvec_add_int4", "dequantise_int4",
             "scaled_matvec_fp8", "scaled_matvec_silu_mul_fp8", "matvec_add_scaled_fp8", "matvec_add_fp8", "dequantise_fp8",
+            "rotary_decode_attention_c8", "rotary_decode_attention_kv_c8", "decode_merge_kv_c8",
             "scaled_matvec_silu_mul", "embedding_scaled", "rms_norm", "decode_attention", "matvec", "gather_row", "matmul",
             "flash_attention", "sample_token",
         ),

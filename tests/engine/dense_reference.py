@@ -32,9 +32,11 @@ def as_they_are(layer: int, name: str, x: Matrix) -> Matrix:
 
 
 def logits(
-    config: ModelConfig, tensors: Mapping[str, NDArray[Any]], ids: Sequence[int], inputs: Inputs = as_they_are
+    config: ModelConfig, tensors: Mapping[str, NDArray[Any]], ids: Sequence[int], inputs: Inputs = as_they_are,
+    cached: Callable[[Matrix], Matrix] = np.asarray,
 ) -> Matrix:  # fmt: skip
-    """The logits after each of the tokens, (tokens, vocab). `tensors` by their names in a checkpoint."""
+    """The logits after each of the tokens, (tokens, vocab). `tensors` by their names in a checkpoint. `cached`: what a cache
+    gives back for keys or values, (tokens, heads, elements)."""
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
     eps = config.rms_norm_eps
     x = weights["model.embed_tokens.weight"][list(ids)]
@@ -42,7 +44,7 @@ def logits(
         prefix = f"model.layers.{layer}."
         own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
         of_layer = partial(inputs, layer)
-        x = x + _attention(config, own, _rms_norm(x, own["input_layernorm.weight"], eps), of_layer)
+        x = x + _attention(config, own, _rms_norm(x, own["input_layernorm.weight"], eps), of_layer, cached)
         x = x + _feed_forward(own, _rms_norm(x, own["post_attention_layernorm.weight"], eps), of_layer)
     head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     return _rms_norm(x, weights["model.norm.weight"], eps) @ weights[head].T
@@ -81,7 +83,8 @@ def _rotate(x: Matrix, of_positions: Matrix) -> Matrix:
 
 
 def _attention(
-    config: ModelConfig, weights: Mapping[str, Matrix], x: Matrix, inputs: Callable[[str, Matrix], Matrix]
+    config: ModelConfig, weights: Mapping[str, Matrix], x: Matrix, inputs: Callable[[str, Matrix], Matrix],
+    cached: Callable[[Matrix], Matrix],
 ) -> Matrix:  # fmt: skip
     x = inputs("norm", x)
     tokens, size = len(x), config.head_dim
@@ -90,6 +93,7 @@ def _attention(
         q = _rms_norm(q, weights["self_attn.q_norm.weight"], config.rms_norm_eps)
         k = _rms_norm(k, weights["self_attn.k_norm.weight"], config.rms_norm_eps)
     q, k = _rotate(q, frequencies(config)), _rotate(k, frequencies(config))
+    k, v = cached(k), cached(v)
     shared = config.num_attention_heads // config.num_key_value_heads
     mixed = np.empty_like(q)
     for head in range(config.num_attention_heads):

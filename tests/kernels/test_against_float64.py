@@ -28,6 +28,8 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "flash_attention": [{"T": t, "HKV": 1, "G": 2, "S": 192, "past": 0, "scale": 0.09} for t in (1, 17, 127, 129)],
     "decode_attention": [{"B": 2, "HKV": 1, "G": 2, "S": 96, "P": 48, "scale": 0.09}],
     "rotary_decode_attention": [{"B": 2, "HKV": 3, "G": 5, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention_c8": [{"B": 2, "HKV": 3, "G": 5, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention_kv_c8": [{"B": 2, "HKV": 3, "G": 5, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09}],
     "rotary_decode_attention_kv": [{"B": 2, "HKV": 3, "G": 5, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09}],
 }
 """Odd sizes in addition to those of the tests of lowered code."""
@@ -42,6 +44,11 @@ ROUNDINGS = {
     "rotary_decode_attention_kv": 4,
     "rope_decode_attention": 4,
     "rope_decode_attention_kv": 4,
+    "qk_norm_rope_kv_c8": 2,
+    "rotary_decode_attention_c8": 4,
+    "rotary_decode_attention_kv_c8": 4,
+    "rope_decode_attention_c8": 4,
+    "rope_decode_attention_kv_c8": 4,
 }
 """The number of roundings to the kernel's dtype, if it is not one."""
 

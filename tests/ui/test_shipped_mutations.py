@@ -51,6 +51,30 @@ INSIDE = {
     ("scaled_matvec_silu_mul_rows_fp8", "load11-axis0+1"),  # the scales of the first rows of up after those of gate
     ("scaled_matvec_silu_mul_int4", "load17-axis1+1"),  # their scales
     ("scaled_matvec_silu_mul_int4", "load19-axis0+1"),
+    ("decode_merge_kv_c8", "load10-axis1+1"),  # the sines
+    ("decode_merge_kv_c8", "load12-axis0+1"),  # the other half of a weight
+    ("decode_merge_kv_c8", "store20-axis3+1"),  # both halves of a key to one index
+    ("decode_merge_kv_c8", "grid0-1"),  # keys and values are not stored to the cache
+    *(
+        ("qk_norm_rope_kv_c8", change)
+        for change in (
+            "load11-axis1+1",
+            "load23-axis1+1",
+            "load23-axis2+1",
+            "load24-axis1+1",
+            "load37-axis0+1",
+            "load39-axis0+1",
+            "store18-axis2+1",
+            "grid1-1",
+        )
+    ),
+    ("rotary_decode_attention_c8", "load10-axis1+1"),
+    ("rotary_decode_attention_c8", "load12-axis0+1"),
+    ("rope_decode_attention_c8", "load10-axis1+1"),
+    ("rope_decode_attention_kv_c8", "load9-axis1+1"),
+    ("rope_decode_attention_kv_c8", "store39-axis3+1"),
+    *(("rope_kv_c8", change) for change in ("load11-axis1+1", "store18-axis2+1", "load23-axis1+1", "load23-axis2+1")),
+    ("rope_merge_kv_c8", "load10-axis1+1"),
     ("rotary_decode_attention", "load12-axis0+1"),  # the other half of a weight
     ("rotary_decode_attention", "load14-axis0+1"),
     ("rotary_decode_attention_kv", "load9-axis1+1"),  # the sines

@@ -8,6 +8,7 @@ import time
 
 from tilec.cli.project import (
     attach_remote,
+    chosen_caches,
     chosen_entries,
     chosen_targets,
     chosen_weights,
@@ -32,7 +33,7 @@ from tilec.project.read.served import other_code, predicted_choices
 def build_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
     whole: bool, dump: tuple[str, str] | None, deny: str | None = None, remotes: tuple[str, ...] = (), farm: str | None = None,
-    weights: str | None = None,
+    weights: str | None = None, caches: str | None = None,
 ) -> int:  # fmt: skip
     """Build and print. Returns the exit status. Notes are printed for new artifacts and predicted tables; for all
     artifacts if `deny` makes notes fail the build. Notes on predictions that build.toml accepts are printed like those on
@@ -40,8 +41,8 @@ def build_command(
     start = time.perf_counter()
     targets = chosen_targets(arch)
     build = open_project(project)
-    formats = chosen_weights(build, weights)
-    world = None if kernels else enumerate_world(build, targets, weights=formats)
+    formats = {"weights": chosen_weights(build, weights), "caches": chosen_caches(build, caches)}
+    world = None if kernels else enumerate_world(build, targets, **formats)
     if world is not None and world.problems:
         raise CompileError(world.problems)
     entries = chosen_entries(build, kernels, world)
@@ -99,12 +100,13 @@ def build_command(
 
 
 def plan_command(
-    project: str | None, arch: str | None, kernels: tuple[str, ...], weights: str | None = None, *, as_json: bool
-) -> int:  # fmt: skip
+    project: str | None, arch: str | None, kernels: tuple[str, ...], weights: str | None = None, caches: str | None = None, *,
+    as_json: bool,
+) -> int:  # fmt: skip  # fmt: skip
     """Print every artifact that a model's step can request, with the requests. Returns the exit status, 2 if one is missing."""
     targets = chosen_targets(arch)
     build = open_project(project)
-    world = enumerate_world(build, targets, weights=chosen_weights(build, weights))
+    world = enumerate_world(build, targets, weights=chosen_weights(build, weights), caches=chosen_caches(build, caches))
     entries = chosen_entries(build, kernels, world)
     names = {entry.name for entry in entries}
     uses = tuple(use for use in world.uses if use.kernel in names)

@@ -38,6 +38,10 @@ WEIGHTS = click.option(
     "--weights", metavar="LIST",
     help="Formats of the models' linear weights, such as 16bit,fp8; or `all` of build.toml. Default: 16bit.",
 )  # fmt: skip
+CACHES = click.option(
+    "--cache", "caches", metavar="LIST",
+    help="Formats of the models' caches, such as 16bit,fp8; or `all` of build.toml. Default: 16bit.",
+)  # fmt: skip
 CONSTANTS = click.option(
     "--constants", "-c", multiple=True, metavar="NAME=VALUE",
     help="Specialisations to use; for a file, the values of its constants. May be repeated.",

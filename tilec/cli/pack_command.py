@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tilec.artifact.bundle_format import MODEL
 from tilec.cli.project import (
     UsageError,
+    chosen_caches,
     chosen_entries,
     chosen_targets,
     chosen_weights,
@@ -37,24 +38,24 @@ if TYPE_CHECKING:
 
 def pack_command(
     project: str | None, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int,
-    weights: str | None = None, *, as_json: bool,
+    weights: str | None = None, caches: str | None = None, *, as_json: bool,
 ) -> int:  # fmt: skip
     """Build the artifacts of the models, write their bundles and print one line for each. Returns the exit status."""
     from tilec.project.read.closed_world import enumerate_world
     from tilec.ship.bundle.pack import model_packing
 
     build = open_project(project)
-    formats = chosen_weights(build, weights)
-    chosen = _chosen_models(build, models, formats)
+    formats, of_caches = chosen_weights(build, weights), chosen_caches(build, caches)
+    chosen = _chosen_models(build, models, formats, of_caches)
     targets = chosen_targets(arch) or build.targets
-    world = enumerate_world(build, targets, chosen, formats)
+    world = enumerate_world(build, targets, chosen, formats, of_caches)
     if world.problems:
         raise CompileError(world.problems)
     packings = [
-        (target, model_packing(model, build.families[model.family], target, world, each))
+        (target, model_packing(model, build.families[model.family], target, world, each, cache))
         for model in build.models
-        for each in (model.weights if model.name in chosen else ())
-        if each in formats
+        for _, each, cache in (model.bundles() if model.name in chosen else ())
+        if each in formats and cache in of_caches
         for target in targets
     ]
     return _build_and_pack(build, needed_entries(world), targets, packings, output, jobs, as_json=as_json)
@@ -112,14 +113,18 @@ def _build_and_pack(
     return status_of(built.diagnostics)
 
 
-def _chosen_models(build: BuildFile, names: tuple[str, ...], formats: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of the models that are packed; UsageError for one that is unknown, or has weights in none of the formats."""
+def _chosen_models(
+    build: BuildFile, names: tuple[str, ...], formats: tuple[str, ...], caches: tuple[str, ...]
+) -> tuple[str, ...]:  # fmt: skip
+    """The names of the models that are packed; UsageError for one that is unknown, or has weights or caches in none of the
+    formats."""
     known = {model.name: model.weights for model in build.models}
+    of_caches = {model.name: model.caches for model in build.models}
     if not known:
         raise UsageError(f"`{build.path.name}` has no `[[model]]`; `--kernel NAME` packs kernels without a model")
     wanted = [name for text in names for name in text.split(",") if name]
     if not wanted or "all" in wanted:
-        return tuple(name for name, weights in known.items() if set(weights) & set(formats))
+        return tuple(name for name in known if set(known[name]) & set(formats) and set(of_caches[name]) & set(caches))
     for name in wanted:
         if name not in known:
             listed = f"; the models are {', '.join(known)}"
@@ -127,6 +132,9 @@ def _chosen_models(build: BuildFile, names: tuple[str, ...], formats: tuple[str,
         if not set(known[name]) & set(formats):
             has = f"has weights in {', '.join(known[name])}, not in {', '.join(formats)}"
             raise UsageError(f"`{name}` of `{build.path.name}` {has}; choose with `--weights`, or add to its `weights`")
+        if not set(of_caches[name]) & set(caches):
+            has = f"has caches in {', '.join(of_caches[name])}, not in {', '.join(caches)}"
+            raise UsageError(f"`{name}` of `{build.path.name}` {has}; choose with `--cache`, or add to its `caches`")
     return tuple(dict.fromkeys(wanted))
 
 
@@ -138,7 +146,7 @@ def _bundle_name(build: BuildFile, given: str | None, entries: Iterable[KernelEn
         rule = "a name has at most 64 small letters, digits, `-`, `_` and `.`"
         ask = "; give one with `--name`" if given is None else ""
         raise UsageError(f"`{name:.80}` cannot be the name of a bundle: {rule}{ask}")
-    if any(model.bundle_name(each) == name for model in build.models for each in model.weights):
+    if any(one == name for model in build.models for one, _, _ in model.bundles()):
         raise UsageError(f"`{name}` is a model of `{build.path.name}`; give the bundle of kernels another name with `--name`")
     return name
 

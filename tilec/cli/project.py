@@ -103,20 +103,29 @@ def chosen_entries(build: BuildFile, names: Iterable[str], world: World | None =
 def chosen_weights(build: BuildFile, text: str | None) -> tuple[str, ...]:
     """The formats of weights in a list (default: 16 bits), or `all` that models of the build file have. UsageError for one that
     no model has."""
+    return _formats(build, "weights", "--weights", text, (each for model in build.models for each in model.weights))
+
+
+def chosen_caches(build: BuildFile, text: str | None) -> tuple[str, ...]:
+    """The same of caches."""
+    return _formats(build, "caches", "--cache", text, (each for model in build.models for each in model.caches))
+
+
+def _formats(build: BuildFile, what: str, option: str, text: str | None, of_models: Iterable[str]) -> tuple[str, ...]:
     from tilec.step.formats import SIXTEEN_BIT
 
     if text is None:
         return (SIXTEEN_BIT,)
-    known = tuple(dict.fromkeys(each for model in build.models for each in model.weights))
+    known = tuple(dict.fromkeys(of_models))
     wanted = _split([text])
     if "all" in wanted:
         return known
     for name in wanted:
         if name not in known:
             listed = f"those of its models are {', '.join(known)}" if known else "it has no `[[model]]`"
-            raise UsageError(f"no model of `{build.path.name}` has weights in `{name:.60}`; {listed}")
+            raise UsageError(f"no model of `{build.path.name}` has {what} in `{name:.60}`; {listed}")
     if not wanted:
-        raise UsageError("`--weights` names no format; write it as `--weights fp8`")
+        raise UsageError(f"`{option}` names no format; write it as `{option} fp8`")
     return tuple(dict.fromkeys(wanted))
 
 

@@ -70,7 +70,10 @@ def _graphs(bundle: Bundle, dtype: str) -> Iterator[StepGraph]:
         return
     numbers = dict.fromkeys(_scalar_names(bundle), UNKNOWN) | numbers
     tied = bool(bundle.config.get("tie_word_embeddings", False))
-    step = Step(bundle.declaration, numbers, tied=tied, dtype=dtype, max_seq_len=SLOTS, weight_format=bundle.weight_format)
+    step = Step(
+        bundle.declaration, numbers, tied=tied, dtype=dtype, max_seq_len=SLOTS, weight_format=bundle.weight_format,
+        cache_format=bundle.cache_format,
+    )  # fmt: skip
     layers = min(ALL_KINDS, step.layers)
     for head in OUTPUT_MODES:
         for variants in step.all_decode_variants():

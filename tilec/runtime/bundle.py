@@ -39,6 +39,7 @@ from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
 from tilec.runtime.trust_place import find_trust
+from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
 from tilec.target.chips import running_on
 from tilec.untrusted.regular_file import read_regular
@@ -110,6 +111,11 @@ class Bundle:
     def weight_format(self) -> str:
         """The format of the linear weights that its kernels take: `16bit`, or one that its step declares."""
         return str(self.config.get(WEIGHT_FORMAT, SIXTEEN_BIT))
+
+    @property
+    def cache_format(self) -> str:
+        """The format of the caches that its kernels take: `16bit`, or one that its step declares."""
+        return str(self.config.get(CACHE_FORMAT, SIXTEEN_BIT))
 
     @property
     def model_digest(self) -> str:

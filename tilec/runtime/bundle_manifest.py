@@ -21,6 +21,7 @@ from typing import Any, Final
 from tilec.artifact.bundle_format import MAX_BLOBS, MAX_MANIFEST, MAX_TEXTS, MODEL, NAME, STEP, Header, layout
 from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.artifact.records import Manifest
+from tilec.step.caches import CACHE_FORMAT
 from tilec.step.expressions import StepError
 from tilec.step.formats import WEIGHT_FORMAT
 from tilec.step.reader import Declaration, decode_declaration
@@ -98,6 +99,8 @@ def read_contents(text: bytes, header: Header) -> Contents:
     declaration, tuning, tables = _step(data["step"], data["tuning"])
     if WEIGHT_FORMAT in config and config[WEIGHT_FORMAT] not in declaration.formats:
         raise ValueError(f"its step has no weights in {config[WEIGHT_FORMAT]!r:.60}")
+    if CACHE_FORMAT in config and config[CACHE_FORMAT] not in declaration.caches:
+        raise ValueError(f"its step has no caches in {config[CACHE_FORMAT]!r:.60}")
     kernel_names = " ".join(sorted({kernel.manifest.kernel for kernel in kernels}))
     if config.keys() == {"kernels"} and declaration.is_empty and config["kernels"] != kernel_names:
         raise ValueError("its kernels are not those that `kernels` of its configuration names")

@@ -11,6 +11,7 @@ The text uses Python's syntax; it is parsed and never run (`reader`). Its statem
     weights = {"model.norm.weight": [hidden_size], ...}     shapes by name; a table of names concatenates their rows
     tied = {"lm_head.weight": "model.embed_tokens.weight"}  with `tie_word_embeddings` the first is the second
     formats = {"fp8": scaled(f8e4m3, [128, 128]), ...}      how weights declared as `linear(...)` may be stored, next to 16 bits
+    caches = {"fp8": coded(f8e4m3)}                         how caches of the model's dtype may be stored, next to 16 bits
     variants = {"few": at_most(tokens, few_tokens), ...}    what conditions may ask for: up to a number, other launches
     buffers = {"ids": input(i32, [tokens], low=0, high=vocab_size), ...}
     def decode(): ...                                       and `def prefill()`: launches, `if`, and `for layer in layers`;
@@ -25,9 +26,11 @@ step if no cache has more than so many `filled` slots (`at_most(filled, short_sl
 loop, `for expert in experts` repeats launches for each item below a number of the step. A name with a second `*`, such as
 `model.layers.*.mlp.experts.*.up_proj.weight`, has one tensor for each item; only these loops use it, as `mlp.experts.up_proj`.
 A launch takes a linear weight as it is stored, `w=mlp.down_proj`, and is then one of the format's kernel; or in 16 bits,
-`w=dequantised(mlp.down_proj)` (`formats`). A format such as `activations(fp8, f8e4m3, [1, 128], above=w8a8_tokens)` has the
+`w=dequantised(mlp.down_proj)` (`formats`), and so it takes a cache, `k_cache=k_cache` or `k_cache=dequantised(k_cache)`
+(`caches`). A format such as `activations(fp8, f8e4m3, [1, 128], above=w8a8_tokens)` has the
 weights of another, and in longer prompts its products take what the text calls `quantised(normed)` in eight bits
-(`activations`). Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head` (the output
-mode); any other name is a measured number of `[[tuning]]` in build.toml.
+(`activations`). Values of a step are
+`tokens`, `past`, `max_seq_len`, `dtype` and `head` (the output mode); any other name is a measured number of `[[tuning]]` in
+build.toml.
 Constants that a launch omits are tuned too: see `tuning`.
 """

@@ -50,7 +50,8 @@ class Declared:
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A tensor argument: its declaration; `previous` selects the previous layer's; `shape` is another shape, if given.
-    `dequantised`: a linear weight in 16 bits, whatever its format. `quantised`: an activation that a format may quantise."""
+    `dequantised`: a linear weight or a cache in 16 bits, whatever its format. `quantised`: an activation that a format may
+    quantise."""
 
     declared: Declared
     previous: bool
@@ -168,11 +169,19 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheFormat:
+    """A format of caches: codes of `dtype`, with an f32 scale for each row of the last axis."""
+
+    name: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
 class Declaration:
     """The step of a family: its syntax as JSON (`syntax`), numbers in order, weights and buffers by name, and the statements of
     each mode. `variants`: what conditions may ask for, by name. `counts`: the number of items of each weight and buffer that
     has one for each item of a loop. `formats`: other formats of its linear weights, by name, and the step for each
-    (`tilec.step.formats`)."""
+    (`tilec.step.formats`). `caches`: other formats of its caches, likewise (`tilec.step.caches`)."""
 
     syntax: Any
     numbers: tuple[tuple[str, Expression], ...]
@@ -183,6 +192,7 @@ class Declaration:
     modes: Mapping[str, tuple[Statement, ...]]
     counts: Mapping[str, str]
     formats: Mapping[str, tuple[Format, Declaration]] = field(default_factory=dict[str, "tuple[Format, Declaration]"])
+    caches: Mapping[str, tuple[CacheFormat, Declaration]] = field(default_factory=dict[str, "tuple[CacheFormat, Declaration]"])
 
     @property
     def is_empty(self) -> bool:

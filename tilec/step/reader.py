@@ -10,11 +10,13 @@ import ast
 from dataclasses import replace
 from typing import Any, Final
 
+from tilec.step.caches import is_coded, with_caches
 from tilec.step.declaration import (
     DTYPE,
     LENGTHS,
     TOKENS,
     Activations,
+    CacheFormat,
     Condition,
     Declaration,
     Declared,
@@ -83,6 +85,7 @@ class _Reader:
         self.tied: dict[str, str] = {}
         self.variants: dict[str, Variant] = {}
         self.formats: dict[str, Format] = {}
+        self.caches: dict[str, CacheFormat] = {}
         self.modes: dict[str, tuple[Statement, ...]] = {}
         self.by_short_name: dict[tuple[int, str], Declared] = {}  # keyed by how many loops it is in, and its short name
         self.counts: dict[str, str] = {}
@@ -107,6 +110,10 @@ class _Reader:
                         self.formats[name] = self.format(name, value)
                     if len(self.formats) > MAX_FORMATS:
                         raise StepError(f"a step has more than {MAX_FORMATS} formats", node)
+                case ast.Assign(targets=[ast.Name(id="caches")], value=ast.Dict() as table):
+                    self.caches = {name: self.cache_format(name, value) for name, value in _items(table)}
+                    if len(self.caches) > MAX_FORMATS:
+                        raise StepError(f"a step has more than {MAX_FORMATS} formats of caches", node)
                 case ast.Assign(targets=[ast.Name(id="variants")], value=ast.Dict() as table):
                     if self.weights or self.buffers or self.modes or self.variants:
                         raise StepError("`variants` are declared once, before `weights`, `buffers` and modes", node)
@@ -122,10 +129,8 @@ class _Reader:
                 ):
                     self.modes[name] = self.statements(body, None)
                 case _:
-                    known = (
-                        "`weights`, `buffers`, `tied`, `variants`, `formats`, `def decode()`, `def prefill()` or `def batch()`"
-                    )
-                    raise StepError(f"not a number, {known}", node)
+                    known = "`weights`, `buffers`, `tied`, `variants`, `formats`, `caches`"
+                    raise StepError(f"not a number, {known}, `def decode()`, `def prefill()` or `def batch()`", node)
         missing = next((mode for mode in REQUIRED if mode not in self.modes), None)
         if missing is not None:
             raise StepError(f"there is no `def {missing}()`")
@@ -135,7 +140,8 @@ class _Reader:
         declaration = Declaration(
             encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.variants, self.modes, self.counts
         )
-        return replace(declaration, formats={name: (form, in_format(declaration, form)) for name, form in self.formats.items()})
+        formats = {name: (form, in_format(declaration, form)) for name, form in self.formats.items()}
+        return with_caches(replace(declaration, formats=formats), self.caches)
 
     def declare(self, table: dict[str, Declared], declared: Declared, node: ast.expr) -> None:
         in_layer = declared.name.partition("*.")[2] if declared.per_layer and "*." in declared.name else declared.name
@@ -210,6 +216,13 @@ class _Reader:
                 )
                 raise StepError(f"`{name}` is not a format, as {known}", node)
 
+    def cache_format(self, name: str, node: ast.expr) -> CacheFormat:
+        match node:
+            case ast.Call(func=ast.Name(id="coded"), args=[ast.Name(id="f8e4m3" as dtype)], keywords=[]) if name.isidentifier():
+                return CacheFormat(name, dtype)
+            case _:
+                raise StepError(f"`{name}` is not a format of caches, as `coded(f8e4m3)`", node)
+
     def variant(self, name: str, node: ast.expr) -> Variant:
         match node:
             case ast.Call(func=ast.Name(id="at_most"), args=[ast.Name(id=quantity), ast.Name(id=bound)], keywords=[]) if (
@@ -283,8 +296,8 @@ class _Reader:
         match node:
             case ast.Call(func=ast.Name(id="dequantised"), args=[inner], keywords=[]):
                 found = self.stored(inner, layer)
-                if found is None or not found.declared.linear:
-                    raise StepError(f"`{ast.unparse(inner):.60}` is not a weight of a linear layer", node)
+                if found is None or not (found.declared.linear or is_coded(found.declared)):
+                    raise StepError(f"`{ast.unparse(inner):.60}` is not a weight of a linear layer, nor a cache", node)
                 return replace(found, dequantised=True)
             case ast.Call(func=ast.Name(id="quantised"), args=[inner], keywords=[]):
                 found = self.stored(inner, layer)

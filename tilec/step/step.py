@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from tilec.step.caches import cached_declaration
 from tilec.step.declaration import DTYPE, TOKENS, Declaration, Declared, Reference
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at
@@ -64,13 +65,15 @@ class Weight:
 
 class Step:
     """The step of one model. `numbers` are the model's numbers and the measured ones. `weight_format` is that of the linear
-    weights; StepError if the text does not declare it, or if the model's sizes do not fit it."""
+    weights, `cache_format` that of the caches; StepError if the text does not declare one, or if the model's sizes do not fit
+    it."""
 
     def __init__(
         self, declaration: Declaration, numbers: Mapping[str, Any], *, tied: bool, dtype: str, max_seq_len: int,
-        weight_format: str = SIXTEEN_BIT,
+        weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT,
     ) -> None:  # fmt: skip
-        self.declaration = declaration if weight_format == SIXTEEN_BIT else stored_declaration(declaration, weight_format)
+        stored = declaration if weight_format == SIXTEEN_BIT else stored_declaration(declaration, weight_format)
+        self.declaration, self.cache_format = cached_declaration(stored, cache_format), cache_format
         self.dtype, self.tied, self.weight_format = dtype, tied, weight_format
         self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len}
         for name, number in declaration.numbers:

@@ -127,10 +127,10 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "matmul_split":  # the last split is shorter, or empty
             parts = int(c["S"])
             return [{"M": m + 5, "N": n + 8, "K": (2 * parts + 1) * k + 8}, {"M": 3, "N": 16, "K": 8}]
-        case "qk_norm_rope_kv":
+        case "qk_norm_rope_kv" | "qk_norm_rope_kv_c8":
             group = int(c["GROUP"])
             return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "P": 9, "S": 11}]
-        case "rope_kv":
+        case "rope_kv" | "rope_kv_c8":
             group = int(c["GROUP"])
             return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "R": 9, "S": 11}]
         case "topk_blocks":
@@ -151,9 +151,18 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": 2, "HKV": 1, "G": 2}]
         case "rotary_decode_attention" | "rope_decode_attention":
             return [{"B": 2, "HKV": 3, "S": 2 * n, "P": 2, "R": 50}, {"B": 1, "HKV": 4, "S": 7 * n, "P": 3, "R": 9}]
-        case "rotary_decode_attention_kv" | "rope_decode_attention_kv":
+        case "rotary_decode_attention_c8" | "rope_decode_attention_c8":
+            return [{"B": 2, "HKV": 3, "S": 2 * n, "P": 2, "R": 50}, {"B": 1, "HKV": 4, "S": 3 * n, "P": 2, "R": 9}]
+        case "dequantise_c8":
+            return [{"HKV": int(c["HEADS"]), "S": 3 * int(c["SLOTS"])}]
+        case (
+            "rotary_decode_attention_kv"
+            | "rope_decode_attention_kv"
+            | "rotary_decode_attention_kv_c8"
+            | "rope_decode_attention_kv_c8"
+        ):
             return [{"B": 2, "HKV": 3, "S": 256, "R": 50}, {"B": 1, "HKV": 4, "S": 128, "R": 9}]
-        case "decode_merge_kv" | "rope_merge_kv":
+        case "decode_merge_kv" | "rope_merge_kv" | "decode_merge_kv_c8" | "rope_merge_kv_c8":
             return [{"B": 2, "HKV": 3, "S": 9, "R": 50}]
         case "advance":
             return [{}]
@@ -178,7 +187,7 @@ def larger_sizes(manifest: Manifest) -> list[dict[str, int]]:
 
 def scalars(manifest: Manifest, dims: dict[str, int]) -> dict[str, int | float]:
     """The scalar arguments of a launch."""
-    known: dict[str, int | float] = {"eps": 1e-6, "scale": 0.09, "vocab_size": 100}
+    known: dict[str, int | float] = {"eps": 1e-6, "scale": 0.09, "vocab_size": 100, "filled": 9}
     if {"T", "S"} <= set(dims):
         known["past"] = max(0, dims["S"] - dims["T"] - 7) if dims["S"] > 64 else 0
     return {spec.name: known[spec.name] for spec in manifest.scalars}
@@ -292,7 +301,10 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
         edges = [99, 100, -1]
         arrays["token"][:] = edges[seed % 4] if seed % 4 < 3 else arrays["token"]
     stream = Stream(case.name, "", seed)
-    if kernel in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
+    for name in ("scales", "k_scales", "v_scales"):
+        if name in arrays and kernel.endswith("_c8"):
+            arrays[name] = (np.abs(arrays[name]) + np.float32(0.5)) * np.float32(2.0**-9)
+    if kernel.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
     if kernel.startswith("scaled_"):  # their sum is about that of the squares of K elements of deviation 1
         squares = np.abs(arrays["squares"])

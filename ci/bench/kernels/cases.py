@@ -15,16 +15,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ci.bench.kernels import attention_cases, decode_cases, few_cases, plain_cases, stored_rows
+from ci.bench.kernels import (
+    attention_cases,
+    codes_cases,
+    decode_cases,
+    few_cases,
+    plain_cases,
+    rounded_kernels,
+    stored_rows,
+)  # fmt: skip
 from ci.bench.kernels.launch import Bench, Entry, Tensors, scalar_value
-from ci.bench.kernels.rounded_kernels import ROUNDED
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.target.dtypes import DTYPES
 
 torch: Any = importlib.import_module("torch")
 
-MEANING: Final = {**plain_cases.MEANING, **attention_cases.MEANING, **decode_cases.MEANING, **few_cases.MEANING}
+MEANING: Final = {
+    **plain_cases.MEANING, **attention_cases.MEANING, **decode_cases.MEANING, **few_cases.MEANING, **codes_cases.MEANING,
+}  # fmt: skip
 """Each kernel as torch expressions: from a manifest and tensors, what is written."""
+ROUNDED: Final = {**rounded_kernels.ROUNDED, **codes_cases.ROUNDED}
+"""The same with bounds of the errors of each float."""
 
 
 def fits(manifest: Manifest, dims: Mapping[str, int]) -> bool:
@@ -49,6 +60,7 @@ def make_tensors(manifest: Manifest, dims: Mapping[str, int], device: str) -> Te
     attention_cases.adjust(manifest, tensors)
     decode_cases.adjust(manifest, tensors)
     few_cases.adjust(tensors)
+    codes_cases.adjust(manifest, tensors)
     return tensors
 
 
@@ -145,7 +157,8 @@ MAX_ELEMENTS: Final = 80_000_000
 
 def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
     """Dims to check: each dim steps through its list while the others rotate, so that odd sizes are combined."""
-    given = attention_cases.sizes(manifest) or decode_cases.sizes(manifest) or few_cases.sizes(manifest)
+    modules = (attention_cases, decode_cases, few_cases, codes_cases)
+    given = next((found for module in modules if (found := module.sizes(manifest))), [])
     if given:
         yield from (dims for dims in given if fits(manifest, dims))
         return

@@ -256,7 +256,7 @@ def _topk_blocks(manifest: Manifest, t: Tensors) -> Results:
     return {"best": exact(attention_cases.MEANING["topk_blocks"](manifest, t)["best"])}
 
 
-def _heads(x: Any, weight: Any, cos: Any, sin: Any, dtype: str) -> Rounded:
+def turned_heads(x: Any, weight: Any, cos: Any, sin: Any, dtype: str) -> Rounded:
     """Heads normalized, unless the weight is None, rotated and rounded; (B, heads, D), (D,), two (B, 1, D / 2) each in f32."""
     row = exact(x) if weight is None else _normed(exact(x), weight)
     half, c, s = x.shape[-1] // 2, exact(cos), exact(sin)
@@ -271,13 +271,13 @@ def _new_rows(manifest: Manifest, t: Tensors) -> tuple[Rounded, Rounded, Rounded
     table = t["table"][t["positions"].long()][:, None]
     half = qkv.shape[-1] // 2
     turned = [
-        _heads(qkv[:, part], t.get(weight), table[..., :half], table[..., half:], dtype)
+        turned_heads(qkv[:, part], t.get(weight), table[..., :half], table[..., half:], dtype)
         for part, weight in ((slice(queries), "q_weight"), (slice(queries, queries + heads), "k_weight"))
     ]
     return turned[0], turned[1], exact(qkv[:, queries + heads :])
 
 
-def _with(cache: Any, index: Any, rows: Rounded) -> Rounded:
+def with_rows(cache: Any, index: Any, rows: Rounded) -> Rounded:
     """A cache after rows were written."""
     value = cache.double().clone()
     bound = value * 0
@@ -288,13 +288,13 @@ def _with(cache: Any, index: Any, rows: Rounded) -> Rounded:
 def _rope_kv(manifest: Manifest, t: Tensors) -> Results:
     queries, keys, values = _new_rows(manifest, t)
     slots = t["slots"].long()
-    return {"q": queries, "k_cache": _with(t["k_cache"], slots, keys), "v_cache": _with(t["v_cache"], slots, values)}
+    return {"q": queries, "k_cache": with_rows(t["k_cache"], slots, keys), "v_cache": with_rows(t["v_cache"], slots, values)}
 
 
 def _appended(manifest: Manifest, t: Tensors, slots: Any) -> tuple[Rounded, Results]:
     queries, keys, values = _new_rows(manifest, t)
     index = (torch.arange(len(keys.value), device=t["qkv"].device), slots.long())
-    return queries, {"k_cache": _with(t["k_cache"], index, keys), "v_cache": _with(t["v_cache"], index, values)}
+    return queries, {"k_cache": with_rows(t["k_cache"], index, keys), "v_cache": with_rows(t["v_cache"], index, values)}
 
 
 def _attended(
@@ -320,7 +320,7 @@ def _attended(
         powers = Rounded(torch.where(seen, powers.value, 0.0), torch.where(seen, powers.bound, 0.0))
     steps = -(-count // int(manifest.constants["BN"])) + 1
     rescaled = Rounded(powers.value, powers.bound + steps * 2.0**-19 * powers.value)
-    unit = 2.0 ** -DTYPES[_dtype(manifest, "v_cache")].significand
+    unit = 2.0 ** -DTYPES[str(manifest.constants["E"])].significand
     # The bound of a power may be of its rounded value, so its rounding is a little more.
     total = product("...qn,...nd->...qd", rescaled, values, count, unit * (1 + 2.0**-4))
     return total, top[..., 0], rescaled.sum(-1)
@@ -342,7 +342,7 @@ def _flash_attention(manifest: Manifest, t: Tensors) -> Results:
     return {"out": Rounded(out, bound)}
 
 
-def _parts(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results) -> Results:
+def parts_of(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results) -> Results:
     """Sums of each part of the slots: every P-th tile. Queries are (B, heads, group, D)."""
     found = {name: [torch.zeros(t[name].shape, dtype=torch.float64, device=t[name].device) for _ in range(2)]
              for name in ("partial", "maxima", "sums")}  # fmt: skip
@@ -365,10 +365,10 @@ def _by_head(rows: Rounded, own: Any) -> Rounded:
 
 
 def _decode_attention(manifest: Manifest, t: Tensors) -> Results:
-    return _parts(manifest, t, exact(t["q"]), {name: exact(t[name]) for name in ("k_cache", "v_cache")})
+    return parts_of(manifest, t, exact(t["q"]), {name: exact(t[name]) for name in ("k_cache", "v_cache")})
 
 
-def _grouped(queries: Rounded, t: Tensors) -> Rounded:
+def grouped(queries: Rounded, t: Tensors) -> Rounded:
     """(B, heads * group, D) -> (B, heads, group, D)."""
     heads = t["k_cache"].shape[2]
     shape = (len(queries.value), heads, queries.value.shape[1] // heads, queries.value.shape[2])
@@ -377,12 +377,16 @@ def _grouped(queries: Rounded, t: Tensors) -> Rounded:
 
 def _rotary_decode_attention(manifest: Manifest, t: Tensors) -> Results:
     queries, caches = _appended(manifest, t, t["lengths"] - 1)
-    return _parts(manifest, t, _grouped(queries, t), caches)
+    return parts_of(manifest, t, grouped(queries, t), caches)
 
 
 def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Results:
     queries, caches = _appended(manifest, t, t["lengths"] - 1)
-    queries = _grouped(queries, t)
+    return {"out": attention(manifest, t, grouped(queries, t), caches), **caches}
+
+
+def attention(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results) -> Rounded:
+    """Attention of each sequence's queries, (B, heads, group, D), to all its slots, as the kernel stores it."""
     rows: list[Rounded] = []
     for b, length in enumerate(t["lengths"].tolist()):
         every = torch.arange(length, device=t["lengths"].device)
@@ -390,7 +394,7 @@ def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Results:
         total, _, share = _attended(manifest, queries[b], keys, values)
         rows.append((total / share[..., None]).stored(_dtype(manifest, "out"))[None])
     found, shape = joined(rows, 0), tuple(t["out"].shape)
-    return {"out": Rounded(found.value.reshape(*shape), found.bound.reshape(*shape)), **caches}
+    return Rounded(found.value.reshape(*shape), found.bound.reshape(*shape))
 
 
 def _decode_merge(manifest: Manifest, t: Tensors) -> Results:

@@ -22,6 +22,7 @@ from engine.checkpoint.weights import WEIGHT_FORMATS, WeightPlan, Weights
 from engine.errors import BundleRefused, DeviceError, EngineError, Interrupted, ModelError, UsageError
 from engine.models.config import ModelConfig
 from engine.models.families import read_config
+from engine.models.steps import CACHE_FORMATS
 from engine.tools.bench.files import check_writable, write_atomically
 from engine.tools.bench.machine import machine_facts
 from engine.tools.bench.measure import measure
@@ -57,6 +58,9 @@ LIMIT_BYTES: Final = 64 << 20
     "--weights", "weight_format", type=click.Choice(WEIGHT_FORMATS),
     help="Format of the linear layers' weights on the device. Default: the folder's; 16bit with --dummy-weights.",
 )  # fmt: skip
+@click.option(
+    "--cache", "cache_format", type=click.Choice(CACHE_FORMATS), help="Format of the cache. Default: that of --bundle."
+)
 @click.option("--pp", default=",".join(map(str, PROMPTS)), show_default=True, help="Prompt lengths in tokens.")
 @click.option("--tg", default=",".join(map(str, GENERATIONS)), show_default=True, help="Generation lengths in tokens.")
 @click.option("--batch", default=1, show_default=True, help="Batch size, in sequences: 1, 2, 4 or 8.")
@@ -74,6 +78,7 @@ def command(
     context: click.Context, model: str | None, bundle: str | None, dummy_weights: bool, dtype: str, pp: str, tg: str,
     batch: int, full: bool, reps: int, warmup_reps: int, seed: int, max_seq_len: int | None, nominal_tbs: float,
     json_path: str | None, plot_path: str | None, from_json: str | None, weight_format: str | None,
+    cache_format: str | None,
 ) -> None:  # fmt: skip
     """Measure tokens per second, end to end and decode only, with the rooflines of this GPU's memory."""
     plot = Path(plot_path) if plot_path is not None else None
@@ -102,7 +107,7 @@ def command(
     capacity = _cache_capacity(policy, config, max_seq_len)
     dummy = seed if dummy_weights else None
     weights = _weights(config, model, dtype, dummy, weight_format)
-    report = _measured(config, bundle, policy, capacity, weights, dummy, nominal_tbs * 1e12, weight_format)
+    report = _measured(config, bundle, policy, capacity, weights, dummy, nominal_tbs * 1e12, (weight_format, cache_format))
     _show(report, None)
     if target is not None:
         write_atomically(target, (json.dumps(report.to_json(), indent=1) + "\n").encode())
@@ -140,11 +145,20 @@ def _weights(config: ModelConfig, folder: str, dtype: str, dummy: int | None, we
 
 def _measured(
     config: ModelConfig, bundle: str, policy: Policy, capacity: int, weights: Weights, dummy: int | None, nominal: float,
-    weight_format: str | None,
+    formats: tuple[str | None, str | None],
 ) -> Report:  # fmt: skip
-    dtype = weights.dtype
+    dtype, (weight_format, cache_format) = weights.dtype, formats
     with _bar("loading") as (_, show_bytes):
-        backend = load_on_gpu(bundle, config, weights, capacity, dtype, progress=show_bytes, weight_format=weight_format)
+        backend = load_on_gpu(
+            bundle,
+            config,
+            weights,
+            capacity,
+            dtype,
+            progress=show_bytes,
+            weight_format=weight_format,
+            cache_format=cache_format,
+        )
     try:
         head_read = HeadRead(backend)
         with _bar("measuring") as (show_status, _):
@@ -155,7 +169,8 @@ def _measured(
             model={
                 "name": backend.bundle.model, "dtype": dtype, "bundle_sha256": backend.bundle.digest,
                 "weights": f"random, seed {dummy}" if dummy is not None else "of the model folder",
-                "weight_format": backend.bundle.weight_format, "config": asdict(config),
+                "weight_format": backend.bundle.weight_format, "cache_format": backend.step.cache_format,
+                "config": asdict(config),
             },
             policy={
                 "what": f"greedy, batch {policy.batch}, clocks as found, {policy.reps} repetitions after {policy.warmup_reps} "

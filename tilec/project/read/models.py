@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 from tilec.artifact.bundle_format import MODEL
 from tilec.diagnostics.diagnostic import Span
 from tilec.diagnostics.spelling import ask_first
+from tilec.step.caches import CACHE_FORMAT
 from tilec.step.expressions import StepError
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
 from tilec.step.reader import MAX_TEXT as MAX_STEP
@@ -37,24 +38,31 @@ Refuse = Callable[..., None]
 Locate = Callable[..., Span]
 
 _TUNING_KEYS: Final = (*KEYS, "family", "constants", "shapes", "keep", "predicted")
-_MODEL_KEYS: Final = ("name", "config", "family", "weights")
+_MODEL_KEYS: Final = ("name", "config", "family", "weights", "caches")
 _MODEL_NAME: Final = re.compile(r"[a-z0-9_\-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model. `config` has its numbers under its publisher's names; `family` names its step; `weights` are the formats of its
-    linear weights that kernels are requested for."""
+    linear weights that kernels are requested for, `caches` those of its caches."""
 
     name: str
     family: str
     config: dict[str, Constant]
     span: Span
     weights: tuple[str, ...] = (SIXTEEN_BIT,)
+    caches: tuple[str, ...] = (SIXTEEN_BIT,)
 
-    def bundle_name(self, weight_format: str) -> str:
-        """The name of its bundle for weights in a format: its own, and the format if that is not 16 bits."""
-        return self.name if weight_format == SIXTEEN_BIT else f"{self.name}-{weight_format}"
+    def bundle_name(self, weight_format: str, cache_format: str = SIXTEEN_BIT) -> str:
+        """The name of its bundle for weights and caches in formats: its own, and each format that is not 16 bits."""
+        name = self.name if weight_format == SIXTEEN_BIT else f"{self.name}-{weight_format}"
+        return name if cache_format == SIXTEEN_BIT else f"{name}-cache-{cache_format}"
+
+    def bundles(self) -> Iterator[tuple[str, str, str]]:
+        """The names of all its bundles, each with its formats of weights and of caches."""
+        for weights in self.weights:
+            yield from ((self.bundle_name(weights, cache), weights, cache) for cache in self.caches)
 
 
 class Tuned(Protocol):
@@ -86,14 +94,17 @@ class Family:
     tables: Mapping[Target, tuple[dict[str, Any], ...]]
     tunings: Mapping[Target, Tuning]
 
-    def requests(self, model: Model, target: Target, weight_format: str = SIXTEEN_BIT) -> Iterator[Request]:
-        """Every specialisation that the step of a model can request, in both dtypes, for weights in a format; StepError if the
-        model lacks a number."""
+    def requests(
+        self, model: Model, target: Target, weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT
+    ) -> Iterator[Request]:  # fmt: skip
+        """Every specialisation that the step of a model can request, in both dtypes, for weights and caches in a format each;
+        StepError if the model lacks a number."""
         tuning = self.tunings[target]
         numbers = {**model.config, **tuning.numbers}
         for dtype in DTYPES:
             step = Step(
-                self.declaration, numbers, tied=False, dtype=dtype, max_seq_len=1, weight_format=weight_format
+                self.declaration, numbers, tied=False, dtype=dtype, max_seq_len=1, weight_format=weight_format,
+                cache_format=cache_format,
             )  # fmt: skip
             yield from requests(step, tuning)
 
@@ -125,30 +136,33 @@ def read_models(value: Any, refuse: Refuse, span: Locate) -> tuple[Model, ...]:
             if isinstance(number, (int, float, bool, str)) and too_wide(number):
                 hint = f"integers have 64 bits, strings {MAX_TEXT} characters"
                 refuse("E0514", f"`{key}` is out of range", span("model", index, "config", key), hint)
-            if key == WEIGHT_FORMAT:
-                hint = 'write `weights = ["fp8"]` next to `config`'
+            if key in (WEIGHT_FORMAT, CACHE_FORMAT):
+                hint = f'write `{"weights" if key == WEIGHT_FORMAT else "caches"} = ["fp8"]` next to `config`'
                 refuse("E0802", f"`{key}` is no number of a model", span("model", index, "config", key), hint)
             if not (key.isidentifier() and isinstance(number, (int, float, bool, str))):
                 refuse("E0802", f"`{key}` is not a number, bool or string", span("model", index, "config", key))
         if any(model.name == name for model in found):
             refuse("E0806", f"model `{name}` is named twice", span("model", index, "name"), "remove one of them")
         family = _family(table, "model", index, refuse, span)
-        weights = _weights(table.get("weights", [SIXTEEN_BIT]), name, span("model", index, "weights"), refuse)
-        model = Model(name, family, numbers, span("model", index, "name"), weights)
-        taken = {other.bundle_name(each) for other in found for each in other.weights if other.name != name}
-        clash = next((one for one in map(model.bundle_name, weights) if one in taken or not MODEL.fullmatch(one)), None)
+        weights, caches = (
+            _formats(key, table.get(key, [SIXTEEN_BIT]), name, span("model", index, key), refuse)
+            for key in ("weights", "caches")
+        )
+        model = Model(name, family, numbers, span("model", index, "name"), weights, caches)
+        taken = {one for other in found if other.name != name for one, _, _ in other.bundles()}
+        clash = next((one for one, _, _ in model.bundles() if one in taken or not MODEL.fullmatch(one)), None)
         if clash is not None:
             refuse("E0806", f"`{clash}` cannot be the name of a bundle of `{name}`: too long, or another model's", model.span)
         found.append(model)
     return tuple(found)
 
 
-def _weights(value: Any, name: str, where: Span, refuse: Refuse) -> tuple[str, ...]:
-    """The formats of a model's weights. Those that its step lacks are refused when the step is read."""
+def _formats(key: str, value: Any, name: str, where: Span, refuse: Refuse) -> tuple[str, ...]:
+    """The formats of a model's weights or caches. Those that its step lacks are refused when the step is read."""
     formats: list[Any] = value if isinstance(value, list) else [None]  # pyright: ignore[reportUnknownVariableType]
     if not formats or not all(isinstance(one, str) for one in formats) or len(set(formats)) < len(formats):
-        hint = f'write `weights = ["{SIXTEEN_BIT}", "fp8"]`'
-        refuse("E0802", f"`weights` of `{name}` is not a list of formats, each once", where, hint)
+        hint = f'write `{key} = ["{SIXTEEN_BIT}", "fp8"]`'
+        refuse("E0802", f"`{key}` of `{name}` is not a list of formats, each once", where, hint)
         return (SIXTEEN_BIT,)
     return tuple(formats)
 
@@ -219,11 +233,13 @@ def read_families(
 
 
 def _refuse_other_formats(model: Model, family: Family, refuse: Refuse) -> None:
-    known = (SIXTEEN_BIT, *family.declaration.formats)
-    for one in model.weights:
-        if one not in known:
-            hint = ask_first(one, known, f"its formats are {', '.join(f'`{name}`' for name in known)}")
-            refuse("E0802", f"the step of `{model.name}` has no weights in `{one:.60}`", model.span, hint)
+    step = family.declaration
+    for what, given, declared in (("weights", model.weights, step.formats), ("caches", model.caches, step.caches)):
+        known = (SIXTEEN_BIT, *declared)
+        for one in given:
+            if one not in known:
+                hint = ask_first(one, known, f"its formats are {', '.join(f'`{name}`' for name in known)}")
+                refuse("E0802", f"the step of `{model.name}` has no {what} in `{one:.60}`", model.span, hint)
 
 
 def _read_once(tables: Mapping[Target, tuple[dict[str, Any], ...]]) -> dict[Target, Tuning]:

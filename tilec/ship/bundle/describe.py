@@ -102,7 +102,8 @@ def tuning_json(bundle: Bundle) -> dict[str, Any]:
     """The tuning tables, and which artifact serves which lengths, for launches that the tuning chooses."""
     numbers = {**bundle.config, **bundle.tuning.numbers}
     step = Step(
-        bundle.declaration, numbers, tied=False, dtype=DTYPES[0], max_seq_len=1, weight_format=bundle.weight_format
+        bundle.declaration, numbers, tied=False, dtype=DTYPES[0], max_seq_len=1, weight_format=bundle.weight_format,
+        cache_format=bundle.cache_format,
     )  # fmt: skip
     serves = [
         {

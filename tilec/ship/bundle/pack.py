@@ -19,6 +19,7 @@ from tilec.project.read.models import Constant, Family, Model
 from tilec.project.read.plan import artifact_name
 from tilec.runtime import Bundle, BundleError, open_bundle
 from tilec.runtime.trust_place import NO_POLICY
+from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
 from tilec.step.reader import read_declaration
 from tilec.target.targets import Target
@@ -43,13 +44,16 @@ class Packing:
     artifacts: Mapping[str, Sequence[str]]
 
 
-def model_packing(model: Model, family: Family, target: Target, world: World, weights: str = SIXTEEN_BIT) -> Packing:
-    """All that the step of a model can request on `target`, for weights in a format. The config says which, unless they have 16
-    bits: so a bundle of one format is never taken for that of another."""
-    uses = world.artifacts(model.name, target, weights)
+def model_packing(
+    model: Model, family: Family, target: Target, world: World, weights: str = SIXTEEN_BIT, cache: str = SIXTEEN_BIT
+) -> Packing:  # fmt: skip
+    """All that the step of a model can request on `target`, for weights and caches in a format each. The config says which,
+    unless they have 16 bits: so a bundle of one format is never taken for that of another."""
+    uses = world.artifacts(model.name, target, weights, cache)
     artifacts = {name: sorted({use.op for use in some}) for name, some in uses.items()}
-    config = model.config if weights == SIXTEEN_BIT else {**model.config, WEIGHT_FORMAT: weights}
-    return Packing(model.bundle_name(weights), config, family.declaration.syntax, family.tables[target], artifacts)
+    formats = {WEIGHT_FORMAT: weights, CACHE_FORMAT: cache}
+    config = {**model.config, **{key: form for key, form in formats.items() if form != SIXTEEN_BIT}}
+    return Packing(model.bundle_name(weights, cache), config, family.declaration.syntax, family.tables[target], artifacts)
 
 
 def kernels_packing(
