@@ -15,7 +15,7 @@ from typing import Final
 
 from engine.graph.verify import Contract
 from tilec.artifact.records import Manifest, TensorSpec
-from tilec.step.formats import SCALES_DTYPE
+from tilec.step.activations import SCALES_DTYPE
 from tilec.step.graph import ITEM_BYTES, Buffer, Kind, Op, StepGraph
 
 STREAMED: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.CACHE})

@@ -157,8 +157,8 @@ MAX_ELEMENTS: Final = 80_000_000
 
 def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
     """Dims to check: each dim steps through its list while the others rotate, so that odd sizes are combined."""
-    modules = (attention_cases, decode_cases, few_cases, codes_cases)
-    given = next((found for module in modules if (found := module.sizes(manifest))), [])
+    given = attention_cases.sizes(manifest) or decode_cases.sizes(manifest)
+    given = given or few_cases.sizes(manifest) or codes_cases.sizes(manifest)
     if given:
         yield from (dims for dims in given if fits(manifest, dims))
         return
