@@ -11,7 +11,7 @@ from ci.bench.front import Case
 CASES: Final = {
     "engine_check": Case("logits and speed beside transformers"),
     "fp8_check": Case("FP8 weights compared with transformers and with weights of 16 bits"),
-    "cache_check": Case("a cache of FP8 codes beside one of 16 bits"),
+    "cache_check": Case("a cache of FP8 codes compared with one of 16 bits"),
     "engine_large": Case("speed of the large models", "engine_check", {"models": "qwen3-14b,qwen3-32b", "skip_check": True}),
     "engine_llama": Case("a Llama 3 model beside transformers", "engine_check", {"models": "llama3.1-8b"}),
     "batch_check": Case("batches beside single sequences"),
