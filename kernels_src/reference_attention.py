@@ -15,8 +15,13 @@ Array = NDArray[Any]
 Wide = NDArray[np.float64]
 
 
-TOLERANCES = {"decode_attention": 1.6e-2, "rotary_decode_attention": 1.6e-2, "rotary_decode_attention_kv": 1.6e-2}
-TOLERANCES |= {f"{name}_c8": 1.6e-2 for name in ("rotary_decode_attention", "rotary_decode_attention_kv")}
+TOLERANCES = dict.fromkeys(
+    (
+        "decode_attention", "rotary_decode_attention", "rotary_decode_attention_kv", "rotary_decode_attention_c8",
+        "rotary_decode_attention_kv_c8",
+    ),
+    1.6e-2,
+)  # fmt: skip
 """Of `tilec test`: weights are rounded to the dtype of the cache before they meet it."""
 
 
@@ -308,7 +313,7 @@ def rotary_decode_attention_c8(
 
     def stored(b: int) -> tuple[Wide, ...]:
         one = slice(b, b + 1)
-        own = tuple(cache[b] for cache in caches)
+        own: Any = tuple(cache[b] for cache in caches)
         return qk_norm_rope_kv_c8(qkv[one], q_weight, k_weight, table, positions[one], slots[one], *own, eps)
 
     return _attention_c8(stored, lengths, scale, P, BN)
@@ -334,7 +339,7 @@ def decode_merge_kv_c8(
     after = tuple(_wide(cache) for cache in (k_cache, k_scales, v_cache, v_scales))
     for b in range(qkv.shape[0]):
         one = slice(b, b + 1)
-        own = tuple(cache[b] for cache in after)
+        own: Any = tuple(cache[b] for cache in after)
         _, *new = qk_norm_rope_kv_c8(qkv[one], k_weight, k_weight, table, positions[one], slots[one], *own, eps)
         for cache, rows in zip(after, new, strict=True):
             cache[b] = rows
@@ -350,7 +355,8 @@ def rope_decode_attention_c8(
 
     def stored(b: int) -> tuple[Wide, ...]:
         one = slice(b, b + 1)
-        return rope_kv_c8(qkv[one], table, positions[one], slots[one], *(cache[b] for cache in caches))
+        own: Any = tuple(cache[b] for cache in caches)
+        return rope_kv_c8(qkv[one], table, positions[one], slots[one], *own)
 
     return _attention_c8(stored, lengths, scale, P, BN)
 
@@ -373,7 +379,8 @@ def rope_merge_kv_c8(
     after = tuple(_wide(cache) for cache in (k_cache, k_scales, v_cache, v_scales))
     for b in range(qkv.shape[0]):
         one = slice(b, b + 1)
-        _, *new = rope_kv_c8(qkv[one], table, positions[one], slots[one], *(cache[b] for cache in after))
+        own: Any = tuple(cache[b] for cache in after)
+        _, *new = rope_kv_c8(qkv[one], table, positions[one], slots[one], *own)
         for cache, rows in zip(after, new, strict=True):
             cache[b] = rows
     return (decode_merge(partial, maxima, sums), *after)

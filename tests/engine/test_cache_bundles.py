@@ -71,9 +71,9 @@ def test_decode_has_as_many_launches_as_with_16_bits_and_prompts_two_a_layer_mor
         loaded.prefill([1] * 300)
         prompt = launched(loaded, driver, before)
         assert prompt.count("dequantise_c8") == more
-        for place, kernel in enumerate(prompt):
+        for number, kernel in enumerate(prompt):
             if more and kernel in ("flash_attention", "decode_attention"):
-                assert prompt[place - 2 : place] == ["dequantise_c8"] * 2
+                assert prompt[number - 2 : number] == ["dequantise_c8"] * 2
         before = len(driver.launches)
         assert loaded.decode(5) == 0  # the fake device writes nothing
         steps.append([kernel.removesuffix("_c8") for kernel in launched(loaded, driver, before)])

@@ -67,7 +67,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
         if kind not in known:
             known[kind] = Model(tmp_path_factory.mktemp("tiny") / kind, kind)
         for backend in known[kind].backends.values():
-            backend.chunk_tokens = 2048
             backend.reset()
         return known[kind]
 
@@ -107,7 +106,7 @@ def test_a_batch_generates_what_each_sequence_does_alone(models: Callable[[str],
     backend = models(kind).backends["fp8"].backend
     expected = [alone(backend, ids, 4) for ids in PROMPTS[:2]]
     with Batch(backend, size) as batch:
-        slots, generated = [], []
+        slots, generated = list[int](), list[list[int]]()
         for ids in PROMPTS[:2]:
             slot, token = batch.add(ids)
             slots.append(slot)
@@ -141,9 +140,9 @@ def test_a_step_verifies_and_refuses_codes_for_scales(mode: Any, tokens: int) ->
     caches = {buffer.name for buffer in graph.of_kind(Kind.CACHE)}
     assert any(name.endswith("k_cache_scales.0") for name in caches)
     assert ("k_cache.16bit" in caches) == (mode == "prefill")
-    place, op = next((place, op) for place, op in enumerate(graph.ops) if "k_scales" in op.tensors)
+    number, op = next((number, op) for number, op in enumerate(graph.ops) if "k_scales" in op.tensors)
     for wrong in ("k_cache", "positions"):
-        graph.ops[place] = replace(op, tensors={**op.tensors, "k_scales": op.tensors[wrong]})
+        graph.ops[number] = replace(op, tensors={**op.tensors, "k_scales": op.tensors[wrong]})
         with pytest.raises(GraphError, match="and `k_scales` takes f32 of rank"):
             verify(graph, memory, contract)
 

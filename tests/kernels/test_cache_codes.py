@@ -76,7 +76,7 @@ def test_a_store_writes_the_codes_of_the_definition_and_no_other_slot(name: str,
 
 @pytest.mark.parametrize("name", STORES)
 def test_rows_of_zeros_infinities_and_nan(name: str) -> None:
-    size = STORES[name] | {"E": "bf16"}
+    size: dict[str, Any] = STORES[name] | {"E": "bf16"}
 
     def change(arrays: dict[str, Array]) -> None:
         values = arrays["qkv"][:, -size["HKV"] :]

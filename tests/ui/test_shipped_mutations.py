@@ -70,11 +70,24 @@ INSIDE = {
     ),
     ("rotary_decode_attention_c8", "load10-axis1+1"),
     ("rotary_decode_attention_c8", "load12-axis0+1"),
+    ("rotary_decode_attention_c8", "load14-axis0+1"),
+    *(
+        ("rotary_decode_attention_kv_c8", change)
+        for change in ("load9-axis1+1", "load11-axis0+1", "load13-axis0+1", "store45-axis3+1")
+    ),
+    ("rope_merge_kv_c8", "grid0-1"),
+    ("rope_merge_kv", "grid0-1"),
+    ("scaled_matvec_silu_mul_int4", "load18-axis1+1"),  # numbers of up after the last ones of gate
+    ("scaled_matvec_silu_mul_rows_fp8", "load13-axis0+1"),
     ("rope_decode_attention_c8", "load10-axis1+1"),
     ("rope_decode_attention_kv_c8", "load9-axis1+1"),
     ("rope_decode_attention_kv_c8", "store39-axis3+1"),
-    *(("rope_kv_c8", change) for change in ("load11-axis1+1", "store18-axis2+1", "load23-axis1+1", "load23-axis2+1")),
+    *(
+        ("rope_kv_c8", change)
+        for change in ("load11-axis1+1", "load23-axis1+1", "load23-axis2+1", "load24-axis1+1", "store18-axis2+1", "grid1-1")
+    ),
     ("rope_merge_kv_c8", "load10-axis1+1"),
+    ("rope_merge_kv_c8", "store17-axis3+1"),
     ("rotary_decode_attention", "load12-axis0+1"),  # the other half of a weight
     ("rotary_decode_attention", "load14-axis0+1"),
     ("rotary_decode_attention_kv", "load9-axis1+1"),  # the sines

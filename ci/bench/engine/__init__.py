@@ -15,7 +15,7 @@ CASES: Final = {
     ),
     "int4_check": Case("INT4 weights, likewise", "low_bit_check", {"weights": "int4"}),
     "w8a8_check": Case("prompts with FP8 weights and activations compared with transformers and other formats"),
-    "cache_check": Case("a cache of FP8 codes beside one of 16 bits"),
+    "cache_check": Case("a cache of FP8 codes compared with one of 16 bits"),
     "engine_large": Case("speed of the large models", "engine_check", {"models": "qwen3-14b,qwen3-32b", "skip_check": True}),
     "engine_llama": Case("a Llama 3 model beside transformers", "engine_check", {"models": "llama3.1-8b"}),
     "batch_check": Case("batches beside single sequences"),

@@ -1,4 +1,4 @@
-"""Times decode with a cache of FP8 codes beside one of 16 bits on this machine's GPU, and compares logits of both with float32.
+"""Times decode with a cache of FP8 codes and with one of 16 bits on this machine's GPU, and compares logits with float32.
 
     python3 ci/bench/engine.py cache_check artifacts/bundles [--models qwen3-4b] [--slots 2048,8192,32768]
 
@@ -118,7 +118,7 @@ def _errors(given: Mapping[str, Mapping[int, Any]], exact: Mapping[int, Any]) ->
 
 def report(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The tables: times with both caches, and distances."""
-    lines = ["# A cache of FP8 codes beside one of 16 bits, random weights", ""]
+    lines = ["# A cache of FP8 codes compared with one of 16 bits, random weights", ""]
     for name, record in found.items():
         wide, narrow = (record["speed"][cache] for cache in CACHE_FORMATS)
         rows = [[key, f"{wide[key]:.1f}", f"{narrow[key]:.1f}", f"{narrow[key] / wide[key]:.2f}"] for key in wide]
