@@ -50,7 +50,8 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matvec_add_scaled_int4": [{"N": 32, "P": 8}, {"N": 16, "P": 4, "E": "f16", "S": "f16"}],
     "scaled_matvec_rows_int4": [{"B": 8, "N": 32, "eps": 1e-6}, {"B": 4, "N": 48, "E": "f16", "S": "f16", "eps": 1e-6}],
     "scaled_matvec_silu_mul_rows_int4": [
-        {"B": 8, "I": 32, "I2": 64, "eps": 1e-6}, {"B": 2, "I": 16, "I2": 32, "E": "f16", "eps": 1e-6},
+        {"B": 8, "I": 32, "I2": 64, "eps": 1e-6},
+        {"B": 2, "I": 16, "I2": 32, "E": "f16", "eps": 1e-6},
     ],
     "matvec_add_scaled_rows_int4": [{"B": 8, "N": 32, "P": 2}, {"B": 2, "N": 48, "P": 3, "E": "f16", "S": "f16"}],
     "dequantise_int4": [{"N": 64, "K": 384}, {"N": 32, "K": 128, "E": "f16", "S": "f16"}],

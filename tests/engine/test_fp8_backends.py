@@ -1,4 +1,5 @@
-"""FP8 weights on both backends: a batch on the interpreter, and the launches of a bundle on a driver that launches nothing."""
+"""Weights of eight and four bits on both backends: a batch on the interpreter, and the launches of a bundle on a driver that
+launches nothing."""
 
 from __future__ import annotations
 
@@ -33,15 +34,15 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 from fake_driver import FakeDriver
 
 
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
+@pytest.fixture(scope="module", params=["fp8", "int4"])
+def interpreter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
     folder = tmp_path_factory.mktemp("tiny")
     config = write_tiny_model(folder / "source", hidden_size=128)
-    ended = CliRunner().invoke(quantize, [str(folder / "source"), str(folder / "fp8"), "--format", "fp8"])
+    ended = CliRunner().invoke(quantize, [str(folder / "source"), str(folder / "kept"), "--format", request.param])
     assert ended.exit_code == 0, ended.output
     loaded = InterpreterBackend()
-    weights = WeightPlan.for_model(config, folder / "fp8", "bf16")
-    assert weights.weight_format == "fp8"
+    weights = WeightPlan.for_model(config, folder / "kept", "bf16")
+    assert weights.weight_format == request.param
     loaded.load(config, weights, 40)
     yield loaded
     loaded.close()
