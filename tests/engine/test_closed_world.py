@@ -23,6 +23,9 @@ FP8_KERNELS = {
     "scaled_matvec_fp8", "scaled_matvec_silu_mul_fp8", "matvec_add_scaled_fp8", "matvec_add_fp8", "scaled_matvec_rows_fp8",
     "scaled_matvec_silu_mul_rows_fp8", "matvec_add_scaled_rows_fp8", "dequantise_fp8",
 }  # fmt: skip
+OF_FORMATS = {
+    SIXTEEN_BIT: set[str](), "fp8": FP8_KERNELS, "int4": {name.replace("_fp8", "_int4") for name in FP8_KERNELS},
+}  # fmt: skip
 LENGTHS = [tokens for tokens in range(1, CHUNK_TOKENS + 1) if tokens % 32 in (0, 1, 31)]
 """The lengths around those at which the tiles of a product can change."""
 
@@ -94,10 +97,11 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
     products = {name for name in available if name.startswith("matmul")}
     query = model.config["num_attention_heads"] * model.config["head_dim"]
     rows_of_both = 0 if query == model.config["hidden_size"] else 2  # are gathered
-    # `dequantise_fp8`, and kernels of batches that the head shares with a linear layer if that has 16 bits too.
+    # The kernel that dequantises, and kernels of batches that the head shares with a linear layer if that has 16 bits too.
     more = 0 if weights == SIXTEEN_BIT else len(DTYPES) * (1 + len(BATCHES))
     assert len(available - products) == 84 + rows_of_both + more
-    assert {name.partition("-")[0] for name in available if "fp8" in name} == (FP8_KERNELS if weights == "fp8" else set())
+    kernels = {name.partition("-")[0] for name in available}
+    assert {name for name in kernels if name.endswith(("_fp8", "_int4"))} == OF_FORMATS[weights]
     for kernel, limit in (("matmul-", 18), ("matmul_silu_mul-", 8)):  # the number of tile shapes depends on measurements
         assert 2 <= len([name for name in products if name.startswith(kernel)]) <= limit
 
