@@ -242,6 +242,12 @@ def shipped_fp8_bundle(made_once: Callable[[str, Make], Path], shipped_store: Pa
     return _packed(made_once, shipped_store, "fp8")
 
 
+@pytest.fixture(scope="session")
+def shipped_int4_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
+    """The same for INT4 weights."""
+    return _packed(made_once, shipped_store, "int4")
+
+
 def _packed(made_once: Callable[[str, Make], Path], shipped_store: Path, weight_format: str) -> Path:
     def pack(folder: Path) -> None:
         command = [sys.executable, "-c", _PACKER, "bundle", "pack", "--project", _ROOT, "--model", "qwen3-0.6b"]

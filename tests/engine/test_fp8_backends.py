@@ -69,11 +69,11 @@ def fp8_bundle(shipped_fp8_bundle: Path) -> Bundle:
     return open_bundle(shipped_fp8_bundle)
 
 
-@pytest.fixture
-def backend(fp8_bundle: Bundle) -> Iterator[tuple[OneSequence, FakeDriver]]:
-    driver = FakeDriver()
-    loaded = OneSequence(CudaBackend(fp8_bundle, Device(driver)))
-    loaded.load(SMALLEST, dummy_weights(SMALLEST, "bf16", weight_format="fp8"), 4096)
+@pytest.fixture(params=["fp8", "int4"])
+def backend(request: pytest.FixtureRequest) -> Iterator[tuple[OneSequence, FakeDriver]]:
+    driver, bundle = FakeDriver(), open_bundle(request.getfixturevalue(f"shipped_{request.param}_bundle"))
+    loaded = OneSequence(CudaBackend(bundle, Device(driver)))
+    loaded.load(SMALLEST, dummy_weights(SMALLEST, "bf16", weight_format=request.param), 4096)
     yield loaded, driver
     loaded.close()
     assert not driver.buffers, "something was not freed"
@@ -89,11 +89,19 @@ def test_a_bundle_says_its_format(fp8_bundle: Bundle, bundle: Bundle) -> None:
     assert "scaled_matvec" not in names and "matvec_add" not in names
 
 
+def test_a_bundle_for_int4_has_its_kernels(shipped_int4_bundle: Path) -> None:
+    with open_bundle(shipped_int4_bundle) as bundle:
+        assert (bundle.model, bundle.weight_format) == ("qwen3-0.6b-int4", "int4")
+        names = {kernel.manifest.kernel for kernel in bundle.kernels}
+    assert {"scaled_matvec_int4", "scaled_matvec_rows_int4", "dequantise_int4", "matmul", "matvec_argmax"} <= names
+    assert "scaled_matvec" not in names and "matvec_add" not in names
+
+
 def test_codes_and_scales_arrive(backend: tuple[OneSequence, FakeDriver]) -> None:
     loaded, driver = backend
-    weights = dummy_weights(SMALLEST, "bf16", weight_format="fp8")
+    weights = dummy_weights(SMALLEST, "bf16", weight_format=loaded.step.weight_format)
     merged = "model.layers.1.self_attn.qkv_proj.weight"
-    for name in (merged, f"{merged}_scales", "model.norm.weight"):
+    for name in (*(one.name for one in weights.destinations if one.name.startswith(merged)), "model.norm.weight"):
         expected = weights.array(name)
         pointer = loaded.memory.allocations[name][0]
         block = next(block for start, block in driver.buffers.items() if start == pointer)
@@ -114,7 +122,7 @@ def test_a_decode_step_has_as_many_launches_as_with_16_bits(backend: tuple[OneSe
     step = launched(loaded, driver, before)
     assert len(step) == 1 + 5 * SMALLEST.num_hidden_layers + 4
     assert [overlap for _, overlap in step] == [False] + [True] * (len(step) - 1)
-    assert [kernel for kernel, _ in step].count("scaled_matvec_fp8") == SMALLEST.num_hidden_layers
+    assert [kernel for kernel, _ in step].count(f"scaled_matvec_{loaded.step.weight_format}") == SMALLEST.num_hidden_layers
 
 
 @pytest.mark.parametrize("tokens", [9, 300])
@@ -124,11 +132,12 @@ def test_a_product_of_a_dequantised_weight_overlaps_no_launch(
     loaded, driver = backend
     before = len(driver.launches)
     loaded.prefill([1] * tokens)
+    dequantise = f"dequantise_{loaded.step.weight_format}"
     step = launched(loaded, driver, before)
     for number, (kernel, overlap) in enumerate(step):
         assert overlap == (number > 0 and not kernel.startswith("matmul"))
-        assert kernel.startswith("matmul") == (number > 0 and step[number - 1][0] == "dequantise_fp8")
-    assert [kernel for kernel, _ in step].count("dequantise_fp8") == 4 * (SMALLEST.num_hidden_layers - 1) + 1
+        assert kernel.startswith("matmul") == (number > 0 and step[number - 1][0] == dequantise)
+    assert [kernel for kernel, _ in step].count(dequantise) == 4 * (SMALLEST.num_hidden_layers - 1) + 1
 
 
 def test_a_prompt_of_another_length_launches_what_a_plan_of_it_does(backend: tuple[OneSequence, FakeDriver]) -> None:
