@@ -254,6 +254,12 @@ def shipped_cache_bundle(made_once: Callable[[str, Make], Path], shipped_store: 
     return _packed(made_once, shipped_store, "16bit", "fp8")
 
 
+@pytest.fixture(scope="session")
+def shipped_int4_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
+    """The same for INT4 weights."""
+    return _packed(made_once, shipped_store, "int4")
+
+
 def _packed(
     made_once: Callable[[str, Make], Path], shipped_store: Path, weight_format: str, cache_format: str = "16bit"
 ) -> Path:

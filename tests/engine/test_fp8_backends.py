@@ -1,4 +1,5 @@
-"""FP8 weights on both backends: a batch on the interpreter, and the launches of a bundle on a driver that launches nothing."""
+"""Weights of eight and four bits on both backends: a batch on the interpreter, and the launches of a bundle on a driver that
+launches nothing."""
 
 from __future__ import annotations
 
@@ -34,15 +35,15 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 from fake_driver import FakeDriver
 
 
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
+@pytest.fixture(scope="module", params=["fp8", "int4"])
+def interpreter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
     folder = tmp_path_factory.mktemp("tiny")
     config = write_tiny_model(folder / "source", hidden_size=128)
-    ended = CliRunner().invoke(quantize, [str(folder / "source"), str(folder / "fp8"), "--format", "fp8"])
+    ended = CliRunner().invoke(quantize, [str(folder / "source"), str(folder / "kept"), "--format", request.param])
     assert ended.exit_code == 0, ended.output
     loaded = InterpreterBackend()
-    weights = WeightPlan.for_model(config, folder / "fp8", "bf16")
-    assert weights.weight_format == "fp8"
+    weights = WeightPlan.for_model(config, folder / "kept", "bf16")
+    assert weights.weight_format == request.param
     loaded.load(config, weights, 40)
     yield loaded
     loaded.close()
@@ -69,11 +70,11 @@ def fp8_bundle(shipped_fp8_bundle: Path) -> Bundle:
     return open_bundle(shipped_fp8_bundle)
 
 
-@pytest.fixture
-def backend(fp8_bundle: Bundle) -> Iterator[tuple[OneSequence, FakeDriver]]:
-    driver = FakeDriver()
-    loaded = OneSequence(CudaBackend(fp8_bundle, Device(driver)))
-    loaded.load(SMALLEST, dummy_weights(SMALLEST, "bf16", weight_format="fp8"), 4096)
+@pytest.fixture(params=["fp8", "int4"])
+def backend(request: pytest.FixtureRequest) -> Iterator[tuple[OneSequence, FakeDriver]]:
+    driver, bundle = FakeDriver(), open_bundle(request.getfixturevalue(f"shipped_{request.param}_bundle"))
+    loaded = OneSequence(CudaBackend(bundle, Device(driver)))
+    loaded.load(SMALLEST, dummy_weights(SMALLEST, "bf16", weight_format=request.param), 4096)
     yield loaded, driver
     loaded.close()
     assert not driver.buffers, "something was not freed"
@@ -89,11 +90,19 @@ def test_a_bundle_says_its_format(fp8_bundle: Bundle, bundle: Bundle) -> None:
     assert "scaled_matvec" not in names and "matvec_add" not in names
 
 
+def test_a_bundle_for_int4_has_its_kernels(shipped_int4_bundle: Path) -> None:
+    with open_bundle(shipped_int4_bundle) as bundle:
+        assert (bundle.model, bundle.weight_format) == ("qwen3-0.6b-int4", "int4")
+        names = {kernel.manifest.kernel for kernel in bundle.kernels}
+    assert {"scaled_matvec_int4", "scaled_matvec_rows_int4", "dequantise_int4", "matmul", "matvec_argmax"} <= names
+    assert "scaled_matvec" not in names and "matvec_add" not in names
+
+
 def test_codes_and_scales_arrive(backend: tuple[OneSequence, FakeDriver]) -> None:
     loaded, driver = backend
-    weights = dummy_weights(SMALLEST, "bf16", weight_format="fp8")
+    weights = dummy_weights(SMALLEST, "bf16", weight_format=loaded.step.weight_format)
     merged = "model.layers.1.self_attn.qkv_proj.weight"
-    for name in (merged, f"{merged}_scales", "model.norm.weight"):
+    for name in (*(one.name for one in weights.destinations if one.name.startswith(merged)), "model.norm.weight"):
         expected = weights.array(name)
         pointer = loaded.memory.allocations[name][0]
         block = next(block for start, block in driver.buffers.items() if start == pointer)
@@ -114,7 +123,7 @@ def test_a_decode_step_has_as_many_launches_as_with_16_bits(backend: tuple[OneSe
     step = launched(loaded, driver, before)
     assert len(step) == 1 + 5 * SMALLEST.num_hidden_layers + 4
     assert [overlap for _, overlap in step] == [False] + [True] * (len(step) - 1)
-    assert [kernel for kernel, _ in step].count("scaled_matvec_fp8") == SMALLEST.num_hidden_layers
+    assert [kernel for kernel, _ in step].count(f"scaled_matvec_{loaded.step.weight_format}") == SMALLEST.num_hidden_layers
 
 
 @pytest.mark.parametrize("tokens", [9, 300])
@@ -123,15 +132,17 @@ def test_only_products_of_long_prompts_dequantise_weights(backend: tuple[OneSequ
     loaded, driver = backend
     before = len(driver.launches)
     loaded.prefill([1] * tokens)
+    form = loaded.step.weight_format
     step = launched(loaded, driver, before)
-    of_codes, of_16_bits = {"matmul_few_fp8", "matmul_split_fp8", "matmul_silu_mul_few_fp8"}, {"matmul", "matmul_silu_mul"}
+    of_codes = {f"{name}_{form}" for name in ("matmul_few", "matmul_split", "matmul_silu_mul_few")}
+    of_16_bits = {"matmul", "matmul_silu_mul"}
     assert {kernel for kernel, _ in step if kernel.startswith("matmul")} == (of_codes if tokens == 9 else of_16_bits)
     for number, (kernel, overlap) in enumerate(step):
         assert overlap == (number > 0)
         if tokens == 300:
-            assert kernel.startswith("matmul") == (number > 0 and step[number - 1][0] == "dequantise_fp8")
+            assert kernel.startswith("matmul") == (number > 0 and step[number - 1][0] == f"dequantise_{form}")
     products = 4 * (SMALLEST.num_hidden_layers - 1) + 1
-    assert [kernel for kernel, _ in step].count("dequantise_fp8") == (0 if tokens == 9 else products)
+    assert [kernel for kernel, _ in step].count(f"dequantise_{form}") == (0 if tokens == 9 else products)
 
 
 def test_a_prompt_of_another_length_launches_what_a_plan_of_it_does(backend: tuple[OneSequence, FakeDriver]) -> None:

@@ -231,6 +231,10 @@ def permuted(q: NDArray[Any], z: NDArray[Any], s: NDArray[Any], m: str) -> Array
     return gptq(4, q.T, z.T, np.ascontiguousarray(s.T), groups, m)
 
 
+def eight_bits(q: NDArray[Any], z: NDArray[Any], s: NDArray[Any], m: str) -> Arrays:
+    return gptq(8, q.T, z.T, np.ascontiguousarray(s.T), columns(q) // 128, m)
+
+
 OTHERS: Final[dict[str, dict[str, Any]]] = {
     "scales of f16 in a model of bf16": {"dtype": np.float16},
     "scales of f32": {"dtype": np.float32},
@@ -244,7 +248,7 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
     },
     "eight bits": {
         "config": GPTQ | {"bits": 8, "checkpoint_format": "gptq_v2"},
-        "make": lambda q, z, s, m: gptq(8, q.T, z.T, np.ascontiguousarray(s.T), columns(q) // 128, m),
+        "make": eight_bits,
     },
 }  # fmt: skip
 
@@ -300,7 +304,10 @@ def test_damaged_weights_end_in_one_line(fault: str, made: Callable[..., Path]) 
 
 
 def test_scales_whose_products_f16_cannot_hold_are_refused(made: Callable[..., Path]) -> None:
-    folder = made("awq", lambda arrays: set_scale(arrays, 4400), dtype=np.float16)
+    def change(arrays: Arrays) -> None:
+        set_scale(arrays, 4400)
+
+    folder = made("awq", change, dtype=np.float16)
     weights = WeightPlan.for_model(read_config(folder), folder, "f16", convert=True)
     assert weights.weight_format == "int4"
     with pytest.raises(ModelError, match="has the scale 4400, whose products f16 cannot hold"):
