@@ -7,7 +7,7 @@
 `ci/words.toml` has the words, `ci/word_counts.json` the recorded counts, which may only fall. Three kinds are counted apart:
 
     prose         Markdown without code, docstrings and comments of Python without what stands in backticks; places
-    identifiers   distinct names of Python, `_` and capitals between their words
+    identifiers   distinct names of Python and of its files, `_` and capitals between their words
     strings       other string constants of Python; places
 
 Generated pages (results, the schema, golden files) are not looked at.
@@ -125,6 +125,7 @@ def texts(path: Path) -> Iterator[Text]:
     if path.suffix == ".md":
         yield Text("prose", 1, _bare(source))
         return
+    yield Text("identifiers", 1, _as_words(path.stem))
     tree = ast.parse(source)
     documents = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

@@ -12,7 +12,7 @@ import pytest
 from tests import campaign
 from tests.audit import samples
 from tests.shipped import LIKE, NAMES
-from tests.soundness.verdict import generate, judge, parse
+from tests.soundness.verdict import examine, generate, parse
 from tilec.audit.contract import contract_of, contract_of_function
 from tilec.audit.definitions import runs
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
@@ -123,7 +123,7 @@ def test_random_kernels_that_enumeration_refutes_are_never_confirmed(first: int,
         function = parse(kernel)
         if function is None or "swizzle" in kernel.schedule or "flat" in kernel.schedule:
             continue
-        verdict = judge(kernel, seed).kind
+        verdict = examine(kernel, seed).kind
         findings = audited(print_function(function), 100_000)
         audited_verdict = REFUTED if bad(findings, REFUTED) else UNKNOWN if bad(findings, UNKNOWN) else CONFIRMED
         kinds[audited_verdict, verdict] += 1

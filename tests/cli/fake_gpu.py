@@ -26,7 +26,7 @@ class TrialDevice(FakeDevice):
 
     def __init__(self, kernels: Path, fault: str) -> None:
         FakeDriver.__init__(self, multiprocessors=4)
-        self.kernels, self.fault, self.judge = kernels, fault, "interpreter"
+        self.kernels, self.fault, self.oracle = kernels, fault, "interpreter"
         self.plans, self.parsed, self.now, self.count, self.broken = {}, {}, 0.0, 0, ""
 
     def load_module(self, image: bytes) -> Any:

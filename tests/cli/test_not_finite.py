@@ -50,10 +50,10 @@ def test_they_are_counted_and_the_first_is_named(project: Path, capsys: pytest.C
     out = capsys.readouterr().out
     x = np.random.default_rng([0, 1]).normal(size=1000).astype(np.float32)
     first = int(np.argmax(x < 0))
-    told = (
+    expected = (
         f"WRONG: not finite in {int((x < 0).sum())} of 1000 results, first at `out[{first}]`, which is nan; the reference says"
     )
-    assert told in out
+    assert expected in out
     assert commands.run(["test", "root", "--json"]) == 1
     (one, *_) = json.loads(capsys.readouterr().out)["launches"]
     assert not one["right"] and one["problem"] == "" and one["written"][0]["not_finite"] > 0

@@ -184,9 +184,9 @@ def test_a_wrong_result_of_random_inputs_names_the_function_to_write(kernel: Pat
     kernel.with_name("reference.py").write_text(REFERENCE.replace("* scale", "* scale * 1e9"))
     command = ["run", str(kernel), "-c", "H=40", "--dims", "T=5,V=9,shift=16777217"]
     assert commands.run(command) == 1
-    said = capsys.readouterr().out
-    assert "shift=16777217" in said and "WRONG" in said
-    assert "write `def gather_inputs(rng, dims)` next to the reference" in said
+    output = capsys.readouterr().out
+    assert "shift=16777217" in output and "WRONG" in output
+    assert "write `def gather_inputs(rng, dims)` next to the reference" in output
     write(kernel, "{}")
     reference = kernel.with_name("reference.py")
     reference.write_text(reference.read_text().replace("* scale", "* scale * 1e9"))

@@ -15,9 +15,9 @@ SIDES = (2048, 1024, 512)
 def boxes_of_wave(found: Work, at_once: int) -> list[list[tuple[str, tuple[int, ...], float]]]:
     """The boxes of each wave: blocks in launch order, or turns of persistent blocks."""
     blocks, turns = found.tiles.shape
-    places = [(block, turn) for turn in range(turns) for block in range(blocks) if found.tiles[block, turn]]
+    processed = [(block, turn) for turn in range(turns) for block in range(blocks) if found.tiles[block, turn]]
     size = blocks if turns > 1 else at_once
-    waves = [places[first : first + size] for first in range(0, len(places), size)]
+    waves = [processed[first : first + size] for first in range(0, len(processed), size)]
     reads = [box for box in found.boxes() if not box.written]
     return [[_box(box, block, turn) for block, turn in wave for box in reads] for wave in waves]
 

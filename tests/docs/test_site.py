@@ -78,9 +78,30 @@ def test_pages_made_from_sources_are_what_these_say() -> None:
 
 def test_links_work_where_the_repository_is_read() -> None:
     for page in (ROOT / "docs").rglob("*.md"):
-        text = re.sub(r"^( *)```.*?^\1```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-        for address in re.findall(r"\]\((?!https?:)([^)\s#]+)(?:#[^)\s]*)?\)", text):
+        for address in re.findall(r"\]\((?!https?:)([^)\s#]+)(?:#[^)\s]*)?\)", _without_code(page)):
             assert (page.parent / address).exists(), f"{page.relative_to(ROOT)}: {address}"
+
+
+def test_anchors_of_links_between_pages_exist() -> None:
+    """The site is built by a campaign only; this finds the headings that an edit or a merge removed."""
+    for page in (ROOT / "docs").rglob("*.md"):
+        for address, anchor in re.findall(r"\]\((?!https?:)([^)\s#]*)#([^)\s]+)\)", _without_code(page)):
+            target = page.parent / address if address else page
+            if target.suffix == ".md":
+                assert anchor in _anchors(target), f"{page.relative_to(ROOT)}: {address}#{anchor}"
+
+
+def _without_code(page: Path) -> str:
+    return re.sub(r"^( *)```.*?^\1```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    """Those that the headings of a page get, by their text or as they say themselves."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", _without_code(page), re.MULTILINE):
+        text, _, own = heading.partition("{: #")
+        found.add(own.split()[0] if own else re.sub(r"[^\w -]", "", text).strip().lower().replace(" ", "-"))
+    return found
 
 
 def test_every_word_is_on_its_page() -> None:

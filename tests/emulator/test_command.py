@@ -15,7 +15,7 @@ from tilec.cli import commands, emulate_command
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
 built: Any = emulate_command._built  # pyright: ignore[reportPrivateUsage]
-held: dict[tuple[str, str, str, str], Any] = {}
+kept: dict[tuple[str, str, str, str], Any] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +24,9 @@ def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore
 
     def once(build: Any, entry: Any, target: Any) -> Any:
         key = (str(build.root), entry.name, str(entry.constants), str(target))
-        if key not in held:
-            held[key] = built(build, entry, target)
-        return held[key]
+        if key not in kept:
+            kept[key] = built(build, entry, target)
+        return kept[key]
 
     monkeypatch.chdir(shipped.ROOT)
     monkeypatch.setattr(emulate_command, "_built", once)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from ml_dtypes import float8_e4m3fn
 
-from ci.bench.judges import emulator_products as judge
+from ci.bench.judges import emulator_products as checker
 from ci.bench.judges.emulator_cases import larger_sizes, launches, stored
 from ci.evidence.verdicts import Verdicts
 from tests import campaign, shipped
@@ -42,9 +42,9 @@ def artifact(name: str, target: Target) -> tuple[str, Manifest]:
 @pytest.mark.parametrize("target", campaign.first(1, (SM_100A, SM_120A)), ids=str)
 def test_a_right_artifact_agrees_in_all_launches(target: Target) -> None:
     ptx, found = artifact("matmul_few", target)
-    word, detail = judge.verdict("matmul_few", ptx, found)
+    word, detail = checker.verdict("matmul_few", ptx, found)
     assert (word, detail["launches"], detail["fed"]) == ("agrees", 9, True)
-    assert detail["products"] == [judge.PRODUCT.search(ptx).group(1)]  # type: ignore[union-attr]
+    assert detail["products"] == [checker.PRODUCT.search(ptx).group(1)]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -59,23 +59,23 @@ def test_a_mistake_has_its_word(pattern: str, replacement: str, word: str) -> No
     ptx, found = artifact("matmul_few", SM_100A)
     wrong = re.sub(pattern, replacement, ptx)
     assert wrong != ptx
-    verdict = judge.verdict("matmul_few", wrong, found)
+    verdict = checker.verdict("matmul_few", wrong, found)
     assert verdict.word == word and verdict.detail["noted"]
 
 
 def test_what_only_the_kernels_own_roundings_explain_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     """No output is within a thousandth of a rounding of float64, but all equal the interpreter's, unless something is wrong."""
-    monkeypatch.setattr(judge, "ROUNDINGS", 1e-3)
+    monkeypatch.setattr(checker, "ROUNDINGS", 1e-3)
     ptx, found = artifact("matmul_few", SM_100A)
-    assert judge.verdict("matmul_few", ptx, found).word == "agrees"
-    monkeypatch.setattr(judge, "interpreted", lambda case, arrays: arrays)  # pyright: ignore
-    assert judge.verdict("matmul_few", ptx, found).word == "differs"
+    assert checker.verdict("matmul_few", ptx, found).word == "agrees"
+    monkeypatch.setattr(checker, "interpreted", lambda case, arrays: arrays)  # pyright: ignore
+    assert checker.verdict("matmul_few", ptx, found).word == "differs"
 
 
 def test_every_kernel_with_a_product_is_checked(tmp_path: Path) -> None:
     """All specialisations for both targets of each kernel whose tile IR has a product."""
     options = argparse.Namespace(only="", arch="")
-    tasks = list(judge.tasks(options, "", Verdicts("emulator_products", tmp_path)))
+    tasks = list(checker.tasks(options, "", Verdicts("emulator_products", tmp_path)))
     found = {(task.entry.name, task.target) for task in tasks}
     assert len({task.name for task in tasks}) == len(tasks)
     for name, entry in shipped.entries().items():

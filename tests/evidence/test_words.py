@@ -94,3 +94,10 @@ def test_a_word_may_count_in_some_kinds_alone(repository: Path) -> None:
     (repository / "ci/words.toml").write_text('[[word]]\nword = "way out"\nwrite = "fix"\nkinds = ["identifiers"]\n')
     found = {line.partition(": write")[0] for line in run(repository, "--list")[1].splitlines()}
     assert found == {"src/a.py:4: `way_out` (identifiers)", "src/a.py:8: `Way_Out` (identifiers)"}
+
+
+def test_names_of_files_count(repository: Path) -> None:
+    write(repository / "src/way_out.py", "x = 1\n")
+    subprocess.run(["git", "add", "-A"], cwd=repository, check=True)
+    (repository / "src/a.py").unlink()
+    assert run(repository, "--list", "--under", "src/way_out.py")[1].startswith("src/way_out.py:1: `way_out` (identifiers)")

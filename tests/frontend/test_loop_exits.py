@@ -11,7 +11,7 @@ from frontend_kernels import compile_body, refusals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.soundness.verdict import judge_function
+from tests.soundness.verdict import examine_function
 from tilec.interpreter import run
 
 SIGNATURE = "ids: In[i32, N], out: Out[i32, N], a: i32, b: i32"
@@ -196,19 +196,19 @@ PARTLY_WRITTEN = {
 }
 
 
-def judged(tmp_path: Path, body: str) -> tuple[str, tuple[str, ...]]:
-    verdict = judge_function(compile_body(tmp_path, textwrap.dedent(" " * 8 + body), SIGNATURE))
+def examined(tmp_path: Path, body: str) -> tuple[str, tuple[str, ...]]:
+    verdict = examine_function(compile_body(tmp_path, textwrap.dedent(" " * 8 + body), SIGNATURE))
     assert not verdict.wrong_examples, verdict
     return verdict.kind, verdict.codes
 
 
 @pytest.mark.parametrize("name", ["store after the loop", "index that a break keeps small"])
 def test_accepted_and_nothing_goes_wrong(tmp_path: Path, name: str) -> None:
-    assert judged(tmp_path, ACCEPTED[name])[0] == "accepted"
+    assert examined(tmp_path, ACCEPTED[name])[0] == "accepted"
 
 
 @pytest.mark.parametrize("name", PARTLY_WRITTEN)
 def test_a_store_that_a_loop_may_not_reach_does_not_count(tmp_path: Path, name: str) -> None:
-    kind, codes = judged(tmp_path, PARTLY_WRITTEN[name])
+    kind, codes = examined(tmp_path, PARTLY_WRITTEN[name])
     assert kind == "refused_confirmed"
     assert {"E0403", "E0306"} & set(codes)

@@ -236,10 +236,10 @@ class Campaign:
                     os.kill(self.rng.choice(victims), fault.sent)
         ended, said, used = finished(process)
         outcome = Outcome(fault, process.returncode, round(used, 3), ended)
-        self.judge(outcome, session, said)
+        self.examine(outcome, session, said)
         return outcome
 
-    def judge(self, outcome: Outcome, session: int, said: str) -> None:
+    def examine(self, outcome: Outcome, session: int, said: str) -> None:
         """Every violation."""
         wrong = outcome.wrong
         if outcome.ended != ENDED:

@@ -4,7 +4,7 @@ python -m tests.fuzz.bundles --count 100000 --seed 1 [--json FILE]
 
 Mutants change bytes, the header, the manifest as data and as text, machine code, and the compressed texts. Most are resealed
 (trailer, header, blob and text digests), so that they pass the digest checks and reach the parsers. Accepted bundles are
-checked by `judge`, which shares no code with the reader. Not tested: how a CUDA driver reacts to hostile machine code.
+checked by `examine`, which shares no code with the reader. Not tested: how a CUDA driver reacts to hostile machine code.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ KINDS: dict[str, Callable[[Base, random.Random], bytes]] = {
 }
 
 
-def judge(data: bytes) -> str:
+def examine(data: bytes) -> str:
     """The error in an accepted bundle, or None; written from the format's description alone."""
     magic, format_, header, size, at, length, blobs_at, blobs = struct.unpack("<8sIIQQQQI12x", data[:64])
     manifest = json.loads(data[64 : 64 + length])
@@ -228,7 +228,7 @@ def campaign(count: int, seed: int, folder: Path) -> Tally:
         path.write_bytes(data)
         if not tally.attempt(kind, number, folder, lambda data=data, base=base: attempt(path, data, base)):
             continue
-        complaint = judge(data)
+        complaint = examine(data)
         if complaint:
             tally.wrong.append(f"{kind} {number}: accepted, but {complaint}")
     tally.end(folder, {path.name}, start)

@@ -2,8 +2,8 @@
 
 A file is a well-formed kernel with one or more hostile shapes in it: deep nesting, sequences of `//`, `%` and `min`, doubling
 functions, huge literals, odd identifiers, thousands of parameters, huge shapes, long `requires` lists, import chains, Python
-beyond the language. `judge` compiles one in this process and returns the verdict, `judged` does so in a process with limits of
-CPU time and memory.
+beyond the language. `examine` compiles one in this process and returns the verdict, `examined` does so in a process with
+limits of CPU time and memory.
 
 python -P -m tests.fuzz.hostile_kernels 14 189      # the files of these numbers, and the verdicts
 """
@@ -219,7 +219,7 @@ def hostile(seed: int) -> Hostile:
     return Hostile(shape, SHAPES[shape](random.Random(seed)))
 
 
-def judge(case: Hostile, folder: Path) -> Verdict:
+def examine(case: Hostile, folder: Path) -> Verdict:
     """Compiles the files. An exception other than CompileError is named, and so is an error without location or hint."""
     for name, text in case.files.items():
         (folder / name).write_text(text, encoding="utf-8", errors="surrogatepass")
@@ -243,10 +243,10 @@ def _work(seed: int, answer: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (int(CPU_SECONDS), int(CPU_SECONDS) + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with tempfile.TemporaryDirectory() as folder:
-        answer.send(judge(hostile(seed), Path(folder)))
+        answer.send(examine(hostile(seed), Path(folder)))
 
 
-def judged(seed: int) -> Verdict:
+def examined(seed: int) -> Verdict:
     """The verdict on one file, from a process of its own; `killed` if it exceeded its processor time, `died` with the reason if
     the process ended otherwise without a verdict."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
@@ -268,4 +268,4 @@ if __name__ == "__main__":
     for number in map(int, sys.argv[1:]):
         for name, text in hostile(number).files.items():
             print(f"# {name}\n{text[:20_000]}")
-        print(judged(number))
+        print(examined(number))

@@ -133,7 +133,7 @@ def as_process(folder: Path) -> list[str]:
     return [] if (ended.returncode, ended.stderr) == (0, b"") else [f"as a process: {ended.stderr[-300:]!r}"]
 
 
-def judge(seed: int, good: Path, work: Path) -> dict[str, Any]:
+def examine(seed: int, good: Path, work: Path) -> dict[str, Any]:
     """Forges the folder of a seed, runs the command, and returns the verdict."""
     place = work / "case" / "model"
     shutil.rmtree(place.parent, ignore_errors=True)
@@ -182,7 +182,7 @@ def main(work: Path, first: int, last: int) -> None:
         write_tiny_model(good)
     for seed in range(first, last):
         print(json.dumps({"begins": seed}), flush=True)
-        print(json.dumps(judge(seed, good, work)), flush=True)
+        print(json.dumps(examine(seed, good, work)), flush=True)
 
 
 if __name__ == "__main__":

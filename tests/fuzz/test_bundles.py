@@ -42,17 +42,17 @@ def test_the_watch_sees_code_files_and_processes(tmp_path: Path) -> None:
 
 def test_the_oracle_refuses_other_files() -> None:
     base = bundles.bases()[0]
-    assert bundles.judge(base.data) == ""
-    assert bundles.judge(base.data[:-32] + bytes(32)) == "trailer"
-    assert bundles.judge(mutants.with_manifest(base.data, b" " + canonical(base.manifest))) == "not canonical"
+    assert bundles.examine(base.data) == ""
+    assert bundles.examine(base.data[:-32] + bytes(32)) == "trailer"
+    assert bundles.examine(mutants.with_manifest(base.data, b" " + canonical(base.manifest))) == "not canonical"
     description = {name: value for name, value in base.manifest.items() if name not in ("blobs", "texts")}
     wrong = {digest: code + b"x" for digest, code in base.blobs.items()}
-    assert bundles.judge(encode(description, wrong)) == "blob"
+    assert bundles.examine(encode(description, wrong)) == "blob"
     other = samples.cubin("scale", 1, sm=100)
     digest = hashlib.sha256(other).hexdigest()
     kernel = {"name": "scale", "blob": digest, "steps": [], "manifest": samples.manifest("scale", other, {})}
     assert (
-        bundles.judge(
+        bundles.examine(
             samples.encode({"model": "m", "arch": "sm_90a", "config": {}, "kernels": [kernel], **samples.STEP}, {digest: other})
         )
         == "code"

@@ -32,7 +32,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def judge() -> Iterator[Any]:
+def checker() -> Iterator[Any]:
     """`ci.bench.kernels.cases` on NumPy."""
     names = modules()
     kept = {name: sys.modules.get(name) for name in names}
@@ -67,9 +67,9 @@ def wrapped(arrays: Arrays) -> dict[str, Tensor]:
     return {name: Tensor(array) for name, array in arrays.items()}
 
 
-def wrong(judge: Any, manifest: Any, before: Arrays, after: Arrays) -> list[str]:
+def wrong(checker: Any, manifest: Any, before: Arrays, after: Arrays) -> list[str]:
     """Outputs that are not right."""
-    bounded = judge.ROUNDED[manifest.kernel](manifest, wrapped(before))
+    bounded = checker.ROUNDED[manifest.kernel](manifest, wrapped(before))
     return [name for name, one in bounded.items() if not one.allows(Tensor(after[name]))]
 
 
@@ -77,24 +77,24 @@ CASES = [(name, size) for name in shipped.NAMES for size in SIZES[name]]
 
 
 @pytest.mark.parametrize(("name", "size"), CASES, ids=[f"{name}-{size}" for name, size in CASES])
-def test_every_shipped_kernel_is_within_its_bounds(name: str, size: dict[str, Any], judge: Any) -> None:
+def test_every_shipped_kernel_is_within_its_bounds(name: str, size: dict[str, Any], checker: Any) -> None:
     size = {key: value for key, value in size.items() if key not in ("eps", "scale", "filled")}
     if name == "flash_attention":
         size |= {"past": 128 - 20 - 3}
     manifest, before, after = launched(shipped.load(name, size), size, 0)
     written = {spec.name for spec in manifest.tensors if spec.access in ("out", "inout")}
-    computed = judge.stored_rows.KERNELS
+    computed = checker.stored_rows.KERNELS
     floats = {spec.name for spec in manifest.tensors if spec.name in written and spec.dtype[0] != "i"}
-    bounded: dict[str, Any] = judge.ROUNDED[name](manifest, wrapped(before)) if name in judge.ROUNDED else {}
-    assert not wrong(judge, manifest, before, after) if bounded else not floats
+    bounded: dict[str, Any] = checker.ROUNDED[name](manifest, wrapped(before)) if name in checker.ROUNDED else {}
+    assert not wrong(checker, manifest, before, after) if bounded else not floats
     assert floats <= {*bounded, *(("scaled", "squares") if name in computed else ())}
 
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("seeds", chosen([range(20), range(20, 1000)], lambda seeds: len(seeds) == 20), ids=["20", "980"])
-def test_a_right_kernel_is_right_at_any_seed(name: str, seeds: range, judge: Any) -> None:
+def test_a_right_kernel_is_right_at_any_seed(name: str, seeds: range, checker: Any) -> None:
     function, size = shipped.load(name, SMALL[name]), SMALL[name]
-    assert not [seed for seed in seeds if wrong(judge, *launched(function, size, seed))]
+    assert not [seed for seed in seeds if wrong(checker, *launched(function, size, seed))]
 
 
 MISTAKES = {
@@ -120,7 +120,7 @@ LAUNCHES: Final = 6
 
 @pytest.mark.parametrize("first", chosen(range(0, 60, LAUNCHES), lambda first: first == 0))
 @pytest.mark.parametrize(("name", "mistake"), [(name, mistake) for name, own in MISTAKES.items() for mistake in own])
-def test_a_mistake_is_wrong(name: str, mistake: str, first: int, judge: Any, tmp_path: Path) -> None:
+def test_a_mistake_is_wrong(name: str, mistake: str, first: int, checker: Any, tmp_path: Path) -> None:
     shutil.copytree(shipped.ROOT / "kernels_src", tmp_path / "kernels_src")
     path = tmp_path / "kernels_src" / f"{name}.py"
     old, new = MISTAKES[name][mistake]
@@ -129,5 +129,5 @@ def test_a_mistake_is_wrong(name: str, mistake: str, first: int, judge: Any, tmp
     right = shipped.load(name, SMALL[name])
     function = load_kernel(path, dict(right.constants), root=tmp_path)
     seeds = range(first, first + LAUNCHES)
-    missed = [seed for seed in seeds if not wrong(judge, *launched(function, SMALL[name], seed))]
+    missed = [seed for seed in seeds if not wrong(checker, *launched(function, SMALL[name], seed))]
     assert len(missed) < LAUNCHES

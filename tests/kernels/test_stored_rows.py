@@ -88,11 +88,11 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Arrays, Array
         monkeypatch.setitem(sys.modules, name, module)
     cases = importlib.import_module("ci.bench.kernels.cases")
 
-    def judged(before: Arrays, written: Arrays, of: Any) -> dict[str, bool]:
+    def examined(before: Arrays, written: Arrays, of: Any) -> dict[str, bool]:
         wrapped = ({name: Tensor(array) for name, array in one.items()} for one in (before, {**before, **written}))
         return {result.output: result.ok for result in cases.compare(*wrapped, of)}
 
-    yield judged
+    yield examined
     for name in [name for name in sys.modules if name.startswith("ci.bench.kernels") and name not in kept]:
         del sys.modules[name]
         parent, _, child = name.rpartition(".")

@@ -35,14 +35,14 @@ def _repeated(x: Any, *shape: int) -> Any:
     return np.broadcast_to(x, shape).view(Array)
 
 
-def _permuted(use: Any, at: Place) -> Any:
+def _permuted(use: Any, at: Location) -> Any:
     order, slots, _ = use.sort_by_expert(at(tensor([[1, 0], [0, 1], [1, 1]], np.int32)), 2)
     rows = use.moe_permute(at(_random(0, 3, 9)), at(order), at(slots))
     return use.moe_combine(at(rows), at(_random(1, 3, 2)), at(order), at(slots))
 
 
-Place = Callable[[Any], Any]
-CALLS: dict[str, Callable[[Any, Place], Any]] = {
+Location = Callable[[Any], Any]
+CALLS: dict[str, Callable[[Any, Location], Any]] = {
     "softmax": lambda use, at: use.softmax(at(_random(0, 3, 40))),
     "long softmax": lambda use, at: use.softmax(at(_random(0, 2, 4104))),
     "layer_norm": lambda use, at: use.layer_norm(*(at(_random(0, *shape)) for shape in ((3, 40), (40,), (40,)))),

@@ -10,7 +10,7 @@ import pytest
 from tests import shipped
 from tilec.ir.ops import Load
 from tilec.lowering import lower
-from tilec.lowering.block_places import block_dependent_values
+from tilec.lowering.block_dependence import block_dependent_values
 from tilec.target.targets import MAIN_TARGETS, SM_90A, Target
 
 HINT = ".L1::no_allocate.L2::128B"

@@ -64,7 +64,7 @@ def test_no_program_races(batch: int, tmp_path: Path) -> None:
 
 def test_without_the_pass_there_are_races(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = barrier_check.check
-    monkeypatch.setattr(barrier_insertion, "meet", lambda function: function)
+    monkeypatch.setattr(barrier_insertion, "insert", lambda function: function)
     monkeypatch.setattr(barrier_check, "check", lambda function: None)
     races, refused, seeds = 0, 0, range(1000, 1040)
     for seed in seeds:

@@ -18,7 +18,7 @@ from tilec.ir.ops.store_ops import WaitStores
 from tilec.ir.types import TileType
 from tilec.ir.types import i32 as i32_dtype
 from tilec.lowering import lower
-from tilec.lowering.block_places import block_dependent_values
+from tilec.lowering.block_dependence import block_dependent_values
 from tilec.lowering.boxes import _axes_in_bounds  # pyright: ignore[reportPrivateUsage]
 from tilec.lowering.context import Context
 from tilec.lowering.launch_terms import Leaf, launch_term, named

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.files import ROOT
 from tests.library.prebuilt import BUILD, SOURCE, entries
-from tests.mutation.judge import Launch
+from tests.mutation.verdict import Launch
 from tilec.ir.core import Function
 from tilec.passes.prover import Proofs
 from tilec.project.read.models import Constant

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests import shipped
-from tests.mutation.judge import Launch
+from tests.mutation.verdict import Launch
 from tests.shipped_launches import SIZES, expected, launch_values, make_arrays
 from tilec.ir.core import Function
 from tilec.passes.prover import Proofs

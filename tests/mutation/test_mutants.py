@@ -12,10 +12,10 @@ import pytest
 from ci.bench.judges.mender import RIGHT
 from tests import campaign, shipped
 from tests.mutation.generate import Mutant, mutants
-from tests.mutation.judge import judge
 from tests.mutation.library_kernels import LAUNCHES, LibraryKernels
 from tests.mutation.library_kernels import NAMES as LIBRARY
 from tests.mutation.shipped_kernels import ShippedKernels
+from tests.mutation.verdict import examine
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.passes.prover import prove
@@ -47,7 +47,7 @@ def test_every_kernel_that_mender_breaks_has_mutants(kernel: str) -> None:
     "mutant", campaign.one_of_each(SAMPLE, lambda one: one.kind, lambda one: shipped.form(one.kernel)), ids=str
 )
 def test_no_mutant_is_accepted_that_the_interpreter_refutes(mutant: Mutant) -> None:
-    verdict = judge(mutant, ShippedKernels())
+    verdict = examine(mutant, ShippedKernels())
     assert verdict.outcome != "false accept", (verdict.problems, mutant.text)
 
 
@@ -72,5 +72,5 @@ def test_the_unchanged_library_is_right_at_the_launches_of_its_mutants() -> None
     "mutant", campaign.one_of_each(OF_LIBRARY[:: 7 * EVERY], lambda one: one.kind), ids=lambda one: f"library-{one}"
 )
 def test_no_mutant_of_the_library_is_accepted_that_the_interpreter_refutes(mutant: Mutant) -> None:
-    verdict = judge(mutant, LibraryKernels())
+    verdict = examine(mutant, LibraryKernels())
     assert verdict.outcome != "false accept", (verdict.problems, mutant.text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soundness.verdict import Verdict, judge_function
+from tests.soundness.verdict import Verdict, examine_function
 from tilec.frontend import load_kernel
 
 HEAD = '''
@@ -202,7 +202,7 @@ UNDECIDED = {
 def verdict_of(folder: Path, text: str) -> Verdict:
     path = folder / "author.py"
     path.write_text(HEAD + text, encoding="utf-8")
-    return judge_function(load_kernel(path, {}))
+    return examine_function(load_kernel(path, {}))
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

@@ -17,7 +17,7 @@ from tilec.codegen.legality import check
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.ir.core import VerifyError
 from tilec.ir.layouts.blocked_layouts import natural
-from tilec.ir.layouts.exchange import moves_space
+from tilec.ir.layouts.conversion_scratch import moves_space
 from tilec.ir.layouts.layout import register_map
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soundness.verdict import Verdict, judge_function
+from tests.soundness.verdict import Verdict, examine_function
 from tilec.frontend import load_kernel
 
 HEAD = '''"""Writes that loaded elements choose."""
@@ -39,7 +39,7 @@ BLOCKS = """def k(x: In[i32, N], out: Out[f32, N]):
 def verdict_of(tmp_path: Path, text: str, first: str, second: str) -> Verdict:
     path = tmp_path / "k.py"
     path.write_text(HEAD + text.format(first=first, second=second), encoding="utf-8")
-    return judge_function(load_kernel(path, {}), 1)
+    return examine_function(load_kernel(path, {}), 1)
 
 
 @pytest.mark.parametrize(("first", "second"), [("== 0", "!= 0"), ("< 3", ">= 3"), ("% 2 == 0", "% 2 == 1")])

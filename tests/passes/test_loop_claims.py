@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests import campaign
-from tests.soundness.verdict import judge_function
+from tests.soundness.verdict import examine_function
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
@@ -322,7 +322,7 @@ def test_counterexamples_of_loops_occur(seed: int) -> None:
                 function = load_kernel(path, {}, root=Path(folder))
             except CompileError:
                 continue
-        verdict = judge_function(function, seed, launches=8)
+        verdict = examine_function(function, seed, launches=8)
         assert verdict.kind != "false_accept", (loop, verdict.fault, verdict.sizes)
         assert not verdict.wrong_examples, (loop, verdict.diagnostics)
         shown += any(one.counterexample is not None for one in verdict.diagnostics)

@@ -11,7 +11,7 @@ import pytest
 
 from tests import campaign
 from tests.soundness.arithmetic import Tile, evaluate
-from tests.soundness.verdict import Verdict, judge_function
+from tests.soundness.verdict import Verdict, examine_function
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.ir import ops
@@ -139,7 +139,7 @@ def function_of(folder: Path, text: str) -> Function:
 
 def verdict_of(folder: Path, name: str, old: str, new: str) -> Verdict:
     assert old in TEXTS[name]
-    return judge_function(function_of(folder, TEXTS[name].replace(old, new)))
+    return examine_function(function_of(folder, TEXTS[name].replace(old, new)))
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -188,7 +188,7 @@ def test_no_accepted_compaction_writes_an_element_twice(tmp_path: Path, seed: in
     kinds = list[str]()
     for _ in range(8):
         text = random_compaction(r)
-        verdict = judge_function(function_of(tmp_path, text), seed, launches=40)
+        verdict = examine_function(function_of(tmp_path, text), seed, launches=40)
         assert verdict.kind != "false_accept", (text, verdict.fault)
         kinds.append(verdict.kind)
     assert "accepted" in kinds and "refused_confirmed" in kinds

@@ -9,7 +9,7 @@ import pytest
 
 from tests.files import ROOT
 from tests.words.kernels import One
-from tilec.ir.layouts.exchange import conversion_steps
+from tilec.ir.layouts.conversion_scratch import conversion_steps
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops.staging_ops import ScratchLoad
 from tilec.ir.types import TileType, f32

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soundness.verdict import judge_function
+from tests.soundness.verdict import examine_function
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend import load_kernel
 from tilec.ir.core import Block
@@ -93,7 +93,7 @@ def test_a_carried_value_that_goes_wrong_is_shown_with_the_memory_it_needs(tmp_p
     found = [d for d in refused(tmp_path, text) if d.counterexample is not None]
     assert [d.code for d in found] == ["E0301"]
     assert found[0].counterexample is not None and tensor in found[0].counterexample.note
-    verdict = judge_function(load_kernel(tmp_path / "k.py", {}))
+    verdict = examine_function(load_kernel(tmp_path / "k.py", {}))
     assert verdict.kind == "refused_confirmed"
 
 

@@ -19,7 +19,7 @@ from tilec.ir import ops
 from tilec.ir.core import Block, Effect, Function, Parameter, Value
 from tilec.ir.facts.touches import Touch
 from tilec.ir.layouts.blocked_layouts import BANKS_BYTES, ROW_PADDING_BYTES, natural, row_padding, with_axes
-from tilec.ir.layouts.exchange import conversion_steps
+from tilec.ir.layouts.conversion_scratch import conversion_steps
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.layouts.operand_layouts import carried
 from tilec.ir.layouts.shared_plan import shared_bytes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import campaign
-from tests.soundness.verdict import Verdict, judge_function
+from tests.soundness.verdict import Verdict, examine_function
 from tilec.frontend import load_kernel
 
 HEAD = '''"""Shares."""
@@ -107,7 +107,7 @@ def text_of(kind: str, changes: dict[str, str]) -> str:
 def verdict_of(tmp_path: Path, text: str, seed: int = 0) -> Verdict:
     path = tmp_path / "shares.py"
     path.write_text(HEAD + text, encoding="utf-8")
-    return judge_function(load_kernel(path, {}), seed)
+    return examine_function(load_kernel(path, {}), seed)
 
 
 @pytest.mark.parametrize(("kind", "spelt"), campaign.in_turn(TEXTS, range(len(SPELT))))

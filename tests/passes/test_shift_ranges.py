@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soundness.verdict import judge_function
+from tests.soundness.verdict import examine_function
 from tilec.frontend import load_kernel
 
 HEAD = '''"""A shift that decides where memory is read."""
@@ -54,7 +54,7 @@ WRONG = {
 def test_shifts_that_stay_inside_are_accepted(name: str, tmp_path: Path) -> None:
     path = tmp_path / "k.py"
     path.write_text(HEAD + RIGHT[name], encoding="utf-8")
-    verdict = judge_function(load_kernel(path, {}), 1)
+    verdict = examine_function(load_kernel(path, {}), 1)
     assert verdict.kind == "accepted" and verdict.launches, (verdict.diagnostics, verdict.fault)
 
 
@@ -63,6 +63,6 @@ def test_shifts_that_may_wrap_are_refused(name: str, tmp_path: Path) -> None:
     code, text = WRONG[name]
     path = tmp_path / "k.py"
     path.write_text(HEAD + text, encoding="utf-8")
-    verdict = judge_function(load_kernel(path, {}), 1)
+    verdict = examine_function(load_kernel(path, {}), 1)
     assert (verdict.kind, verdict.codes, verdict.wrong_examples) == ("refused_confirmed", (code,), ()), verdict
     assert verdict.fault is not None and verdict.fault.kind == "wrap"

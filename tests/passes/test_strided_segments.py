@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import campaign
-from tests.soundness.verdict import judge_function
+from tests.soundness.verdict import examine_function
 from tilec.frontend import load_kernel
 
 HEAD = '''"""Rows of segments."""
@@ -85,7 +85,7 @@ def test_no_launch_refutes_what_is_accepted(batch: int, tmp_path: Path) -> None:
     for seed in range(batch * 12, batch * 12 + 12):
         text = drawn(seed)
         path.write_text(text, encoding="utf-8")
-        verdict = judge_function(load_kernel(path, {}))
+        verdict = examine_function(load_kernel(path, {}))
         kinds[verdict.kind] += 1
         assert verdict.kind != "false_accept", (text, verdict)
         # A launch that wraps has billions of rows: the enumerator cannot run it.

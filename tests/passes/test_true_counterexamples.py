@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soundness.verdict import judge_function
+from tests.soundness.verdict import examine_function
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
@@ -106,7 +106,7 @@ def test_a_counted_value_that_violates_a_bound_is_shown(tmp_path: Path) -> None:
         prove(function)
     (one,) = refused.value.diagnostics
     assert one.code == "E0302" and one.counterexample is not None, one
-    verdict = judge_function(function)
+    verdict = examine_function(function)
     assert verdict.kind == "refused_confirmed" and not verdict.wrong_examples
 
 

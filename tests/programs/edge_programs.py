@@ -253,7 +253,7 @@ class Outcome:
     lowered: bool = False
 
 
-def judge(number: int, folder: Path, *, machine: bool, count: int = 6) -> Outcome:
+def examine(number: int, folder: Path, *, machine: bool, count: int = 6) -> Outcome:
     """Tests the program of a number at `count` launches; with `machine`, its lowered code too."""
     edge_program, path = program(number), folder / "edge.py"
     path.write_text(edge_program.text, encoding="utf-8")

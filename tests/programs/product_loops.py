@@ -156,7 +156,7 @@ class Outcome:
     detail: str = ""
 
 
-def judge(number: int, folder: Path, count: int = 4) -> list[Outcome]:
+def examine(number: int, folder: Path, count: int = 4) -> list[Outcome]:
     """Runs the kernel of a number under every schedule, at `count` launches: compares the sums at each position, unprepared and
     prepared."""
     loop, path = kernel(number), folder / "product_loop.py"

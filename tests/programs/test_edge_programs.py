@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import campaign
-from tests.programs.edge_programs import judge
+from tests.programs.edge_programs import examine
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import Binary
 from tilec.passes.schedule.simplify import in_range, versioning
@@ -23,7 +23,7 @@ SHARE = 15
 def test_accessed_and_stored_elements_stay_the_same(part: int, tmp_path: Path) -> None:
     kinds: Counter[str] = Counter()
     for number in range(part * SHARE, (part + 1) * SHARE):
-        outcome = judge(number, tmp_path, machine=number % 10 == 0)
+        outcome = examine(number, tmp_path, machine=number % 10 == 0)
         assert outcome.kind in ("equal", "refused"), (number, outcome)
         kinds[outcome.kind] += 1
         kinds["a mask is dropped"] += outcome.dropped
@@ -37,7 +37,7 @@ def test_a_mask_that_is_dropped_wrongly_is_seen(tmp_path: Path, monkeypatch: pyt
         return []
 
     monkeypatch.setattr(versioning, "_edges", nowhere)
-    assert any(judge(number, tmp_path, machine=False).kind == "wrong" for number in range(8))
+    assert any(examine(number, tmp_path, machine=False).kind == "wrong" for number in range(8))
 
 
 def test_a_guard_that_is_dropped_wrongly_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,4 +48,4 @@ def test_a_guard_that_is_dropped_wrongly_is_seen(tmp_path: Path, monkeypatch: py
         return op.kind in ("floordiv", "mod", "shl", "shr")
 
     monkeypatch.setattr(in_range, "_in_range", always)
-    assert any(judge(number, tmp_path, machine=False).kind == "wrong" for number in range(30))
+    assert any(examine(number, tmp_path, machine=False).kind == "wrong" for number in range(30))

@@ -12,7 +12,7 @@ import pytest
 
 from tests import campaign
 from tests.programs.copy_machine import Wrong, stored
-from tests.programs.product_loops import judge
+from tests.programs.product_loops import examine
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function, VerifyError
 from tilec.ir.ops import Constant, For
@@ -56,7 +56,7 @@ WANTED: tuple[dict[str, Any], ...] = (
 def test_every_schedule_sums_the_same_boxes(number: int, tmp_path: Path) -> None:
     """Number 36 has a far upper bound, 132 a step of the full range: the checker of rings once never ended on the first, and
     refused the second."""
-    for outcome in judge(number, tmp_path, 3):
+    for outcome in examine(number, tmp_path, 3):
         assert outcome.kind in ("equal", "none", "refused") or "equally often" in outcome.detail, outcome
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.bench.judges import fed_products as judge
+from ci.bench.judges import fed_products as checker
 from tests import campaign
 from tests.programs import machines
 from tests.programs.fed_products import LOOPS, fed_program, target_of
@@ -30,19 +30,19 @@ def test_fed_products_are_those_of_the_interpreter(part: int) -> None:
     """All are equal, and all but a few (7 of the first 2000) have a schedule with a producer."""
     fed = 0
     for number in range(part * SHARE, (part + 1) * SHARE):
-        job = judge.job(number)
+        job = checker.job(number)
         outcome = examined(job)
         assert outcome.kind == "equal", f"{number}: {outcome.kind}, {outcome.detail}\n{job.make().text}"
-        fed += judge.is_fed(job, outcome)
+        fed += checker.is_fed(job, outcome)
     assert fed >= SHARE - 1
 
 
 @pytest.mark.parametrize("number", [173, 1325])
 def test_an_operand_may_have_rows_that_fill_no_alignment(number: int) -> None:
     """24 rows of 64 bytes in three stages: what follows them begins at the next multiple of the alignment."""
-    job = judge.job(number)
+    job = checker.job(number)
     outcome = examined(job)
-    assert judge.is_fed(job, outcome), f"{outcome.kind}, {outcome.detail}"
+    assert checker.is_fed(job, outcome), f"{outcome.kind}, {outcome.detail}"
 
 
 def test_the_first_hundreds_have_every_part() -> None:
@@ -92,7 +92,7 @@ def test_a_mistake_in_the_text_is_seen(name: str, monkeypatch: pytest.MonkeyPatc
         return texts[-1][1]
 
     monkeypatch.setattr(machines.ptx, "to_ptx", to_ptx)
-    kinds = [examined(judge.job(number)).kind for number in range(first, first + 4, 2)]
+    kinds = [examined(checker.job(number)).kind for number in range(first, first + 4, 2)]
     changed = [kind for kind, (before, after) in zip(kinds, texts, strict=True) if before != after]
     assert set(changed) & {"fault", "different"}, kinds  # a barrier before a stage that nothing fills again orders nothing
 

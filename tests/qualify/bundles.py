@@ -75,13 +75,13 @@ def prepared(path: Path, *, timed: bool = False, edges: int = 3) -> SideFile:
 
 
 def launched(
-    path: Path, monkeypatch: pytest.MonkeyPatch, *, judge: str = "interpreter", fault: str = "none", kernel: str = "",
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, oracle: str = "interpreter", fault: str = "none", kernel: str = "",
     repeats: int = 3, times: bool = False, tune: list[Record] | None = None,
 ) -> list[Record]:  # fmt: skip
     """All lines of the process that launches, run here on a fake device."""
     from tilec.qualify.side_file import read
 
-    device = FakeDevice(str(path), judge, fault, kernel)
+    device = FakeDevice(str(path), oracle, fault, kernel)
     device.capture(monkeypatch.setattr)
     side = path.with_suffix(".qualify")
     with open_bundle(path, trust="none") as bundle:

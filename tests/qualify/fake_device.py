@@ -39,11 +39,11 @@ MICROSECONDS: Final = 5.0
 
 
 class FakeDevice(FakeDriver):
-    """`judge` is `interpreter` or `emulator`; `fault` happens to `kernel`."""
+    """`oracle` is `interpreter` or `emulator`; `fault` happens to `kernel`."""
 
-    def __init__(self, path: str, judge: str = "interpreter", fault: str = "none", kernel: str = "") -> None:
+    def __init__(self, path: str, oracle: str = "interpreter", fault: str = "none", kernel: str = "") -> None:
         super().__init__(multiprocessors=4)
-        self.judge, self.fault, self.kernel = judge, fault, kernel
+        self.oracle, self.fault, self.kernel = oracle, fault, kernel
         with open_bundle(path, trust="none") as bundle:
             self.texts = bundle.texts()
             self.images = {hashlib.sha256(bundle.cubin(one)).digest(): one.manifest.kernel for one in bundle.kernels}
@@ -88,7 +88,7 @@ class FakeDevice(FakeDriver):
             return
         plan = self.plans[parameters]
         manifest = plan.kernel.manifest
-        if self.judge == "emulator":
+        if self.oracle == "emulator":
             self._emulate(manifest, self.texts[manifest.digests["ptx"]].decode(), plan)
         else:
             launch = plan.checked
@@ -198,9 +198,9 @@ class FakeDevice(FakeDriver):
                 raise DriverError("cuLaunchKernel", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
 
 
-def main(path: str, judge: str, fault: str, kernel: str) -> int:
+def main(path: str, oracle: str, fault: str, kernel: str) -> int:
     """Serve one job on a fake device."""
-    device = FakeDevice(path, judge, fault, kernel)
+    device = FakeDevice(path, oracle, fault, kernel)
     device.capture()
     return child.serve(device)
 

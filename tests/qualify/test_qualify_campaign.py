@@ -47,7 +47,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_right_bundle_and_a_found_fault_are_status_0(folder: Path) -> None:
     planted(folder, "fault.bundle")
-    found = qualify_faults.judged(folder, command)
+    found = qualify_faults.examined(folder, command)
     assert found.status == 0
     assert found.data["summary"] == {"bundles": 1, "right": 1, "faults": 1, "found": 1, "kinds": 1}
     assert found.data["gpu"] == "fake device"
@@ -59,7 +59,7 @@ def test_a_fault_that_is_not_found_is_status_1(folder: Path) -> None:
     try:
         planted(folder, "right.bundle")
         (folder / "fault.qualify").write_bytes((folder / "rms_norm.qualify").read_bytes())
-        found = qualify_faults.judged(folder, command)
+        found = qualify_faults.examined(folder, command)
     finally:
         (folder / "right.bundle").unlink()
     assert found.status == 1

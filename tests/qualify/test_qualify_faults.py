@@ -154,7 +154,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_machine_code_in_the_emulator_agrees_with_the_interpreter(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = bundles.launched(compiled, monkeypatch, judge="emulator", repeats=2)
+    found = bundles.launched(compiled, monkeypatch, oracle="emulator", repeats=2)
     assert bundles.verdicts(found) == {"rms_norm": "right"}
 
 
@@ -165,7 +165,7 @@ def test_a_wrong_constant_in_machine_code_is_found(
     wrong = bundles.with_ptx(tmp_path, "rms_norm", PTX_FAULTS[fault])
     wrong.with_suffix(".qualify").write_bytes(compiled.with_suffix(".qualify").read_bytes())
     try:
-        found = bundles.verdicts(bundles.launched(wrong, monkeypatch, judge="emulator", repeats=1))["rms_norm"]
+        found = bundles.verdicts(bundles.launched(wrong, monkeypatch, oracle="emulator", repeats=1))["rms_norm"]
     except DriverError as error:
         found = error.name
     assert found in ("wrong", "wrote outside", "CUDA_ERROR_ILLEGAL_ADDRESS")

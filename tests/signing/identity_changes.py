@@ -24,7 +24,7 @@ from tilec.artifact.signing_keys import FileSigner
 from tilec.frontend import read_interface
 from tilec.ops.kernels import Kernels
 from tilec.runtime import Bundle, BundleError, Device
-from tilec.runtime.trust_place import find_trust
+from tilec.runtime.trust_location import find_trust
 from tilec.ship.finder import find_bundle
 
 NUMBERS: dict[str, Any] = {"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16", "layers": 2}

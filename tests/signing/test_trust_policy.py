@@ -15,7 +15,7 @@ from tests.signing.scene import DIGEST, NAME, POLICY, RELEASE, SIDECAR, SignedSe
 from tilec.cli import commands
 from tilec.runtime import BundleError, open_bundle
 from tilec.runtime.trust import Trust, TrustedKey, TrustedModel, read_trust, trust_keys
-from tilec.runtime.trust_place import find_trust
+from tilec.runtime.trust_location import find_trust
 
 ROOT = Path(__file__).resolve().parents[2]
 

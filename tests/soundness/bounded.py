@@ -28,6 +28,22 @@ class Ranged:
         return low <= self.low and self.high <= high
 
 
+Option = tuple[str, int, int]
+"""Source text of a result and the interval of its elements."""
+
+
+def combinations(a: Ranged, b: Ranged) -> list[Option]:
+    """Sum, difference, product, minimum and maximum."""
+    corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    return [
+        (f"(({a.text}) + ({b.text}))", a.low + b.low, a.high + b.high),
+        (f"(({a.text}) - ({b.text}))", a.low - b.high, a.high - b.low),
+        (f"(({a.text}) * ({b.text}))", min(corners), max(corners)),
+        (f"minimum({a.text}, {b.text})", min(a.low, b.low), min(a.high, b.high)),
+        (f"maximum({a.text}, {b.text})", max(a.low, b.low), max(a.high, b.high)),
+    ]
+
+
 @dataclass(slots=True)
 class Bounded:
     """Generates ranged expressions from ranged variables in `scope` and from `data`: names of integer tiles or scalars of any
@@ -127,14 +143,7 @@ class Bounded:
         a, b = self.cast(a, dtype), self.cast(b, dtype)
         if dtype[0] != "u" and self.r.random() < 0.1:
             b = self.cast(a, dtype)
-        corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-        options = [
-            (f"(({a.text}) + ({b.text}))", a.low + b.low, a.high + b.high),
-            (f"(({a.text}) - ({b.text}))", a.low - b.high, a.high - b.low),
-            (f"(({a.text}) * ({b.text}))", min(corners), max(corners)),
-            (f"minimum({a.text}, {b.text})", min(a.low, b.low), min(a.high, b.high)),
-            (f"maximum({a.text}, {b.text})", max(a.low, b.low), max(a.high, b.high)),
-        ]
+        options = combinations(a, b)
         if len(a.shape) == 1 and a.shape[0] % 2 == 0 and self.r.random() < 0.2:
             b = Ranged(f"({a.text}).reshape((2, {a.shape[0] // 2})).permute((1, 0)).reshape(({a.shape[0]},))", *_type(a))
             options = [(f"(({a.text}) - {b.text})", a.low - a.high, a.high - a.low)]

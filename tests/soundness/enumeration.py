@@ -17,12 +17,13 @@ from itertools import product
 from math import prod
 
 from tests.soundness.arithmetic import Tile, evaluate, sort, wrapped
+from tests.soundness.dependence import deciding_values, needed_values
 from tests.soundness.memory import Element, Memory, NoSuchLaunch
 from tilec.ir import ops
 from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
 from tilec.ir.types import MAX_DIM
 
-Place = tuple[int, ...]
+BlockIndex = tuple[int, ...]
 
 
 class OverBudget(Exception):
@@ -37,7 +38,7 @@ class Fault:
     op: Op | None
     tensor: str = ""
     element: Element = ()
-    blocks: tuple[Place, ...] = ()
+    blocks: tuple[BlockIndex, ...] = ()
 
     def __str__(self) -> str:
         at = f"line {self.op.loc.line}" if self.op is not None and self.op.loc is not None else "the kernel"
@@ -48,73 +49,10 @@ class Fault:
 class _Traffic:
     """Accesses to an element: two blocks per role are enough to detect a race. Unsafe writes only count as written."""
 
-    writers: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
-    atomics: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
-    readers: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
+    writers: dict[Element, set[BlockIndex]] = field(default_factory=dict[Element, "set[BlockIndex]"])
+    atomics: dict[Element, set[BlockIndex]] = field(default_factory=dict[Element, "set[BlockIndex]"])
+    readers: dict[Element, set[BlockIndex]] = field(default_factory=dict[Element, "set[BlockIndex]"])
     trusted: set[Element] = field(default_factory=set[Element])
-
-
-def deciding_values(function: Function) -> set[Value]:
-    """Every value that determines an index, a loop bound or a condition (not through memory)."""
-    found: set[Value] = set()
-    for op in function.body.walk():
-        if isinstance(op, ops.For):
-            found.update(op.operands[:3])
-        elif isinstance(op, ops.If):
-            found.add(op.operands[0])
-        elif isinstance(op, ops.Take):
-            found.add(op.operands[1])
-        elif isinstance(op, ops.Invariant | ops.Decreases):
-            found.add(op.operands[0])
-        elif getattr(op, "unsafe", None) is None:
-            found.update(_index_operands(op))
-    return _sources(function, found)
-
-
-def needed_values(function: Function) -> set[Value]:
-    """The values that must be computed to run the accesses: deciding values, indices of unsafe accesses, and their sources in
-    memory."""
-    found = deciding_values(function)
-    for op in function.body.walk():
-        found.update(_index_operands(op))
-    size = -1
-    while size != len(found):
-        size = len(found)
-        found = _sources(function, found)
-        read = {op.source for op in function.body.walk() if isinstance(op, ops.Load | ops.Gather) and op.result in found}
-        for op in function.body.walk():
-            if isinstance(op, ops.WriteOp) and op.target in read:
-                found.add(op.tile)
-    return found
-
-
-def _index_operands(op: Op) -> list[Value]:
-    """The indices or offsets of an access."""
-    if isinstance(op, ops.Load | ops.Gather):
-        return op.operands[1:]
-    return op.places if isinstance(op, ops.WriteOp) else []
-
-
-def _sources(function: Function, values: set[Value]) -> set[Value]:
-    """`values` and every value that it depends on, not through memory."""
-    reached = set(values)
-    size = -1
-    while size != len(reached):
-        size = len(reached)
-        for op in function.body.walk():
-            if isinstance(op, ops.For):
-                body = op.regions[0]
-                for index, result in enumerate(op.results):
-                    inner = body.arguments[index + 1]
-                    if result in reached or inner in reached:
-                        reached.update((op.initial[index], body.ops[-1].operands[index], inner))
-            elif isinstance(op, ops.If):
-                for index, result in enumerate(op.results):
-                    if result in reached:
-                        reached.update(region.ops[-1].operands[index] for region in op.regions)
-            elif not isinstance(op, ops.Load | ops.Gather) and any(result in reached for result in op.results):
-                reached.update(op.operands)
-    return reached
 
 
 class Launch:
@@ -126,7 +64,7 @@ class Launch:
         sizes: Mapping[str, int],
         memory: Memory,
         budget: int = 400_000,
-        only: Iterable[Place] | None = None,
+        only: Iterable[BlockIndex] | None = None,
         visit: Mapping[str, Iterable[int]] | None = None,
     ) -> None:
         self.function = function
@@ -137,12 +75,12 @@ class Launch:
         self.visit = {name: set(values) for name, values in (visit or {}).items()}
         self.grid = tuple(extent.evaluate(sizes) for extent in function.grid)
         self.parameters: dict[Value, Parameter] = {p.value: p for p in function.parameters}
-        self.dims: dict[Value, Place] = {
+        self.dims: dict[Value, BlockIndex] = {
             p.value: tuple(d.evaluate(sizes) for d in p.value.tensor.dims) for p in function.parameters if p.access is not None
         }
         if any(not 1 <= extent <= MAX_DIM for dims in self.dims.values() for extent in dims):
             raise NoSuchLaunch("an extent that no launcher takes")
-        self.strides: dict[Value, Place | None] = {
+        self.strides: dict[Value, BlockIndex | None] = {
             value: None if value.tensor.strides is None else tuple(s.evaluate(sizes) for s in value.tensor.strides)
             for value in self.dims
         }
@@ -151,7 +89,7 @@ class Launch:
         self.faults: dict[tuple[str, Op | None, str], Fault] = {}
         self.traffic: dict[str, _Traffic] = {p.name: _Traffic() for p in function.parameters if p.access is not None}
         self.skipped = False
-        self.block: Place = ()
+        self.block: BlockIndex = ()
         self.written_by_block: dict[str, set[Element]] = {}
         self.values: dict[Value, Tile] = {}
         self.numbers: dict[int, int] = {}
@@ -176,7 +114,7 @@ class Launch:
         scalars = {p.value: p for p in self.function.parameters if p.access is None}
         return {value: [self.memory.scalar(p.name, value.tile.dtype, self.sizes)] for value, p in scalars.items()}
 
-    def _fault(self, kind: str, op: Op | None, tensor: str = "", element: Element = (), *others: Place) -> None:
+    def _fault(self, kind: str, op: Op | None, tensor: str = "", element: Element = (), *others: BlockIndex) -> None:
         blocks = (self.block, *others) if op is not None else others
         self.faults.setdefault((kind, op, tensor), Fault(kind, op, tensor, element, blocks))
 
@@ -408,7 +346,7 @@ class Launch:
                         break
 
 
-def _record_block(role: dict[Element, set[Place]], element: Element, block: Place) -> None:
+def _record_block(role: dict[Element, set[BlockIndex]], element: Element, block: BlockIndex) -> None:
     blocks = role.setdefault(element, set())
     if len(blocks) < 3:
         blocks.add(block)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.soundness.enumeration import deciding_values
+from tests.soundness.dependence import deciding_values
 from tilec.ir import ops
 from tilec.ir.core import Function, Op
 

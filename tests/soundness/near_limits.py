@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from tests.programs.typed_tiles import limits
-from tests.soundness.bounded import Ranged
+from tests.soundness.bounded import Option, Ranged, combinations
 from tests.soundness.sketch import Sketch, WideKernel
 
 MAY_WRAP = 0.12
@@ -132,13 +132,6 @@ def _cast(r: random.Random, value: Ranged) -> Ranged:
     return _as(value, r.choice(fitting if fitting and r.random() > MAY_WRAP / 2 else DTYPES))
 
 
-Option = tuple[str, int, int]
-
-
-def _corners(a: Ranged, b: Ranged) -> list[int]:
-    return [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-
-
 def _unary(r: random.Random, a: Ranged) -> list[Option]:
     shift, factor = r.choice([1, 1, 2, 7, 15, 30, 31]), r.choice([2, 3, 5, 1 << 7, 1 << 15, 46341])
     shift = min(shift, int(a.dtype[1:]) - 1)
@@ -165,16 +158,12 @@ def _unary(r: random.Random, a: Ranged) -> list[Option]:
 
 
 def _binary(r: random.Random, a: Ranged, b: Ranged) -> list[Option]:
-    corners = _corners(a, b)
+    options = combinations(a, b)
     condition = r.choice([f"{a.text} > {b.text}", f"{a.text} != 0", "b > 3"])
     if a.text == b.text and r.random() < 0.5:
-        return [(f"({a.text} * {a.text})", 0 if a.low <= 0 <= a.high else min(corners), max(corners))]
-    options = [
-        (f"({a.text} + {b.text})", a.low + b.low, a.high + b.high),
-        (f"({a.text} - {b.text})", a.low - b.high, a.high - b.low),
-        (f"({a.text} * {b.text})", min(corners), max(corners)),
-        (f"minimum({a.text}, {b.text})", min(a.low, b.low), min(a.high, b.high)),
-        (f"maximum({a.text}, {b.text})", max(a.low, b.low), max(a.high, b.high)),
+        product, low, high = options[2]
+        return [(product, 0 if a.low <= 0 <= a.high else low, high)]
+    options += [
         (f"where({condition}, {a.text}, {b.text})", min(a.low, b.low), max(a.high, b.high)),
         (f"({a.text} if {condition} else {b.text})", min(a.low, b.low), max(a.high, b.high)),
     ]

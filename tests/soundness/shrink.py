@@ -10,17 +10,17 @@ from tests.soundness.description import Branch, Description, Loop, Statement, so
 from tests.soundness.mutations import slots
 from tests.soundness.sketch import WideKernel, with_imports
 from tests.soundness.source_edits import shrink_source
-from tests.soundness.verdict import judge
+from tests.soundness.verdict import examine
 
 
 def smallest(kernel: Description | WideKernel) -> str:
     """Text of the smallest kernel found that is accepted although enumeration refutes it; `kernel` itself must be."""
     if isinstance(kernel, Description):
-        return source(shrink(kernel, lambda candidate: judge(candidate).kind == "false_accept"))
+        return source(shrink(kernel, lambda candidate: examine(candidate).kind == "false_accept"))
 
     def has_property(text: str) -> bool:
         try:
-            return judge(WideKernel("", with_imports(text))).kind == "false_accept"
+            return examine(WideKernel("", with_imports(text))).kind == "false_accept"
         except Exception:  # a crash of the prover is another property
             return False
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.programs.edge_programs import accessed_elements
 from tests.soundness.memory import NoSuchLaunch
-from tests.soundness.verdict import judge_function, valuations
+from tests.soundness.verdict import examine_function, valuations
 from tilec.frontend import load_kernel
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.lowering import lower
@@ -38,7 +38,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
 def test_each_is_refused_or_fixed(path: Path) -> None:
-    verdict = judge_function(load_kernel(path, {}), launches=8)
+    verdict = examine_function(load_kernel(path, {}), launches=8)
     assert set(verdict.codes) == REFUSED.get(path.stem, set()), verdict
     assert verdict.kind != "false_accept" and not verdict.wrong_examples, verdict
     if path.stem in REFUSED:

@@ -13,7 +13,7 @@ from tests.soundness.description import Assign, Branch, Description, Expr, LoadI
 from tests.soundness.enumeration import Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.schedules import SCHEDULES
-from tests.soundness.verdict import judge, search
+from tests.soundness.verdict import examine, search
 from tilec.passes.prover.aliasing import launch_checks
 
 
@@ -95,5 +95,5 @@ def test_every_schedule_is_right(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_every_schedule_is_proven(name: str) -> None:
-    verdict = judge(SCHEDULES[name](random.Random(1)))
+    verdict = examine(SCHEDULES[name](random.Random(1)))
     assert verdict.kind in ("accepted", "refused_confirmed"), verdict.diagnostics

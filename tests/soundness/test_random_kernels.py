@@ -22,9 +22,9 @@ from tests.soundness.verdict import (
     U64_SEEDS,
     WRITES_SEEDS,
     Verdict,
+    examine,
     generate,
     generate_any,
-    judge,
     parse,
     text_of,
 )
@@ -56,12 +56,12 @@ def test_no_refuted_kernel_is_accepted(batch: int, soundness_kernels: int, sound
     kinds: Counter[str] = Counter()
     for seed in range(soundness_seed + batch * share, soundness_seed + (batch + 1) * share):
         kernel = generate_any(seed)
-        verdict = judge(kernel, seed)
+        verdict = examine(kernel, seed)
         kinds[verdict.kind] += 1
         assert verdict.kind != "false_accept", f"seed {seed}: {report(kernel, verdict)}"
-    judged = share - kinds["invalid"] - kinds["vacuous"]
-    assert kinds["accepted"] >= judged // 5, "too few kernels are right to say anything about the prover"
-    assert kinds["refused_confirmed"] >= judged // 10, "too few kernels are wrong to say anything about the prover"
+    examined = share - kinds["invalid"] - kinds["vacuous"]
+    assert kinds["accepted"] >= examined // 5, "too few kernels are right to say anything about the prover"
+    assert kinds["refused_confirmed"] >= examined // 10, "too few kernels are wrong to say anything about the prover"
     assert kinds["refused_harmless"] <= max(2, 0.05 * share), kinds
 
 
@@ -76,7 +76,7 @@ def test_no_refuted_kernel_of_a_family_is_accepted(first: int, batch: int, sound
     kinds: Counter[str] = Counter()
     for seed in range(first + batch * share, first + (batch + 1) * share):
         kernel = generate_any(seed)
-        verdict = judge(kernel, seed)
+        verdict = examine(kernel, seed)
         kinds[verdict.kind] += 1
         assert verdict.kind != "false_accept", f"seed {seed}: {report(kernel, verdict)}"
     assert min(kinds["accepted"], kinds["refused_confirmed"]) >= share // 12, kinds
@@ -85,7 +85,7 @@ def test_no_refuted_kernel_of_a_family_is_accepted(first: int, batch: int, sound
 @pytest.mark.parametrize("name", sorted(REGRESSIONS))
 def test_past_disagreements_stay_settled(name: str) -> None:
     kernel, kind = REGRESSIONS[name]
-    verdict = judge(kernel())
+    verdict = examine(kernel())
     assert verdict.kind == kind, (verdict.fault, verdict.sizes, verdict.diagnostics)
 
 
@@ -93,20 +93,20 @@ def test_past_disagreements_stay_settled(name: str) -> None:
 def test_a_blind_prover_is_caught(blind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one of its analyses the prover accepts wrong kernels, and the comparison detects it."""
     kernel = ONE_FAULT[blind]
-    assert judge(kernel).kind == "refused_confirmed"
+    assert examine(kernel).kind == "refused_confirmed"
     monkeypatch.setattr(sys.modules["tilec.passes.prover.prove"], blind, lambda *_: None)
-    assert judge(kernel).kind == "false_accept", blind
+    assert examine(kernel).kind == "false_accept", blind
 
 
 def test_writers_outside_of_their_loops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without limits of the values that name a writer, facts that no value satisfies prove coverage: `1 << j` has none for a
     `j` below 0. The family of writes finds it."""
     kernel = generate_any(seed := WRITES_SEEDS + 123)
-    assert judge(kernel, seed).kind == "refused_confirmed"
+    assert examine(kernel, seed).kind == "refused_confirmed"
     named = writers._named  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(writers, "_may_contradict", lambda _: False)
     monkeypatch.setattr(writers, "_named", lambda *of: (([], conditions) for _, conditions in named(*of)))
-    assert judge(kernel, seed).kind == "false_accept"
+    assert examine(kernel, seed).kind == "false_accept"
 
 
 def test_old_numbers_mean_the_same_kernels() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.soundness.sketch import imports
-from tests.soundness.verdict import judge_function
+from tests.soundness.verdict import examine_function
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.passes.prover import prove
@@ -78,13 +78,13 @@ def kernel(signature: str, *lines: str, grid: str = "N") -> Function:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_index_that_wraps_is_refused(name: str) -> None:
-    verdict = judge_function(kernel(*REFUSED[name]))
+    verdict = examine_function(kernel(*REFUSED[name]))
     assert verdict.kind == "refused_confirmed" and set(verdict.codes) <= {"E0301", "E0304"}, verdict
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_an_index_that_does_not_wrap_is_accepted(name: str) -> None:
-    verdict = judge_function(kernel(*ACCEPTED[name]))
+    verdict = examine_function(kernel(*ACCEPTED[name]))
     assert verdict.kind == "accepted", verdict
 
 

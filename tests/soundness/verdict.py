@@ -121,17 +121,17 @@ def parse(kernel: Description | WideKernel) -> Function | None:
             return None
 
 
-def judge(kernel: Description | WideKernel, seed: int = 0, launches: int = 24) -> Verdict:
+def examine(kernel: Description | WideKernel, seed: int = 0, launches: int = 24) -> Verdict:
     """Both verdicts on a kernel."""
     function = parse(kernel)
     if function is None:
         return Verdict("invalid")
-    verdict = judge_function(function, seed, launches)
+    verdict = examine_function(function, seed, launches)
     verdict.function = function
     return verdict
 
 
-def judge_function(function: Function, seed: int = 0, launches: int = 24) -> Verdict:
+def examine_function(function: Function, seed: int = 0, launches: int = 24) -> Verdict:
     """Both verdicts on a kernel in tile IR."""
     checks = launch_checks(function)
     try:

@@ -12,7 +12,7 @@ from tests.tuning import tuned_project
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.project.read.buildfile import read_build_file
 from tilec.runtime import open_bundle
-from tilec.runtime.trust_place import NO_POLICY
+from tilec.runtime.trust_location import NO_POLICY
 from tilec.ship.bundle.describe import tuning_json, tuning_lines
 from tilec.step.reader import read_declaration
 

@@ -26,7 +26,7 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.runtime import Bundle, BundleError
 from tilec.runtime.trust import Trust, TrustedKey
 from tilec.runtime.trust import signing_keys as keys_module
-from tilec.runtime.trust_place import NO_POLICY
+from tilec.runtime.trust_location import NO_POLICY
 from tilec.untrusted.output import Output
 
 if TYPE_CHECKING:

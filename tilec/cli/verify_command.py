@@ -13,7 +13,7 @@ from tilec.cli.project import UsageError, chosen_entries, open_project, print_di
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.runtime import Bundle, BundleError
 from tilec.runtime.trust import TrustSource, trust_keys
-from tilec.runtime.trust_place import NO_POLICY
+from tilec.runtime.trust_location import NO_POLICY
 from tilec.untrusted.output import Output
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tilec.ir.ops import For, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.staging_ops import GroupProduct, SharedAlloc
 from tilec.ir.types import DType
-from tilec.lowering.block_places import block_dependent_values
+from tilec.lowering.block_dependence import block_dependent_values
 from tilec.lowering.launch_terms import launch_term, leaves_of, named
 from tilec.lowering.narrow_floats import narrowed
 from tilec.mlir.builder import Builder

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from tilec.atoms.products import MOVES
-from tilec.ir.layouts.exchange import Steps, is_uniform, renamed
+from tilec.ir.layouts.conversion_scratch import Steps, is_uniform, renamed
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.selections import Selection, selection
 from tilec.ir.ops.staging_ops import Relayout, ScratchLoad, ScratchStore, ScratchStoreOwned

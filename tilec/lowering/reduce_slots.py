@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Final
 
-from tilec.ir.layouts.exchange import BANK_BYTES, REDUCED_BYTES
+from tilec.ir.layouts.conversion_scratch import BANK_BYTES, REDUCED_BYTES
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, Type, i1, i8, vector
 

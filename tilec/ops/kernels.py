@@ -25,7 +25,7 @@ from tilec.ir.aligned import ALIGNED, read_aligned, without_aligned
 from tilec.ir.types import DTYPES
 from tilec.ops.declaration import Value, refuse
 from tilec.runtime import Bundle, BundleError, Device, Kernel, LaunchError, load_artifact, open_bundle
-from tilec.runtime.trust_place import find_trust
+from tilec.runtime.trust_location import find_trust
 from tilec.target.chips import running_on
 from tilec.toolchain import PACKAGES, is_installed
 

@@ -4,8 +4,8 @@
 contract, and `model` shapes, which the bundle's own step gives. The tile interpreter computes what each must write, from the
 tile IR that the bundle carries. `side_file` is the file that holds them, read strictly. `recipe` makes the contents of tensors,
 the same on every machine. On the machine with the GPU, `session` starts processes (`child`) that go through the artifacts:
-`arena` places tensors between guard zones, `trial` launches and repeats, `judge` compares, `timing` times. `report` combines
-the results in one document. `tune` times artifacts that can serve the same launch.
+`arena` places tensors between guard zones, `trial` launches and repeats, `comparison` compares, `timing` times. `report`
+combines the results in one document. `tune` times artifacts that can serve the same launch.
 
 The target needs the base install alone: neither a compiler, nor ml_dtypes, nor torch.
 

@@ -30,7 +30,7 @@ from tilec.qualify.trial import FAILED, OUTSIDE, RIGHT, UNTRIED, VARIES, WRONG, 
 from tilec.qualify.tune import tuned
 from tilec.runtime import Bundle, BundleError, Device, Driver, DriverError, Kernel, LaunchError, open_bundle
 from tilec.runtime.driver import COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR
-from tilec.runtime.trust_place import NO_POLICY
+from tilec.runtime.trust_location import NO_POLICY
 from tilec.tuning.child import driver_version
 
 LOST: Final = 70

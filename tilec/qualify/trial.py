@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tilec.artifact.records import Manifest
 from tilec.qualify.arena import Arena, Placed, Staging
-from tilec.qualify.judge import Unjudged, Wrong, differs, judged
+from tilec.qualify.comparison import NotComparable, Wrong, compared, differs
 from tilec.qualify.recipe import NoContents, digest
 from tilec.qualify.side_file import Expected, Launch
 from tilec.runtime import TRUSTED, Driver, Kernel, LaunchError, Plan
@@ -69,7 +69,7 @@ def tried(kernel: Kernel, staging: Staging, launch: Launch, repeats: int = REPEA
     arena = Arena(driver, staging, manifest, launch.values, launch.kind, loose=True)
     try:
         plan = plan_of(kernel, arena, launch)
-        return _judged(plan, arena, launch, repeats)
+        return _compared(plan, arena, launch, repeats)
     except DriverError:
         raise
     except LaunchError as error:
@@ -91,7 +91,7 @@ def refusal(manifest: Manifest, driver: Driver, launch: Launch) -> str:
     return ""
 
 
-def _judged(plan: Plan, arena: Arena, launch: Launch, repeats: int) -> Trial:
+def _compared(plan: Plan, arena: Arena, launch: Launch, repeats: int) -> Trial:
     """The first launch is compared with what is expected, the others with the first."""
     manifest, driver = plan.kernel.manifest, arena.driver
     first: dict[str, Any] = {}
@@ -142,8 +142,8 @@ def _wrong(manifest: Manifest, arena: Arena, expected: tuple[Expected, ...], fou
             return f"the side file has `{one.tensor}` in `{one.dtype}`"
         compared_elements += one.bits.size
         try:
-            wrong = judged(one, found[one.tensor], arena.tensors[one.tensor].form.shape)
-        except Unjudged as error:
+            wrong = compared(one, found[one.tensor], arena.tensors[one.tensor].form.shape)
+        except NotComparable as error:
             return str(error)
         if wrong is not None:
             return wrong

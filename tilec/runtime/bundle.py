@@ -38,7 +38,7 @@ from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_co
 from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
-from tilec.runtime.trust_place import find_trust
+from tilec.runtime.trust_location import find_trust
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
 from tilec.target.chips import running_on

@@ -25,7 +25,7 @@ from tilec.artifact.bundle_format import FORMAT, HEADER, MAGIC, MAX_MANIFEST, MO
 from tilec.cache.location import check_private, create, store_root
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.runtime import Bundle, BundleError, open_bundle
-from tilec.runtime.trust_place import NO_POLICY, find_trust
+from tilec.runtime.trust_location import NO_POLICY, find_trust
 from tilec.ship.registry.parts import is_for
 from tilec.target.chips import running_on
 from tilec.untrusted.strict_json import parse

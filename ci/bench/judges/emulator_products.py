@@ -111,13 +111,13 @@ def verdict(name: str, ptx: str, manifest: Manifest) -> Verdict:
             report = emulator_run.run(case, module, arrays := make_arrays(case, seed), seed)
             run, lanes = run + 1, lanes + report.statistics["instruction_lanes"]
             wrong, apart = differences(case, arrays, report.tensors)
-            errors = {judge: max(most, apart.get(judge, 0.0)) for judge, most in errors.items()}
+            errors = {examine: max(most, apart.get(examine, 0.0)) for examine, most in errors.items()}
             words = {"fault": report.faults, "note": report.notes, "differs": wrong}
             for word, found in words.items():
                 noted += [f"{case.name}, seed {seed}: {one}"[:300] for one in found[:2]]
                 worst = word if found and worst == "agrees" else worst
     detail: dict[str, Any] = {"launches": run, "instructions": lanes, "products": products, "fed": COPY in ptx}
-    detail["errors"] = {judge: float(f"{most:.3g}") for judge, most in errors.items()}
+    detail["errors"] = {examine: float(f"{most:.3g}") for examine, most in errors.items()}
     return Verdict(worst, detail | ({"noted": noted} if noted else {}))
 
 
@@ -168,7 +168,7 @@ def summary(lines: dict[str, Line]) -> dict[str, Any]:
         row.update({"artifacts": 1, "launches": one.detail["launches"], "agree": one.word == "agrees"})
         row.update({"fed": one.detail["fed"], **dict.fromkeys(one.detail["products"], 1)})
     data["errors"] = {
-        judge: max(one.detail["errors"][judge] for one in counted.values()) for judge in ("float64", "interpreter")
+        examine: max(one.detail["errors"][examine] for one in counted.values()) for examine in ("float64", "interpreter")
     }
     data["rows"] = [{"kernel": kernel, "arch": target, **row} for (kernel, target), row in rows.items()]
     data["noted"] = [text for one in counted.values() for text in one.detail.get("noted", ())]

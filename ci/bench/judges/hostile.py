@@ -80,9 +80,9 @@ def _builds(_: str, first: int, count: int) -> Part:
 
 
 def _kernels(_: str, first: int, count: int) -> Part:
-    from tests.fuzz.hostile_kernels import CPU_SECONDS, judged
+    from tests.fuzz.hostile_kernels import CPU_SECONDS, examined
 
-    rows = [(seed, judged(seed)) for seed in range(first, first + count)]
+    rows = [(seed, examined(seed)) for seed in range(first, first + count)]
     bad = [f"{seed}: {verdict}" for seed, verdict in rows if verdict.kind not in ("accepted", "refused", "killed")]
     killed = [f"{seed}: {verdict}" for seed, verdict in rows if verdict.kind == "killed"]
     return {

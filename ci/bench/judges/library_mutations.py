@@ -10,7 +10,7 @@ import argparse
 from typing import Final
 
 from ci.bench.front import Outcome
-from ci.bench.judges.mutations import arguments, judged
+from ci.bench.judges.mutations import arguments, examined
 from tests.mutation.library_kernels import NAMES, LibraryKernels
 
 __all__ = ["arguments", "measure"]
@@ -21,4 +21,4 @@ ONE_IN: Final = 5
 
 def measure(options: argparse.Namespace) -> Outcome:
     """Check the mutants; status 1 if the interpreter refutes an accepted one."""
-    return judged("library_mutations.md", "Mutants of the library's kernels", NAMES, LibraryKernels(), options, ONE_IN)
+    return examined("library_mutations.md", "Mutants of the library's kernels", NAMES, LibraryKernels(), options, ONE_IN)

@@ -64,7 +64,7 @@ def errors(path: Path, one: Broken) -> list[dict[str, Any]]:
     return []
 
 
-def judged(one: Broken) -> Verdict | None:
+def examined(one: Broken) -> Verdict | None:
     """Fix the kernel and check the result; None if it is not refused, and so not broken."""
     spec = importlib.util.spec_from_file_location("mender", ROOT / "examples" / "mender.py")
     assert spec is not None and spec.loader is not None
@@ -140,11 +140,11 @@ def measure(options: argparse.Namespace) -> Outcome:
     """Fix all; status 1 if a kernel of the corpus is not refused."""
     corpus = [one for one in broken() if options.only in (None, one.kernel)]
     with ProcessPoolExecutor(options.jobs) as pool:
-        first = list(pool.map(judged, corpus))
+        first = list(pool.map(examined, corpus))
         samples: dict[int, list[Verdict]] = {}
         for seed in options.draw if options.sample else ():
             sample = drawn(options.sample, options.only, seed)
-            samples[seed] = [one for one in pool.map(judged, sample) if one is not None][: options.sample]
+            samples[seed] = [one for one in pool.map(examined, sample) if one is not None][: options.sample]
     for one, verdict in zip(corpus, first, strict=True):
         if verdict is None:
             print(f"NOT REFUSED: {one.kernel}: {one.what}")

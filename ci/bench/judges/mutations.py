@@ -18,8 +18,8 @@ from ci.evidence.digests import Digests
 from ci.evidence.verdicts import Budget, Verdict, Verdicts, key
 from tests import shipped
 from tests.mutation.generate import Mutant, mutants
-from tests.mutation.judge import Kernels, judge
 from tests.mutation.shipped_kernels import ShippedKernels
+from tests.mutation.verdict import Kernels, examine
 
 OUTCOMES: Final = ("equivalent", "refused", "right", "safe", "unjudged", "false accept")
 
@@ -28,7 +28,7 @@ def checked(mutant: Mutant, kernels: Kernels, budget: Budget) -> dict[str, Any] 
     """The verdict as data; None if the budget is spent."""
     if budget.is_spent():
         return None
-    verdict = judge(mutant, kernels)
+    verdict = examine(mutant, kernels)
     return {
         "kernel": mutant.kernel, "kind": mutant.kind, "what": mutant.what, "outcome": verdict.outcome,
         "codes": list(verdict.codes), "counterexample": verdict.counterexample, "problems": verdict.problems[:3],
@@ -42,10 +42,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Outcome:
     """Check all mutants; status 1 if the interpreter refutes an accepted one."""
-    return judged("mutations.md", "Mutants of the shipped kernels", shipped.NAMES, ShippedKernels(), options)
+    return examined("mutations.md", "Mutants of the shipped kernels", shipped.NAMES, ShippedKernels(), options)
 
 
-def judged(
+def examined(
     name: str, title: str, every: Sequence[str], kernels: Kernels, options: argparse.Namespace, one_in: int = 1
 ) -> Outcome:
     """The verdicts on mutants of kernels, of each kernel the first and every `one_in`-th after it, with the page `name`. Those

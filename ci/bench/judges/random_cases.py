@@ -41,7 +41,7 @@ class Family:
 
 def edge_program(number: int, folder: Path) -> Verdict:
     """The verdict on an edge program; the detail is None if only its kind is counted."""
-    one = edge_programs.judge(number, folder, machine=number % LOWERED == 0)
+    one = edge_programs.examine(number, folder, machine=number % LOWERED == 0)
     counts = {
         "a mask is dropped": int(one.dropped),
         "lowered and run": int(one.lowered),
@@ -53,7 +53,7 @@ def edge_program(number: int, folder: Path) -> Verdict:
 
 def product_loop(number: int, folder: Path) -> Verdict:
     """The verdict on a product loop under every schedule."""
-    found, counts = product_loops.judge(number, folder), Counter[str]()
+    found, counts = product_loops.examine(number, folder), Counter[str]()
     for one in found:
         counts[f"{one.kind}, {one.schedule}" if one.schedule else f"{one.kind}, {one.detail}"] += 1
         counts[f"all {one.kind}"] += 1

@@ -25,7 +25,7 @@ from ci.evidence.verdicts import Budget, Line, Verdicts, key
 from ci.evidence.verdicts import Verdict as Kept
 from tests.soundness.features import features, operations
 from tests.soundness.shrink import smallest
-from tests.soundness.verdict import FAMILIES, Verdict, generate_any, judge_function, parse, text_of
+from tests.soundness.verdict import FAMILIES, Verdict, examine_function, generate_any, parse, text_of
 from tilec.ir.text.printer import print_function
 from tilec.target.dtypes import DTYPES
 
@@ -40,8 +40,8 @@ KINDS = {
 }
 BASIS = (
     "tilec/passes/prover", "tilec/passes/analysis", "tilec/ir", "tilec/target/dtypes.py", "tilec/artifact/records.py",
-    "tests/soundness/verdict.py",
-    "tests/soundness/enumeration.py", "tests/soundness/memory.py", "tests/soundness/arithmetic.py", "tests/soundness/floats.py",
+    "tests/soundness/verdict.py", "tests/soundness/enumeration.py", "tests/soundness/dependence.py",
+    "tests/soundness/memory.py", "tests/soundness/arithmetic.py", "tests/soundness/floats.py",
 )  # fmt: skip
 """Sources that a verdict on a kernel in tile IR depends on."""
 
@@ -85,7 +85,7 @@ def checked(task: tuple[int, Line | None]) -> tuple[Row, str, bool]:
         verdict = Verdict(kept.word, tuple(codes), wrong_examples=tuple(wrong), launches=launches)
     else:
         try:
-            verdict = judge_function(function, seed)
+            verdict = examine_function(function, seed)
         except Exception as error:  # a failing kernel must not end a run of thousands; it is counted and named
             verdict = Verdict("crash", (type(error).__name__,))
     features_used, done = tuple(sorted(features(function))), tuple(sorted(operations(function)))

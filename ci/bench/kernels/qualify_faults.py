@@ -50,10 +50,10 @@ def measure(options: argparse.Namespace) -> Outcome | int:
         from ci.bench.kernels.qualify_mutants import built
 
         return built(options.build, options.folder, options.references, options.jobs)
-    return judged(options.folder)
+    return examined(options.folder)
 
 
-def judged(folder: Path, command: Command | None = None) -> Outcome:
+def examined(folder: Path, command: Command | None = None) -> Outcome:
     """Qualify every bundle of a folder. `command` gives the command that launches a bundle, if not that of `tilec qualify`."""
     planted: list[Row] = json.loads((folder / FAULTS).read_text(encoding="utf-8"))
     names = {row["bundle"] for row in planted}

@@ -81,7 +81,7 @@ LAYOUT: Final = Pass(
 )
 SHARED_CONVERSIONS: Final = Pass(
     "shared_conversions",
-    lambda function, _: shared_conversions.exchange(function),
+    lambda function, _: shared_conversions.replace(function),
     "The conversions that renaming registers cannot make are left. Shared memory grows no more.",
 )
 PASSES: Final = (
@@ -184,7 +184,7 @@ PASSES: Final = (
     SHARED_CONVERSIONS,
     Pass(
         "barrier_insertion",
-        lambda function, _: barrier_insertion.meet(function),
+        lambda function, _: barrier_insertion.insert(function),
         "All accesses of shared memory by threads are there.",
     ),
     Pass(

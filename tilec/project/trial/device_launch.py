@@ -74,7 +74,7 @@ def launched(kernel: Kernel, staging: Staging, case: Case) -> DeviceTrial:
                 arena.tensors[name] = _stocked(arena, one, case.before[name])
         plan_of(kernel, arena, launch).launch(0)
         arena.driver.synchronize(0)
-        return _judged(kernel.manifest, contract, arena, case)
+        return _compared(kernel.manifest, contract, arena, case)
     except DriverError:
         raise
     except LaunchError as error:
@@ -98,7 +98,7 @@ def _stocked(arena: Arena, one: Placed, storage: Array) -> Placed:
     return replace(one, pattern=contents)
 
 
-def _judged(manifest: Manifest, contract: Contract, arena: Arena, case: Case) -> DeviceTrial:
+def _compared(manifest: Manifest, contract: Contract, arena: Arena, case: Case) -> DeviceTrial:
     """What a finished launch wrote, outside its tensors first."""
     harm = arena.harm()
     found: dict[str, list[Written]] = {side: [] for side in SIDES}

@@ -101,7 +101,7 @@ def compared_with_interpreter(
     rounding beyond what the tolerance, which knows no steps, allows."""
     allowed, unordered = allowances(function, contract, expected), order_dependent(function)
 
-    def judged(bounds: Mapping[str, Array]) -> tuple[Written, ...]:
+    def within(bounds: Mapping[str, Array]) -> tuple[Written, ...]:
         rows = [
             compared(spec, found[spec.name], expected[spec.name], allowed[spec.name], bounds.get(spec.name))
             for spec in outputs_of(contract)
@@ -109,12 +109,12 @@ def compared_with_interpreter(
         ]
         return tuple(row for row in rows if isinstance(row, Written))
 
-    return once_more(judged, bounds)
+    return once_more(within, bounds)
 
 
 def once_more(
-    judged: Callable[[Mapping[str, Array]], tuple[Written, ...]], bounds: Callable[[], Mapping[str, Array]]
+    within: Callable[[Mapping[str, Array]], tuple[Written, ...]], bounds: Callable[[], Mapping[str, Array]]
 ) -> tuple[Written, ...]:  # fmt: skip
-    """Results as `judged` by tolerances alone, or, if one of them is wrong, with the bounds of the launch."""
-    first = judged({})
-    return first if all(right(one) for one in first) else judged(bounds())
+    """Results as `within` by tolerances alone, or, if one of them is wrong, with the bounds of the launch."""
+    first = within({})
+    return first if all(right(one) for one in first) else within(bounds())

@@ -18,7 +18,7 @@ from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant, Family, Model
 from tilec.project.read.plan import artifact_name
 from tilec.runtime import Bundle, BundleError, open_bundle
-from tilec.runtime.trust_place import NO_POLICY
+from tilec.runtime.trust_location import NO_POLICY
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
 from tilec.step.reader import read_declaration

@@ -23,7 +23,7 @@ from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import For
 from tilec.ir.ops.staging_ops import AsyncCopy, StageCopy
 from tilec.ir.ops.sync_ops import Barrier, Drain, Roles
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 
 
 def check(function: Function) -> None:

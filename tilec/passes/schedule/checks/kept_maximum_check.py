@@ -15,7 +15,7 @@ from collections import defaultdict
 from tilec.ir.core import Function, Op, Value, VerifyError
 from tilec.ir.ops import Binary, Broadcast, For, KeptMaximum, Reshape, Unary, Yield
 from tilec.ir.ops.staging_ops import Relayout
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 
 
 def check(function: Function) -> None:

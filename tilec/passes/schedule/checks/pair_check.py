@@ -31,7 +31,7 @@ from tilec.ir.ops.store_ops import TensorStore
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Release, Ring, RingOp, Roles, Wait
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, ThreadProduct, TmemAlloc, TmemFree, TmemLoad, TmemReserve
 from tilec.ir.types import TileType
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 
 _SHARED: Final = (RingOp, ThreadProduct, TensorCopy, TmemLoad)
 """Operations that both blocks execute in step, besides barriers of both."""

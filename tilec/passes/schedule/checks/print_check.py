@@ -11,7 +11,7 @@ from __future__ import annotations
 from tilec.ir.core import Block, Function, VerifyError
 from tilec.ir.ops import Print, prints
 from tilec.ir.ops.sync_ops import Roles
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 
 Written = frozenset[tuple[str, str]]
 

@@ -15,7 +15,7 @@ from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops.private_ops import PrivateFill, PrivateFlush, PrivateUpdate
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import Roles, SharedFree
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 
 _PrivateOp = PrivateFill | PrivateUpdate | PrivateFlush
 _ORDER = (SharedAlloc, PrivateFill, PrivateFlush, SharedFree)

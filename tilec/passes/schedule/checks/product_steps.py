@@ -15,7 +15,7 @@ from tilec.ir.core import Op, Value, VerifyError
 from tilec.ir.ops.signal_ops import Await
 from tilec.ir.ops.staging_ops import GroupProduct
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemLoad, TmemMma
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 from tilec.passes.schedule.checks.ring_rules import Rules
 from tilec.passes.schedule.checks.ring_state import Copy, Queue
 

@@ -19,7 +19,7 @@ from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops.staging_ops import GroupProduct, WaitMma
 from tilec.ir.ops.sync_ops import Roles
 from tilec.ir.ops.tmem_ops import ThreadProduct
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 
 
 def check(function: Function) -> None:

@@ -33,7 +33,7 @@ from tilec.ir.ops.tmem_chain_ops import TmemRows, TmemStore
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemLoad
 from tilec.ir.types import i32
 from tilec.passes.analysis.ranges import Range, value_ranges
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 from tilec.passes.schedule.checks.ring_state import Role
 from tilec.passes.schedule.checks.ring_steps import Operations, Steps
 from tilec.passes.schedule.specialization.equal_scalars import ScalarNumbering

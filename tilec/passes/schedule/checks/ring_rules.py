@@ -10,7 +10,7 @@ from tilec.ir.facts.touches import Touches
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import RingOp
 from tilec.ir.ops.tmem_ops import TmemAlloc
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 from tilec.passes.schedule.checks.ring_state import Queue, Role, Stage, StageContents
 from tilec.passes.schedule.checks.tmem_order import TmemOrder
 

@@ -42,7 +42,7 @@ from tilec.ir.ops.sync_ops import (
 from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemRows, TmemScale, TmemStore
 from tilec.ir.ops.tmem_ops import CommitMma, ReleaseMma, TmemAlloc, TmemLoad, TmemMma
 from tilec.ir.types import SharedType
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 from tilec.passes.schedule.checks.product_steps import ProductRules, Steps
 from tilec.passes.schedule.checks.ring_rules import ring_of
 from tilec.passes.schedule.checks.ring_state import Queue, Stage, StageContents, evaluate, has_unread_stage
@@ -301,7 +301,7 @@ class Operations(ProductRules):
         if self.concurrent:
             return
         self.read.clear()
-        self.order.meet()
+        self.order.synchronize()
         for value, ring in self.rings.items():
             ring.free = self.role.released[value]
         for state in (*self.contents.values(), *self.rings.values()):

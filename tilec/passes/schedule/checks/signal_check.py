@@ -20,7 +20,7 @@ from tilec.ir.ops.sync_ops import Roles
 from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemOperandMma, TmemRows, TmemStore
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemLoad
 from tilec.ir.types import TMEM_LANES
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 from tilec.passes.schedule.checks.tmem_order import is_signalled
 
 GROUP: Final = 4

@@ -21,7 +21,7 @@ from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops import For
 from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Roles, SharedFree
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 
 WRITTEN: Final = 1
 FENCED: Final = 2

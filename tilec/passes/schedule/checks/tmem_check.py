@@ -29,7 +29,7 @@ from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemOperandMma
 from tilec.ir.ops.tmem_ops import ThreadProduct, TmemAccess, TmemAlloc, TmemFree, TmemLoad, TmemReserve
 from tilec.ir.types import TMEM_LANES
 from tilec.passes.schedule.checks import signal_check
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 from tilec.passes.schedule.checks.tmem_order import is_signalled
 from tilec.target.families import TCGEN05
 from tilec.target.targets import Target

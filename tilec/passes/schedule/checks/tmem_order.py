@@ -25,7 +25,7 @@ from tilec.ir.core import Op, Value, VerifyError
 from tilec.ir.ops.signal_ops import OWN, Await, Signal, SignalMma, SignalOp, Signals
 from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemOperandMma, TmemScale, TmemStore
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemLoad
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 from tilec.passes.schedule.checks.ring_state import Role
 
 SUMS, OPERAND = "sums", "operand A"
@@ -83,7 +83,7 @@ class TmemOrder:
         """A proxy fence after the initialization."""
         self.fenced |= self.signals()
 
-    def meet(self) -> None:
+    def synchronize(self) -> None:
         """A barrier of the block."""
         self.known |= self.fenced
 

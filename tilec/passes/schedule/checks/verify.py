@@ -26,7 +26,7 @@ from tilec.atoms.products import atom_of
 from tilec.ir import verifier
 from tilec.ir.core import Access, Block, Function, Op, Value, VerifyError
 from tilec.ir.facts.touches import Touch, may_conflict, touches
-from tilec.ir.layouts.exchange import conversion_bytes, is_chosen, is_shared, is_uniform, moves_space, renamed
+from tilec.ir.layouts.conversion_scratch import conversion_bytes, is_chosen, is_shared, is_uniform, moves_space, renamed
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shared_bytes
@@ -61,7 +61,7 @@ from tilec.passes.schedule.checks import (
     store_check,
     tmem_check,
 )
-from tilec.passes.schedule.checks.places import at
+from tilec.passes.schedule.checks.op_location import at
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.layouts.shared_conversions import kept_layout
 from tilec.target.families import FAMILIES, TMA, MemorySpace

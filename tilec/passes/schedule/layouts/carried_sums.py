@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from tilec.ir.core import Op, Value
-from tilec.ir.layouts.exchange import is_free
+from tilec.ir.layouts.conversion_scratch import is_free
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Binary, Broadcast, Constant, For
 from tilec.target.families import MemorySpace

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.layouts.exchange import conversion_bytes
+from tilec.ir.layouts.conversion_scratch import conversion_bytes
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import For, Mma
 from tilec.ir.ops.staging_ops import GroupProduct, Relayout, StageCopy

@@ -42,7 +42,7 @@ from tilec.ir.layouts.blocked_layouts import (
     without_axis,
 )
 from tilec.ir.layouts.butterflies import is_binary
-from tilec.ir.layouts.exchange import is_chosen
+from tilec.ir.layouts.conversion_scratch import is_chosen
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import (
     AtomicScatter,

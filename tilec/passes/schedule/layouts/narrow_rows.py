@@ -19,7 +19,7 @@ from tilec.ir.clone import copy_of
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import FIRST_DIGIT, interleaved, natural
 from tilec.ir.layouts.coalescing import LINE, SECTOR, instructions, pieces
-from tilec.ir.layouts.exchange import conversion_bytes
+from tilec.ir.layouts.conversion_scratch import conversion_bytes
 from tilec.ir.ops import AtomicScatter, AtomicUpdate, Butterfly, Cast, Load, MemoryOp, Mma, Permute, Reduce, Store
 from tilec.ir.ops.memory import adds_vectors
 from tilec.ir.ops.staging_ops import GroupProduct

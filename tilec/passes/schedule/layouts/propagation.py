@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden, reshaped, vectors_first, with_axes, without_axis
 from tilec.ir.layouts.butterflies import is_binary
-from tilec.ir.layouts.exchange import is_free
+from tilec.ir.layouts.conversion_scratch import is_free
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import unpacked
 from tilec.ir.ops import (

@@ -13,7 +13,7 @@ from collections import Counter
 
 from tilec.ir.core import Function, Value
 from tilec.ir.layouts.blocked_layouts import hidden
-from tilec.ir.layouts.exchange import is_free
+from tilec.ir.layouts.conversion_scratch import is_free
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Broadcast, Cast, For, Load, Reshape
 from tilec.passes.schedule.layouts.propagation import source_layout

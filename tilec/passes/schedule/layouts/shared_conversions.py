@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import reshaped, row_major, with_axes
-from tilec.ir.layouts.exchange import Steps, conversion_bytes, conversion_steps, is_shared, is_uniform
+from tilec.ir.layouts.conversion_scratch import Steps, conversion_bytes, conversion_steps, is_shared, is_uniform
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.shared_plan import scratch_offset, taken_bytes
 from tilec.ir.ops import AtomicScatter, Butterfly, Constant, Permute, Reduce, Reshape, Take
@@ -37,7 +37,7 @@ from tilec.ir.ops.take_ops import TakeLoad
 from tilec.ir.types import ScratchType
 
 
-def exchange(function: Function) -> Function:
+def replace(function: Function) -> Function:
     """Lower the operations, in place."""
     _insert_conversions(function.body)
     _block(function.body, taken_bytes(function), function.num_warps * 32)

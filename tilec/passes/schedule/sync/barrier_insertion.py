@@ -29,7 +29,7 @@ from tilec.ir.ops.sync_ops import Barrier
 State = dict[Touch, None]  # an ordered set
 
 
-def meet(function: Function) -> Function:
+def insert(function: Function) -> Function:
     """Insert the barriers, in place."""
     _Walk(function).block(function.body, {})
     return function

@@ -33,18 +33,18 @@ class Wrong:
         return f"`{self.tensor}[{place}]` is {self.got:.8g}, not {self.expected:.8g}{allowed}; {self.count} elements are wrong"
 
 
-class Unjudged(ValueError):
+class NotComparable(ValueError):
     """The side file does not fit the launch."""
 
 
-def judged(expected: Expected, found: Array, shape: tuple[int, ...]) -> Wrong | None:
+def compared(expected: Expected, found: Array, shape: tuple[int, ...]) -> Wrong | None:
     """The first wrong element; None if all are right. `found` are all elements of the tensor in row-major order, as stored.
-    Unjudged if `expected` is not about such a tensor."""
+    NotComparable if `expected` is not about such a tensor."""
     places = expected.positions()
     if places.size and int(places[-1]) >= found.size:
-        raise Unjudged(f"the side file expects element {int(places[-1])} of `{expected.tensor}`, which has {found.size}")
+        raise NotComparable(f"the side file expects element {int(places[-1])} of `{expected.tensor}`, which has {found.size}")
     if expected.whole and places.size != found.size:
-        raise Unjudged(f"the side file expects {places.size} elements of `{expected.tensor}`, which has {found.size}")
+        raise NotComparable(f"the side file expects {places.size} elements of `{expected.tensor}`, which has {found.size}")
     got, want = found[places], expected.bits
     if not DTYPES[expected.dtype].is_float:
         limit = np.zeros(places.size)

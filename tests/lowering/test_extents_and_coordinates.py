@@ -14,7 +14,7 @@ from tilec.ir.core import Access, Function
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Load
 from tilec.lowering import lower
-from tilec.lowering.block_places import block_dependent_values
+from tilec.lowering.block_dependence import block_dependent_values
 from tilec.lowering.context import Context
 from tilec.lowering.coordinates import TileCoordinates
 from tilec.passes.schedule import prepare

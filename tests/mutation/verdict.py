@@ -62,7 +62,7 @@ class Verdict:
     problems: list[str] = field(default_factory=list[str])
 
 
-def judge(mutant: Mutant, kernels: Kernels) -> Verdict:
+def examine(mutant: Mutant, kernels: Kernels) -> Verdict:
     """Proves it at every specialisation, then runs accepted ones."""
     accepted: list[tuple[int, Function, Proofs]] = []
     changed = False

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.audit import samples
 from tilec.ir.text.parser import parse_function
-from tilec.qualify.judge import Unjudged, differs, judged
+from tilec.qualify.comparison import NotComparable, compared, differs
 from tilec.qualify.recipe import stored
 from tilec.qualify.side_file import Expected
 from tilec.qualify.tolerance import F32, Tolerance
@@ -24,13 +24,13 @@ def floats(values: list[float], *, relative: float = 0.01, absolute: float = 0.1
 def test_the_first_element_beyond_its_tolerance_is_wrong(values: list[float], data: st.DataObject) -> None:
     expected = floats(values)
     found = np.array(values, np.float32)
-    assert judged(expected, found, (len(values),)) is None
+    assert compared(expected, found, (len(values),)) is None
     place = data.draw(st.integers(0, len(values) - 1))
     limit = 0.01 * abs(float(found[place])) + 0.1
     found[place] += np.float32(0.9 * limit)
-    assert judged(expected, found, (len(values),)) is None
+    assert compared(expected, found, (len(values),)) is None
     found[place:] = np.array(values, np.float32)[place:] + np.float32(3)
-    wrong = judged(expected, found, (len(values),))
+    wrong = compared(expected, found, (len(values),))
     assert wrong is not None
     assert wrong.index == (place,)
     assert wrong.count == len(values) - place
@@ -38,19 +38,19 @@ def test_the_first_element_beyond_its_tolerance_is_wrong(values: list[float], da
 
 def test_infinities_and_nan_must_be_the_same() -> None:
     expected = floats([1.0, np.inf, -np.inf, np.nan])
-    assert judged(expected, np.array([1, np.inf, -np.inf, np.nan], np.float32), (4,)) is None
+    assert compared(expected, np.array([1, np.inf, -np.inf, np.nan], np.float32), (4,)) is None
     for place, value in ((0, np.nan), (0, np.inf), (1, 1.0), (1, -np.inf), (2, np.nan), (3, 1.0), (3, np.inf)):
         found = np.array([1, np.inf, -np.inf, np.nan], np.float32)
         found[place] = value
-        wrong = judged(expected, found, (4,))
+        wrong = compared(expected, found, (4,))
         assert wrong is not None
         assert wrong.index == (place,)
 
 
 def test_integers_must_be_equal() -> None:
     expected = Expected("n", "i32", 0.0, 0.0, True, np.array([[0, 4]], np.uint64), np.array([1, 2, 3, 4], np.int32))
-    assert judged(expected, np.array([1, 2, 3, 4], np.int32), (2, 2)) is None
-    wrong = judged(expected, np.array([1, 2, 4, 4], np.int32), (2, 2))
+    assert compared(expected, np.array([1, 2, 3, 4], np.int32), (2, 2)) is None
+    wrong = compared(expected, np.array([1, 2, 4, 4], np.int32), (2, 2))
     assert str(wrong) == "`n[1, 0]` is 4, not 3; 1 elements are wrong"
 
 
@@ -58,9 +58,9 @@ def test_an_element_that_no_launch_wrote_is_wrong_though_it_is_not_sampled() -> 
     expected = floats([1.0, 2.0], whole=False)
     found = np.ones(10, np.float32)
     found[:2] = 1, 2
-    assert judged(expected, found, (10,)) is None
+    assert compared(expected, found, (10,)) is None
     found[7] = np.nan
-    wrong = judged(expected, found, (10,))
+    wrong = compared(expected, found, (10,))
     assert wrong is not None
     assert wrong.index == (7,)
 
@@ -69,18 +69,18 @@ def test_an_element_that_no_launch_wrote_is_wrong_though_it_is_not_sampled() -> 
 def test_poison_is_nan_in_every_float(dtype: str) -> None:
     bits = stored(dtype, np.ones(3, np.float32))
     expected = Expected("out", dtype, 0.1, 0.1, False, np.array([[0, 1]], np.uint64), bits[:1])
-    assert judged(expected, bits, (3,)) is None
+    assert compared(expected, bits, (3,)) is None
     bits[2:].view(np.uint8)[...] = 0xFF
-    wrong = judged(expected, bits, (3,))
+    wrong = compared(expected, bits, (3,))
     assert wrong is not None
     assert wrong.index == (2,)
 
 
 def test_a_side_file_of_another_size_is_refused() -> None:
-    with pytest.raises(Unjudged, match="expects element 3"):
-        judged(floats([1.0, 2.0, 3.0, 4.0]), np.ones(3, np.float32), (3,))
-    with pytest.raises(Unjudged, match="expects 4 elements"):
-        judged(floats([1.0, 2.0, 3.0, 4.0]), np.ones(5, np.float32), (5,))
+    with pytest.raises(NotComparable, match="expects element 3"):
+        compared(floats([1.0, 2.0, 3.0, 4.0]), np.ones(3, np.float32), (3,))
+    with pytest.raises(NotComparable, match="expects 4 elements"):
+        compared(floats([1.0, 2.0, 3.0, 4.0]), np.ones(5, np.float32), (5,))
 
 
 def test_repetitions_are_compared_bit_by_bit() -> None:
