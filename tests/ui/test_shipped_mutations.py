@@ -50,6 +50,7 @@ INSIDE = {
     ("scaled_matvec_silu_mul_fp8", "load16-axis0+1"),
     ("scaled_matvec_silu_mul_rows_fp8", "load11-axis0+1"),  # the scales of the first rows of up after those of gate
     ("scaled_matvec_silu_mul_int4", "load17-axis1+1"),  # their scales
+    ("scaled_matvec_silu_mul_int4", "load18-axis1+1"),  # their zero points
     ("scaled_matvec_silu_mul_int4", "load19-axis0+1"),
     ("decode_merge_kv_c8", "load10-axis1+1"),  # the sines
     ("decode_merge_kv_c8", "load12-axis0+1"),  # the other half of a weight
@@ -88,6 +89,9 @@ INSIDE = {
     ),
     ("rope_merge_kv_c8", "load10-axis1+1"),
     ("rope_merge_kv_c8", "store17-axis3+1"),
+    ("scaled_matvec_silu_mul_rows_int4", "load17-axis1+1"),
+    ("scaled_matvec_silu_mul_rows_int4", "load18-axis1+1"),
+    ("scaled_matvec_silu_mul_rows_int4", "load19-axis0+1"),
     ("rotary_decode_attention", "load12-axis0+1"),  # the other half of a weight
     ("rotary_decode_attention", "load14-axis0+1"),
     ("rotary_decode_attention_kv", "load9-axis1+1"),  # the sines
