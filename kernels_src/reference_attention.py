@@ -319,7 +319,7 @@ def rotary_decode_attention_c8(
     def stored(b: int) -> tuple[Wide, ...]:
         one = slice(b, b + 1)
         own = _of_sequence(caches, b)
-        return qk_norm_rope_kv_c8(qkv[one], q_weight, k_weight, table, positions[one], slots[one], *own, eps)
+        return qk_norm_rope_kv_c8(qkv[one], q_weight, k_weight, table, positions[one], slots[one], *own, eps=eps)
 
     return _attention_c8(stored, lengths, scale, P, BN)
 
@@ -345,7 +345,7 @@ def decode_merge_kv_c8(
     for b in range(qkv.shape[0]):
         one = slice(b, b + 1)
         own = _of_sequence(after, b)
-        _, *new = qk_norm_rope_kv_c8(qkv[one], k_weight, k_weight, table, positions[one], slots[one], *own, eps)
+        _, *new = qk_norm_rope_kv_c8(qkv[one], k_weight, k_weight, table, positions[one], slots[one], *own, eps=eps)
         for cache, rows in zip(after, new, strict=True):
             cache[b] = rows
     return (decode_merge(partial, maxima, sums), *after)
