@@ -304,6 +304,11 @@ def _attention_c8(stored: Any, lengths: Array, scale: float, P: int, BN: int) ->
     return np.concatenate(partial), np.concatenate(maxima), np.concatenate(sums)
 
 
+def _of_sequence(caches: tuple[Array, ...], b: int) -> Any:
+    """One sequence's caches."""
+    return tuple(cache[b] for cache in caches)
+
+
 def rotary_decode_attention_c8(
     qkv: Array, q_weight: Array, k_weight: Array, table: Array, positions: Array, lengths: Array, k_cache: Array,
     k_scales: Array, v_cache: Array, v_scales: Array, eps: float, scale: float, P: int, BN: int,
@@ -313,8 +318,8 @@ def rotary_decode_attention_c8(
 
     def stored(b: int) -> tuple[Wide, ...]:
         one = slice(b, b + 1)
-        own: Any = tuple(cache[b] for cache in caches)
-        return qk_norm_rope_kv_c8(qkv[one], q_weight, k_weight, table, positions[one], slots[one], *own, eps)
+        own = _of_sequence(caches, b)
+        return qk_norm_rope_kv_c8(qkv[one], q_weight, k_weight, table, positions[one], slots[one], *own, eps=eps)
 
     return _attention_c8(stored, lengths, scale, P, BN)
 
@@ -339,8 +344,8 @@ def decode_merge_kv_c8(
     after = tuple(_wide(cache) for cache in (k_cache, k_scales, v_cache, v_scales))
     for b in range(qkv.shape[0]):
         one = slice(b, b + 1)
-        own: Any = tuple(cache[b] for cache in after)
-        _, *new = qk_norm_rope_kv_c8(qkv[one], k_weight, k_weight, table, positions[one], slots[one], *own, eps)
+        own = _of_sequence(after, b)
+        _, *new = qk_norm_rope_kv_c8(qkv[one], k_weight, k_weight, table, positions[one], slots[one], *own, eps=eps)
         for cache, rows in zip(after, new, strict=True):
             cache[b] = rows
     return (decode_merge(partial, maxima, sums), *after)
@@ -355,7 +360,7 @@ def rope_decode_attention_c8(
 
     def stored(b: int) -> tuple[Wide, ...]:
         one = slice(b, b + 1)
-        own: Any = tuple(cache[b] for cache in caches)
+        own = _of_sequence(caches, b)
         return rope_kv_c8(qkv[one], table, positions[one], slots[one], *own)
 
     return _attention_c8(stored, lengths, scale, P, BN)
@@ -379,7 +384,7 @@ def rope_merge_kv_c8(
     after = tuple(_wide(cache) for cache in (k_cache, k_scales, v_cache, v_scales))
     for b in range(qkv.shape[0]):
         one = slice(b, b + 1)
-        own: Any = tuple(cache[b] for cache in after)
+        own = _of_sequence(after, b)
         _, *new = rope_kv_c8(qkv[one], table, positions[one], slots[one], *own)
         for cache, rows in zip(after, new, strict=True):
             cache[b] = rows
