@@ -51,7 +51,7 @@ class Model:
         for name, backend in self.backends.items():
             backend.load(self.config, self.weights, 128, "f16", None, name)
         tensors = {name: self.weights.tensor(name) for name in self.weights.tensor_names}
-        self.exact = {"fp8": dense_reference.logits(self.config, tensors, IDS, coded)}
+        self.exact = {"fp8": dense_reference.logits(self.config, tensors, IDS, cached=coded)}
         self.exact["16bit"] = dense_reference.logits(self.config, tensors, IDS)
 
     def distance(self, found: Any, position: int, name: str = "fp8") -> float:

@@ -44,8 +44,8 @@ def backend(request: pytest.FixtureRequest, w8a8_bundle: Bundle) -> Iterator[tup
 def test_a_bundle_says_its_format_and_has_the_kernels(w8a8_bundle: Bundle) -> None:
     assert (w8a8_bundle.model, w8a8_bundle.weight_format) == ("qwen3-0.6b-w8a8", "w8a8")
     names = {kernel.manifest.kernel for kernel in w8a8_bundle.kernels}
-    assert {"quantise_rows", "matmul_fp8", "matmul_silu_mul_fp8", "dequantise_fp8", "matmul_few", "scaled_matvec_fp8"} <= names
-    assert not {"matmul", "matmul_silu_mul", "scaled_matvec"} & names
+    assert {"quantise_rows", "matmul_fp8", "matmul_silu_mul_fp8", "matmul_few_fp8", "scaled_matvec_fp8"} <= names
+    assert not {"matmul", "matmul_silu_mul", "matmul_few", "scaled_matvec", "dequantise_fp8"} & names
 
 
 @pytest.mark.parametrize("tokens", [65, 300, 2048])
@@ -69,7 +69,8 @@ def test_a_short_prompt_and_a_decode_step_launch_what_fp8_weights_do(backend: tu
     before = len(driver.launches)
     loaded.prefill([1] * 64)
     kernels = [kernel for kernel, _ in launched(loaded, driver, before)]
-    assert "quantise_rows" not in kernels and kernels.count("dequantise_fp8") == 4 * (LAYERS - 1) + 1
+    assert "quantise_rows" not in kernels and "dequantise_fp8" not in kernels
+    assert kernels.count("matmul_few_fp8") == LAYERS and kernels.count("matmul_split_fp8") == 2 * (LAYERS - 1)
     before = len(driver.launches)
     loaded.decode(5)
     assert [kernel for kernel, _ in launched(loaded, driver, before)].count("scaled_matvec_fp8") == LAYERS
