@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soundness.verdict import judge_function
+from tests.soundness.verdict import examine_function
 from tilec.frontend import load_kernel
 
 HEAD = '''import tilec
@@ -84,7 +84,7 @@ BRANCHES = """def k(out: Out[f32, M], small: In[f32, 8]):
 def verdict(folder: Path, text: str) -> str:
     path = folder / "k.py"
     path.write_text(HEAD + text, encoding="utf-8")
-    return judge_function(load_kernel(path, {}), 0).kind
+    return examine_function(load_kernel(path, {}), 0).kind
 
 
 @pytest.mark.parametrize("text", WHOLE.values(), ids=WHOLE)
