@@ -6,7 +6,8 @@ Random weights of 16 bits, in bundles packed with `--cache 16bit,fp8`. For each 
 decode, the time of a step, and that of its attention alone: all launches of a kind in a CUDA graph of their own, each with its
 own layer's cache (`engine.tools.profile`). Then eight sequences, and the time of prefill. For each prompt length, logits of the
 prompt's last token and of each of 64 teacher-forced decode steps are compared with transformers in float32, for both caches and
-for transformers in bf16. Exit status 1 if a logit is no number. Needs cuda-bindings, and without `--skip-check` torch and transformers; the weights are generated.
+for transformers in bf16. Exit status 1 if a logit is no number. Needs cuda-bindings, and without `--skip-check` torch and
+transformers; the weights are generated.
 """
 
 from __future__ import annotations
