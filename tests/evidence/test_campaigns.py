@@ -43,7 +43,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any
 
 
 def test_a_random_kernel_is_checked_once_per_prover(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = counted(monkeypatch, soundness, "judge_function")
+    calls = counted(monkeypatch, soundness, "examine_function")
     first, now, is_kept = soundness.checked((0, None))
     assert (len(calls), is_kept) == (1, False)
     line = Line((now,), Verdict(first.kind, [first.launches, first.codes, first.wrong_examples]))
