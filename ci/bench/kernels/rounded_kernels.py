@@ -130,12 +130,15 @@ def _matmul_silu_mul_fp8(manifest: Manifest, t: Tensors) -> Results:
 
 
 def _quantised(_: Manifest, t: Tensors) -> Results:
-    """Codes and scales exactly, by the formula of the kernel in f32."""
+    """Codes and scales exactly, by the formula of the kernel in f32. Quotients are those of float64, rounded, which are those
+    of f32: torch multiplies by an inverse."""
     rows, columns = t["x"].shape
     blocks = t["x"].to(torch.float32).reshape(rows, columns // 128, 128)
     tops = torch.where(blocks.abs().max(2)[0] > 1e-10, blocks.abs().max(2)[0], 1e-10).to(torch.float32)
-    codes = (blocks * (448 / tops)[..., None]).to(torch.float8_e4m3fn).reshape(rows, columns)
-    return {"codes": exact(codes), "scales": exact((tops / 448).T)}
+    inverse = torch.full_like(tops, 448, dtype=torch.float64) / tops.double()
+    codes = (blocks * inverse.float()[..., None]).to(torch.float8_e4m3fn).reshape(rows, columns)
+    scales = tops.double() / torch.full_like(tops, 448, dtype=torch.float64)
+    return {"codes": exact(codes), "scales": exact(scales.float().T)}
 
 
 def _matmul_split(manifest: Manifest, t: Tensors) -> Results:
