@@ -135,5 +135,5 @@ def test_the_default_build_has_no_kernel_of_a_coded_cache() -> None:
 def test_models_name_formats_and_bundles() -> None:
     model_of = {one.name: one for one in read_build_file(Path(ROOT / "build.toml")).models}["qwen3-4b"]
     assert [name for name, _, _ in model_of.bundles()] == [
-        "qwen3-4b", "qwen3-4b-cache-fp8", "qwen3-4b-fp8", "qwen3-4b-fp8-cache-fp8",
-    ]  # fmt: skip
+        f"qwen3-4b{weights}{cache}" for weights in ("", "-fp8", "-w8a8", "-int4") for cache in ("", "-cache-fp8")
+    ]

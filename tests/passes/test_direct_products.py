@@ -110,7 +110,7 @@ INT4: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 def test_threads_load_what_their_own_elements_of_a_computed_operand_follow_from(target: Target, name: str) -> None:
     """Words in full vectors, a scale and a zero point for each row of the fragment; nothing moves between threads."""
-    constants: dict[str, Any] = {"E": "bf16", "S": "bf16", "ROWS": 16, "SPLIT": 4, **INT4[name]}
+    constants: dict[str, Any] = {"E": "bf16", "F": "bf16", "ROWS": 16, "SPLIT": 4, **INT4[name]}
     function = load_kernel(SHIPPED / f"{name}.py", constants, root=SHIPPED.parent)
     prepare(function, target, Schedule((Role("all", 4),), early=2))
     loads = [op for op in function.body.walk() if isinstance(op, Load)]

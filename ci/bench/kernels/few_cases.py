@@ -47,7 +47,7 @@ def _few(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _silu_mul_few(manifest: Manifest, t: Tensors) -> Tensors:
-    gate, up = (t["a"] @ half.T for half in _weights(t).to(t["a"].dtype).chunk(2))
+    gate, up = (t["a"] @ half.T for half in _weights(t).to(t["a"].dtype).chunk(2, 0))
     return {"out": functional.silu(gate) * up}
 
 
@@ -74,7 +74,7 @@ def _rounded_few(manifest: Manifest, t: Tensors) -> dict[str, Any]:
 
 
 def _rounded_silu_mul_few(manifest: Manifest, t: Tensors) -> dict[str, Any]:
-    gate, up = (_product(t["a"], half) for half in _weights(t).chunk(2))
+    gate, up = (_product(t["a"], half) for half in _weights(t).chunk(2, 0))
     return {"out": (gate * gate.sigmoid() * up).stored(_stored(manifest, "out"))}
 
 

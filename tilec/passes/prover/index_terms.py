@@ -87,9 +87,13 @@ class IndexTerms(HostTerms):
         self.positive = positive_symbols(self.function)
         self.structure = structure(self.function)
         self.prefix_sums.find(self.function)
-        self._same = same_values(self.function)
         self.deciding = deciding_ops(self.function, self.stored)
         self._with_obligation = frozenset(self.deciding)
+        self._same = {  # a value that is shown to be exact stays it; one that stands for it would be unknown
+            value: first
+            for value, first in same_values(self.function).items()
+            if value.owner not in self._with_obligation or first.owner in self._with_obligation
+        }
         self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
         self._claims = tuple(op for op in self.function.body.walk() if isinstance(op, Invariant))
         self.grid = tuple(self.expression(extent) for extent in self.function.grid)

@@ -81,7 +81,7 @@ LAYOUT: Final = Pass(
 )
 SHARED_CONVERSIONS: Final = Pass(
     "shared_conversions",
-    lambda function, _: shared_conversions.replace(function),
+    lambda function, _: shared_conversions.make_shared(function),
     "The conversions that renaming registers cannot make are left. Shared memory grows no more.",
 )
 PASSES: Final = (

@@ -37,7 +37,7 @@ from tilec.ir.ops.take_ops import TakeLoad
 from tilec.ir.types import ScratchType
 
 
-def replace(function: Function) -> Function:
+def make_shared(function: Function) -> Function:
     """Lower the operations, in place."""
     _insert_conversions(function.body)
     _block(function.body, taken_bytes(function), function.num_warps * 32)
