@@ -80,7 +80,7 @@ def attended_codes(
 @tl.function
 def attention_of_codes(
     low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, k_scales: tl.Tensor, v_cache: tl.Tensor, v_scales: tl.Tensor, b: int,
-    head: int, part: int, parts: tl.Const, slot: tl.Tile, log2_scale: tl.Tile, split: int, slots: int, D: int, E: tl.Const,
+    head: int, part: int, parts: int, slot: tl.Tile, log2_scale: tl.Tile, split: int, slots: int, D: int, E: tl.Const,
 ) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
     """Attention of queries, (8, D) in halves, to every `parts`-th tile of a sequence's cache from `part` on, of its slots
     before `slot`: sums of powers, (8,), and of values, (D, 8), and the greatest score times log2(e), (8,), `LOWEST` if there

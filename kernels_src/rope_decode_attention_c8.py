@@ -57,7 +57,7 @@ def rope_decode_attention_c8(
         b,
         head,
         part,
-        P,
+        P,  # pyright: ignore[reportArgumentType]
         slot,
         log2_scale,
         BN // SLOTS,

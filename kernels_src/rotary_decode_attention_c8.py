@@ -64,7 +64,7 @@ def rotary_decode_attention_c8(
         b,
         head,
         part,
-        P,
+        P,  # pyright: ignore[reportArgumentType]
         slot,
         log2_scale,
         BN // SLOTS,
