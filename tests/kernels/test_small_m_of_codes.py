@@ -1,4 +1,4 @@
-"""Products of a few tokens with FP8 and INT4 weights: every code by its own scale, and no token or part changes another."""
+"""Products of small M with FP8 and INT4 weights: every code by its own scale, and no token or part changes another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of a few tokens with FP8 and INT4 weights: sizes, contents, torch expressions, bounds of errors. Part of `cases`."""
+"""Products of small M with FP8 and INT4 weights: sizes, contents, torch expressions, bounds of errors. Part of `cases`."""
 
 from __future__ import annotations
 
