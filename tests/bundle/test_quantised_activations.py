@@ -169,7 +169,8 @@ def test_requests_are_those_of_the_graphs() -> None:
     ("old", "new", "expected"),
     [
         ("activations(fp8,", "activations(fp9,", "`fp9` is no earlier format of weights alone"),
-        ("[1, 128], above", "[1, 64], above", "`fp8` is no earlier format of weights alone, of f8e4m3 with scales of 64 columns"),
+        ("[1, 128], above", "[1, 64], above",
+         "`fp8` is no earlier format of weights alone, of f8e4m3 with scales of 64 columns"),
         ("[1, 128], above", "[2, 128], above", "`w8a8` is not a format, as `scaled(f8e4m3, [128, 128])`, "),
         ("activations(fp8, f8e4m3", "activations(fp8, bf16", "`w8a8` is not a format"),
         (", above=w8a8_tokens)", ")", "`w8a8` is not a format"),
