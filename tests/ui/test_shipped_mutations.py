@@ -89,6 +89,8 @@ INSIDE = {
     ),
     ("rope_merge_kv_c8", "load10-axis1+1"),
     ("rope_merge_kv_c8", "store17-axis3+1"),
+    ("matmul_silu_mul_few_fp8", "load17-axis0+1"),  # the scales of the first rows of up after those of gate
+    ("matmul_silu_mul_few_int4", "load19-axis1+1"),  # zero points of up after the last ones of gate
     ("scaled_matvec_silu_mul_rows_int4", "load17-axis1+1"),
     ("scaled_matvec_silu_mul_rows_int4", "load18-axis1+1"),
     ("scaled_matvec_silu_mul_rows_int4", "load19-axis0+1"),
