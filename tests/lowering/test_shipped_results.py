@@ -28,7 +28,9 @@ def without_tma(name: str, target: Target, size: dict[str, float | str]) -> Func
     return shipped.as_chosen(name, target, size) if uses_tma else prepared
 
 
-ROUNDINGS = {"rotary_decode_attention": 8, "rope_decode_attention": 8}
+ROUNDINGS = {
+    "rotary_decode_attention": 8, "rope_decode_attention": 8, "rotary_decode_attention_c8": 8, "rope_decode_attention_c8": 8,
+}  # fmt: skip
 """Tolerance factors. The sums of this kernel are not divided by their weights yet, and queries, keys and weights are rounded in
 between."""
 
