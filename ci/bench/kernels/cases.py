@@ -59,7 +59,6 @@ def make_tensors(manifest: Manifest, dims: Mapping[str, int], device: str) -> Te
     tensors = {spec.name: _make_tensor(manifest, spec, env, device) for spec in manifest.tensors}
     attention_cases.adjust(manifest, tensors)
     decode_cases.adjust(manifest, tensors)
-    few_cases.adjust(tensors)
     codes_cases.adjust(manifest, tensors)
     return tensors
 

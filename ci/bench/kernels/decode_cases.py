@@ -75,14 +75,14 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
     if manifest.kernel.startswith("scaled_"):  # their sum is about that of the squares of K elements of deviation 1
         t["squares"].abs_().mul_(t["x"].shape[1] / t["squares"].shape[1])
         t["w_scales" if "w_scales" in t else "w"].mul_(t["x"].shape[1] ** -0.5)
-    if "w_zeros" in t:  # words of all fields
-        t["w"].view(torch.int32).copy_(torch.randint(-(2**31), 2**31, t["w"].shape, device=t["w"].device))
-        t["w_zeros"].copy_(torch.randint(0, 16, t["w_zeros"].shape, device=t["w"].device))
-        t["w_scales"].abs_().add_(0.5).mul_(2.0**-7)
-    elif "w_scales" in t or ("b_scales" in t and "b_zeros" not in t):  # every code but NaN's, by scales of their own
-        weight = "w" if "w_scales" in t else "b"
-        found = torch.randint(0, 254, t[weight].shape, device=t[weight].device)
-        t[weight].view(torch.uint8).copy_(found + (found >= 127))
+    for weight in [name for name in ("w", "b") if f"{name}_scales" in t]:
+        if f"{weight}_zeros" in t:  # words of all fields
+            words, zeros = t[weight], t[f"{weight}_zeros"]
+            words.view(torch.int32).copy_(torch.randint(-(2**31), 2**31, words.shape, device=words.device))
+            zeros.copy_(torch.randint(0, 16, zeros.shape, device=zeros.device))
+        else:  # every code but NaN's, by scales of their own
+            found = torch.randint(0, 254, t[weight].shape, device=t[weight].device)
+            t[weight].view(torch.uint8).copy_(found + (found >= 127))
         t[f"{weight}_scales"].abs_().add_(0.5).mul_(2.0**-7)
     if manifest.kernel.endswith(("matvec_argmax", "matvec_argmax_rows")):
         # Logits are small integers times one scale, which every dtype represents: equal ones are equal in all of them.

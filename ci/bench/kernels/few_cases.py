@@ -1,4 +1,4 @@
-"""Products of small M with FP8 and INT4 weights: sizes, contents, torch expressions, bounds of errors. Part of `cases`."""
+"""Products of small M with FP8 and INT4 weights: sizes, torch expressions, bounds of errors. Part of `cases`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,6 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     if "silu" in manifest.kernel:
         return [{"M": m, "I": n, "I2": 2 * n, "K": k} for m, n, k in found]
     return [{"M": m, "N": n, "K": k} for m, n, k in found]
-
-
-def adjust(t: Tensors) -> None:
-    """Set words of all fields, in place; those of FP8 are set as of other products."""
-    if "b_zeros" in t:
-        t["b"].view(torch.int32).copy_(torch.randint(-(2**31), 2**31, t["b"].shape, device=t["b"].device))
-        t["b_zeros"].copy_(torch.randint(0, 16, t["b_zeros"].shape, device=t["b"].device))
-        t["b_scales"].abs_().add_(0.5).mul_(2.0**-7)
 
 
 def _weights(t: Tensors) -> Any:
@@ -70,22 +62,18 @@ def _product(a: Any, weights: Any) -> Rounded:
 
 
 def _rounded_few(manifest: Manifest, t: Tensors) -> dict[str, Any]:
-    return {"out": _product(t["a"], _weights(t)).stored(_stored(manifest, "out"))}
+    return {"out": _product(t["a"], _weights(t)).stored(str(manifest.constants["E"]))}
 
 
 def _rounded_silu_mul_few(manifest: Manifest, t: Tensors) -> dict[str, Any]:
     gate, up = (_product(t["a"], half) for half in _weights(t).chunk(2, 0))
-    return {"out": (gate * gate.sigmoid() * up).stored(_stored(manifest, "out"))}
+    return {"out": (gate * gate.sigmoid() * up).stored(str(manifest.constants["E"]))}
 
 
 def _rounded_split(manifest: Manifest, t: Tensors) -> dict[str, Any]:
     run, weights = _run(manifest, t), _weights(t)
     firsts = range(0, run * int(manifest.constants["S"]), run)
     return {"parts": joined([_product(t["a"][:, at : at + run], weights[:, at : at + run])[None] for at in firsts], 0)}
-
-
-def _stored(manifest: Manifest, name: str) -> str:
-    return next(spec.dtype for spec in manifest.tensors if spec.name == name)
 
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
