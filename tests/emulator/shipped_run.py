@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from tests import shipped, shipped_launches
+from tests.clean import check_clean
 from tests.programs.machines import manifest
 from tilec.codegen import to_ptx
 from tilec.emulator import launch
 from tilec.emulator.errors import Report
+from tilec.interpreter import run
 from tilec.ir.core import Function
 from tilec.lowering import Lowered, lower
 from tilec.passes.schedule import choose
@@ -67,6 +70,21 @@ def emulate(kernel: Compiled, arrays: dict[str, Any], *, seed: int = 0, text: st
     """A launch; `text` replaces the PTX. Tensors have the alignment that the schedule requires of them."""
     described = manifest(kernel.scheduled, kernel.lowered, kernel.target, kernel.schedule)
     return launch.emulate(kernel.ptx if text is None else text, described, arrays, kernel.env, seed=seed, **more)
+
+
+def interpreted(kernel: Compiled, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What the interpreter makes of copies of the arrays."""
+    found, env, function = {name: array.copy() for name, array in arrays.items()}, kernel.env, kernel.function
+    scalars = {parameter.name: env[parameter.name] for parameter in function.parameters if parameter.access is None}
+    run(function, found, scalars, dims={name: int(value) for name, value in env.items() if name in function.dims})
+    return found
+
+
+def emulated(kernel: Compiled, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What the machine code's PTX makes of copies of them; it touches nothing outside of its tensors."""
+    report = emulate(kernel, {name: array.copy() for name, array in arrays.items()})
+    check_clean(report)
+    return report.tensors
 
 
 def tolerance(function: Function, array: Any) -> float:

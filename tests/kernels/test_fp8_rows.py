@@ -10,9 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests import shipped_launches
-from tests.clean import check_clean
-from tests.emulator.shipped_run import Compiled, compiled, emulate
-from tilec.interpreter import run
+from tests.emulator.shipped_run import Compiled, compiled, emulated, interpreted
 
 Array = NDArray[Any]
 
@@ -29,21 +27,6 @@ def arrays_of(kernel: Compiled, seed: int = 0) -> dict[str, Array]:
     random = np.random.default_rng([seed, 254])
     codes = random.permuted(np.resize(FINITE, arrays["w"].size)).reshape(arrays["w"].shape)
     return {**arrays, "w": codes.view(ml_dtypes.float8_e4m3fn)}
-
-
-def interpreted(kernel: Compiled, arrays: dict[str, Array]) -> dict[str, Array]:
-    """What the interpreter makes of copies of the arrays."""
-    found, env, function = {name: array.copy() for name, array in arrays.items()}, kernel.env, kernel.function
-    scalars = {parameter.name: env[parameter.name] for parameter in function.parameters if parameter.access is None}
-    run(function, found, scalars, dims={name: int(value) for name, value in env.items() if name in function.dims})
-    return found
-
-
-def emulated(kernel: Compiled, arrays: dict[str, Array]) -> dict[str, Array]:
-    """What the machine code's PTX makes of them; it touches nothing outside of its tensors."""
-    report = emulate(kernel, {name: array.copy() for name, array in arrays.items()})
-    check_clean(report)
-    return report.tensors
 
 
 @pytest.mark.parametrize("machine", [interpreted, emulated])

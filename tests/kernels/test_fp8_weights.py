@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests import shipped
-from tests.clean import check_clean
-from tests.emulator.shipped_run import compiled, emulate
+from tests.emulator import shipped_run
+from tests.emulator.shipped_run import compiled
 from tests.shipped_launches import expected, launch_values, make_arrays
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
@@ -63,9 +63,7 @@ def interpreted(function: Function, arrays: Arrays, env: Mapping[str, float]) ->
 
 
 def emulated(name: str, arrays: Arrays, env: dict[str, float]) -> Arrays:
-    report = emulate(replace(compiled(name, 0, "sm_90a"), env=env), arrays)
-    check_clean(report)
-    return report.tensors
+    return shipped_run.emulated(replace(compiled(name, 0, "sm_90a"), env=env), arrays)
 
 
 def wrong(function: Function, before: Arrays, after: Arrays, env: dict[str, float]) -> list[str]:

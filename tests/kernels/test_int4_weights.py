@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from engine.formats.forms import Int4
 from tests import shipped
-from tests.clean import check_clean
-from tests.emulator.shipped_run import compiled, emulate
+from tests.emulator import shipped_run
+from tests.emulator.shipped_run import compiled
 from tests.shipped_launches import NUMPY, SIZES, expected, launch_values, make_arrays, reference
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
@@ -76,9 +76,7 @@ def interpreted(function: Function, arrays: Arrays, env: Mapping[str, float]) ->
 
 def emulated(name: str, number: int, arrays: Arrays, env: dict[str, float], arch: str = "sm_90a") -> Arrays:
     """The launch `number` of `SIZES`, on these arrays."""
-    report = emulate(replace(compiled(name, number, arch), env=env), arrays)
-    check_clean(report)
-    return report.tensors
+    return shipped_run.emulated(replace(compiled(name, number, arch), env=env), arrays)
 
 
 def wrong(function: Function, before: Arrays, after: Arrays, env: dict[str, float]) -> list[str]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.clean import check_clean
-from tests.emulator.shipped_run import Compiled, compiled, emulate
+from tests.emulator.shipped_run import Compiled, compiled, emulated, interpreted
 from tests.shipped_launches import expected, make_arrays
-from tilec.interpreter import run
 
 Array = NDArray[Any]
 NAMES = [f"{name}_{form}" for form in ("fp8", "int4") for name in ("matmul_few", "matmul_split", "matmul_silu_mul_few")]
@@ -29,19 +25,6 @@ def arrays_of(kernel: Compiled) -> dict[str, Array]:
     down, across = arrays["b_scales"].shape
     exponents = (np.arange(down)[:, None] * 3 + np.arange(across)[None, :] * 5) % 7 - (10 if "b_zeros" in arrays else 16)
     return {**arrays, "b_scales": np.exp2(exponents.astype(np.float64)).astype(arrays["b_scales"].dtype)}
-
-
-def interpreted(kernel: Compiled, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    found, function = {name: array.copy() for name, array in arrays.items()}, kernel.function
-    run(function, found, {}, dims={name: int(value) for name, value in kernel.env.items() if name in function.dims})
-    return found
-
-
-def emulated(kernel: Compiled, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """What the machine code's PTX makes of them; it touches nothing outside of its tensors."""
-    report = emulate(kernel, {name: array.copy() for name, array in arrays.items()})
-    check_clean(report)
-    return report.tensors
 
 
 @pytest.mark.parametrize("machine", [interpreted, emulated])
@@ -85,7 +68,7 @@ def test_parts_are_sums_over_their_own_inputs(form: str) -> None:
     parts = int(kernel.function.constants["S"])
     arrays = arrays_of(kernel)
     step = 128 * int(kernel.function.constants["SPLIT"])
-    whole = interpreted(replace(kernel), arrays)["parts"]
+    whole = interpreted(kernel, arrays)["parts"]
     run_of = -(-(arrays["a"].shape[1] // step) // parts) * step
     for part in range(parts):
         alone = {**arrays, "a": arrays["a"].copy()}
