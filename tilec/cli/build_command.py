@@ -102,7 +102,7 @@ def build_command(
 def plan_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], weights: str | None = None, caches: str | None = None, *,
     as_json: bool,
-) -> int:  # fmt: skip  # fmt: skip
+) -> int:  # fmt: skip
     """Print every artifact that a model's step can request, with the requests. Returns the exit status, 2 if one is missing."""
     targets = chosen_targets(arch)
     build = open_project(project)

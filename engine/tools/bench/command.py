@@ -150,15 +150,9 @@ def _measured(
     dtype, (weight_format, cache_format) = weights.dtype, formats
     with _bar("loading") as (_, show_bytes):
         backend = load_on_gpu(
-            bundle,
-            config,
-            weights,
-            capacity,
-            dtype,
-            progress=show_bytes,
-            weight_format=weight_format,
+            bundle, config, weights, capacity, dtype, progress=show_bytes, weight_format=weight_format,
             cache_format=cache_format,
-        )
+        )  # fmt: skip
     try:
         head_read = HeadRead(backend)
         with _bar("measuring") as (show_status, _):
