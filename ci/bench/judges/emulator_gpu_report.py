@@ -20,8 +20,7 @@ import numpy as np
 
 from ci.bench.front import Outcome, Unfinished
 from ci.bench.judges import emulator_run
-from ci.bench.judges.emulator_cases import Array, Case, cases, digest, make_arrays
-from ci.bench.judges.emulator_gpu import OUTPUTS, launch_key
+from ci.bench.judges.emulator_cases import OUTPUTS, Array, Case, cases, digest, launch_key, make_arrays
 from ci.bench.markdown import grid, page
 from ci.evidence import ROOT, Digests
 from ci.evidence.digests import short

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ci.bench.front import Outcome
-from ci.bench.kernels.candidates import ELEMENT, Candidate, arguments, study, tma, wrong_lines
+from ci.bench.kernels.candidates import CUBLAS, ELEMENT, OVERLAPPED, TRITON, Candidate, arguments, study, tma, wrong_lines
 from ci.bench.kernels.projects import Part
 from ci.bench.markdown import line, page
 
@@ -38,10 +38,6 @@ STORED: Final = ', store = "tma"'
 """Schedule suffix in the build file's syntax."""
 LEFT: Final = "few_"
 """Name prefix of candidates with the weights as operand A."""
-CUBLAS, TRITON = "cuBLAS", "Triton"
-OVERLAPPED: Final = ", overlapped"
-UNMERGED: Final = f"{OVERLAPPED} and not merged"
-"""The parts alone: the next kernel can add them."""
 
 
 def left(tokens: int, outputs: int, stages: int, blocks: int, split: int = 1) -> Candidate:
