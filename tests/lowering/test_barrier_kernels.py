@@ -90,9 +90,9 @@ def test_a_row_past_four_billion_is_out_of_bounds(target: Target) -> None:
 def test_a_product_may_be_added_to_a_loaded_tile(target: Target) -> None:
     a, w, c = small(64, 192), small(192, 128), small(64, 128, dtype=np.float32)
     out = np.full((64, 128), 7, np.float32)
-    lowered = lower(prepare(proven("held_sum"), target), target)
+    lowered = lower(prepare(proven("initialized_sum"), target), target)
     assert lowered.dynamic_shared_bytes <= target.max_shared_bytes
-    run("held_sum", target, {"a": a, "w": w, "c": c, "out": out}, {"KD": 192})
+    run("initialized_sum", target, {"a": a, "w": w, "c": c, "out": out}, {"KD": 192})
     assert (out == a.astype(np.float32) @ w.astype(np.float32) + c).all()
 
 

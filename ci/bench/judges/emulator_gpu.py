@@ -118,7 +118,7 @@ def _launch(torch: Any, runtime: Any, chip: Any, case: Case, arrays: dict[str, A
     for spec in manifest.tensors:
         bytes_ = wholes[spec.name].cpu().numpy()
         if not (np.concatenate((bytes_[:GUARD], bytes_[-GUARD:])) == 255).all():
-            raise ValueError(f"bytes beside `{spec.name}` were written")
+            raise ValueError(f"bytes next to `{spec.name}` were written")
         if spec.access != "in":
             found[spec.name] = bytes_[GUARD:-GUARD]
     kernel.close()

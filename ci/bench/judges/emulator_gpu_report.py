@@ -107,7 +107,7 @@ def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: fl
     seen.close(names)
     verdicts.close(names)
     if done < len(todo):
-        raise Unfinished(f"{done} of {len(todo)} launches judged, {emulated} of them now")
+        raise Unfinished(f"{done} of {len(todo)} launches checked, {emulated} of them now")
     gpus = sorted({line.verdict.detail[0] for line in seen.lines.values()})
     device_record = {"gpus": gpus, "launches": len(todo), "launched_now": device["launched"], "emulated_now": emulated}
     return outcome(rows, device_record | {"problems": device["problems"]})

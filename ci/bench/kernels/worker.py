@@ -95,7 +95,7 @@ def _check(bench: Bench, entry: Entry, kept: Verdicts | None, basis: str) -> boo
         try:
             tensors = make_tensors(entry.manifest, dims, bench.device_name)
             results = launched(bench, entry, tensors)
-            text = "" if guards_intact(tensors) else "bytes beside the tensor were written"
+            text = "" if guards_intact(tensors) else "bytes next to the tensor were written"
         except Exception as error:
             emit("wrong", **about, dims=dims, text=f"{type(error).__name__}: {error}"[:500])
             end_if_lost(error)

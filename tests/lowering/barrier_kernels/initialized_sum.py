@@ -9,7 +9,7 @@ class KD(Dim):
 
 
 @tilec.kernel
-def held_sum(a: In[bf16, 64, KD], w: In[bf16, KD, 128], c: In[f32, 64, 128], out: Out[f32, 64, 128]):
+def initialized_sum(a: In[bf16, 64, KD], w: In[bf16, KD, 128], c: In[f32, 64, 128], out: Out[f32, 64, 128]):
     grid(1)
     requires(KD % 64 == 0)
     acc = load(c, (0, 0), shape=(64, 128))
