@@ -113,7 +113,7 @@ def table(data: Mapping[str, Any]) -> str:
     ]
     of_triton = [(one[TRITON], "") for one in ratios]
     return page([
-        f"# Products beside cuBLAS, {data['element']}, {data['gpu']}", "",
+        f"# Products compared with cuBLAS, {data['element']}, {data['gpu']}", "",
         "`read`: the time of reading `b` once over the time taken. Overlapped: a product may begin while the one before ends.",
         "",
         "| M x N x K | cuBLAS, TFLOP/s | read | Triton | ratio | best | ratio | read | candidate | overlapped: ratio | read "
