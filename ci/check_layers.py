@@ -3,7 +3,7 @@
 Vocabulary may be imported by everyone; stages import vocabulary only, never each other; drivers import anything in `tilec`.
 `engine` sees the runtime, what finds bundles for it, and the vocabulary that describes artifacts; its one file that runs
 kernels from their sources sees the frontend and the interpreter too. No files import each other in a circle, not even from
-inside a function, which is where one hides, nor for type checkers alone, under `if TYPE_CHECKING`. The
+inside a function, which is where one hides, nor for type checkers alone, under `if TYPE_CHECKING`; this holds for `ci` too. The
 runtime, the vocabulary and `tilec/__init__.py` never import a compiler package, so that a machine without one can run bundles.
 """
 
@@ -198,19 +198,23 @@ def within(name: str, allowed: Sequence[str]) -> bool:
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in allowed)
 
 
+def modules(root: Path, package: str) -> dict[str, Path]:
+    """The files of a package by dotted name. A script next to a package of its name has none: an import finds the package."""
+    found = {path for path in (root / package).rglob("*.py") if not (path.with_suffix("") / "__init__.py").exists()}
+    return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in sorted(found)}
+
+
 def main(root: Path) -> int:
     """Print every violation below `root`; 1 if there is one."""
     found: list[str] = []
-    files: dict[str, Path] = {}
-    for package in ("tilec", "engine"):
-        for path in sorted((root / package).rglob("*.py")):
-            relative = path.relative_to(root)
-            parts = relative.with_suffix("").parts
-            files[".".join(parts).removesuffix(".__init__")] = path
-            for line, name in imports(path):
-                reason = complaint(parts, name)
-                if reason:
-                    found.append(f"{relative}:{line}: imports {name}: {reason}")
+    layered = modules(root, "tilec") | modules(root, "engine")
+    for path in layered.values():
+        relative = path.relative_to(root)
+        for line, name in imports(path):
+            reason = complaint(relative.with_suffix("").parts, name)
+            if reason:
+                found.append(f"{relative}:{line}: imports {name}: {reason}")
+    files = layered | modules(root, "ci")
     at_run_time = [f"imports in a circle: {' -> '.join(circle)}" for circle in circles(uses(files))]
     for_types = [f"files that name each other's types: {', '.join(sorted(knot))}" for knot in knotted(uses(files, types=True))]
     found += at_run_time or for_types  # those of the former are among the latter

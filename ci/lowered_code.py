@@ -27,7 +27,7 @@ from tilec.project.read.buildfile import read_build_file  # noqa: E402
 from tilec.project.read.plan import artifact_name  # noqa: E402
 from tilec.target.targets import MAIN_TARGETS, Target  # noqa: E402
 
-FOLDERS: Final = ("tests/lowering/corpus", "tests/lowering/barrier_kernels")
+FOLDERS: Final = ("tests/lowering/corpus", "tests/soundness/corpus")
 
 
 def requests() -> list[tuple[str, Request]]:

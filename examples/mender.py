@@ -45,7 +45,7 @@ class Outcome:
     checks: int
 
 
-def mend(text: str, check: Check) -> Outcome:
+def fixed(text: str, check: Check) -> Outcome:
     """Certain fixes until none is left, then one change that makes the rest fall away."""
     checks = 0
 
@@ -342,7 +342,7 @@ def main() -> int:
     except (OSError, UnicodeDecodeError) as error:
         parser.error(f"`{options.file}` cannot be read: {error}")
     given = [option for one in options.constants for option in ("-c", one)]
-    outcome = mend(text, errors_of(options.file, [*given, "--arch", options.arch], [sys.executable, "-P", "-m", "tilec"]))
+    outcome = fixed(text, errors_of(options.file, [*given, "--arch", options.arch], [sys.executable, "-P", "-m", "tilec"]))
     for change in outcome.changes:
         print(change)
     name = options.file.name

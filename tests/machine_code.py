@@ -41,10 +41,10 @@ def listings(cubins: Sequence[bytes], target: Target) -> list[str]:
         path = Path(folder, "kernels")
         path.write_bytes(b"".join(codes))
         command = [find_nvdisasm(), "--binary", target.name.replace("sm_", "SM"), path]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found: list[list[str]] = [[] for _ in codes]
     end, number = 0, -1
-    for line in said.splitlines(keepends=True):
+    for line in listing.splitlines(keepends=True):
         if match := _ADDRESS.match(line):
             while int(match[1], 16) >= end:
                 number += 1

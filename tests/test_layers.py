@@ -102,6 +102,17 @@ def test_no_files_know_each_other_s_types(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == "files that name each other's types: tilec.ir.first, tilec.ir.second\n"
 
 
+def test_a_circle_of_ci_is_found_and_its_imports_are_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = {"ci/bench/engine/__init__.py": "", "ci/bench/engine.py": "import ci.bench.engine.first\n"}
+    files = {"first.py": "import tilec.passes.prover\nimport ci.bench.engine.second\n", "second.py": "import ci.bench.engine\n"}
+    root = tree(tmp_path, package | {f"ci/bench/engine/{name}": text for name, text in files.items()})
+    assert check_layers.main(root) == 0, "a program is not the package of its name"
+    capsys.readouterr()
+    (root / "ci/bench/engine/second.py").write_text("def f():\n    from ci.bench.engine.first import g\n")
+    assert check_layers.main(root) == 1
+    assert capsys.readouterr().out.startswith("imports in a circle: ci.bench.engine.first -> ci.bench.engine.second ->")
+
+
 def test_every_circle_is_reported() -> None:
     graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"c"}, "e": {"a"}}
     assert sorted(map(sorted, map(set, check_layers.circles(graph)))) == [["a", "b"], ["c", "d"]]

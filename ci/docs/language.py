@@ -42,7 +42,7 @@ PARAMETERS: Final = ("Dim", "Element", "Const", "In", "Out", "InOut", "Scratch",
 
 def words() -> str:
     """The page of all words."""
-    stubs = {node.name: node for node in _tree("words").body if isinstance(node, ast.FunctionDef)}
+    stubs = {node.name: node for node in _stubs() if isinstance(node, ast.FunctionDef)}
     every = [name for name in language.words.__all__ if name not in {word for some in SECTIONS.values() for word in some}]
     refused = refusals(ROOT)
     parts = ["# All words\n", _ABOUT]
@@ -55,17 +55,21 @@ def words() -> str:
 
 
 _ABOUT: Final = (
-    "Made from the stubs that a kernel file imports (`tilec/language/words.py`), and, for what is refused, from the "
-    "compiler's source and its tests. `...` in a message stands for what the call decides. A *scalar* is an integer: a "
-    "literal, a constant, a dim, or a tile of shape `()`; an *operand* is a tile or a number; an *index* is one scalar per "
-    "axis of the tensor, a lone one where there is one axis; a *shape* is made of constants. A call with arguments that its"
-    " word does not have, or without one that it needs, is [E0113](../errors/text.md#e0113); operands that no operator "
-    "would take together are refused as the operator does: [Tiles](tiles.md#operators).\n"
+    "Made from the stubs that a kernel file imports (`memory_words.py` and `tile_words.py` of `tilec/language`), and, for "
+    "what is refused, from the compiler's source and its tests. `...` in a message stands for what the call decides. A "
+    "*scalar* is an integer: a literal, a constant, a dim, or a tile of shape `()`; an *operand* is a tile or a number; an "
+    "*index* is one scalar per axis of the tensor, a lone one where there is one axis; a *shape* is made of constants. A "
+    "call with arguments that its word does not have, or without one that it needs, is [E0113](../errors/text.md#e0113); "
+    "operands that no operator would take together are refused as the operator does: [Tiles](tiles.md#operators).\n"
 )
 
 
 def _tree(module: str) -> ast.Module:
     return ast.parse((ROOT / f"tilec/language/{module}.py").read_text(encoding="utf-8"))
+
+
+def _stubs() -> list[ast.stmt]:
+    return [node for module in ("memory_words", "tile_words") for node in _tree(module).body]
 
 
 def _word(name: str, stub: ast.FunctionDef | None, refused: list[Refusal]) -> str:
@@ -87,8 +91,7 @@ def _word(name: str, stub: ast.FunctionDef | None, refused: list[Refusal]) -> st
 
 def _documented(name: str) -> str:
     """The string under an assignment of a stub."""
-    body = _tree("words").body
-    for node, after in itertools.pairwise(body):
+    for node, after in itertools.pairwise(_stubs()):
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name and isinstance(after, ast.Expr):
             return inspect.cleandoc(str(ast.literal_eval(after.value)))
     return ""

@@ -109,8 +109,8 @@ def torch_ops(data: Tree) -> Tree:
 
 def mender(data: Tree) -> Tree:
     """The number of fixed mistakes, among those by authors and in each draw of generated ones."""
-    count = {name: sum(row["outcome"] == "mended" for row in rows) for name, rows in data["generated"].items()}
-    return {"corpus": sum(row["outcome"] == "mended" for row in data["corpus"]), "generated": count}
+    count = {name: sum(row["outcome"] == "fixed" for row in rows) for name, rows in data["generated"].items()}
+    return {"corpus": sum(row["outcome"] == "fixed" for row in data["corpus"]), "generated": count}
 
 
 VIEWS: Final[dict[str, Callable[[Tree], Tree]]] = {

@@ -47,33 +47,33 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
     assert commands.run(list(arguments)) == status
     captured = capsys.readouterr()
     return captured.out + captured.err
 
 
 def test_run_and_test_show_the_lines(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = told(capsys, "run", "double", "--dims", "N=3")
+    shown = printed(capsys, "run", "double", "--dims", "N=3")
     assert [line.strip() for line in shown.splitlines() if "bid (" in line] == LINES and "as the reference" in shown
-    assert json.loads(told(capsys, "run", "double", "--dims", "N=3", "--json"))["printed"] == LINES
-    assert "bid (0): element 0 of " in told(capsys, "test", "double")
+    assert json.loads(printed(capsys, "run", "double", "--dims", "N=3", "--json"))["printed"] == LINES
+    assert "bid (0): element 0 of " in printed(capsys, "test", "double")
     (project / "build.toml").write_text(BUILD.format(0))
-    assert "printed" not in json.loads(told(capsys, "run", "double", "--dims", "N=3", "--json"))
+    assert "printed" not in json.loads(printed(capsys, "run", "double", "--dims", "N=3", "--json"))
 
 
 def test_emulate_shows_the_lines_of_the_ptx(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = told(capsys, "emulate", "double", "--dims", "N=3")
+    shown = printed(capsys, "emulate", "double", "--dims", "N=3")
     assert sorted(line.strip() for line in shown.splitlines() if "bid (" in line) == LINES and "nothing found" in shown
-    (row,) = json.loads(told(capsys, "emulate", "double", "--dims", "N=3", "--json"))
+    (row,) = json.loads(printed(capsys, "emulate", "double", "--dims", "N=3", "--json"))
     assert sorted(row["printed"]) == LINES and row["printed_differs"] == "" and not row["differs"]
 
 
 def test_a_kernel_that_prints_is_in_no_bundle(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pack = ("bundle", "pack", "--kernel", "double", "-o", str(project / "out"))
-    shown = told(capsys, *pack, status=1)
+    shown = printed(capsys, *pack, status=1)
     assert "error[E0718]: `double-DEBUG=1`" in shown and "if DEBUG:" in shown
     assert not list((project / "out").glob("*.bundle"))
     (project / "build.toml").write_text(BUILD.format(0))
-    told(capsys, *pack)
+    printed(capsys, *pack)
     assert len(list((project / "out").glob("*.bundle"))) == 1

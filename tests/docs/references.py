@@ -83,8 +83,8 @@ def embedding_gradient(grad: Array, ids: Array, table: Array) -> Array:
 def compact(x: Array, count: Array, out: Array) -> tuple[Array, Array]:
     """In the order of the interpreter."""
     kept = x[x > 0]
-    places, found = count[0] + np.arange(len(kept)), out.copy()
-    found[places[places < len(out)]] = kept[places < len(out)]
+    positions, found = count[0] + np.arange(len(kept)), out.copy()
+    found[positions[positions < len(out)]] = kept[positions < len(out)]
     return count + len(kept), found
 
 

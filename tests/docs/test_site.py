@@ -112,12 +112,12 @@ def test_every_word_is_on_its_page() -> None:
 
 def test_a_word_lists_its_refusals() -> None:
     """From the source of the frontend, and from the prover's errors for the kernels of tests/ui."""
-    told = refusals(ROOT)
-    assert ("E0113", "`load` takes either an index or `offset=`") in told["load"]
-    assert ("E0206", "`sum` reduces a tile, found a scalar") in told["sum"]
-    assert {"E0301", "E0402", "E0405"} <= {code for code, _ in told["load"]}
-    assert {"E0302", "E0401", "E0403", "E0404"} <= {code for code, _ in told["store"]}
-    assert not [message for _, message in told["exp"] if "numbers" in message], "what `abs` alone is refused for"
+    documented = refusals(ROOT)
+    assert ("E0113", "`load` takes either an index or `offset=`") in documented["load"]
+    assert ("E0206", "`sum` reduces a tile, found a scalar") in documented["sum"]
+    assert {"E0301", "E0402", "E0405"} <= {code for code, _ in documented["load"]}
+    assert {"E0302", "E0401", "E0403", "E0404"} <= {code for code, _ in documented["store"]}
+    assert not [message for _, message in documented["exp"] if "numbers" in message], "what `abs` alone is refused for"
     silent = {
         "inf",
         "nan",
@@ -132,7 +132,7 @@ def test_a_word_lists_its_refusals() -> None:
         "isfinite",
         "static_range",
     }
-    assert {word for word in stubs.__all__ if word not in told} <= silent
+    assert {word for word in stubs.__all__ if word not in documented} <= silent
 
 
 def test_every_code_and_command_is_on_its_page() -> None:

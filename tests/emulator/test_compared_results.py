@@ -28,7 +28,7 @@ COMMAND = ["emulate", "sums.py", "--arch", "sm_90", "--dims", "T=3"]
 GUARD = r"setp\.ne\.b32 \t(%p\d+), %r1, 0;\n\t@\1 bra[^\n]*"
 """What keeps all threads but the first from storing."""
 built: Any = emulate_command._built  # pyright: ignore[reportPrivateUsage]
-held: dict[str, Any] = {}
+kept: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,9 @@ def plant(monkeypatch: pytest.MonkeyPatch, pattern: str, text: str) -> None:
     """Replaces what matches in the PTX that is emulated."""
 
     def changed(build: Any, entry: Any, target: Any) -> Any:
-        if target.name not in held:
-            held[target.name] = built(build, entry, target)
-        ptx, *others = held[target.name]
+        if target.name not in kept:
+            kept[target.name] = built(build, entry, target)
+        ptx, *others = kept[target.name]
         assert re.search(pattern, ptx)
         return re.sub(pattern, text, ptx), *others
 
@@ -69,7 +69,7 @@ def test_right_results_are_compared_unless_that_is_declined(capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text", "told"),
+    ("pattern", "text", "message"),
     [
         (r"shfl\.sync\.bfly\.b32( \t%r\d+, %r\d+), 4,", r"shfl.sync.bfly.b32\1, 2,", r"DIFFERS: `out\[\d\]`, which is "),
         (r"(%rd\d+), 16;", r"\1, 0;", r"times what rounding allows"),
@@ -78,12 +78,12 @@ def test_right_results_are_compared_unless_that_is_declined(capsys: pytest.Captu
     ids=["a sum over other threads", "half of the elements", "a NaN"],
 )  # fmt: skip
 def test_other_results_are_status_1(
-    pattern: str, text: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pattern: str, text: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant(monkeypatch, pattern, text)
     assert commands.run(COMMAND) == 1
     out = capsys.readouterr().out
-    assert re.search(told, out) and out.rstrip().endswith("OTHER RESULTS than the interpreter's")
+    assert re.search(message, out) and out.rstrip().endswith("OTHER RESULTS than the interpreter's")
     assert commands.run([*COMMAND, "--json"]) == 1
     (launch,) = json.loads(capsys.readouterr().out)
     assert launch["faults"] == [] and launch["differs"]

@@ -109,11 +109,11 @@ def test_a_program_whose_ptx_is_known_is_compiled_and_not_run(monkeypatch: pytes
 
 def test_a_job_knows_an_outcome_by_its_ptx() -> None:
     job = Job("program", 3, ("sm_90a",), basis="basis")
-    held = Job("program", 3, ("sm_90a",), basis="basis", kept=Line((job.key("ptx"),), Verdict("equal")))
+    queued = Job("program", 3, ("sm_90a",), basis="basis", kept=Line((job.key("ptx"),), Verdict("equal")))
     assert job.known("ptx") is None
-    found = held.known("ptx")
+    found = queued.known("ptx")
     assert found is not None and found.kind == "equal"
-    assert held.known("other ptx") is None and held.known("") is None
+    assert queued.known("other ptx") is None and queued.known("") is None
 
 
 SOURCE = '''"""Docstring."""
@@ -157,17 +157,17 @@ def test_a_mistake_in_the_source_is_checked_again_where_function_or_tests_change
     assert first.is_open(mutant, near) and first.is_open(mutant, far)
     first.add(mutant, near, ("passed", "", 1.0))
     first.add(mutant, far, ("failed", "tests/test_more.py::test_it", 2.0))
-    held, now = state()
-    assert not held.is_open(now, near) and not held.is_open(now, far)
+    queued, now = state()
+    assert not queued.is_open(now, near) and not queued.is_open(now, far)
     write(path, SOURCE.replace("n > 3", "n > 4").replace('"""Words."""', '"""Other words."""'))
-    held, now = state()
-    assert not held.is_open(now, near) and not held.is_open(now, far)  # another function, and words
+    queued, now = state()
+    assert not queued.is_open(now, near) and not queued.is_open(now, far)  # another function, and words
     write(tree / "tests/test_more.py", "x = 2\n")
-    held, now = state()
-    assert held.is_open(now, far) and not held.is_open(now, near)
+    queued, now = state()
+    assert queued.is_open(now, far) and not queued.is_open(now, near)
     write(path, SOURCE.replace("return False", "return n is None"))
-    held, now = state()
-    assert held.is_open(now, near) and held.is_open(now, far)
+    queued, now = state()
+    assert queued.is_open(now, near) and queued.is_open(now, far)
 
 
 def test_tests_that_cannot_be_collected_find_no_mistakes(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

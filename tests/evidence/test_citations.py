@@ -17,7 +17,7 @@ NOW = entry("source:tilec")
 OF_DAY = {"judged": Status(NOW, "stale", ("source:tilec changed",), "2026-01-02")}
 
 
-def said(root: Path, text: str, state: str) -> list[str]:
+def complaints_of(root: Path, text: str, state: str) -> list[str]:
     write(root / "README.md", text)
     reasons = ("source:tilec changed",) if state == "stale" else ()
     return complaints(citations(root), {"judged": Status(NOW, state, reasons)}, [NOW])
@@ -33,10 +33,10 @@ def said(root: Path, text: str, state: str) -> list[str]:
     ],
 )
 def test_a_stale_result_is_not_cited(text: str, tmp_path: Path) -> None:
-    assert said(tmp_path, text, "fresh") == []
-    (line,) = said(tmp_path, text, "stale")
+    assert complaints_of(tmp_path, text, "fresh") == []
+    (line,) = complaints_of(tmp_path, text, "stale")
     assert line.startswith("README.md:1: ") and "is stale: source:tilec changed" in line
-    assert len(said(tmp_path, text, "failed")) == 1
+    assert len(complaints_of(tmp_path, text, "failed")) == 1
 
 
 @pytest.mark.parametrize(("state", "is_right"), [("stale", True), ("failed", False), ("fresh", True)])
@@ -71,7 +71,7 @@ def test_a_date_counts_in_the_link_or_right_after_it(text: str, is_right: bool, 
 
 
 def test_what_is_no_result_is_not_cited(tmp_path: Path) -> None:
-    assert "is no result" in said(tmp_path, "[x](ci/bench/results/gone.md)", "fresh")[0]
+    assert "is no result" in complaints_of(tmp_path, "[x](ci/bench/results/gone.md)", "fresh")[0]
 
 
 def test_the_command_fails_where_a_stale_result_is_cited(tmp_path: Path) -> None:

@@ -46,11 +46,11 @@ class Slow:
     """A layer whose server answers a write when an event is set."""
 
     def __init__(self) -> None:
-        self.told = threading.Event()
+        self.released = threading.Event()
 
     def put(self, key: str, data: bytes, *, replace: bool) -> bool:
         """Write."""
-        self.told.wait()
+        self.released.wait()
         return True
 
     def close(self) -> None:
@@ -78,12 +78,12 @@ def closed(seconds: float, answers_at_close: bool) -> dict[str, int]:
         real = waits.wait_for
 
         def wait_for(*arguments: Any) -> Any:
-            slow.told.set()
+            slow.released.set()
             return real(*arguments)
 
         waits.wait_for = wait_for
     remote.close()
-    slow.told.set()
+    slow.released.set()
     return remote.statistics.counts.get(address.shown, {})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ci.bench.judges.time_model import GOAL, summary
 from ci.bench.judges.time_model_page import page_of
 from ci.bench.kernels.attention import LIBRARIES
-from ci.bench.kernels.products import CUBLAS, TRITON
+from ci.bench.kernels.candidates import CUBLAS, TRITON
 from ci.evidence import RESULTS
 from tilec.cost_model.calibration import CALIBRATION, FITTED
 

@@ -102,8 +102,8 @@ def test_a_text_that_is_half_typed(text: str, meant: bool) -> None:
 
 def test_every_word_has_its_documentation() -> None:
     for word in WORDS:
-        told = word_doc(word)
-        assert told is not None and (told[1] or word in ("inf", "nan")), word
+        documented = word_doc(word)
+        assert documented is not None and (documented[1] or word in ("inf", "nan")), word
     assert word_doc("nothing") is None
     cdiv = word_doc("cdiv")
     assert cdiv is not None and cdiv[0] == "cdiv(a: Scalar, b: Scalar, /) -> int"

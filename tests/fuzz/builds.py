@@ -178,15 +178,15 @@ class Campaign:
     def undisturbed(self, real: bool, store: Path) -> tuple[int, str]:
         """Status and errors of a build without a fault."""
         process = self.start(real, store)
-        _, said, _ = finished(process)
-        return process.returncode, said
+        _, output, _ = finished(process)
+        return process.returncode, output
 
     def prepare(self) -> None:
         """Records the right artifacts and the time of an undisturbed build."""
         for real, root in self.roots.items():
             start = time.monotonic()
-            status, said = self.undisturbed(real, self.folder / "reference" / str(real))
-            assert status == 0, said
+            status, output = self.undisturbed(real, self.folder / "reference" / str(real))
+            assert status == 0, output
             self.usual[real] = time.monotonic() - start
             self.right[real] = outputs(root)
             assert self.right[real]
@@ -211,9 +211,9 @@ class Campaign:
         else:
             with owned_by_the_builder(fault, store):
                 outcome = self.disturbed(fault, store)
-        status, said = self.undisturbed(fault.real, store)
-        if status != 0 or "Traceback" in said:
-            outcome.wrong.append(f"the next build: status {status}: {said[-500:]}")
+        status, output = self.undisturbed(fault.real, store)
+        if status != 0 or "Traceback" in output:
+            outcome.wrong.append(f"the next build: status {status}: {output[-500:]}")
         elif odd := sorted(name for name, _ in outputs(self.roots[fault.real]).items() ^ self.right[fault.real].items()):
             outcome.wrong.append(f"the next build made other artifacts: {', '.join(dict.fromkeys(odd))}")
         return outcome
@@ -234,21 +234,21 @@ class Campaign:
             if victims and process.poll() is None:
                 with contextlib.suppress(OSError):
                     os.kill(self.rng.choice(victims), fault.sent)
-        ended, said, used = finished(process)
+        ended, output, used = finished(process)
         outcome = Outcome(fault, process.returncode, round(used, 3), ended)
-        self.examine(outcome, session, said)
+        self.examine(outcome, session, output)
         return outcome
 
-    def examine(self, outcome: Outcome, session: int, said: str) -> None:
+    def examine(self, outcome: Outcome, session: int, output: str) -> None:
         """Every violation."""
         wrong = outcome.wrong
         if outcome.ended != ENDED:
             wrong.append(f"it did not end: {outcome.ended}")
-        if "Traceback" in said:
-            wrong.append(f"a traceback: {said[-700:]}")
-        if outcome.fault.kind != "killed" and outcome.status != 0 and "error" not in said:
-            wrong.append(f"status {outcome.status} without an error: {said[-300:]!r}")
-        if outcome.fault.sent in (0, *SIGNALS[:2]) and "interrupted" in said:
+        if "Traceback" in output:
+            wrong.append(f"a traceback: {output[-700:]}")
+        if outcome.fault.kind != "killed" and outcome.status != 0 and "error" not in output:
+            wrong.append(f"status {outcome.status} without an error: {output[-300:]!r}")
+        if outcome.fault.sent in (0, *SIGNALS[:2]) and "interrupted" in output:
             wrong.append("nobody interrupted it")
         use = Use(session, BUDGET, still=30.0)
         while family(session) and not use.look():
@@ -273,8 +273,8 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str, float]:
     def look() -> None:
         stood.extend(f"{pid} {_where(pid)}" for pid in family(process.pid))
 
-    how, said, used = finish(process, BUDGET, at_end=look)
-    return "; ".join((how, *stood)), said, used
+    how, output, used = finish(process, BUDGET, at_end=look)
+    return "; ".join((how, *stood)), output, used
 
 
 def _where(pid: int) -> str:

@@ -70,14 +70,14 @@ def on_a_farm(kind: str, seed: int, right: tuple[Task, TaskReply], others: list[
         manifest[field] = _other(manifest[field], rng)
         known["json"] = json_bytes(manifest)
     one = dataclasses.replace(one, products=known, digests={name: hashlib.sha256(b).hexdigest() for name, b in known.items()})
-    told = [*outcomes[:at], one, *outcomes[at + 1 :]]
+    forged = [*outcomes[:at], one, *outcomes[at + 1 :]]
     if kind == "targets exchanged":
-        told = [dataclasses.replace(o, position=len(told) - 1 - o.position) for o in reversed(told)]
+        forged = [dataclasses.replace(o, position=len(forged) - 1 - o.position) for o in reversed(forged)]
     elif kind == "a target left out":
-        del told[at]
+        del forged[at]
     elif kind == "a target twice":
-        told.insert(at, told[at])
-    events: Any = (*(Report(0, outcome) for outcome in told), answer.events[-1])
+        forged.insert(at, forged[at])
+    events: Any = (*(Report(0, outcome) for outcome in forged), answer.events[-1])
     if kind == "another task's":
         events = rng.choice(others).events
     elif kind == "no answer":

@@ -64,14 +64,14 @@ def forge(seed: int, good: Path, place: Path) -> str:
     source = random.Random(seed)
     shutil.copytree(good, place)
     (place.parent / "secret").write_text('{"secret": 1}')
-    said: list[str] = []
+    changes_made: list[str] = []
     changes = [source.choice(CHANGES) for _ in range(source.choice((1, 1, 1, 2, 3)))]
     for change in sorted(changes, key=lambda change: change is _kind):  # links last: no later change follows one
         try:
-            said.append(change(source, place))
+            changes_made.append(change(source, place))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # by an earlier change
-            said.append(f"{change.__name__} after that: {type(error).__name__}")
-    return "; ".join(said)
+            changes_made.append(f"{change.__name__} after that: {type(error).__name__}")
+    return "; ".join(changes_made)
 
 
 def value(source: random.Random, depth: int = 0) -> Any:

@@ -14,7 +14,6 @@ import shutil
 import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from unittest import mock
 
 from tests.fuzz import farm_attacks, wire
 from tests.fuzz.farm_attacks import Attempt
+from tests.loopback import listening
 from tests.registry.changes import SALTS, stock
 from tests.registry.server import Registry, served
 from tests.registry.shipments import shipment, sidecar
@@ -126,29 +126,14 @@ def cache_wire(redis: bool) -> Generator[Attempt]:
         yield clean
 
 
-@contextlib.contextmanager
-def _listening(serve: Callable[[Any], None]) -> Generator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(64)
+def _listening(serve: Callable[[Any], None]) -> contextlib.AbstractContextManager[int]:
+    def talk(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rwb") as file:
+            while True:
+                serve(file)
+                file.flush()
 
-        def talk(connection: socket.socket) -> None:
-            with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rwb") as file:
-                while True:
-                    serve(file)
-                    file.flush()
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    threading.Thread(target=talk, args=(server.accept()[0],), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        try:
-            yield int(server.getsockname()[1])
-        finally:
-            with contextlib.suppress(OSError):
-                server.shutdown(socket.SHUT_RDWR)
+    return listening(talk)
 
 
 def _http(kept: dict[bytes, bytes]) -> contextlib.AbstractContextManager[int]:

@@ -180,14 +180,14 @@ def _forged_note(path: Path, rng: random.Random, scene: Scene) -> None:
     names = [f"files:{scene.root}/kernels_src/copy_a.py", f"digests:{scene.root}", f"toolchain:{sys.prefix}"]
     names += [f"outputs:{build}|{arch}" for arch in ("sm_90a", "sm_100a")]
     names += [f"built:{scene.root}|sm_90a|copy_a-BLOCK=128"]
-    said: list[Any] = [
+    values: list[Any] = [
         [], {}, 3, None, "x", [[[]]],
         {"files": {"/dev/zero": "0" * 64}, "absent": [], "constants": [], "reached": {"/dev/zero": "/dev/zero"}},
         ["../../../../outside/a", "a", "copy_a-BLOCK=1/../../../../outside/a", 3], {"files": [], "absent": 3},
         {"files": {"\0": "x"}, "absent": ["\0"], "constants": [], "reached": {"\0": "x"}}, {"x": [1, 2, 3, 4, 5, "y"]},
         {str(scene.root / "kernels_src" / "copy_a.py"): [1] * 6}, {"constant BLOCK": "int \x1b[2J"}, {"islpy": [3, 4]},
     ]  # fmt: skip
-    text = rng.choice((json.dumps(rng.choice(said)), json.dumps(rng.choice(said)), "[" * 150_000, "1" * 10_000, "{", "NaN"))
+    text = rng.choice((json.dumps(rng.choice(values)), json.dumps(rng.choice(values)), "[" * 150_000, "1" * 10_000, "{", "NaN"))
     name = rng.choice(names)
     file = base / "notes" / hashlib.sha256(name.encode()).hexdigest()
     _remove(file)

@@ -42,8 +42,8 @@ class Scene:
         root = project.make(folder / "p")
         scene = cls(root, folder / "clean", {}, folder / "outside", folder / "key")
         scene.lay_out()
-        said = in_child(scene.build_both)
-        assert not said["wrong"], said["wrong"]
+        report = in_child(scene.build_both)
+        assert not report["wrong"], report["wrong"]
         scene.products = products(root)
         return scene
 
@@ -100,11 +100,11 @@ def in_child(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         os.setsid()
         os.close(reader)
         try:
-            said = action()
+            report = action()
         except BaseException:
-            said = {"wrong": [f"traceback: {traceback.format_exc()[-1500:]}"], "refused": [], "hits": 0}
+            report = {"wrong": [f"traceback: {traceback.format_exc()[-1500:]}"], "refused": [], "hits": 0}
         with os.fdopen(writer, "w") as pipe:
-            json.dump(said, pipe)
+            json.dump(report, pipe)
         os._exit(0)
     os.close(writer)
     text, use, why = b"", Use(child, SECONDS), ""
@@ -133,9 +133,9 @@ def inline_workers() -> None:
 
     def run(tasks: Any, runner: Any, workers: int, preload: Any = (), say: Any = None) -> Iterator[Any]:
         for index, task in enumerate(tasks):
-            said: list[Any] = []
-            runner(task, said.append)
-            yield from (Report(index, message) for message in said)
+            report: list[Any] = []
+            runner(task, report.append)
+            yield from (Report(index, message) for message in report)
             yield Finished(index)
 
     driver.run_tasks = run  # type: ignore[assignment]

@@ -49,13 +49,13 @@ class Watch:
             return
         self._on = False
         try:
-            what = self._judge(event, arguments)
+            what = self._refused(event, arguments)
             if what and len(self.seen) < 20:
                 self.seen.append(f"{event}: {what}")
         finally:
             self._on = True
 
-    def _judge(self, event: str, arguments: tuple[Any, ...]) -> str:
+    def _refused(self, event: str, arguments: tuple[Any, ...]) -> str:
         if event == "open":
             path, _, flags = arguments
             return self._open(path, flags) if isinstance(path, str | bytes) else ""

@@ -54,9 +54,9 @@ def one(scene: Scene, seed: int) -> Result:
     scene.lay_out()
     result.forged = forge(store, rng, scene)
     before = scene.untouched()
-    said = in_child(lambda: _use(scene, store, keyed=bool(seed % 2)))
-    result.wrong, result.refused, result.hits = said["wrong"], said["refused"], said["hits"]
-    result.seconds = said["seconds"]
+    shown = in_child(lambda: _use(scene, store, keyed=bool(seed % 2)))
+    result.wrong, result.refused, result.hits = shown["wrong"], shown["refused"], shown["hits"]
+    result.seconds = shown["seconds"]
     if scene.untouched() != before:
         changed = {str(item) for item in set(scene.untouched()) ^ set(before)}
         result.wrong.append(f"files outside were touched: {sorted(changed)[:3]}")
@@ -107,12 +107,12 @@ def _command(step: str, wrong: list[str], refused: list[str]) -> None:
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True) for _ in range(2)]
     with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
         status = commands.run(["cache", step])
-    said = b"".join(stream.buffer.getvalue() for stream in streams).decode()  # type: ignore[attr-defined]
-    if "Traceback" in said or "internal error" in said or "\x1b" in said:
-        wrong.append(f"{step}: {said[-1500:]}")
+    shown = b"".join(stream.buffer.getvalue() for stream in streams).decode()  # type: ignore[attr-defined]
+    if "Traceback" in shown or "internal error" in shown or "\x1b" in shown:
+        wrong.append(f"{step}: {shown[-1500:]}")
     if status == 2:
         refused.append(step)
-        _report(wrong, f"{step}: {said[-500:]}", not any(code in said for code in REFUSALS))
+        _report(wrong, f"{step}: {shown[-500:]}", not any(code in shown for code in REFUSALS))
 
 
 _FINGERPRINT: list[dict[str, str]] = []

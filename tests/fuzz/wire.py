@@ -12,8 +12,10 @@ import random
 import re
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Final
+
+from tests.loopback import listening
 
 Change = Callable[[bytes, random.Random], list[bytes]]
 """Bytes of a response, and a generator; returns the pieces to send instead."""
@@ -207,38 +209,24 @@ def _answer(target: socket.socket) -> bytes:
     return data
 
 
-@contextlib.contextmanager
-def proxied(port: int, wire: Wire) -> Generator[int]:
+def proxied(port: int, wire: Wire) -> contextlib.AbstractContextManager[int]:
     """The port of a proxy of the server at `port`; each response passes through `wire`."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(64)
 
-        def up(client: socket.socket, target: socket.socket) -> None:
-            with contextlib.suppress(OSError):
-                while data := client.recv(1 << 20):
-                    target.sendall(data)
-            with contextlib.suppress(OSError):
-                target.shutdown(socket.SHUT_WR)
+    def up(client: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(1 << 20):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
 
-        def serve(client: socket.socket) -> None:
-            with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", port), SECONDS) as target:
-                client.settimeout(SECONDS)
-                threading.Thread(target=up, args=(client, target), daemon=True).start()
-                while data := _answer(target):
-                    for piece in (pieces := wire.pieces(data)):
-                        client.sendall(piece)
-                    if pieces != [data] and wire.hangs_up():
-                        return  # else the next response may be out of step
+    def serve(client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", port), SECONDS) as target:
+            client.settimeout(SECONDS)
+            threading.Thread(target=up, args=(client, target), daemon=True).start()
+            while data := _answer(target):
+                for piece in (pieces := wire.pieces(data)):
+                    client.sendall(piece)
+                if pieces != [data] and wire.hangs_up():
+                    return  # else the next response may be out of step
 
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        try:
-            yield int(server.getsockname()[1])
-        finally:
-            with contextlib.suppress(OSError):
-                server.shutdown(socket.SHUT_RDWR)
+    return listening(serve)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tests.files import ROOT
+from tilec.cli import commands
 from tilec.project.read.buildfile import read_build_file
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.python_file import execute
@@ -39,6 +43,17 @@ def request(kernel: str, constants: Mapping[str, Any], dims: Mapping[str, float]
     """One launch of a kernel, to be compared with its reference, of inputs that fit each other."""
     file, inputs = SOURCE / f"{kernel}.py", own_inputs(SOURCE, kernel, ROOT)
     return TrialRequest(file, ROOT, constants, dims, seed, 1, own_reference(SOURCE, kernel), inputs=inputs)
+
+
+def check_built(kernels: Sequence[str], folder: Path) -> None:
+    """Build every specialisation of kernels for sm_90, in a copy of the library below `folder`; none may spill."""
+    copy = folder / "kernels"
+    shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("artifacts", "__pycache__"))
+    names = [word for name in kernels for word in ("--kernel", name)]
+    assert commands.run(["build", *names, "--project", str(copy), "--jobs", "1", "--arch", "sm_90"]) == 0
+    found = [json.loads(path.read_text()) for path in (copy / "artifacts/build").glob("*/*.json")]
+    assert len(found) == len(specialisations(*kernels))
+    assert [one["kernel"] for one in found if one["resources"]["spill_bytes"]] == []
 
 
 def references() -> ModuleType:

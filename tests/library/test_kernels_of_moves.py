@@ -6,8 +6,6 @@ The default run assembles the kernels that come nearest to their limit of regist
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,7 @@ import pytest
 
 from tests.campaign import chosen, first
 from tests.library.emulated import check_emulated
-from tests.library.prebuilt import FOLDER, entries, request, specialisations
-from tilec.cli import commands
+from tests.library.prebuilt import check_built, entries, request, specialisations
 from tilec.project.trial.trial import trials
 
 
@@ -235,13 +232,7 @@ def test_the_emulator_agrees_with_the_interpreter(case: Any) -> None:
 )
 def test_one_architecture_is_built_without_spills(kernels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    folder = tmp_path / "kernels"
-    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("artifacts", "__pycache__"))
-    names = [word for name in kernels for word in ("--kernel", name)]
-    assert commands.run(["build", *names, "--project", str(folder), "--jobs", "1", "--arch", "sm_90"]) == 0
-    found = [json.loads(path.read_text()) for path in (folder / "artifacts/build").glob("*/*.json")]
-    assert len(found) == len(specialisations(*kernels))
-    assert [one["kernel"] for one in found if one["resources"]["spill_bytes"]] == []
+    check_built(kernels, tmp_path)
 
 
 def test_every_entry_forbids_spills_and_the_set_stays_small() -> None:

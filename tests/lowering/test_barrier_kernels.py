@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from block_machine import launch
 from mlir_steps import Array
 
 from tests.campaign import first
+from tests.files import ROOT
 from tilec.codegen import to_ptx
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function, Op, VerifyError
@@ -23,13 +22,21 @@ from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks import barrier_check
 from tilec.target.targets import MAIN_TARGETS, SM_90A, SM_120A, Target
 
-FOLDER = Path(__file__).parent / "barrier_kernels"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+FOLDER = ROOT / "tests" / "soundness" / "corpus"
+FILES = {
+    "far_offset": "m5_i64",
+    "initialized_sum": "h5_shared",
+    "moving_window": "m2_window_dyn",
+    "scratch_product": "m1_scratch",
+    "update_ahead": "m1_staged",
+    "wrapped_offset": "l12_unsafe",
+}
+"""Files of kernels there."""
 RANDOM = np.random.default_rng(9)
 
 
 def proven(name: str) -> Function:
-    function = load_kernel(FOLDER / f"{name}.py", {}, root=FOLDER)
+    function = load_kernel(FOLDER / f"{FILES[name]}.py", {}, root=FOLDER)
     prove(function)
     return function
 
@@ -44,7 +51,7 @@ def small(*shape: int, dtype: type = ml_dtypes.bfloat16) -> Array:
 
 
 @pytest.mark.parametrize("target", first(1, MAIN_TARGETS), ids=str)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FILES)
 def test_every_kernel_becomes_ptx(name: str, target: Target) -> None:
     assert ".visible .entry" in to_ptx(lower(prepare(proven(name), target), target).mlir, target)
 
@@ -90,9 +97,9 @@ def test_a_row_past_four_billion_is_out_of_bounds(target: Target) -> None:
 def test_a_product_may_be_added_to_a_loaded_tile(target: Target) -> None:
     a, w, c = small(64, 192), small(192, 128), small(64, 128, dtype=np.float32)
     out = np.full((64, 128), 7, np.float32)
-    lowered = lower(prepare(proven("held_sum"), target), target)
+    lowered = lower(prepare(proven("initialized_sum"), target), target)
     assert lowered.dynamic_shared_bytes <= target.max_shared_bytes
-    run("held_sum", target, {"a": a, "w": w, "c": c, "out": out}, {"KD": 192})
+    run("initialized_sum", target, {"a": a, "w": w, "c": c, "out": out}, {"KD": 192})
     assert (out == a.astype(np.float32) @ w.astype(np.float32) + c).all()
 
 

@@ -115,10 +115,10 @@ def test_results_agree_with_the_interpreter(dtype: str, kind: str, width: int, t
     function = prepare(columns(tmp_path, dtype, kind, width), SM_90A, Overrides(warps=4))
     x = np.random.default_rng(width).integers(0, 3, (37, width)).astype(TYPES[dtype])
     out = np.zeros(width, np.int32 if kind == "argmin" else x.dtype)
-    told, executed = {"x": x, "out": out.copy()}, {"x": x, "out": out.copy()}
-    run(columns(tmp_path, dtype, kind, width), told, {})
+    emulated, executed = {"x": x, "out": out.copy()}, {"x": x, "out": out.copy()}
+    run(columns(tmp_path, dtype, kind, width), emulated, {})
     launch(function, lower(function, SM_90A), executed, {"M": len(x)})
-    np.testing.assert_array_equal(told["out"], executed["out"])
+    np.testing.assert_array_equal(emulated["out"], executed["out"])
 
 
 def test_many_results_are_passed_as_vectors(tmp_path: Path) -> None:

@@ -125,10 +125,10 @@ def test_factors_of_rows_need_no_shared_memory(dtype: str, number: int, term: st
     random, count = np.random.default_rng(number), 2 * number + 1
     type_ = TYPES[dtype]
     x, factor = (random.integers(0, 4, shape).astype(type_) for shape in ((count, 1024), count))
-    told, executed = ({"x": x, "factor": factor, "out": np.zeros(x.shape, type_)} for _ in range(2))
-    run(rows(tmp_path, dtype, number, term), told, {})
+    emulated, executed = ({"x": x, "factor": factor, "out": np.zeros(x.shape, type_)} for _ in range(2))
+    run(rows(tmp_path, dtype, number, term), emulated, {})
     launch(function, lower(function, SM_90A), executed, {"T": count})
-    np.testing.assert_array_equal(told["out"], executed["out"])
+    np.testing.assert_array_equal(emulated["out"], executed["out"])
 
 
 def test_what_is_loaded_passes_through_shared_memory(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ PROXY = 'llvm.inline_asm has_side_effects "fence.proxy.async.shared::cta;", "~{m
 
 
 @pytest.mark.parametrize(
-    ("name", "target", "size", "old", "new", "said"),
+    ("name", "target", "size", "old", "new", "message"),
     [
         ("rms_norm", SM_90A, {"T": 1, "eps": 0.0}, "nvvm.barrier\n", "", "without a barrier"),
         ("matmul", SM_120A, CUBE, "nvvm.barrier\n", "", "a read without a barrier"),
@@ -94,9 +94,9 @@ PROXY = 'llvm.inline_asm has_side_effects "fence.proxy.async.shared::cta;", "~{m
     ],
 )
 def test_the_machine_detects_damaged_code(
-    name: str, target: Target, size: dict[str, float | str], old: str, new: str, said: str
+    name: str, target: Target, size: dict[str, float | str], old: str, new: str, message: str
 ) -> None:
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=message):
         run_damaged(name, target, size, old, new)
 
 

@@ -171,8 +171,8 @@ REFUSED: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("edits", "wanted", "said"), REFUSED, ids=[said[:30] for _, _, said in REFUSED])
-def test_unsupported_stores_are_refused(tmp_path: Path, edits: Any, wanted: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("edits", "wanted", "message"), REFUSED, ids=[message[:30] for _, _, message in REFUSED])
+def test_unsupported_stores_are_refused(tmp_path: Path, edits: Any, wanted: dict[str, Any], message: str) -> None:
     text = TEXT
     for old, new in edits:
         assert old in text
@@ -181,7 +181,7 @@ def test_unsupported_stores_are_refused(tmp_path: Path, edits: Any, wanted: dict
     function = load_kernel(tmp_path / "k.py", {}, root=tmp_path)
     with pytest.raises(CompileError) as caught:
         choose(function, SM_90A, replace(Overrides(copy="tma", store="tma"), **wanted))
-    assert "E0809" in str(caught.value) and said in str(caught.value)
+    assert "E0809" in str(caught.value) and message in str(caught.value)
 
 
 def test_the_unchanged_kernel_is_accepted(tmp_path: Path) -> None:

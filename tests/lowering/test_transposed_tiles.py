@@ -63,10 +63,10 @@ def test_results_agree_with_the_interpreter(dtype: str, rows: int, columns: int,
     lowered, random = lower(function, SM_90A), np.random.default_rng(rows)
     for height, width in ((rows, columns), (rows + 3, columns - 5)):
         x = random.integers(-90, 90, (2, height, width)).astype(TYPES[dtype])
-        told, executed = ({"x": x, "out": np.zeros((2, width, height), x.dtype)} for _ in range(2))
-        run(transposes(tmp_path, dtype, rows, columns), told, {})
+        emulated, executed = ({"x": x, "out": np.zeros((2, width, height), x.dtype)} for _ in range(2))
+        run(transposes(tmp_path, dtype, rows, columns), emulated, {})
         launch(function, lowered, executed, {"B": 2, "H": height, "W": width})
-        np.testing.assert_array_equal(told["out"], executed["out"])
+        np.testing.assert_array_equal(emulated["out"], executed["out"])
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32", "i8"])

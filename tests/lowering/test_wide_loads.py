@@ -195,7 +195,7 @@ def test_an_artifact_of_another_machine_is_accepted_with_its_alignments_only(tmp
     """What a build farm or a shared cache gives is compared with its tile IR, which has the alignments of the signature."""
     products = linked_products(tmp_path).products
     assert contract_difference(products) == ""
-    for changes, said in (
+    for changes, message in (
         ({"x": 16, "w": 16}, "its PTX loads 32 bytes at once from bases that its manifest does not align"),
         ({"x": 64}, "the tensors of its manifest and of its tile IR differ"),
         ({"w": 8}, "the tensors of its manifest and of its tile IR differ"),
@@ -204,7 +204,7 @@ def test_an_artifact_of_another_machine_is_accepted_with_its_alignments_only(tmp
         manifest = json.loads(products["json"])
         for tensor in manifest["tensors"]:
             tensor["align"] = changes.get(tensor["name"], tensor["align"])
-        assert contract_difference({**products, "json": json.dumps(manifest).encode()}) == said
+        assert contract_difference({**products, "json": json.dumps(manifest).encode()}) == message
 
 
 def test_only_loads_of_32_bytes_need_such_bases(tmp_path: Path) -> None:

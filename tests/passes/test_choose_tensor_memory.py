@@ -34,9 +34,9 @@ def test_blocks_of_an_sm_have_tensor_memory_for_all_of_them(columns: int, persis
     alone = prepare(source("bf16", 128, columns), SM_100A, Overrides(**wanted))
     (type_,) = [op.result.type for op in alone.body.walk() if isinstance(op, TmemReserve)]
     assert isinstance(type_, TmemSpaceType)
-    said = refusal(128, columns, SM_100A, stages=2, persistent=persistent, blocks=blocks)
-    assert ("columns of tensor memory" in said) == (blocks * type_.columns > TMEM_COLUMNS), said
-    assert bool(said) == (blocks * type_.columns > TMEM_COLUMNS)
+    reported = refusal(128, columns, SM_100A, stages=2, persistent=persistent, blocks=blocks)
+    assert ("columns of tensor memory" in reported) == (blocks * type_.columns > TMEM_COLUMNS), reported
+    assert bool(reported) == (blocks * type_.columns > TMEM_COLUMNS)
 
 
 @pytest.mark.parametrize("target", [SM_90A, SM_100A], ids=str)

@@ -21,7 +21,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "said"),
+    ("text", "status", "message"),
     [
         (RIGHT, 0, "launches agree, 0 differ, 0 not compared"),
         (RIGHT.replace("+ y", "- y"), 1, "add, smallest: differs: `out[0]` is "),
@@ -36,13 +36,13 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_reference_agrees_differs_or_says_nothing(
-    path: Path, text: str, status: int, said: str, capsys: pytest.CaptureFixture[str]
+    path: Path, text: str, status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     (path.parent / "reference.py").write_text(text)
     arguments = ["qualify", str(path), "--prepare", "--references", str(path.parent), "-j", "1"]
     assert commands.run(arguments) == status
     out, err = capsys.readouterr()
-    assert said in out + err
+    assert message in out + err
 
 
 def test_shipped_references_are_called_from_a_bundle_or_say_what_they_take(

@@ -20,7 +20,7 @@ REACHED = ".reached"
 """The file that probes append to, at the root of the tree."""
 
 
-def place_probes(root: Path, wanted: Iterable[Mutant]) -> None:
+def insert_probes(root: Path, wanted: Iterable[Mutant]) -> None:
     """Rewrite the files of a tree in place."""
     by_path: dict[str, list[Mutant]] = {}
     for mutant in wanted:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.source_mutation.operators import changes
-from tests.source_mutation.reach import place_probes, reached, read_map, write_map
+from tests.source_mutation.reach import insert_probes, reached, read_map, write_map
 from tests.source_mutation.sites import SAFETY, WEIGHTS, Mutant, chosen, files, mutants
 from tests.source_mutation.suite import DEFAULT, RATCHET, command, steps, targets, wide_files
 
@@ -105,7 +105,7 @@ def test_probes_name_the_functions_that_run(tmp_path: Path) -> None:
     source = f"def f():\n    'doc'\n    return 1\n\n\nclass A:\n{methods}"
     (tmp_path / "a.py").write_text(source)
     wanted = [Mutant("a.py", 1, name, "", "", 0, 0, "", "", 0) for name in ("f", "g", "h")]
-    place_probes(tmp_path, wanted)
+    insert_probes(tmp_path, wanted)
     names: dict[str, Any] = {}
     exec((tmp_path / "a.py").read_text(), names)
     assert reached(tmp_path) == set()

@@ -119,7 +119,7 @@ def worked(
     root: Path, gpu: tuned_project.HostGpu, launches: list[dict[str, int]], baseline: str | None = None
 ) -> list[dict[str, Any]]:
     """The output of the process for candidate 64 of the project."""
-    said: list[dict[str, Any]] = []
+    lines_sent: list[dict[str, Any]] = []
     path = next(iter(tuned_project.artifacts(root).values()))
     source = None
     if baseline is not None:
@@ -129,34 +129,34 @@ def worked(
         "artifact": str(path), "copy": None, "reference": [str(root / "kernels_src/reference.py"), "double"],
         "baseline": source, "launches": launches,
     }  # fmt: skip
-    Run(job, Device(gpu), said.append).work()
-    return said
+    Run(job, Device(gpu), lines_sent.append).work()
+    return lines_sent
 
 
 def test_the_process_checks_and_times(tmp_path: Path) -> None:
     root = tuned_project.make(tmp_path)
-    said = worked(root, tuned_project.HostGpu(), [{"N": 1000}, {"N": 20000}])
-    assert said[:2] == [{"at": "kernel"}, {"checked": "kernel", "wrong": ""}]
-    assert said[2] == {"copy": (tuned_project.COPY_MICROSECONDS,) * 3, "bytes": 8 * COPIED}
-    assert [one["launch"] for one in said[3:]] == [{"N": 1000}, {"N": 20000}]
-    assert [one["us"]["kernel"][0] for one in said[3:]] == pytest.approx(
+    lines_sent = worked(root, tuned_project.HostGpu(), [{"N": 1000}, {"N": 20000}])
+    assert lines_sent[:2] == [{"at": "kernel"}, {"checked": "kernel", "wrong": ""}]
+    assert lines_sent[2] == {"copy": (tuned_project.COPY_MICROSECONDS,) * 3, "bytes": 8 * COPIED}
+    assert [one["launch"] for one in lines_sent[3:]] == [{"N": 1000}, {"N": 20000}]
+    assert [one["us"]["kernel"][0] for one in lines_sent[3:]] == pytest.approx(
         [tuned_project.microseconds(64, n) for n in (1000, 20000)]
     )
     assert chip(Device(tuned_project.HostGpu())) == {"memory_khz": 0, "bus_bits": 0, "clock_khz": 0}
 
 
 def test_a_wrong_kernel_is_not_timed(tmp_path: Path) -> None:
-    said = worked(tuned_project.make(tmp_path), tuned_project.HostGpu(wrong=(64,)), [{"N": 1000}])
-    assert "`out[" in said[1]["wrong"] and len(said) == 2
+    lines_sent = worked(tuned_project.make(tmp_path), tuned_project.HostGpu(wrong=(64,)), [{"N": 1000}])
+    assert "`out[" in lines_sent[1]["wrong"] and len(lines_sent) == 2
 
 
 def test_a_launch_without_a_contract_is_reported(tmp_path: Path) -> None:
-    said = worked(tuned_project.make(tmp_path), tuned_project.HostGpu(), [{"M": 3}])
-    assert "gives no `N`" in said[-1]["refused"]
+    lines_sent = worked(tuned_project.make(tmp_path), tuned_project.HostGpu(), [{"M": 3}])
+    assert "gives no `N`" in lines_sent[-1]["refused"]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("def double(x):\n    x.array = x.array * 2\n    return x\n", ""),
         ("def double(x):\n    return x\n", "where the baseline has"),
@@ -166,16 +166,16 @@ def test_a_launch_without_a_contract_is_reported(tmp_path: Path) -> None:
         ("1 / 0\n", "cannot be loaded: ZeroDivisionError"),
     ],
 )
-def test_a_baseline_is_compared_and_timed(text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_is_compared_and_timed(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = tuned_project.HostGpu()
     monkeypatch.setitem(sys.modules, "torch", fake_torch(gpu))
     root = tuned_project.make(tmp_path)
-    said = worked(root, gpu, [{"N": 1000}], text)
-    (row,) = [one for one in said if "launch" in one]
-    words = row["wrong"] + "".join(one["note"] for one in said if "note" in one)
-    assert (told in words) if told else not words
+    lines_sent = worked(root, gpu, [{"N": 1000}], text)
+    (row,) = [one for one in lines_sent if "launch" in one]
+    words = row["wrong"] + "".join(one["note"] for one in lines_sent if "note" in one)
+    assert (message in words) if message else not words
     assert row["us"]["kernel"][0] > 0
-    assert ("baseline" in row["us"]) == (told in ("", "where the baseline has"))
+    assert ("baseline" in row["us"]) == (message in ("", "where the baseline has"))
 
 
 def test_the_table_and_the_json_report_what_was_measured(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +207,7 @@ def test_a_figure_is_drawn_and_is_the_same_bytes(kernel: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("lines", "child", "status", "told"),
+    ("lines", "child", "status", "message"),
     [
         ([LINES[0], {"checked": "kernel", "wrong": "`out[3]` is 1, not 2"}], 0, 1, "`double` is wrong: `out[3]` is 1, not 2"),
         ([*LINES[:3], {**LINES[3], "wrong": "`out` has 1 where"}], 0, 1, "is wrong: `out` has 1 where"),
@@ -217,11 +217,11 @@ def test_a_figure_is_drawn_and_is_the_same_bytes(kernel: Path, tmp_path: Path) -
     ],
 )
 def test_failures_are_reported_by_the_status(
-    kernel: Path, capsys: pytest.CaptureFixture[str], lines: list[dict[str, Any]], child: int, status: int, told: str
+    kernel: Path, capsys: pytest.CaptureFixture[str], lines: list[dict[str, Any]], child: int, status: int, message: str
 ) -> None:
     says(Path.cwd(), lines=lines, status=child)
     assert commands.run(["bench", str(kernel)]) == status
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_without_a_gpu_it_reports_that_and_a_floor(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +239,7 @@ def test_without_a_gpu_it_reports_that_and_a_floor(kernel: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--gpu", "h200"], "this machine has Fake H200, so the GPU is measured"),
         (["-c", "BLOCK=64"], "is built already"),
@@ -248,10 +248,10 @@ def test_without_a_gpu_it_reports_that_and_a_floor(kernel: Path, capsys: pytest.
     ],
 )
 def test_unsupported_requests_are_refused(
-    kernel: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    kernel: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert commands.run(["bench", str(kernel), *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert commands.run(["bench", "other.json"]) == 2
     assert commands.run(["bench", "a.py:b"]) == 2
 
@@ -398,21 +398,21 @@ def test_inputs_of_ones_own_are_timed(returned: str, refused: str, tmp_path: Pat
     reference = root / "kernels_src/reference.py"
     reference.write_text(tuned_project.REFERENCE + OWN.replace("{}", returned))
     path = next(iter(tuned_project.artifacts(root).values()))
-    said: list[dict[str, Any]] = []
+    lines_sent: list[dict[str, Any]] = []
     job = {
         "artifact": str(path), "copy": None, "reference": [str(reference), "double"], "baseline": None,
         "launches": [{"N": 1000}], "inputs": [str(reference), "double_inputs", str(root)], "given": [],
     }  # fmt: skip
-    run = Run(job, Device(gpu), said.append)
+    run = Run(job, Device(gpu), lines_sent.append)
     sets = run.bench.sets
     monkeypatch.setattr(run.bench, "sets", lambda *arguments: seen.extend(found := sets(*arguments)) or found)  # pyright: ignore
     run.work()
     if refused:
-        assert refused in said[-1]["inputs"][0] and said[-1]["inputs"][1] == "(3,)" and not seen
+        assert refused in lines_sent[-1]["inputs"][0] and lines_sent[-1]["inputs"][1] == "(3,)" and not seen
         return
     inputs = [one.tensors["x"].to_numpy().tolist() for one in seen if one.tensors["x"].shape == (1000,)]
     assert inputs and all(one == [number % 7 for number in range(1000)] for one in inputs)
-    assert said[1]["wrong"] == "" and said[-1]["us"]["kernel"][0] > 0
+    assert lines_sent[1]["wrong"] == "" and lines_sent[-1]["us"]["kernel"][0] > 0
 
 
 def test_refused_inputs_are_one_error(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilec.tuning.records import Place, Time, read_records, shape_of
+from tilec.tuning.records import MeasuredOn, Time, read_records, shape_of
 from tilec.tuning.table import Kept, Table, read_table, stale
 
-THIS_GPU = Place("H", "1", 132, "2026-11-22")
+THIS_GPU = MeasuredOn("H", "1", 132, "2026-11-22")
 
 
 def test_a_line_for_each_result_and_a_truncated_line_loses_only_itself(tmp_path: Path) -> None:

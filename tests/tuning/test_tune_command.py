@@ -83,8 +83,8 @@ def test_the_declared_cost_decides_where_nothing_was_measured(root: Path, capsys
 def test_a_run_continues_where_the_last_one_ended(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune("--budget", "0") == 1
     assert jobs(root) == []
-    told = "nothing was measured yet, so there is no table; without such a GPU, `tilec tune --kernel double --predict h200`"
-    assert told in capsys.readouterr().out
+    reported = "nothing was measured yet, so there is no table; without such a GPU, `tilec tune --kernel double --predict h200`"
+    assert reported in capsys.readouterr().out
     modes(root, **{"shape 400000": "dies"})
     assert tune() == 0
     assert "left out: N=400000: its process ended with status 9" in capsys.readouterr().err

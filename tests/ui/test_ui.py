@@ -42,11 +42,11 @@ def test_kernel(path: Path, bless: bool) -> None:
     if not diagnostics:
         assert not golden.exists(), f"{golden.name} belongs to no refused kernel"
         return
-    told = rendered(path, diagnostics)
+    rendered_text = rendered(path, diagnostics)
     if bless:
-        golden.write_text(told, encoding="utf-8")
+        golden.write_text(rendered_text, encoding="utf-8")
     assert golden.exists(), f"no {golden.name}; run pytest tests/ui --bless and review it"
-    assert told == golden.read_text(encoding="utf-8")
+    assert rendered_text == golden.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", [path for path in kernels() if path.stem.endswith("_ok")], ids=_name)
@@ -57,8 +57,8 @@ def test_a_right_twin_states_no_refusal(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*/*.stderr")), ids=_name)
 def test_no_text_leaks_internal_names(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    told = "\n".join(line for line in text.split("\n") if not re.match(r" *\d+ \|", line))  # quoted source may have any text
-    assert FORBIDDEN.search(told) is None, FORBIDDEN.search(told)
+    prose = "\n".join(line for line in text.split("\n") if not re.match(r" *\d+ \|", line))  # quoted source may have any text
+    assert FORBIDDEN.search(prose) is None, FORBIDDEN.search(prose)
     assert path.with_suffix(".py").exists(), "the kernel of this text is gone"
 
 

@@ -72,7 +72,7 @@ def test_a_scalar_and_a_number_have_bits_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [
         ("tl.bitcast(a, tl.i16)", "E0201: `bitcast` keeps the width: f32 has 32 bits, i16 has 16; take a dtype of 32 bits "
          "(i32, u32), or convert the value with `.astype(i16)`"),
@@ -82,8 +82,8 @@ def test_a_scalar_and_a_number_have_bits_too() -> None:
         ("tl.bitcast(a.astype(tl.i8), tl.boolean)", "E0201: `bitcast` takes numbers: i8 as bool; compare the bits: `x != 0`"),
     ],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
-    assert refusal(One(expression, "i32", (32,), (("f32", (32,)),)).text) == said
+def test_refusals(expression: str, message: str) -> None:
+    assert refusal(One(expression, "i32", (32,), (("f32", (32,)),)).text) == message
 
 
 def test_bits_as_an_index_may_be_any_number() -> None:

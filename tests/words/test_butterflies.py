@@ -173,7 +173,7 @@ def test_exchanges_of_equal_elements_vanish(expression: str, left: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [("tl.butterfly(a, 1, 1)", "E0202: `butterfly` takes a power of two of elements, axis 1 has 24; load 32 elements with "
       "`pad=`"),
      ("tl.flip(a, -1)", "E0202: `flip` takes a power of two of elements, axis 1 has 24; load 32 elements with `pad=`"),
@@ -185,5 +185,5 @@ def test_exchanges_of_equal_elements_vanish(expression: str, left: int) -> None:
      ("tl.butterfly(a, 2, 1)", "E0203: no axis `2` in a tile with 2 axes; name an axis from 0 to 1"),
      ("tl.flip(tl.bid(0), 0)", "E0206: `flip` takes a tile, found a scalar; a scalar has no axis")],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
-    assert refusal(One(expression, "f32", (4, 24), (("f32", (4, 24)),)).text) == said
+def test_refusals(expression: str, message: str) -> None:
+    assert refusal(One(expression, "f32", (4, 24), (("f32", (4, 24)),)).text) == message

@@ -139,9 +139,9 @@ def test_a_constant_is_computed_by_the_compiler() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [("tl.erf(a)", "E0204: `erf` takes floats, not i32; convert with `.astype(f32)`"),
      ("tl.erf(a > 0)", "E0204: `erf` takes floats, not bool; convert with `.astype(f32)`")],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
-    assert refusal(One(expression, "f32", (32,), (("i32", (32,)),)).text) == said
+def test_refusals(expression: str, message: str) -> None:
+    assert refusal(One(expression, "f32", (32,), (("i32", (32,)),)).text) == message

@@ -191,15 +191,15 @@ def test_a_fast_power() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [("tl.exp(a, fast=1)", "E0203: `fast` is `True` or `False`, found `1`; write `fast=True`"),
      ("tl.erf(a, fast=True)", "E0113: `fast` is not a parameter of `erf`"),
      ("tl.pow(a)", "E0113: `pow` needs an argument for `y`"),
      ("tl.pow(a, tl.arange(32))", "E0201: the operands have different dtypes: f32 and i32"),
      ("tl.pow(tl.arange(32), 2.5)", "E0204")],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
-    assert refusal(One(expression, "f32", (32,), (("f32", (32,)),)).text).startswith(said)
+def test_refusals(expression: str, message: str) -> None:
+    assert refusal(One(expression, "f32", (32,), (("f32", (32,)),)).text).startswith(message)
 
 
 PLANTED: dict[str, tuple[Any, str, Any]] = {

@@ -67,7 +67,7 @@ def test_booleans_and_numbers_join_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [("tl.split(a)[0]", "E0202: `split` takes a tile of shape (..., 2), found a tile of f32 of shape (32,); its last axis has "
       "2 elements: `reshape` or `permute` it first"),
      ("tl.join(a, tl.arange(32))", "E0201: the operands have different dtypes: f32 and i32; convert one side with "
@@ -75,5 +75,5 @@ def test_booleans_and_numbers_join_too() -> None:
      ("tl.join(a, tl.zeros((5,), tl.f32))", "E0202: shapes (32,) and (5,) do not broadcast; insert axes of extent 1 with "
       "`[:, None]` or `[None, :]`")],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
-    assert refusal(One(expression, "f32", (32,), (("f32", (32,)),)).text) == said
+def test_refusals(expression: str, message: str) -> None:
+    assert refusal(One(expression, "f32", (32,), (("f32", (32,)),)).text) == message

@@ -73,11 +73,11 @@ def test_the_range_of_a_product_is_that_of_its_corners() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [("tl.mulhi(a, a)", "E0204: `mulhi` takes integers, not f32; multiply floats with `*`"),
      ("tl.mulhi(a > 0, a > 1)", "E0204: `mulhi` takes integers, not bool; use `&` for both"),
      ("tl.mulhi(a.astype(tl.i32), a.astype(tl.i64))", "E0201: the operands have different dtypes: i32 and i64; widen one side: "
       "`i64(...)` or `.astype(i64)`")],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
-    assert refusal(One(expression, "f32", (32,), (("f32", (32,)),)).text) == said
+def test_refusals(expression: str, message: str) -> None:
+    assert refusal(One(expression, "f32", (32,), (("f32", (32,)),)).text) == message

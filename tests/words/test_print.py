@@ -66,9 +66,9 @@ def test_numbers_of_every_dtype(name: str) -> None:
         f"x: tl.In[tl.{'boolean' if name == 'bool' else name}, 8], out: tl.Out[tl.{'boolean' if name == 'bool' else name}, 8]",
     )
     lines = agreed(text, {"x": array, "out": np.zeros_like(array)}, {}, warps=(2,))
-    told = [float(line.rpartition(": ")[2]) for line in lines]
+    values = [float(line.rpartition(": ")[2]) for line in lines]
     if dtype.is_float:  # the digits tell the number
-        np.testing.assert_array_equal(np.array(told).astype(numpy_dtype(dtype)).astype(np.float64), array.astype(np.float64))
+        np.testing.assert_array_equal(np.array(values).astype(numpy_dtype(dtype)).astype(np.float64), array.astype(np.float64))
     else:
         assert [line.rpartition(": ")[2] for line in lines] == [str(int(value)) for value in array]
 
@@ -161,8 +161,8 @@ def check_product(text: str, target: Target, wanted: Overrides, lines: int) -> N
         assert sorted(found) == sorted(expected)
         for block in range(3):
             kept = [[line for line in lines if line.startswith(f"bid ({block})")] for lines in (found, expected)]
-            told = [[line.split(": ")[1].split()[0] for line in lines] for lines in kept]
-            assert told[0] == told[1]
+            values = [[line.split(": ")[1].split()[0] for line in lines] for lines in kept]
+            assert values[0] == values[1]
 
 
 @pytest.mark.parametrize("target", first(1, MAIN_TARGETS), ids=str)

@@ -198,8 +198,8 @@ def test_the_audit_compares_what_is_printed() -> None:
         "fewer lines": TWO.replace("v > 0.0", "v > 0.5"),
     }
     for name, text in others.items():
-        (told,) = audited(TWO, compiled(text, SM_90A, Overrides(warps=2))[0])["launches"][0]["differs"]
-        assert told.startswith("it prints "), name
+        (reported,) = audited(TWO, compiled(text, SM_90A, Overrides(warps=2))[0])["launches"][0]["differs"]
+        assert reported.startswith("it prints "), name
 
 
 def test_lines_differ_by_more_than_rounding() -> None:

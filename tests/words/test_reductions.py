@@ -123,7 +123,7 @@ def test_one_axis_is_one_operation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [("tl.sum(a, axis=(0, 3))", "E0203: no axis `3` in a tile with 3 axes; name an axis from 0 to 2"),
      ("tl.max(a, axis=(1, -2))", "E0203: `max` names axis 1 twice; name each axis once"),
      ("tl.any(a > 0, axis=())", "E0203: `any` over no axis; name an axis, or leave `axis` out for all of them"),
@@ -141,5 +141,5 @@ def test_one_axis_is_one_operation() -> None:
      ("tl.sum(a, 0, True)", "E0113: `sum` takes 2 arguments by position, 3 given; by position: x, axis; by name: keepdims"),
      ("tl.argmax(a, axis=0, keepdims=True)", "E0113: `keepdims` is not a parameter of `argmax`; its parameters: x, axis")],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
-    assert refusal(One(expression, "f32", (32,), (("f32", SHAPE),)).text) == said
+def test_refusals(expression: str, message: str) -> None:
+    assert refusal(One(expression, "f32", (32,), (("f32", SHAPE),)).text) == message

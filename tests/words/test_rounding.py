@@ -79,11 +79,11 @@ def test_a_number_far_from_a_tie_has_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [("tl.round(a)", "E0204: `round` takes floats, not i32; convert with `.astype(f32)`"),
      ("tl.isnan(a)", "E0204: `isnan` takes floats, not i32; every integer and bool is a finite number"),
      ("tl.clamp(a, 0.5, 2)", "E0204: the float 0.5 cannot be used as i32; convert the tile with `.astype(f32)` first"),
      ("tl.round(tl.nan) + a", "E0205: `round(nan)` has no value: cannot convert float NaN to integer")],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
-    assert refusal(one(expression, "i32").text).removesuffix("; ") == said
+def test_refusals(expression: str, message: str) -> None:
+    assert refusal(one(expression, "i32").text).removesuffix("; ") == message

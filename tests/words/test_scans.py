@@ -190,7 +190,7 @@ def test_threads_pass_on_totals_alone(shape: tuple[int, ...], axis: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [("tl.cumsum(a, 1)", "E0202: `cumsum` takes a power of two of elements, axis 1 has 24; load 32 elements with `pad=` 0"),
      ("tl.cummin(a, 1)", "E0202: `cummin` takes a power of two of elements, axis 1 has 24; load 32 elements with `pad=` inf"),
      ("tl.cumsum(a > 0, 0)", "E0204: `cumsum` takes numbers; use `where(condition, 1, 0)`"),
@@ -215,9 +215,9 @@ def test_threads_pass_on_totals_alone(shape: tuple[int, ...], axis: int) -> None
      ("tl.scan(truth, a, 0)", "E0201: the function of `scan` returns a tile of bool of shape (4, 24) for a tile of f32 of "
       "shape (4, 24); each result has the dtype and the shape of its argument")],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
+def test_refusals(expression: str, message: str) -> None:
     bodies = {
         "one(a)": "a", "three(a, b, c)": "a", "two(a, b)": "a, b", "smaller(a, b)": "tl.sum(a, 0)", "truth(a, b)": "a < b",
     }  # fmt: skip
     functions = "\n\n\n".join([LATEST, *(f"@tl.function\ndef {head}:\n    return {body}" for head, body in bodies.items())])
-    assert refusal(Scanned(expression, "f32", (4, 24), (("f32", (4, 24)),), functions).text) == said
+    assert refusal(Scanned(expression, "f32", (4, 24), (("f32", (4, 24)),), functions).text) == message

@@ -151,7 +151,7 @@ def test_a_thousand_elements_compile_in_seconds(expression: str, dtype: str, lin
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [("tl.sort(a, 1)", "E0202: `sort` takes a power of two of elements, axis 1 has 24; load 32 elements with `pad=`"),
      ("tl.sort(a > 0, 0)", "E0204: `sort` takes numbers as keys; use `where(condition, 1, 0)`"),
      ("tl.sort((), 0)", "E0217: `sort` of an empty tuple; pass the keys, or a tuple of keys and other tiles"),
@@ -165,5 +165,5 @@ def test_a_thousand_elements_compile_in_seconds(expression: str, dtype: str, lin
      ("tl.topk(a, tl.bid(0), 0)[0]", "E0203: `k` of `topk` is static, found a scalar of i32; pass a constant"),
      ("tl.sort(a, 0, descending=1)", "E0203: `descending` is `True` or `False`, found `1`; write `descending=True`")],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
-    assert refusal(One(expression, "f32", (4, 24), (("f32", (4, 24)),)).text) == said
+def test_refusals(expression: str, message: str) -> None:
+    assert refusal(One(expression, "f32", (4, 24), (("f32", (4, 24)),)).text) == message

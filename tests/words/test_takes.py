@@ -238,7 +238,7 @@ def test_the_verifier_of_schedules_refuses_mistakes(mistake: Callable[[Function]
 
 
 @pytest.mark.parametrize(
-    ("expression", "said"),
+    ("expression", "message"),
     [("tl.take(a, b, 2)", "E0203: no axis `2` in a tile with 2 axes; name an axis from 0 to 1"),
      ("tl.take(a, b.astype(tl.i64), 1)", "E0204: the indices of `take` are i32, found i64; convert them with `.astype(i32)`"),
      ("tl.take(a, a, 1)", "E0204: the indices of `take` are i32, found f32; convert them with `.astype(i32)`"),
@@ -254,5 +254,5 @@ def test_the_verifier_of_schedules_refuses_mistakes(mistake: Callable[[Function]
       "`full(shape, index, i32)`"),
      ("tl.take(tl.bid(0), b, 0)", "E0206: `take` takes a tile, found a scalar; a scalar has no axis")],
 )  # fmt: skip
-def test_refusals(expression: str, said: str) -> None:
-    assert refusal(One(expression, "f32", (4, 6), (("f32", (4, 24)), ("i32", (4, 6)))).text) == said
+def test_refusals(expression: str, message: str) -> None:
+    assert refusal(One(expression, "f32", (4, 6), (("f32", (4, 24)), ("i32", (4, 6)))).text) == message

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.workers.held import report_and_wait
+from tests.workers.reporting_task import report_and_wait
 from tilec.workers.scheduler import Finished, PersistentServer, Report
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from tilec.audit import smt
 from tilec.audit.findings import CONFIRMED, TRUSTED, Finding, Verdict, iteration_pairs, never, pairs, positions, single, worst
+from tilec.audit.positions import box, tile_shape
 from tilec.audit.program import Program, exclusive, writes
 from tilec.audit.scene import Query
 from tilec.audit.smt import Budget, Term
-from tilec.audit.values import Execution, box, tile_shape
+from tilec.audit.values import Execution
 from tilec.ir.core import Access, Parameter
 from tilec.ir.ops import MemoryOp, Take
 

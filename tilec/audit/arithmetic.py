@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 from tilec.audit import smt
 from tilec.audit.findings import CONFIRMED, Finding, Verdict, never, positions, single, worst
+from tilec.audit.positions import box
 from tilec.audit.program import Program
 from tilec.audit.smt import Budget, Term
-from tilec.audit.values import box
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import Binary, Cast, For, Unary
 

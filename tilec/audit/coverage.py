@@ -15,10 +15,11 @@ from itertools import islice, product
 from tilec.audit import smt
 from tilec.audit.definitions import Definitions
 from tilec.audit.findings import CONFIRMED, TRUSTED, UNKNOWN, Finding, Verdict, positions, single, worst
+from tilec.audit.positions import box, tile_shape
 from tilec.audit.program import Program, writes
 from tilec.audit.scene import Query
 from tilec.audit.smt import Budget, Term
-from tilec.audit.values import Execution, box, tile_shape
+from tilec.audit.values import Execution
 from tilec.audit.witness import Unknowns, applied, candidates
 from tilec.ir.core import Access, Parameter
 from tilec.ir.ops import For, MemoryOp

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.audit import smt
 from tilec.audit.contract import Contract, HostTerms
+from tilec.audit.positions import tile_shape
 from tilec.audit.smt import Budget, Term
-from tilec.audit.values import tile_shape
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.ops import Binary, Constant, DimValue, For, MemoryOp
 from tilec.ir.types import DTYPES, TileType

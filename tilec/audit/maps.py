@@ -25,7 +25,7 @@ from tilec.audit.copies import Barrier, BlockCopies, Copy, Differs, Unclear, cut
 from tilec.audit.descriptors import swizzles
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN
 from tilec.audit.flow import WHOLE, Choice, Flow, Sum, SymbolicValue, summed
-from tilec.audit.values import tile_shape
+from tilec.audit.positions import tile_shape
 from tilec.ir.core import Function
 from tilec.ir.ops import MemoryOp
 from tilec.ir.types import DTYPES

@@ -16,7 +16,7 @@ from tilec.audit.alike import Alike
 from tilec.audit.copies import BlockCopies, Copy, Differs, Unclear, cut, named
 from tilec.audit.flow import Flow, Peer, Sum
 from tilec.audit.halves import LEFT, RIGHT, Rows, halves, rows_of
-from tilec.audit.values import tile_shape
+from tilec.audit.positions import tile_shape
 from tilec.ir.core import Function
 from tilec.ir.ops import MemoryOp
 from tilec.ir.types import DTYPES

@@ -13,10 +13,11 @@ from tilec.audit import smt
 from tilec.audit.arithmetic import of_operations
 from tilec.audit.coverage import covered
 from tilec.audit.findings import CONFIRMED, TRUSTED, Finding, Verdict, never, pairs, positions, single, worst
+from tilec.audit.positions import tile_shape
 from tilec.audit.program import Program, writes
 from tilec.audit.scene import Loaded, Query
 from tilec.audit.smt import Budget, Term
-from tilec.audit.values import Execution, tile_shape
+from tilec.audit.values import Execution
 from tilec.ir.core import Access, Promise
 from tilec.ir.ops import MemoryOp
 

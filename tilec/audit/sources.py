@@ -26,6 +26,7 @@ _READERS: Final = (
     "audit/contract.py",
     "audit/definitions.py",
     "audit/intervals.py",
+    "audit/positions.py",
     "audit/program.py",
     "audit/running_sums.py",
     "audit/scene.py",

@@ -86,8 +86,8 @@ def build_command(
     note_diagnostics += predicted_choices(others, targets or build.targets)
     if deny or any(result.status == "built" for result in built.results):
         note_diagnostics += other_code(others, output_folder(build.root))
-        told = predicted_choices(accepted, targets or build.targets) + other_code(accepted, output_folder(build.root))
-        print_diagnostics(told, build.root)
+        found = predicted_choices(accepted, targets or build.targets) + other_code(accepted, output_folder(build.root))
+        print_diagnostics(found, build.root)
     print_diagnostics(note_diagnostics, build.root)
     if as_json:
         print(json.dumps(to_json(built, seconds, build.root), indent=1))

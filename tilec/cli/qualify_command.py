@@ -125,17 +125,16 @@ def _compared_references(found: Sequence[Entry]) -> int:
     """Print what the references say; returns the number of launches at which one differs."""
     from tilec.qualify.references import AGREES, DIFFERS
 
-    said = [(entry.name, launch.name, launch.reference) for entry in found for launch in entry.launches if launch.reference]
-    differing = [one for one in said if one[2].startswith(DIFFERS)]
+    compared = [(entry.name, launch.name, launch.reference) for entry in found for launch in entry.launches if launch.reference]
+    differing = [one for one in compared if one[2].startswith(DIFFERS)]
     for name, launch, text in differing:
         print(f"error: {name}, {launch}: {text}", file=sys.stderr)
-    for reason in sorted({text for _, _, text in said if text != AGREES and not text.startswith(DIFFERS)}):
-        names = sorted({name for name, _, text in said if text == reason})
+    for reason in sorted({text for _, _, text in compared if text != AGREES and not text.startswith(DIFFERS)}):
+        names = sorted({name for name, _, text in compared if text == reason})
         print(f"note: {', '.join(names)}: {reason}", file=sys.stderr)
-    agreeing = sum(text == AGREES for _, _, text in said)
-    print(
-        f"references: {agreeing} launches agree, {len(differing)} differ, {len(said) - agreeing - len(differing)} not compared"
-    )
+    agreeing = sum(text == AGREES for _, _, text in compared)
+    others = len(compared) - agreeing - len(differing)
+    print(f"references: {agreeing} launches agree, {len(differing)} differ, {others} not compared")
     return len(differing)
 
 

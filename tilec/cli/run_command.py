@@ -264,8 +264,8 @@ def _output_lines(one: Written) -> list[str]:
         element = f"`{one.name}[{', '.join(map(str, one.worst))}]`"
         count = math.prod(one.shape)
         if one.not_finite:
-            told = f"first at {element}, which is {one.found:g}; the reference says {one.expected:g}"
-            lines.append(f"  WRONG: not finite in {one.not_finite} of {count} results, {told}")
+            where = f"first at {element}, which is {one.found:g}; the reference says {one.expected:g}"
+            lines.append(f"  WRONG: not finite in {one.not_finite} of {count} results, {where}")
         elif one.error <= 1:
             lines.append(f"  as the reference; the largest difference takes {one.error:.3g} of the tolerance, at {element}")
         else:

@@ -121,9 +121,9 @@ def work_of(function: Function, schedule: Schedule, values: Mapping[str, int | f
     walker.walk(function.body.ops, scalars, ONCE, inside=False)
     shape = np.broadcast_shapes((launched, 1), *(role.trips.shape for role in walker.roles))
     tiles = np.broadcast_to(walker.tiles, shape) if walker.tiles is not None else np.ones(shape, dtype=bool)
-    held = shared_bytes(function)
+    used = shared_bytes(function)
     stages = max((op.result.tmem.stages for op in function.body.ops if isinstance(op, TmemAlloc)), default=0)
-    return Work(function.name, tuple(walker.roles), tiles, cluster * blocks, launched, schedule.warps, held, schedule, stages)
+    return Work(function.name, tuple(walker.roles), tiles, cluster * blocks, launched, schedule.warps, used, schedule, stages)
 
 
 def _arguments(function: Function, values: Mapping[str, int | float]) -> dict[Value, Array | None]:

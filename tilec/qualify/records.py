@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tilec.artifact.records import Manifest
 from tilec.qualify.session import Session
-from tilec.tuning.records import Place, Records, Time, read_records, shape_of
+from tilec.tuning.records import MeasuredOn, Records, Time, read_records, shape_of
 
 
 def write(session: Session, folder: Path, date: str) -> dict[str, int]:
@@ -17,7 +17,7 @@ def write(session: Session, folder: Path, date: str) -> dict[str, int]:
     device, counts = session.device, dict[str, int]()
     if not device:
         return counts
-    place = Place(device["device"], device["driver"], device["multiprocessors"], date)
+    measured_on = MeasuredOn(device["device"], device["driver"], device["multiprocessors"], date)
     for row in session.tuned:
         group, times = row["tuned"], row["us"]
         if not times:
@@ -28,11 +28,11 @@ def write(session: Session, folder: Path, date: str) -> dict[str, int]:
         for manifest in manifests.values():
             _describe(records, manifest)
             if records.wrong.get(manifest.digests["cubin"]) != "":
-                records.checked(manifest.digests["cubin"], "", place)
+                records.checked(manifest.digests["cubin"], "", measured_on)
         name, number = group["launch"]
         values = session.side.entries[name].launches[int(number)].values
         digests: dict[str, Time] = {manifests[one].digests["cubin"]: (us[0], us[1], us[2]) for one, us in times.items()}
-        records.timed(shape_of(dict(values)), digests, place)
+        records.timed(shape_of(dict(values)), digests, measured_on)
         counts[str(path)] = counts.get(str(path), 0) + 1
     return counts
 

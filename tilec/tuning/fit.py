@@ -63,10 +63,10 @@ def fit(measured: Measured, keep: int) -> Fit:
     kept = order[:count]
     weights = _weights(measured, kept, pull, range(shapes))
     own = _regrets(measured, kept, weights, range(shapes), best)
-    held = _held_out(measured, kept, pull, best) if shapes > 2 else None
+    errors_held_out = _held_out(measured, kept, pull, best) if shapes > 2 else None
     return Fit(
         tuple(kept), tuple(tuple(map(float, row)) for row in weights), (statistics.fmean(own), max(own)),
-        None if held is None else (statistics.fmean(held), max(held)),
+        None if errors_held_out is None else (statistics.fmean(errors_held_out), max(errors_held_out)),
     )  # fmt: skip
 
 

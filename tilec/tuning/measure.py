@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import tilec
-from tilec.tuning.records import Place, Records, Shape, shape_of
+from tilec.tuning.records import MeasuredOn, Records, Shape, shape_of
 
 SILENCE: Final = 60.0
 """Seconds without output after which a process counts as hung: loading, a check against NumPy and one shape each take less."""
@@ -109,7 +109,7 @@ class Session:
     def _process(self, check: list[str], shapes: list[tuple[Shape, list[str]]], end: float) -> bool:
         """Run one process on the remaining work until it ends; False if the budget is spent."""
         running, current = "", shapes[0][0] if shapes else None
-        place = Place(self.device.name, self.device.driver, self.device.multiprocessors, self.date)
+        measured_on = MeasuredOn(self.device.name, self.device.driver, self.device.multiprocessors, self.date)
         order = {
             "artifacts": {name: str(path) for name, path in self.job.artifacts.items()},
             "reference": [str(self.job.reference[0]), self.job.reference[1]] if self.job.reference else None,
@@ -127,10 +127,10 @@ class Session:
                 if "at" in line:
                     running = line["at"]
                 elif "checked" in line:
-                    self._verdict(line["checked"], line["wrong"], place)
+                    self._verdict(line["checked"], line["wrong"], measured_on)
                     running = ""
                 elif "shape" in line:
-                    self._times(line, place)
+                    self._times(line, measured_on)
                     following = [shape for shape, _ in shapes]
                     at = following.index(shape_of(dict(line["shape"]))) + 1
                     running, current = "", following[at] if at < len(following) else None
@@ -144,7 +144,7 @@ class Session:
             return True
         why = lost or ("it hung" if status < 0 else f"its process ended with status {status}")
         if running:
-            self._verdict(running, why, place)
+            self._verdict(running, why, measured_on)
         elif current is not None:
             self.done.refused[current] = why
             self.notify(f"left out: {self.job.shapes[current]}: {why}")
@@ -152,23 +152,23 @@ class Session:
             raise NoDevice(f"the process that measures failed: {why}")
         return True
 
-    def _verdict(self, name: str, wrong: str, place: Place) -> None:
-        self.records.checked(name, wrong, place)
+    def _verdict(self, name: str, wrong: str, measured_on: MeasuredOn) -> None:
+        self.records.checked(name, wrong, measured_on)
         self.done.checked += 1
         if wrong:
             self.notify(f"left out: {self.job.names[name]}: {wrong}")
 
-    def _times(self, line: dict[str, Any], place: Place) -> None:
+    def _times(self, line: dict[str, Any], measured_on: MeasuredOn) -> None:
         shape = shape_of(dict(line["shape"]))
         for name, wrong in line["wrong"].items():
-            self._verdict(name, f"at {self.job.shapes[shape]}: {wrong}", place)
+            self._verdict(name, f"at {self.job.shapes[shape]}: {wrong}", measured_on)
         if "refused" in line:
             self.done.refused[shape] = line["refused"]
             self.notify(f"left out: {self.job.shapes[shape]}: {line['refused']}")
             return
         times = {name: tuple(time) for name, time in line["us"].items()}
         if times:
-            self.records.timed(shape, times, place)
+            self.records.timed(shape, times, measured_on)
             self.done.timed += 1
             best = min(times, key=lambda name: times[name][0])
             self.notify(f"{self.job.shapes[shape]}: {times[best][0]:.2f} us, {self.job.names[best]}")

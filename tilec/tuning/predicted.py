@@ -19,7 +19,7 @@ from tilec.project.read.tuned import Tuned
 from tilec.target.targets import Target
 from tilec.tuning.made import Built
 from tilec.tuning.prediction import predict, scheduled
-from tilec.tuning.records import Place, Records, rounded, shape_of
+from tilec.tuning.records import MeasuredOn, Records, rounded, shape_of
 from tilec.tuning.table import NO_DRIVER, PREDICTED
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def predicted_records(
     from tilec.cache import FileDigests
 
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    place = Place(card.name + PREDICTED, NO_DRIVER, card.multiprocessors, today)
-    found = Records(Path(), place.device, last=place, wrong={one.cubin: "" for one in built}, dates={today})
+    measured_on = MeasuredOn(card.name + PREDICTED, NO_DRIVER, card.multiprocessors, today)
+    found = Records(Path(), measured_on.device, last=measured_on, wrong={one.cubin: "" for one in built}, dates={today})
     files = FileDigests()
     for one in built:
         (item,), _ = plan(build, (entries[id(one.candidate)],), (target,), store, files, dict(toolchain))

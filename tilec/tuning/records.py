@@ -33,7 +33,7 @@ def shape_of(values: Mapping[str, int]) -> Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MeasuredOn:
     """Where and when something was measured: name of the device and its multiprocessors, version of its driver, day."""
 
     device: str
@@ -50,7 +50,7 @@ class Records:
 
     path: Path
     device: str
-    last: Place | None = None
+    last: MeasuredOn | None = None
     wrong: dict[str, str] = field(default_factory=dict[str, str])
     times: dict[Shape, dict[str, Time]] = field(default_factory=dict[Shape, dict[str, Time]])
     described: set[str] = field(default_factory=set[str])
@@ -64,22 +64,22 @@ class Records:
             self.described.add(cubin)
             self._append({"candidate": cubin, **facts})
 
-    def checked(self, cubin: str, wrong: str, place: Place) -> None:
+    def checked(self, cubin: str, wrong: str, measured_on: MeasuredOn) -> None:
         """Record the result of a check."""
         self.wrong[cubin] = wrong
-        self._append({"checked": cubin, "wrong": wrong[:500], **asdict(place)})
+        self._append({"checked": cubin, "wrong": wrong[:500], **asdict(measured_on)})
 
-    def timed(self, shape: Shape, times: Mapping[str, Time], place: Place) -> None:
+    def timed(self, shape: Shape, times: Mapping[str, Time], measured_on: MeasuredOn) -> None:
         """Record the times of candidates at a shape, rounded, so that a table made now equals one made from the file."""
         kept = {cubin: (rounded(median), rounded(low), rounded(high)) for cubin, (median, low, high) in times.items()}
         self.times.setdefault(shape, {}).update(kept)
-        self.note(place)
-        self._append({"shape": dict(shape), "us": kept, **asdict(place)})
+        self.note(measured_on)
+        self._append({"shape": dict(shape), "us": kept, **asdict(measured_on)})
 
-    def note(self, place: Place) -> None:
+    def note(self, measured_on: MeasuredOn) -> None:
         """Update `last` and `dates`."""
-        self.last = place
-        self.dates.add(place.date)
+        self.last = measured_on
+        self.dates.add(measured_on.date)
 
     def _append(self, line: Mapping[str, Any]) -> None:
         """Append a line to the file; CompileError E0702."""
@@ -116,7 +116,7 @@ def read_records(path: Path, device: str = "", root: Path | None = None) -> Reco
             found.wrong[line["checked"]] = line["wrong"]
         elif line["device"] == found.device:
             found.times.setdefault(shape_of(line["shape"]), {}).update(line["us"])
-            found.note(Place(found.device, line["driver"], line["multiprocessors"], line["date"]))
+            found.note(MeasuredOn(found.device, line["driver"], line["multiprocessors"], line["date"]))
     return found
 
 
@@ -129,7 +129,7 @@ def _line(data: Any) -> dict[str, Any]:
         any(type(line.get(name)) is not str for name in ("device", "driver", "date"))
         or type(line.get("multiprocessors")) is not int
     ):
-        raise ValueError("no place")
+        raise ValueError("the device, its driver or the day is missing")
     if type(line.get("checked")) is str and type(line.get("wrong")) is str:
         return line
     shape, times = line.get("shape"), line.get("us")

@@ -124,11 +124,11 @@ def _table(data: dict[str, Any]) -> Table:
     if not 0 < len(kept) <= MAX_KEPT:
         raise TypeError
     kernel, arch, device, driver, cost = texts
-    held = data["held_out"]
+    held_out = data["held_out"]
     return Table(
         kernel, arch, device, driver, _pair(data["dates"], str), _values(data["sources"], (str,)),
         _values(data["toolchain"], (str,)), cost, kept, *counts, _pair(data["regret"], float),
-        None if held is None else _pair(held, float),
+        None if held_out is None else _pair(held_out, float),
     )  # fmt: skip
 
 

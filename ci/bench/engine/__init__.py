@@ -9,7 +9,7 @@ from typing import Final
 from ci.bench.front import Case
 
 CASES: Final = {
-    "engine_check": Case("logits and speed beside transformers"),
+    "engine_check": Case("logits and speed compared with transformers"),
     "fp8_check": Case(
         "FP8 weights compared with transformers and with weights of 16 bits", "low_bit_check", {"weights": "fp8"}
     ),
@@ -17,8 +17,8 @@ CASES: Final = {
     "w8a8_check": Case("prompts with FP8 weights and activations compared with transformers and other formats"),
     "cache_check": Case("a cache of FP8 codes compared with one of 16 bits"),
     "engine_large": Case("speed of the large models", "engine_check", {"models": "qwen3-14b,qwen3-32b", "skip_check": True}),
-    "engine_llama": Case("a Llama 3 model beside transformers", "engine_check", {"models": "llama3.1-8b"}),
-    "batch_check": Case("batches beside single sequences"),
+    "engine_llama": Case("a Llama 3 model compared with transformers", "engine_check", {"models": "llama3.1-8b"}),
+    "batch_check": Case("batches compared with single sequences"),
     "engine_soak": Case("long generations, full caches, many loads: no leak, no drift"),
     "cold_start": Case("seconds from process start to the first token"),
     "shipped_engine": Case("a signed, pushed, pulled and installed bundle in an environment without a compiler"),

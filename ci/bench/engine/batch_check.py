@@ -97,9 +97,9 @@ def compared_with_single(backend: CudaBackend, config: Any, sequences: int) -> t
 def logits_of(batch: Batch, config: Any, lengths: tuple[int, ...]) -> list[Any]:
     """Teacher-forced logits of each sequence, (STEPS, vocab)."""
     batch_rows = [batch.add(prompt_of(length, config))[0] for length in lengths]
-    given = {place: forced(length, config) for place, length in zip(batch_rows, lengths, strict=True)}
-    rows = [batch.logits({place: given[place][step] for place in batch_rows}) for step in range(STEPS)]
-    return [np.stack([row[place] for row in rows]) for place in batch_rows]
+    given = {row: forced(length, config) for row, length in zip(batch_rows, lengths, strict=True)}
+    rows = [batch.logits({row: given[row][step] for row in batch_rows}) for step in range(STEPS)]
+    return [np.stack([logits[row] for logits in rows]) for row in batch_rows]
 
 
 def drawn_alike(backend: CudaBackend, config: Any) -> bool:
@@ -165,7 +165,7 @@ def time_by_kind(backend: CudaBackend, config: Any) -> dict[str, float]:
 
 def report(found: Mapping[str, Any]) -> list[str]:
     """The tables, one of each model."""
-    lines = ["# Batches beside single sequences, random weights"]
+    lines = ["# Batches compared with single sequences, random weights"]
     for name, record in found.items():
         rows = [
             [length, *(f"{rates[many]:.0f}" for many in (1, 2, 4, 8)), f"{rates[8] / rates[1]:.2f}"]

@@ -186,7 +186,7 @@ def _decode(row: Mapping[str, Any]) -> float:
 def outcome(rows: list[dict[str, Any]], speeds: list[dict[str, Any]], wrong: int, name: str) -> Outcome:
     """The result and its tables."""
     failed = wrong > 0 or too_large(rows, ALLOWED)
-    lines = ["# The engine beside transformers, random weights", "", *error_table(rows)]
+    lines = ["# The engine compared with transformers, random weights", "", *error_table(rows)]
     lines += ["", f"Tokens drawn on the device that differ from the reference: {wrong} of {3 * STEPS * len(speeds)}.", ""]
     keys = list(speeds[0])[1:]
     times = [[key, *(f"{speed[key]:.{2 if key == RATIO else 1}f}" for speed in speeds)] for key in keys]

@@ -17,11 +17,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ci.evidence.verdicts import key
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.runtime import load_artifact
 from tilec.target.dtypes import DTYPES
 
 Array = NDArray[Any]
+OUTPUTS: Final = "gpu_outputs"
+"""The verdicts file with a GPU's outputs: by tensor, the digest of its bytes and its distance from float64."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Case:
         """Integers by name: constants, dims and integer scalars."""
         constants = {key: value for key, value in self.manifest.constants.items() if isinstance(value, int)}
         return constants | self.dims | {key: value for key, value in self.scalars.items() if isinstance(value, int)}
+
+
+def launch_key(case: Case, inputs: str) -> str:
+    """The key of a GPU's outputs: the CUBIN and the arguments."""
+    return key(case.manifest.digests["cubin"], inputs, sorted(case.scalars.items()))
 
 
 def sizes(manifest: Manifest) -> list[dict[str, int]]:

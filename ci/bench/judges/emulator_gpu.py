@@ -23,26 +23,19 @@ from typing import Any, Final
 import numpy as np
 
 from ci.bench.front import Outcome
-from ci.bench.judges.emulator_cases import Array, Case, cases, digest, make_arrays
+from ci.bench.judges.emulator_cases import OUTPUTS, Array, Case, cases, digest, launch_key, make_arrays
 from ci.evidence import ROOT
-from ci.evidence.verdicts import Verdicts, key
+from ci.evidence.verdicts import Verdicts
 from tilec.target.dtypes import DTYPES
 
 SEEDS: Final = (0,)
 PREPARED: Final = "prepared.json"
-OUTPUTS: Final = "gpu_outputs"
-"""The verdicts file with a GPU's outputs: by tensor, the digest of its bytes and its distance from float64."""
 MOST_BYTES: Final = 12_000_000
 """Maximum compressed bytes of one outputs file."""
 GUARD: Final = 256
 """Bytes of 0xFF before and after each written tensor on the device."""
 PERSISTENT_BLOCKS: Final = 3
 """Persistent blocks of a launch: as few as in the emulator, so that each processes several tiles of a small problem."""
-
-
-def launch_key(case: Case, inputs: str) -> str:
-    """The key of a GPU's outputs: the CUBIN and the arguments."""
-    return key(case.manifest.digests["cubin"], inputs, sorted(case.scalars.items()))
 
 
 def prepare(folder: Path, work: Path, only: str, *, again: bool) -> int:
@@ -125,7 +118,7 @@ def _launch(torch: Any, runtime: Any, chip: Any, case: Case, arrays: dict[str, A
     for spec in manifest.tensors:
         bytes_ = wholes[spec.name].cpu().numpy()
         if not (np.concatenate((bytes_[:GUARD], bytes_[-GUARD:])) == 255).all():
-            raise ValueError(f"bytes beside `{spec.name}` were written")
+            raise ValueError(f"bytes next to `{spec.name}` were written")
         if spec.access != "in":
             found[spec.name] = bytes_[GUARD:-GUARD]
     kernel.close()

@@ -20,8 +20,7 @@ import numpy as np
 
 from ci.bench.front import Outcome, Unfinished
 from ci.bench.judges import emulator_run
-from ci.bench.judges.emulator_cases import Array, Case, cases, digest, make_arrays
-from ci.bench.judges.emulator_gpu import OUTPUTS, launch_key
+from ci.bench.judges.emulator_cases import OUTPUTS, Array, Case, cases, digest, launch_key, make_arrays
 from ci.bench.markdown import grid, page
 from ci.evidence import ROOT, Digests
 from ci.evidence.digests import short
@@ -108,7 +107,7 @@ def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: fl
     seen.close(names)
     verdicts.close(names)
     if done < len(todo):
-        raise Unfinished(f"{done} of {len(todo)} launches judged, {emulated} of them now")
+        raise Unfinished(f"{done} of {len(todo)} launches checked, {emulated} of them now")
     gpus = sorted({line.verdict.detail[0] for line in seen.lines.values()})
     device_record = {"gpus": gpus, "launches": len(todo), "launched_now": device["launched"], "emulated_now": emulated}
     return outcome(rows, device_record | {"problems": device["problems"]})

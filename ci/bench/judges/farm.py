@@ -161,7 +161,7 @@ def table(record: dict[str, Any]) -> str:
             f"| {WORKERS} workers on {record['cores']} cores, s | {row['farm_seconds']:.1f} |",
             f"| first build, in which nodes load the compilers, s | {row['first_build_seconds']:.1f} |",
             f"| stages of a task, s | {row['seconds_of_stages_per_task']:.3f} |",
-            f"| what a node takes beside them, ms | {row['node_seconds_per_task'] * 1000:.1f} |",
+            f"| what a node takes in addition, ms | {row['node_seconds_per_task'] * 1000:.1f} |",
             f"| what Dask takes for a task that does nothing, ms | {row['scheduler_seconds_per_task'] * 1000:.1f} |",
             f"| overhead per task | {row['overhead'] * 100:.1f} % |",
             f"| same bytes | {'yes' if row['same_bytes'] else 'NO'} |",

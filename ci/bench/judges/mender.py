@@ -36,7 +36,7 @@ from tilec.project.trial.trial import TrialRequest, own_reference, trials
 from tilec.target.targets import SM_90A
 
 LAUNCHES: Final = 4
-OUTCOMES: Final = ("mended", "other result", "fewer launches", "not mended")
+OUTCOMES: Final = ("fixed", "other result", "fewer launches", "not fixed")
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ def examined(one: Broken) -> Verdict | None:
         if not first:
             return None
         began = time.monotonic()
-        found = fixer.mend(one.text, check)
+        found = fixer.fixed(one.text, check)
         path.write_text(found.text, encoding="utf-8")
-        outcome = _compared(path, one) if found.accepted else "not mended"
+        outcome = _compared(path, one) if found.accepted else "not fixed"
         codes = sorted({error["code"] for error in first})
         took = round(time.monotonic() - began, 2)
         return Verdict(one.kind, one.kernel, one.what, outcome, codes, list(found.changes), found.checks, took)
@@ -106,7 +106,7 @@ def _compared(path: Path, one: Broken) -> str:
             return "fewer launches"
         if not trial.right:
             return "other result"
-    return "mended"
+    return "fixed"
 
 
 def drawn(count: int, only: str | None, seed: int) -> list[Broken]:
@@ -158,19 +158,19 @@ def measure(options: argparse.Namespace) -> Outcome:
 
 def report(refused: list[Verdict], samples: dict[int, list[Verdict]]) -> list[str]:
     """Lines of the page."""
-    lines = ["# Broken kernels, mended from their JSON", ""]
-    lines += ["`examples/mender.py` has the errors of `tilec check --json` and the text, and nothing else. Mended: accepted,"]
+    lines = ["# Broken kernels, fixed from their JSON", ""]
+    lines += ["`examples/mender.py` has the errors of `tilec check --json` and the text, and nothing else. Fixed: accepted,"]
     lines += [
         "takes the launches of the right kernel, and computes its reference there. Other result: accepted, and safe, but it"
     ]
     lines += ["computes something else. Fewer launches: it computes the reference, where its contract lets it."]
-    lines += ["The order in which the mender tries changes was settled with the fifty in view; before that it mended 37 of 48."]
-    lines += ["The sixty generated mistakes of draw 7 were in view when E0110 got fixes; before that 48 of them were mended."]
+    lines += ["The order in which the mender tries changes was settled with the fifty in view; before that it fixed 37 of 48."]
+    lines += ["The sixty generated mistakes of draw 7 were in view when E0110 got fixes; before that 48 of them were fixed."]
     lines += ["Those of draw 8 were not."]
     lines += ["", *table(f"Fifty mistakes of authors, {sum(one.checks for one in refused)} checks", refused)]
     for seed, found in samples.items():
         lines += table(f"{len(found)} generated mistakes, drawn with {seed}, which the mender was not written for", found)
-    unfixed = [one for one in refused if one.outcome != "mended"]
-    lines += ["Of the fifty, those that are not mended:", ""] if unfixed else []
+    unfixed = [one for one in refused if one.outcome != "fixed"]
+    lines += ["Of the fifty, those that are not fixed:", ""] if unfixed else []
     lines += [f"- {one.kernel}, {one.kind}: {one.what.replace(chr(10), ' ')}: {one.outcome}" for one in unfixed]
     return lines

@@ -63,7 +63,7 @@ def product_loop(number: int, folder: Path) -> Verdict:
         for one in found
         if one.kind in WRONG
     ]
-    return Verdict("wrong" if noted else "judged", _detail(dict(counts), noted))
+    return Verdict("wrong" if noted else "checked", _detail(dict(counts), noted))
 
 
 def _detail(counts: dict[str, int], noted: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -51,7 +51,7 @@ def table(result: dict[str, Any]) -> str:
     lines = ["# Tampering with a registry's answers", ""]
     lines += ["`judges.py registry_tampering`. Whatever one answer is changed to, a pull gives the bundle that was pushed"]
     lines += [
-        "or is refused and leaves nothing; other ends must be 0. A change can be without effect, or mended by asking again."
+        "or is refused and leaves nothing; other ends must be 0. A change can be without effect, or repaired by asking again."
     ]
     lines += ["", "| what is changed | tried | refused | the sound bundle | other ends |", "|---|--:|--:|--:|--:|"]
     rows: dict[str, Any] = result["changes"]

@@ -1,4 +1,4 @@
-"""Attacks on data from other machines, at random: registries and caches behind a tampering proxy, a shared folder, a farm.
+"""Attacks on data from other machines, at random: registries and caches through a tampering proxy, a shared folder, a farm.
 
 `judges.py remote_attacks` makes 2,000 attempts by a seed, all on the loopback, and writes
 `ci/bench/results/remote_attacks.md` and `.json`. Each must end with the correct data bit for bit, or with a refusal of its kind

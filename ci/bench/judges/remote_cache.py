@@ -288,7 +288,7 @@ def _through_builds(
         build(project, [*options, *patient(url)])
         wrong += products(project) != expected
         refused += counts(project)[url]["refused"]
-        repaired = clone(work / f"mended-{number}")
+        repaired = clone(work / f"repaired-{number}")
         _, report = build(repaired, [*options, *patient(url)])
         wrong += products(repaired) != expected or any(item["status"] != "hit" for item in report["artifacts"])
     return {"builds": 6, "refused": refused, "wrong": wrong}

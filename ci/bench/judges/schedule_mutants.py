@@ -50,7 +50,7 @@ NOTHING: Final = {
     "proxy_fence doubled": "the same twice",
     "barrier doubled": "the same twice",
     "shared_free doubled": "bytes are free by the plan, and it stays as it was",
-    "shared_free dropped": "nothing takes the bytes behind it",
+    "shared_free dropped": "nothing uses the bytes after it",
     "shared_free moved": "bytes are free by the plan, and it stays as it was",
     "proxy_fence moved": "still between the ring and its barrier",
     "barrier moved": "past what touches no memory",
@@ -65,8 +65,8 @@ NOTHING: Final = {
     "release moved": "past arithmetic",
     "brings rows outside": "as zeros, of which nothing that is stored follows",
     "barrier of other number": "the barrier of all threads is in use no more",
-    "product wait dropped": "of the first turn, before which there is no product",
-    "product wait weaker": "of the first turn, before which there is no product",
+    "product wait dropped": "of the first iteration, before which there is no product",
+    "product wait weaker": "of the first iteration, before which there is no product",
     "wait asks once": "what is waited for is there by then, in these interleavings",
     "another tile": "of the first row of a group, where the launch has one group",
     "warp_barrier doubled": "the same twice",
@@ -85,21 +85,21 @@ NOTHING: Final = {
     "proxy fence dropped": "the emulator takes mbarriers as known to copies once they are made; the verifier wants the fence",
 }
 """Why mistakes of a kind, or of a kind and a detail, may remain undetected: they change nothing that a launch can observe."""
-CHAINED: Final = {
+OF_ATTENTION: Final = {
     "release dropped": "of the last stage, which nobody fills again",
     "arrival dropped": "of the last stage, which nobody fills again",
     "arrival of all threads": "of the last stage, which nobody fills again",
-    "wrong stage": "of the only stage, or of the first turn",
+    "wrong stage": "of the only stage, or of the first iteration",
     "wrong parity": "of the only round, or of the first",
-    "counts other stages": "of the second turn, from what is known of the first",
+    "counts other stages": "of the second iteration, from what is known of the first",
     "leaves out rows of q": "rows of queries are rows of what is stored",
     "leaves out rows of v_cache": "the cache ends where a tile does",
     "leaves out rows of k_cache": "a select keeps scores of keys outside from what is stored",
     "wrong coordinate": "the launch has one head of keys, and one of queries for it",
-    "wait dropped": "for a first round, or for a stage of keys, which is free before that of the values in front of it",
+    "wait dropped": "for a first round, or for a stage of keys, which is free before that of the values before it",
 }
 """The same for attention."""
-IN_TURNS: Final = {
+OF_PINGPONG: Final = {
     "another tile": "of the first row of a group, where the launch has one group; or of a place that is the same for all tiles "
     "of a consumer, or modulo two rounds of the ring",
     "counts other stages": "of the second consumer's first place, which is less than two rounds of the ring",
@@ -250,7 +250,7 @@ def measure(options: argparse.Namespace) -> Iterator[Outcome]:
 
     def add(level: str, name: str, kind: str, what: str, verdict: tuple[str, str]) -> None:
         by, message = verdict
-        known = NOTHING | (CHAINED if name.startswith("flash_attention") else IN_TURNS if "pingpong" in name else {})
+        known = NOTHING | (OF_ATTENTION if name.startswith("flash_attention") else OF_PINGPONG if "pingpong" in name else {})
         if kernel.target is SM_100A:
             known |= IN_TENSOR_MEMORY | ({} if kernel.schedule.persistent else OF_ONE_TILE)
         reason = known.get(kind, known.get(f"{kind}: {what.partition(', ')[2]}", ""))
@@ -281,8 +281,8 @@ def outcome(rows: list[dict[str, Any]], seconds: float, *, whole: bool) -> Outco
     lines = [
         "# Mistakes in schedules of roles", "",
         "One mistake each in kernels whose operands come by `tma` (`ci/bench/judges/schedule_mutants.py`): in the prepared",
-        "function, which the second verifier judges, and the emulator what it accepts; and in the PTX, which the emulator",
-        "judges.", "",
+        "function, which the second verifier checks, and the emulator what it accepts; and in the PTX, which the emulator",
+        "checks.", "",
         f"{len(rows)} mistakes: {by['verifier']} refused by the verifier, {by['emulator']} found by the emulator, "
         f"{by['nobody']} by nobody, {explained} of them for a reason given below.", "",
     ]  # fmt: skip

@@ -34,7 +34,7 @@ from ci.evidence import ROOT, Digests
 from ci.evidence.digests import UnknownDigest
 from ci.evidence.verdicts import Verdict, Verdicts, key
 from tests.processor_time import ENDED, STOPPED, finish
-from tests.source_mutation.reach import place_probes, reached, read_map, write_map
+from tests.source_mutation.reach import insert_probes, reached, read_map, write_map
 from tests.source_mutation.sites import Mutant, chosen, files, function_tree, mutants
 from tests.source_mutation.suite import DEFAULT, RATCHET, Step, command, steps, targets, wide_files
 
@@ -269,7 +269,7 @@ def find_reach(wanted: list[Mutant], jobs: int, test_files: list[str], selection
         trees: Queue[Tree] = Queue()
         for number in range(jobs):
             tree = Tree(Path(folder) / f"tree{number}")
-            place_probes(tree.root, wanted)
+            insert_probes(tree.root, wanted)
             trees.put(tree)
 
         def run(file: str) -> tuple[str, set[str]]:
@@ -295,7 +295,7 @@ def table(wanted: list[Mutant], results: dict[str, Fate], notes: dict[str, str],
     lines = ["# Mistakes in tilec's own source", ""]
     ending = f"{counts['killed']} by a failing test, {counts['hung']} by a test that no longer ends"
     took = sum(results[m.identity].seconds for m in wanted)
-    lived = f"{counts['survived']} survived, {counts['unfinished']} not judged to the end"
+    lived = f"{counts['survived']} survived, {counts['unfinished']} not run to the end"
     lines += [f"{len(wanted)} mutants: {seen} seen ({ending}), {lived}. Processor time of all: {took:.0f} s.", ""]
     operators = Counter(m.operator for m in wanted)
     lines += ["| mistake | mutants | survived |", "|---|--:|--:|"]
@@ -351,7 +351,7 @@ def measure(options: argparse.Namespace) -> front.Outcome | int:
     fates = {m.identity: state.result(m, options.steps) for m in wanted}
     unfinished = sum(fate.outcome == "unfinished" for fate in fates.values())
     if unfinished and not some:
-        raise front.Unfinished(f"{len(fates) - unfinished} of {len(fates)} mutants judged to the end")
+        raise front.Unfinished(f"{len(fates) - unfinished} of {len(fates)} mutants run to the end")
     equivalents = [m for path, _ in files(ROOT) for m in mutants(ROOT, path) if m.identity in without]
     unexplained = [m for m in wanted if fates[m.identity].outcome == "survived" and m.identity not in notes]
     rows = [asdict(m) | {"identity": m.identity} | asdict(fates[m.identity]) for m in wanted]

@@ -109,9 +109,7 @@ def table(result: dict[str, Any]) -> str:
         "",
         "`judges.py tampering`. Every change must be refused; where files change while they are read,",
     ]
-    lines += [
-        "or after, the sound bundle may come out too (used); a search must find it behind others. Used for what it is not"
-    ]
+    lines += ["or after, the sound bundle may come out too (used); a search must find it after others. Used for what it is not"]
     lines += ["must be 0. Memory is what Python held more during a refusal than before.", ""]
     lines += [
         "| what is changed | tried | refused | used, sound | used wrongly | worst, s | worst, MiB |",

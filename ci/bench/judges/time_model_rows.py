@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ci.bench.kernels import attention, products
-from ci.bench.kernels.attention import LIBRARIES
-from ci.bench.kernels.candidates import ELEMENT, Candidate
-from ci.bench.kernels.products import CUBLAS, OVERLAPPED, TRITON, UNMERGED
+from ci.bench.kernels.attention_names import GROUP, HEADS, LIBRARIES
+from ci.bench.kernels.candidates import CUBLAS, ELEMENT, OVERLAPPED, TRITON, UNMERGED, Candidate
 from ci.bench.kernels.projects import Part, write
 from ci.evidence import RESULTS, ROOT
 from ci.evidence.products import DIGITS, read_products
@@ -28,8 +27,6 @@ from tilec.cost_model.cards import CARDS
 from tilec.cost_model.estimate import Prepared
 from tilec.tuning.prediction import Scheduled, scheduled
 
-HEADS: Final = {"HKV": 8, "G": 4}
-"""Heads of the measured attention (`ci/bench/kernels/attention_gpu.py`)."""
 TUNED: Final = ("matmul", "matmul_silu_mul")
 RECORDS: Final = ROOT / "kernels_src" / "tuning"
 GOLDEN: Final = ROOT / "tests" / "golden" / "products.json"
@@ -151,7 +148,7 @@ def _attention(made: Kernels) -> Iterator[Row]:
 
 def attention_values(tokens: int) -> Values:
     """The launch of a prompt without tokens before it."""
-    return {"T": tokens, "S": tokens, "past": 0, "scale": 1.0, **HEADS}
+    return {"T": tokens, "S": tokens, "past": 0, "scale": 1.0, "HKV": HEADS, "G": GROUP}
 
 
 def _tuning(made: Kernels, kernel: str) -> Iterator[Row]:

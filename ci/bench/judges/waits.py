@@ -1,7 +1,7 @@
 """Finds reads in the machine code of shipped specialisations that the assembler moved before the grid dependency wait.
 
 In: the kernels of build.toml that support programmatic dependent launch. Out: `waits.md` and `.json`, a line for each kernel;
-status 1 if machine code accesses more before its wait than its PTX does (`tests/assemble/test_reads_behind_the_wait.py`, which
+status 1 if machine code accesses more before its wait than its PTX does (`tests/assemble/test_reads_after_the_wait.py`, which
 checks some kernels in every test run). Not covered: reordering by the GPU itself, and kernels whose roles each have their own
 wait, which load only by TMA.
 """
@@ -17,7 +17,7 @@ from ci.bench.front import Outcome
 from ci.bench.markdown import grid, page
 from ci.evidence import ROOT
 from tests import shipped
-from tests.assemble.test_reads_behind_the_wait import accesses_hoisted_above_the_wait, marked
+from tests.assemble.test_reads_after_the_wait import accesses_hoisted_above_the_wait, marked
 from tests.machine_code import listings
 from tilec.codegen import to_ptx
 from tilec.lowering import lower
@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> Outcome:
     early = {name: [one for one in all_of if one] for name, all_of in kernels.items()}
     count, wrong = sum(map(len, kernels.values())), sum(map(len, early.values()))
     lines = [
-        f"# Reads in front of the wait in machine code, {target.name}", "",
+        f"# Reads before the wait in machine code, {target.name}", "",
         f"{count} of {len(found)} specialisations wait once for earlier kernels; {wrong} touch more before than their PTX.", "",
         *grid(
             ["kernel", "specialisations", "early"],

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ci.bench.front import Outcome
+from ci.bench.kernels.attention_names import LIBRARIES, WIDTH
 from ci.bench.kernels.candidates import ELEMENT, Candidate, arguments, study, tma, wrong_lines
 from ci.bench.kernels.projects import Part
 from ci.bench.markdown import grid, page
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["arguments", "measure"]
 
-WIDTH: Final = 128
-LIBRARIES: Final = {"cuDNN": "CUDNN_ATTENTION", "FlashAttention-2": "FLASH_ATTENTION"}
-"""By its name in tables, torch's name of a backend."""
 CANDIDATES: Final = (
     Candidate(64, 64, "warps = 4, blocks = 2"),  # the schedule of the other architectures
     tma(128, 128, 2, 2),

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ci.bench.kernels.attention import LIBRARIES, WIDTH
 from ci.bench.kernels.attention_cases import fused
+from ci.bench.kernels.attention_names import GROUP, HEADS, LIBRARIES, WIDTH
 from ci.bench.kernels.candidates_gpu import ALLOWED, Candidates, Size
 from ci.bench.kernels.clock import measure
 from ci.bench.kernels.launch import Tensors, past
@@ -17,7 +17,6 @@ from ci.bench.kernels.launch import Tensors, past
 torch: Any = importlib.import_module("torch")
 attention: Any = importlib.import_module("torch.nn.attention")
 
-HEADS, GROUP = 8, 4
 LONG: Final = 2048
 """Tokens above which not all rows are compared, which would take too long."""
 ROWS: Final = 64

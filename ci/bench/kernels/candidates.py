@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from ci.bench.kernels.candidates_gpu import Candidates
 
 ELEMENT: Final = "bf16"
+CUBLAS, TRITON = "cuBLAS", "Triton"
+OVERLAPPED: Final = ", overlapped"
+UNMERGED: Final = f"{OVERLAPPED} and not merged"
+"""The parts alone: the next kernel can add them."""
 
 
 @dataclass(frozen=True)

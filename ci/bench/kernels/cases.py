@@ -21,6 +21,7 @@ from ci.bench.kernels import (
     decode_cases,
     few_cases,
     plain_cases,
+    rounded_attention,
     rounded_kernels,
     stored_rows,
 )  # fmt: skip
@@ -34,7 +35,7 @@ MEANING: Final = {
     **plain_cases.MEANING, **attention_cases.MEANING, **decode_cases.MEANING, **few_cases.MEANING, **codes_cases.MEANING,
 }  # fmt: skip
 """Each kernel as torch expressions: from a manifest and tensors, what is written."""
-ROUNDED: Final = {**rounded_kernels.ROUNDED, **codes_cases.ROUNDED}
+ROUNDED: Final = {**rounded_kernels.ROUNDED, **rounded_attention.ROUNDED, **codes_cases.ROUNDED}
 """The same with bounds of the errors of each float."""
 
 

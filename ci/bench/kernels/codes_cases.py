@@ -1,7 +1,7 @@
 """Problems of the kernels of a cache of codes: sizes, contents of tensors, and what they write, with bounds of errors.
 
 Part of `cases`. Rows are e4m3 codes with an f32 scale each. A new row's codes are exact but where its quotient is so near the
-middle of two codes that roundings before it may decide; attention is that of `rounded_kernels` to codes times their scales.
+middle of two codes that roundings before it may decide; attention is that of `rounded_attention` to codes times their scales.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from ci.bench.kernels import rounded_kernels
+from ci.bench.kernels import rounded_attention
 from ci.bench.kernels.launch import Tensors
 from ci.bench.kernels.rounded import Rounded, exact
 from tilec.artifact.records import Manifest
@@ -92,7 +92,7 @@ def _new_rows(manifest: Manifest, t: Tensors) -> tuple[Rounded, Rounded, Rounded
         (slice(queries, queries + heads), "k_weight", "f32"),
     )
     turned = [
-        rounded_kernels.turned_heads(qkv[:, part], t.get(weight), table[..., :half], table[..., half:], dtype)
+        rounded_attention.turned_heads(qkv[:, part], t.get(weight), table[..., :half], table[..., half:], dtype)
         for part, weight, dtype in parts
     ]
     return turned[0], turned[1], exact(qkv[:, queries + heads :])
@@ -104,7 +104,7 @@ def _stored(manifest: Manifest, t: Tensors, index: Any) -> tuple[Rounded, Result
     after: Results = {}
     for name, new in zip("kv", rows, strict=True):
         for part, one in zip(("cache", "scales"), _coded(new), strict=True):
-            after[f"{name}_{part}"] = rounded_kernels.with_rows(t[f"{name}_{part}"], index, one)
+            after[f"{name}_{part}"] = rounded_attention.with_rows(t[f"{name}_{part}"], index, one)
     return queries, after
 
 
@@ -124,17 +124,17 @@ def _store(manifest: Manifest, t: Tensors) -> Results:
 
 
 def _merge(manifest: Manifest, t: Tensors) -> Results:
-    return {**rounded_kernels.ROUNDED["decode_merge"](manifest, t), **_stored(manifest, t, _of_sequences(t))[1]}
+    return {**rounded_attention.ROUNDED["decode_merge"](manifest, t), **_stored(manifest, t, _of_sequences(t))[1]}
 
 
 def _split(manifest: Manifest, t: Tensors) -> Results:
     queries, after = _stored(manifest, t, _of_sequences(t))
-    return rounded_kernels.parts_of(manifest, t, rounded_kernels.grouped(queries, t), _decoded(after))
+    return rounded_attention.parts_of(manifest, t, rounded_attention.grouped(queries, t), _decoded(after))
 
 
 def _whole(manifest: Manifest, t: Tensors) -> Results:
     queries, after = _stored(manifest, t, _of_sequences(t))
-    out = rounded_kernels.attention(manifest, t, rounded_kernels.grouped(queries, t), _decoded(after))
+    out = rounded_attention.attention(manifest, t, rounded_attention.grouped(queries, t), _decoded(after))
     return {"out": out, **after}
 
 
@@ -143,7 +143,7 @@ def _dequantise(manifest: Manifest, t: Tensors) -> Results:
     end = int(manifest.constants["SLOTS"])
     rows = Rounded(t["cache"].double()[:end] * t["scales"].double()[:end][..., None])
     stored = rows.stored(str(manifest.constants["E"]))
-    return {"out": rounded_kernels.with_rows(t["out"], torch.arange(end, device=t["out"].device), stored)}
+    return {"out": rounded_attention.with_rows(t["out"], torch.arange(end, device=t["out"].device), stored)}
 
 
 def _values(manifest: Manifest, t: Tensors) -> Tensors:

@@ -41,7 +41,7 @@ SETS_BYTES: Final = 200 << 20
 HEAD: Final = """\
 {where}: kernels of `examples/kernels`
 through `tilec.op` on torch tensors, random data. Error: the largest difference from float64 in units of what is allowed
-(`ci/bench/kernels/examples_problems.py`), at an odd size and at the one that is timed; 0 where a kernel moves what it reads.
+(`ci/bench/kernels/examples_problems.py`), at an odd size and at the timed size; 0 where a kernel moves what it reads.
 TB/s: the bytes that must be read and written at least. Shares: of the rate of torch's add with as many bytes in the same run,
 in brackets where memory is not what bounds the kernel, and of the rate of torch's copy, or of its sum where a kernel writes
 next to nothing. Times are medians, with the 10th and 90th percentile; torch's operator is that of `baseline.py` there."""

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ci.bench.front import Outcome
-from ci.bench.kernels.candidates import ELEMENT, Candidate, arguments, study, tma, wrong_lines
+from ci.bench.kernels.candidates import CUBLAS, ELEMENT, OVERLAPPED, TRITON, Candidate, arguments, study, tma, wrong_lines
 from ci.bench.kernels.projects import Part
 from ci.bench.markdown import line, page
 
@@ -38,10 +38,6 @@ STORED: Final = ', store = "tma"'
 """Schedule suffix in the build file's syntax."""
 LEFT: Final = "few_"
 """Name prefix of candidates with the weights as operand A."""
-CUBLAS, TRITON = "cuBLAS", "Triton"
-OVERLAPPED: Final = ", overlapped"
-UNMERGED: Final = f"{OVERLAPPED} and not merged"
-"""The parts alone: the next kernel can add them."""
 
 
 def left(tokens: int, outputs: int, stages: int, blocks: int, split: int = 1) -> Candidate:
@@ -117,7 +113,7 @@ def table(data: Mapping[str, Any]) -> str:
     ]
     of_triton = [(one[TRITON], "") for one in ratios]
     return page([
-        f"# Products beside cuBLAS, {data['element']}, {data['gpu']}", "",
+        f"# Products compared with cuBLAS, {data['element']}, {data['gpu']}", "",
         "`read`: the time of reading `b` once over the time taken. Overlapped: a product may begin while the one before ends.",
         "",
         "| M x N x K | cuBLAS, TFLOP/s | read | Triton | ratio | best | ratio | read | candidate | overlapped: ratio | read "

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from ci.bench.kernels.candidates import CUBLAS, OVERLAPPED, TRITON, UNMERGED
 from ci.bench.kernels.candidates_gpu import ALLOWED, Candidates, Size
 from ci.bench.kernels.clock import measure
 from ci.bench.kernels.launch import Tensors
-from ci.bench.kernels.products import CUBLAS, OVERLAPPED, TRITON, UNMERGED
 from ci.bench.kernels.triton_products import TritonProducts
 
 torch: Any = importlib.import_module("torch")

@@ -16,10 +16,9 @@ from typing import Any, Final
 from ci.bench.kernels import attention_cases, few_cases
 from ci.bench.kernels.attention_cases import columns_of_parts
 from ci.bench.kernels.decode_cases import dequantised
-from ci.bench.kernels.launch import EPSILON, Tensors, past
+from ci.bench.kernels.launch import EPSILON, Tensors
 from ci.bench.kernels.rounded import Rounded, exact, joined, product
 from tilec.artifact.records import Manifest
-from tilec.target.dtypes import DTYPES
 
 torch: Any = importlib.import_module("torch")
 
@@ -29,7 +28,7 @@ Results = dict[str, Any]
 """By output: `allows` says whether what was written is right, `value` is an example."""
 
 
-def _dtype(manifest: Manifest, name: str) -> str:
+def dtype_of(manifest: Manifest, name: str) -> str:
     return next(spec.dtype for spec in manifest.tensors if spec.name == name)
 
 
@@ -51,29 +50,29 @@ def _scale_of(squares: Rounded, count: int) -> Rounded:
     return (squares * (1.0 / count) + EPSILON).rsqrt()[..., None]
 
 
-def _normed(row: Rounded, weight: Any) -> Rounded:
+def normed(row: Rounded, weight: Any) -> Rounded:
     return row * _scale_of((row * row).sum(-1), row.value.shape[-1]) * exact(weight)
 
 
 def _add(manifest: Manifest, t: Tensors) -> Results:
     x, y = (exact(t[name]) for name in _read(manifest))
-    return {_out(manifest): (x + y).stored(_dtype(manifest, _out(manifest)))}
+    return {_out(manifest): (x + y).stored(dtype_of(manifest, _out(manifest)))}
 
 
 def _rms_norm(manifest: Manifest, t: Tensors) -> Results:
     (x,), (weight,), out = _read(manifest, 2), _read(manifest, 1), _out(manifest)
-    return {out: _normed(exact(t[x]), t[weight]).stored(_dtype(manifest, out))}
+    return {out: normed(exact(t[x]), t[weight]).stored(dtype_of(manifest, out))}
 
 
 def _add_rms_norm(manifest: Manifest, t: Tensors) -> Results:
     (x,), (weight,), (residual,), out = _read(manifest, 2), _read(manifest, 1), _read(manifest, 2, "inout"), _out(manifest)
-    total = (exact(t[x]) + exact(t[residual])).stored(_dtype(manifest, residual))
-    return {residual: total, out: _normed(total, t[weight]).stored(_dtype(manifest, out))}
+    total = (exact(t[x]) + exact(t[residual])).stored(dtype_of(manifest, residual))
+    return {residual: total, out: normed(total, t[weight]).stored(dtype_of(manifest, out))}
 
 
 def _add_rms_norm_splits(manifest: Manifest, t: Tensors) -> Results:
-    total = (exact(t["parts"]).sum(0) + exact(t["residual"])).stored(_dtype(manifest, "residual"))
-    return {"residual": total, "out": _normed(total, t["weight"]).stored(_dtype(manifest, "out"))}
+    total = (exact(t["parts"]).sum(0) + exact(t["residual"])).stored(dtype_of(manifest, "residual"))
+    return {"residual": total, "out": normed(total, t["weight"]).stored(dtype_of(manifest, "out"))}
 
 
 def _gathered(manifest: Manifest, t: Tensors) -> Results:
@@ -91,7 +90,7 @@ def _matmul(manifest: Manifest, t: Tensors) -> Results:
     a, b = (spec for spec in manifest.tensors if spec.access == "in")
     transposed = str(a.dims[1]) == str(b.dims[1])
     out = _out(manifest)
-    return {out: _times(t[a.name], t[b.name] if transposed else t[b.name].T).stored(_dtype(manifest, out))}
+    return {out: _times(t[a.name], t[b.name] if transposed else t[b.name].T).stored(dtype_of(manifest, out))}
 
 
 def _silu_mul(gate: Rounded, up: Rounded) -> Rounded:
@@ -100,7 +99,7 @@ def _silu_mul(gate: Rounded, up: Rounded) -> Rounded:
 
 def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Results:
     gate, up = (_times(t["a"], half) for half in t["b"])
-    return {"out": _silu_mul(gate, up).stored(_dtype(manifest, "out"))}
+    return {"out": _silu_mul(gate, up).stored(dtype_of(manifest, "out"))}
 
 
 def _blocks(a: Any, a_scales: Any, b: Any, b_scales: Any) -> Rounded:
@@ -121,12 +120,12 @@ def _blocks(a: Any, a_scales: Any, b: Any, b_scales: Any) -> Rounded:
 
 
 def _matmul_fp8(manifest: Manifest, t: Tensors) -> Results:
-    return {"out": _blocks(t["a"], t["a_scales"], t["b"], t["b_scales"]).stored(_dtype(manifest, "out"))}
+    return {"out": _blocks(t["a"], t["a_scales"], t["b"], t["b_scales"]).stored(dtype_of(manifest, "out"))}
 
 
 def _matmul_silu_mul_fp8(manifest: Manifest, t: Tensors) -> Results:
     gate, up = (_blocks(t["a"], t["a_scales"], t["b"][half], t["b_scales"][half]) for half in (0, 1))
-    return {"out": _silu_mul(gate, up).stored(_dtype(manifest, "out"))}
+    return {"out": _silu_mul(gate, up).stored(dtype_of(manifest, "out"))}
 
 
 def _quantised(_: Manifest, t: Tensors) -> Results:
@@ -162,13 +161,13 @@ def _scaled(t: Tensors) -> Rounded:
 
 def _scaled_matvec(manifest: Manifest, t: Tensors) -> Results:
     out = _out(manifest)
-    return {out: _scaled(t).stored(_dtype(manifest, out))}
+    return {out: _scaled(t).stored(dtype_of(manifest, out))}
 
 
 def _scaled_matvec_silu_mul(manifest: Manifest, t: Tensors) -> Results:
     both, out = _scaled(t), _out(manifest)
     half = both.value.shape[1] // 2
-    return {out: _silu_mul(both[:, :half], both[:, half:]).stored(_dtype(manifest, out))}
+    return {out: _silu_mul(both[:, :half], both[:, half:]).stored(dtype_of(manifest, out))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,179 +240,22 @@ def _sample_token(manifest: Manifest, t: Tensors) -> Results:
 
 def _matvec_add(manifest: Manifest, t: Tensors) -> Results:
     total = _times_weights(t) + exact(t["residual"])
-    return {"residual": total.stored(_dtype(manifest, "residual"))}
+    return {"residual": total.stored(dtype_of(manifest, "residual"))}
 
 
 def _dequantise_int4(manifest: Manifest, t: Tensors) -> Results:
     """A product of a code and a scale has no more than 15 significant bits."""
-    return {"out": exact(dequantised(t)).stored(_dtype(manifest, "out"))}
+    return {"out": exact(dequantised(t)).stored(dtype_of(manifest, "out"))}
 
 
 def _dequantise_fp8(manifest: Manifest, t: Tensors) -> Results:
     each = t["w_scales"].repeat_interleave(128, 0).repeat_interleave(128, 1)
-    return {"out": (exact(t["w"]) * exact(each)).stored(_dtype(manifest, "out"))}
+    return {"out": (exact(t["w"]) * exact(each)).stored(dtype_of(manifest, "out"))}
 
 
 def _topk_blocks(manifest: Manifest, t: Tensors) -> Results:
     """Logits are moved, not computed."""
     return {"best": exact(attention_cases.MEANING["topk_blocks"](manifest, t)["best"])}
-
-
-def turned_heads(x: Any, weight: Any, cos: Any, sin: Any, dtype: str) -> Rounded:
-    """Heads normalized, unless the weight is None, rotated and rounded; (B, heads, D), (D,), two (B, 1, D / 2) each in f32."""
-    row = exact(x) if weight is None else _normed(exact(x), weight)
-    half, c, s = x.shape[-1] // 2, exact(cos), exact(sin)
-    low, high = row[..., :half], row[..., half:]
-    return joined([low * c - high * s, high * c + low * s], -1).stored(dtype)
-
-
-def _new_rows(manifest: Manifest, t: Tensors) -> tuple[Rounded, Rounded, Rounded]:
-    """Queries, keys and values of new tokens: (B, heads, D) each."""
-    heads, qkv, dtype = t["k_cache"].shape[-2], t["qkv"], _dtype(manifest, "qkv")
-    queries = qkv.shape[1] - 2 * heads
-    table = t["table"][t["positions"].long()][:, None]
-    half = qkv.shape[-1] // 2
-    turned = [
-        turned_heads(qkv[:, part], t.get(weight), table[..., :half], table[..., half:], dtype)
-        for part, weight in ((slice(queries), "q_weight"), (slice(queries, queries + heads), "k_weight"))
-    ]
-    return turned[0], turned[1], exact(qkv[:, queries + heads :])
-
-
-def with_rows(cache: Any, index: Any, rows: Rounded) -> Rounded:
-    """A cache after rows were written."""
-    value = cache.double().clone()
-    bound = value * 0
-    value[index], bound[index] = rows.value, rows.bound
-    return Rounded(value, bound)
-
-
-def _rope_kv(manifest: Manifest, t: Tensors) -> Results:
-    queries, keys, values = _new_rows(manifest, t)
-    slots = t["slots"].long()
-    return {"q": queries, "k_cache": with_rows(t["k_cache"], slots, keys), "v_cache": with_rows(t["v_cache"], slots, values)}
-
-
-def _appended(manifest: Manifest, t: Tensors, slots: Any) -> tuple[Rounded, Results]:
-    queries, keys, values = _new_rows(manifest, t)
-    index = (torch.arange(len(keys.value), device=t["qkv"].device), slots.long())
-    return queries, {"k_cache": with_rows(t["k_cache"], index, keys), "v_cache": with_rows(t["v_cache"], index, values)}
-
-
-def _attended(
-    manifest: Manifest, queries: Rounded, keys: Rounded, values: Rounded, seen: Any = None
-) -> tuple[Rounded, Rounded, Rounded]:
-    """Powers of scores summed with values, the greatest score times log2(e), and the sum of powers.
-
-    (.., q, D), (.., n, D), (.., n, D) -> (.., q, D), (.., q), (.., q).
-
-    A tile of slots after another: each may scale the sums so far once more. Powers are rounded to the operands' dtype for the
-    product with values, relative to a maximum that depends on the tile.
-    """
-    width, count = queries.value.shape[-1], keys.value.shape[-2]
-    scores = product("...qd,...nd->...qn", queries, keys, width) * (width**-0.5 / math.log(2))
-    if seen is not None:
-        scores = Rounded(torch.where(seen, scores.value, -1e30), torch.where(seen, scores.bound, 0.0))
-    top = scores.max(-1)
-    below = scores - top
-    if seen is not None:
-        below = Rounded(torch.where(seen, below.value, 0.0), torch.where(seen, below.bound, 0.0))
-    powers = below.exp2()
-    if seen is not None:
-        powers = Rounded(torch.where(seen, powers.value, 0.0), torch.where(seen, powers.bound, 0.0))
-    steps = -(-count // int(manifest.constants["BN"])) + 1
-    rescaled = Rounded(powers.value, powers.bound + steps * 2.0**-19 * powers.value)
-    unit = 2.0 ** -DTYPES[str(manifest.constants["E"])].significand
-    # The bound of a power may be of its rounded value, so its rounding is a little more.
-    total = product("...qn,...nd->...qd", rescaled, values, count, unit * (1 + 2.0**-4))
-    return total, top[..., 0], rescaled.sum(-1)
-
-
-def _flash_attention(manifest: Manifest, t: Tensors) -> Results:
-    tokens, heads, group, _ = t["q"].shape
-    before = past(tokens, t["k_cache"].shape[0])
-    end = before + tokens
-    seen = torch.ones(tokens, end, dtype=torch.bool, device=t["q"].device).tril(before)
-    out = torch.zeros(t["q"].shape, dtype=torch.float64, device=t["q"].device)
-    bound = out.clone()
-    for head in range(heads):
-        keys, values = (exact(t[name][:end, head]) for name in ("k_cache", "v_cache"))
-        for member in range(group):
-            total, _, share = _attended(manifest, exact(t["q"][:, head, member]), keys, values, seen)
-            found = (total / share[..., None]).stored(_dtype(manifest, "out"))
-            out[:, head, member], bound[:, head, member] = found.value, found.bound
-    return {"out": Rounded(out, bound)}
-
-
-def parts_of(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results) -> Results:
-    """Sums of each part of the slots: every P-th tile. Queries are (B, heads, group, D)."""
-    found = {name: [torch.zeros(t[name].shape, dtype=torch.float64, device=t[name].device) for _ in range(2)]
-             for name in ("partial", "maxima", "sums")}  # fmt: skip
-    found["maxima"][0].fill_(-math.inf)
-    tile, parts = int(manifest.constants["BN"]), t["maxima"].shape[1]
-    for b, length in enumerate(t["lengths"].tolist()):
-        owner = torch.arange(length, device=t["lengths"].device) // tile % parts
-        for part in range(min(parts, -(-length // tile))):
-            own = owner == part
-            keys, values = (_by_head(caches[name][b, :length], own) for name in ("k_cache", "v_cache"))
-            for name, one in zip(found, _attended(manifest, queries[b], keys, values), strict=True):
-                found[name][0][b, part], found[name][1][b, part] = one.value, one.bound
-    return {name: Rounded(*both) for name, both in found.items()}
-
-
-def _by_head(rows: Rounded, own: Any) -> Rounded:
-    """The chosen rows of a sequence, by head: (n, heads, D) -> (heads, m, D)."""
-    bound = None if rows.error is None else rows.error[own].transpose(0, 1)
-    return Rounded(rows.value[own].transpose(0, 1), bound)
-
-
-def _decode_attention(manifest: Manifest, t: Tensors) -> Results:
-    return parts_of(manifest, t, exact(t["q"]), {name: exact(t[name]) for name in ("k_cache", "v_cache")})
-
-
-def grouped(queries: Rounded, t: Tensors) -> Rounded:
-    """(B, heads * group, D) -> (B, heads, group, D)."""
-    heads = t["k_cache"].shape[2]
-    shape = (len(queries.value), heads, queries.value.shape[1] // heads, queries.value.shape[2])
-    return Rounded(queries.value.reshape(*shape), queries.bound.reshape(*shape))
-
-
-def _rotary_decode_attention(manifest: Manifest, t: Tensors) -> Results:
-    queries, caches = _appended(manifest, t, t["lengths"] - 1)
-    return parts_of(manifest, t, grouped(queries, t), caches)
-
-
-def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Results:
-    queries, caches = _appended(manifest, t, t["lengths"] - 1)
-    return {"out": attention(manifest, t, grouped(queries, t), caches), **caches}
-
-
-def attention(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results) -> Rounded:
-    """Attention of each sequence's queries, (B, heads, group, D), to all its slots, as the kernel stores it."""
-    rows: list[Rounded] = []
-    for b, length in enumerate(t["lengths"].tolist()):
-        every = torch.arange(length, device=t["lengths"].device)
-        keys, values = (_by_head(caches[name][b, :length], every) for name in ("k_cache", "v_cache"))
-        total, _, share = _attended(manifest, queries[b], keys, values)
-        rows.append((total / share[..., None]).stored(_dtype(manifest, "out"))[None])
-    found, shape = joined(rows, 0), tuple(t["out"].shape)
-    return Rounded(found.value.reshape(*shape), found.bound.reshape(*shape))
-
-
-def _decode_merge(manifest: Manifest, t: Tensors) -> Results:
-    """Maxima of empty parts are -inf, and their weights zero."""
-    maxima = t["maxima"].double()
-    empty = maxima.isinf()
-    below = exact(torch.where(empty, -200.0, maxima))
-    weights = (below - below.max(1)).exp2()
-    weights = Rounded(torch.where(empty, 0.0, weights.value), torch.where(empty, 0.0, weights.bound))
-    total = (exact(t["partial"]) * weights[..., None]).sum(1)
-    mean = total / (exact(t["sums"]) * weights).sum(1)[..., None]
-    return {"out": mean.stored(_dtype(manifest, "out"))}
-
-
-def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Results:
-    return {**_decode_merge(manifest, t), **_appended(manifest, t, t["slots"])[1]}
 
 
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
@@ -438,9 +280,4 @@ ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "matvec_add_scaled_rows_int4": _matvec_add,
     **few_cases.ROUNDED,
     "topk_blocks": _topk_blocks, "sample_token": _sample_token,
-    "flash_attention": _flash_attention, "decode_attention": _decode_attention,
-    "decode_merge": _decode_merge, "decode_merge_kv": _decode_merge_kv, "rope_merge_kv": _decode_merge_kv,
-    "qk_norm_rope_kv": _rope_kv, "rope_kv": _rope_kv,
-    "rotary_decode_attention": _rotary_decode_attention, "rope_decode_attention": _rotary_decode_attention,
-    "rotary_decode_attention_kv": _rotary_decode_attention_kv, "rope_decode_attention_kv": _rotary_decode_attention_kv,
 }  # fmt: skip

@@ -42,7 +42,8 @@ BASIS: Final = (
     "ci/bench/kernels/worker.py", "ci/bench/kernels/launch.py", "ci/bench/kernels/cases.py",
     "ci/bench/kernels/plain_cases.py", "ci/bench/kernels/attention_cases.py", "ci/bench/kernels/decode_cases.py",
     "ci/bench/kernels/few_cases.py",
-    "ci/bench/kernels/stored_rows.py", "ci/bench/kernels/rounded.py", "ci/bench/kernels/rounded_kernels.py", "tilec/runtime",
+    "ci/bench/kernels/stored_rows.py", "ci/bench/kernels/rounded.py", "ci/bench/kernels/rounded_kernels.py",
+    "ci/bench/kernels/rounded_attention.py", "tilec/runtime",
 )  # fmt: skip
 """Sources that a verdict on a CUBIN depends on."""
 OVERLAPPED: Final = ", overlapped"
@@ -95,7 +96,7 @@ def _check(bench: Bench, entry: Entry, kept: Verdicts | None, basis: str) -> boo
         try:
             tensors = make_tensors(entry.manifest, dims, bench.device_name)
             results = launched(bench, entry, tensors)
-            text = "" if guards_intact(tensors) else "bytes beside the tensor were written"
+            text = "" if guards_intact(tensors) else "bytes next to the tensor were written"
         except Exception as error:
             emit("wrong", **about, dims=dims, text=f"{type(error).__name__}: {error}"[:500])
             end_if_lost(error)

@@ -76,10 +76,10 @@ def matmul_clc(a_desc, b_desc, c_desc, k, tiles_n):
     mbarrier.init(done, count=1)
     acc = allocate_tensor_memory(gl.float32, [BM, BN], TensorMemoryLayout(block=(BM, BN), col_stride=1))
     tile = gl.program_id(0)
-    going = gl.to_tensor(True)
+    active = gl.to_tensor(True)
     phase = gl.to_tensor(0)
     turn = gl.to_tensor(0)
-    while going:
+    while active:
         mbarrier.expect(answered, 16)
         clc.try_cancel(answer, answered)
         row = tile // tiles_n * BM
@@ -98,8 +98,8 @@ def matmul_clc(a_desc, b_desc, c_desc, k, tiles_n):
         tma.async_store(c_desc, [row, column], out)
         mbarrier.wait(answered, turn)
         turn ^= 1
-        said = clc.load_result(answer)
-        going = said.is_canceled()
-        if going:
-            tile = said.program_id(0)
+        following = clc.load_result(answer)
+        active = following.is_canceled()
+        if active:
+            tile = following.program_id(0)
     tma.store_wait(0)

@@ -15,6 +15,7 @@ import pytest
 import safetensors.numpy
 from checkpoints import joined
 from click.testing import CliRunner
+from kept_weights import SHORT, assert_alike, generations, plan
 from numpy.typing import NDArray
 from test_quantised_models import FP8, to_fp8
 
@@ -31,8 +32,6 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 DOWN = "model.layers.1.mlp.down_proj"
-SHORT, LONG = list(range(40, 60)), [(7 * index) % 300 for index in range(90)]
-"""Prompts of both forms of a prefill: up to 64 tokens and more."""
 
 
 def quantised_arrays(folder: Path) -> Arrays:
@@ -88,24 +87,6 @@ def damaged(tmp_path: Path) -> Callable[[Callable[[Arrays], Any]], Path]:
         return write(folder, arrays)
 
     return made
-
-
-def plan(folder: Path, weight_format: str | None = None) -> WeightPlan:
-    return WeightPlan.for_model(read_config(folder), folder, weight_format=weight_format)
-
-
-def generations(folder: Path, weight_format: str | None = None) -> list[Any]:
-    """Logits of two prompts, and the tokens that follow each."""
-    with Engine.from_pretrained(folder, backend="interpreter", max_seq_len=128, weight_format=weight_format) as engine:
-        return [(engine.logits(ids), list(engine.generate_ids(ids, 8))) for ids in (SHORT, LONG)]
-
-
-def assert_alike(found: list[Any], expected: list[Any]) -> None:
-    """Equal tokens, and logits that differ by the rounding of weights and activations to bf16."""
-    for (logits, tokens), (wanted, others) in zip(found, expected, strict=True):
-        assert np.isfinite(logits).all()
-        assert np.abs(logits - wanted).max() <= 0.02 * np.abs(wanted).max()
-        assert tokens == others
 
 
 def test_codes_and_scales_arrive_as_they_are_in_the_file(tiny: Path) -> None:

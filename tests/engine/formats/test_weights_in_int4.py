@@ -17,6 +17,7 @@ from checkpoints import joined
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kept_weights import SHORT, assert_alike, generations, plan
 from layouts import MODULE, Arrays, awq, gptq, packed, quantised, words
 from layouts import write as write_arrays
 from numpy.typing import NDArray
@@ -33,8 +34,6 @@ from engine.tools.tiny import write_tiny_model
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DOWN: Final = "model.layers.1.mlp.down_proj"
-SHORT, LONG = list(range(40, 60)), [(7 * index) % 300 for index in range(90)]
-"""Prompts of both forms of a prefill: up to 64 tokens and more."""
 
 AWQ: Final = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 GPTQ: Final = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": False, "desc_act": False}
@@ -155,24 +154,6 @@ def made(tmp_path: Path) -> Callable[..., Path]:
         return write(target, arrays, config)
 
     return folder
-
-
-def plan(folder: Path, weight_format: str | None = None) -> WeightPlan:
-    return WeightPlan.for_model(read_config(folder), folder, weight_format=weight_format)
-
-
-def generations(folder: Path, weight_format: str | None = None) -> list[Any]:
-    """Logits of two prompts, and the tokens that follow each."""
-    with Engine.from_pretrained(folder, backend="interpreter", max_seq_len=128, weight_format=weight_format) as engine:
-        return [(engine.logits(ids), list(engine.generate_ids(ids, 8))) for ids in (SHORT, LONG)]
-
-
-def assert_alike(found: list[Any], expected: list[Any]) -> None:
-    """Equal tokens, and logits that differ by the rounding of weights and activations to bf16."""
-    for (logits, tokens), (wanted, others) in zip(found, expected, strict=True):
-        assert np.isfinite(logits).all()
-        assert np.abs(logits - wanted).max() <= 0.02 * np.abs(wanted).max()
-        assert tokens == others
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -274,8 +274,8 @@ def random_values(random: np.random.Generator, spec: TensorSpec, count: int, sto
     if dtype.kind == "b":
         return _integers(random, Stored(0, 2), count).astype(np.uint8)
     low, high = dtype.integer_range()
-    held = replace(stored, low=max(low, stored.low), high=min(high + 1, stored.high))
-    return _integers(random, held, count).astype(dtype.numpy)
+    limited = replace(stored, low=max(low, stored.low), high=min(high + 1, stored.high))
+    return _integers(random, limited, count).astype(dtype.numpy)
 
 
 def _integers(random: np.random.Generator, stored: Stored, count: int) -> NDArray[Any]:
