@@ -40,8 +40,8 @@ class _Turn:
 
 
 class EngineLoop:
-    """A batch of `rows` rows on a loaded backend, and its scheduler. All steps take one graph (`Batch`), so that the tokens of a
-    request depend on no other. Not thread-safe. UsageError for a number of rows or tokens that the backend lacks."""
+    """A batch of `rows` rows on a loaded backend, and its scheduler. All steps take one graph (`Batch`), so that the tokens of
+    a request depend on no other. Not thread-safe. UsageError for a number of rows or tokens that the backend lacks."""
 
     def __init__(self, backend: Backend, rows: int, chunk_tokens: int) -> None:
         self._backend, self._batch = backend, Batch(backend, rows, one_graph=True)
@@ -66,7 +66,7 @@ class EngineLoop:
             self._refused[work.number] = f"error: {error}"
             return
         if not fits(request, self.memory):
-            what = f"{request.prompt} tokens and {request.max_tokens} more are not from 1 and 1 to {self.memory.longest} together"
+            what = f"{request.prompt} tokens and {request.max_tokens} more do not fit a context of {self.memory.longest}"
             self._refused[work.number] = f"error: {what}"
             return
         self._requests[work.number] = work

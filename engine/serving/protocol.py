@@ -16,7 +16,7 @@ from engine.sampling import SamplingParams
 LENGTH_BYTES: Final = 4
 
 
-class Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
+class Message(msgspec.Struct, array_like=True, tag=True):
     """A message of either process."""
 
 
@@ -38,8 +38,8 @@ class Load(Message):
 
 
 class Submit(Message):
-    """To the engine: generate up to `max_tokens` tokens after `ids`, ended by one of `stop_tokens`. `number` is the caller's and
-    new. `sampling` None: greedy."""
+    """To the engine: generate up to `max_tokens` tokens after `ids`, ended by one of `stop_tokens`. `number` is the caller's
+    and new. `sampling` None: greedy."""
 
     number: int
     ids: list[int]
@@ -77,8 +77,8 @@ class Refused(Message):
 
 class Report(Message):
     """From the engine after each turn. `tokens`: a new token of each of these requests, by number. `ended`: why requests ended;
-    `stop`, `length`, or `error: ` and what went wrong. `admitted`: requests whose prompt begins. Then the tokens of prompts that
-    the turn computed, and how many requests decode or are in their prompt, how many wait, and how many pages are taken."""
+    `stop`, `length`, or `error: ` and what went wrong. `admitted`: requests whose prompt begins. Then the tokens of prompts
+    that the turn computed, and how many requests decode or are in their prompt, how many wait, and how many pages are taken."""
 
     tokens: dict[int, int]
     ended: dict[int, str]
@@ -130,4 +130,3 @@ class Frames:
             yield bytes(self._pending[start + LENGTH_BYTES : end])
             start = end
         del self._pending[:start]
-

@@ -1,4 +1,5 @@
-"""Continuous batching: which prompt is prefilled, and when a step decodes. Pure functions from state to state: no I/O, no clock.
+"""Continuous batching: which prompt is prefilled, and when a step decodes. Pure functions from state to state: no I/O, no
+clock.
 
     state = submit(state, request)            a request waits
     state, turn = plan(state, policy)         what to do now: a chunk of a prompt, a decode step, or nothing
@@ -9,12 +10,14 @@
 What holds after each of them:
 
 1. A row or a page is free or has one owner, and none is lost.
-2. A request that was admitted never waits for memory again: it has the pages for its prompt and all tokens that it may generate.
+2. A request that was admitted never waits for memory again: it has the pages for its prompt and all tokens that it may
+   generate.
 3. Between two decode steps at most one chunk of `chunk_tokens` prompt tokens is computed: the bound on the time between tokens.
    And no two decode steps follow each other while there is a prompt to compute, so prompts do not wait for generations either.
 4. Chunks begin at multiples of `chunk_tokens` of their prompt. So how a prompt is computed does not depend on other requests.
-5. Of two requests of one priority the earlier one is admitted first. A request with a lower number of priority overtakes others,
-   each of them at most `patience` times. Then the overtaken go before anything else, and what they need is kept for them.
+5. Of two requests of one priority the earlier one is admitted first. A request with a lower number of priority overtakes
+   others, each of them at most `patience` times. Then the overtaken go before anything else, and what they need is kept for
+   them.
 """
 
 from __future__ import annotations

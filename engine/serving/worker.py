@@ -1,11 +1,12 @@
 """`python -m engine.serving.worker DESCRIPTOR`: the process of the engine, with a model on its device.
 
-In: messages of `engine.serving.protocol` from the socket of that descriptor, the first a `Load`. Out: reports on the same socket.
-It ends when the other end closes, however that process ended, and when its device fails, after a `Refused` that says so. Between
-turns it takes what has come, and sleeps only when no request is left. Signals of a terminal are for the other process.
+In: messages of `engine.serving.protocol` from the socket of that descriptor, the first a `Load`. Out: reports on the same
+socket. It ends when the other end closes, however that process ended, and when its device fails, after a `Refused` that says
+so. Between turns it takes what has come, and sleeps only when no request is left. Signals of a terminal are for the other
+process.
 
-It is a process of its own because a step leaves the host some tens of microseconds a token: templates, tokenizers and sockets of
-clients must not run in between, and Python has one lock for all threads.
+It is a process of its own because a step leaves the host some tens of microseconds a token: templates, tokenizers and sockets
+of clients must not run in between, and Python has one lock for all threads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final, NoReturn, cast
 
 from engine.api import BackendName, load_backend
 from engine.backends.load import device_errors
@@ -50,7 +51,7 @@ class Channel:
             yield from map(to_engine, self._frames.push(piece))
 
 
-def work(channel: Channel) -> None:
+def work(channel: Channel) -> NoReturn:
     """Load the model that the first message names and serve it until the other end closes (EOFError)."""
     pending: list[ToEngine] = []
     while not pending:
@@ -72,8 +73,7 @@ def work(channel: Channel) -> None:
             take(loop, pending)
             while True:
                 take(loop, channel.received(wait=loop.idle))
-                if not loop.idle:
-                    channel.send(loop.turn())
+                channel.send(loop.turn())
     finally:
         with suppress(EngineError), device_errors():  # the first error is the one to report
             backend.close()
@@ -100,7 +100,7 @@ def main(descriptor: int) -> int:
     channel = Channel(socket.socket(fileno=descriptor))
     try:
         work(channel)
-    except (EOFError, ConnectionError, BrokenPipeError):
+    except (EOFError, ConnectionError):
         return 0
     except EngineError as error:
         refused = Refused(error.what, error.where, error.fix, error.exit_code)
