@@ -67,6 +67,8 @@ class Batch:
         self._backend, self.sequences, self._one_graph = backend, sequences, one_graph
         self._steps = backend.decode_steps(sequences)
         self._state = _State([None] * sequences)
+        if one_graph:
+            self._steps.prepared(self._output_mode(), self._variants())
 
     def __enter__(self) -> Self:
         return self
