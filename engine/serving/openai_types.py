@@ -23,7 +23,8 @@ MOST_CHOICES: Final = 128
 Count = Annotated[int, Meta(ge=1, le=1 << 31)]
 TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 TokenIds = list[TokenId]
-Stop = str | Annotated[list[str], Meta(max_length=MOST_STOPS)]
+Text = Annotated[str, Meta(min_length=1)]
+Stop = Text | Annotated[list[Text], Meta(max_length=MOST_STOPS)]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -170,7 +171,7 @@ REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
 """For each field, the values that ask for nothing, and why there are no others."""
 
 T = TypeVar("T", bound=msgspec.Struct)
-_FIELD: Final = re.compile(r"`\$\.?([\w.\[\]]+)`")
+_FIELD: Final = re.compile(r"`\$\.(\w+)")
 
 
 def read(body: bytes, kind: type[T]) -> T:

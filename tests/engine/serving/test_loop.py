@@ -47,7 +47,7 @@ def alone(backend: InterpreterBackend) -> list[list[int]]:
     loop = EngineLoop(backend, 2, CHUNK)
     found = [run(loop, work)[0][work.number] for work in (WORKS[0], WORKS[1], WORKS[3])]
     loop.close()
-    return found[:2] + [[]] + found[2:]
+    return [*found[:2], [], *found[2:]]
 
 
 @pytest.fixture
