@@ -169,7 +169,7 @@ class AsyncLLM:
                         if answer.stopped:
                             return
             if ended.startswith("error"):
-                raise EngineError(ended.partition(": ")[2])
+                raise self._client.failure or EngineError(ended.partition(": ")[2])
             for part in answer.finish():
                 yield part.content
 

@@ -27,6 +27,7 @@ from engine.serving.metrics import Metrics
 from engine.serving.protocol import Load, Loaded
 from engine.serving.served_model import ServedModel
 
+BACKLOG: Final = 1024
 LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -75,6 +76,7 @@ async def _serve(load: Load, options: Options, listening: socket.socket) -> int:
                 timeout_graceful_shutdown=options.drain_seconds,
             )
         )  # fmt: skip
+        listening.listen(BACKLOG)  # connections wait for the server from here on
         address = listening.getsockname()
         log(
             "ready", model=model.name, host=address[0], port=address[1], rows=loaded.rows, tokens_of_row=loaded.longest,
