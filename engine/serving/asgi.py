@@ -29,7 +29,7 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 class Gone(Exception):
-    """The client has closed its connection: there is nobody to answer."""
+    """The client has closed its connection: nobody reads a response."""
 
 
 class JsonResponse(Response):
@@ -165,7 +165,7 @@ def too_long(seconds: float) -> ApiError:
 
 
 class Guard:
-    """Around the application: asks for a key, logs each request, and turns what an endpoint raises into a response."""
+    """Around the application: asks for a key, logs each request, and makes responses of what an endpoint raises."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app, self._keys = app, [hashlib.sha256(key.encode()).digest() for key in keys]
@@ -197,7 +197,7 @@ class Guard:
         except Exception as error:
             log("internal_error", "error", path=scope["path"], error=repr(error))
             if status:
-                raise  # the server closes the connection, so that no client takes the answer for whole
+                raise  # the server closes the connection, so that no client takes the response for whole
             failed = ApiError(500, "internal error", code="internal_error", kind="server_error")
             await error_response(failed)(scope, receive, sent)
         finally:

@@ -20,7 +20,7 @@ from engine.serving.protocol import Cancel, Frames, Load, Loaded, Message, Refus
 
 PIECE_BYTES: Final = 1 << 20
 LAST_SECONDS: Final = 10.0
-"""How long the engine may take to end after it was told; then it is killed."""
+"""How long the engine may take to end after its socket was closed; then it is killed."""
 
 
 KINDS: Final = {kind.exit_code: kind for kind in (UsageError, ModelError, BundleRefused, DeviceError)}
@@ -50,10 +50,10 @@ class Times:
 
 
 class Watcher:
-    """Is told what happens; this one ignores it (`engine.serving.metrics`)."""
+    """Gets what happens; this one ignores it (`engine.serving.metrics`)."""
 
     def reported(self, report: Report) -> None:
-        """A turn is over."""
+        """An iteration is over."""
 
     def admitted(self, times: Times) -> None:
         """A request has begun."""
@@ -156,7 +156,7 @@ class EngineClient:
         return len(self._open)
 
     def stalled_seconds(self) -> float:
-        """How long no turn has ended although there are requests; 0 without any."""
+        """How long no iteration has ended although there are requests; 0 without any."""
         return self._clock() - self._last_report if self._open else 0.0
 
     def submit(self, works: Sequence[Submit]) -> Generations:

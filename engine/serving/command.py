@@ -43,7 +43,10 @@ absent, damaged or for another GPU; 5 the GPU or its memory; 6 the engine's proc
 @click.option("--cache", "cache_format", type=click.Choice(CACHE_FORMATS), help="As of `python -m engine`.")
 @click.option("--dummy-weights", type=int, metavar="SEED", help="Random weights of a seed, to measure without the files.")
 @click.option(
-    "--max-seq-len", type=click.IntRange(2), default=DEFAULT_SEQUENCE, help="Most tokens of a prompt and its answer together."
+    "--max-seq-len",
+    type=click.IntRange(2),
+    default=DEFAULT_SEQUENCE,
+    help="Most tokens of a prompt and its generation together.",
 )
 @click.option(
     "--rows", type=click.Choice([str(rows) for rows in BATCHES]), default=str(BATCHES[-1]),

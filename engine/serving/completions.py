@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.errors import EngineError
-from engine.serving.answer import Answer, Part
 from engine.serving.client import Arrival, EngineClient, Generations, QueueFull
 from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
+from engine.serving.generated_text import GeneratedText, Part
 from engine.serving.openai_types import MOST_CHOICES, ChatRequest, CompletionRequest, Generation
 from engine.serving.protocol import Submit
 from engine.serving.served_model import ServedModel
@@ -28,9 +28,9 @@ TEXT_DEFAULT: Final = 16
 
 @dataclass(slots=True)
 class Choice:
-    """One answer of a response, and why it ended."""
+    """One choice of a response, and why it ended."""
 
-    answer: Answer
+    output: GeneratedText
     parts: list[Part] = field(default_factory=list[Part])
     finish_reason: str | None = None
 
@@ -40,7 +40,7 @@ class Choice:
 
 
 class Completion(ABC):
-    """A response that is being made. `prompts` are token ids; each has `request.n` answers, one after the other."""
+    """A response that is being made. `prompts` are token ids; each has `request.n` choices, one after the other."""
 
     prefix: str
     object: str
@@ -49,7 +49,7 @@ class Completion(ABC):
     def __init__(self, model: ServedModel, request: Generation, prompts: list[list[int]]) -> None:
         self._model, self._request, self._prompts = model, request, prompts
         self._silent = {*(() if request.ignore_eos else model.generation.eos_token_id), *request.stop_token_ids}
-        self._choices = [Choice(self._answer(ids)) for ids in prompts for _ in range(request.n)]
+        self._choices = [Choice(self._output(ids)) for ids in prompts for _ in range(request.n)]
         self._head = {"id": self.prefix + secrets.token_hex(12), "created": int(time.time()), "model": model.name}
 
     def submit(self, client: EngineClient, max_tokens: list[int]) -> Generations:
@@ -89,54 +89,54 @@ class Completion(ABC):
             yield head | {"choices": [], "usage": self._usage()}
 
     async def _arriving(self, generations: Generations) -> AsyncIterator[tuple[int, list[Part]]]:
-        """What each answer got, until all have ended; ApiError if one cannot be finished."""
+        """What each choice got, until all have ended; ApiError if one cannot be finished."""
         while any(choice.finish_reason is None for choice in self._choices):
             for arrival in await generations.arrivals():
                 choice = self._choices[arrival.index]
                 if choice.finish_reason is None:
                     yield arrival.index, self._parts(choice, arrival)
-                    if choice.answer.stopped:
+                    if choice.output.stopped:
                         generations.cancel([arrival.index])
 
     def _parts(self, choice: Choice, arrival: Arrival) -> list[Part]:
-        """What tokens mean for an answer, and whether it has ended."""
+        """What tokens mean for a choice, and whether it has ended."""
         parts: list[Part] = []
         for token in arrival.tokens:
-            parts += choice.answer.push(token)
-            if choice.answer.stopped:
+            parts += choice.output.push(token)
+            if choice.output.stopped:
                 break
-        ended = "stop" if choice.answer.stopped else arrival.ended
+        ended = "stop" if choice.output.stopped else arrival.ended
         if ended is None:
             return parts
         if ended.startswith("error"):
             raise engine_failed(ended.partition(": ")[2])
-        parts += choice.answer.finish()
-        choice.finish_reason = choice.answer.finish_reason(ended)
+        parts += choice.output.finish()
+        choice.finish_reason = choice.output.finish_reason(ended)
         return parts
 
     def _usage(self) -> dict[str, int]:
         prompt = sum(map(len, self._prompts))
-        completion = sum(choice.answer.tokens for choice in self._choices)
+        completion = sum(choice.output.tokens for choice in self._choices)
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     @abstractmethod
-    def _answer(self, ids: list[int]) -> Answer: ...
+    def _output(self, ids: list[int]) -> GeneratedText: ...
 
     @abstractmethod
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        """An answer in a whole response."""
+        """A choice in a whole response."""
 
     @abstractmethod
     def _first(self) -> list[Any]:
-        """The deltas that begin an answer."""
+        """The deltas that begin a choice."""
 
     @abstractmethod
     def _deltas(self, index: int, parts: list[Part]) -> Iterator[Any]:
-        """The deltas for new parts of an answer."""
+        """The deltas for new parts of a choice."""
 
     @abstractmethod
     def _chunk(self, index: int, delta: Any, reason: str | None) -> dict[str, Any]:
-        """An answer in a chunk of a stream."""
+        """A choice in a chunk of a stream."""
 
 
 class ChatCompletion(Completion):
@@ -149,7 +149,7 @@ class ChatCompletion(Completion):
     async def begin(cls, model: ServedModel, client: EngineClient, request: ChatRequest) -> tuple[ChatCompletion, Generations]:
         """Render and submit a conversation; ApiError if it cannot be served."""
         if request.tool_choice not in ("auto", "none"):
-            raise unsupported("tool_choice", "answers are not constrained; give `auto` or `none`")
+            raise unsupported("tool_choice", "generated text is not constrained; give `auto` or `none`")
         if request.reasoning_effort not in (None, "none", "minimal", "low", "medium", "high"):
             raise invalid("reasoning_effort", "it is none of `none`, `minimal`, `low`, `medium`, `high`")
         ids = await model.chat(request.messages, _tools(request), think=request.thinking)
@@ -158,10 +158,12 @@ class ChatCompletion(Completion):
         response = cls(model, request, [ids])
         return response, response.submit(client, [max_tokens])
 
-    def _answer(self, ids: list[int]) -> Answer:
+    def _output(self, ids: list[int]) -> GeneratedText:
         model = self._model
         thinking = Thinking(begun=model.thought_begun(ids)) if model.thinks else None
-        return Answer(model.text, self._request.stops, self._silent, thinking, ToolCalls() if _tools(self._request) else None)
+        return GeneratedText(
+            model.text, self._request.stops, self._silent, thinking, ToolCalls() if _tools(self._request) else None
+        )
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         calls = [_call(number, part) for number, part in enumerate(part for part in choice.parts if part.call is not None)]
@@ -202,7 +204,7 @@ class TextCompletion(Completion):
         """Tokenize and submit prompts; ApiError if one cannot be served."""
         asked = request.prompts
         if len(asked) * request.n > MOST_CHOICES:
-            raise invalid("prompt", f"{len(asked)} prompts with {request.n} answers each are over {MOST_CHOICES} answers")
+            raise invalid("prompt", f"{len(asked)} prompts with {request.n} choices each are over {MOST_CHOICES}")
         prompts: list[list[int]] = []
         for one in asked:
             prompts.append(await model.raw(one) if isinstance(one, str) else one)
@@ -211,8 +213,8 @@ class TextCompletion(Completion):
         response = cls(model, request, prompts)
         return response, response.submit(client, max_tokens)
 
-    def _answer(self, ids: list[int]) -> Answer:
-        return Answer(self._model.text, self._request.stops, self._silent)
+    def _output(self, ids: list[int]) -> GeneratedText:
+        return GeneratedText(self._model.text, self._request.stops, self._silent)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         return self._chunk(index, choice.text("content"), choice.finish_reason)
@@ -230,7 +232,7 @@ class TextCompletion(Completion):
 
 
 def _tools(request: ChatRequest) -> list[dict[str, Any]]:
-    """The tools that the model is told of."""
+    """The tools that the template gets."""
     return [] if request.tool_choice == "none" else request.tools
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """A request that cannot be answered. `param` names the field of the request, `code` is a word for programs. `retry`:
+    """A request that cannot be received. `param` names the field of the request, `code` is a word for programs. `retry`:
     whether the same request may do later."""
 
     def __init__(

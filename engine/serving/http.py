@@ -32,7 +32,7 @@ METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a server. `stall_seconds`: how long no turn may end before the server says that it is ill."""
+    """Limits of a server. `stall_seconds`: how long no iteration may end before the server says that it is ill."""
 
     body_bytes: int = 8 << 20
     request_seconds: float = 600.0
@@ -71,11 +71,11 @@ class Endpoints:
         return JsonResponse(self._card())
 
     async def health(self, _: Request) -> Response:
-        """GET /health: 200 if the engine's process lives, and turns end while there are requests; else 503."""
+        """GET /health: 200 if the engine's process lives, and iterations end while there are requests; else 503."""
         if self._client.failure is not None:
             what = str(self._client.failure)
         elif (seconds := self._client.stalled_seconds()) > self._limits.stall_seconds:
-            what = f"no turn of the engine has ended for {seconds:.0f} seconds"
+            what = f"no iteration of the engine has ended for {seconds:.0f} seconds"
         else:
             return Response(status_code=200)
         return error_response(ApiError(503, what, code="unhealthy", kind="server_error", retry=True))
@@ -114,7 +114,7 @@ class Endpoints:
     async def _complete(
         self, request: Request, begin: Callable[[], Awaitable[tuple[Completion, Generations]]], *, stream: bool
     ) -> Response:
-        """Answer a request for a completion, whole or as a stream."""
+        """The response to a request for a completion, whole or as a stream."""
         limits = self._limits
         if stream:
             response, generations = await begin()

@@ -1,8 +1,8 @@
-"""Many prompts at once, for programs: `LLM` answers a list in this process, `AsyncLLM` streams from a process of its own.
+"""Many prompts at once, for programs: `LLM` completes a list in this process, `AsyncLLM` streams from a process of its own.
 
 with LLM.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as llm:
-    for answer in llm.generate(["The sky is", "A kernel is"], max_tokens=32):
-        print(answer.text)
+    for found in llm.generate(["The sky is", "A kernel is"], max_tokens=32):
+        print(found.text)
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from engine.errors import DeviceError, EngineError, UsageError
 from engine.models.config import GenerationConfig
 from engine.models.families import family_of, read_config
 from engine.sampling import SamplingParams
-from engine.serving.answer import Answer
 from engine.serving.client import EngineClient
+from engine.serving.generated_text import GeneratedText
 from engine.serving.loop import EngineLoop
 from engine.serving.protocol import Load, Submit
 from engine.text.tokenizer import Text
@@ -32,7 +32,7 @@ CHUNK_TOKENS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """An answer: its text and tokens, the number of tokens of its prompt, and why it ended: `stop` or `length`."""
+    """A generation: its text and tokens, the number of tokens of its prompt, and why it ended: `stop` or `length`."""
 
     text: str
     ids: list[int]
@@ -41,7 +41,7 @@ class Generated:
 
 
 class LLM:
-    """A model that answers many prompts, as many at a time as it has rows. Not thread-safe. Tokens are those that the server
+    """A model that completes many prompts, as many at a time as it has rows. Not thread-safe. Tokens are those that the server
     would give, whatever else is in the list."""
 
     def __init__(self, engine: Engine, rows: int = BATCHES[-1], chunk_tokens: int = CHUNK_TOKENS) -> None:
@@ -71,10 +71,11 @@ class LLM:
         stop: str | Sequence[str] = (),
         thinking: bool = True,
     ) -> list[Generated]:
-        """The answers to prompts, each a text or a conversation, in their order. `sampling` is for all of them or one for each;
-        None: the most likely token. An answer ends before a string of `stop`, at a stop token, or after `max_tokens` tokens.
+        """The generations of prompts, each a text or a conversation, in their order. `sampling` is for all of them or one for
+        each; None: the most likely token. A generation ends before a string of `stop`, at a stop token, or after `max_tokens`
+        tokens.
 
-        UsageError if a prompt does not fit; nothing is generated then. EngineError if an answer cannot be finished.
+        UsageError if a prompt does not fit; nothing is generated then. EngineError if one cannot be finished.
         """
         engine, longest = self._engine, self._engine.backend.max_seq_len
         each = [sampling] * len(prompts) if sampling is None or isinstance(sampling, SamplingParams) else list(sampling)
@@ -84,9 +85,9 @@ class LLM:
             _work(number, engine.tokens(prompt, thinking=thinking), max_tokens, engine.generation, one, longest)
             for number, (prompt, one) in enumerate(zip(prompts, each, strict=True))
         ]
-        answers = [Answer(engine.text, _stops(stop), engine.generation.eos_token_id) for _ in works]
+        outputs = [GeneratedText(engine.text, _stops(stop), engine.generation.eos_token_id) for _ in works]
         try:
-            return self._run(works, answers)
+            return self._run(works, outputs)
         finally:
             for work in works:
                 self._loop.cancel(work.number)
@@ -104,27 +105,27 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, works: Sequence[Submit], answers: Sequence[Answer]) -> list[Generated]:
-        """The answers to submitted works."""
+    def _run(self, works: Sequence[Submit], outputs: Sequence[GeneratedText]) -> list[Generated]:
+        """The generations of submitted works."""
         texts, ids, reasons = [""] * len(works), [list[int]() for _ in works], [""] * len(works)
         for work in works:
             self._loop.submit(work)
         while not self._loop.idle:
             with device_errors():
-                report = self._loop.turn()
+                report = self._loop.iteration()
             for number, token in report.tokens.items():
                 ids[number].append(token)
-                texts[number] += "".join(part.content for part in answers[number].push(token))
-                if answers[number].stopped and number not in report.ended:
+                texts[number] += "".join(part.content for part in outputs[number].push(token))
+                if outputs[number].stopped and number not in report.ended:
                     self._loop.cancel(number)
                     reasons[number] = "stop"
             for number, reason in report.ended.items():
                 if reason.startswith("error"):
                     raise EngineError(reason.partition(": ")[2])
-                reasons[number] = "stop" if answers[number].stopped else reason
+                reasons[number] = "stop" if outputs[number].stopped else reason
         return [
-            Generated(text + "".join(part.content for part in answer.finish()), found, len(work.ids), reason)
-            for text, answer, found, work, reason in zip(texts, answers, ids, works, reasons, strict=True)
+            Generated(text + "".join(part.content for part in output.finish()), found, len(work.ids), reason)
+            for text, output, found, work, reason in zip(texts, outputs, ids, works, reasons, strict=True)
         ]
 
 
@@ -156,7 +157,7 @@ class AsyncLLM:
 
         UsageError if the prompt does not fit, EngineError if there is no room for one more request, or if the engine failed.
         """
-        answer = Answer(self.text, _stops(stop), self.generation.eos_token_id)
+        output = GeneratedText(self.text, _stops(stop), self.generation.eos_token_id)
         work = _work(0, list(ids), max_tokens, self.generation, sampling, self._load.max_seq_len)
         async with self._client.submit([work]) as generations:
             ended = None
@@ -164,13 +165,13 @@ class AsyncLLM:
                 for arrival in await generations.arrivals():
                     ended = arrival.ended
                     for token in arrival.tokens:
-                        for part in answer.push(token):
+                        for part in output.push(token):
                             yield part.content
-                        if answer.stopped:
+                        if output.stopped:
                             return
             if ended.startswith("error"):
                 raise self._client.failure or EngineError(ended.partition(": ")[2])
-            for part in answer.finish():
+            for part in output.finish():
                 yield part.content
 
 

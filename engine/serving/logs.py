@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on stderr. They have no text of prompts and answers, and no keys."""
+"""Structured logs: one JSON object a line on stderr. They have no text of prompts and generations, and no keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does on a backend what the scheduler decides: one turn is a chunk of a prompt, or a decode step of all rows.
+"""Does on a backend what the scheduler decides: one iteration is a chunk of a prompt, or a decode step of all rows.
 
 A request that goes wrong ends alone. What makes the device unusable (DeviceError) is raised, and ends everything.
 """
@@ -30,8 +30,8 @@ from engine.serving.scheduler import (
 
 
 @dataclass(slots=True)
-class _Turn:
-    """What a turn has to report."""
+class _Iteration:
+    """What an iteration has to report."""
 
     tokens: dict[int, int] = field(default_factory=dict[int, int])
     ended: dict[int, str] = field(default_factory=dict[int, str])
@@ -58,7 +58,7 @@ class EngineLoop:
         return not self._requests and not self._refused
 
     def submit(self, work: Submit) -> None:
-        """Take a request; one that cannot be done ends in the next turn."""
+        """Take a request; one that cannot be done ends in the next iteration."""
         request = Request(work.number, len(work.ids), work.max_tokens, work.priority)
         try:
             self._backend.check_vocabulary(work.ids)
@@ -78,19 +78,19 @@ class EngineLoop:
         if self._requests.pop(number, None) is not None:
             self._change(without(self._state, number))
 
-    def turn(self) -> Report:
+    def iteration(self) -> Report:
         """Do what is next; a report without tokens if there is nothing. DeviceError if the device fails."""
-        found = _Turn(ended=self._refused)
+        found = _Iteration(ended=self._refused)
         self._refused = {}
         before = self._state.prompt
-        self._state, turn = plan(self._state, self._policy)
+        self._state, iteration = plan(self._state, self._policy)
         if self._state.prompt is not None and self._state.prompt is not before:
             found.admitted.append(self._state.prompt.request.number)
-        match turn:
+        match iteration:
             case Chunk():
-                self._compute(turn, found)
+                self._compute(iteration, found)
             case Decode():
-                self._decode(turn, found)
+                self._decode(iteration, found)
             case Idle():
                 pass
         state = self._state
@@ -102,7 +102,7 @@ class EngineLoop:
         """Free the batch; idempotent. The backend stays."""
         self._batch.close()
 
-    def _compute(self, chunk: Chunk, found: _Turn) -> None:
+    def _compute(self, chunk: Chunk, found: _Iteration) -> None:
         """A chunk of a prompt; the last one takes its sequence into the batch."""
         work = self._requests[chunk.number]
         ids = work.ids[chunk.first : chunk.first + chunk.tokens]
@@ -124,7 +124,7 @@ class EngineLoop:
         if token is not None:
             self._take(found, {chunk.number: token})
 
-    def _decode(self, decode: Decode, found: _Turn) -> None:
+    def _decode(self, decode: Decode, found: _Iteration) -> None:
         """A decode step. If it chose no token, nobody knows for which row: all of its requests end."""
         try:
             tokens = self._batch.step()
@@ -135,7 +135,7 @@ class EngineLoop:
             return
         self._take(found, {decode.rows[row]: token for row, token in tokens.items()})
 
-    def _take(self, found: _Turn, tokens: dict[int, int]) -> None:
+    def _take(self, found: _Iteration, tokens: dict[int, int]) -> None:
         """New tokens of requests."""
         found.tokens |= tokens
         state, ended = generated(
@@ -144,7 +144,7 @@ class EngineLoop:
         self._change(state)
         self._end(found, ended)
 
-    def _end(self, found: _Turn, reasons: dict[int, str]) -> None:
+    def _end(self, found: _Iteration, reasons: dict[int, str]) -> None:
         """Requests have ended, for these reasons."""
         for number in reasons:
             self.cancel(number)

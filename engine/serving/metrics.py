@@ -38,7 +38,7 @@ class Metrics(Watcher):
         self._queue = self._histogram("request_queue_time_seconds", "From a request to the begin of its prompt.", SECONDS)
         self._prompt = self._histogram("request_prompt_tokens", "Tokens of a request's prompt.", TOKENS)
         self._generation = self._histogram("request_generation_tokens", "Tokens that a request generated.", TOKENS)
-        self._turn = self._histogram("iteration_tokens_total", "Tokens of a turn, of a prompt or generated.", TOKENS)
+        self._iteration = self._histogram("iteration_tokens_total", "Tokens of an iteration, of a prompt or generated.", TOKENS)
 
     def text(self) -> bytes:
         """All metrics as Prometheus reads them."""
@@ -51,7 +51,7 @@ class Metrics(Watcher):
         self._prompt_tokens.inc(report.prompt_tokens)
         self._generated_tokens.inc(len(report.tokens))
         if report.prompt_tokens or report.tokens:
-            self._turn.observe(report.prompt_tokens + len(report.tokens))
+            self._iteration.observe(report.prompt_tokens + len(report.tokens))
 
     def admitted(self, times: Times) -> None:
         assert times.admitted is not None  # that is what happened

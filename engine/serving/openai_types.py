@@ -1,8 +1,9 @@
 """Requests of OpenAI's interface: which fields there are, which values they take, and how a body becomes a request.
 
 A body has fields of four kinds. What is in a struct here has an effect. What is in `WITHOUT_EFFECT` is for others than the
-model, and is read past. What is in `REFUSED` would change the answer and cannot be done: only the value that asks for nothing
-is taken. Any other field is refused too: its name says that the client expects an effect. A field that is null is absent.
+model, and is read past. What is in `REFUSED` would change what is generated and cannot be done: only the value that asks for
+nothing is taken. Any other field is refused too: its name says that the client expects an effect. A field that is null is
+absent.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from engine.serving.errors import ApiError, invalid, unsupported
 
 MOST_STOPS: Final = 16
 MOST_CHOICES: Final = 128
-"""Stop strings of a request, and answers to all of its prompts together."""
+"""Stop strings of a request, and choices of all of its prompts together."""
 
 Count = Annotated[int, Meta(ge=1, le=1 << 31)]
 TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
@@ -124,7 +125,7 @@ WITHOUT_EFFECT: Final = frozenset(
 """Fields that are for accounts, logs and caches of a service, not for the model."""
 
 NO_PENALTIES: Final = "the sampling kernels have no penalties"
-NO_GRAMMAR: Final = "answers are not constrained"
+NO_GRAMMAR: Final = "generated text is not constrained"
 NO_LOGPROBS: Final = "probabilities are not returned"
 
 REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
@@ -132,7 +133,7 @@ REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
     "presence_penalty": ((0,), NO_PENALTIES),
     "repetition_penalty": ((1,), NO_PENALTIES),
     "min_p": ((0,), "the sampling kernels have no `min_p`"),
-    "min_tokens": ((0,), "an answer ends where the model ends it"),
+    "min_tokens": ((0,), "a generation ends where the model ends it"),
     "logit_bias": (({},), "logits are not changed"),
     "bad_words": (([],), "logits are not changed"),
     "allowed_token_ids": ((), "logits are not changed"),
@@ -153,14 +154,14 @@ REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
     "suffix": (("",), "the model continues a text, and fills no gap"),
     "modalities": ((["text"],), "the model writes text"),
     "audio": ((), "the model writes text"),
-    "prediction": ((), "answers are not predicted"),
+    "prediction": ((), "generated text is not predicted"),
     "verbosity": (("medium",), "the model has no such setting"),
     "web_search_options": ((), "there is no search"),
     "add_generation_prompt": ((True,), "a conversation is always continued by the assistant"),
     "continue_final_message": ((False,), "a conversation is always continued by a new message"),
     "add_special_tokens": ((True,), "the family's first token is always there"),
     "skip_special_tokens": ((True,), "special tokens are no text"),
-    "include_stop_str_in_output": ((False,), "an answer ends before the stop string"),
+    "include_stop_str_in_output": ((False,), "a generation ends before the stop string"),
     "truncate_prompt_tokens": ((), "prompts are not cut"),
     "return_token_ids": ((False,), "token ids are not returned"),
     "return_token_strs": ((False,), "token ids alone are returned"),

@@ -76,9 +76,10 @@ class Refused(Message):
 
 
 class Report(Message):
-    """From the engine after each turn. `tokens`: a new token of each of these requests, by number. `ended`: why requests ended;
-    `stop`, `length`, or `error: ` and what went wrong. `admitted`: requests whose prompt begins. Then the tokens of prompts
-    that the turn computed, and how many requests decode or are in their prompt, how many wait, and how many pages are taken."""
+    """From the engine after each iteration. `tokens`: a new token of each of these requests, by number. `ended`: why requests
+    ended; `stop`, `length`, or `error: ` and what went wrong. `admitted`: requests whose prompt begins. Then the tokens of
+    prompts that the iteration computed, and how many requests decode or are in their prompt, how many wait, and how many pages
+    are taken."""
 
     tokens: dict[int, int]
     ended: dict[int, str]

@@ -1,11 +1,11 @@
 """Continuous batching: which prompt is prefilled, and when a step decodes. Pure functions from state to state: no I/O, no
 clock.
 
-    state = submit(state, request)            a request waits
-    state, turn = plan(state, policy)         what to do now: a chunk of a prompt, a decode step, or nothing
-    state = advanced(state, turn)             a chunk was done
-    state = generated(state, stopped)         tokens arrived, some of which end their request
-    state = without(state, number)            a request was cancelled
+    state = submit(state, request)             a request waits
+    state, iteration = plan(state, policy)     what to do now: a chunk of a prompt, a decode step, or nothing
+    state = advanced(state, iteration)         a chunk was done
+    state = generated(state, stopped)          tokens arrived, some of which end their request
+    state = without(state, number)             a request was cancelled
 
 What holds after each of them:
 
@@ -110,7 +110,7 @@ class Idle:
     """There is nothing to do until a request comes."""
 
 
-Turn = Chunk | Decode | Idle
+Iteration = Chunk | Decode | Idle
 
 
 def fits(request: Request, memory: Memory) -> bool:
@@ -123,7 +123,7 @@ def submit(state: State, request: Request) -> State:
     return replace(state, waiting=(*state.waiting, Waiting(request)))
 
 
-def plan(state: State, policy: Policy) -> tuple[State, Turn]:
+def plan(state: State, policy: Policy) -> tuple[State, Iteration]:
     """What to do now, and the state in which a request may have been admitted for it. The caller does it, then says so with
     `advanced` or `generated`."""
     if state.prompt is None:

@@ -28,7 +28,7 @@ TEXT_THREADS: Final = 1
 
 class ServedModel:
     """A model folder without its weights. ModelError if a file is absent or damaged. `longest` is the most tokens of a prompt
-    and its answer together."""
+    and its generation together."""
 
     def __init__(self, folder: str | PathLike[str], longest: int, name: str) -> None:
         config = read_config(folder)
@@ -44,7 +44,7 @@ class ServedModel:
         return self._opens is not None and self._closes is not None
 
     def thought_begun(self, ids: Sequence[int]) -> bool:
-        """Whether a prompt ends in a thought: its template opened one for the answer."""
+        """Whether a prompt ends in a thought: its template opened one for the generation."""
         tags = [token for token in ids if token in (self._opens, self._closes)]
         return self.thinks and bool(tags) and tags[-1] == self._opens
 
@@ -72,7 +72,7 @@ class ServedModel:
             raise ApiError(400, what, param=field, code="invalid_value")
 
     def sampling(self, request: Generation, choice: int) -> SamplingParams | None:
-        """How the tokens of one of a request's answers are chosen; None: greedy. Answers of one request have seeds that follow
+        """How the tokens of one choice of a request are chosen; None: greedy. Choices of one request have seeds that follow
         each other. Without a seed, one is drawn."""
         model = self.generation
         top_k = top_k_of(request.top_k, model.top_k)
@@ -85,7 +85,7 @@ class ServedModel:
         return SamplingParams(temperature, top_k, model.top_p if request.top_p is None else request.top_p, seed)
 
     def max_tokens(self, prompt: int, asked: int | None, default: int | None, field: str) -> int:
-        """The most tokens of an answer; ApiError if they do not fit. `default` None: all that fit."""
+        """The most tokens of a generation; ApiError if they do not fit. `default` None: all that fit."""
         room = self.longest - prompt
         if prompt < 1:
             raise ApiError(400, f"`{field}`: the prompt is empty", param=field, code="invalid_value")

@@ -1,7 +1,7 @@
-"""Splits an answer into what the model thought and what it says, in whatever pieces the text arrives.
+"""Splits generated text into what the model thought and what it says, in whatever pieces the text arrives.
 
-A thought is between `<think>` and `</think>` at the beginning of an answer. The tags and the white space around them belong to
-neither part. Elsewhere the tags are text. The result is the same for every way to cut the text into pieces.
+A thought is between `<think>` and `</think>` at the beginning of a generation. The tags and the white space around them belong
+to neither part. Elsewhere the tags are text. The result is the same for every way to cut the text into pieces.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ CLOSE: Final = "</think>"
 
 
 class Thinking:
-    """A splitter of one answer. `begun`: the prompt has opened the thought already."""
+    """A splitter of one generation. `begun`: the prompt has opened the thought already."""
 
     def __init__(self, *, begun: bool = False) -> None:
         self._state = "thought" if begun else "start"
@@ -40,7 +40,7 @@ class Thinking:
         return thought, self._content() if self._state == "content" else ""
 
     def finish(self) -> tuple[str, str]:
-        """The rest, at the end of the answer."""
+        """The rest, at the end of the generation."""
         rest, self._pending = self._pending, ""
         if self._state == "thought":
             return (rest.lstrip() if self._trim else rest).rstrip(), ""

@@ -1,4 +1,4 @@
-"""Finds calls of tools in the content of an answer, in the form in which Qwen models write them (Hermes):
+"""Finds calls of tools in generated content, in the form in which Qwen models write them (Hermes):
 
     <tool_call>
     {"name": "weather", "arguments": {"city": "Paris"}}
@@ -30,7 +30,7 @@ class ToolCall:
 
 
 class ToolCalls:
-    """A finder for one answer. Texts and calls come out in the order in which they were written."""
+    """A finder for one generation. Texts and calls come out in the order in which they were written."""
 
     def __init__(self) -> None:
         self._pending = ""
@@ -46,7 +46,7 @@ class ToolCalls:
         return found
 
     def finish(self) -> list[str | ToolCall]:
-        """The rest, at the end of the answer; a call that was cut off is text."""
+        """The rest, at the end of the generation; a call that was cut off is text."""
         rest, self._pending = self._pending, ""
         return [rest] if rest else []
 
@@ -69,7 +69,7 @@ class ToolCalls:
         return True
 
     def _end(self) -> int | None:
-        """Where the call ends that `_pending` begins with; None while its closing tag has not come."""
+        """Where the call ends that `_pending` begins with; None before its closing tag has come."""
         text = self._pending
         while self._scanned < len(text):
             character = text[self._scanned]

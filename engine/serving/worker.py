@@ -2,7 +2,7 @@
 
 In: messages of `engine.serving.protocol` from the socket of that descriptor, the first a `Load`. Out: reports on the same
 socket. It ends when the other end closes, however that process ended, and when its device fails, after a `Refused` that says
-so. Between turns it takes what has come, and sleeps only when no request is left. Signals of a terminal are for the other
+so. Between iterations it takes what has come, and sleeps only when no request is left. Signals of a terminal are for the other
 process.
 
 It is a process of its own because a step leaves the host some tens of microseconds a token: templates, tokenizers and sockets
@@ -73,7 +73,7 @@ def work(channel: Channel) -> NoReturn:
             take(loop, pending)
             while True:
                 take(loop, channel.received(wait=loop.idle))
-                channel.send(loop.turn())
+                channel.send(loop.iteration())
     finally:
         with suppress(EngineError), device_errors():  # the first error is the one to report
             backend.close()

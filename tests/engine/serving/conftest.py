@@ -1,5 +1,5 @@
 """Model folders for the server's tests: a tiny one that the interpreter runs, and one without weights that thinks and calls
-tools, whose answers tests write themselves."""
+tools, whose generations tests write themselves."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ScriptedClient(EngineClient):
 
 
 @dataclass
-class Answered:
+class Received:
     """A response: status, headers, and the pieces of the body."""
 
     status: int = 0
@@ -92,11 +92,11 @@ class Server:
     async def ask(
         self, path: str, body: Any = None, *, method: str | None = None, headers: dict[str, str] | None = None,
         gone: asyncio.Event | None = None, pieces: Sequence[bytes] | None = None, each: Callable[[bytes], None] | None = None,
-    ) -> Answered:  # fmt: skip
+    ) -> Received:  # fmt: skip
         """A response; the client leaves when `gone` is set. `each` is called with every piece of the body."""
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         waiting = list(pieces if pieces is not None else [raw])
-        answered = Answered()
+        received = Received()
         leaving = gone or asyncio.Event()
 
         async def receive() -> Any:
@@ -108,13 +108,13 @@ class Server:
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
-                answered.status = message["status"]
-                answered.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+                received.status = message["status"]
+                received.headers = {name.decode(): value.decode() for name, value in message["headers"]}
             else:
-                answered.pieces.append(message.get("body", b""))
-                answered.whole = not message.get("more_body", False)
+                received.pieces.append(message.get("body", b""))
+                received.whole = not message.get("more_body", False)
                 if each is not None:
-                    each(answered.pieces[-1])
+                    each(received.pieces[-1])
 
         found = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         method = method or ("GET" if body is None and pieces is None else "POST")
@@ -123,7 +123,7 @@ class Server:
             "root_path": "", "scheme": "http", "http_version": "1.1",
         }  # fmt: skip
         await self.app(scope, receive, send)
-        return answered
+        return received
 
 
 def server(folder: Path, tokens: Tokens, *, limits: Limits | None = None, keys: Sequence[str] = (), **options: Any) -> Server:

@@ -1,4 +1,4 @@
-"""`LLM` and `AsyncLLM` on the tile interpreter: the answers of `Engine`, in the order of the prompts."""
+"""`LLM` and `AsyncLLM` on the tile interpreter: the generations of `Engine`, in the order of the prompts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def llm(tiny: Path) -> LLM:
     return LLM.from_pretrained(tiny, rows=2, backend="interpreter", max_seq_len=64)
 
 
-def test_answers_are_in_the_order_of_the_prompts(llm: LLM) -> None:
+def test_generations_are_in_the_order_of_the_prompts(llm: LLM) -> None:
     sampling = [None, SAMPLED, SAMPLED]
     together = llm.generate(PROMPTS, max_tokens=4, sampling=sampling)
     assert [llm.generate([PROMPTS[2]], max_tokens=4, sampling=SAMPLED)[0]] == together[2:]
-    for prompt, answer in zip(PROMPTS, together, strict=True):
-        assert answer.finish_reason == "length" and len(answer.ids) == 4
-        assert answer.prompt_tokens == len(llm._engine.tokens(prompt))  # pyright: ignore[reportPrivateUsage]
-    assert together[0].text and len({answer.text for answer in together}) == 3
+    for prompt, found in zip(PROMPTS, together, strict=True):
+        assert found.finish_reason == "length" and len(found.ids) == 4
+        assert found.prompt_tokens == len(llm._engine.tokens(prompt))  # pyright: ignore[reportPrivateUsage]
+    assert together[0].text and len({found.text for found in together}) == 3
 
 
 def test_a_stop_string(llm: LLM) -> None:
@@ -49,8 +49,8 @@ def test_what_does_not_fit(llm: LLM) -> None:
     with pytest.raises(UsageError, match="max-tokens is 0"):
         llm.generate(PROMPTS, max_tokens=0)
     assert llm.generate([]) == []
-    (answer,) = llm.generate(["the sky is " * 15], max_tokens=1000)
-    assert answer.finish_reason == "length" and answer.prompt_tokens + len(answer.ids) == 64
+    (found,) = llm.generate(["the sky is " * 15], max_tokens=1000)
+    assert found.finish_reason == "length" and found.prompt_tokens + len(found.ids) == 64
 
 
 def test_a_stream_from_a_process(llm: LLM, tiny: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_stream_from_a_process(llm: LLM, tiny: Path) -> None:
             return texts
 
     texts = asyncio.run(asyncio.wait_for(run(), HANG_SECONDS))
-    assert texts == [answer.text for answer in llm.generate(PROMPTS, max_tokens=4, sampling=SAMPLED)]
+    assert texts == [found.text for found in llm.generate(PROMPTS, max_tokens=4, sampling=SAMPLED)]
 
 
 def test_a_model_that_cannot_be_loaded(tmp_path: Path, tiny: Path) -> None:

@@ -15,14 +15,14 @@ from engine.text.tokenizer import Detokenizer, StopStrings, Text
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of an answer: exactly one of the three is there."""
+    """A piece of generated text: exactly one of the three is there."""
 
     content: str = ""
     thought: str = ""
     call: ToolCall | None = None
 
 
-class Answer:
+class GeneratedText:
     """The text of one generation. `thinking` and `tools`: what splits it, None if it is not split. Tokens in `silent` end a
     generation and are no text."""
 

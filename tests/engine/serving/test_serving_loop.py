@@ -64,7 +64,7 @@ def run(loop: EngineLoop, *works: Submit) -> tuple[dict[int, list[int]], dict[in
     for work in works:
         loop.submit(work)
     while not loop.idle:
-        report = loop.turn()
+        report = loop.iteration()
         for number, token in report.tokens.items():
             tokens[number].append(token)
         ended |= report.ended
@@ -88,7 +88,7 @@ def test_tokens_do_not_depend_on_other_requests(loop: EngineLoop, alone: list[li
 
 
 def test_logits_are_those_of_a_batch_without_others_to_the_bit(backend: InterpreterBackend) -> None:
-    """Also beside a long context. Without `one_graph` the neighbour changes them: its graph is another."""
+    """Also next to a long context. Without `one_graph` the neighbour changes them: its graph is another."""
 
     def logits(batch: Batch, *, beside: bool) -> Any:
         if beside:
@@ -114,21 +114,21 @@ def test_cancelled_requests_leave_the_others_as_they_are(loop: EngineLoop, alone
     for work in (decodes, WORKS[0], WORKS[2], *waits):
         loop.submit(work)
     tokens: list[int] = []
-    for turn in range(40):
-        report = loop.turn()
+    for iteration in range(40):
+        report = loop.iteration()
         tokens += [token for number, token in report.tokens.items() if number == 0]
-        if turn == 2:  # the one that decodes gives its row to the long prompt
+        if iteration == 2:  # the decoding request gives its row to the long prompt
             assert (report.running, report.waiting) == (2, 4)
             loop.cancel(waits[0].number)
             loop.cancel(decodes.number)
-        if turn == 6:
+        if iteration == 6:
             assert (report.running, report.waiting) == (2, 2)
             for work in (WORKS[2], *waits):
                 loop.cancel(work.number)
         if loop.idle:
             break
     assert tokens == alone[0] and loop.idle
-    assert loop.turn().used_pages == 0
+    assert loop.iteration().used_pages == 0
 
 
 def test_a_request_that_cannot_be_done_ends_alone(loop: EngineLoop, alone: list[list[int]]) -> None:
@@ -151,9 +151,9 @@ def test_logits_that_are_not_finite_end_requests_and_not_the_loop(tiny: Path) ->
         loop._batch._steps.forget()  # pyright: ignore[reportPrivateUsage]
 
     loop.submit(WORKS[1])
-    assert 1 in loop.turn().tokens
+    assert 1 in loop.iteration().tokens
     norm(np.full_like(good, np.nan))
-    assert "not finite" in loop.turn().ended[1]  # while it decodes
+    assert "not finite" in loop.iteration().ended[1]  # while it decodes
     assert "not finite" in run(loop, WORKS[1])[1][1]  # in its prompt
     norm(good)
     assert run(loop, WORKS[1])[1] == {1: "length"}

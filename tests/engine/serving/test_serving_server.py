@@ -50,7 +50,7 @@ class Serving:
         return float(found[1])
 
     def wait_until_idle(self) -> None:
-        """Until no request is left; each look takes a turn of the server."""
+        """Until no request is left; each look takes an iteration of the server."""
         while self.gauge("num_requests_running") or self.gauge("num_requests_waiting"):
             pass
 

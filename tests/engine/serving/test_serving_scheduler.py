@@ -1,6 +1,6 @@
 """The scheduler as a model: whatever requests come, end and are cancelled, nothing is lost, shared or starved.
 
-`Model` keeps what it was told itself, and compares each decision with the rules in the scheduler's docstring. It is driven at
+`Model` keeps what happened itself, and compares each decision with the rules in the scheduler's docstring. It is driven at
 random by hypothesis, and through every order of a few operations.
 """
 
@@ -21,10 +21,10 @@ from engine.serving.scheduler import (
     Chunk,
     Decode,
     Idle,
+    Iteration,
     Policy,
     Request,
     State,
-    Turn,
     advanced,
     fits,
     generated,
@@ -63,13 +63,13 @@ class Known:
 
 @dataclass
 class Model:
-    """A scheduler's state beside what is known of it without the scheduler."""
+    """A scheduler's state, and what is known of it without the scheduler."""
 
     policy: Policy
     state: State = field(init=False)
     known: dict[int, Known] = field(default_factory=dict[int, Known])
     chunks_since_decode: int = 0
-    last: Turn = field(default_factory=Idle)
+    last: Iteration = field(default_factory=Idle)
 
     def __post_init__(self) -> None:
         self.state = State.empty(self.policy.memory)
@@ -85,21 +85,21 @@ class Model:
         self.state = without(self.state, number)
         self.check()
 
-    def turn(self, stops: Iterable[int] = ()) -> Turn:
-        """One turn; requests in `stops` get a token that ends them, if they get one."""
+    def iteration(self, stops: Iterable[int] = ()) -> Iteration:
+        """One iteration; requests in `stops` get a token that ends them, if they get one."""
         before = self.state
-        self.state, turn = plan(self.state, self.policy)
+        self.state, iteration = plan(self.state, self.policy)
         self._check_admission(before)
-        match turn:
+        match iteration:
             case Chunk():
-                self._chunk(turn, set(stops))
+                self._chunk(iteration, set(stops))
             case Decode():
-                self._decode(turn, set(stops))
+                self._decode(iteration, set(stops))
             case Idle():
                 assert not self.known, "requests, and nothing is done"
-        self.last = turn
+        self.last = iteration
         self.check()
-        return turn
+        return iteration
 
     def drain(self) -> None:
         """Turns until no request is left, no more than the requests have chunks and tokens."""
@@ -110,7 +110,7 @@ class Model:
         for _ in range(left):
             if not self.known:
                 break
-            self.turn()
+            self.iteration()
         assert not self.known, "a request does not end"
         assert self.state == replace(State.empty(self.policy.memory), decode_first=self.state.decode_first)
 
@@ -146,26 +146,26 @@ class Model:
             assert one.request.priority > now.request.priority, "a request was overtaken by one that may not"
         admitted.admitted = True
 
-    def _chunk(self, turn: Chunk, stops: set[int]) -> None:
-        one = self.known[turn.number]
-        assert turn.first == one.computed and turn.first % self.policy.chunk_tokens == 0
-        assert turn.tokens == min(self.policy.chunk_tokens, one.request.prompt - turn.first) > 0
+    def _chunk(self, iteration: Chunk, stops: set[int]) -> None:
+        one = self.known[iteration.number]
+        assert iteration.first == one.computed and iteration.first % self.policy.chunk_tokens == 0
+        assert iteration.tokens == min(self.policy.chunk_tokens, one.request.prompt - iteration.first) > 0
         if self.state.running:
             self.chunks_since_decode += 1
             assert self.chunks_since_decode <= 1, "two chunks between two tokens"
-        one.computed += turn.tokens
-        assert turn.last == (one.computed == one.request.prompt)
-        self.state = advanced(self.state, turn)
-        if turn.last:
-            self._tokens([turn.number], stops)
+        one.computed += iteration.tokens
+        assert iteration.last == (one.computed == one.request.prompt)
+        self.state = advanced(self.state, iteration)
+        if iteration.last:
+            self._tokens([iteration.number], stops)
 
-    def _decode(self, turn: Decode, stops: set[int]) -> None:
+    def _decode(self, iteration: Decode, stops: set[int]) -> None:
         if self.state.prompt is not None:
             assert not isinstance(self.last, Decode), "a prompt waits for more than one step"
         running = {one.row: one.request.number for one in self.state.running}
-        assert turn.rows == running and running, "a step leaves a row out"
+        assert iteration.rows == running and running, "a step leaves a row out"
         self.chunks_since_decode = 0
-        self._tokens(turn.rows.values(), stops)
+        self._tokens(iteration.rows.values(), stops)
 
     def _tokens(self, numbers: Iterable[int], stops: set[int]) -> None:
         got = list(numbers)
@@ -185,7 +185,7 @@ MEMORIES: tuple[Memory, ...] = (ContiguousRows(2, 3 * PAGE_TOKENS), ContiguousRo
 
 
 class Random(RuleBasedStateMachine):
-    """Requests that come, turns, tokens that end requests, cancellations, in any order."""
+    """Requests that come, iterations, tokens that end requests, cancellations, in any order."""
 
     @initialize(memory=st.sampled_from(MEMORIES), chunk=st.sampled_from([1, 16, 64]), patience=st.sampled_from([0, 1, 3]))
     def begin(self, memory: Memory, chunk: int, patience: int) -> None:
@@ -198,8 +198,8 @@ class Random(RuleBasedStateMachine):
         self.model.submit(Request(next(self.numbers), prompt, tokens, priority))
 
     @rule(stops=st.sets(st.integers(0, 30), max_size=4))
-    def turn(self, stops: set[int]) -> None:
-        self.model.turn(stops)
+    def iteration(self, stops: set[int]) -> None:
+        self.model.iteration(stops)
 
     @precondition(lambda self: self.model.known)
     @rule(data=st.data())
@@ -234,7 +234,7 @@ SMALL = (Request(0, 5, 2, 1), Request(1, 1, 1), Request(2, 4, 3), Request(3, 2, 
 def test_every_order_of_a_few_operations(memory: Memory) -> None:
     """Every state that two rows and four requests reach: each may come, be cancelled or end by a stop token at any time."""
     policy = Policy(memory, chunk_tokens=2, patience=1)
-    seen: set[tuple[State, int, int, type[Turn]]] = set()
+    seen: set[tuple[State, int, int, type[Iteration]]] = set()
     waiting: list[tuple[Model, int]] = [(Model(policy), 0)]
     while waiting:
         model, came = waiting.pop()
@@ -244,7 +244,7 @@ def test_every_order_of_a_few_operations(memory: Memory) -> None:
         seen.add(key)
         _copy(model).drain()
         some = [(), tuple(model.known), *((number,) for number in model.known)]
-        following = [_done(model, "turn", stops) for stops in some] if model.known else []
+        following = [_done(model, "iteration", stops) for stops in some] if model.known else []
         following += [_done(model, "cancel", number) for number in model.known]
         waiting += [(one, came) for one in following]
         if came < len(SMALL):
@@ -271,9 +271,9 @@ def test_a_flood_of_urgent_requests_does_not_starve_another() -> None:
     order: list[int] = []
     for number in range(1, 40):
         model.submit(Request(number, 8, 2))
-        turn = model.turn()
-        if isinstance(turn, Chunk) and turn.first == 0:
-            order.append(turn.number)
+        iteration = model.iteration()
+        if isinstance(iteration, Chunk) and iteration.first == 0:
+            order.append(iteration.number)
     assert order.index(0) == 5
     model.drain()
 
@@ -282,21 +282,21 @@ def test_what_is_free_is_kept_for_a_large_request() -> None:
     """Small requests that came later would fit; the large one that is next waits, and then gets all of it."""
     model = Model(Policy(AnyPages(4, 4), chunk_tokens=64))
     model.submit(Request(0, 8, 2))
-    model.turn()
+    model.iteration()
     model.submit(Request(1, 4 * PAGE_TOKENS - 4, 4))
     model.submit(Request(2, 8, 2))
-    assert isinstance(model.turn(), Decode)
-    turn = model.turn()
-    assert isinstance(turn, Chunk) and turn.number == 1
+    assert isinstance(model.iteration(), Decode)
+    iteration = model.iteration()
+    assert isinstance(iteration, Chunk) and iteration.number == 1
     model.drain()
 
 
-def test_a_long_prompt_and_a_generation_take_turns() -> None:
+def test_a_long_prompt_and_a_generation_alternate() -> None:
     model = Model(Policy(ContiguousRows(2, 640), chunk_tokens=64))
     model.submit(Request(0, 8, 30))
-    model.turn()
+    model.iteration()
     model.submit(Request(1, 320, 8))
-    kinds = [type(model.turn()).__name__ for _ in range(10)]
+    kinds = [type(model.iteration()).__name__ for _ in range(10)]
     assert kinds == ["Decode", "Chunk"] * 5
     model.drain()
 
@@ -319,17 +319,17 @@ class TwoOwners(AnyPages):
 def test_the_model_sees_a_page_with_two_owners() -> None:
     model = Model(Policy(TwoOwners(2, 4), chunk_tokens=8))
     model.submit(Request(0, 4, 4))
-    model.turn()
+    model.iteration()
     model.submit(Request(1, 4, 4))
     with pytest.raises(AssertionError, match="two owners"):
         for _ in range(4):
-            model.turn()
+            model.iteration()
 
 
 def test_the_model_sees_a_row_that_is_not_freed() -> None:
     model = Model(Policy(ContiguousRows(2, 64), chunk_tokens=8))
     model.submit(Request(0, 4, 4))
-    model.turn()
+    model.iteration()
     kept = model.state.running[0]
     model.state = replace(model.state, running=())
     assert isinstance(kept, Admitted)

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.models.families import family_of
-from engine.serving.answer import Answer, Part
+from engine.serving.generated_text import GeneratedText, Part
 from engine.serving.thinking import Thinking
 from engine.serving.tool_calls import ToolCall, ToolCalls
 from engine.text.tokenizer import Text
@@ -114,8 +114,8 @@ def test_the_parts_do_not_depend_on_the_pieces(text: str, cuts: Sequence[int]) -
     assert "".join(again.split()) == "".join(text.split()), "something is lost"
 
 
-def answer(text: Text, ids: Sequence[int], **options: Any) -> tuple[list[tuple[str, str, ToolCall | None]], Answer]:
-    made = Answer(text, options.pop("stop", ()), options.pop("silent", ()), **options)
+def generated(text: Text, ids: Sequence[int], **options: Any) -> tuple[list[tuple[str, str, ToolCall | None]], GeneratedText]:
+    made = GeneratedText(text, options.pop("stop", ()), options.pop("silent", ()), **options)
     parts: list[Part] = []
     for token in ids:
         parts += made.push(token)
@@ -134,7 +134,7 @@ def test_all_together(text: Text) -> None:
     """Thought, content, two calls, an end token that is no text, and characters of several tokens."""
     end = text.tokenizer.token_to_id("<|im_end|>")
     ids = [*text.encode("<think>\nblå himmel\n</think>\n\nSo 天: " + CALL + "\n" + CALL), end]
-    parts, made = answer(text, ids, silent=[end], thinking=Thinking(), tools=ToolCalls())
+    parts, made = generated(text, ids, silent=[end], thinking=Thinking(), tools=ToolCalls())
     assert "".join(thought for thought, _, _ in parts) == "blå himmel"
     assert "".join(content for _, content, _ in parts) == "So 天: "
     assert [call for _, _, call in parts if call] == [PARSED, PARSED]
@@ -144,6 +144,6 @@ def test_all_together(text: Text) -> None:
 
 def test_a_stop_string_ends_it_before_what_follows(text: Text) -> None:
     ids = text.encode("one two three four")
-    parts, made = answer(text, ids, stop=["three"])
+    parts, made = generated(text, ids, stop=["three"])
     assert "".join(content for _, content, _ in parts) == "one two "
     assert made.stopped and made.tokens < len(ids)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from in_process import Answered, Server, says, server
+from in_process import Received, Server, says, server
 
 from engine.sampling import SamplingParams
 from engine.serving.http import Limits
@@ -31,11 +31,11 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(asyncio.wait_for(work, HANG_SECONDS))
 
 
-def ask(one: Server, path: str, body: Any = None, **options: Any) -> Answered:
+def ask(one: Server, path: str, body: Any = None, **options: Any) -> Received:
     return finished(one.ask(path, body, **options))
 
 
-def chat(one: Server, **fields: Any) -> Answered:
+def chat(one: Server, **fields: Any) -> Received:
     return ask(one, "/v1/chat/completions", CHAT | fields)
 
 
@@ -47,14 +47,14 @@ def speaker(talker: Path) -> Server:
 def test_a_chat(speaker: Server) -> None:
     found = chat(speaker, max_completion_tokens=50, user="me")
     assert found.status == 200 and found.headers["content-type"] == "application/json"
-    answer = found.json
-    assert answer["object"] == "chat.completion" and answer["model"] == "talker" and answer["id"].startswith("chatcmpl-")
-    (choice,) = answer["choices"]
+    response = found.json
+    assert response["object"] == "chat.completion" and response["model"] == "talker" and response["id"].startswith("chatcmpl-")
+    (choice,) = response["choices"]
     assert choice["message"] == {"role": "assistant", "content": "Because.", "reasoning_content": "hm"}
     assert (choice["index"], choice["finish_reason"], choice["logprobs"]) == (0, "stop", None)
     (work,) = speaker.client.submitted
     tokens = len(speaker.client.tokens(work) or ())
-    assert answer["usage"] == {
+    assert response["usage"] == {
         "prompt_tokens": len(work.ids), "completion_tokens": tokens, "total_tokens": len(work.ids) + tokens,
     }  # fmt: skip
     assert work.max_tokens == 50 and work.sampling is None  # generation_config.json of the model does not sample
@@ -88,7 +88,7 @@ def test_calls_of_tools(talker: Path) -> None:
     streamed = [call for delta in deltas for call in delta.get("tool_calls", [])]
     assert [(call["index"], call["function"]["name"]) for call in streamed] == [(0, "f"), (1, "f")]
     prompt = [len(work.ids) for work in one.client.submitted]
-    for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):  # the model is told of none, so its text is text
+    for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):  # the template gets none, so its text is text
         choice = chat(one, **fields).json["choices"][0]
         assert choice["finish_reason"] == "stop" and CALL in choice["message"]["content"]
         assert len(one.client.submitted[-1].ids) < prompt[0]
@@ -125,9 +125,9 @@ def test_completions_of_several_prompts(talker: Path) -> None:
 
     one = server(talker, last)
     ids = one.model.text.encode("the sky")
-    for prompt, answers in (("the sky", 1), (["the sky", "is blue"], 2), (ids, 1), ([ids, ids], 2)):
+    for prompt, choices in (("the sky", 1), (["the sky", "is blue"], 2), (ids, 1), ([ids, ids], 2)):
         found = ask(one, "/v1/completions", {"prompt": prompt, "n": 1, "max_tokens": 3}).json
-        assert [choice["index"] for choice in found["choices"]] == list(range(answers))
+        assert [choice["index"] for choice in found["choices"]] == list(range(choices))
         assert found["object"] == "text_completion" and found["choices"][0]["text"] == " sky sky sky"
     found = ask(one, "/v1/completions", {"prompt": ["the sky", "is blue"], "n": 2, "max_tokens": 2}).json
     assert [choice["text"] for choice in found["choices"]] == [" sky sky"] * 2 + [" blue blue"] * 2
@@ -142,7 +142,7 @@ def test_completions_of_several_prompts(talker: Path) -> None:
 def test_a_stop_string_ends_the_generation(talker: Path) -> None:
     one = server(talker, lambda work: None)
 
-    async def run() -> Answered:
+    async def run() -> Received:
         asking = asyncio.ensure_future(one.ask("/v1/completions", {"prompt": "a", "stop": ["sky"], "max_tokens": 100}))
         while not one.client.submitted:
             await asyncio.sleep(0)
@@ -239,7 +239,7 @@ def test_a_body_that_is_too_large(talker: Path) -> None:
 def test_a_full_queue(talker: Path) -> None:
     one = server(talker, lambda work: None, rows=2, most_waiting=1)
 
-    async def run() -> tuple[Answered, Answered]:
+    async def run() -> tuple[Received, Received]:
         gone = asyncio.Event()
         asking = [asyncio.ensure_future(one.ask("/v1/completions", {"prompt": "a"}, gone=gone)) for _ in range(3)]
         while one.client.outstanding < 3:
@@ -338,7 +338,7 @@ def test_tokens_of_texts_and_texts_of_tokens(speaker: Server) -> None:
     assert ask(speaker, "/tokenize", {}).error["param"] == "prompt"
 
 
-def test_health_fails_when_no_turn_ends(talker: Path) -> None:
+def test_health_fails_when_no_iteration_ends(talker: Path) -> None:
     one = server(talker, lambda work: None, limits=Limits(stall_seconds=60))
     client = one.client
 
@@ -401,11 +401,11 @@ def test_metrics(talker: Path) -> None:
 
 
 def test_logs_have_no_text_and_no_keys(talker: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = server(talker, says(talker, "an answer"), keys=["a secret"])
+    one = server(talker, says(talker, "a reply"), keys=["a secret"])
     ask(one, "/v1/completions", {"prompt": "a prompt"}, headers={"authorization": "Bearer a secret"})
     ask(one, "/v1/models", headers={"authorization": "Bearer nearly secret"})
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(line["event"], line["path"], line["status"]) for line in lines] == [
         ("request", "/v1/completions", 200), ("request", "/v1/models", 401),
     ]  # fmt: skip
-    assert not any(word in str(lines) for word in ("secret", "prompt", "answer"))
+    assert not any(word in str(lines) for word in ("secret", "prompt", "reply"))
