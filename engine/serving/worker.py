@@ -5,8 +5,8 @@ socket. It ends when the other end closes, however that process ended, and when 
 so. Between iterations it takes what has come, and sleeps only when no request is left. Signals of a terminal are for the other
 process.
 
-It is a process of its own because a step leaves the host some tens of microseconds a token: templates, tokenizers and sockets
-of clients must not run in between, and Python has one lock for all threads.
+It is a process of its own so that nothing delays the next step: templates, tokenizers and sockets of clients take time, and
+Python has one lock for all threads.
 """
 
 from __future__ import annotations
