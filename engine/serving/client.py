@@ -208,19 +208,24 @@ class EngineClient:
     async def _read(self, reader: asyncio.StreamReader, ready: asyncio.Future[Loaded]) -> None:
         """Take messages until the engine closes the stream."""
         frames = Frames()
-        failure: EngineError | None = None
-        with suppress(ConnectionError):
+        failure: EngineError = EngineEnded("the engine's process ended")
+        try:
             while piece := await reader.read(PIECE_BYTES):
                 for message in map(from_engine, frames.push(piece)):
                     match message:
                         case Loaded():
-                            ready.set_result(message)
+                            if not ready.done():
+                                ready.set_result(message)
                         case Refused():
                             kind = KINDS.get(message.exit_code, EngineError)
                             failure = kind(message.what, where=message.where, fix=message.fix)
                         case Report():
                             self._take(message)
-        self.failure = failure or EngineEnded("the engine's process ended")
+        except ConnectionError:
+            pass
+        except Exception as error:  # without the reader, requests would wait forever
+            failure = EngineEnded(f"what the engine's process sends cannot be used: {error!r}")
+        self.failure = failure
         if not ready.done():
             ready.set_exception(self.failure)
         for number in list(self._open):

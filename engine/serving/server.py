@@ -61,6 +61,7 @@ async def _serve(load: Load, options: Options, listening: socket.socket) -> int:
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
     name = options.model_name or Path(load.model).resolve().name
     metrics = Metrics(name)
+    log("loading", model=name, backend=load.backend)
     async with _engine(options, metrics) as client:
         loading = asyncio.ensure_future(_loaded(client, load, name))
         await _first(loading, ending)
