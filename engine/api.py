@@ -81,31 +81,15 @@ class Engine:
         format of a named bundle. `dummy` is a seed: random weights replace the files', in `weight_format`. `progress` is called
         with the bytes of weights loaded so far and the total. Raises an `EngineError`: see `engine.errors`.
         """
-        if backend == "interpreter" and any(option is not None for option in (bundle, device, bundle_digest, trust)):
-            raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
+        check_backend(backend, bundle, device, bundle_digest, trust)
         config = read_config(path)
         generation = GenerationConfig.read(path, config)
         text = Text.read(path, family_of(config.model_type).tokenizer)
-        if not 1 <= max_seq_len <= config.max_position_embeddings:
-            what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
-            raise UsageError(what, fix="the model supports no more positions")
-        if dummy is not None:
-            of_model = "f16" if config.dtype == "f16" else "bf16"
-            weights = dummy_weights(config, dtype or of_model, dummy, weight_format or SIXTEEN_BIT)
-        else:
-            weights = WeightPlan.for_model(config, path, dtype, weight_format=weight_format)
-        dtype = weights.dtype
-        if backend == "interpreter":
-            from engine.backends.interpreter import InterpreterBackend  # late: GPU runs do without this import
-
-            interpreter = InterpreterBackend()
-            interpreter.load(config, weights, max_seq_len, dtype, progress, cache_format)
-            return cls(interpreter, config, generation, text)
-        loaded = load_on_gpu(
-            bundle, config, weights, max_seq_len, dtype, progress=progress, device=device, digest=bundle_digest, trust=trust,
-            weight_format=weight_format, cache_format=cache_format,
+        loaded, opened = load_backend(
+            path, config, bundle=bundle, backend=backend, max_seq_len=max_seq_len, dtype=dtype, weight_format=weight_format,
+            cache_format=cache_format, dummy=dummy, progress=progress, device=device, bundle_digest=bundle_digest, trust=trust,
         )  # fmt: skip
-        return cls(loaded, config, generation, text, loaded.bundle)
+        return cls(loaded, config, generation, text, opened)
 
     def tokens(
         self, prompt: Prompt, *, thinking: bool = True, tools: Sequence[Mapping[str, Any]] | None = None,
@@ -208,3 +192,50 @@ class Engine:
     def __exit__(self, kind: object, *_: object) -> None:
         with suppress(DeviceError) if kind is not None else nullcontext():  # the first error is the one to report
             self.close()
+
+
+def check_backend(backend: BackendName, *of_gpu: object) -> None:
+    """UsageError if the interpreter is to take an option that only a GPU has: all but None are such."""
+    if backend == "interpreter" and any(option is not None for option in of_gpu):
+        raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
+
+
+def load_backend(
+    path: str | PathLike[str],
+    config: ModelConfig,
+    *,
+    bundle: str | PathLike[str] | None = None,
+    backend: BackendName = "cuda",
+    max_seq_len: int = DEFAULT_SEQUENCE,
+    dtype: str | None = None,
+    weight_format: str | None = None,
+    cache_format: str | None = None,
+    dummy: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    device: Device | None = None,
+    bundle_digest: str | None = None,
+    trust: TrustSource = None,
+) -> tuple[Backend, Bundle | None]:
+    """A model folder on a device, without its tokenizer, and the bundle that the caller closes after it. Options and errors are
+    those of `Engine.from_pretrained`."""
+    check_backend(backend, bundle, device, bundle_digest, trust)
+    if not 1 <= max_seq_len <= config.max_position_embeddings:
+        what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
+        raise UsageError(what, fix="the model supports no more positions")
+    if dummy is not None:
+        of_model = "f16" if config.dtype == "f16" else "bf16"
+        weights = dummy_weights(config, dtype or of_model, dummy, weight_format or SIXTEEN_BIT)
+    else:
+        weights = WeightPlan.for_model(config, path, dtype, weight_format=weight_format)
+    dtype = weights.dtype
+    if backend == "interpreter":
+        from engine.backends.interpreter import InterpreterBackend  # late: GPU runs do without this import
+
+        interpreter = InterpreterBackend()
+        interpreter.load(config, weights, max_seq_len, dtype, progress, cache_format)
+        return interpreter, None
+    loaded = load_on_gpu(
+        bundle, config, weights, max_seq_len, dtype, progress=progress, device=device, digest=bundle_digest, trust=trust,
+        weight_format=weight_format, cache_format=cache_format,
+    )  # fmt: skip
+    return loaded, loaded.bundle

@@ -5,9 +5,9 @@
         tokens = batch.step()                     {row: its next token}, for every sequence
         batch.remove(row)                         end a sequence; the others are unaffected
 
-Sequences are added and removed between steps; a scheduler decides when. A `row` of the batch is the row of a sequence in every
-input and output, and its part of the caches. A row without a sequence is computed in every step as well, and writes nothing but
-slot 0 of its own cache.
+Sequences are added and removed between steps; a scheduler decides when (`engine.serving`). A `row` of the batch is the row of a
+sequence in every input and output, and its part of the caches. A row without a sequence is computed in every step as well, and
+writes nothing but slot 0 of its own cache.
 """
 
 from __future__ import annotations
@@ -54,15 +54,21 @@ class Batch:
     """A batch with rows for `sequences` sequences on a loaded backend, each with a cache of `max_seq_len` tokens. Not
     thread-safe. Prefill uses the backend's own cache, so `add` ends the backend's own generation.
 
+    By default a step takes the fastest graph for its sequences: that of short contexts if all are short, that which finds the
+    most likely token if all are greedy. With `one_graph` every step takes the same one, of long contexts with sampling, so that
+    no token depends on the other sequences.
+
     UsageError if a prompt does not fit, if no row is free, or if there is no sequence. ModelError if logits are not finite.
     """
 
-    def __init__(self, backend: Backend, sequences: int) -> None:
+    def __init__(self, backend: Backend, sequences: int, *, one_graph: bool = False) -> None:
         if sequences not in BATCHES:
             raise UsageError(f"a batch has {_listed(BATCHES)} sequences, not {sequences}", fix="places may stay free")
-        self._backend, self.sequences = backend, sequences
+        self._backend, self.sequences, self._one_graph = backend, sequences, one_graph
         self._steps = backend.decode_steps(sequences)
         self._state = _State([None] * sequences)
+        if one_graph:
+            self._steps.prepared(self._output_mode(), self._variants())
 
     def __enter__(self) -> Self:
         return self
@@ -86,18 +92,24 @@ class Batch:
     def add(self, ids: Tokens[int], sampling: SamplingParams | None = None) -> tuple[int, int]:
         """Prefill a prompt; returns the row of the new sequence and its first generated token. `sampling` None is greedy; else
         the n-th token uses the n-th random number of its seed."""
-        state = self._state
-        if None not in state.members:
+        members = self._state.members
+        if None not in members:
             raise UsageError(f"all {self.sequences} places of the batch are taken", fix="remove a sequence that has ended")
-        row = state.members.index(None)
-        sequence = self._backend.begin()
+        row = members.index(None)
+        return row, self.join(row, self._backend.begin(), ids, sampling)
+
+    def join(self, row: int, sequence: Sequence, ids: Tokens[int], sampling: SamplingParams | None = None) -> int:
+        """Prefill the rest of a prompt, of which the backend's own sequence has the tokens before (`Backend.extend`), and take
+        that sequence into a free row; returns its first generated token."""
+        if not 0 <= row < self.sequences or self._state.members[row] is not None:
+            raise UsageError(f"place {row} of the batch is not free")
         self._backend.prefill(sequence, ids, sampling)
         sequence.token = self._backend.token()
-        sequence.room = self._steps.cache.allocate(row, len(ids))
-        self._steps.adopt(row, self._backend.own, 0, len(ids))
-        state.members[row] = sequence
-        state.changed = True
-        return row, sequence.token
+        sequence.room = self._steps.cache.allocate(row, sequence.length)
+        self._steps.adopt(row, self._backend.own, 0, sequence.length)
+        self._state.members[row] = sequence
+        self._state.changed = True
+        return sequence.token
 
     def remove(self, row: int) -> None:
         """End a sequence. Its tokens in enqueued steps are dropped."""
@@ -205,14 +217,15 @@ class Batch:
 
     def _variants(self) -> Variants:
         """The variants that the next step uses."""
+        if self._one_graph:
+            return self._backend.step.decode_variants(self._backend.max_seq_len)
         return self._backend.step.decode_variants(
             1 + max(member.length for member in self._state.members if member is not None)
         )
 
     def _output_mode(self) -> OutputMode:
-        return (
-            "sample" if any(member is not None and member.sampling is not None for member in self._state.members) else "argmax"
-        )
+        sampled = any(member is not None and member.sampling is not None for member in self._state.members)
+        return "sample" if sampled or self._one_graph else "argmax"
 
     def _send(self) -> None:
         """Set the next step's inputs, and how tokens are sampled."""

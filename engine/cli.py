@@ -30,7 +30,8 @@ PROFILE_COLUMNS: Final = 128
 STDIN_BYTES: Final = 4 * PROMPT_LIMIT
 """Maximum bytes of a prompt on stdin."""
 
-EPILOG = """`python -m engine graph --help`: draw the steps of a model.
+EPILOG = """`python -m engine serve --help`: serve a model to OpenAI's clients. `python -m engine graph --help`: draw the steps
+of a model.
 
 Exit status: 0 done, 1 the output cannot be written, 2 wrong usage or a package that is not installed, 3 a model file is absent,
 damaged or asks for too much, 4 the bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
@@ -199,6 +200,10 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         if command_line[:1] == ["graph"]:
             graph_command.main(command_line[1:], prog_name="python -m engine graph", standalone_mode=False)
+        elif command_line[:1] == ["serve"]:
+            from engine.serving.command import serve_command  # late: other commands do without its packages
+
+            serve_command.main(command_line[1:], prog_name="python -m engine serve", standalone_mode=False)
         else:
             command.main(command_line, prog_name="python -m engine", standalone_mode=False)
     except click.exceptions.Abort:

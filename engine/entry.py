@@ -19,7 +19,8 @@ from engine.startup import end_at_once
 PACKAGES: Final = {
     "click": "tilec", "rich": "tilec", "numpy": "tilec", "cuda": "tilec", "jinja2": "tilec[engine]",
     "markupsafe": "tilec[engine]", "tokenizers": "tilec[engine]", "ml_dtypes": "tilec[engine]",
-    "safetensors": "tilec[engine]", "matplotlib": "tilec[engine,bench]",
+    "safetensors": "tilec[engine]", "matplotlib": "tilec[engine,bench]", "starlette": "tilec[serve]",
+    "uvicorn": "tilec[serve]", "msgspec": "tilec[serve]", "prometheus_client": "tilec[serve]",
 }  # fmt: skip
 """The requirement to install for each package that the engine imports; `tilec[compiler]` for others."""
 

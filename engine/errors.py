@@ -8,6 +8,7 @@
 | 3      | ModelError     | a file of the model folder is absent, damaged, too large, or of an unsupported model      |
 | 4      | BundleRefused  | the bundle is absent, damaged, for another GPU, or lacks an artifact the model needs      |
 | 5      | DeviceError    | the GPU or its driver is absent, refused a call, or memory is too little (host too)       |
+| 6      | EngineEnded    | the process of the server's engine ended on its own (`engine.serving.client`)             |
 | 130    | Interrupted    | the user stopped the run (128 + SIGINT, as shells report it)                              |
 
 Any other exception that leaves the engine is an internal error.

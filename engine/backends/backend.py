@@ -71,6 +71,11 @@ class Backend(StepRunner):
             self.own.set([sequence])
         self._prefill_chunks(sequence, ids, sequence.output_mode)
 
+    def extend(self, sequence: Sequence, ids: Tokens[int]) -> None:
+        """Prefill a part of a prompt after the tokens that the sequence already has, and choose no token: more of the prompt
+        follows."""
+        self._prefill_chunks(sequence, ids, "none")
+
     def prompt_logits(self, sequence: Sequence, ids: Tokens[int]) -> NDArray[np.float32]:
         """Prefill a prompt and return the logits of its last token, (vocab,)."""
         self._prefill_chunks(sequence, ids, "logits")

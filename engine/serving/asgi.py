@@ -1,0 +1,217 @@
+"""What lies between HTTP and an endpoint: bodies of limited size, keys, time, streams of events, and clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from typing import Any, Final, TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.serving.errors import ApiError
+from engine.serving.logs import log
+
+T = TypeVar("T")
+
+OPEN_PATHS: Final = frozenset({"/health", "/metrics", "/version"})
+"""Paths that need no key, and whose requests are not logged."""
+
+PING: Final = b": ping\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+
+
+class Gone(Exception):
+    """The client has closed its connection: nobody reads a response."""
+
+
+class JsonResponse(Response):
+    """A value as JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The bytes of the body."""
+        return msgspec.json.encode(content)
+
+
+def error_response(error: ApiError) -> JsonResponse:
+    """The response for an error."""
+    headers = error.headers() | ({"www-authenticate": "Bearer"} if error.status == 401 else {})
+    return JsonResponse(error.body(), error.status, headers=headers)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body of a request; ApiError if it has more than `limit` bytes, of which no more are read. Gone if the client goes."""
+    too_large = ApiError(413, f"the body has over {limit} bytes", code="request_too_large")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_large
+    body = bytearray()
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise too_large
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client closes its connection (Gone). The body must have been read."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Gone
+    finally:
+        for task in (working, leaving):
+            await _cancelled(task)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events: each of `events` as JSON, then `[DONE]`. An error that comes once the response has begun is an event
+    too, after which the stream ends. While no event comes, a comment goes out every `ping_seconds`, so that no proxy gives up.
+    `source` is left however the stream ends, even before it begins."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: AsyncGenerator[Any], source: AbstractAsyncContextManager[Any], seconds: float, ping_seconds: float
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._events, self._source, self._seconds, self._ping_seconds = events, source, seconds, ping_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; Gone if the client goes."""
+        async with self._source:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await while_connected(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        """Send the body."""
+        error: ApiError | None = None
+        try:
+            async with aclosing(self._events), asyncio.timeout(self._seconds):
+                async for event in self._with_pings():
+                    await _put(send, PING if event is None else _event(event))
+        except ApiError as found:
+            error = found
+        except TimeoutError:
+            error = too_long(self._seconds)
+        if error is not None:
+            await _put(send, _event(error.body()))
+        await _put(send, DONE, more=False)
+
+    async def _with_pings(self) -> AsyncIterator[Any]:
+        """The events, and None whenever none has come for a while."""
+
+        async def following() -> Any:
+            return await anext(self._events, _END)
+
+        waiting = asyncio.ensure_future(following())
+        try:
+            while True:
+                await asyncio.wait((waiting,), timeout=self._ping_seconds)
+                if not waiting.done():
+                    yield None
+                    continue
+                event = waiting.result()
+                if event is _END:
+                    return
+                yield event
+                waiting = asyncio.ensure_future(following())
+        finally:
+            await _cancelled(waiting)
+
+
+_END: Final = object()
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+async def _put(send: Send, body: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait until it is over."""
+    task.cancel()
+    with suppress(asyncio.CancelledError, Exception):
+        await task
+
+
+def too_long(seconds: float) -> ApiError:
+    """The error for a request that takes longer than requests may take."""
+    return ApiError(504, f"the request took over {seconds:g} seconds", code="request_timeout", kind="timeout")
+
+
+class Guard:
+    """Around the application: asks for a key, logs each request, and makes responses of what an endpoint raises."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app, self._keys = app, [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            return
+        start, status = time.monotonic(), 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            if scope["path"] not in OPEN_PATHS:
+                self._check_key(scope)
+            await self._app({**scope, "app": self._app}, receive, sent)  # with an `app`, routes raise what they refuse
+        except ApiError as error:
+            await error_response(error)(scope, receive, sent)
+        except HTTPException as error:
+            what = f"{scope['method']} {scope['path'][:256]}: {error.detail.lower()}"
+            refused = ApiError(error.status_code, what, code="not_found" if error.status_code == 404 else None)
+            await error_response(refused)(scope, receive, sent)
+        except Gone:
+            status = status or 499
+        except Exception as error:
+            log("internal_error", "error", path=scope["path"], error=repr(error))
+            if status:
+                raise  # the server closes the connection, so that no client takes the response for whole
+            failed = ApiError(500, "internal error", code="internal_error", kind="server_error")
+            await error_response(failed)(scope, receive, sent)
+        finally:
+            if scope["path"] not in OPEN_PATHS:
+                milliseconds = round(1000 * (time.monotonic() - start), 1)
+                log("request", method=scope["method"], path=scope["path"][:256], status=status, milliseconds=milliseconds)
+
+    def _check_key(self, scope: Scope) -> None:
+        """ApiError unless there are no keys, or the request has one of them. All keys are compared, in constant time."""
+        if not self._keys:
+            return
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        kind, _, key = header.partition(b" ")
+        digest = hashlib.sha256(key.strip()).digest()
+        known = [hmac.compare_digest(digest, one) for one in self._keys]
+        if kind.lower() != b"bearer" or not any(known):
+            raise ApiError(401, "the API key is missing or wrong", code="invalid_api_key", kind="authentication_error")

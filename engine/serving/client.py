@@ -1,0 +1,258 @@
+"""The engine's process as the server sees it: starts it, submits requests, hands their tokens to who waits for them.
+
+What arrives is kept until it is taken, at most the tokens that a request may generate, so who reads slowly stops nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from engine.errors import BundleRefused, DeviceError, EngineError, ModelError, UsageError
+from engine.serving.protocol import Cancel, Frames, Load, Loaded, Message, Refused, Report, Submit, encoded, from_engine
+
+PIECE_BYTES: Final = 1 << 20
+LAST_SECONDS: Final = 10.0
+"""How long the engine may take to end after its socket was closed; then it is killed."""
+
+
+KINDS: Final = {kind.exit_code: kind for kind in (UsageError, ModelError, BundleRefused, DeviceError)}
+"""The errors with which the engine's process ends, by exit status."""
+
+
+class EngineEnded(EngineError):
+    """The engine's process ended, and nobody had told it to."""
+
+    exit_code = 6
+
+
+class QueueFull(EngineError):
+    """As many requests wait as may wait."""
+
+
+@dataclass(slots=True)
+class Times:
+    """What is known of a request: its prompt's tokens, and when it came, began and got tokens, by the client's clock."""
+
+    prompt: int
+    submitted: float
+    admitted: float | None = None
+    first: float | None = None
+    last: float | None = None
+    generated: int = 0
+
+
+class Watcher:
+    """Gets what happens; this one ignores it (`engine.serving.metrics`)."""
+
+    def reported(self, report: Report) -> None:
+        """An iteration is over."""
+
+    def admitted(self, times: Times) -> None:
+        """A request has begun."""
+
+    def token(self, times: Times, now: float) -> None:
+        """A request got a token; `times` are those before it."""
+
+    def ended(self, times: Times, now: float, reason: str) -> None:
+        """A request ended: `stop`, `length`, `error` or `abort`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What one of several generations got: tokens, and why it ended; None: it goes on."""
+
+    index: int
+    tokens: list[int]
+    ended: str | None
+
+
+@dataclass(eq=False)
+class Generations:
+    """Generations that were submitted together; `async with` cancels at its end those that go on."""
+
+    client: EngineClient
+    numbers: list[int]
+    _tokens: list[list[int]] = field(init=False)
+    _ended: dict[int, str] = field(default_factory=dict[int, str])
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._tokens = [[] for _ in self.numbers]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel(range(len(self.numbers)))
+
+    def put(self, index: int, token: int | None, ended: str | None) -> None:
+        """A token, or the end, of one of them."""
+        if token is not None:
+            self._tokens[index].append(token)
+        if ended is not None:
+            self._ended[index] = ended
+        self._arrived.set()
+
+    async def arrivals(self) -> list[Arrival]:
+        """What has arrived since the last call; waits for something."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        found = [
+            Arrival(index, tokens, self._ended.pop(index, None))
+            for index, tokens in enumerate(self._tokens)
+            if tokens or index in self._ended
+        ]
+        self._tokens = [[] for _ in self.numbers]
+        return found
+
+    def cancel(self, indices: Sequence[int]) -> None:
+        """End some of them; those that have ended stay so."""
+        for index in indices:
+            self.client.cancel(self.numbers[index])
+
+
+class EngineClient:
+    """The engine's process. `most_waiting`: how many requests may wait beyond those that fit the rows. One event loop's
+    alone."""
+
+    def __init__(self, most_waiting: int, watcher: Watcher | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_waiting, self._watcher, self._clock = most_waiting, watcher or Watcher(), clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._open: dict[int, tuple[Generations, int, Times]] = {}
+        self._next, self._last_report, self._stopping = 0, clock(), False
+        self.loaded = Loaded(0, 0, 0, 0, 0.0)
+        self.failure: EngineError | None = None
+        self.ended = asyncio.Event()
+
+    async def start(self, load: Load) -> Loaded:
+        """Start the process and load a model; the engine's own error if that fails."""
+        ours, its = socket.socketpair()
+        with its:
+            safe = ["-P"] if sys.flags.safe_path else []
+            self._process = subprocess.Popen(
+                [sys.executable, *safe, "-m", f"{__package__}.worker", str(its.fileno())],
+                pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._send(load)
+        ready: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read(reader, ready))
+        self.loaded = await ready
+        return self.loaded
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that have not ended."""
+        return len(self._open)
+
+    def stalled_seconds(self) -> float:
+        """How long no iteration has ended although there are requests; 0 without any."""
+        return self._clock() - self._last_report if self._open else 0.0
+
+    def submit(self, works: Sequence[Submit]) -> Generations:
+        """Submit generations together, whose numbers are set here. QueueFull, or the error with which the engine ended."""
+        if self.failure is not None:
+            raise self.failure
+        room = self.loaded.rows + self._most_waiting - len(self._open)
+        if len(works) > room:
+            raise QueueFull(f"{len(self._open)} requests are being served or wait, and there is room for {max(0, room)} more")
+        now = self._clock()
+        if not self._open:
+            self._last_report = now
+        numbers = [self._next + index for index in range(len(works))]
+        self._next += len(works)
+        group = Generations(self, numbers)
+        for index, (number, work) in enumerate(zip(numbers, works, strict=True)):
+            self._open[number] = group, index, Times(len(work.ids), now)
+            self._send(Submit(number, work.ids, work.max_tokens, work.stop_tokens, work.priority, work.sampling))
+        return group
+
+    def cancel(self, number: int) -> None:
+        """End a request; nothing if it has ended."""
+        found = self._open.pop(number, None)
+        if found is not None:
+            self._watcher.ended(found[2], self._clock(), "abort")
+            if self.failure is None:
+                self._send(Cancel(number))
+
+    async def stop(self) -> None:
+        """End the process; idempotent."""
+        self._stopping = True
+        if self._writer is not None:
+            self._writer.close()
+        if self._reading is not None:
+            self._reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reading
+        if self._process is not None:
+            try:
+                await asyncio.to_thread(self._process.wait, LAST_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                await asyncio.to_thread(self._process.wait)
+
+    def _send(self, message: Message) -> None:
+        assert self._writer is not None  # `start` set it
+        self._writer.write(encoded(message))
+
+    async def _read(self, reader: asyncio.StreamReader, ready: asyncio.Future[Loaded]) -> None:
+        """Take messages until the engine closes the stream."""
+        frames = Frames()
+        failure: EngineError = EngineEnded("the engine's process ended")
+        try:
+            while piece := await reader.read(PIECE_BYTES):
+                for message in map(from_engine, frames.push(piece)):
+                    match message:
+                        case Loaded():
+                            if not ready.done():
+                                ready.set_result(message)
+                        case Refused():
+                            kind = KINDS.get(message.exit_code, EngineError)
+                            failure = kind(message.what, where=message.where, fix=message.fix)
+                        case Report():
+                            self._take(message)
+        except ConnectionError:
+            pass
+        except Exception as error:  # without the reader, requests would wait forever
+            failure = EngineEnded(f"what the engine's process sends cannot be used: {error!r}")
+        self.failure = failure
+        if not ready.done():
+            ready.set_exception(self.failure)
+        for number in list(self._open):
+            self._end(number, f"error: {self.failure}")
+        self.ended.set()
+
+    def _take(self, report: Report) -> None:
+        now = self._last_report = self._clock()
+        self._watcher.reported(report)
+        for number in report.admitted:
+            if number in self._open:
+                times = self._open[number][2]
+                times.admitted = now
+                self._watcher.admitted(times)
+        for number, token in report.tokens.items():
+            if number not in self._open:
+                continue
+            group, index, times = self._open[number]
+            self._watcher.token(times, now)
+            times.first, times.last, times.generated = times.first or now, now, times.generated + 1
+            group.put(index, token, None)
+        for number, reason in report.ended.items():
+            self._end(number, reason)
+
+    def _end(self, number: int, reason: str) -> None:
+        found = self._open.pop(number, None)
+        if found is not None:
+            group, index, times = found
+            self._watcher.ended(times, self._clock(), reason.partition(":")[0])
+            group.put(index, None, reason)

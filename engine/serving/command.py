@@ -1,0 +1,103 @@
+"""`python -m engine serve`: serves a model to OpenAI's clients. Logs and errors go to stderr."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+from engine.api import DEFAULT_SEQUENCE, BackendName, check_backend
+from engine.checkpoint.weights import WEIGHT_FORMATS
+from engine.errors import UsageError
+from engine.models.families import read_config
+from engine.models.steps import CACHE_FORMATS
+from engine.serving.http import Limits
+from engine.serving.protocol import Load
+from engine.serving.server import Options, keys_of, serve
+from tilec.step.step import BATCHES
+
+KEY_VARIABLE: Final = "TILEC_API_KEY"
+DEFAULTS: Final = Limits()
+KEY_FILE_BYTES: Final = 1 << 20
+
+EPILOG = """Exit status: 0 ended by SIGTERM or Ctrl-C, after requests were done or --drain-seconds had passed; 2 wrong usage, an
+address in use, or a package that is not installed; 3 a model file is absent, damaged or asks for too much; 4 the bundle is
+absent, damaged or for another GPU; 5 the GPU or its memory; 6 the engine's process ended on its own."""
+
+
+@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("model")
+@click.option("--model-name", metavar="NAME", help="Name of the model in requests.  [default: that of the folder]")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0: a free one.")
+@click.option("--bundle", metavar="FILE", help="Bundle of the model for this GPU. Default: the one found installed or pulled.")
+@click.option("--bundle-digest", metavar="HEX", help="Refuse a bundle whose sha256 is not this one.")
+@click.option("--trust", metavar="FILE", help="Trust policy for the bundle's signatures. Default: TILEC_TRUST, or the user's.")
+@click.option(
+    "--backend", type=click.Choice(["cuda", "interpreter"]), default="cuda",
+    help="The GPU, or the interpreter in NumPy, for tiny models without GPU and bundle.",
+)  # fmt: skip
+@click.option("--weights", "weight_format", type=click.Choice(WEIGHT_FORMATS), help="As of `python -m engine`.")
+@click.option("--cache", "cache_format", type=click.Choice(CACHE_FORMATS), help="As of `python -m engine`.")
+@click.option("--dummy-weights", type=int, metavar="SEED", help="Random weights of a seed, to measure without the files.")
+@click.option(
+    "--max-seq-len",
+    type=click.IntRange(2),
+    default=DEFAULT_SEQUENCE,
+    help="Most tokens of a prompt and its generation together.",
+)
+@click.option(
+    "--rows", type=click.Choice([str(rows) for rows in BATCHES]), default=str(BATCHES[-1]),
+    help="Requests that decode together; each has a cache of --max-seq-len tokens.",
+)  # fmt: skip
+@click.option(
+    "--chunk-tokens", type=click.IntRange(1), default=512,
+    help="Most tokens of a prompt that are computed between two tokens of other requests.",
+)  # fmt: skip
+@click.option("--max-waiting", type=click.IntRange(0), default=256, help="Requests that wait beyond --rows; more get a 503.")
+@click.option("--max-body-bytes", type=click.IntRange(1), default=DEFAULTS.body_bytes, help="Most bytes of a request's body.")
+@click.option(
+    "--request-seconds", type=click.FloatRange(0, min_open=True), default=DEFAULTS.request_seconds,
+    help="How long a request may take, waiting included.",
+)  # fmt: skip
+@click.option(
+    "--stall-seconds", type=click.FloatRange(0, min_open=True), default=DEFAULTS.stall_seconds,
+    help="/health fails when there are requests and no step has ended for so long.",
+)  # fmt: skip
+@click.option("--drain-seconds", type=click.IntRange(0), default=30, help="How long requests may go on after SIGTERM.")
+@click.option(
+    "--api-key-file", metavar="FILE",
+    help=f"File of API keys, one a line; requests then need one. Default: the variable {KEY_VARIABLE}, if it is set.",
+)  # fmt: skip
+def serve_command(
+    model: str, model_name: str | None, host: str, port: int, bundle: str | None, bundle_digest: str | None, trust: str | None,
+    backend: BackendName, weight_format: str | None, cache_format: str | None, dummy_weights: int | None, max_seq_len: int,
+    rows: str, chunk_tokens: int, max_waiting: int, max_body_bytes: int, request_seconds: float, stall_seconds: float,
+    drain_seconds: int, api_key_file: str | None,
+) -> None:  # fmt: skip
+    """Serve the model of a folder to OpenAI's clients, on the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
+    sources."""
+    check_backend(backend, bundle, bundle_digest, trust)
+    read_config(model)
+    load = Load(
+        model=str(Path(model).resolve()), backend=backend, rows=int(rows), max_seq_len=max_seq_len, chunk_tokens=chunk_tokens,
+        bundle=bundle and str(Path(bundle).resolve()), bundle_digest=bundle_digest, trust=trust, weight_format=weight_format,
+        cache_format=cache_format, dummy=dummy_weights,
+    )  # fmt: skip
+    limits = Limits(max_body_bytes, request_seconds, stall_seconds=stall_seconds)
+    serve(load, Options(host, port, model_name, max_waiting, drain_seconds, _keys(api_key_file), limits))
+
+
+def _keys(path: str | None) -> list[str]:
+    """The API keys of a file, or of the environment; UsageError if the file has none."""
+    if path is None:
+        value = os.environ.get(KEY_VARIABLE)
+        return [] if value is None else keys_of(value, KEY_VARIABLE)
+    try:
+        with open(path, "rb") as file:
+            text = file.read(KEY_FILE_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=path) from None
+    return keys_of(text, path)

@@ -1,0 +1,243 @@
+"""Both kinds of completions: from a request to generations, and from their tokens to what the client is sent.
+
+In: a request of `openai_types`, a model, and the client of the engine. Out: a value for JSON, or events of a stream.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from engine.errors import EngineError
+from engine.serving.client import Arrival, EngineClient, Generations, QueueFull
+from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
+from engine.serving.generated_text import GeneratedText, Part
+from engine.serving.openai_types import MOST_CHOICES, ChatRequest, CompletionRequest, Generation
+from engine.serving.protocol import Submit
+from engine.serving.served_model import ServedModel
+from engine.serving.thinking import Thinking
+from engine.serving.tool_calls import ToolCalls
+
+TEXT_DEFAULT: Final = 16
+"""Tokens of a completion without `max_tokens`, as OpenAI has it."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice of a response, and why it ended."""
+
+    output: GeneratedText
+    parts: list[Part] = field(default_factory=list[Part])
+    finish_reason: str | None = None
+
+    def text(self, name: str) -> str:
+        """All of its content, or of its thought."""
+        return "".join(getattr(part, name) for part in self.parts)
+
+
+class Completion(ABC):
+    """A response that is being made. `prompts` are token ids; each has `request.n` choices, one after the other."""
+
+    prefix: str
+    object: str
+    chunk_object: str
+
+    def __init__(self, model: ServedModel, request: Generation, prompts: list[list[int]]) -> None:
+        self._model, self._request, self._prompts = model, request, prompts
+        self._silent = {*(() if request.ignore_eos else model.generation.eos_token_id), *request.stop_token_ids}
+        self._choices = [Choice(self._output(ids)) for ids in prompts for _ in range(request.n)]
+        self._head = {"id": self.prefix + secrets.token_hex(12), "created": int(time.time()), "model": model.name}
+
+    def submit(self, client: EngineClient, max_tokens: list[int]) -> Generations:
+        """Submit its generations, of up to `max_tokens` tokens for each prompt; ApiError if there is no room for them."""
+        works = [
+            Submit(0, ids, tokens, sorted(self._silent), self._request.priority, self._model.sampling(self._request, choice))
+            for ids, tokens in zip(self._prompts, max_tokens, strict=True)
+            for choice in range(self._request.n)
+        ]
+        try:
+            return client.submit(works)
+        except QueueFull as error:
+            raise ApiError(503, str(error), code="queue_full", kind="overloaded_error", retry=True) from None
+        except EngineError as error:
+            raise engine_failed(str(error)) from None
+
+    async def whole(self, generations: Generations) -> dict[str, Any]:
+        """The response at once."""
+        async for index, parts in self._arriving(generations):
+            self._choices[index].parts += parts
+        choices = [self._choice(index, choice) for index, choice in enumerate(self._choices)]
+        return self._head | {"object": self.object, "choices": choices, "usage": self._usage()}
+
+    async def events(self, generations: Generations) -> AsyncGenerator[dict[str, Any]]:
+        """The response as chunks."""
+        head = self._head | {"object": self.chunk_object}
+        for index in range(len(self._choices)):
+            for delta in self._first():
+                yield head | {"choices": [self._chunk(index, delta, None)]}
+        async for index, parts in self._arriving(generations):
+            for delta in self._deltas(index, parts):
+                yield head | {"choices": [self._chunk(index, delta, None)]}
+            if (reason := self._choices[index].finish_reason) is not None:
+                yield head | {"choices": [self._chunk(index, {}, reason)]}
+        options = self._request.stream_options
+        if options is not None and options.include_usage:
+            yield head | {"choices": [], "usage": self._usage()}
+
+    async def _arriving(self, generations: Generations) -> AsyncIterator[tuple[int, list[Part]]]:
+        """What each choice got, until all have ended; ApiError if one cannot be finished."""
+        while any(choice.finish_reason is None for choice in self._choices):
+            for arrival in await generations.arrivals():
+                choice = self._choices[arrival.index]
+                if choice.finish_reason is None:
+                    yield arrival.index, self._parts(choice, arrival)
+                    if choice.output.stopped:
+                        generations.cancel([arrival.index])
+
+    def _parts(self, choice: Choice, arrival: Arrival) -> list[Part]:
+        """What tokens mean for a choice, and whether it has ended."""
+        parts: list[Part] = []
+        for token in arrival.tokens:
+            parts += choice.output.push(token)
+            if choice.output.stopped:
+                break
+        ended = "stop" if choice.output.stopped else arrival.ended
+        if ended is None:
+            return parts
+        if ended.startswith("error"):
+            raise engine_failed(ended.partition(": ")[2])
+        parts += choice.output.finish()
+        choice.finish_reason = choice.output.finish_reason(ended)
+        return parts
+
+    def _usage(self) -> dict[str, int]:
+        prompt = sum(map(len, self._prompts))
+        completion = sum(choice.output.tokens for choice in self._choices)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    @abstractmethod
+    def _output(self, ids: list[int]) -> GeneratedText: ...
+
+    @abstractmethod
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        """A choice in a whole response."""
+
+    @abstractmethod
+    def _first(self) -> list[Any]:
+        """The deltas that begin a choice."""
+
+    @abstractmethod
+    def _deltas(self, index: int, parts: list[Part]) -> Iterator[Any]:
+        """The deltas for new parts of a choice."""
+
+    @abstractmethod
+    def _chunk(self, index: int, delta: Any, reason: str | None) -> dict[str, Any]:
+        """A choice in a chunk of a stream."""
+
+
+class ChatCompletion(Completion):
+    """A response of /v1/chat/completions."""
+
+    prefix, object, chunk_object = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    _request: ChatRequest
+
+    @classmethod
+    async def begin(cls, model: ServedModel, client: EngineClient, request: ChatRequest) -> tuple[ChatCompletion, Generations]:
+        """Render and submit a conversation; ApiError if it cannot be served."""
+        if request.tool_choice not in ("auto", "none"):
+            raise unsupported("tool_choice", "generated text is not constrained; give `auto` or `none`")
+        if request.reasoning_effort not in (None, "none", "minimal", "low", "medium", "high"):
+            raise invalid("reasoning_effort", "it is none of `none`, `minimal`, `low`, `medium`, `high`")
+        ids = await model.chat(request.messages, _tools(request), think=request.thinking)
+        asked = request.max_completion_tokens or request.max_tokens
+        max_tokens = model.max_tokens(len(ids), asked, None, "messages")
+        response = cls(model, request, [ids])
+        return response, response.submit(client, [max_tokens])
+
+    def _output(self, ids: list[int]) -> GeneratedText:
+        model = self._model
+        thinking = Thinking(begun=model.thought_begun(ids)) if model.thinks else None
+        return GeneratedText(
+            model.text, self._request.stops, self._silent, thinking, ToolCalls() if _tools(self._request) else None
+        )
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        calls = [_call(number, part) for number, part in enumerate(part for part in choice.parts if part.call is not None)]
+        content, thought = choice.text("content"), choice.text("thought")
+        message: dict[str, Any] = {"role": "assistant", "content": content or None if calls else content}
+        if thought:
+            message["reasoning_content"] = thought
+        if calls:
+            message["tool_calls"] = [{name: value for name, value in call.items() if name != "index"} for call in calls]
+        return {"index": index, "message": message, "logprobs": None, "finish_reason": choice.finish_reason}
+
+    def _first(self) -> list[Any]:
+        return [{"role": "assistant", "content": ""}]
+
+    def _deltas(self, index: int, parts: list[Part]) -> Iterator[Any]:
+        calls = self._choices[index].parts
+        for part in parts:
+            if part.call is not None:
+                yield {"tool_calls": [_call(len(calls), part)]}
+                calls.append(part)
+            else:
+                yield {"reasoning_content": part.thought} if part.thought else {"content": part.content}
+
+    def _chunk(self, index: int, delta: Any, reason: str | None) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+class TextCompletion(Completion):
+    """A response of /v1/completions."""
+
+    prefix, object, chunk_object = "cmpl-", "text_completion", "text_completion"
+    _request: CompletionRequest
+
+    @classmethod
+    async def begin(
+        cls, model: ServedModel, client: EngineClient, request: CompletionRequest
+    ) -> tuple[TextCompletion, Generations]:
+        """Tokenize and submit prompts; ApiError if one cannot be served."""
+        asked = request.prompts
+        if len(asked) * request.n > MOST_CHOICES:
+            raise invalid("prompt", f"{len(asked)} prompts with {request.n} choices each are over {MOST_CHOICES}")
+        prompts: list[list[int]] = []
+        for one in asked:
+            prompts.append(await model.raw(one) if isinstance(one, str) else one)
+            model.check_ids(prompts[-1], "prompt")
+        max_tokens = [model.max_tokens(len(ids), request.max_tokens, TEXT_DEFAULT, "prompt") for ids in prompts]
+        response = cls(model, request, prompts)
+        return response, response.submit(client, max_tokens)
+
+    def _output(self, ids: list[int]) -> GeneratedText:
+        return GeneratedText(self._model.text, self._request.stops, self._silent)
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return self._chunk(index, choice.text("content"), choice.finish_reason)
+
+    def _first(self) -> list[Any]:
+        return []
+
+    def _deltas(self, index: int, parts: list[Part]) -> Iterator[Any]:
+        text = "".join(part.content for part in parts)
+        if text:
+            yield text
+
+    def _chunk(self, index: int, delta: Any, reason: str | None) -> dict[str, Any]:
+        return {"index": index, "text": delta or "", "logprobs": None, "finish_reason": reason}
+
+
+def _tools(request: ChatRequest) -> list[dict[str, Any]]:
+    """The tools that the template gets."""
+    return [] if request.tool_choice == "none" else request.tools
+
+
+def _call(index: int, part: Part) -> dict[str, Any]:
+    """A call of a tool, whole."""
+    assert part.call is not None
+    function = {"name": part.call.name, "arguments": part.call.arguments}
+    return {"index": index, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}

@@ -1,0 +1,90 @@
+"""From the tokens of one generation to what a client is sent: thought, content and calls of tools, in pieces.
+
+Characters and stop strings are never split, whatever the number of tokens that arrive together; the parts do not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.serving.thinking import Thinking
+from engine.serving.tool_calls import ToolCall, ToolCalls
+from engine.text.tokenizer import Detokenizer, StopStrings, Text
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of generated text: exactly one of the three is there."""
+
+    content: str = ""
+    thought: str = ""
+    call: ToolCall | None = None
+
+
+class GeneratedText:
+    """The text of one generation. `thinking` and `tools`: what splits it, None if it is not split. Tokens in `silent` end a
+    generation and are no text."""
+
+    def __init__(
+        self, text: Text, stop: Sequence[str], silent: Iterable[int], thinking: Thinking | None = None,
+        tools: ToolCalls | None = None,
+    ) -> None:  # fmt: skip
+        self._detokenizer, self._stop, self._silent = Detokenizer(text), StopStrings(stop), frozenset(silent)
+        self._thinking, self._tools = thinking, tools
+        self._after_call = False  # whether the last part is a call, whose white space is dropped
+        self.tokens = self.calls = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found: nothing follows."""
+        return self._stop.found
+
+    def push(self, token: int) -> list[Part]:
+        """What became certain with a token."""
+        self.tokens += 1
+        if token in self._silent:
+            return []
+        return self._parts(self._stop.push(self._detokenizer.push(token)))
+
+    def finish(self) -> list[Part]:
+        """The rest, at the end of the generation."""
+        text = "" if self.stopped else self._stop.push(self._detokenizer.finish()) + self._stop.finish()
+        parts = self._parts(text)
+        if self._thinking is not None:
+            thought, content = self._thinking.finish()
+            parts += [Part(thought=thought)] if thought else []
+            parts += self._content(content)
+        if self._tools is not None:
+            parts += self._of_tools(self._tools.finish())
+        return parts
+
+    def finish_reason(self, reason: str) -> str:
+        """What OpenAI calls the end of a generation that ended by `reason` (`stop` or `length`)."""
+        return "tool_calls" if self.calls and reason == "stop" else reason
+
+    def _parts(self, text: str) -> list[Part]:
+        if not text:
+            return []
+        if self._thinking is None:
+            return self._content(text)
+        thought, content = self._thinking.push(text)
+        return [*([Part(thought=thought)] if thought else []), *self._content(content)]
+
+    def _content(self, text: str) -> list[Part]:
+        if not text:
+            return []
+        return [Part(content=text)] if self._tools is None else self._of_tools(self._tools.push(text))
+
+    def _of_tools(self, found: Iterable[str | ToolCall]) -> list[Part]:
+        """Texts and calls; white space after a call is not content."""
+        parts: list[Part] = []
+        for one in found:
+            if isinstance(one, ToolCall):
+                self.calls, self._after_call = self.calls + 1, True
+                parts.append(Part(call=one))
+                continue
+            text = one.lstrip() if self._after_call else one
+            self._after_call = self._after_call and not text
+            parts += [Part(content=text)] if text else []
+        return parts

@@ -1,0 +1,219 @@
+"""Requests of OpenAI's interface: which fields there are, which values they take, and how a body becomes a request.
+
+A body has fields of four kinds. What is in a struct here has an effect. What is in `WITHOUT_EFFECT` is for others than the
+model, and is read past. What is in `REFUSED` would change what is generated and cannot be done: only the value that asks for
+nothing is taken. Any other field is refused too: its name says that the client expects an effect. A field that is null is
+absent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, TypeVar, cast
+
+import msgspec
+from msgspec import Meta
+
+from engine.sampling import TOP_K_LIMIT
+from engine.serving.errors import ApiError, invalid, unsupported
+
+MOST_STOPS: Final = 16
+MOST_CHOICES: Final = 128
+"""Stop strings of a request, and choices of all of its prompts together."""
+
+Count = Annotated[int, Meta(ge=1, le=1 << 31)]
+TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+TokenIds = list[TokenId]
+Text = Annotated[str, Meta(min_length=1)]
+Stop = Text | Annotated[list[Text], Meta(max_length=MOST_STOPS)]
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """`stream_options`: whether a last chunk has the usage."""
+
+    include_usage: bool = False
+
+
+class Generation(msgspec.Struct, kw_only=True):
+    """Fields that both kinds of completions have."""
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
+    stop: Stop = []
+    stop_token_ids: Annotated[TokenIds, Meta(max_length=MOST_STOPS)] = []
+    ignore_eos: bool = False
+    max_tokens: Count | None = None
+    seed: int | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: int | None = None
+    priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = 0
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings as a list."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop
+
+
+class TemplateKeywords(msgspec.Struct, forbid_unknown_fields=True):
+    """`chat_template_kwargs`."""
+
+    enable_thinking: bool = True
+
+
+class ChatRequest(Generation, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    max_completion_tokens: Count | None = None
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] = "auto"
+    chat_template_kwargs: TemplateKeywords | None = None
+    reasoning_effort: str | None = None
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the model is to think first."""
+        return self.reasoning_effort != "none" and (self.chat_template_kwargs or TemplateKeywords()).enable_thinking
+
+
+class CompletionRequest(Generation, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[Any]
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, each a text or token ids; ApiError if there are none, or other things."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        for kind in (list[str], TokenIds, list[TokenIds]):
+            try:
+                found: Any = msgspec.convert(self.prompt, kind)
+            except msgspec.ValidationError:
+                continue
+            if found:
+                return [found] if kind is TokenIds else found
+        raise invalid("prompt", "it is not a text, token ids, or a list of one of these")
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """POST /tokenize: of a text, or of a conversation with the chat template."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] = []
+    chat_template_kwargs: TemplateKeywords | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: TokenIds
+
+
+WITHOUT_EFFECT: Final = frozenset(
+    {
+        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+        "request_id",
+    }
+)  # fmt: skip
+"""Fields that are for accounts, logs and caches of a service, not for the model."""
+
+NO_PENALTIES: Final = "the sampling kernels have no penalties"
+NO_GRAMMAR: Final = "generated text is not constrained"
+NO_LOGPROBS: Final = "probabilities are not returned"
+
+REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
+    "frequency_penalty": ((0,), NO_PENALTIES),
+    "presence_penalty": ((0,), NO_PENALTIES),
+    "repetition_penalty": ((1,), NO_PENALTIES),
+    "min_p": ((0,), "the sampling kernels have no `min_p`"),
+    "min_tokens": ((0,), "a generation ends where the model ends it"),
+    "logit_bias": (({},), "logits are not changed"),
+    "bad_words": (([],), "logits are not changed"),
+    "allowed_token_ids": ((), "logits are not changed"),
+    "logprobs": ((False,), NO_LOGPROBS),
+    "top_logprobs": ((0,), NO_LOGPROBS),
+    "prompt_logprobs": ((), NO_LOGPROBS),
+    "response_format": (({"type": "text"},), NO_GRAMMAR),
+    "structured_outputs": ((), NO_GRAMMAR),
+    "guided_json": ((), NO_GRAMMAR),
+    "guided_regex": ((), NO_GRAMMAR),
+    "guided_choice": ((), NO_GRAMMAR),
+    "guided_grammar": ((), NO_GRAMMAR),
+    "parallel_tool_calls": ((True,), "the number of calls is not constrained"),
+    "functions": (([],), "give `tools`"),
+    "function_call": (("none", "auto"), "give `tool_choice`"),
+    "best_of": ((1,), "give `n`"),
+    "echo": ((False,), "the prompt is not returned"),
+    "suffix": (("",), "the model continues a text, and fills no gap"),
+    "modalities": ((["text"],), "the model writes text"),
+    "audio": ((), "the model writes text"),
+    "prediction": ((), "generated text is not predicted"),
+    "verbosity": (("medium",), "the model has no such setting"),
+    "web_search_options": ((), "there is no search"),
+    "add_generation_prompt": ((True,), "a conversation is always continued by the assistant"),
+    "continue_final_message": ((False,), "a conversation is always continued by a new message"),
+    "add_special_tokens": ((True,), "the family's first token is always there"),
+    "skip_special_tokens": ((True,), "special tokens are no text"),
+    "include_stop_str_in_output": ((False,), "a generation ends before the stop string"),
+    "truncate_prompt_tokens": ((), "prompts are not cut"),
+    "return_token_ids": ((False,), "token ids are not returned"),
+    "return_token_strs": ((False,), "token ids alone are returned"),
+    "thinking_token_budget": ((), "thoughts are not limited"),
+    "use_beam_search": ((False,), "tokens are chosen one by one"),
+    "cache_salt": ((), "there is no cache of prompts"),
+}
+"""For each field, the values that ask for nothing, and why there are no others."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+_FIELD: Final = re.compile(r"`\$\.(\w+)")
+
+
+def read(body: bytes, kind: type[T]) -> T:
+    """A request from its body. ApiError that names the field if the body is no JSON object, or a field is unknown, has a wrong
+    value, or one that would be without effect."""
+    try:
+        value: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "the body is not a JSON object", code="invalid_json")
+    known = {field.name for field in msgspec.structs.fields(kind)}
+    fields: dict[str, Any] = {}
+    for name, item in cast("dict[str, Any]", value).items():
+        if item is None or name in WITHOUT_EFFECT:
+            continue
+        if name in known:
+            fields[name] = item
+        elif name not in REFUSED:
+            raise unsupported(_shown(name), "this server does not know it")
+        elif not any(item == one and isinstance(item, bool) == isinstance(one, bool) for one in REFUSED[name][0]):
+            raise unsupported(name, REFUSED[name][1])
+    try:
+        return msgspec.convert(fields, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        place = _FIELD.search(str(error))
+        field = place[1] if place else next(iter(re.findall(r"field `(\w+)`", str(error))), "")
+        raise ApiError(400, str(error), param=field or None, code="invalid_value") from None
+
+
+def top_k_of(asked: int | None, of_model: int) -> int:
+    """The number of tokens to draw from: as asked, else the model's, of which the kernels allow `TOP_K_LIMIT`. ApiError for
+    another number."""
+    if asked is None:
+        return min(of_model or TOP_K_LIMIT, TOP_K_LIMIT)
+    if not 1 <= asked <= TOP_K_LIMIT:
+        raise unsupported("top_k", f"the sampling kernels draw from 1 to {TOP_K_LIMIT} tokens, and it is {asked}")
+    return asked
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= 64 and name.isprintable() else ascii(name[:64])

@@ -1,0 +1,109 @@
+"""The model that a server serves, as its interface sees it: name, limits, tokenizer and chat template, defaults for
+sampling."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from os import PathLike
+from typing import Any, Final, ParamSpec, TypeVar
+
+from engine.errors import UsageError
+from engine.models.config import GenerationConfig
+from engine.models.families import family_of, read_config
+from engine.sampling import SEED_LIMIT, SamplingParams
+from engine.serving import thinking
+from engine.serving.errors import ApiError
+from engine.serving.openai_types import Generation, top_k_of
+from engine.text.tokenizer import Text
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TEXT_THREADS: Final = 1
+"""Threads that tokenize: the template's process serves one request at a time."""
+
+
+class ServedModel:
+    """A model folder without its weights. ModelError if a file is absent or damaged. `longest` is the most tokens of a prompt
+    and its generation together."""
+
+    def __init__(self, folder: str | PathLike[str], longest: int, name: str) -> None:
+        config = read_config(folder)
+        self.name, self.longest, self.vocabulary = name, longest, config.vocab_size
+        self.generation = GenerationConfig.read(folder, config)
+        self.text = Text.read(folder, family_of(config.model_type).tokenizer)
+        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        self._opens, self._closes = (self.text.tokenizer.token_to_id(tag) for tag in (thinking.OPEN, thinking.CLOSE))
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model has the tags of a thought."""
+        return self._opens is not None and self._closes is not None
+
+    def thought_begun(self, ids: Sequence[int]) -> bool:
+        """Whether a prompt ends in a thought: its template opened one for the generation."""
+        tags = [token for token in ids if token in (self._opens, self._closes)]
+        return self.thinks and bool(tags) and tags[-1] == self._opens
+
+    async def chat(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, think: bool = True
+    ) -> list[int]:
+        """Token ids of a conversation; ApiError if the template does not take it."""
+        plain = [message | {"role": "system"} if message.get("role") == "developer" else message for message in messages]
+        return await self._in_thread("messages", self.text.chat, plain, tools=tools or None, thinking=think)
+
+    async def raw(self, prompt: str) -> list[int]:
+        """Token ids of a text; ApiError if it is none."""
+        return await self._in_thread("prompt", self.text.raw, prompt)
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included; ApiError if one is not in the vocabulary."""
+        self.check_ids(ids, "tokens")
+        return await self._in_thread("tokens", self.text.tokenizer.decode, list(ids), skip_special_tokens=False)
+
+    def check_ids(self, ids: Sequence[int], field: str) -> None:
+        """ApiError for a token that is not in the vocabulary."""
+        outside = next((token for token in ids if not 0 <= token < self.vocabulary), None)
+        if outside is not None:
+            what = f"`{field}`: token {outside} is not in the vocabulary of {self.vocabulary}"
+            raise ApiError(400, what, param=field, code="invalid_value")
+
+    def sampling(self, request: Generation, choice: int) -> SamplingParams | None:
+        """How the tokens of one choice of a request are chosen; None: greedy. Choices of one request have seeds that follow
+        each other. Without a seed, one is drawn."""
+        model = self.generation
+        top_k = top_k_of(request.top_k, model.top_k)
+        temperature = request.temperature
+        if temperature is None:
+            temperature = model.temperature if model.do_sample else 0.0
+        if temperature == 0:
+            return None
+        seed = secrets.randbelow(SEED_LIMIT) if request.seed is None else (request.seed + choice) % SEED_LIMIT
+        return SamplingParams(temperature, top_k, model.top_p if request.top_p is None else request.top_p, seed)
+
+    def max_tokens(self, prompt: int, asked: int | None, default: int | None, field: str) -> int:
+        """The most tokens of a generation; ApiError if they do not fit. `default` None: all that fit."""
+        room = self.longest - prompt
+        if prompt < 1:
+            raise ApiError(400, f"`{field}`: the prompt is empty", param=field, code="invalid_value")
+        if room < 1:
+            what = f"the prompt has {prompt} tokens, and it has to be shorter than the context of {self.longest}"
+            raise ApiError(400, what, param=field, code="context_length_exceeded")
+        if asked is not None and asked > room:
+            what = f"the prompt has {prompt} tokens, which leave {room} of the context of {self.longest}, not {asked}"
+            raise ApiError(400, what, param="max_tokens", code="context_length_exceeded")
+        return min(room, asked or default or room)
+
+    def close(self) -> None:
+        """End the threads; idempotent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, field: str, work: Callable[P, R], *values: P.args, **keywords: P.kwargs) -> R:
+        """The result of a function that is too slow for the event loop."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*values, **keywords))
+        except UsageError as error:
+            raise ApiError(400, str(error), param=field, code="invalid_value") from None

@@ -1,0 +1,204 @@
+"""The server as a process on the loopback, on the tile interpreter: the `openai` package, clients that leave, a full queue,
+SIGTERM, and the death of either process. Time limits only end tests that hang."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+HANG_SECONDS = 240
+KEY = "a key"
+LONG = {"prompt": "the sky", "max_tokens": 200, "temperature": 1, "seed": 5, "ignore_eos": True}
+
+
+class Serving:
+    """A running server: its process, its port, and the rest of its log."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert self.event()["event"] == "loading"
+        self.port: int = self.event()["port"]
+
+    def event(self) -> Any:
+        """The next line of the log."""
+        assert self.process.stderr is not None
+        return json.loads(self.process.stderr.readline())
+
+    def request(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG_SECONDS)
+        connection.request(method, path, json.dumps(body) if body else None, {"authorization": f"Bearer {KEY}"})
+        return connection.getresponse()
+
+    def gauge(self, name: str) -> float:
+        text = self.request("GET", "/metrics").read().decode()
+        found = re.search(rf"^vllm:{name}\{{.*\}} (\S+)$", text, re.MULTILINE)
+        assert found, text
+        return float(found[1])
+
+    def wait_until_idle(self) -> None:
+        """Until no request is left; each look takes an iteration of the server."""
+        while self.gauge("num_requests_running") or self.gauge("num_requests_waiting"):
+            pass
+
+    def worker(self) -> int:
+        """The process of the engine."""
+        tasks = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text(encoding="ascii")
+        return next(int(one) for one in tasks.split() if b"serving.worker" in Path(f"/proc/{one}/cmdline").read_bytes())
+
+
+@contextmanager
+def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "engine", "serve", str(folder), "--backend", "interpreter", "--port", "0", "--rows", "2"]
+    environment = os.environ | {"TILEC_API_KEY": KEY}
+    process = subprocess.Popen(
+        [*command, "--max-seq-len", "256", *options], stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[Serving]:
+    with started(folder, *options) as process:
+        yield Serving(process)
+
+
+@pytest.fixture(scope="module")
+def server(tiny: Path) -> Iterator[Serving]:
+    with serving(tiny, "--max-waiting", "0", "--model-name", "tiny") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def client(server: Serving) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key=KEY, max_retries=0) as one:
+        yield one
+
+
+def test_openai_s_client(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    messages: Any = [{"role": "user", "content": "why is the sky blue"}]
+    whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=4, temperature=0.8, seed=3)
+    chunks = list(
+        client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=4, temperature=0.8, seed=3, stream=True,
+            stream_options={"include_usage": True},
+        )
+    )  # fmt: skip
+    assert whole.usage is not None and whole.usage == chunks[-1].usage and whole.usage.completion_tokens == 4
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content and whole.choices[0].finish_reason == "length"
+    found = client.completions.create(model="tiny", prompt=["the sky", "a wheel"], max_tokens=2, temperature=0)
+    assert [choice.index for choice in found.choices] == [0, 1]
+
+
+def test_errors_that_openai_s_client_names(server: Serving, client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "x"}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="tiny", messages=messages, logit_bias={"5": 3})
+    assert refused.value.param == "logit_bias" and refused.value.code == "unsupported_parameter"
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="other", messages=messages)
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()
+    assert server.request("POST", "/v1/completions").status == 400
+
+
+def test_a_full_queue_and_clients_that_leave(server: Serving, client: openai.OpenAI) -> None:
+    """Two streams take both rows, a third request is refused; when the streams are cut, their rows are free."""
+    streams = [server.request("POST", "/v1/completions", LONG | {"stream": True}) for _ in range(2)]
+    assert [stream.status for stream in streams] == [200, 200]
+    with pytest.raises(openai.InternalServerError) as refused:
+        client.completions.create(model="tiny", prompt="x", max_tokens=1)
+    assert refused.value.code == "queue_full"
+    for stream in streams:
+        assert stream.readline().startswith(b"data: {")
+        stream.close()
+    server.wait_until_idle()
+    assert server.gauge("kv_cache_usage_perc") == 0
+    assert client.completions.create(model="tiny", prompt="x", max_tokens=1).usage is not None
+    assert server.request("GET", "/health").status == 200
+
+
+def test_sigterm_lets_streams_end(tiny: Path) -> None:
+    with serving(tiny, "--drain-seconds", "300") as one:
+        stream = one.request("POST", "/v1/completions", LONG | {"max_tokens": 6, "stream": True})
+        first = stream.readline()
+        one.process.send_signal(signal.SIGTERM)
+        assert one.event()["event"] == "draining"
+        body = (first + stream.read()).decode()
+        assert body.endswith("data: [DONE]\n\n") and '"finish_reason":"length"' in body
+        assert one.process.wait(HANG_SECONDS) == 0
+        with pytest.raises(ConnectionRefusedError):
+            one.request("GET", "/health")
+
+
+def test_sigterm_while_the_model_is_loaded(tiny: Path) -> None:
+    with started(tiny) as process:
+        assert process.stderr is not None and "loading" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANG_SECONDS) == 0
+        assert "error" not in process.stderr.read()
+
+
+def test_the_engine_s_process_is_killed(tiny: Path) -> None:
+    """Streams get an error instead of an end that looks whole, and the exit status says so."""
+    with serving(tiny) as one:
+        stream = one.request("POST", "/v1/completions", LONG | {"stream": True})
+        assert stream.readline().startswith(b"data: {")
+        os.kill(one.worker(), signal.SIGKILL)
+        assert b"the engine's process ended" in stream.read()
+        assert one.process.wait(HANG_SECONDS) == 6
+
+
+def test_the_server_s_process_is_killed(tiny: Path) -> None:
+    """The engine's process ends with it."""
+    with serving(tiny) as one:
+        worker = one.worker()
+        descriptor = os.pidfd_open(worker)
+        one.process.kill()
+        assert select.select([descriptor], [], [], HANG_SECONDS)[0], "the engine goes on"
+        os.close(descriptor)
+
+
+def test_it_ends_with_one_line_if_it_cannot_start(tiny: Path, tmp_path: Path) -> None:
+    def fails(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "engine", "serve", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG_SECONDS)
+        return done.returncode, done.stderr
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, error = fails(str(tiny), "--backend", "interpreter", "--port", str(port))
+    assert code == 2 and re.fullmatch(r"error: cannot listen on 127.0.0.1 port \d+: .*; give another .*\n", error), error
+    (tmp_path / "keys").write_text("\n", encoding="utf-8")
+    code, error = fails(str(tiny), "--backend", "interpreter", "--api-key-file", str(tmp_path / "keys"))
+    assert code == 2 and "there is no API key in it" in error and error.count("\n") == 1
+    code, error = fails(str(tmp_path), "--backend", "interpreter")
+    assert code == 3 and error.count("\n") == 1
+    code, error = fails(str(tiny), "--backend", "interpreter", "--port", "0", "--max-seq-len", "100000")
+    assert code == 2 and error.splitlines()[1:] == [
+        "error: max-seq-len 100000 is not from 1 to 40960; the model supports no more positions"
+    ]
