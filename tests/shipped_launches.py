@@ -56,6 +56,13 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matvec_add_scaled_rows_int4": [{"B": 8, "N": 32, "P": 2}, {"B": 2, "N": 48, "P": 3, "E": "f16", "F": "f16"}],
     "dequantise_int4": [{"N": 64, "K": 384}, {"N": 32, "K": 128, "E": "f16", "F": "f16"}],
     "dequantise_fp8": [{"N": 256, "K": 384}, {"N": 128, "K": 128, "E": "f16"}],
+    "route_experts": [{"T": 3}, {"T": 2, "E": "f16", "NORMALIZE": False}],
+    "experts_silu_mul": [
+        {"T": 1, "X": 9, "I": 4, "I2": 8, "eps": 1e-6},
+        {"T": 2, "X": 3, "I": 2, "I2": 4, "GROUP": 16, "E": "f16", "eps": 1e-6},
+    ],
+    "experts_add": [{"T": 1, "X": 9, "N": 8}, {"T": 2, "X": 3, "N": 4, "E": "f16"}],
+    "experts_add_scaled": [{"T": 1, "X": 9, "N": 8, "P": 2}, {"T": 2, "X": 3, "N": 16, "P": 1, "ROWS": 16, "E": "f16"}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
     "matmul": [
         {"M": 130, "N": 136, "K": 136},
@@ -146,6 +153,8 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "matvec_add_scaled_rows": lambda env: (env["ROWS"],),
     "matvec_add_scaled_rows_fp8": lambda env: (env["ROWS"],),
     "matvec_add_scaled_rows_int4": lambda env: (env["ROWS"],),
+    "route_experts": lambda env: (env["C"], env["NORMALIZE"]),
+    "experts_add_scaled": lambda env: (env["ROWS"],),
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
 
@@ -164,7 +173,7 @@ def reference(name: str) -> Any:
     """The kernel's reference, from the modules next to the kernels."""
     sys.path.insert(0, str(shipped.ROOT / "kernels_src"))
     try:
-        modules = [importlib.import_module(module) for module in ("reference", "reference_attention")]
+        modules = [importlib.import_module(module) for module in ("reference", "reference_attention", "reference_experts")]
     finally:
         sys.path.pop(0)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
@@ -211,7 +220,7 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if function.name.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):
-        groups = 16 if function.name.removesuffix("_fp8").endswith("_rows") else 1
+        groups = 16 if function.name.removesuffix("_fp8").endswith("_rows") else int(env.get("GROUP", 1))
         arrays["squares"] = np.abs(arrays["squares"]) * groups
     if function.name == "sample_token":  # as `topk_blocks` leaves them
         arrays["best"][:] = -np.sort(-arrays["best"], axis=2)
