@@ -30,6 +30,7 @@ def experts_gather(
     BLOCK: tl.Const,
     ROWS: tl.Const,
     CHUNKS: tl.Const,
+    COLUMNS: tl.Const,
 ):
     """`out[places[t, c]] = x[t]`; rows of nobody are 0. Other integers are of `experts_sort` and `experts_tiles`.
 
@@ -37,6 +38,7 @@ def experts_gather(
     before. The block has ROWS choices besides, whose places it writes."""
     assert BM % ROWS == 0
     assert ROWS % C == 0
+    assert H % COLUMNS == 0
     tl.requires(T * C <= S * BM, S * BM <= 1073741824, tl.cdiv(T, BLOCK // C) == P, P <= 1048576)
     tl.values(experts, 0, X)
     tl.values(tiles, 0, X + 1)
@@ -44,6 +46,11 @@ def experts_gather(
     tl.grid(S * (BM // ROWS))
     block = tl.bid(0)
     expert = tl.load(tiles, block // (BM // ROWS))
+    chosen = tl.load(experts, (block, 0), shape=(ROWS // C, C), pad=0)
+    number = block * ROWS + tl.reshape(tl.arange(ROWS), (ROWS // C, C))
+    rank = tl.clamp(tl.gather(ranks, (number // BLOCK, number % BLOCK), pad=0), 0, BLOCK)
+    first = tl.clamp(tl.gather(starts, (chosen, number // BLOCK), pad=0), 0, S * BM)
+    tl.store(places, (block, 0), tl.minimum(first + rank, S * BM - 1), mask=True)
     row = block * ROWS + tl.arange(ROWS)
     found = tl.zeros((ROWS,), tl.i32)
     for i in range(tl.cdiv(P, CHUNKS)):
@@ -54,10 +61,7 @@ def experts_gather(
     is_row = (0 <= own) & (own < tl.gather(counts, (expert, chunk), pad=0))
     begin = tl.clamp(tl.gather(begins, (expert, chunk), pad=0), 0, BLOCK)
     choice = tl.gather(order, (chunk, own + begin), pad=0)
-    token = tl.where(is_row, chunk * (BLOCK // C) + choice // C, T)
-    tl.store(out, (block, 0), tl.gather(x, (token[:, None], tl.arange(H)[None, :]), pad=0))
-    chosen = tl.load(experts, (block, 0), shape=(ROWS // C, C), pad=0)
-    number = block * ROWS + tl.reshape(tl.arange(ROWS), (ROWS // C, C))
-    first = tl.clamp(tl.gather(starts, (chosen, number // BLOCK), pad=0), 0, S * BM)
-    rank = tl.clamp(tl.gather(ranks, (number // BLOCK, number % BLOCK), pad=0), 0, BLOCK)
-    tl.store(places, (block, 0), tl.minimum(first + rank, S * BM - 1), mask=True)
+    token = tl.where(is_row, chunk * (BLOCK // C) + choice // C, T)[:, None]
+    for j in range(H // COLUMNS):
+        columns = (j * COLUMNS + tl.arange(COLUMNS))[None, :]
+        tl.store(out, (block, j), tl.gather(x, (token, columns), pad=0))

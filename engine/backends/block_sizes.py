@@ -170,7 +170,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "experts_add": lambda shapes: _rows_of_weight(*shapes["w"][1:]),
     "experts_add_scaled": lambda shapes: _rows_of_weight(*shapes["w"][1:]),
     "experts_tiles": lambda shapes: {"BLOCK": 64},
-    "experts_gather": lambda shapes: {"ROWS": shapes["experts"][1], "CHUNKS": 64},
+    "experts_gather": lambda shapes: {"ROWS": shapes["experts"][1], "CHUNKS": 64, "COLUMNS": shapes["x"][1]},
     "experts_matmul": lambda shapes: _of_tiles(*shapes["b"][1:]),
     "experts_matmul_silu_mul": lambda shapes: _of_tiles(*shapes["b"][2:]),
     "experts_matmul_few": lambda shapes: _of_weights(*shapes["b"][1:]),
