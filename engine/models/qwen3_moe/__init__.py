@@ -17,10 +17,10 @@ SIZES: Final = (
 """Numbers of config.json that determine which kernels the step needs."""
 
 MEASURED: Final = ("parts", "head_parts", "short_slots", "few_tokens", "few_blocks")
-"""Measured numbers that the step reads."""
+"""Measured numbers that the step and that of dense models read."""
 
 FAMILY: Final = Family(
     package=__name__, model_type=Qwen3MoeConfig.model_type, models=MIXTURES, config=Qwen3MoeConfig.read,
     frequencies=frequencies, tokenizer=POLICY, sizes=SIZES, numbers=(*SIZES, "rms_norm_eps"),
-    unmeasured={name: UNMEASURED[name] for name in MEASURED}, refused={},
+    unmeasured={name: UNMEASURED[name] for name in MEASURED} | {"some_tokens": 32}, refused={},
 )  # fmt: skip
