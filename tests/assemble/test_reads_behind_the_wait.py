@@ -33,7 +33,7 @@ BY_TARGET: Final = {
             "scaled_matvec_fp8", "scaled_matvec_silu_mul_fp8", "matvec_add_scaled_fp8", "matvec_add_fp8", "dequantise_fp8",
             "rotary_decode_attention_c8", "rotary_decode_attention_kv_c8", "decode_merge_kv_c8",
             "scaled_matvec_silu_mul", "embedding_scaled", "rms_norm", "decode_attention", "matvec", "gather_row", "matmul",
-            "flash_attention", "sample_token",
+            "flash_attention", "sample_token", "route_experts", "experts_silu_mul", "experts_add_scaled", "experts_silu_mul_fp8",
         ),
         (SM_90A,),
     ),
