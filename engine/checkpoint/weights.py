@@ -135,9 +135,9 @@ def destinations(config: ModelConfig, dtype: str, weight_format: str = SIXTEEN_B
 
 
 def _pieces(weight: Weight) -> tuple[Piece, ...]:
-    """The tensors of a weight, each at its place in the destination."""
+    """The tensors of a weight, each at its offset in the destination."""
     item_bytes, pieces = ITEM_BYTES[weight.dtype], list[Piece]()
-    of_item, each = len(weight.rows) // (weight.items or 1), prod(weight.shape[1:]) * item_bytes
+    of_item, each, offset = len(weight.rows) // (weight.items or 1), prod(weight.shape[1:]) * item_bytes, 0
     for number, (name, shape) in enumerate(weight.rows):
         if number % of_item == 0:
             offset = number // of_item * each

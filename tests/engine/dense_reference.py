@@ -39,7 +39,7 @@ def logits(
 ) -> Matrix:  # fmt: skip
     """The logits after each of the tokens, (tokens, vocab). `tensors` by their names in a checkpoint. `cached`: what a cache
     gives back for keys or values, (tokens, heads, elements). To `gaps` each layer of a mixture adds how far the router's logits
-    of the last expert that a token has and the first that it has not are apart, over the deviation of all; (tokens,). That is
+    of the last expert that a token has and the first that it lacks are apart, over the deviation of all; (tokens,). That is
     infinite if there is none, and for equals, of which the lower expert is chosen."""
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
     eps = config.rms_norm_eps

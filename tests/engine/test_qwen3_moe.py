@@ -175,7 +175,7 @@ def test_a_row_of_a_batch_has_the_same_logits_whatever_the_others_are(models: Ca
     assert np.array_equal(found[0], found[1])
 
 
-def test_the_engine_answers_and_greedy_tokens_are_those_of_its_logits(models: Callable[[int], Model]) -> None:
+def test_the_engine_generates_the_greedy_tokens_of_its_logits(models: Callable[[int], Model]) -> None:
     with Engine.from_pretrained(models(0).folder, backend="interpreter", max_seq_len=100) as engine:
         ids = engine.tokens([{"role": "user", "content": "Why is the sky blue?"}])
         generated = list(engine.generate_ids(ids, 4))
@@ -200,7 +200,7 @@ def not_finite_of_a_token(tensors: Tensors) -> None:
 NOT_FINITE = "the logits are not finite, so no token can be chosen"
 
 
-def test_logits_of_a_router_that_are_not_finite_are_told(tmp_path: Path) -> None:
+def test_logits_of_a_router_that_are_not_finite_are_reported(tmp_path: Path) -> None:
     """No expert's number comes of them: values that kernels take for indices are checked on the interpreter."""
     backend = Model(tmp_path / "model", "bf16", not_finite).backend
     for ids, sampling in (([1, 2, 3], None), ([1] * 20, None), ([1, 2, 3], SamplingParams(0.9, 20, 0.9, seed=1))):

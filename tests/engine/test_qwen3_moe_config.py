@@ -48,8 +48,9 @@ def test_published_models(tmp_path: Path) -> None:
         tmp_path, hidden_size=4096, intermediate_size=12288, max_window_layers=94, moe_intermediate_size=1536,
         num_attention_heads=64, num_hidden_layers=94,
     )  # fmt: skip
-    for model, tensors, parameters in ((config, 18867, 30_532_122_624), (large, 36945, 235_093_634_560)):
+    for model, tensors, stacked, parameters in ((config, 18867, 435, 30_532_122_624), (large, 36945, 849, 235_093_634_560)):
         found = destinations(model, "bf16")
+        assert len(found) == stacked
         assert sum(len(destination.pieces) for destination in found) == tensors
         assert sum(destination.bytes for destination in found) == 2 * parameters
 
