@@ -111,6 +111,11 @@ def _of_weights(outputs: int, inputs: int) -> dict[str, Constant]:
     return {"BN": min(outputs, MATMUL_TILE), "BK": min(inputs, MATMUL_TILE)}
 
 
+def _of_tiles(outputs: int, inputs: int) -> dict[str, Constant]:
+    """A product of tiles of rows, whose height the operation sets."""
+    return {**_of_weights(outputs, inputs), "GROUP": 1}
+
+
 def _few_tokens(outputs: int, inputs: int) -> dict[str, Constant]:
     """The same with weights as they are stored: groups of columns side by side, for up to 32 tokens."""
     split = largest_divisor(inputs // GROUP, TILE // (GROUP * FEW))
@@ -160,6 +165,16 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matmul_few": lambda shapes: _of_weights(*shapes["b"]),
     "matmul_split": lambda shapes: _of_weights(*shapes["b"]),
     "matmul_silu_mul_few": lambda shapes: _of_weights(*shapes["b"][1:]),
+    "route_experts": lambda shapes: {"EXPERTS": 1 << (shapes["logits"][1] - 1).bit_length()},
+    "experts_silu_mul": lambda shapes: _rows_of_weight(shapes["out"][-1], shapes["x"][-1]),
+    "experts_add": lambda shapes: _rows_of_weight(*shapes["w"][1:]),
+    "experts_add_scaled": lambda shapes: _rows_of_weight(*shapes["w"][1:]),
+    "experts_tiles": lambda shapes: {"BLOCK": 64},
+    "experts_gather": lambda shapes: {"ROWS": shapes["experts"][1], "CHUNKS": 64, "COLUMNS": shapes["x"][1]},
+    "experts_matmul": lambda shapes: _of_tiles(*shapes["b"][1:]),
+    "experts_matmul_silu_mul": lambda shapes: _of_tiles(*shapes["b"][2:]),
+    "experts_matmul_few": lambda shapes: _of_weights(*shapes["b"][1:]),
+    "experts_matmul_silu_mul_few": lambda shapes: _of_weights(*shapes["b"][2:]),
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
     "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "decode_attention": lambda _: {"BN": SLOTS},

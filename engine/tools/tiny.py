@@ -54,17 +54,27 @@ class Kind:
     template: str
 
 
-KINDS: Final = {
-    "qwen3": Kind(
-        {"architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960},
-        ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
-        """{%- for message in messages %}
+QWEN3_TOKENS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+QWEN3_TEMPLATE: Final = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
 {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
-""",
+"""
+
+KINDS: Final = {
+    "qwen3": Kind(
+        {"architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960},
+        QWEN3_TOKENS, QWEN3_TEMPLATE,
+    ),
+    "qwen3_moe": Kind(
+        {
+            "architectures": ["Qwen3MoeForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 128, "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1,
+        },
+        QWEN3_TOKENS, QWEN3_TEMPLATE,
     ),
     "llama": Kind(
         {

@@ -1,10 +1,11 @@
-"""The forward pass of Qwen3 and Llama 3 in float64 NumPy, written from the models' definitions and independent of the engine.
+"""The forward pass of Qwen3, its mixtures of experts and Llama 3 in float64 NumPy, from the models' definitions alone.
 
 Architecture: `Qwen3ForCausalLM` and `LlamaForCausalLM` of transformers: per layer RMSNorm, projections to queries, keys and
 values, in Qwen3 RMSNorm of every query and key head, rotary embedding of halves (Su et al., RoFormer, 2021), causal attention
 in which several query heads share a key head (Ainslie et al., GQA, 2023), and a SwiGLU layer (Shazeer, 2020); attention and
 SwiGLU are each added to the residual. Llama 3.1 scales the frequencies of rotary embedding (`apply_scaling` of Meta's reference
-code, in which wavelengths decide).
+code, in which wavelengths decide). In a mixture each token has a SwiGLU layer of each of a few experts, the most probable of a
+softmax over all, and adds them by these probabilities, or by their shares if those are to sum to one (`Qwen3MoeForCausalLM`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from engine.models.config import ModelConfig
 from engine.models.llama.config import LlamaConfig, RopeScaling
+from engine.models.qwen3_moe.config import Qwen3MoeConfig
 
 Matrix = NDArray[np.float64]
 
@@ -45,7 +47,8 @@ def logits(
         own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
         of_layer = partial(inputs, layer)
         x = x + _attention(config, own, _rms_norm(x, own["input_layernorm.weight"], eps), of_layer, cached)
-        x = x + _feed_forward(own, _rms_norm(x, own["post_attention_layernorm.weight"], eps), of_layer)
+        normed = _rms_norm(x, own["post_attention_layernorm.weight"], eps)
+        x = x + (_mixture(config, own, normed) if isinstance(config, Qwen3MoeConfig) else _feed_forward(own, normed, of_layer))
     head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     return _rms_norm(x, weights["model.norm.weight"], eps) @ weights[head].T
 
@@ -89,7 +92,7 @@ def _attention(
     x = inputs("norm", x)
     tokens, size = len(x), config.head_dim
     q, k, v = ((x @ weights[f"self_attn.{name}_proj.weight"].T).reshape(tokens, -1, size) for name in "qkv")
-    if config.model_type == "qwen3":
+    if config.model_type in ("qwen3", "qwen3_moe"):
         q = _rms_norm(q, weights["self_attn.q_norm.weight"], config.rms_norm_eps)
         k = _rms_norm(k, weights["self_attn.k_norm.weight"], config.rms_norm_eps)
     q, k = _rotate(q, frequencies(config)), _rotate(k, frequencies(config))
@@ -108,3 +111,19 @@ def _feed_forward(weights: Mapping[str, Matrix], x: Matrix, inputs: Callable[[st
     x = inputs("norm_again", x)
     gate, up = x @ weights["mlp.gate_proj.weight"].T, x @ weights["mlp.up_proj.weight"].T
     return inputs("act", gate / (1 + np.exp(-gate)) * up) @ weights["mlp.down_proj.weight"].T
+
+
+def _mixture(config: Qwen3MoeConfig, weights: Mapping[str, Matrix], x: Matrix) -> Matrix:
+    """The experts of each token, one token after the other; of equal probabilities the lower experts are chosen."""
+    out = np.zeros_like(x)
+    for token, row in enumerate(x):
+        scores = weights["mlp.gate.weight"] @ row
+        probabilities = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        chosen = sorted(range(config.num_experts), key=lambda expert: (-probabilities[expert], expert))
+        chosen = chosen[: config.num_experts_per_tok]
+        total = sum(probabilities[expert] for expert in chosen) if config.norm_topk_prob else 1.0
+        for expert in chosen:
+            gate, up, down = (weights[f"mlp.experts.{expert}.{name}_proj.weight"] for name in ("gate", "up", "down"))
+            inner = gate @ row
+            out[token] += probabilities[expert] / total * (down @ (inner / (1 + np.exp(-inner)) * (up @ row)))
+    return out

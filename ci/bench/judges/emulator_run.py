@@ -37,7 +37,7 @@ def expected(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
     """The reference result of each written tensor."""
     sys.path.insert(0, str(ROOT / "kernels_src"))
     try:
-        modules = [importlib.import_module(name) for name in ("reference", "reference_attention")]
+        modules = [importlib.import_module(name) for name in ("reference", "reference_attention", "reference_experts")]
     finally:
         sys.path.pop(0)
     kernel = case.manifest.kernel
