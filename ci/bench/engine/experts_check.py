@@ -111,6 +111,7 @@ def _speed(config: ModelConfig, path: Path) -> tuple[dict[str, float], list[dict
     for many in TOGETHER:
         for length in (18, 512):
             found[f"{many}_at_{length}_tok_s"] = batch_speed(backend, config, length, many)
+    print(found, flush=True)
     sequence = backend.begin()
     backend.prefill(sequence, prompt_of(18, config))
     profile = profile_decode(backend, sequence)
