@@ -72,8 +72,8 @@ def profile_decode(backend: Backend, sequence: Sequence) -> StepProfile:
         raise UsageError("a profile is of the kernels on a GPU, and no GPU runs the model")
     filled = max(1, sequence.length)
     step = backend.captured_step(sequence.output_mode, backend.step.decode_variants(filled))
-    # Without `advance`, which updates the inputs: every run must start from the same ones. First, so that launches of a kind find
-    # what the step leaves them.
+    # Without `advance`, which updates the inputs: every run must start from the same ones. First, so that launches of a kind
+    # find what the step leaves them.
     without_advance = [plan for op, plan in zip(step.graph.ops, step.plans, strict=True) if op.kernel != "advance"]
     whole = _time(backend, without_advance, filled)
     operations: list[OpProfile] = []
