@@ -136,7 +136,10 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "experts_tiles": [{"P": 3, "S": 150}, {"P": 70, "S": 131, "BM": 128}],
     "experts_gather": [{"T": 3, "P": 1, "S": 25}, {"T": 67, "P": 2, "S": 130, "BM": 64, "E": "f16"}],
     "experts_matmul": [{"S": 3, "X": 2, "N": 136, "K": 136}, {"S": 2, "X": 3, "N": 8, "K": 200, "BN": 256, "E": "f16"}],
-    "experts_matmul_silu_mul": [{"S": 3, "X": 2, "I": 72, "K": 136}, {"S": 2, "X": 3, "I": 136, "K": 200, "BN": 128, "E": "f16"}],
+    "experts_matmul_silu_mul": [
+        {"S": 3, "X": 2, "I": 72, "K": 136},
+        {"S": 2, "X": 3, "I": 136, "K": 200, "BN": 128, "E": "f16"},
+    ],
     "experts_matmul_few": [{"S": 3, "X": 2, "N": 72, "K": 328}, {"S": 5, "X": 3, "N": 8, "K": 200, "E": "f16"}],
     "experts_matmul_silu_mul_few": [{"S": 3, "X": 2, "I": 72, "K": 328}, {"S": 5, "X": 3, "I": 8, "K": 200, "E": "f16"}],
     "experts_combine": [{"T": 2, "R": 40, "eps": 1e-6}, {"T": 1, "R": 3, "E": "f16", "eps": 1e-5}],
@@ -241,7 +244,9 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         arrays["counts"] %= 200
     if function.name == "experts_gather":  # as `experts_sort` and `experts_tiles` leave them
         sort, tiles = reference("experts_sort"), reference("experts_tiles")
-        arrays |= dict(zip(("order", "ranks", "counts", "begins"), sort(arrays["experts"], ints["X"], ints["BLOCK"]), strict=True))
+        arrays |= dict(
+            zip(("order", "ranks", "counts", "begins"), sort(arrays["experts"], ints["X"], ints["BLOCK"]), strict=True)
+        )
         arrays |= dict(zip(("starts", "tiles"), tiles(arrays["counts"], ints["BM"], ints["S"]), strict=True))
     if function.name == "sample_token":  # as `topk_blocks` leaves them
         arrays["best"][:] = -np.sort(-arrays["best"], axis=2)

@@ -16,7 +16,11 @@ SIZES: Final = (
 )  # fmt: skip
 """Numbers of config.json that determine which kernels the step needs."""
 
+MEASURED: Final = ("parts", "head_parts", "short_slots", "few_tokens", "few_blocks")
+"""Measured numbers that the step reads."""
+
 FAMILY: Final = Family(
     package=__name__, model_type=Qwen3MoeConfig.model_type, models=MIXTURES, config=Qwen3MoeConfig.read,
-    frequencies=frequencies, tokenizer=POLICY, sizes=SIZES, numbers=(*SIZES, "rms_norm_eps"), unmeasured=UNMEASURED, refused={},
+    frequencies=frequencies, tokenizer=POLICY, sizes=SIZES, numbers=(*SIZES, "rms_norm_eps"),
+    unmeasured={name: UNMEASURED[name] for name in MEASURED}, refused={},
 )  # fmt: skip
