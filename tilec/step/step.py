@@ -15,7 +15,7 @@ from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at, stacked
 from tilec.step.formats import SIXTEEN_BIT, misfit, stored_declaration
 from tilec.step.graph import StepGraph
-from tilec.step.reader import FILLED
+from tilec.step.reader import FILLED, SEQUENCES
 
 OutputMode = Literal["argmax", "sample", "logits", "none"]
 """Output mode of a step: the most likely token, a sampled token, the logits, or none (only the cache is filled)."""
@@ -36,8 +36,8 @@ DTYPES: Final = ("bf16", "f16")
 """Dtypes that a model can run in."""
 
 CHUNK_TOKENS: Final = 2048
-"""Maximum number of tokens of a prefill step: enough for matrix products to be compute-bound, few enough for small
-activations."""
+"""Maximum number of tokens of a prefill step whose family measured no `chunk_tokens`: enough for matrix products to be
+compute-bound, few enough for small activations."""
 
 ALL_KINDS: Final = 3
 """Number of layers with one first, one last and one inner layer."""
@@ -45,6 +45,7 @@ ALL_KINDS: Final = 3
 ALL_PAIRS: Final = 4
 """Number of layers with every kind of adjacent pair: first and inner, two inner, inner and last."""
 
+MAX_CHUNK_TOKENS: Final = 1 << 16
 MAX_LAYERS: Final = 1 << 12
 MAX_WEIGHTS: Final = 1 << 18
 """Maximum number of weights of all layers and items together, and of the checkpoint tensors in them."""
@@ -100,6 +101,15 @@ class Step:
             raise StepError("`num_hidden_layers` is not a number of layers")
         return count
 
+    @property
+    def chunk_tokens(self) -> int:
+        """Maximum number of tokens of a prefill step: the measured number of that name, or `CHUNK_TOKENS`. StepError if it is
+        not a number."""
+        value = self._values.get("chunk_tokens", CHUNK_TOKENS)
+        if type(value) is not int or not 1 <= value <= MAX_CHUNK_TOKENS:
+            raise StepError(f"`chunk_tokens` is not a number from 1 to {MAX_CHUNK_TOKENS}")
+        return value
+
     def bound(self, variant: str) -> int:
         """The largest quantity for which a variant is used; 0 if it was not measured. Every variant is correct for any
         quantity. StepError if it is not a number."""
@@ -144,7 +154,8 @@ class Step:
     ) -> StepGraph:
         """The step with `tokens` input tokens; in a batch, one per sequence. `past` is the number of tokens in the cache before
         a prefill. `layers` reduces the number of layers: the first, some inner ones, and the last remain. `variants` are those
-        of a decode step; a prefill's follow from its tokens. StepError if the text does not define such a step."""
+        of a decode step; a prefill's follow from its tokens, and a batch has those of its number of sequences too. StepError if
+        the text does not define such a step."""
         return self.form(mode, head, tokens=tokens, layers=layers, variants=variants).at(tokens, past)
 
     def form(
@@ -153,6 +164,7 @@ class Step:
     ) -> Form:  # fmt: skip
         """The form shared by the graphs of all lengths that have the form of `tokens` (`prefills`); see `graph`."""
         used = self.variants(TOKENS, tokens) if mode == "prefill" else variants
+        used |= self.variants(SEQUENCES, tokens) if mode == "batch" else NO_VARIANT
         key = mode, head, layers, used
         if key not in self._forms:
             if mode not in self.declaration.modes:
