@@ -8,7 +8,7 @@ from .experts_dims import C, X
 
 
 class P(tl.Dim):
-    """groups of ROWS outputs"""
+    """groups of GROUP outputs"""
 
 
 @tl.kernel
@@ -25,13 +25,15 @@ def experts_add_scaled(
     E: tl.Const,
     K: tl.Const,
     C: tl.Const,
+    GROUP: tl.Const,
     ROWS: tl.Const,
     BLOCK: tl.Const,
 ):
-    """The residual grows as in `experts_add`, then `scaled = residual * weight` and the sum of squares of each ROWS elements of
-    the residual, as `matvec_add_scaled` makes them."""
-    tl.grid(T, P)
-    tl.requires(K % BLOCK == 0 and P * ROWS == N)
+    """The residual grows as in `experts_add`, then `scaled = residual * weight` and the sum of squares of each GROUP elements
+    of the residual, as `matvec_add_scaled` makes them. ROWS outputs of one token per block."""
+    assert ROWS % GROUP == 0
+    tl.grid(T, N // ROWS)
+    tl.requires(K % BLOCK == 0 and N % ROWS == 0 and P * GROUP == N)
     tl.values(experts, 0, X)
     tl.resident(w, weight)
     t, n = tl.bid(0), tl.bid(1)
@@ -47,4 +49,4 @@ def experts_add_scaled(
     tl.store(residual, (t, n), total)
     v = total.astype(tl.f32)
     tl.store(scaled, (t, n), tl.astype(v * g[None, :], E))
-    tl.store(squares, (t, n), tl.sum(v * v, axis=1)[:, None])
+    tl.store(squares, (t, n), tl.sum((v * v).reshape((1, ROWS // GROUP, GROUP)), axis=2))

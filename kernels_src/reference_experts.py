@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from reference import dequantise_fp8, dequantise_int4
 
 Array = NDArray[Any]
 Wide = NDArray[np.float64]
@@ -54,3 +55,66 @@ def experts_add_scaled(
     total = experts_add(x, experts, weights, w, residual)
     stored = _wide(total.astype(np.float32).astype(np.asarray(residual).dtype))
     return total, stored * _wide(weight), (stored * stored).reshape(len(stored), -1, group).sum(axis=2)
+
+
+def _eight_bits(w: Array, w_scales: Array) -> Wide:
+    """`dequantise_fp8` of each expert; (X, N, K), (X, N / 128, K / 128) -> (X, N, K)."""
+    return np.stack([dequantise_fp8(*one) for one in zip(w, w_scales, strict=True)])
+
+
+def _four_bits(w: Array, w_scales: Array, w_zeros: Array) -> Wide:
+    """`dequantise_int4` of each expert; (X, N, K / 8), (X, K / 128, N) twice -> (X, N, K)."""
+    return np.stack([dequantise_int4(*one) for one in zip(w, w_scales, w_zeros, strict=True)])
+
+
+def experts_silu_mul_fp8(x: Array, squares: Array, experts: Array, w: Array, w_scales: Array, eps: float) -> Wide:
+    """`experts_silu_mul` of these weights; (T, K), (T, K / GROUP), (T, C), (X, 2 I, K), (X, 2 I / 128, K / 128) ->
+    (T, C, I)."""
+    return experts_silu_mul(x, squares, experts, _eight_bits(w, w_scales), eps)
+
+
+def experts_add_fp8(x: Array, experts: Array, weights: Array, w: Array, w_scales: Array, residual: Array) -> Wide:
+    """`experts_add` of these weights; (T, C, K), (T, C), (T, C), (X, N, K), (X, N / 128, K / 128), (T, N) -> (T, N)."""
+    return experts_add(x, experts, weights, _eight_bits(w, w_scales), residual)
+
+
+def experts_add_scaled_fp8(
+    x: Array, experts: Array, weights: Array, w: Array, w_scales: Array, residual: Array, weight: Array, group: int
+) -> tuple[Wide, Wide, Wide]:  # fmt: skip
+    """`experts_add_scaled` of these weights; (T, C, K), (T, C), (T, C), (X, N, K), (X, N / 128, K / 128), (T, N), (N,) ->
+    (T, N), (T, N), (T, N / group)."""
+    return experts_add_scaled(x, experts, weights, _eight_bits(w, w_scales), residual, weight, group)
+
+
+def experts_silu_mul_int4(
+    x: Array, squares: Array, experts: Array, w: Array, w_scales: Array, w_zeros: Array, eps: float
+) -> Wide:  # fmt: skip
+    """`experts_silu_mul` of these weights; (T, K), (T, K / GROUP), (T, C), (X, 2 I, K / 8), (X, K / 128, 2 I) twice ->
+    (T, C, I)."""
+    return experts_silu_mul(x, squares, experts, _four_bits(w, w_scales, w_zeros), eps)
+
+
+def experts_add_int4(
+    x: Array, experts: Array, weights: Array, w: Array, w_scales: Array, w_zeros: Array, residual: Array
+) -> Wide:  # fmt: skip
+    """`experts_add` of these weights; (T, C, K), (T, C), (T, C), (X, N, K / 8), (X, K / 128, N) twice, (T, N) -> (T, N)."""
+    return experts_add(x, experts, weights, _four_bits(w, w_scales, w_zeros), residual)
+
+
+def experts_add_scaled_int4(
+    x: Array, experts: Array, weights: Array, w: Array, w_scales: Array, w_zeros: Array, residual: Array, weight: Array,
+    group: int,
+) -> tuple[Wide, Wide, Wide]:  # fmt: skip
+    """`experts_add_scaled` of these weights; (T, C, K), (T, C), (T, C), (X, N, K / 8), (X, K / 128, N) twice, (T, N), (N,) ->
+    (T, N), (T, N), (T, N / group)."""
+    return experts_add_scaled(x, experts, weights, _four_bits(w, w_scales, w_zeros), residual, weight, group)
+
+
+def experts_silu_mul_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    """Words of all values, and zero points of four bits."""
+    experts, rows, columns = int(dims["X"]), int(dims["I2"] if "I2" in dims else dims["N"]), int(dims["K"])
+    words = rng.integers(0, 2**32, (experts, rows, columns // 8), dtype=np.uint32)
+    return {"w": words, "w_zeros": rng.integers(0, 16, (experts, columns // 128, rows), dtype=np.uint8)}
+
+
+experts_add_int4_inputs = experts_add_scaled_int4_inputs = experts_silu_mul_int4_inputs

@@ -84,6 +84,19 @@ def _squares_of_batch(_outputs: int, inputs: int) -> dict[str, Constant]:
     return {"SPLIT": split, "BLOCK": SQUARE, "ROWS": largest_divisor(SQUARE, max(1, TILE // (split * SQUARE)))}
 
 
+def _squares_of_expert(inputs: int) -> dict[str, Constant]:
+    """The same for FP8 weights of experts, which need no several squares of an iteration."""
+    sizes = _rows_of_squares(SQUARE, inputs)
+    return {name: sizes[name] for name in ("ROWS", "BLOCK")}
+
+
+def _whole_sums(shapes: Shapes, sizes: dict[str, Constant]) -> dict[str, Constant]:
+    """The same with whole sums of squares in each block, of some outputs each."""
+    outputs, sums = shapes["scaled"][-1], shapes["squares"][-1]
+    limit = max(1, int(sizes["ROWS"]) * sums // outputs)
+    return {**sizes, "ROWS": outputs // sums * largest_divisor(sums, limit)}
+
+
 def _matmul(shapes: Shapes) -> dict[str, Constant]:
     rows, inner = shapes["a"]
     columns = shapes["b"][0]
@@ -151,6 +164,8 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "scaled_matvec_silu_mul_rows_int4": lambda shapes: _rows_of_groups(shapes["out"][-1], shapes["x"][-1]),
     "dequantise_int4": lambda shapes: {"ROWS": largest_divisor(shapes["w"][0], TILE // GROUP)},
     "dequantise_fp8": lambda _: {"ROWS": SQUARE},
+    "dequantise_each_fp8": lambda _: {"ROWS": SQUARE},
+    "dequantise_each_int4": lambda shapes: {"ROWS": largest_divisor(shapes["w"][1], TILE // GROUP)},
     "quantise_rows": lambda shapes: {"ROWS": min(1 << (shapes["x"][0] - 1).bit_length(), TILE // SQUARE)},
     "matmul_fp8": _matmul_of_squares,
     "matmul_silu_mul_fp8": _matmul_of_squares,
@@ -168,7 +183,13 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "route_experts": lambda shapes: {"EXPERTS": 1 << (shapes["logits"][1] - 1).bit_length()},
     "experts_silu_mul": lambda shapes: _rows_of_weight(shapes["out"][-1], shapes["x"][-1]),
     "experts_add": lambda shapes: _rows_of_weight(*shapes["w"][1:]),
-    "experts_add_scaled": lambda shapes: _rows_of_weight(*shapes["w"][1:]),
+    "experts_silu_mul_fp8": lambda shapes: _squares_of_expert(shapes["x"][-1]),
+    "experts_add_fp8": lambda shapes: _squares_of_expert(shapes["x"][-1]),
+    "experts_add_scaled_fp8": lambda shapes: _whole_sums(shapes, _squares_of_expert(shapes["x"][-1])),
+    "experts_silu_mul_int4": lambda shapes: _rows_of_groups(shapes["out"][-1], shapes["x"][-1]),
+    "experts_add_int4": lambda shapes: _rows_of_groups(shapes["w"][1], shapes["x"][-1]),
+    "experts_add_scaled_int4": lambda shapes: _whole_sums(shapes, _rows_of_groups(shapes["w"][1], shapes["x"][-1])),
+    "experts_add_scaled": lambda shapes: _whole_sums(shapes, _rows_of_weight(*shapes["w"][1:])),
     "experts_tiles": lambda shapes: {"BLOCK": 64},
     "experts_gather": lambda shapes: {"ROWS": shapes["experts"][1], "CHUNKS": 64, "COLUMNS": shapes["x"][1]},
     "experts_matmul": lambda shapes: _of_tiles(*shapes["b"][1:]),

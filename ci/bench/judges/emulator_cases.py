@@ -101,8 +101,22 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"N": 2 * rows, "P": 2}]
         case "scaled_matvec_silu_mul_int4" | "scaled_matvec_silu_mul_rows_int4":
             return [{"I": 2 * rows, "I2": 4 * rows}]
+        case "route_experts":
+            return [{"T": 3}]
+        case "experts_silu_mul" | "experts_silu_mul_int4":
+            return [{"T": 2, "X": 3, "I": 2 * rows, "I2": 4 * rows}]
+        case "experts_silu_mul_fp8":
+            return [{"T": 1, "X": 3, "I": 128, "I2": 256}]
+        case "experts_add" | "experts_add_int4" | "experts_add_scaled" | "experts_add_scaled_int4":
+            return [{"T": 2, "X": 3, "N": 2 * rows, "P": 2 * rows // int(c.get("GROUP", 1))}]
+        case "experts_add_fp8" | "experts_add_scaled_fp8":
+            return [{"T": 1, "X": 3, "N": 128, "P": 128 // int(c.get("GROUP", 1))}]
         case "dequantise_int4":
             return [{"N": 2 * rows, "K": 384}, {"N": rows, "K": 128}]
+        case "dequantise_each_fp8":
+            return [{"X": 3, "N": 256, "K": 128}, {"X": 1, "N": 128, "K": 384}]
+        case "dequantise_each_int4":
+            return [{"X": 3, "N": 2 * rows, "K": 128}, {"X": 1, "N": rows, "K": 384}]
         case "matvec_argmax":
             return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
         case "matmul":
@@ -306,7 +320,7 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
             arrays[name] = (np.abs(arrays[name]) + np.float32(0.5)) * np.float32(2.0**-9)
     if kernel.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
-    if kernel.startswith("scaled_"):  # their sum is about that of the squares of K elements of deviation 1
+    if kernel.startswith(("scaled_", "experts_silu")):  # their sum is about that of the squares of K elements of deviation 1
         squares = np.abs(arrays["squares"])
         arrays["squares"] = squares * np.float32(case.env["K"] // squares.shape[-1] or 1)
     if kernel == "sample_token":  # as written by `topk_blocks`: descending, columns distinct
