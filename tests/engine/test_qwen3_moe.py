@@ -120,9 +120,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Model]:
 
 
 @pytest.mark.parametrize("case", first(5, list(range(len(CASES)))))
-@pytest.mark.parametrize("tokens", first(3, [1, 70, 7, 8, 9, 17, 64]))
+@pytest.mark.parametrize("tokens", first(4, [1, 70, 8, 17, 7, 9, 32, 33, 64]))
 def test_logits_of_a_prompt(models: Callable[[int], Model], case: int, tokens: int) -> None:
-    """On both sides of `few_tokens`, 8 here: tiles of 16 rows, and of 128."""
+    """On both sides of `few_tokens` and `some_tokens`, 8 and 32 here: tiles of 16, 64 and 128 rows."""
     model = models(case)
     assert model.distance(model.backend.prompt_logits(IDS[:tokens]), tokens - 1) < 1
 

@@ -43,11 +43,13 @@ FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
+SIXTEEN: Final = "sixteen_bit"
+"""Whether linear weights are stored in 16 bits."""
 SEQUENCES: Final = "sequences"
 """The number of sequences of a batch."""
 QUANTITIES: Final = (TOKENS, FILLED, SEQUENCES)
 """What the number of a variant bounds."""
-RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, SEQUENCES, "max_seq_len", "head"}
+RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, SEQUENCES, SIXTEEN, "max_seq_len", "head"}
 """Names whose values come from the request for a step, or change within it."""
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch")

@@ -15,7 +15,7 @@ from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at, stacked
 from tilec.step.formats import SIXTEEN_BIT, misfit, stored_declaration
 from tilec.step.graph import StepGraph
-from tilec.step.reader import FILLED, SEQUENCES
+from tilec.step.reader import FILLED, SEQUENCES, SIXTEEN
 
 OutputMode = Literal["argmax", "sample", "logits", "none"]
 """Output mode of a step: the most likely token, a sampled token, the logits, or none (only the cache is filled)."""
@@ -79,6 +79,7 @@ class Step:
         self.declaration, self.cache_format = cached_declaration(stored, cache_format), cache_format
         self.dtype, self.tied, self.weight_format = dtype, tied, weight_format
         self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len}
+        self._values[SIXTEEN] = weight_format == SIXTEEN_BIT
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
         if weight_format != SIXTEEN_BIT:
