@@ -107,7 +107,7 @@ Statement = Launch | Condition | Layers | Items
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A variant of the launches for steps of at most `bound` of a quantity; `bound` is the name of a number. `tokens` is that
-    of a prefill's tokens, `filled` that of the filled slots of a cache at decode, `sequences` that of a batch's sequences."""
+    of a prefill's tokens, `filled` that of the filled slots of a cache at decode."""
 
     quantity: str
     bound: str

@@ -43,13 +43,7 @@ FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
-SIXTEEN: Final = "sixteen_bit"
-"""Whether linear weights are stored in 16 bits."""
-SEQUENCES: Final = "sequences"
-"""The number of sequences of a batch."""
-QUANTITIES: Final = (TOKENS, FILLED, SEQUENCES)
-"""What the number of a variant bounds."""
-RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, SEQUENCES, SIXTEEN, "max_seq_len", "head"}
+RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, "max_seq_len", "head"}
 """Names whose values come from the request for a step, or change within it."""
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch")
@@ -237,15 +231,14 @@ class _Reader:
     def variant(self, name: str, node: ast.expr) -> Variant:
         match node:
             case ast.Call(func=ast.Name(id="at_most"), args=[ast.Name(id=quantity), ast.Name(id=bound)], keywords=[]) if (
-                quantity in QUANTITIES
+                quantity in (TOKENS, FILLED)
             ):
                 taken = name in RESERVED or any(name == other for other, _ in self.numbers)
                 if taken or not name.isidentifier() or bound in RESERVED:
                     raise StepError(f"`{name}` is given or a number of the step, or `{bound}` is not a number", node)
                 return Variant(quantity, bound)
             case _:
-                known = " or ".join(f"`at_most({quantity}, NUMBER)`" for quantity in QUANTITIES)
-                raise StepError(f"`{name}` is not {known}", node)
+                raise StepError(f"`{name}` is not `at_most(tokens, NUMBER)` or `at_most({FILLED}, NUMBER)`", node)
 
     def statements(self, nodes: list[ast.stmt], layer: bool | None) -> tuple[Statement, ...]:
         """Statements of a mode. `layer` is True inside the layer loop, False where the loop is not allowed, None where it
@@ -259,7 +252,7 @@ class _Reader:
                     test = expression(node.test)
                     if test.names & LAYER_FLAGS and not layer:
                         raise StepError("only a layer is the first or the last", node.test)
-                    if test.names & (LENGTHS | {*QUANTITIES}):
+                    if test.names & (LENGTHS | {FILLED}):
                         raise StepError("a condition may depend on how many tokens there are only by `variants`", node.test)
                     inner_layer = False if layer is None else layer
                     parsed.append(
@@ -362,7 +355,7 @@ class _Reader:
     def layer_invariant(self, node: ast.expr) -> Expression:
         """An expression that has the same value in every layer and variant."""
         found = expression(node)
-        if found.names & {*LAYER_FLAGS, *self.variants, FILLED, SEQUENCES}:
+        if found.names & {*LAYER_FLAGS, *self.variants, FILLED}:
             raise StepError("only a condition may ask for the first or last layer, or for a variant", node)
         return found
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, Final
 
 from tilec.step.declaration import LENGTHS, TOKENS, Condition, Items, Launch, Statement
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import item_count
 from tilec.step.graph import Constant
-from tilec.step.reader import SEQUENCES
 from tilec.step.step import BATCHES, OUTPUT_MODES, Step, Variants
 from tilec.step.tuning import Choice, Tuning
 
@@ -70,13 +68,9 @@ def choices(step: Step, tuning: Tuning) -> Iterator[Chosen]:
 
 def _lengths(step: Step, mode: str) -> dict[Variants, Sequence[int]]:
     """Numbers of tokens of a step by the variants that it uses, ascending."""
-    if mode == "decode":
-        return dict.fromkeys(step.all_decode_variants(), (1,))
-    if mode == "batch":
-        found: dict[Variants, list[int]] = {}
-        for variants, sequences in product(step.all_decode_variants(), BATCHES):
-            found.setdefault(variants | step.variants(SEQUENCES, sequences), []).append(sequences)
-        return found
+    if mode != "prefill":
+        lengths = {"decode": (1,), "batch": BATCHES}[mode]
+        return dict.fromkeys(step.all_decode_variants(), lengths)
     ends = step.prefills(step.chunk_tokens)
     ranges = (range(previous + 1, last + 1) for previous, last in zip((0, *ends), ends, strict=False))
     return {step.variants(TOKENS, lengths[-1]): lengths for lengths in ranges}

@@ -15,7 +15,7 @@ from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at, stacked
 from tilec.step.formats import SIXTEEN_BIT, misfit, stored_declaration
 from tilec.step.graph import StepGraph
-from tilec.step.reader import FILLED, SEQUENCES, SIXTEEN
+from tilec.step.reader import FILLED
 
 OutputMode = Literal["argmax", "sample", "logits", "none"]
 """Output mode of a step: the most likely token, a sampled token, the logits, or none (only the cache is filled)."""
@@ -79,7 +79,6 @@ class Step:
         self.declaration, self.cache_format = cached_declaration(stored, cache_format), cache_format
         self.dtype, self.tied, self.weight_format = dtype, tied, weight_format
         self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len}
-        self._values[SIXTEEN] = weight_format == SIXTEEN_BIT
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
         if weight_format != SIXTEEN_BIT:
@@ -155,8 +154,7 @@ class Step:
     ) -> StepGraph:
         """The step with `tokens` input tokens; in a batch, one per sequence. `past` is the number of tokens in the cache before
         a prefill. `layers` reduces the number of layers: the first, some inner ones, and the last remain. `variants` are those
-        of a decode step; a prefill's follow from its tokens, and a batch has those of its number of sequences too. StepError if
-        the text does not define such a step."""
+        of a decode step; a prefill's follow from its tokens. StepError if the text does not define such a step."""
         return self.form(mode, head, tokens=tokens, layers=layers, variants=variants).at(tokens, past)
 
     def form(
@@ -165,7 +163,6 @@ class Step:
     ) -> Form:  # fmt: skip
         """The form shared by the graphs of all lengths that have the form of `tokens` (`prefills`); see `graph`."""
         used = self.variants(TOKENS, tokens) if mode == "prefill" else variants
-        used |= self.variants(SEQUENCES, tokens) if mode == "batch" else NO_VARIANT
         key = mode, head, layers, used
         if key not in self._forms:
             if mode not in self.declaration.modes:

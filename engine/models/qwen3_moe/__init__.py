@@ -20,7 +20,7 @@ SIZES: Final = (
 
 UNMEASURED: Final[Mapping[str, int]] = {
     **{name: number for name, number in dense.UNMEASURED.items() if name != "w8a8_tokens"},
-    "some_tokens": 32, "chunk_tokens": CHUNK_TOKENS, "paired_sequences": 4,
+    "some_tokens": 32, "chunk_tokens": CHUNK_TOKENS,
 }  # fmt: skip
 """As `dense.UNMEASURED`."""
 
