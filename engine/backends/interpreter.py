@@ -52,8 +52,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class PlannedOp:
-    """One operation: its specialised kernel and the arrays that it works on. `least`: of those that are activations with bounds,
-    the least integer."""
+    """One operation: its specialised kernel and the arrays that it works on. `least`: the least integer of those that are
+    activations with bounds."""
 
     op: Op
     function: Function

@@ -2,8 +2,9 @@
 
 A launch reads and writes each of its views whole, by the access in its artifact's manifest (`In`, `Out`, `InOut`), unless its
 kernel selects rows. The manifest's value checks show that: integers in [0, extent) index an axis (one row of the embedding
-table per token, one slot of the cache, the experts of a token). They are counted as if no two were equal, up to all rows of the
-axis. If they are distinct, each selected row is written whole and not read. Of a cache without such an index only the filled slots count; a launch that reads those and also writes the cache writes the step's tokens.
+table per token, one slot of the cache, the experts of a token). They are counted as if no two were equal, up to all rows of
+the axis. If they are distinct, each selected row is written whole and not read. Of a cache without such an index only the
+filled slots count; a launch that reads those and also writes the cache writes the step's tokens.
 """
 
 from __future__ import annotations

@@ -35,10 +35,12 @@ def as_they_are(layer: int, name: str, x: Matrix) -> Matrix:
 
 def logits(
     config: ModelConfig, tensors: Mapping[str, NDArray[Any]], ids: Sequence[int], inputs: Inputs = as_they_are,
-    cached: Callable[[Matrix], Matrix] = np.asarray,
+    cached: Callable[[Matrix], Matrix] = np.asarray, gaps: list[Matrix] | None = None,
 ) -> Matrix:  # fmt: skip
     """The logits after each of the tokens, (tokens, vocab). `tensors` by their names in a checkpoint. `cached`: what a cache
-    gives back for keys or values, (tokens, heads, elements)."""
+    gives back for keys or values, (tokens, heads, elements). To `gaps` each layer of a mixture adds how far the router's logits
+    of the last expert that a token has and the first that it has not are apart, over the deviation of all; (tokens,). That is
+    infinite if there is none, and for equals, of which the lower expert is chosen."""
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
     eps = config.rms_norm_eps
     x = weights["model.embed_tokens.weight"][list(ids)]
@@ -48,7 +50,9 @@ def logits(
         of_layer = partial(inputs, layer)
         x = x + _attention(config, own, _rms_norm(x, own["input_layernorm.weight"], eps), of_layer, cached)
         normed = _rms_norm(x, own["post_attention_layernorm.weight"], eps)
-        x = x + (_mixture(config, own, normed) if isinstance(config, Qwen3MoeConfig) else _feed_forward(own, normed, of_layer))
+        x = x + (
+            _mixture(config, own, normed, gaps) if isinstance(config, Qwen3MoeConfig) else _feed_forward(own, normed, of_layer)
+        )
     head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     return _rms_norm(x, weights["model.norm.weight"], eps) @ weights[head].T
 
@@ -113,17 +117,21 @@ def _feed_forward(weights: Mapping[str, Matrix], x: Matrix, inputs: Callable[[st
     return inputs("act", gate / (1 + np.exp(-gate)) * up) @ weights["mlp.down_proj.weight"].T
 
 
-def _mixture(config: Qwen3MoeConfig, weights: Mapping[str, Matrix], x: Matrix) -> Matrix:
-    """The experts of each token, one token after the other; of equal probabilities the lower experts are chosen."""
-    out = np.zeros_like(x)
+def _mixture(config: Qwen3MoeConfig, weights: Mapping[str, Matrix], x: Matrix, gaps: list[Matrix] | None) -> Matrix:
+    """The experts of each token, one token after the other; of equal logits the lower experts are chosen."""
+    out, apart = np.zeros_like(x), np.full(len(x), np.inf)
     for token, row in enumerate(x):
         scores = weights["mlp.gate.weight"] @ row
         probabilities = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
-        chosen = sorted(range(config.num_experts), key=lambda expert: (-probabilities[expert], expert))
-        chosen = chosen[: config.num_experts_per_tok]
+        order = sorted(range(config.num_experts), key=lambda expert: (-scores[expert], expert))
+        chosen, others = order[: config.num_experts_per_tok], order[config.num_experts_per_tok :]
+        if others and scores[chosen[-1]] != scores[others[0]]:
+            apart[token] = (scores[chosen[-1]] - scores[others[0]]) / scores.std()
         total = sum(probabilities[expert] for expert in chosen) if config.norm_topk_prob else 1.0
         for expert in chosen:
             gate, up, down = (weights[f"mlp.experts.{expert}.{name}_proj.weight"] for name in ("gate", "up", "down"))
             inner = gate @ row
             out[token] += probabilities[expert] / total * (down @ (inner / (1 + np.exp(-inner)) * (up @ row)))
+    if gaps is not None:
+        gaps.append(apart)
     return out

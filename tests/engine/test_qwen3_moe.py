@@ -31,6 +31,10 @@ IDS = np.random.default_rng(5).integers(0, 400, 80).tolist()
 TOLERANCE = {"bf16": 0.025, "f16": 0.004}
 """Upper bound of the root mean square error, over the deviation of the logits: twice the measured values (0.0126 and 0.0021).
 """
+CLEAR = {"bf16": 0.025, "f16": 0.003}
+"""How far a router's logits must be apart, over their deviation, to be in the same order in 16 bits."""
+UNCLEAR = 0.5
+"""In place of `TOLERANCE` where they are not, and a token may have another expert: measured 0.15."""
 
 Tensors = dict[str, Any]
 Router = Callable[[Tensors], None]
@@ -84,12 +88,18 @@ class Model:
         self.weights = WeightPlan.for_model(self.config, folder, dtype, convert=True)
         self.backend = OneSequence(InterpreterBackend())
         self.backend.load(self.config, self.weights, MAX_SEQ_LEN, dtype)
-        self.expected = dense_reference.logits(self.config, self.tensors, IDS)
+        gaps: list[Any] = []
+        self.expected = dense_reference.logits(self.config, self.tensors, IDS, gaps=gaps)
+        self.clear = np.minimum.accumulate(np.min(gaps, axis=0)) > CLEAR[dtype]
+        """After each token, whether the experts of all tokens before are clear."""
+        if not np.isnan(self.expected).any():
+            assert self.clear.all() if dtype == "f16" else self.clear[:8].all()
 
     def distance(self, found: Any, position: int) -> float:
-        """The distance of logits from the reference after the token at a position, in units of `TOLERANCE`."""
+        """The distance of logits from the reference after the token at a position, in units of what is allowed."""
         expected = self.expected[position]
-        return float(np.sqrt(np.mean((found - expected) ** 2)) / expected.std() / TOLERANCE[self.dtype])
+        allowed = TOLERANCE[self.dtype] if self.clear[position] else UNCLEAR
+        return float(np.sqrt(np.mean((found - expected) ** 2)) / expected.std() / allowed)
 
 
 Case = tuple[str, Router, Mapping[str, Any]]
