@@ -7,8 +7,8 @@ prompts: logits of the prompt's last token, and of each of 64 teacher-forced dec
 float32. Where two experts are almost equally likely, rounding to 16 bits chooses between them, for transformers as for us. So
 distances are means over prompts and steps, and ours may be 1.2 times that of transformers in bf16.
 
-Then the whole model, without transformers: seconds to load, decode, prefill, batches, and the launches of a step with their
-bytes. Exit status 1 if a distance is too large. Needs torch, transformers and cuda-bindings; the weights are generated.
+Then the whole model in each format of its weights, without transformers: seconds to load, decode, prefill, batches, and the
+launches of a step with their bytes. Exit status 1 if a distance is too large. Needs torch, transformers and cuda-bindings; the weights are generated.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ import numpy as np
 
 from ci.bench.engine.batch_check import batch_speed
 from ci.bench.engine.engine_check import ALLOWED, STEPS, decode_speed, errors, our_logits, prefill_speed
+from ci.bench.engine.low_bit_weights import LowBitWeights
 from ci.bench.engine.weights import BlockWeights, config_of, prompt_of
 from ci.bench.front import Outcome, names
 from ci.bench.markdown import grid, page
 from engine.backends.load import load_on_gpu
 from engine.models.config import ModelConfig
 from engine.tools.profile import profile_decode
+from tilec.step.formats import SIXTEEN_BIT
 
 LENGTHS: Final = (1, 17, 100, 512, 3000)
 PROMPTS: Final = 3
@@ -44,6 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this case."""
     parser.add_argument("bundles", type=Path)
     parser.add_argument("--models", default="qwen3-30b-a3b")
+    parser.add_argument("--formats", default="16bit,fp8,int4", help="formats of the weights to time")
     parser.add_argument("--layers", type=int, default=8, help="layers of the model whose logits are compared; 0: none are")
 
 
@@ -58,9 +61,11 @@ def measure(options: argparse.Namespace) -> Outcome:
             record["errors"] = list(_distances(replace(config_of(name), num_hidden_layers=options.layers), path))
             failed |= _too_far(record["errors"])
             print(name, record["errors"], flush=True)
-        record["speed"], record["step"] = _speed(config_of(name), path)
+        record |= {"speed": {}, "step": {}}
+        for form in names(options.formats):
+            record["speed"][form], record["step"][form] = _speed(config_of(name), options.bundles, name, form)
+            print(name, form, record["speed"][form], record["step"][form], flush=True)
         found[name] = record
-        print(name, record["speed"], record["step"], flush=True)
     return Outcome({"models": found}, {f"{options.name}.md": page(report(found))}, int(failed))
 
 
@@ -101,11 +106,13 @@ def _distances(config: ModelConfig, path: Path) -> Iterable[dict[str, Any]]:
         yield row
 
 
-def _speed(config: ModelConfig, path: Path) -> tuple[dict[str, float], list[dict[str, Any]]]:
+def _speed(config: ModelConfig, bundles: Path, name: str, form: str) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Seconds to load, tokens per second of decode and of batches, milliseconds of prefill; and the launches of a decode
     step at 18 tokens by kind."""
+    plain = form == SIXTEEN_BIT
+    weights = BlockWeights(config, "bf16") if plain else LowBitWeights(config, "bf16", form)
     began = time.perf_counter()
-    backend = load_on_gpu(path, config, BlockWeights(config, "bf16"), SLOTS, "bf16")
+    backend = load_on_gpu(bundles / f"{name}{'' if plain else f'-{form}'}-sm_90a.bundle", config, weights, SLOTS, "bf16")
     found = {
         "load_s": time.perf_counter() - began,
         **decode_speed(backend, config),
@@ -114,7 +121,6 @@ def _speed(config: ModelConfig, path: Path) -> tuple[dict[str, float], list[dict
     for many in TOGETHER:
         for length in (18, 512):
             found[f"{many}_at_{length}_tok_s"] = batch_speed(backend, config, length, many)
-    print(found, flush=True)
     sequence = backend.begin()
     backend.prefill(sequence, prompt_of(18, config))
     profile = profile_decode(backend, sequence)
@@ -154,11 +160,13 @@ def report(found: Mapping[str, Any]) -> list[str]:
                 f"{STEPS} decode steps of each, mean: ours, transformers, ratio",
             )  # fmt: skip
             lines += [f"Logits of {record['layers']} layers, distance from float32:", "", *grid(header, cells), ""]
-        lines += ["The whole model:", "", *grid(("", ""), [[key, f"{value:.1f}"] for key, value in record["speed"].items()])]
-        cells = [
-            [one["kind"], one["launches"], f"{one['us']:.2f}", f"{one['MB']:.2f}", f"{one['of_floor']:.2f}"]
-            for one in record["step"]
-        ]
-        lines += ["", "Launches of a decode step, 18 filled slots:", ""]
-        lines += grid(("kind", "launches", "us of one", "MB of one", "floor over time"), cells)
+        speeds = record["speed"]
+        rows = [[key, *(f"{speed[key]:.1f}" for speed in speeds.values())] for key in next(iter(speeds.values()))]
+        lines += ["The whole model:", "", *grid(("", *speeds), rows)]
+        for form, step in record["step"].items():
+            cells = [
+                [one["kind"], one["launches"], f"{one['us']:.2f}", f"{one['MB']:.2f}", f"{one['of_floor']:.2f}"] for one in step
+            ]
+            lines += ["", f"Launches of a decode step, 18 filled slots, {form}:", ""]
+            lines += grid(("kind", "launches", "us of one", "MB of one", "floor over time"), cells)
     return lines
