@@ -8,7 +8,8 @@ float32. Where two experts are almost equally likely, rounding to 16 bits choose
 distances are means over prompts and steps, and ours may be 1.2 times that of transformers in bf16.
 
 Then the whole model in each format of its weights, without transformers: seconds to load, decode, prefill, batches, and the
-launches of a step with their bytes. Exit status 1 if a distance is too large. Needs torch, transformers and cuda-bindings; the weights are generated.
+launches of a step with their bytes. Exit status 1 if a distance is too large. Needs torch, transformers and cuda-bindings; the
+weights are generated.
 """
 
 from __future__ import annotations
