@@ -104,6 +104,7 @@ class InterpreterBackend(Backend):
         slots = self.step.graph("decode", "sample").buffers["rope_table"].shape[0]
         self._buffers["rope_table"] = family_of(config.model_type).rope_table(config, slots)
         self.own = self.decode_steps(1)
+        self.chunk_tokens = self.step.chunk_tokens
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
         prefills = [self.step.graph("prefill", tokens=tokens) for tokens in lengths]
         only_prompts = prompt_caches(prefills, graphs_of(self.step, 1).values())

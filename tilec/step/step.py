@@ -36,8 +36,8 @@ DTYPES: Final = ("bf16", "f16")
 """Dtypes that a model can run in."""
 
 CHUNK_TOKENS: Final = 2048
-"""Maximum number of tokens of a prefill step: enough for matrix products to be compute-bound, few enough for small
-activations."""
+"""Maximum number of tokens of a prefill step whose family measured no `chunk_tokens`: enough for matrix products to be
+compute-bound, few enough for small activations."""
 
 ALL_KINDS: Final = 3
 """Number of layers with one first, one last and one inner layer."""
@@ -45,6 +45,7 @@ ALL_KINDS: Final = 3
 ALL_PAIRS: Final = 4
 """Number of layers with every kind of adjacent pair: first and inner, two inner, inner and last."""
 
+MAX_CHUNK_TOKENS: Final = 1 << 16
 MAX_LAYERS: Final = 1 << 12
 MAX_WEIGHTS: Final = 1 << 18
 """Maximum number of weights of all layers and items together, and of the checkpoint tensors in them."""
@@ -99,6 +100,15 @@ class Step:
         if type(count) is not int or not 1 <= count <= MAX_LAYERS:
             raise StepError("`num_hidden_layers` is not a number of layers")
         return count
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Maximum number of tokens of a prefill step: the measured number of that name, or `CHUNK_TOKENS`. StepError if it is
+        not a number."""
+        value = self._values.get("chunk_tokens", CHUNK_TOKENS)
+        if type(value) is not int or not 1 <= value <= MAX_CHUNK_TOKENS:
+            raise StepError(f"`chunk_tokens` is not a number from 1 to {MAX_CHUNK_TOKENS}")
+        return value
 
     def bound(self, variant: str) -> int:
         """The largest quantity for which a variant is used; 0 if it was not measured. Every variant is correct for any
