@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ci.bench.kernels import attention_cases
+from ci.bench.kernels import attention_cases, experts_tile_cases
 from ci.bench.kernels.cases import MEANING
-from ci.bench.kernels.experts_cases import EXPERTS, layer
 from ci.bench.kernels.launch import Tensors, past
 from tilec.artifact.records import Manifest
 
@@ -100,17 +99,26 @@ def problems(kernel: str) -> list[Problem]:
             return [product(f"{t} tokens", t, *QWEN3[layer]) for t in (16, 32, 64)]
         case "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":
             return [
-                one(f"{tokens} tokens {name}, tiles of {rows}", None, "read", C=8, BM=rows, **layer(tokens, rows, **model))
-                for name, model in EXPERTS.items()
+                one(
+                    f"{tokens} tokens {name}, tiles of {rows}",
+                    None,
+                    "read",
+                    C=8,
+                    BM=rows,
+                    **experts_tile_cases.layer(tokens, rows, **model),
+                )
+                for name, model in experts_tile_cases.MODELS.items()
                 for tokens, rows in ((18, 16), (512, 64), (2048, 64), (8192, 64))
             ]
         case "experts_matmul" | "experts_matmul_few" | "experts_matmul_silu_mul" | "experts_matmul_silu_mul_few":
             return [
                 one(f"{tokens} tokens {name}, tiles of {rows}", None, "read", flops, BM=rows, N=n, K=k, **dims)
-                for name, model in EXPERTS.items()
+                for name, model in experts_tile_cases.MODELS.items()
                 for tokens, rows in ((18, 16), (64, 16), (256, 64), (512, 64), (2048, 64), (8192, 64), (8192, 128))
                 for n, k in ((2 * model["I"], model["H"]) if "silu" in kernel else (model["H"], model["I"]),)
-                for dims in ({key: value for key, value in layer(tokens, rows, **model).items() if key != "H"},)
+                for dims in (
+                    {key: value for key, value in experts_tile_cases.layer(tokens, rows, **model).items() if key != "H"},
+                )
                 for flops in (2.0 * 8 * tokens * n * k,)
             ]
         case "matmul":

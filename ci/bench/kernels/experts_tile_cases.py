@@ -17,17 +17,17 @@ from tilec.artifact.records import Manifest
 torch: Any = importlib.import_module("torch")
 functional: Any = importlib.import_module("torch.nn.functional")
 
-EXPERTS: Final = {"30B-A3B": {"H": 2048, "I": 768}, "235B-A22B": {"H": 4096, "I": 1536}}
+MODELS: Final = {"30B-A3B": {"H": 2048, "I": 768}, "235B-A22B": {"H": 4096, "I": 1536}}
 """Sizes of rows of the models with 128 experts, of which a token has eight."""
 X: Final = 128
 C: Final = 8
 
 
-def layer(tokens: int, rows: int, hidden: int, intermediate: int) -> dict[str, int]:
+def layer(tokens: int, rows: int, H: int, I: int) -> dict[str, int]:
     """Dims of a layer's launches, in tiles of this many rows; a product reads rows of `K`."""
     choices = tokens * C
     tiles = (choices + min(X, choices) * (rows - 1)) // rows
-    return {"T": tokens, "P": -(-tokens // 64), "S": tiles, "R": tiles * rows, "H": hidden, "X": X, "I": intermediate}
+    return {"T": tokens, "P": -(-tokens // 64), "S": tiles, "R": tiles * rows, "H": H, "X": X, "I": I}
 
 
 def sizes(manifest: Manifest) -> list[dict[str, int]]:
