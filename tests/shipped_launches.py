@@ -56,6 +56,28 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matvec_add_scaled_rows_int4": [{"B": 8, "N": 32, "P": 2}, {"B": 2, "N": 48, "P": 3, "E": "f16", "F": "f16"}],
     "dequantise_int4": [{"N": 64, "K": 384}, {"N": 32, "K": 128, "E": "f16", "F": "f16"}],
     "dequantise_fp8": [{"N": 256, "K": 384}, {"N": 128, "K": 128, "E": "f16"}],
+    "route_experts": [{"T": 3}, {"T": 2, "E": "f16", "NORMALIZE": False}],
+    "experts_silu_mul": [
+        {"T": 1, "X": 9, "I": 4, "I2": 8, "eps": 1e-6},
+        {"T": 2, "X": 3, "I": 2, "I2": 4, "GROUP": 16, "E": "f16", "eps": 1e-6},
+    ],
+    "experts_silu_mul_fp8": [{"T": 1, "X": 3, "I": 128, "I2": 256, "eps": 1e-6}],
+    "experts_add_fp8": [{"T": 1, "X": 3, "N": 128, "E": "f16"}],
+    "experts_add_scaled_fp8": [
+        {"T": 1, "X": 3, "N": 128, "P": 32},
+        {"T": 2, "X": 3, "N": 128, "P": 8, "GROUP": 16, "E": "f16"},
+    ],
+    "experts_silu_mul_int4": [
+        {"T": 1, "X": 9, "I": 16, "I2": 32, "eps": 1e-6},
+        {"T": 2, "X": 3, "I": 16, "I2": 32, "GROUP": 16, "E": "f16", "F": "f16", "eps": 1e-6},
+    ],
+    "experts_add_int4": [{"T": 1, "X": 9, "N": 32}, {"T": 2, "X": 3, "N": 16, "E": "f16", "F": "f16"}],
+    "experts_add_scaled_int4": [
+        {"T": 1, "X": 9, "N": 32, "P": 8},
+        {"T": 2, "X": 3, "N": 16, "P": 1, "GROUP": 16, "E": "f16", "F": "f16"},
+    ],
+    "experts_add": [{"T": 1, "X": 9, "N": 8}, {"T": 2, "X": 3, "N": 4, "E": "f16"}],
+    "experts_add_scaled": [{"T": 1, "X": 9, "N": 8, "P": 2}, {"T": 2, "X": 3, "N": 16, "P": 1, "GROUP": 16, "E": "f16"}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
     "matmul": [
         {"M": 130, "N": 136, "K": 136},
@@ -162,13 +184,15 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "matvec_add_scaled_rows": lambda env: (env["ROWS"],),
     "matvec_add_scaled_rows_fp8": lambda env: (env["ROWS"],),
     "matvec_add_scaled_rows_int4": lambda env: (env["ROWS"],),
+    "route_experts": lambda env: (env["C"], env["NORMALIZE"]),
+    **dict.fromkeys(("experts_add_scaled", "experts_add_scaled_fp8", "experts_add_scaled_int4"), lambda env: (env["GROUP"],)),
     "experts_sort": lambda env: (env["X"], env["BLOCK"]),
     "experts_tiles": lambda env: (env["BM"], env["S"]),
     "experts_gather": lambda env: (env["X"], env["BM"], env["S"]),
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
 
-REFERENCES = ("reference", "reference_attention", "reference_experts_tiles")
+REFERENCES = ("reference", "reference_attention", "reference_experts", "reference_experts_tiles")
 """The modules next to the kernels that have their references."""
 
 NUMPY = {
@@ -233,7 +257,7 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if function.name.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):
-        groups = 16 if function.name.removesuffix("_fp8").endswith("_rows") else 1
+        groups = 16 if function.name.removesuffix("_fp8").endswith("_rows") else int(env.get("GROUP", 1))
         arrays["squares"] = np.abs(arrays["squares"]) * groups
     if function.name.startswith("experts_matmul"):
         arrays["tiles"][-1] = ints["X"]  # of nobody

@@ -90,6 +90,19 @@ def _squares_of_batch(_outputs: int, inputs: int) -> dict[str, Constant]:
     return {"SPLIT": split, "BLOCK": SQUARE, "ROWS": largest_divisor(SQUARE, max(1, TILE // (split * SQUARE)))}
 
 
+def _squares_of_expert(inputs: int) -> dict[str, Constant]:
+    """The same for FP8 weights of experts, which need no several squares of an iteration."""
+    sizes = _rows_of_squares(SQUARE, inputs)
+    return {name: sizes[name] for name in ("ROWS", "BLOCK")}
+
+
+def _whole_sums(shapes: Shapes, sizes: dict[str, Constant]) -> dict[str, Constant]:
+    """The same with whole sums of squares in each block, of some outputs each."""
+    outputs, sums = shapes["scaled"][-1], shapes["squares"][-1]
+    limit = max(1, int(sizes["ROWS"]) * sums // outputs)
+    return {**sizes, "ROWS": outputs // sums * largest_divisor(sums, limit)}
+
+
 def _matmul(shapes: Shapes) -> dict[str, Constant]:
     rows, inner = shapes["a"]
     columns = shapes["b"][0]
@@ -177,6 +190,16 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matmul_few": lambda shapes: _of_weights(*shapes["b"]),
     "matmul_split": lambda shapes: _of_weights(*shapes["b"]),
     "matmul_silu_mul_few": lambda shapes: _of_weights(*shapes["b"][1:]),
+    "route_experts": lambda shapes: {"EXPERTS": 1 << (shapes["logits"][1] - 1).bit_length()},
+    "experts_silu_mul": lambda shapes: _rows_of_weight(shapes["out"][-1], shapes["x"][-1]),
+    "experts_add": lambda shapes: _rows_of_weight(*shapes["w"][1:]),
+    "experts_silu_mul_fp8": lambda shapes: _squares_of_expert(shapes["x"][-1]),
+    "experts_add_fp8": lambda shapes: _squares_of_expert(shapes["x"][-1]),
+    "experts_add_scaled_fp8": lambda shapes: _whole_sums(shapes, _squares_of_expert(shapes["x"][-1])),
+    "experts_silu_mul_int4": lambda shapes: _rows_of_groups(shapes["out"][-1], shapes["x"][-1]),
+    "experts_add_int4": lambda shapes: _rows_of_groups(shapes["w"][1], shapes["x"][-1]),
+    "experts_add_scaled_int4": lambda shapes: _whole_sums(shapes, _rows_of_groups(shapes["w"][1], shapes["x"][-1])),
+    "experts_add_scaled": lambda shapes: _whole_sums(shapes, _rows_of_weight(*shapes["w"][1:])),
     "experts_tiles": lambda _: {"BLOCK": CHUNKS},
     "experts_gather": _experts_gather,
     "experts_matmul": lambda shapes: {**_tiles_of_experts(*shapes["b"][1:]), "GROUP": 1},

@@ -102,6 +102,16 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"N": 2 * rows, "P": 2}]
         case "scaled_matvec_silu_mul_int4" | "scaled_matvec_silu_mul_rows_int4":
             return [{"I": 2 * rows, "I2": 4 * rows}]
+        case "route_experts":
+            return [{"T": 3}]
+        case "experts_silu_mul" | "experts_silu_mul_int4":
+            return [{"T": 2, "X": 3, "I": 2 * rows, "I2": 4 * rows}]
+        case "experts_silu_mul_fp8":
+            return [{"T": 1, "X": 3, "I": 128, "I2": 256}]
+        case "experts_add" | "experts_add_int4" | "experts_add_scaled" | "experts_add_scaled_int4":
+            return [{"T": 2, "X": 3, "N": 2 * rows, "P": 2 * rows // int(c.get("GROUP", 1))}]
+        case "experts_add_fp8" | "experts_add_scaled_fp8":
+            return [{"T": 1, "X": 3, "N": 128, "P": 128 // int(c.get("GROUP", 1))}]
         case "dequantise_int4":
             return [{"N": 2 * rows, "K": 384}, {"N": rows, "K": 128}]
         case "matvec_argmax":
@@ -328,7 +338,7 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
         order, ranks, counts, begins = experts_sort(arrays["experts"], case.env["X"], case.env["BLOCK"])
         starts, tiles = experts_tiles(counts, case.env["BM"], case.env["S"])
         arrays.update(order=order, ranks=ranks, counts=counts, begins=begins, starts=starts, tiles=tiles)
-    if kernel.startswith("scaled_"):  # their sum is about that of the squares of K elements of deviation 1
+    if kernel.startswith(("scaled_", "experts_silu")):  # their sum is about that of the squares of K elements of deviation 1
         squares = np.abs(arrays["squares"])
         arrays["squares"] = squares * np.float32(case.env["K"] // squares.shape[-1] or 1)
     if kernel == "sample_token":  # as written by `topk_blocks`: descending, columns distinct

@@ -23,22 +23,22 @@ X: Final = 128
 C: Final = 8
 
 
-def layer(tokens: int, rows: int, H: int, I: int) -> dict[str, int]:
+def layer(tokens: int, rows: int, **model: int) -> dict[str, int]:
     """Dims of a layer's launches, in tiles of this many rows; a product reads rows of `K`."""
     choices = tokens * C
     tiles = (choices + min(X, choices) * (rows - 1)) // rows
-    return {"T": tokens, "P": -(-tokens // 64), "S": tiles, "R": tiles * rows, "H": H, "X": X, "I": I}
+    return {"T": tokens, "P": -(-tokens // 64), "S": tiles, "R": tiles * rows, "X": X, **model}
 
 
 def sizes(manifest: Manifest) -> list[dict[str, int]]:
-    """Dims to check: prompts of one token, of odd ones and of several chunks, and products with partial tiles; empty for another
-    kernel."""
+    """Dims to check: prompts of one token, of odd ones and of several chunks, and products with partial tiles; empty for
+    another kernel."""
     name, rows = manifest.kernel, int(manifest.constants.get("BM", 1))
     if name not in MEANING:
         return []
     if "matmul" not in name:
         hidden = int(manifest.constants.get("H", 2048))
-        return [{**layer(tokens, rows, hidden, 768), "X": X, "C": C} for tokens in (1, 18, 65, 1000, 2048)]
+        return [{**layer(tokens, rows, H=hidden, I=768), "C": C} for tokens in (1, 18, 65, 1000, 2048)]
     shapes = ((3, 2, 136, 136), (1, 1, 8, 8), (21, 5, 264, 200), (40, 16, 768, 2048))
     return [{"S": tiles, "X": experts, "N": n, "I": n, "K": k} for tiles, experts, n, k in shapes]
 
@@ -48,7 +48,7 @@ def _host(tensor: Any) -> Any:
 
 
 def _sorted(experts: Any, block: int) -> dict[str, Any]:
-    """Order, ranks, counts and begins of each chunk of choices; those past the end count on from the ranks of the last expert."""
+    """Order, ranks, counts and begins of each chunk; choices past the end count on from the ranks of the last expert."""
     chosen = experts.reshape(-1)
     chunks = -(-chosen.size // block)
     padded = np.concatenate([chosen, np.full(chunks * block - chosen.size, X)]).reshape(chunks, block)
@@ -81,7 +81,7 @@ def _places(manifest: Manifest, t: Tensors) -> Any:
     first = (np.cumsum(heights) - heights) * int(manifest.constants["BM"]) - (np.cumsum(counts) - counts)
     places = np.zeros(chosen.size, np.int64)
     places[order] = first[chosen[order]] + np.arange(chosen.size)
-    return places.reshape(t["experts"].shape)
+    return places.reshape(*t["experts"].shape)
 
 
 def adjust(manifest: Manifest, t: Tensors) -> None:
