@@ -1,5 +1,5 @@
-"""The weighted sum of each token's experts, fused with the addition to the residual and root-mean-square normalisation (Zhang and
-Sennrich, 2019)."""
+"""The weighted sum of each token's experts, fused with the addition to the residual and root-mean-square normalisation (Zhang
+and Sennrich, 2019)."""
 
 import tilec as tl
 

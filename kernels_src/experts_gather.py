@@ -13,8 +13,8 @@ from .experts_tiling import P, S
 def experts_gather(
     x: tl.In[E, T, H],
     experts: tl.In[tl.i32, T, C],
-    order: tl.In[tl.i32, P, BLOCK],
-    ranks: tl.In[tl.i32, P, BLOCK],
+    order: tl.In[tl.i32, P, Literal["BLOCK"]],
+    ranks: tl.In[tl.i32, P, Literal["BLOCK"]],
     counts: tl.In[tl.i32, X, P],
     begins: tl.In[tl.i32, X, P],
     starts: tl.In[tl.i32, X, P],
@@ -58,7 +58,7 @@ def experts_gather(
         found = tl.minimum(found + tl.sum(tl.where(start <= row[:, None], 1, 0), axis=1), P)
     chunk = tl.minimum(found - 1, 1048575)
     own = row - tl.clamp(tl.gather(starts, (expert, chunk), pad=0), 0, S * BM)
-    is_row = (0 <= own) & (own < tl.gather(counts, (expert, chunk), pad=0))
+    is_row = (own >= 0) & (own < tl.gather(counts, (expert, chunk), pad=0))
     begin = tl.clamp(tl.gather(begins, (expert, chunk), pad=0), 0, BLOCK)
     choice = tl.gather(order, (chunk, own + begin), pad=0)
     token = tl.where(is_row, chunk * (BLOCK // C) + choice // C, T)[:, None]

@@ -1,5 +1,5 @@
-"""First half of each expert's SwiGLU layer: gate and up projection in one product of rows in the order of experts, combined where
-it is made (Shazeer, GLU Variants, 2020)."""
+"""First half of each expert's SwiGLU layer: gate and up projection in one product of rows in the order of experts, combined
+where it is made (Shazeer, GLU Variants, 2020)."""
 
 from typing import Literal
 
@@ -23,8 +23,8 @@ def experts_matmul_silu_mul(
     BK: tl.Const,
     GROUP: tl.Const,
 ):
-    """`out[r] = silu(a[r] @ b[e, 0].T) * (a[r] @ b[e, 1].T)` for rows of tile m of expert `e = tiles[m]`, in f32, rounded once; 0
-    where e is X, whose tiles multiply nothing. Blocks walk tiles as those of `matmul` do."""
+    """`out[r] = silu(a[r] @ b[e, 0].T) * (a[r] @ b[e, 1].T)` for rows of tile m of expert `e = tiles[m]`, in f32, rounded once;
+    0 where e is X, whose tiles multiply nothing. Blocks walk tiles as those of `matmul` do."""
     tl.requires(K % 8 == 0, I % 8 == 0, S <= 8388608, X <= 65536, K <= 1048576)
     tl.values(tiles, 0, X + 1)
     columns = tl.cdiv(I, BN)

@@ -21,8 +21,8 @@ def experts_matmul_silu_mul_few(
     BN: tl.Const,
     BK: tl.Const,
 ):
-    """`out[r] = silu(a[r] @ b[e, 0].T) * (a[r] @ b[e, 1].T)` for rows of tile m of expert `e = tiles[m]`, in f32, rounded once; 0
-    where e is X, whose tiles multiply nothing. A block has BN outputs of a tile."""
+    """`out[r] = silu(a[r] @ b[e, 0].T) * (a[r] @ b[e, 1].T)` for rows of tile m of expert `e = tiles[m]`, in f32, rounded once;
+    0 where e is X, whose tiles multiply nothing. A block has BN outputs of a tile."""
     tl.requires(K % 8 == 0, I % 8 == 0, S <= 8388608, X <= 65536, K <= 1048576)
     tl.values(tiles, 0, X + 1)
     columns = tl.cdiv(I, BN)

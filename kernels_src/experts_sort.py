@@ -1,5 +1,7 @@
 """Choices of experts in the order of experts, chunk by chunk: the first step of a counting sort."""
 
+from typing import Literal
+
 import tilec as tl
 
 from .dims import T
@@ -10,8 +12,8 @@ from .experts_tiling import P
 @tl.kernel
 def experts_sort(
     experts: tl.In[tl.i32, T, C],
-    order: tl.Out[tl.i32, P, BLOCK],
-    ranks: tl.Out[tl.i32, P, BLOCK],
+    order: tl.Out[tl.i32, P, Literal["BLOCK"]],
+    ranks: tl.Out[tl.i32, P, Literal["BLOCK"]],
     counts: tl.Out[tl.i32, X, P],
     begins: tl.Out[tl.i32, X, P],
     *,
@@ -20,8 +22,8 @@ def experts_sort(
     BLOCK: tl.Const,
 ):
     """Chunk p has BLOCK choices. `order[p]` are their numbers in the chunk in the order of experts, those of an expert in their
-    own; `counts[e, p]` are of expert e, and begin at `begins[e, p]` there. `ranks[p, i]` of the choices before choice i are of its
-    expert. Choices past the end are of an expert behind all."""
+    own; `counts[e, p]` are of expert e, and begin at `begins[e, p]` there. `ranks[p, i]` of the choices before choice i are of
+    its expert. Choices past the end come last."""
     assert BLOCK % C == 0
     tl.values(experts, 0, X)
     tl.requires(tl.cdiv(T, BLOCK // C) == P)

@@ -1,7 +1,7 @@
 """What the kernels of a prompt's experts compute, in float64 NumPy, as `reference` does for others.
 
-Integers are defined by the choices of experts alone: places are those of a stable sort of all choices, and what `experts_gather`
-reads besides is not looked at."""
+Integers are defined by the choices of experts alone: places are those of a stable sort of all choices, and what
+`experts_gather` reads besides is not looked at."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _wide(array: Array) -> Wide:
 
 
 def experts_sort(experts: Array, X: int, BLOCK: int) -> tuple[Integers, Integers, Integers, Integers]:
-    """Order, ranks, counts and begins of each chunk of `BLOCK` choices; (T, C) -> (P, BLOCK), (P, BLOCK), (X, P), (X, P). The last
-    chunk is filled up with choices that count on from the ranks of the last expert, and are not among its counts."""
+    """Order, ranks, counts and begins of each chunk of `BLOCK` choices; (T, C) -> (P, BLOCK), (P, BLOCK), (X, P), (X, P). The
+    last chunk is filled up with choices that count on from the ranks of the last expert, and are not among its counts."""
     chosen = np.asarray(experts).ravel()
     chunks = -(-chosen.size // BLOCK)
     padded = np.full(chunks * BLOCK, X)
@@ -74,7 +74,7 @@ def experts_gather(x: Array, experts: Array, *rest: Any) -> tuple[Wide, Integers
 
 
 def experts_matmul(a: Array, tiles: Array, b: Array) -> Wide:
-    """Rows of tile m times the transposed matrix of expert `tiles[m]`, 0 for tiles of nobody; (R, K), (S,), (X, N, K) -> (R, N)."""
+    """Rows of tile m times the matrix of expert `tiles[m]`, 0 for tiles of nobody; (R, K), (S,), (X, N, K) -> (R, N)."""
     rows = len(a) // len(tiles)
     out = np.zeros((len(a), b.shape[1]))
     for m, expert in enumerate(tiles):
@@ -96,8 +96,8 @@ experts_matmul_silu_mul_few = experts_matmul_silu_mul
 
 
 def experts_combine(y: Array, places: Array, weights: Array, residual: Array, weight: Array, eps: float) -> tuple[Wide, Wide]:
-    """The residual plus the weighted sum of each token's rows, and its norm, which sees the sum as it is stored; (R, H), (T, C),
-    (T, C), (T, H), (H,) -> (T, H), (T, H)."""
+    """The residual plus the weighted sum of each token's rows, and its norm, which sees the sum as it is stored; (R, H),
+    (T, C), (T, C), (T, H), (H,) -> (T, H), (T, H)."""
     total = _wide(residual) + np.einsum("tc,tch->th", _wide(weights), _wide(y)[places])
     stored = _wide(total.astype(np.asarray(residual).dtype))
     return total, stored / np.sqrt(np.mean(stored * stored, axis=-1, keepdims=True) + eps) * _wide(weight)

@@ -152,10 +152,15 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "experts_sort": [{"T": 70, "P": 2}, {"T": 3, "P": 1}],
     "experts_tiles": [{"P": 3, "S": 150}, {"P": 70, "S": 131, "BM": 128}],
     "experts_gather": [{"T": 3, "P": 1, "S": 25}, {"T": 67, "P": 2, "S": 130, "BM": 64, "E": "f16"}],
-    "experts_matmul": [{"S": 3, "X": 2, "N": 136, "K": 136}, {"S": 2, "X": 3, "N": 8, "K": 200, "BN": 256, "E": "f16"}],
+    "experts_matmul": [
+        {"S": 3, "X": 2, "N": 136, "K": 136},
+        {"S": 2, "X": 3, "N": 8, "K": 200, "E": "f16"},
+        {"S": 2, "X": 2, "N": 136, "K": 328, "BM": 128},
+    ],
     "experts_matmul_silu_mul": [
-        {"S": 3, "X": 2, "I": 72, "K": 136},
-        {"S": 2, "X": 3, "I": 136, "K": 200, "BN": 128, "E": "f16"},
+        {"S": 3, "X": 2, "I": 104, "K": 136},
+        {"S": 2, "X": 3, "I": 8, "K": 200, "E": "f16"},
+        {"S": 2, "X": 2, "I": 72, "K": 328, "BM": 128},
     ],
     "experts_matmul_few": [{"S": 3, "X": 2, "N": 72, "K": 328}, {"S": 5, "X": 3, "N": 8, "K": 200, "E": "f16"}],
     "experts_matmul_silu_mul_few": [{"S": 3, "X": 2, "I": 72, "K": 328}, {"S": 5, "X": 3, "I": 8, "K": 200, "E": "f16"}],
@@ -256,6 +261,8 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if "squares" in arrays and not function.name.startswith("embedding"):
         groups = 16 if function.name.removesuffix("_fp8").endswith("_rows") else int(env.get("GROUP", 1))
         arrays["squares"] = np.abs(arrays["squares"]) * groups
+    if function.name.startswith("experts_matmul"):
+        arrays["tiles"][-1] = ints["X"]  # of nobody
     if function.name == "experts_tiles":
         arrays["counts"] *= random.random(arrays["counts"].shape) < 0.005
         arrays["counts"] %= 200

@@ -32,6 +32,12 @@ FEW: Final = 32
 SLOTS: Final = 64
 """Slots of a cache tile; the cache has a multiple of that."""
 
+EXPERT_ROWS: Final = 16
+"""Rows of the smallest tile of an expert."""
+
+CHUNKS: Final = 128
+"""Chunks of choices that are looked at together."""
+
 PART: Final = 16
 """Slots of a tile of a cache of codes whose sums a warp has to itself."""
 
@@ -124,15 +130,21 @@ def _of_weights(outputs: int, inputs: int) -> dict[str, Constant]:
     return {"BN": min(outputs, MATMUL_TILE), "BK": min(inputs, MATMUL_TILE)}
 
 
-def _of_tiles(outputs: int, inputs: int) -> dict[str, Constant]:
-    """A product of tiles of rows, whose height the operation sets."""
-    return {**_of_weights(outputs, inputs), "GROUP": 1}
-
-
 def _few_tokens(outputs: int, inputs: int) -> dict[str, Constant]:
     """The same with weights as they are stored: groups of columns side by side, for up to 32 tokens."""
     split = largest_divisor(inputs // GROUP, TILE // (GROUP * FEW))
     return {"SPLIT": split, "ROWS": largest_divisor(outputs, max(1, TILE // (split * max(GROUP, FEW))))}
+
+
+def _tiles_of_experts(columns: int, inner: int) -> dict[str, Constant]:
+    """Grouped products, whose operation sets the rows of a tile itself; `columns` of a tile, and the depth."""
+    return {"BN": min(columns, MATMUL_TILE), "BK": min(inner, MATMUL_TILE)}
+
+
+def _experts_gather(shapes: Shapes) -> dict[str, Constant]:
+    """Rows of one tile: those of the smallest that a step has, if the experts of a token divide them."""
+    chosen, hidden = shapes["experts"][1], shapes["x"][1]
+    return {"ROWS": max(chosen, EXPERT_ROWS), "CHUNKS": CHUNKS, "COLUMNS": largest_divisor(hidden, TILE // EXPERT_ROWS)}
 
 
 CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
@@ -190,12 +202,12 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "experts_add_int4": lambda shapes: _rows_of_groups(shapes["w"][1], shapes["x"][-1]),
     "experts_add_scaled_int4": lambda shapes: _whole_sums(shapes, _rows_of_groups(shapes["w"][1], shapes["x"][-1])),
     "experts_add_scaled": lambda shapes: _whole_sums(shapes, _rows_of_weight(*shapes["w"][1:])),
-    "experts_tiles": lambda shapes: {"BLOCK": 64},
-    "experts_gather": lambda shapes: {"ROWS": shapes["experts"][1], "CHUNKS": 64, "COLUMNS": shapes["x"][1]},
-    "experts_matmul": lambda shapes: _of_tiles(*shapes["b"][1:]),
-    "experts_matmul_silu_mul": lambda shapes: _of_tiles(*shapes["b"][2:]),
-    "experts_matmul_few": lambda shapes: _of_weights(*shapes["b"][1:]),
-    "experts_matmul_silu_mul_few": lambda shapes: _of_weights(*shapes["b"][2:]),
+    "experts_tiles": lambda _: {"BLOCK": CHUNKS},
+    "experts_gather": _experts_gather,
+    "experts_matmul": lambda shapes: {**_tiles_of_experts(*shapes["b"][1:]), "GROUP": 1},
+    "experts_matmul_few": lambda shapes: _tiles_of_experts(*shapes["b"][1:]),
+    "experts_matmul_silu_mul": lambda shapes: {**_tiles_of_experts(*shapes["b"][2:]), "GROUP": 1},
+    "experts_matmul_silu_mul_few": lambda shapes: _tiles_of_experts(*shapes["b"][2:]),
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
     "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "decode_attention": lambda _: {"BN": SLOTS},

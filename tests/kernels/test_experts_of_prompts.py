@@ -1,5 +1,5 @@
-"""The kernels of a prompt's experts, one after the other: right for any router, whatever rows of nobody hold, and the same bits for a
-token in any company."""
+"""The kernels of a prompt's experts, one after the other: right for any router, whatever rows of nobody hold, and the same bits
+for a token in any company."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Function
 
 Array = NDArray[Any]
-X, C, BLOCK, H, I = 8, 2, 16, 32, 24
+X, C, BLOCK, H, WIDTH = 8, 2, 16, 32, 24
 """Experts, those of a token, choices of a chunk, and sizes of rows, for which small prompts fill several of each."""
 EPS = 1e-6
 TILES = {"BN": 32, "BK": 16}
@@ -55,14 +55,17 @@ def placed(x: Array, experts: Array, rows: int) -> dict[str, Array]:
     """Buffers after `experts_sort`, `experts_tiles` and `experts_gather`, with tiles of `rows` rows."""
     tokens = len(experts)
     chunks, tiles = -(-tokens // (BLOCK // C)), tiles_of(experts.size, rows)
-    found = {"x": x, "experts": experts.astype(np.int32)}
+    found: dict[str, Array] = {"x": x, "experts": experts.astype(np.int32)}
     for name in ("order", "ranks"):
         found[name] = unwritten(chunks, BLOCK, dtype=np.int32)
     for name in ("counts", "begins", "starts"):
         found[name] = unwritten(X, chunks, dtype=np.int32)
     found["tiles"], found["places"] = unwritten(tiles, dtype=np.int32), unwritten(tokens, C, dtype=np.int32)
     found["out"] = unwritten(tiles * rows, x.shape[1])
-    take = lambda *names: {name: found[name] for name in names}  # noqa: E731
+
+    def take(*names: str) -> dict[str, Array]:
+        return {name: found[name] for name in names}
+
     launched("experts_sort", {"C": C, "X": X, "BLOCK": BLOCK}, take("experts", "order", "ranks", "counts", "begins"))
     tiling = {"X": X, "BM": rows, "CHOICES": BLOCK, "BLOCK": 4}
     launched("experts_tiles", tiling, take("counts", "starts", "tiles"))
@@ -97,10 +100,13 @@ def problem(experts: Array, seed: int = 0) -> dict[str, Array]:
     """Random inputs of a layer."""
     random = np.random.default_rng(seed)
     tokens = len(experts)
-    normal = lambda *shape: random.normal(size=shape).astype(BF16)  # noqa: E731
+
+    def normal(*shape: int, scale: float = 1.0) -> Array:
+        return (random.normal(size=shape) * scale).astype(BF16)
+
     return {
         "x": normal(tokens, H), "experts": experts, "residual": normal(tokens, H), "weight": normal(H),
-        "gate_up": (normal(X, 2, I, H).astype(np.float32) / 6).astype(BF16), "down": (normal(X, H, I).astype(np.float32) / 5).astype(BF16),
+        "gate_up": normal(X, 2, WIDTH, H, scale=1 / 6), "down": normal(X, H, WIDTH, scale=1 / 5),
         "weights": random.dirichlet(np.ones(C), size=tokens).astype(np.float32),
     }  # fmt: skip
 
@@ -123,7 +129,7 @@ def routers(draw: Any) -> Array:
     kind = draw(st.sampled_from(["any", "one", "two", "turns", "last"]))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     if kind == "turns":
-        return (np.arange(tokens * C).reshape(tokens, C) % X).astype(np.int32)
+        return np.resize(np.arange(X, dtype=np.int32), (tokens, C))
     allowed = {
         "any": np.arange(X),
         "one": random.integers(X, size=1),
@@ -179,10 +185,14 @@ def test_wrong_integers_lead_to_no_row_outside(seed: int, extreme: bool) -> None
     tokens, rows, chunks = 19, 4, 3
     tiles = tiles_of(tokens * C, rows)
     low, high = (-(2**31), 2**31) if extreme else (-5, 60)
-    any_of = lambda *shape: random.integers(low, high, shape).astype(np.int32)  # noqa: E731
-    arrays = {
+
+    def any_of(*shape: int) -> Array:
+        return random.integers(low, high, shape).astype(np.int32)
+
+    arrays: dict[str, Array] = {
         "x": np.ones((tokens, H), BF16), "experts": random.integers(0, X, (tokens, C)).astype(np.int32),
-        "order": any_of(chunks, BLOCK), "ranks": any_of(chunks, BLOCK), "counts": any_of(X, chunks), "begins": any_of(X, chunks),
+        "order": any_of(chunks, BLOCK), "ranks": any_of(chunks, BLOCK),
+        "counts": any_of(X, chunks), "begins": any_of(X, chunks),
         "starts": any_of(X, chunks), "tiles": random.integers(0, X + 1, tiles).astype(np.int32),
         "out": unwritten(tiles * rows, H), "places": unwritten(tokens, C, dtype=np.int32),
     }  # fmt: skip
@@ -206,7 +216,7 @@ def test_an_index_outside_its_bounds_is_refused(name: str) -> None:
         if name == "experts_sort":
             placed(t["x"], np.full((3, C), X, np.int32), 4)
         elif name == "experts_matmul":
-            product(name, 4, np.zeros((8, I), BF16), np.array([0, X + 1], np.int32), t["down"])
+            product(name, 4, np.zeros((8, WIDTH), BF16), np.array([0, X + 1], np.int32), t["down"])
         else:
             arrays = {
                 "y": np.zeros((8, H), BF16), "places": np.full((3, C), 8, np.int32), "weights": t["weights"],

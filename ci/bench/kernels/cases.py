@@ -20,6 +20,7 @@ from ci.bench.kernels import (
     codes_cases,
     decode_cases,
     experts_cases,
+    experts_tile_cases,
     few_cases,
     plain_cases,
     rounded_kernels,
@@ -33,10 +34,12 @@ torch: Any = importlib.import_module("torch")
 
 MEANING: Final = {
     **plain_cases.MEANING, **attention_cases.MEANING, **decode_cases.MEANING, **few_cases.MEANING, **codes_cases.MEANING,
-    **experts_cases.MEANING,
+    **experts_cases.MEANING, **experts_tile_cases.MEANING,
 }  # fmt: skip
 """Each kernel as torch expressions: from a manifest and tensors, what is written."""
-ROUNDED: Final = {**rounded_kernels.ROUNDED, **codes_cases.ROUNDED, **experts_cases.ROUNDED}
+ROUNDED: Final = {
+    **rounded_kernels.ROUNDED, **codes_cases.ROUNDED, **experts_cases.ROUNDED, **experts_tile_cases.ROUNDED,
+}  # fmt: skip
 """The same with bounds of the errors of each float."""
 
 
@@ -63,6 +66,7 @@ def make_tensors(manifest: Manifest, dims: Mapping[str, int], device: str) -> Te
     decode_cases.adjust(manifest, tensors)
     codes_cases.adjust(manifest, tensors)
     experts_cases.adjust(manifest, tensors)
+    experts_tile_cases.adjust(manifest, tensors)
     return tensors
 
 
@@ -162,6 +166,7 @@ def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
     """Dims to check: each dim steps through its list while the others rotate, so that odd sizes are combined."""
     given = attention_cases.sizes(manifest) or decode_cases.sizes(manifest)
     given = given or few_cases.sizes(manifest) or codes_cases.sizes(manifest) or experts_cases.sizes(manifest)
+    given = given or experts_tile_cases.sizes(manifest)
     if given:
         yield from (dims for dims in given if fits(manifest, dims))
         return

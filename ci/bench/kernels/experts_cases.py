@@ -72,19 +72,19 @@ def _weights(t: Tensors) -> Any:
     if "w_scales" not in t:
         return t["w"][chosen]
     parts = {name: t[name] for name in ("w", "w_scales", "w_zeros") if name in t}
-    each = [dequantised({name: part[expert] for name, part in parts.items()}) for expert in chosen.flatten().tolist()]
-    return torch.stack(each).reshape(*chosen.shape, *each[0].shape)
+    each = [dequantised({name: part[expert] for name, part in parts.items()}) for expert in chosen.reshape(-1).tolist()]
+    return torch.cat([one[None] for one in each], dim=0).reshape(*chosen.shape, *each[0].shape)
 
 
 def _route(manifest: Manifest, t: Tensors) -> Tensors:
     logits, choices = t["logits"] + 0.0, int(manifest.constants["C"])
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    experts = torch.sort(wide, dim=1, descending=True, stable=True)[1][:, :choices]
-    weights = torch.softmax(wide, 1).gather(1, experts)
-    if manifest.constants["NORMALIZE"]:
-        weights = weights / weights.sum(1, keepdim=True)
+    wide = logits if logits.dtype == torch.float64 else logits.to(torch.float32)
+    ordered, experts = wide.sort(dim=1, descending=True, stable=True)
+    powers = (ordered - ordered[:, :1]).exp()
+    weights = powers[:, :choices]
+    weights = weights / (weights if manifest.constants["NORMALIZE"] else powers).sum(1, keepdim=True)
     element = getattr(torch, DTYPES[str(manifest.constants["E"])].numpy)
-    return {"experts": experts.int(), "weights": weights.to(element).to(wide.dtype)}
+    return {"experts": experts[:, :choices].to(torch.int32), "weights": weights.to(element).to(wide.dtype)}
 
 
 def _silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
@@ -114,7 +114,7 @@ def _rounded_route(manifest: Manifest, t: Tensors) -> dict[str, Any]:
     powers = ((logits - Rounded(logits.value.max(1, keepdim=True)[0])) * LOG2E).exp2()
     chosen = Rounded(powers.value.gather(1, experts), powers.bound.gather(1, experts))
     total = (chosen if manifest.constants["NORMALIZE"] else powers).sum(1)[:, None]
-    inverse = Rounded(torch.ones_like(total.value)) / total
+    inverse = Rounded(total.value * 0 + 1) / total
     return {"weights": (chosen * inverse).stored(str(manifest.constants["E"]))}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ci.bench.kernels import attention_cases
+from ci.bench.kernels import attention_cases, experts_tile_cases
 from ci.bench.kernels.cases import MEANING
 from ci.bench.kernels.launch import Tensors, past
 from tilec.artifact.records import Manifest
@@ -107,6 +107,30 @@ def problems(kernel: str) -> list[Problem]:
         case "matmul_split" | "matmul_few" | "matmul_silu_mul_few":
             layer = {"matmul_split": "4B down", "matmul_few": "4B qkv"}.get(kernel, "4B gate_up")
             return [product(f"{t} tokens", t, *QWEN3[layer]) for t in (16, 32, 64)]
+        case "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":
+            return [
+                one(
+                    f"{tokens} tokens {name}, tiles of {rows}",
+                    None,
+                    "read",
+                    C=8,
+                    BM=rows,
+                    **experts_tile_cases.layer(tokens, rows, **model),
+                )
+                for name, model in experts_tile_cases.MODELS.items()
+                for tokens, rows in ((18, 16), (512, 64), (2048, 64), (8192, 64))
+            ]
+        case "experts_matmul" | "experts_matmul_few" | "experts_matmul_silu_mul" | "experts_matmul_silu_mul_few":
+            return [
+                one(f"{tokens} tokens {name}, tiles of {rows}", None, "read", flops, BM=rows, N=n, K=k, **dims)
+                for name, model in experts_tile_cases.MODELS.items()
+                for tokens, rows in ((18, 16), (64, 16), (256, 64), (512, 64), (2048, 64), (8192, 64), (8192, 128))
+                for n, k in ((2 * model["I"], model["H"]) if "silu" in kernel else (model["H"], model["I"]),)
+                for dims in (
+                    {key: value for key, value in experts_tile_cases.layer(tokens, rows, **model).items() if key != "H"},
+                )
+                for flops in (2.0 * 8 * tokens * n * k,)
+            ]
         case "matmul":
             layers = [(name, *QWEN3[name]) for name in ("4B qkv", "4B o", "4B gate_up", "4B down")]
             cubes = [product(f"{s}^3", s, s, s) for s in (1024, 2048, 4096, 8192)]

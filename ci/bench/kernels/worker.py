@@ -41,7 +41,7 @@ EXPECTED_FLOPS_PER_US: Final = 3e8
 BASIS: Final = (
     "ci/bench/kernels/worker.py", "ci/bench/kernels/launch.py", "ci/bench/kernels/cases.py",
     "ci/bench/kernels/plain_cases.py", "ci/bench/kernels/attention_cases.py", "ci/bench/kernels/decode_cases.py",
-    "ci/bench/kernels/few_cases.py", "ci/bench/kernels/experts_cases.py",
+    "ci/bench/kernels/few_cases.py", "ci/bench/kernels/experts_cases.py", "ci/bench/kernels/experts_tile_cases.py",
     "ci/bench/kernels/stored_rows.py", "ci/bench/kernels/rounded.py", "ci/bench/kernels/rounded_kernels.py", "tilec/runtime",
 )  # fmt: skip
 """Sources that a verdict on a CUBIN depends on."""
