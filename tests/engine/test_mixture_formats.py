@@ -1,4 +1,4 @@
-"""Mixtures of experts with weights of eight and four bits on the interpreter: what is kept, and logits compared with float64."""
+"""Mixtures of experts with weights of eight and four bits on the interpreter: what is kept, and logits in float64."""
 
 from __future__ import annotations
 
