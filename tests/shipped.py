@@ -128,6 +128,9 @@ LIKE = {
     "matvec_add_int4": "scaled_matvec_int4",
     "scaled_matvec_silu_mul_rows_int4": "scaled_matvec_rows_int4", "matvec_add_scaled_rows_int4": "scaled_matvec_rows_int4",
     "embedding_scaled_rows": "embedding_scaled", "advance_rows": "advance", "add_rms_norm_splits": "add_rms_norm",
+    "experts_add_scaled": "experts_add", "experts_silu_mul_fp8": "experts_silu_mul", "experts_add_fp8": "experts_add",
+    "experts_add_scaled_fp8": "experts_add", "experts_silu_mul_int4": "experts_silu_mul", "experts_add_int4": "experts_add",
+    "experts_add_scaled_int4": "experts_add",
 }  # fmt: skip
 """Kernels made of another one's steps, and that one. In tests that need one of each form, the default run leaves these out; it
 builds, interprets and emulates them all."""

@@ -56,6 +56,30 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matvec_add_scaled_rows_int4": [{"B": 8, "N": 32, "P": 2}, {"B": 2, "N": 48, "P": 3, "E": "f16", "F": "f16"}],
     "dequantise_int4": [{"N": 64, "K": 384}, {"N": 32, "K": 128, "E": "f16", "F": "f16"}],
     "dequantise_fp8": [{"N": 256, "K": 384}, {"N": 128, "K": 128, "E": "f16"}],
+    "dequantise_each_fp8": [{"X": 3, "N": 256, "K": 128}, {"X": 2, "N": 128, "K": 384, "E": "f16"}],
+    "dequantise_each_int4": [{"X": 3, "N": 64, "K": 256}, {"X": 2, "N": 32, "K": 128, "E": "f16", "F": "f16"}],
+    "route_experts": [{"T": 3}, {"T": 2, "E": "f16", "NORMALIZE": False}],
+    "experts_silu_mul": [
+        {"T": 1, "X": 9, "I": 4, "I2": 8, "eps": 1e-6},
+        {"T": 2, "X": 3, "I": 2, "I2": 4, "GROUP": 16, "E": "f16", "eps": 1e-6},
+    ],
+    "experts_silu_mul_fp8": [{"T": 1, "X": 3, "I": 128, "I2": 256, "eps": 1e-6}],
+    "experts_add_fp8": [{"T": 1, "X": 3, "N": 128, "E": "f16"}],
+    "experts_add_scaled_fp8": [
+        {"T": 1, "X": 3, "N": 128, "P": 32},
+        {"T": 2, "X": 3, "N": 128, "P": 8, "GROUP": 16, "E": "f16"},
+    ],
+    "experts_silu_mul_int4": [
+        {"T": 1, "X": 9, "I": 16, "I2": 32, "eps": 1e-6},
+        {"T": 2, "X": 3, "I": 16, "I2": 32, "GROUP": 16, "E": "f16", "F": "f16", "eps": 1e-6},
+    ],
+    "experts_add_int4": [{"T": 1, "X": 9, "N": 32}, {"T": 2, "X": 3, "N": 16, "E": "f16", "F": "f16"}],
+    "experts_add_scaled_int4": [
+        {"T": 1, "X": 9, "N": 32, "P": 8},
+        {"T": 2, "X": 3, "N": 16, "P": 1, "GROUP": 16, "E": "f16", "F": "f16"},
+    ],
+    "experts_add": [{"T": 1, "X": 9, "N": 8}, {"T": 2, "X": 3, "N": 4, "E": "f16"}],
+    "experts_add_scaled": [{"T": 1, "X": 9, "N": 8, "P": 2}, {"T": 2, "X": 3, "N": 16, "P": 1, "GROUP": 16, "E": "f16"}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
     "matmul": [
         {"M": 130, "N": 136, "K": 136},
@@ -125,6 +149,22 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "rope_decode_attention_kv_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "scale": 0.09}],
     "rope_merge_kv_c8": [{"B": 2, "HKV": 1, "G": 4, "S": 8, "R": 9}],
     "dequantise_c8": [{"S": 32, "HKV": 8, "filled": 11}, {"S": 16, "HKV": 16, "filled": 16, "E": "f16"}],
+    "experts_sort": [{"T": 70, "P": 2}, {"T": 3, "P": 1}],
+    "experts_tiles": [{"P": 3, "S": 150}, {"P": 70, "S": 131, "BM": 128}],
+    "experts_gather": [{"T": 3, "P": 1, "S": 25}, {"T": 67, "P": 2, "S": 130, "BM": 64, "E": "f16"}],
+    "experts_matmul": [
+        {"S": 3, "X": 2, "N": 136, "K": 136},
+        {"S": 2, "X": 3, "N": 8, "K": 200, "E": "f16"},
+        {"S": 2, "X": 2, "N": 136, "K": 328, "BM": 128},
+    ],
+    "experts_matmul_silu_mul": [
+        {"S": 3, "X": 2, "I": 104, "K": 136},
+        {"S": 2, "X": 3, "I": 8, "K": 200, "E": "f16"},
+        {"S": 2, "X": 2, "I": 72, "K": 328, "BM": 128},
+    ],
+    "experts_matmul_few": [{"S": 3, "X": 2, "N": 72, "K": 328}, {"S": 5, "X": 3, "N": 8, "K": 200, "E": "f16"}],
+    "experts_matmul_silu_mul_few": [{"S": 3, "X": 2, "I": 72, "K": 328}, {"S": 5, "X": 3, "I": 8, "K": 200, "E": "f16"}],
+    "experts_combine": [{"T": 2, "R": 40, "eps": 1e-6}, {"T": 1, "R": 3, "E": "f16", "eps": 1e-5}],
 }
 """Dims, scalars and the relevant constants. If a kernel allows it, a block is partly out of bounds."""
 
@@ -146,8 +186,16 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "matvec_add_scaled_rows": lambda env: (env["ROWS"],),
     "matvec_add_scaled_rows_fp8": lambda env: (env["ROWS"],),
     "matvec_add_scaled_rows_int4": lambda env: (env["ROWS"],),
+    "route_experts": lambda env: (env["C"], env["NORMALIZE"]),
+    **dict.fromkeys(("experts_add_scaled", "experts_add_scaled_fp8", "experts_add_scaled_int4"), lambda env: (env["GROUP"],)),
+    "experts_sort": lambda env: (env["X"], env["BLOCK"]),
+    "experts_tiles": lambda env: (env["BM"], env["S"]),
+    "experts_gather": lambda env: (env["X"], env["BM"], env["S"]),
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
+
+REFERENCES = ("reference", "reference_attention", "reference_experts", "reference_experts_tiles", "reference_stacks")
+"""The modules next to the kernels that have their references."""
 
 NUMPY = {
     "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f8e4m3": ml_dtypes.float8_e4m3fn, "i32": np.int32,
@@ -164,7 +212,7 @@ def reference(name: str) -> Any:
     """The kernel's reference, from the modules next to the kernels."""
     sys.path.insert(0, str(shipped.ROOT / "kernels_src"))
     try:
-        modules = [importlib.import_module(module) for module in ("reference", "reference_attention")]
+        modules = [importlib.import_module(module) for module in REFERENCES]
     finally:
         sys.path.pop(0)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
@@ -211,8 +259,19 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if function.name.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):
-        groups = 16 if function.name.removesuffix("_fp8").endswith("_rows") else 1
+        groups = 16 if function.name.removesuffix("_fp8").endswith("_rows") else int(env.get("GROUP", 1))
         arrays["squares"] = np.abs(arrays["squares"]) * groups
+    if function.name.startswith("experts_matmul"):
+        arrays["tiles"][-1] = ints["X"]  # of nobody
+    if function.name == "experts_tiles":
+        arrays["counts"] *= random.random(arrays["counts"].shape) < 0.005
+        arrays["counts"] %= 200
+    if function.name == "experts_gather":  # as `experts_sort` and `experts_tiles` leave them
+        sort, tiles = reference("experts_sort"), reference("experts_tiles")
+        arrays |= dict(
+            zip(("order", "ranks", "counts", "begins"), sort(arrays["experts"], ints["X"], ints["BLOCK"]), strict=True)
+        )
+        arrays |= dict(zip(("starts", "tiles"), tiles(arrays["counts"], ints["BM"], ints["S"]), strict=True))
     if function.name == "sample_token":  # as `topk_blocks` leaves them
         arrays["best"][:] = -np.sort(-arrays["best"], axis=2)
         arrays["indices"][:] = random.permuted(np.arange(arrays["indices"].size)).reshape(arrays["indices"].shape)

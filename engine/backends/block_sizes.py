@@ -32,6 +32,12 @@ FEW: Final = 32
 SLOTS: Final = 64
 """Slots of a cache tile; the cache has a multiple of that."""
 
+EXPERT_ROWS: Final = 16
+"""Rows of the smallest tile of an expert."""
+
+CHUNKS: Final = 128
+"""Chunks of choices that are looked at together."""
+
 PART: Final = 16
 """Slots of a tile of a cache of codes whose sums a warp has to itself."""
 
@@ -84,6 +90,19 @@ def _squares_of_batch(_outputs: int, inputs: int) -> dict[str, Constant]:
     return {"SPLIT": split, "BLOCK": SQUARE, "ROWS": largest_divisor(SQUARE, max(1, TILE // (split * SQUARE)))}
 
 
+def _squares_of_expert(inputs: int) -> dict[str, Constant]:
+    """The same for FP8 weights of experts, which need no several squares of an iteration."""
+    sizes = _rows_of_squares(SQUARE, inputs)
+    return {name: sizes[name] for name in ("ROWS", "BLOCK")}
+
+
+def _whole_sums(shapes: Shapes, sizes: dict[str, Constant]) -> dict[str, Constant]:
+    """The same with whole sums of squares in each block, of some outputs each."""
+    outputs, sums = shapes["scaled"][-1], shapes["squares"][-1]
+    limit = max(1, int(sizes["ROWS"]) * sums // outputs)
+    return {**sizes, "ROWS": outputs // sums * largest_divisor(sums, limit)}
+
+
 def _matmul(shapes: Shapes) -> dict[str, Constant]:
     rows, inner = shapes["a"]
     columns = shapes["b"][0]
@@ -117,6 +136,17 @@ def _few_tokens(outputs: int, inputs: int) -> dict[str, Constant]:
     return {"SPLIT": split, "ROWS": largest_divisor(outputs, max(1, TILE // (split * max(GROUP, FEW))))}
 
 
+def _tiles_of_experts(columns: int, inner: int) -> dict[str, Constant]:
+    """Grouped products, whose operation sets the rows of a tile itself; `columns` of a tile, and the depth."""
+    return {"BN": min(columns, MATMUL_TILE), "BK": min(inner, MATMUL_TILE)}
+
+
+def _experts_gather(shapes: Shapes) -> dict[str, Constant]:
+    """Rows of one tile: those of the smallest that a step has, if the experts of a token divide them."""
+    chosen, hidden = shapes["experts"][1], shapes["x"][1]
+    return {"ROWS": max(chosen, EXPERT_ROWS), "CHUNKS": CHUNKS, "COLUMNS": largest_divisor(hidden, TILE // EXPERT_ROWS)}
+
+
 CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "embedding": _whole_row,
     "gather_row": _whole_row,
@@ -146,6 +176,8 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "scaled_matvec_silu_mul_rows_int4": lambda shapes: _rows_of_groups(shapes["out"][-1], shapes["x"][-1]),
     "dequantise_int4": lambda shapes: {"ROWS": largest_divisor(shapes["w"][0], TILE // GROUP)},
     "dequantise_fp8": lambda _: {"ROWS": SQUARE},
+    "dequantise_each_fp8": lambda _: {"ROWS": SQUARE},
+    "dequantise_each_int4": lambda shapes: {"ROWS": largest_divisor(shapes["w"][1], TILE // GROUP)},
     "quantise_rows": lambda shapes: {"ROWS": min(1 << (shapes["x"][0] - 1).bit_length(), TILE // SQUARE)},
     "matmul_fp8": _matmul_of_squares,
     "matmul_silu_mul_fp8": _matmul_of_squares,
@@ -160,6 +192,22 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matmul_few": lambda shapes: _of_weights(*shapes["b"]),
     "matmul_split": lambda shapes: _of_weights(*shapes["b"]),
     "matmul_silu_mul_few": lambda shapes: _of_weights(*shapes["b"][1:]),
+    "route_experts": lambda shapes: {"EXPERTS": 1 << (shapes["logits"][1] - 1).bit_length()},
+    "experts_silu_mul": lambda shapes: _rows_of_weight(shapes["out"][-1], shapes["x"][-1]),
+    "experts_add": lambda shapes: _rows_of_weight(*shapes["w"][1:]),
+    "experts_silu_mul_fp8": lambda shapes: _squares_of_expert(shapes["x"][-1]),
+    "experts_add_fp8": lambda shapes: _squares_of_expert(shapes["x"][-1]),
+    "experts_add_scaled_fp8": lambda shapes: _whole_sums(shapes, _squares_of_expert(shapes["x"][-1])),
+    "experts_silu_mul_int4": lambda shapes: _rows_of_groups(shapes["out"][-1], shapes["x"][-1]),
+    "experts_add_int4": lambda shapes: _rows_of_groups(shapes["w"][1], shapes["x"][-1]),
+    "experts_add_scaled_int4": lambda shapes: _whole_sums(shapes, _rows_of_groups(shapes["w"][1], shapes["x"][-1])),
+    "experts_add_scaled": lambda shapes: _whole_sums(shapes, _rows_of_weight(*shapes["w"][1:])),
+    "experts_tiles": lambda _: {"BLOCK": CHUNKS},
+    "experts_gather": _experts_gather,
+    "experts_matmul": lambda shapes: {**_tiles_of_experts(*shapes["b"][1:]), "GROUP": 1},
+    "experts_matmul_few": lambda shapes: _tiles_of_experts(*shapes["b"][1:]),
+    "experts_matmul_silu_mul": lambda shapes: {**_tiles_of_experts(*shapes["b"][2:]), "GROUP": 1},
+    "experts_matmul_silu_mul_few": lambda shapes: _tiles_of_experts(*shapes["b"][2:]),
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
     "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "decode_attention": lambda _: {"BN": SLOTS},

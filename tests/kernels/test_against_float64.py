@@ -49,6 +49,7 @@ ROUNDINGS = {
     "rotary_decode_attention_kv_c8": 4,
     "rope_decode_attention_c8": 4,
     "rope_decode_attention_kv_c8": 4,
+    "experts_combine": 2,
 }
 """The number of roundings to the kernel's dtype, if it is not one."""
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ci.evidence.verdicts import key
+from kernels_src.reference_experts_tiles import experts_sort, experts_tiles
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.runtime import load_artifact
 from tilec.target.dtypes import DTYPES
@@ -109,8 +110,22 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"N": 2 * rows, "P": 2}]
         case "scaled_matvec_silu_mul_int4" | "scaled_matvec_silu_mul_rows_int4":
             return [{"I": 2 * rows, "I2": 4 * rows}]
+        case "route_experts":
+            return [{"T": 3}]
+        case "experts_silu_mul" | "experts_silu_mul_int4":
+            return [{"T": 2, "X": 3, "I": 2 * rows, "I2": 4 * rows}]
+        case "experts_silu_mul_fp8":
+            return [{"T": 1, "X": 3, "I": 128, "I2": 256}]
+        case "experts_add" | "experts_add_int4" | "experts_add_scaled" | "experts_add_scaled_int4":
+            return [{"T": 2, "X": 3, "N": 2 * rows, "P": 2 * rows // int(c.get("GROUP", 1))}]
+        case "experts_add_fp8" | "experts_add_scaled_fp8":
+            return [{"T": 1, "X": 3, "N": 128, "P": 128 // int(c.get("GROUP", 1))}]
         case "dequantise_int4":
             return [{"N": 2 * rows, "K": 384}, {"N": rows, "K": 128}]
+        case "dequantise_each_fp8":
+            return [{"X": 3, "N": 256, "K": 128}, {"X": 1, "N": 128, "K": 384}]
+        case "dequantise_each_int4":
+            return [{"X": 3, "N": 2 * rows, "K": 128}, {"X": 1, "N": rows, "K": 384}]
         case "matvec_argmax":
             return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
         case "matmul":
@@ -120,6 +135,22 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"M": m + 5, "N": n + 8, "K": 9 * k + 8}, {"M": 3, "N": 2 * n + 8, "K": 5 * k}, {"M": 1, "N": 16, "K": 8}]
         case "matmul_silu_mul" | "matmul_silu_mul_few":
             return [{"M": m + 5, "I": n + 8, "K": 9 * k + 8}, {"M": 2 * m + 1, "I": 16, "K": 5 * k}, {"M": 3, "I": 16, "K": 8}]
+        case "experts_matmul" | "experts_matmul_few" | "experts_matmul_silu_mul" | "experts_matmul_silu_mul_few":
+            # 10, 5 and 1 iterations, partial tiles of columns, and tiles of nobody; integers are drawn up to X.
+            last = {"S": 1, "X": 1, "N": 16, "I": 16, "K": 8}
+            return [
+                {"S": 3, "X": 2, "N": n + 8, "I": n + 8, "K": 9 * k + 8},
+                {"S": 5, "X": 3, "N": 16, "I": 16, "K": 5 * k},
+                last,
+            ]
+        case "experts_sort":
+            return [{"T": 70, "P": 2}, {"T": 1, "P": 1}]
+        case "experts_tiles":
+            return [{"P": 3, "S": 150}, {"P": 70, "S": 131}]
+        case "experts_gather":
+            return [{"T": 3, "P": 1, "S": 24 // m + 2}, {"T": 65, "P": 2, "S": 520 // m + 2}]
+        case "experts_combine":
+            return [{"T": 3, "R": 40}, {"T": 1, "R": 1}]
         case "matmul_few_fp8" | "matmul_few_int4":
             return [{"M": m + 5, "N": 128, "K": 1024}, {"M": 3, "N": 256, "K": 512}]
         case "matmul_silu_mul_few_fp8" | "matmul_silu_mul_few_int4":
@@ -314,7 +345,12 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
             arrays[name] = (np.abs(arrays[name]) + np.float32(0.5)) * np.float32(2.0**-9)
     if kernel.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
-    if kernel.startswith("scaled_"):  # their sum is about that of the squares of K elements of deviation 1
+    if kernel == "experts_gather":  # of two experts, whose rows find room, and as the kernels before leave it
+        arrays["experts"] %= 2
+        order, ranks, counts, begins = experts_sort(arrays["experts"], case.env["X"], case.env["BLOCK"])
+        starts, tiles = experts_tiles(counts, case.env["BM"], case.env["S"])
+        arrays.update(order=order, ranks=ranks, counts=counts, begins=begins, starts=starts, tiles=tiles)
+    if kernel.startswith(("scaled_", "experts_silu")):  # their sum is about that of the squares of K elements of deviation 1
         squares = np.abs(arrays["squares"])
         arrays["squares"] = squares * np.float32(case.env["K"] // squares.shape[-1] or 1)
     if kernel == "sample_token":  # as written by `topk_blocks`: descending, columns distinct

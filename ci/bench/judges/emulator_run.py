@@ -15,7 +15,7 @@ import numpy as np
 
 from ci.bench.judges.emulator_cases import Array, Case
 from ci.evidence import ROOT
-from tests.shipped_launches import EXTRA
+from tests.shipped_launches import EXTRA, REFERENCES
 from tilec.emulator.errors import Report
 from tilec.emulator.launch import emulate
 from tilec.emulator.ptx.syntax import Module
@@ -37,7 +37,7 @@ def expected(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
     """The reference result of each written tensor."""
     sys.path.insert(0, str(ROOT / "kernels_src"))
     try:
-        modules = [importlib.import_module(name) for name in ("reference", "reference_attention")]
+        modules = [importlib.import_module(name) for name in REFERENCES]
     finally:
         sys.path.pop(0)
     kernel = case.manifest.kernel

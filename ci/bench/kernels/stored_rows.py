@@ -21,6 +21,7 @@ from tilec.target.dtypes import DTYPES, DType
 KERNELS: Final = (
     "matvec_add_scaled", "matvec_add_scaled_rows", "matvec_add_scaled_fp8", "matvec_add_scaled_rows_fp8",
     "matvec_add_scaled_int4", "matvec_add_scaled_rows_int4", "embedding_scaled", "embedding_scaled_rows",
+    "experts_add_scaled", "experts_add_scaled_fp8", "experts_add_scaled_int4",
 )  # fmt: skip
 """Their outputs in order: the row, its product with `weight` in the same dtype, and sums of squares of each run in f32."""
 UNIT: Final = 2.0 ** -DTYPES["f32"].significand

@@ -41,7 +41,7 @@ EXPECTED_FLOPS_PER_US: Final = 3e8
 BASIS: Final = (
     "ci/bench/kernels/worker.py", "ci/bench/kernels/launch.py", "ci/bench/kernels/cases.py",
     "ci/bench/kernels/plain_cases.py", "ci/bench/kernels/attention_cases.py", "ci/bench/kernels/decode_cases.py",
-    "ci/bench/kernels/few_cases.py",
+    "ci/bench/kernels/few_cases.py", "ci/bench/kernels/experts_cases.py", "ci/bench/kernels/experts_tile_cases.py",
     "ci/bench/kernels/stored_rows.py", "ci/bench/kernels/rounded.py", "ci/bench/kernels/rounded_kernels.py",
     "ci/bench/kernels/rounded_attention.py", "tilec/runtime",
 )  # fmt: skip
@@ -153,6 +153,8 @@ def _time_problem(bench: Bench, problem: Problem, dtype: str, entries: list[Entr
     if bench.dry:
         constants = {name for entry in entries for name in entry.manifest.constants}
         dims = {name: value if name in constants else min(value, 64) for name, value in dims.items()}
+        if not fits(manifest, dims):
+            return
     sets = [make_tensors(manifest, dims, bench.device_name)]
     total = bytes_moved(manifest, sets[0])
     allocated = sum(tensor.numel() * tensor.element_size() for tensor in sets[0].values())

@@ -1,0 +1,52 @@
+"""Down projections of the experts of each token, with the residual added and the next norm begun (Zhang and Sennrich, 2019;
+Shazeer et al., Outrageously Large Neural Networks, 2017)."""
+
+import tilec as tl
+
+from .dims import E, K, N, T
+from .experts_dims import C, X
+
+
+class P(tl.Dim):
+    """groups of GROUP outputs"""
+
+
+@tl.kernel
+def experts_add_scaled(
+    x: tl.In[E, T, C, K],
+    experts: tl.In[tl.i32, T, C],
+    weights: tl.In[tl.f32, T, C],
+    w: tl.In[E, X, N, K],
+    residual: tl.InOut[E, T, N],
+    weight: tl.In[E, N],
+    scaled: tl.Out[E, T, N],
+    squares: tl.Out[tl.f32, T, P],
+    *,
+    E: tl.Const,
+    K: tl.Const,
+    C: tl.Const,
+    GROUP: tl.Const,
+    ROWS: tl.Const,
+    BLOCK: tl.Const,
+):
+    """The residual grows as in `experts_add`, then `scaled = residual * weight` and the sum of squares of each GROUP elements
+    of the residual, as `matvec_add_scaled` makes them. ROWS outputs of one token per block."""
+    assert ROWS % GROUP == 0
+    tl.grid(T, N // ROWS)
+    tl.requires(K % BLOCK == 0 and N % ROWS == 0 and P * GROUP == N)
+    tl.values(experts, 0, X)
+    tl.resident(w, weight)
+    t, n = tl.bid(0), tl.bid(1)
+    g = tl.load(weight, n, shape=ROWS).astype(tl.f32)
+    old = tl.load(residual, (t, n), shape=(1, ROWS)).astype(tl.f32)
+    acc = tl.zeros((1, ROWS, BLOCK), tl.f32)
+    for c in tl.static_range(C):
+        e, part = tl.load(experts, (t, c)), tl.load(weights, (t, c))
+        for k in tl.static_range(K // BLOCK):
+            a = tl.load(x, (t, c, k), shape=(1, 1, BLOCK)).astype(tl.f32) * part
+            acc += a * tl.load(w, (e, n, k), shape=(1, ROWS, BLOCK)).astype(tl.f32)
+    total = tl.astype(tl.sum(acc, axis=2) + old, E)
+    tl.store(residual, (t, n), total)
+    v = total.astype(tl.f32)
+    tl.store(scaled, (t, n), tl.astype(v * g[None, :], E))
+    tl.store(squares, (t, n), tl.sum((v * v).reshape((1, ROWS // GROUP, GROUP)), axis=2))

@@ -1,0 +1,47 @@
+"""First half of each expert's SwiGLU layer: gate and up projection in one product of rows in the order of experts, combined
+where it is made (Shazeer, GLU Variants, 2020)."""
+
+from typing import Literal
+
+import tilec as tl
+
+from .dims import E, I, K
+from .experts_dims import X
+from .experts_tiling import S
+
+
+@tl.kernel
+def experts_matmul_silu_mul(
+    a: tl.In[E, Literal["S * BM"], K],
+    tiles: tl.In[tl.i32, S],
+    b: tl.In[E, X, Literal[2], I, K],
+    out: tl.Out[E, Literal["S * BM"], I],
+    *,
+    E: tl.Const,
+    BM: tl.Const,
+    BN: tl.Const,
+    BK: tl.Const,
+    GROUP: tl.Const,
+):
+    """`out[r] = silu(a[r] @ b[e, 0].T) * (a[r] @ b[e, 1].T)` for rows of tile m of expert `e = tiles[m]`, in f32, rounded once;
+    0 where e is X, whose tiles multiply nothing. Blocks walk tiles as those of `matmul` do."""
+    tl.requires(K % 8 == 0, I % 8 == 0, S <= 8388608, X <= 65536, K <= 1048576)
+    tl.values(tiles, 0, X + 1)
+    columns = tl.cdiv(I, BN)
+    tl.grid(S * columns)
+    tl.requires(S * columns <= 2147483647)
+    t = tl.bid(0)
+    first = t // (GROUP * columns) * GROUP
+    height = min(S - first, GROUP)
+    m = first + t % (GROUP * columns) % height
+    n = t % (GROUP * columns) // height
+    e = tl.load(tiles, m)
+    acc = tl.zeros((BM, 2 * BN), tl.f32)
+    for k in range(tl.cdiv(K, BK) * min(X - e, 1)):
+        x = tl.load(a, (m, k), shape=(BM, BK), pad=0)
+        y = tl.reshape(tl.load(b, (e, 0, n, k), shape=(1, 2, BN, BK), pad=0), (2 * BN, BK))
+        acc = tl.mma(x, y.T, acc)
+    both = tl.reshape(acc, (BM, 2, BN))
+    is_gate = (tl.arange(2) == 0)[None, :, None]
+    gate, up = tl.sum(tl.where(is_gate, both, 0.0), axis=1), tl.sum(tl.where(is_gate, 0.0, both), axis=1)
+    tl.store(out, (m, n), tl.astype(gate * tl.sigmoid(gate, fast=True) * up, E), mask=True)
