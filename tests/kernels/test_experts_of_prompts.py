@@ -161,7 +161,7 @@ def test_a_layer_is_that_of_each_token_alone(few: bool, rows: int, experts: Arra
 def test_rows_are_in_the_order_of_experts(rows: int, experts: Array) -> None:
     x = np.random.default_rng(1).normal(size=(len(experts), H)).astype(BF16)
     found = placed(x, experts, rows)
-    places = reference("experts_gather").__globals__["places_of"](experts, X, rows)
+    places = reference("experts_gather").__globals__["rows_of_choices"](experts, X, rows)
     assert (found["places"] == places).all()
     assert np.unique(places).size == places.size
     assert (found["tiles"][places // rows] == experts).all()

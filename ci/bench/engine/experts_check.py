@@ -142,7 +142,7 @@ def _speed(config: ModelConfig, bundles: Path, name: str, form: str) -> tuple[di
 
 def report(found: Mapping[str, Any]) -> list[str]:
     """The tables: distances, times."""
-    lines = ["# Mixtures of experts beside transformers, random weights"]
+    lines = ["# Mixtures of experts compared with transformers, random weights"]
     for name, record in found.items():
         lines += ["", f"## {name}", ""]
         if record["errors"]:

@@ -72,7 +72,7 @@ def _tiled(counts: Any, rows: int, tiles: int) -> dict[str, Any]:
     }
 
 
-def _places(manifest: Manifest, t: Tensors) -> Any:
+def _rows_of_choices(manifest: Manifest, t: Tensors) -> Any:
     """The row of each choice in the order of experts."""
     chosen = _host(t["experts"]).reshape(-1)
     order = np.argsort(chosen, kind="stable")
@@ -115,7 +115,7 @@ def _tiles(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _gather(manifest: Manifest, t: Tensors) -> Tensors:
-    places = _places(manifest, t)
+    places = _rows_of_choices(manifest, t)
     rows = torch.zeros(tuple(t["out"].shape), dtype=t["x"].dtype, device=t["x"].device)
     for choice in range(places.shape[1]):
         rows[torch.as_tensor(places[:, choice], device=t["x"].device)] = t["x"]
