@@ -25,7 +25,7 @@ def lifetimes(graph: StepGraph) -> dict[str, tuple[int, int]]:
     writes another, so all buffers of an operation are live there.
 
     Integers with bounds are live in the whole step: kernels use them as indices without a check, and so whoever runs some of
-    the launches again, as a profile does, finds no other numbers in their place."""
+    the launches again, as a profile does, finds no other numbers there."""
     ranges: dict[str, tuple[int, int]] = {}
     for position, op in enumerate(graph.ops):
         for view in op.tensors.values():

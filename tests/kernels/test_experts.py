@@ -126,7 +126,7 @@ def test_any_number_of_tokens_and_experts(name: str, tokens: int, C: int, expert
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_row_has_the_same_bits_with_others_beside_it(name: str) -> None:
+def test_a_row_has_the_same_bits_with_others(name: str) -> None:
     function = kernel(name, 2)
     arrays, env = made(function, sizes(name, 3, 4), choices("each", 3, 2, 4))
     together = interpreted(function, arrays, env)

@@ -90,15 +90,15 @@ def test_tokens_do_not_depend_on_other_requests(loop: EngineLoop, alone: list[li
 def test_logits_are_those_of_a_batch_without_others_to_the_bit(backend: InterpreterBackend) -> None:
     """Also next to a long context. Without `one_graph` the neighbour changes them: its graph is another."""
 
-    def logits(batch: Batch, *, beside: bool) -> Any:
-        if beside:
+    def logits(batch: Batch, *, other: bool) -> Any:
+        if other:
             batch.add(prompt(2, 262))
         row, _ = batch.add(prompt(1, 5))
-        return batch.logits({row: 7} | ({0: 9} if beside else {}))[row]
+        return batch.logits({row: 7} | ({0: 9} if other else {}))[row]
 
     for one_graph in (True, False):
         with Batch(backend, 2, one_graph=one_graph) as alone, Batch(backend, 2, one_graph=one_graph) as among:
-            same = (logits(alone, beside=False) == logits(among, beside=True)).all()
+            same = (logits(alone, other=False) == logits(among, other=True)).all()
         assert same == one_graph
 
 
