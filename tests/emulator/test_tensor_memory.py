@@ -63,7 +63,6 @@ def place(shape: str, thread: int, register: int, offset: int) -> tuple[int, int
 
 SHAPES = [("32x32b", 16, 16), ("16x64b", 8, 8), ("16x128b", 4, 8), ("16x256b", 2, 8), ("16x32bx2", 8, 8)]
 """Shape, repetition, registers."""
-STARTS = [(*form, start) for form in SHAPES for start in (0, 16) if form[0] != "32x32b" or not start]
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -38,10 +38,6 @@ FLAT = """def kernel(x: In[f32, M, N], out: Out[f32, Literal["M * N"]]):
     grid(M, N)
     store(out, bid(0) * N + bid(1), load(x, (bid(0), bid(1))))
 """
-FLAT_TILES = """def kernel(x: In[f32, Literal["M * N"]], out: Out[f32, Literal["M * N"]], M: i32, N: i32):
-    grid(cdiv(M * N, 4))
-    store(out, bid(0), load(x, bid(0), shape=4, pad=0), mask=True)
-"""
 TILES = """def kernel(x: In[f32, M, N], out: Out[f32, M, N], programs: i32):
     grid(programs)
     requires(M * N <= 2**20, programs <= 64)
