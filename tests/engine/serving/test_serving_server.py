@@ -202,3 +202,10 @@ def test_it_ends_with_one_line_if_it_cannot_start(tiny: Path, tmp_path: Path) ->
     assert code == 2 and error.splitlines()[1:] == [
         "error: max-seq-len 100000 is not from 1 to 40960; the model supports no more positions"
     ]
+
+
+def test_other_commands_import_nothing_of_it() -> None:
+    packages = {"msgspec", "prometheus_client", "starlette", "uvicorn", "engine.serving"}
+    code = f"import sys, engine.cli; print(sorted({packages} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=HANG_SECONDS)
+    assert done.stdout == "[]\n", done.stderr
