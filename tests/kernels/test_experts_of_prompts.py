@@ -83,7 +83,7 @@ def product(name: str, rows: int, a: Array, tiles: Array, b: Array) -> Array:
 
 
 def layer(t: dict[str, Array], few: bool, rows: int) -> tuple[Array, Array]:
-    """The residual and its norm behind all experts of a layer."""
+    """The residual and its norm after all experts of a layer."""
     form = "_few" if few else ""
     found = placed(t["x"], t["experts"], rows)
     act = product(f"experts_matmul_silu_mul{form}", rows, found["out"], found["tiles"], t["gate_up"])
@@ -112,7 +112,7 @@ def problem(experts: Array, seed: int = 0) -> dict[str, Array]:
 
 
 def dense(t: dict[str, Array]) -> Array:
-    """The residual behind a layer in float64, token by token and without any sorting."""
+    """The residual after a layer in float64, token by token and without any sorting."""
     wide = {name: array.astype(np.float64) for name, array in t.items()}
     total = wide["residual"].copy()
     for token, chosen in enumerate(t["experts"]):
@@ -124,7 +124,7 @@ def dense(t: dict[str, Array]) -> Array:
 
 @st.composite
 def routers(draw: Any) -> Array:
-    """Choices of up to 70 tokens: any, all of few experts, or in turns; an expert may be chosen twice by one token."""
+    """Choices of up to 70 tokens: any, all of few experts, or one after the other; an expert may be chosen twice by one token."""
     tokens = draw(st.integers(1, 70))
     kind = draw(st.sampled_from(["any", "one", "two", "turns", "last"]))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -161,7 +161,7 @@ def test_a_layer_is_that_of_each_token_alone(few: bool, rows: int, experts: Arra
 def test_rows_are_in_the_order_of_experts(rows: int, experts: Array) -> None:
     x = np.random.default_rng(1).normal(size=(len(experts), H)).astype(BF16)
     found = placed(x, experts, rows)
-    places = reference("experts_gather").__globals__["places_of"](experts, X, rows)
+    places = reference("experts_gather").__globals__["slots_of"](experts, X, rows)
     assert (found["places"] == places).all()
     assert np.unique(places).size == places.size
     assert (found["tiles"][places // rows] == experts).all()

@@ -333,7 +333,7 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
             arrays[name] = (np.abs(arrays[name]) + np.float32(0.5)) * np.float32(2.0**-9)
     if kernel.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
-    if kernel == "experts_gather":  # of two experts, whose rows find room, and as the kernels before leave it
+    if kernel == "experts_gather":  # of two experts, whose rows find room, and as earlier launches leave it
         arrays["experts"] %= 2
         order, ranks, counts, begins = experts_sort(arrays["experts"], case.env["X"], case.env["BLOCK"])
         starts, tiles = experts_tiles(counts, case.env["BM"], case.env["S"])

@@ -72,7 +72,7 @@ def _tiled(counts: Any, rows: int, tiles: int) -> dict[str, Any]:
     }
 
 
-def _places(manifest: Manifest, t: Tensors) -> Any:
+def _slots(manifest: Manifest, t: Tensors) -> Any:
     """The row of each choice in the order of experts."""
     chosen = _host(t["experts"]).reshape(-1)
     order = np.argsort(chosen, kind="stable")
@@ -85,7 +85,7 @@ def _places(manifest: Manifest, t: Tensors) -> Any:
 
 
 def adjust(manifest: Manifest, t: Tensors) -> None:
-    """Set contents that random numbers do not have, in place: what the kernels before this one leave."""
+    """Set contents that random numbers do not have, in place: what earlier launches leave."""
     found: dict[str, Any] = {}
     if manifest.kernel == "experts_tiles":  # of a router that prefers some experts
         found = {"counts": np.where(np.arange(X)[:, None] % 3 == 0, _host(t["counts"]) % 9, 0)}
@@ -115,7 +115,7 @@ def _tiles(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _gather(manifest: Manifest, t: Tensors) -> Tensors:
-    places = _places(manifest, t)
+    places = _slots(manifest, t)
     rows = torch.zeros(tuple(t["out"].shape), dtype=t["x"].dtype, device=t["x"].device)
     for choice in range(places.shape[1]):
         rows[torch.as_tensor(places[:, choice], device=t["x"].device)] = t["x"]
@@ -123,7 +123,7 @@ def _gather(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _runs(t: Tensors) -> list[tuple[int, int, int]]:
-    """First row, row behind the last, and expert of tiles of one expert in a row."""
+    """First row, row after the last, and expert of tiles of one expert in a row."""
     tiles = _host(t["tiles"])
     rows = t["a"].shape[0] // tiles.size
     ends = [*np.flatnonzero(np.diff(tiles)) + 1, tiles.size]
