@@ -124,7 +124,7 @@ def dense(t: dict[str, Array]) -> Array:
 
 @st.composite
 def routers(draw: Any) -> Array:
-    """Choices of up to 70 tokens: any, all of few experts, or one after the other; an expert may be chosen twice by one token."""
+    """Choices of up to 70 tokens: any, all of few experts, or one after the other; a token may choose an expert twice."""
     tokens = draw(st.integers(1, 70))
     kind = draw(st.sampled_from(["any", "one", "two", "turns", "last"]))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
