@@ -21,7 +21,7 @@ def _wide(array: Array) -> Wide:
 
 def route_experts(logits: Array, C: int, normalize: bool) -> tuple[NDArray[np.int32], Wide]:
     """The `C` experts with the largest logits, the largest first, the lower one among equals, NaN above all numbers, and their
-    softmax, divided by its sum over the `C` if `normalize`, rounded to the dtype of `logits`; (T, X) -> (T, C), (T, C)."""
+    softmax, divided by its sum over the `C` if `normalize`; (T, X) -> (T, C), (T, C)."""
     wide = _wide(logits)
     keys = np.where(np.isnan(wide), np.inf, wide)
     order: NDArray[np.int64] = np.lexsort((-keys, ~np.isnan(wide)), axis=1)[:, :C]  # stable: equals stay in order
@@ -29,7 +29,7 @@ def route_experts(logits: Array, C: int, normalize: bool) -> tuple[NDArray[np.in
         powers = np.exp(wide - wide.max(axis=1, keepdims=True))
         chosen = np.take_along_axis(powers, order, axis=1)
         weights = chosen / (chosen if normalize else powers).sum(axis=1, keepdims=True)
-    return order.astype(np.int32), _wide(weights.astype(np.float32).astype(np.asarray(logits).dtype))
+    return order.astype(np.int32), weights
 
 
 def experts_silu_mul(x: Array, squares: Array, experts: Array, w: Array, eps: float) -> Wide:

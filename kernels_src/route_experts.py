@@ -22,8 +22,8 @@ def route_experts(
     EXPERTS: tl.Const,
 ):
     """The C experts with the largest logits of each token, the largest first, the lower one among equals. Their weights are
-    `softmax(logits)`, in f32, divided by the sum of the C if NORMALIZE, rounded once to E. EXPERTS is X rounded up to a power
-    of two. NaN counts as the largest logit, and makes the weights of its token NaN.
+    `softmax(logits)`, in f32, divided by the sum of the C if NORMALIZE. EXPERTS is X rounded up to a power of two. NaN counts
+    as the largest logit, and makes the weights of its token NaN.
 
     Keys sort as logits do, with the expert below: so no two are equal, and threads exchange one number for both."""
     assert C <= X and X <= EXPERTS
@@ -41,5 +41,5 @@ def route_experts(
     v = tl.bitcast(tl.where(rising < 0x8000, 0xFFFF - rising, rising - 0x8000).astype(tl.u16), E).astype(tl.f32)
     weight = tl.exp2((v - tl.max(v, axis=1)[:, None]) * LOG2E, fast=True)
     scale = 1.0 / tl.sum(tl.where(place < C, weight, 0.0) if NORMALIZE else weight, axis=1)
-    tl.store(weights, (t, 0), (weight * scale[:, None]).astype(E).astype(tl.f32), mask=True)
+    tl.store(weights, (t, 0), weight * scale[:, None], mask=True)
     tl.store(experts, (t, 0), tl.minimum(EXPERTS - 1 - (keys % EXPERTS).astype(tl.i32), X - 1), mask=True)

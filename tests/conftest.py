@@ -260,17 +260,24 @@ def shipped_int4_bundle(made_once: Callable[[str, Make], Path], shipped_store: P
     return _packed(made_once, shipped_store, "int4")
 
 
+@pytest.fixture(scope="session")
+def shipped_mixture_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
+    """The same for the smallest mixture of experts."""
+    return _packed(made_once, shipped_store, "16bit", model="qwen3-30b-a3b")
+
+
 def _packed(
-    made_once: Callable[[str, Make], Path], shipped_store: Path, weight_format: str, cache_format: str = "16bit"
-) -> Path:
+    made_once: Callable[[str, Make], Path], shipped_store: Path, weight_format: str, cache_format: str = "16bit",
+    model: str = "qwen3-0.6b",
+) -> Path:  # fmt: skip
     def pack(folder: Path) -> None:
-        command = [sys.executable, "-c", _PACKER, "bundle", "pack", "--project", _ROOT, "--model", "qwen3-0.6b"]
+        command = [sys.executable, "-c", _PACKER, "bundle", "pack", "--project", _ROOT, "--model", model]
         environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
         options = ["--weights", weight_format, "--cache", cache_format, "--arch", "sm_90", "-o", str(folder)]
         subprocess.run([*command, *options], env=environment, check=True, capture_output=True)
 
     name = f"bundle-{weight_format}" if cache_format == "16bit" else f"bundle-{weight_format}-cache-{cache_format}"
-    (path,) = made_once(name, pack).glob("*.bundle")
+    (path,) = made_once(name if model == "qwen3-0.6b" else f"{name}-{model}", pack).glob("*.bundle")
     return path
 
 

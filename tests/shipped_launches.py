@@ -56,6 +56,8 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matvec_add_scaled_rows_int4": [{"B": 8, "N": 32, "P": 2}, {"B": 2, "N": 48, "P": 3, "E": "f16", "F": "f16"}],
     "dequantise_int4": [{"N": 64, "K": 384}, {"N": 32, "K": 128, "E": "f16", "F": "f16"}],
     "dequantise_fp8": [{"N": 256, "K": 384}, {"N": 128, "K": 128, "E": "f16"}],
+    "dequantise_each_fp8": [{"X": 3, "N": 256, "K": 128}, {"X": 2, "N": 128, "K": 384, "E": "f16"}],
+    "dequantise_each_int4": [{"X": 3, "N": 64, "K": 256}, {"X": 2, "N": 32, "K": 128, "E": "f16", "F": "f16"}],
     "route_experts": [{"T": 3}, {"T": 2, "E": "f16", "NORMALIZE": False}],
     "experts_silu_mul": [
         {"T": 1, "X": 9, "I": 4, "I2": 8, "eps": 1e-6},
@@ -196,7 +198,7 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
 
-REFERENCES = ("reference", "reference_attention", "reference_experts", "reference_experts_tiles")
+REFERENCES = ("reference", "reference_attention", "reference_experts", "reference_experts_tiles", "reference_stacks")
 """The modules next to the kernels that have their references."""
 
 NUMPY = {

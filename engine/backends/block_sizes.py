@@ -180,6 +180,8 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "scaled_matvec_silu_mul_rows_int4": lambda shapes: _rows_of_groups(shapes["out"][-1], shapes["x"][-1]),
     "dequantise_int4": lambda shapes: {"ROWS": largest_divisor(shapes["w"][0], TILE // GROUP)},
     "dequantise_fp8": lambda _: {"ROWS": SQUARE},
+    "dequantise_each_fp8": lambda _: {"ROWS": SQUARE},
+    "dequantise_each_int4": lambda shapes: {"ROWS": largest_divisor(shapes["w"][1], TILE // GROUP)},
     "quantise_rows": lambda shapes: {"ROWS": min(1 << (shapes["x"][0] - 1).bit_length(), TILE // SQUARE)},
     "matmul_fp8": _matmul_of_squares,
     "matmul_silu_mul_fp8": _matmul_of_squares,

@@ -82,6 +82,7 @@ class CudaBackend(Backend):
         memory, driver = self.memory, self.driver
         own_graphs = graphs_of(self.step, 1)
         decode = list(own_graphs.values())
+        self.chunk_tokens = self.step.chunk_tokens
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
         self._prefills = tuple(PrefillSteps(self.step, length, self.launches) for length in lengths)
         arena = max(*(prefill.memory.size for prefill in self._prefills), *(plan_memory(graph).size for graph in decode))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.backends.cuda import CudaBackend, other_format
 from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
-from engine.models.config import SIZES
+from engine.models.families import family_of
 from tilec.runtime import Bundle, BundleError, Device, LaunchError, open_bundle
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
@@ -88,7 +88,7 @@ def _find_bundle(
 
     formats = {WEIGHT_FORMAT: weight_format, CACHE_FORMAT: cache_format}
     numbers = {name: getattr(config, name) for name in config.__dataclass_fields__} | formats
-    deciding = (*SIZES, *(name for name, form in formats.items() if form != SIXTEEN_BIT))
+    deciding = (*family_of(config.model_type).sizes, *(name for name, form in formats.items() if form != SIXTEEN_BIT))
     try:
         return find_bundle(numbers, device.architecture, trust, digest=digest, deciding=deciding)
     except BundleError as error:
@@ -106,9 +106,9 @@ def _check_model(bundle: Bundle, config: Any) -> None:
     if not bundle.has_step:
         what = "is a bundle of kernels without a step, so there is no model in it to run"
         raise BundleRefused(what, where=bundle.path, fix="pack this model's with `tilec bundle pack --model NAME`")
-    for name in SIZES if bundle.signed is not None else ():
+    for name in family_of(config.model_type).sizes if bundle.signed is not None else ():
         signed, its = bundle.config.get(name), getattr(config, name)
-        if type(signed) is not int or signed != its:
+        if type(signed) is not type(its) or signed != its:
             what = (
                 f"is signed for a model whose `{name}` is {'not said' if signed is None else signed}, and this one's is {its}"
             )

@@ -99,16 +99,17 @@ def _tensors(entries: dict[str, object], path: Path, data_begin: int, size: int)
         (_tensor(name, entry, path, data_begin) for name, entry in entries.items()),
         key=lambda tensor: (tensor.begin, tensor.end),
     )
-    covered, before = data_begin, "the header"
+    covered, before = data_begin, ""
     for tensor in tensors:
         if tensor.end > size:
             what = f"is truncated: tensor {show(tensor.name)} ends at byte {tensor.end}, and the file has {size}"
             raise ModelError(what, where=path, fix=AGAIN)
         if tensor.begin != covered:
             how = "overlaps" if tensor.begin < covered else "leaves a gap after"
-            what = f"tensor {show(tensor.name)} begins at byte {tensor.begin} and {how} {before}, which ends at byte {covered}"
+            after = show(before) if before else "the header"
+            what = f"tensor {show(tensor.name)} begins at byte {tensor.begin} and {how} {after}, which ends at byte {covered}"
             raise ModelError(what, where=path, fix=AGAIN)
-        covered, before = tensor.end, show(tensor.name)
+        covered, before = tensor.end, tensor.name
     if covered != size:
         raise ModelError(f"has {size - covered} bytes after the last tensor", where=path, fix=AGAIN)
     return {tensor.name: tensor for tensor in tensors}

@@ -38,6 +38,7 @@ from engine.models.steps import model_step
 from tilec.step.expressions import StepError
 from tilec.step.formats import SCALES, SIXTEEN_BIT, ZEROS, stored_as
 from tilec.step.graph import ITEM_BYTES
+from tilec.step.step import Weight
 from tilec.target.dtypes import bf16, f8e4m3, f16, f32, numpy_dtype, u8, u32
 
 NUMPY_TYPES: Final = {dtype.name: numpy_dtype(dtype) for dtype in (bf16, f16)}
@@ -65,6 +66,9 @@ WEIGHT_FORMATS: Final = (SIXTEEN_BIT, "fp8", "w8a8", "int4")
 PACKAGE: Final = __name__.partition(".")[0]
 
 EMBEDDING: Final = "model.embed_tokens.weight"
+
+SMALL: Final = 1 << 16
+"""Mean bytes of a destination's pieces below which they are joined before they are chunks, each of which costs its reader."""
 
 STRIP: Final = 1 << 20
 """Elements that are dequantised at a time, if a row has no more."""
@@ -100,13 +104,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A row-major tensor on the device: the concatenation of `pieces` along an axis."""
+    """A row-major tensor on the device: the concatenation of `pieces` along an axis. If it stacks `items`, such as experts,
+    each has as many pieces, which are concatenated so, and the items are the first axis."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
     axis: int = 0
+    items: int = 0
 
     @property
     def bytes(self) -> int:
@@ -124,13 +130,20 @@ def destinations(config: ModelConfig, dtype: str, weight_format: str = SIXTEEN_B
         raise UsageError(str(error), fix=f"ask for weights in `{SIXTEEN_BIT}`") from None
     found: list[Destination] = []
     for weight in step.weights():
-        pieces: list[Piece] = []
-        offset = 0
-        for name, shape in weight.rows:
-            pieces.append(Piece(name, weight.dtype, shape, offset))
-            offset += prod(shape[weight.axis :]) * ITEM_BYTES[weight.dtype]
-        found.append(Destination(weight.name, weight.dtype, weight.shape, tuple(pieces), weight.axis))
+        found.append(Destination(weight.name, weight.dtype, weight.shape, _pieces(weight), weight.axis, weight.items))
     return tuple(found)
+
+
+def _pieces(weight: Weight) -> tuple[Piece, ...]:
+    """The tensors of a weight, each at its offset in the destination."""
+    item_bytes, pieces = ITEM_BYTES[weight.dtype], list[Piece]()
+    of_item, each, offset = len(weight.rows) // (weight.items or 1), prod(weight.shape[1:]) * item_bytes, 0
+    for number, (name, shape) in enumerate(weight.rows):
+        if number % of_item == 0:
+            offset = number // of_item * each
+        pieces.append(Piece(name, weight.dtype, shape, offset))
+        offset += prod(shape[weight.axis :]) * item_bytes
+    return tuple(pieces)
 
 
 class Weights(ABC):
@@ -158,7 +171,7 @@ class Weights(ABC):
         if limit_bytes < destination.pieces[0].item_bytes:
             raise ValueError(f"a chunk of {limit_bytes} bytes holds no element")
         limit, offset = limit_bytes // destination.pieces[0].item_bytes, 0
-        if destination.axis:  # rows of the pieces alternate; such destinations are small
+        if destination.axis or destination.bytes < SMALL * len(destination.pieces):  # rows alternate, or pieces are tiny
             runs = _split(self.array(name), limit)
         else:
             runs = (run for piece in destination.pieces for run in self._parts(piece, limit))
@@ -172,9 +185,13 @@ class Weights(ABC):
         first = destination.pieces[0]
         if len(destination.pieces) == 1:
             return self._whole(first).reshape(destination.shape)
-        concatenated = np.concatenate([self.tensor(piece.name) for piece in destination.pieces], axis=destination.axis)
-        concatenated.flags.writeable = False
-        return concatenated
+        of_item = len(destination.pieces) // (destination.items or 1)
+        whole = np.empty((destination.items or 1, *destination.shape[-len(first.shape) :]), DEVICE_TYPES[destination.dtype])
+        for item, own in enumerate(whole):
+            pieces = destination.pieces[item * of_item : (item + 1) * of_item]
+            np.concatenate([self.tensor(piece.name) for piece in pieces], axis=destination.axis, out=own)
+        whole.flags.writeable = False
+        return whole.reshape(destination.shape)
 
     def tensor(self, name: str) -> NDArray[Any]:
         """A checkpoint tensor by its own name, before concatenation; otherwise as `array`."""

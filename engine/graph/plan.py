@@ -22,11 +22,17 @@ class MemoryPlan:
 
 def lifetimes(graph: StepGraph) -> dict[str, tuple[int, int]]:
     """First and last operation (positions, both inclusive) that use each activation. A launch may read one buffer while it
-    writes another, so all buffers of an operation are live there."""
+    writes another, so all buffers of an operation are live there.
+
+    Integers with bounds are live in the whole step: kernels use them as indices without a check, and so whoever runs some of
+    the launches again, as a profile does, finds no other numbers in their place."""
     ranges: dict[str, tuple[int, int]] = {}
     for position, op in enumerate(graph.ops):
         for view in op.tensors.values():
-            if graph.buffers[view.buffer].kind is Kind.ACTIVATION:
+            buffer = graph.buffers[view.buffer]
+            if buffer.kind is Kind.ACTIVATION and buffer.high is not None:
+                ranges[view.buffer] = (0, len(graph.ops) - 1)
+            elif buffer.kind is Kind.ACTIVATION:
                 first, _ = ranges.get(view.buffer, (position, position))
                 ranges[view.buffer] = (first, position)
     return ranges

@@ -2,8 +2,9 @@
 
 A launch reads and writes each of its views whole, by the access in its artifact's manifest (`In`, `Out`, `InOut`), unless its
 kernel selects rows. The manifest's value checks show that: integers in [0, extent) index an axis (one row of the embedding
-table per token, one slot of the cache). If they are distinct, each selected row is written whole and not read. Of a cache
-without such an index only the filled slots count; a launch that reads those and also writes the cache writes the step's tokens.
+table per token, one slot of the cache, the experts of a token). They are counted as if no two were equal, up to all rows of
+the axis. If they are distinct, each selected row is written whole and not read. Of a cache without such an index only the
+filled slots count; a launch that reads those and also writes the cache writes the step's tokens.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def _rows(
         for axis, dim in enumerate(spec.dims):
             if check.tensor != spec.name and check.low.constant == 0 and dim.op == "sym" and dim == check.high:
                 rows, outer = prod(op.tensors[check.tensor].shape), prod(view.shape[:axis])  # one row of each sequence
-                return outer * view.shape[axis], rows, check.distinct or rows == outer
+                available = outer * view.shape[axis]
+                return available, min(rows, available), check.distinct or rows == outer
     if graph.buffers[view.buffer].kind is not Kind.CACHE:
         return 1, 1, False
     of_slot = view.shape[-1:] if graph.buffers[view.buffer].dtype == SCALES_DTYPE else view.shape[-2:]

@@ -35,12 +35,12 @@ SIZES: Final = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers",
     "vocab_size",
 )  # fmt: skip
-"""Numbers of config.json that determine which kernels a step needs."""
+"""Numbers of config.json that determine which kernels the step of a dense model needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A dense model; a subclass for each family. Attributes are named as in `config.json`; sizes are numbers of elements."""
+    """A model; a subclass for each family. Attributes are named as in `config.json`; sizes are numbers of elements."""
 
     model_type: ClassVar[str]
     """The family, as `config.json` names it."""
@@ -108,20 +108,25 @@ class GenerationConfig:
 
 
 def refuse_other_architectures(keys: Keys, expected: str, fix: str) -> None:
-    """ModelError unless the keys describe a dense model of one architecture, in everything that affects the computation and is
-    the same for all families."""
+    """ModelError unless the keys describe a model of one architecture, in everything that affects the computation and is the
+    same for all families."""
     architectures = keys.get("architectures")
     if architectures is not None and architectures != [expected]:
         names = cast("list[object]", architectures) if isinstance(architectures, list) else []
         if len(names) == 1:
             Keys(keys.path, {"architectures[0]": names[0]}).refuse("architectures[0]", f'"{expected}"', fix)
         keys.refuse("architectures", f'["{expected}"]', fix)
-    if keys.get("num_experts") is not None:
-        keys.refuse("num_experts", "absent: mixtures of experts are not supported", fix)
     if keys.get("hidden_act") not in (None, "silu"):
         keys.refuse("hidden_act", '"silu"', fix)
     if keys.flag("attention_bias", False):
         keys.refuse("attention_bias", "false: projections with a bias are not supported", fix)
+
+
+def refuse_experts(keys: Keys, fix: str) -> None:
+    """ModelError if the keys describe a mixture of experts, as those of a dense model do not."""
+    for key in ("num_experts", "num_local_experts"):
+        if keys.get(key) is not None:
+            keys.refuse(key, "absent from the config of a dense model", fix)
 
 
 def check_heads(keys: Keys, config: ModelConfig) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from engine.checkpoint.json_file import read_object
-from engine.models import llama, qwen3
+from engine.models import llama, qwen3, qwen3_moe
 from engine.models.config import CONFIG_FILE, LIMIT_BYTES, ModelConfig
 from engine.models.family import Family
 from engine.models.keys import Keys
 
-FAMILIES: Final[Mapping[str, Family]] = {family.model_type: family for family in (qwen3.FAMILY, llama.FAMILY)}
+FAMILIES: Final[Mapping[str, Family]] = {family.model_type: family for family in (qwen3.FAMILY, qwen3_moe.FAMILY, llama.FAMILY)}
 
 
 def family_of(model_type: str) -> Family:

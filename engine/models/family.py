@@ -21,8 +21,9 @@ from tilec.step.reader import Declaration, read_declaration
 class Family:
     """`package`: the folder, with the step `MODEL_TYPE.step`. `model_type`: as in config.json, and as `family` in build.toml.
     `models`: the models in words. `config` reads the keys of config.json, or raises ModelError. `frequencies`: those of rotary
-    position embeddings, (head_dim / 2,). `numbers`: attributes of the config that the step reads; `unmeasured`: values for the
-    measured numbers that it reads, if no bundle has them. `refused`: related model types, and why they are not supported."""
+    position embeddings, (head_dim / 2,). `sizes`: attributes of the config that decide which kernels, and so which bundle, a
+    model needs; `numbers`: those that the step reads; `unmeasured`: values for the measured numbers that it reads, if no bundle
+    has them. `refused`: related model types, and why they are not supported."""
 
     package: str
     model_type: str
@@ -30,6 +31,7 @@ class Family:
     config: Callable[[Keys], ModelConfig]
     frequencies: Callable[[ModelConfig], NDArray[np.float32]]
     tokenizer: TokenizerPolicy
+    sizes: tuple[str, ...]
     numbers: tuple[str, ...]
     unmeasured: Mapping[str, int]
     refused: Mapping[str, str]

@@ -2,7 +2,8 @@
 
 It is for trying the engine without a GPU or a model: `python -m engine --backend interpreter` generates text with it in
 seconds, which is nonsense of course. Its sizes are the smallest that the kernels support: eight key-value heads, and a multiple
-of eight query heads, because a prefill block of `qk_norm_rope_kv`, or of `rope_kv`, processes eight heads of one token.
+of eight query heads, because a prefill block of `qk_norm_rope_kv`, or of `rope_kv`, processes eight heads of one token. In a
+mixture of experts it processes four, and there are four key-value heads.
 """
 
 from __future__ import annotations
@@ -54,17 +55,27 @@ class Kind:
     template: str
 
 
-KINDS: Final = {
-    "qwen3": Kind(
-        {"architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960},
-        ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
-        """{%- for message in messages %}
+QWEN3_TOKENS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+QWEN3_TEMPLATE: Final = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
 {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
-""",
+"""
+
+KINDS: Final = {
+    "qwen3": Kind(
+        {"architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960},
+        QWEN3_TOKENS, QWEN3_TEMPLATE,
+    ),
+    "qwen3_moe": Kind(
+        {
+            "architectures": ["Qwen3MoeForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 128, "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1,
+        },
+        QWEN3_TOKENS, QWEN3_TEMPLATE,
     ),
     "llama": Kind(
         {

@@ -1,10 +1,11 @@
-"""The forward pass of Qwen3 and Llama 3 in float64 NumPy, written from the models' definitions and independent of the engine.
+"""The forward pass of Qwen3, its mixtures of experts and Llama 3 in float64 NumPy, from the models' definitions alone.
 
 Architecture: `Qwen3ForCausalLM` and `LlamaForCausalLM` of transformers: per layer RMSNorm, projections to queries, keys and
 values, in Qwen3 RMSNorm of every query and key head, rotary embedding of halves (Su et al., RoFormer, 2021), causal attention
 in which several query heads share a key head (Ainslie et al., GQA, 2023), and a SwiGLU layer (Shazeer, 2020); attention and
 SwiGLU are each added to the residual. Llama 3.1 scales the frequencies of rotary embedding (`apply_scaling` of Meta's reference
-code, in which wavelengths decide).
+code, in which wavelengths decide). In a mixture each token has a SwiGLU layer of each of a few experts, the most probable of a
+softmax over all, and adds them by these probabilities, or by their shares if those are to sum to one (`Qwen3MoeForCausalLM`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from engine.models.config import ModelConfig
 from engine.models.llama.config import LlamaConfig, RopeScaling
+from engine.models.qwen3_moe.config import Qwen3MoeConfig
 
 Matrix = NDArray[np.float64]
 
@@ -33,10 +35,12 @@ def as_they_are(layer: int, name: str, x: Matrix) -> Matrix:
 
 def logits(
     config: ModelConfig, tensors: Mapping[str, NDArray[Any]], ids: Sequence[int], inputs: Inputs = as_they_are,
-    cached: Callable[[Matrix], Matrix] = np.asarray,
+    cached: Callable[[Matrix], Matrix] = np.asarray, gaps: list[Matrix] | None = None,
 ) -> Matrix:  # fmt: skip
     """The logits after each of the tokens, (tokens, vocab). `tensors` by their names in a checkpoint. `cached`: what a cache
-    gives back for keys or values, (tokens, heads, elements)."""
+    gives back for keys or values, (tokens, heads, elements). To `gaps` each layer of a mixture adds how far the router's logits
+    of the last expert that a token has and the first that it lacks are apart, over the deviation of all; (tokens,). That is
+    infinite if there is none, and for equals, of which the lower expert is chosen."""
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
     eps = config.rms_norm_eps
     x = weights["model.embed_tokens.weight"][list(ids)]
@@ -45,7 +49,10 @@ def logits(
         own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
         of_layer = partial(inputs, layer)
         x = x + _attention(config, own, _rms_norm(x, own["input_layernorm.weight"], eps), of_layer, cached)
-        x = x + _feed_forward(own, _rms_norm(x, own["post_attention_layernorm.weight"], eps), of_layer)
+        normed = _rms_norm(x, own["post_attention_layernorm.weight"], eps)
+        x = x + (
+            _mixture(config, own, normed, gaps) if isinstance(config, Qwen3MoeConfig) else _feed_forward(own, normed, of_layer)
+        )
     head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     return _rms_norm(x, weights["model.norm.weight"], eps) @ weights[head].T
 
@@ -89,7 +96,7 @@ def _attention(
     x = inputs("norm", x)
     tokens, size = len(x), config.head_dim
     q, k, v = ((x @ weights[f"self_attn.{name}_proj.weight"].T).reshape(tokens, -1, size) for name in "qkv")
-    if config.model_type == "qwen3":
+    if config.model_type in ("qwen3", "qwen3_moe"):
         q = _rms_norm(q, weights["self_attn.q_norm.weight"], config.rms_norm_eps)
         k = _rms_norm(k, weights["self_attn.k_norm.weight"], config.rms_norm_eps)
     q, k = _rotate(q, frequencies(config)), _rotate(k, frequencies(config))
@@ -108,3 +115,23 @@ def _feed_forward(weights: Mapping[str, Matrix], x: Matrix, inputs: Callable[[st
     x = inputs("norm_again", x)
     gate, up = x @ weights["mlp.gate_proj.weight"].T, x @ weights["mlp.up_proj.weight"].T
     return inputs("act", gate / (1 + np.exp(-gate)) * up) @ weights["mlp.down_proj.weight"].T
+
+
+def _mixture(config: Qwen3MoeConfig, weights: Mapping[str, Matrix], x: Matrix, gaps: list[Matrix] | None) -> Matrix:
+    """The experts of each token, one token after the other; of equal logits the lower experts are chosen."""
+    out, apart = np.zeros_like(x), np.full(len(x), np.inf)
+    for token, row in enumerate(x):
+        scores = weights["mlp.gate.weight"] @ row
+        probabilities = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        order = sorted(range(config.num_experts), key=lambda expert: (-scores[expert], expert))
+        chosen, others = order[: config.num_experts_per_tok], order[config.num_experts_per_tok :]
+        if others and scores[chosen[-1]] != scores[others[0]]:
+            apart[token] = (scores[chosen[-1]] - scores[others[0]]) / scores.std()
+        total = sum(probabilities[expert] for expert in chosen) if config.norm_topk_prob else 1.0
+        for expert in chosen:
+            gate, up, down = (weights[f"mlp.experts.{expert}.{name}_proj.weight"] for name in ("gate", "up", "down"))
+            inner = gate @ row
+            out[token] += probabilities[expert] / total * (down @ (inner / (1 + np.exp(-inner)) * (up @ row)))
+    if gaps is not None:
+        gaps.append(apart)
+    return out

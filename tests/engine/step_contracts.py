@@ -19,10 +19,20 @@ TINY: Any = SimpleNamespace(
     hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=2,
     vocab_size=2048, rms_norm_eps=1e-6, tie_word_embeddings=True, model_type="qwen3",
 )  # fmt: skip
-MODELS = {model["name"]: model["config"] for model in tomllib.loads((shipped.ROOT / "build.toml").read_text())["model"]}
+TABLES = tomllib.loads((shipped.ROOT / "build.toml").read_text())["model"]
+MODELS = {model["name"]: model["config"] for model in TABLES}
+FAMILIES = {model["name"]: model["family"] for model in TABLES}
+DENSE = [name for name in MODELS if FAMILIES[name] != "qwen3_moe"]
 TIED = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
 
 _CONTRACTS: dict[object, Contract] = {}
+
+
+def shape_of(name: str) -> Any:
+    """A model of build.toml."""
+    return SimpleNamespace(
+        **MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED, model_type=FAMILIES[name]
+    )  # fmt: skip
 
 
 def contract(op: Op) -> Contract:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from engine.models.dense import UNMEASURED
-from engine.models.qwen3 import FAMILY
+from engine.models.families import FAMILIES
 from engine.sampling import TOP_K_LIMIT
 from tests import campaign
 from tests.shipped import ROOT
 from tilec.project.read.buildfile import BuildFile, read_build_file
-from tilec.project.read.closed_world import enumerate_world
+from tilec.project.read.closed_world import default_entries, enumerate_world
 from tilec.project.read.models import Constant, Model
 from tilec.project.read.plan import artifact_name
 from tilec.step.formats import SIXTEEN_BIT
@@ -98,6 +97,11 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
     available = set(enumerate_world(BUILD, models=[model.name], weights=[weights]).artifacts(model.name, target, weights))
     needed = launched(BUILD, model, target, weights)
     assert (len(available - needed), len(needed - available)) == (0, 0)
+    if model.family == "qwen3_moe":  # the counts below are those of dense models
+        kernels = {name.partition("-")[0] for name in available}
+        assert {"route_experts", "experts_silu_mul", "experts_add_scaled", "experts_matmul_few", "experts_combine"} <= kernels
+        assert not kernels & {"matvec_add", "matmul_silu_mul", "scaled_matvec_silu_mul"}
+        return
     products = {name for name in available if name.startswith("matmul")}
     query = model.config["num_attention_heads"] * model.config["head_dim"]
     rows_of_both = 0 if query == model.config["hidden_size"] else 2  # are gathered
@@ -112,9 +116,21 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
         assert 2 <= len(of_tiles) <= limit and not others
 
 
-def test_the_engine_has_the_declaration_that_is_built() -> None:
-    family = BUILD.families["qwen3"]
-    assert FAMILY.declaration().syntax == family.declaration.syntax
-    assert all(UNMEASURED.keys() == tuning.numbers.keys() for tuning in family.tunings.values())
+def test_no_build_has_the_kernels_of_a_requested_model() -> None:
+    """Every request is checked, and a build that names no kernel has what other models need, as before."""
+    assert [model.name for model in BUILD.models if model.requested] == ["qwen3-30b-a3b"]
+    world = enumerate_world(BUILD)
+    assert not world.problems
+    others = enumerate_world(BUILD, models=[model.name for model in BUILD.models if not model.requested])
+    assert len(others.uses) < len(world.uses)
+    assert default_entries(BUILD, world) == default_entries(BUILD, others)
+    assert not [entry.name for entry in default_entries(BUILD, world) if "experts" in entry.name]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_engine_has_the_declaration_that_is_built(name: str) -> None:
+    family, own = BUILD.families[name], FAMILIES[name]
+    assert own.declaration().syntax == family.declaration.syntax
+    assert all(own.unmeasured.keys() == tuning.numbers.keys() for tuning in family.tunings.values())
     keep = next(number for name, number in family.declaration.numbers if name == "keep")
     assert keep.value({}) == TOP_K_LIMIT

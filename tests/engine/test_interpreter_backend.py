@@ -29,6 +29,7 @@ from engine.graph.verify import GraphError
 from engine.models.config import ModelConfig
 from engine.models.families import read_config
 from engine.models.qwen3.config import Qwen3Config
+from engine.models.qwen3_moe.config import Qwen3MoeConfig
 from engine.sampling import SamplingParams, sample_logits
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.tiny import write_tiny_model
@@ -286,7 +287,10 @@ def test_block_sizes_are_within_every_kernels_contract(model: dict[str, Any]) ->
     """Loading specializes every kernel of both kinds of steps and checks each launch's contract, here at real sizes."""
     tied = model["name"] in {"qwen3-0.6b", "qwen3-1.7b", "qwen3-4b"}
     other_fields = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": tied, "max_position_embeddings": 40960}
-    config = replace(Qwen3Config(**model["config"], **other_fields, torch_dtype="bfloat16"), num_hidden_layers=1)
+    if model["family"] == "qwen3_moe":
+        other_fields |= {"intermediate_size": 1}  # of no layer
+    kind: Any = Qwen3MoeConfig if model["family"] == "qwen3_moe" else Qwen3Config
+    config = replace(kind(**model["config"], **other_fields, torch_dtype="bfloat16"), num_hidden_layers=1)
     backend = InterpreterBackend()
     weights: Any = UnwrittenWeights(config)
     backend.load(config, weights, 300)

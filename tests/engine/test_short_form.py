@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from step_contracts import MODELS, TIED, contract
+from step_contracts import MODELS, contract, shape_of
 
 from engine.backends.interpreter import InterpreterBackend
 from engine.batch import Batch
@@ -34,8 +33,7 @@ TOLERANCE = 0.02
 
 
 def model(name: str = "qwen3-0.6b", **measured: Any) -> Step:
-    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED, model_type="qwen3")
-    return model_step(shape, 2048, measured={"parts": 33, "head_parts": 8, "few_blocks": 132} | measured)
+    return model_step(shape_of(name), 2048, measured={"parts": 33, "head_parts": 8, "few_blocks": 132} | measured)
 
 
 @pytest.fixture(scope="module")

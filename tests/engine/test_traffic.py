@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from step_contracts import contract
+from step_contracts import contract, shape_of
 
 from engine.graph.traffic import moves, streamed, traffic
 from engine.models.dense import UNMEASURED
 from engine.models.qwen3.config import Qwen3Config
-from engine.models.steps import step
+from engine.models.steps import model_step, step
 from tilec.step.graph import Kind, StepGraph
 from tilec.step.step import OUTPUT_MODES
 
@@ -90,3 +90,25 @@ def test_every_operation_moves_something_and_constants_are_never_written() -> No
 def test_more_slots_than_there_are(decode: StepGraph) -> None:
     with pytest.raises(ValueError, match="4097 rows of `k_cache`, which has 4096"):
         streamed(decode, 4097, contract)
+
+
+def test_a_mixture_reads_the_experts_that_are_chosen() -> None:
+    graph = step(shape_of("qwen3-30b-a3b"), 1, 4096)
+    filled, expert = 9, 3 * 2048 * 768
+    attention = 2 * 2048 * 4096 + 2 * 2048 * 512
+    per_layer = attention + 128 * 2048 + 8 * expert + 2 * 2048 + 2 * 128
+    rotation = 48 * (128 * 2 + 2 * 128 * 4)  # the key's norm and the table, twice
+    read, _ = streamed(graph, filled, contract)
+    assert read == 2 * (48 * per_layer + 151936 * 2048 + 2 * 2048) + rotation + filled * 48 * 2 * 4 * 128 * 2
+    (op,) = (op for op in graph.ops if op.name == "layers.3.gate_up_proj")
+    moved = {moved.buffer.name: moved.read for moved in moves(graph, op, filled, contract(op))}
+    assert moved["model.layers.3.mlp.experts.gate_up_proj.weight"] == 8 * 2 * 768 * 2048 * 2
+
+
+def test_no_more_rows_are_read_than_there_are() -> None:
+    shape = shape_of("qwen3-30b-a3b")
+    shape.num_experts = 16
+    graph = model_step(shape, 2048).graph("batch", tokens=8)
+    (op,) = (op for op in graph.ops if op.name == "layers.3.gate_up_proj")
+    moved = {moved.buffer.name: moved.read for moved in moves(graph, op, 8, contract(op))}
+    assert moved["model.layers.3.mlp.experts.gate_up_proj.weight"] == 16 * 2 * 768 * 2048 * 2

@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from step_contracts import MODELS, TIED, TINY, contract, planned_step
+from step_contracts import MODELS, TINY, contract, planned_step, shape_of
 
 from engine.graph.memory_rule import verify_captured
 from engine.graph.plan import MemoryPlan
@@ -36,8 +35,7 @@ def is_sampled(case: tuple[str, tuple[int, str, bool, int]]) -> bool:
 
 @pytest.mark.parametrize(("name", "case"), chosen(itertools.product(MODELS, CASES), is_sampled), ids=str)
 def test_real_steps_are_verified(name: str, case: tuple[int, str, bool, int]) -> None:
-    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED, model_type="qwen3")
-    verify(*planned_step(shape, *case), contract)
+    verify(*planned_step(shape_of(name), *case), contract)
 
 
 Mutation = Callable[[StepGraph, MemoryPlan], tuple[StepGraph, MemoryPlan]]

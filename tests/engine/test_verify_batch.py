@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from step_contracts import MODELS, TIED, TINY, contract
+from step_contracts import MODELS, TINY, contract, shape_of
 
 from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract, GraphError, verify
@@ -29,11 +29,8 @@ def batch(output_mode: Any = "argmax", sequences: int = 4, shape: Any = TINY, *,
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("output_mode", ["argmax", "sample", "logits"])
 def test_real_batches_are_verified(name: str, output_mode: str) -> None:
-    shape: Any = type(
-        "Shape", (), {**MODELS[name], "rms_norm_eps": 1e-6, "tie_word_embeddings": name in TIED, "model_type": "qwen3"}
-    )()
     for sequences in BATCHES:
-        graph = batch(output_mode, sequences, shape)
+        graph = batch(output_mode, sequences, shape_of(name))
         assert graph.sequences == sequences
         verify(graph, plan_memory(graph), contract)
 

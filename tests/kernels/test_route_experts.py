@@ -24,8 +24,8 @@ from tilec.passes.prover.prove import prove
 
 Array = NDArray[Any]
 KERNEL: Final = shipped.ROOT / "kernels_src" / "route_experts.py"
-NEAR: Final = {"bf16": 2.0**-7, "f16": 2.0**-10}
-"""A unit in the last place: weights are rounded, and so are the exponentials that they are made of."""
+NEAR: Final = 2.0**-15
+"""Of fast exponentials, whose arguments are at most 126 and rounded to f32, and of their sum."""
 
 
 @cache
@@ -45,7 +45,7 @@ def routed(logits: Array, C: int, normalize: bool, E: str) -> tuple[Array, Array
     return arrays["experts"], arrays["weights"]
 
 
-def check(logits: Array, C: int, normalize: bool, E: str, found: tuple[Array, Array]) -> None:
+def check(logits: Array, C: int, normalize: bool, found: tuple[Array, Array]) -> None:
     """Experts are those of the reference, in its order, and no two of a token are equal; weights are near."""
     experts, weights = found
     right, exact = reference("route_experts")(logits, C, normalize)
@@ -53,8 +53,7 @@ def check(logits: Array, C: int, normalize: bool, E: str, found: tuple[Array, Ar
     assert ((experts >= 0) & (experts < logits.shape[1])).all()
     assert all(len(set(row)) == C for row in experts.tolist())
     assert np.array_equal(np.isnan(weights), np.isnan(exact))
-    assert np.allclose(weights, exact, rtol=NEAR[E], atol=2.0**-24, equal_nan=True)
-    assert np.array_equal(weights.astype(NUMPY[E]).astype(np.float32), weights, equal_nan=True)
+    assert np.allclose(weights, exact, rtol=NEAR, atol=2.0**-126, equal_nan=True)
 
 
 NUMBERS: Final = st.one_of(
@@ -75,7 +74,7 @@ def test_any_logits(shape: tuple[int, int], part: int, normalize: bool, E: str, 
     count = shape[0] * shape[1]
     logits = np.array(data.draw(st.lists(NUMBERS, min_size=count, max_size=count))).reshape(shape).astype(NUMPY[E])
     C = min(part, shape[1])
-    check(logits, C, normalize, E, routed(logits, C, normalize, E))
+    check(logits, C, normalize, routed(logits, C, normalize, E))
 
 
 def adversaries(X: int, E: str) -> Array:
@@ -96,7 +95,7 @@ def test_adversarial_routers(X: int, C: int, E: str) -> None:
     logits = adversaries(X, E)
     for normalize in (True, False):
         found = routed(logits, C, normalize, E)
-        check(logits, C, normalize, E, found)
+        check(logits, C, normalize, found)
         assert np.isnan(found[1][4:7]).all()
 
 
@@ -110,7 +109,7 @@ def test_machine_code_of_adversarial_routers(number: int, E: str, normalize: boo
     }  # fmt: skip
     kernel.env["T"] = len(logits)
     after = shipped_run.emulated(kernel, given_arrays)
-    check(logits, 8, normalize, E, (after["experts"], after["weights"]))
+    check(logits, 8, normalize, (after["experts"], after["weights"]))
 
 
 def test_the_router_promises_the_range_of_experts() -> None:

@@ -109,7 +109,7 @@ def plan_command(
     world = enumerate_world(build, targets, weights=chosen_weights(build, weights), caches=chosen_caches(build, caches))
     entries = chosen_entries(build, kernels, world)
     names = {entry.name for entry in entries}
-    uses = tuple(use for use in world.uses if use.kernel in names)
+    uses = tuple(use for use in world.uses if not kernels or use.kernel in names)
     used = {use.artifact for use in uses}
     built = [entry for entry in entries if entry.among(targets or None)]
     every = [artifact_name(entry.name, values) for entry in built for values in entry.specialisations()]

@@ -116,15 +116,17 @@ def _build_and_pack(
 def _chosen_models(
     build: BuildFile, names: tuple[str, ...], formats: tuple[str, ...], caches: tuple[str, ...]
 ) -> tuple[str, ...]:  # fmt: skip
-    """The names of the models that are packed; UsageError for one that is unknown, or has weights or caches in none of the
-    formats."""
+    """The names of the models that are packed, without `names` those that are not `requested`; UsageError for one that is
+    unknown, or has weights or caches in none of the formats."""
     known = {model.name: model.weights for model in build.models}
     of_caches = {model.name: model.caches for model in build.models}
     if not known:
         raise UsageError(f"`{build.path.name}` has no `[[model]]`; `--kernel NAME` packs kernels without a model")
     wanted = [name for text in names for name in text.split(",") if name]
     if not wanted or "all" in wanted:
-        return tuple(name for name in known if set(known[name]) & set(formats) and set(of_caches[name]) & set(caches))
+        left = {model.name for model in build.models if model.requested and not wanted}
+        fitting = (name for name in known if set(known[name]) & set(formats) and set(of_caches[name]) & set(caches))
+        return tuple(name for name in fitting if name not in left)
     for name in wanted:
         if name not in known:
             listed = f"; the models are {', '.join(known)}"

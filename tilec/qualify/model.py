@@ -18,7 +18,7 @@ from tilec.step.declaration import Condition, Launch, Statement
 from tilec.step.expressions import StepError
 from tilec.step.graph import Op, StepGraph
 from tilec.step.requests import choices
-from tilec.step.step import ALL_KINDS, BATCHES, CHUNK_TOKENS, DTYPES, OUTPUT_MODES, Step
+from tilec.step.step import ALL_KINDS, BATCHES, DTYPES, OUTPUT_MODES, Step
 from tilec.target.dtypes import DTYPES as ELEMENTS
 
 SLOTS: Final = 2048
@@ -103,7 +103,7 @@ def _scalar_names(bundle: Bundle) -> set[str]:
 def _lengths(bundle: Bundle, step: Step) -> list[int]:
     """Lengths of prompts, at most those that the caches hold."""
     ends = {end for one in choices(step, bundle.tuning) if one.op.startswith("prefill") for end in (one.first, one.last)}
-    known = {*LENGTHS, *ends, *step.prefills(CHUNK_TOKENS)}
+    known = {*LENGTHS, *ends, *step.prefills(step.chunk_tokens)}
     return sorted(length for length in known if 1 <= length <= SLOTS)
 
 

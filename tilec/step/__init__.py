@@ -25,10 +25,14 @@ only conditions may use. Only conditions may use a variant: it is true in a pref
 step if no cache has more than so many `filled` slots (`at_most(filled, short_slots)`). In the
 loop, `for expert in experts` repeats launches for each item below a number of the step. A name with a second `*`, such as
 `model.layers.*.mlp.experts.*.up_proj.weight`, has one tensor for each item; only these loops use it, as `mlp.experts.up_proj`.
+A stacked weight is one tensor of all items, for a launch that chooses items by number. Under a name with one `*`,
+`each(experts, {"model.layers.*.mlp.experts.*.up_proj.weight": [inner, outer]})` declares (experts, inner, outer): the table's
+rows of the first item, then those of the second. With `linear(each(...))` each item may be stored in the formats.
 A launch takes a linear weight as it is stored, `w=mlp.down_proj`, and is then one of the format's kernel; or in 16 bits,
 `w=dequantised(mlp.down_proj)` (`formats`), and so it takes a cache, `k_cache=k_cache` or `k_cache=dequantised(k_cache)`
-(`caches`). A format such as `activations(fp8, f8e4m3, [1, 128], above=w8a8_tokens)` has the weights of another, and in longer
-prompts its products take what the text calls `quantised(normed)` in eight bits (`activations`). Values of a step are `tokens`,
-`past`, `max_seq_len`, `dtype` and `head` (the output mode); any other name is a measured number of `[[tuning]]` in build.toml.
-Constants that a launch omits are tuned too: see `tuning`.
+(`caches`). `chunk_tokens`, if it was measured, is the most tokens of a prefill. A format such as `activations(fp8, f8e4m3, [1,
+128], above=w8a8_tokens)` has the weights of another, and in longer prompts its products take what the text calls
+`quantised(normed)` in eight bits (`activations`). Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head` (the
+output mode); any other name is a measured number of `[[tuning]]` in build.toml. Constants that a launch omits are tuned too:
+see `tuning`.
 """

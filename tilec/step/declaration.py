@@ -26,7 +26,8 @@ LENGTHS: Final = frozenset({TOKENS, PAST})
 class Declared:
     """A buffer or weight under its full name, with `*` for the layer, and a second `*` for the item of a loop in it. `rows` are
     the checkpoint tensors that a merged weight concatenates; for an unmerged weight, itself. `linear`: a weight that a model
-    may store in any of the step's formats. `axis`: the axis along which rows are concatenated."""
+    may store in any of the step's formats. `axis`: the axis along which rows are concatenated. `items`: of a stacked weight,
+    the name of the number of its items. They are its first axis, and its rows are those of each item, with a second `*`."""
 
     name: str
     kind: Kind
@@ -36,6 +37,7 @@ class Declared:
     rows: Mapping[str, tuple[Expression, ...]]
     linear: bool = False
     axis: int = 0
+    items: str = ""
 
     @property
     def per_layer(self) -> bool:

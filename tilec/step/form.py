@@ -178,7 +178,23 @@ def shape_of(declared: Declared, values: Mapping[str, Any]) -> tuple[int, ...]:
     """The shape of a buffer or weight, which is the same in every layer."""
     if declared.shape:
         return shape_at(declared.shape, values)
-    return merged(tuple((name, shape_at(shape, values)) for name, shape in declared.rows.items()), declared.axis)
+    rows = tuple((name, shape_at(shape, values)) for name, shape in declared.rows.items())
+    return stacked(declared, merged(rows, declared.axis), values)
+
+
+def stacked(declared: Declared, shape: tuple[int, ...], values: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of a weight whose item has `shape`: the items come first. StepError for a number of items that is none."""
+    if not declared.items:
+        return shape
+    count = item_count(declared.items, values, _location(declared))
+    if not 1 <= count * prod(shape) <= MAX_ELEMENTS:
+        raise StepError(f"`{declared.name}` has {count} items, which are no tensor", _location(declared))
+    return (count, *shape)
+
+
+def _location(declared: Declared) -> Any:
+    """The location of a weight in the text."""
+    return next(iter(declared.rows.values()))[0].node
 
 
 def merged(rows: tuple[tuple[str, tuple[int, ...]], ...], axis: int) -> tuple[int, ...]:

@@ -19,7 +19,8 @@ linear weight changes in one of two ways:
 | `w=mlp.down_proj`              | `NAME_fp8` | the codes as `w`, the scales as `w_scales`, zero points as `w_zeros`           |
 | `w=dequantised(mlp.down_proj)` | `NAME`     | a buffer of 16 bits as `w`, which a launch of `dequantise_fp8` writes before   |
 
-A kernel of a format takes each part in the shape that it is declared in, whatever shape the launch gives the weight.
+A kernel of a format takes each part in the shape that it is declared in, whatever shape the launch gives the weight. The parts
+of a stacked weight (X, N, K) have the item as their first axis too, and `dequantise_each_fp8` is what dequantises it.
 
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
 The launch that reads it does not begin before all earlier ones have ended, unless its kernel reads it after its grid
@@ -58,6 +59,9 @@ WEIGHT_FORMAT: Final = "weight_format"
 
 ZEROS: Final = "_zeros"
 """Ends the name of a weight's zero points, and of the parameter that takes them."""
+
+EACH: Final = "each_"
+"""Begins the format's name in that of the kernel that dequantises a stacked weight, one item after the other."""
 
 
 def scaled(name: str, dtype: str, block: tuple[int, int]) -> Format:
@@ -143,7 +147,8 @@ def _stored(weight: Declared, form: Format) -> _Stored:
 def _part(weight: Declared, part: Part) -> Declared:
     rows = {f"{name}{part.suffix}": part.shape(*axes, over=blocks) for name, axes in weight.rows.items()}
     shape = next(iter(rows.values())) if weight.shape else ()
-    return Declared(f"{weight.name}{part.suffix}", Kind.WEIGHT, part.dtype, shape, {}, rows, axis=int(part.transposed))
+    axis = int(part.transposed)
+    return Declared(f"{weight.name}{part.suffix}", Kind.WEIGHT, part.dtype, shape, {}, rows, axis=axis, items=weight.items)
 
 
 def _in_format(
@@ -188,8 +193,9 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
             continue
         whole = replace(reference, declared=found.buffer, shape=None)
         dequantise = {**{f"w{suffix}": part for suffix, part in parts.items()}, "out": whole}
-        name = f"{launch.name}_dequantise_{parameter}"
-        yield Launch(name, f"dequantise_{form.stored_as}", {"E": _dtype(DTYPE, launch), **own}, dequantise, {}, launch.node)
+        name, each = f"{launch.name}_dequantise_{parameter}", EACH if reference.declared.items else ""
+        of_format = f"dequantise_{each}{form.stored_as}"
+        yield Launch(name, of_format, {"E": _dtype(DTYPE, launch), **own}, dequantise, {}, launch.node)
         tensors[parameter], overlaps = replace(whole, shape=reference.shape), False
     yield replace(launch, kernel=kernel, constants=constants, tensors=tensors, overlaps=overlaps)
 

@@ -148,7 +148,7 @@ class _Reader:
         short_name = in_layer.replace("*.", "").removesuffix(".*").removesuffix(".weight")
         if declared.name in self.weights or declared.name in self.buffers or (declared.loops, short_name) in self.by_short_name:
             raise StepError(f"`{declared.name}` is there twice, or `{short_name}` is another's short name", node)
-        if any(name.count("*") != declared.loops for name in declared.rows):
+        if any(name.count("*") != declared.loops + bool(declared.items) for name in declared.rows):
             raise StepError(f"the rows of `{declared.name}` are not in the same loops", node)
         table[declared.name] = self.by_short_name[declared.loops, short_name] = declared
 
@@ -159,6 +159,11 @@ class _Reader:
                 if found.linear or any(len(shape) != 2 for shape in found.rows.values()):
                     raise StepError(f"`{name}` is not a matrix, as the weight of a linear layer is", node)
                 return replace(found, linear=True)
+            case ast.Call(func=ast.Name(id="each"), args=[ast.Name(id=count), ast.Dict() as table], keywords=[]):
+                found = self.weight(name, table)
+                if found.loops != 1 or count in RESERVED or count == "layers":
+                    raise StepError(f"`{name}` does not stack the items of a layer, as `each(experts, {{...}})`", node)
+                return replace(found, items=count)
             case _:
                 pass
         if isinstance(node, ast.Dict):

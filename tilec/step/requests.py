@@ -15,7 +15,7 @@ from tilec.step.declaration import LENGTHS, TOKENS, Condition, Items, Launch, St
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import item_count
 from tilec.step.graph import Constant
-from tilec.step.step import BATCHES, CHUNK_TOKENS, OUTPUT_MODES, Step, Variants
+from tilec.step.step import BATCHES, OUTPUT_MODES, Step, Variants
 from tilec.step.tuning import Choice, Tuning
 
 LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
@@ -71,7 +71,7 @@ def _lengths(step: Step, mode: str) -> dict[Variants, Sequence[int]]:
     if mode != "prefill":
         lengths = {"decode": (1,), "batch": BATCHES}[mode]
         return dict.fromkeys(step.all_decode_variants(), lengths)
-    ends = step.prefills(CHUNK_TOKENS)
+    ends = step.prefills(step.chunk_tokens)
     ranges = (range(previous + 1, last + 1) for previous, last in zip((0, *ends), ends, strict=False))
     return {step.variants(TOKENS, lengths[-1]): lengths for lengths in ranges}
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from tilec.step.caches import cached_declaration
 from tilec.step.declaration import DTYPE, TOKENS, Declaration, Declared, Reference
 from tilec.step.expressions import Expression, StepError
-from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at
+from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at, stacked
 from tilec.step.formats import SIXTEEN_BIT, misfit, stored_declaration
 from tilec.step.graph import StepGraph
 from tilec.step.reader import FILLED
@@ -36,8 +36,8 @@ DTYPES: Final = ("bf16", "f16")
 """Dtypes that a model can run in."""
 
 CHUNK_TOKENS: Final = 2048
-"""Maximum number of tokens of a prefill step: enough for matrix products to be compute-bound, few enough for small
-activations."""
+"""Maximum number of tokens of a prefill step whose family measured no `chunk_tokens`: enough for matrix products to be
+compute-bound, few enough for small activations."""
 
 ALL_KINDS: Final = 3
 """Number of layers with one first, one last and one inner layer."""
@@ -45,22 +45,25 @@ ALL_KINDS: Final = 3
 ALL_PAIRS: Final = 4
 """Number of layers with every kind of adjacent pair: first and inner, two inner, inner and last."""
 
+MAX_CHUNK_TOKENS: Final = 1 << 16
 MAX_LAYERS: Final = 1 << 12
 MAX_WEIGHTS: Final = 1 << 18
-"""Maximum number of weights of all layers and items together."""
+"""Maximum number of weights of all layers and items together, and of the checkpoint tensors in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
     """A tensor on the device and the checkpoint tensors that are its rows, in order; all by full names. A part of a
     weight's format has its name with the part's suffix after it (`tilec.step.formats`), and so have its rows. They are
-    concatenated along `axis`."""
+    concatenated along `axis`; of a stacked weight, those of each of its `items`, as many of each, and then the items along an
+    axis in front."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     rows: tuple[tuple[str, tuple[int, ...]], ...]
     axis: int = 0
+    items: int = 0
 
 
 class Step:
@@ -97,6 +100,15 @@ class Step:
         if type(count) is not int or not 1 <= count <= MAX_LAYERS:
             raise StepError("`num_hidden_layers` is not a number of layers")
         return count
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Maximum number of tokens of a prefill step: the measured number of that name, or `CHUNK_TOKENS`. StepError if it is
+        not a number."""
+        value = self._values.get("chunk_tokens", CHUNK_TOKENS)
+        if type(value) is not int or not 1 <= value <= MAX_CHUNK_TOKENS:
+            raise StepError(f"`chunk_tokens` is not a number from 1 to {MAX_CHUNK_TOKENS}")
+        return value
 
     def bound(self, variant: str) -> int:
         """The largest quantity for which a variant is used; 0 if it was not measured. Every variant is correct for any
@@ -176,8 +188,10 @@ class Step:
     def weights(self) -> Iterator[Weight]:
         """The weights that a model needs on the device, in the order of the text; those of a layer are consecutive. StepError
         if there are more than MAX_WEIGHTS."""
-        for number, weight in enumerate(self._weights()):
-            if number == MAX_WEIGHTS:
+        number = tensors = 0
+        for weight in self._weights():
+            number, tensors = number + 1, tensors + len(weight.rows)
+            if max(number, tensors) > MAX_WEIGHTS:
                 raise StepError(f"a step has more than {MAX_WEIGHTS} weights")
             yield weight
 
@@ -203,9 +217,18 @@ class Step:
         return self.declaration.tied.get(declared.name, declared.name) if self.tied else declared.name
 
     def _weight(self, declared: Declared, layer: int, item: int) -> Weight:
-        rows = tuple((in_layer(name, layer, item), shape_at(shape, self._values)) for name, shape in declared.rows.items())
+        shapes = [(in_layer(name, layer, item), shape_at(shape, self._values)) for name, shape in declared.rows.items()]
+        shape = stacked(declared, merged(tuple(shapes), declared.axis), self._values)
+        rows, items = tuple(shapes), 0
+        if declared.items:
+            items, one_layer = shape[0], [name.replace("*", str(layer), 1) for name in declared.rows]
+            rows = tuple(
+                (name.replace("*", str(number)), size)
+                for number in range(items)
+                for name, (_, size) in zip(one_layer, shapes, strict=True)
+            )
         dtype = self.dtype if declared.dtype == DTYPE else declared.dtype
-        return Weight(in_layer(declared.name, layer, item), dtype, merged(rows, declared.axis), rows, declared.axis)
+        return Weight(in_layer(declared.name, layer, item), dtype, shape, rows, declared.axis, items)
 
     def axes(self, reference: Reference) -> tuple[Expression, ...]:
         """The extents of an argument other than a merged weight."""

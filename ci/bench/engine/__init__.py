@@ -17,6 +17,7 @@ CASES: Final = {
     "w8a8_check": Case("prompts with FP8 weights and activations compared with transformers and other formats"),
     "cache_check": Case("a cache of FP8 codes compared with one of 16 bits"),
     "engine_large": Case("speed of the large models", "engine_check", {"models": "qwen3-14b,qwen3-32b", "skip_check": True}),
+    "experts_check": Case("mixtures of experts beside transformers, and their speed"),
     "engine_llama": Case("a Llama 3 model beside transformers", "engine_check", {"models": "llama3.1-8b"}),
     "batch_check": Case("batches beside single sequences"),
     "engine_soak": Case("long generations, full caches, many loads: no leak, no drift"),

@@ -64,7 +64,7 @@ class LowBitWeights(Weights):
         """Elements `begin .. begin + count` of a piece, in its NumPy dtype."""
         if piece.is_scales:
             of_blocks = piece.dtype == f32.name
-            inputs, codes = piece.shape[of_blocks] * RUN, f8e4m3.name if of_blocks else u32.name
+            inputs, codes = piece.shape[-1 if of_blocks else -2] * RUN, f8e4m3.name if of_blocks else u32.name
             scales = cut(self._blocks[SCALES], piece.name, begin, count) * np.float32(inputs**-0.5 / DEVIATION[codes])
             return scales if of_blocks else scales.astype(NUMPY_TYPES[piece.dtype])
         block = self._blocks.get(piece.suffix or piece.dtype)

@@ -21,8 +21,10 @@ torch: Any = importlib.import_module("torch")
 transformers: Any = importlib.import_module("transformers")
 
 WARM_STEPS: Final = 8
-FAMILIES: Final = {"qwen3": "Qwen3", "llama": "Llama"}
+FAMILIES: Final = {"qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "llama": "Llama"}
 """The names of their classes in transformers."""
+EXPERTS: Final = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")
+"""What the config of a mixture has, named as in transformers."""
 
 
 def speed(model: Any, config: ModelConfig, prefills: list[int], decoded: int, how: str) -> dict[str, float]:
@@ -82,13 +84,15 @@ def transformers_model(config: ModelConfig, weights: BlockWeights, dtype: str) -
         "vocab_size", "rms_norm_eps", "tie_word_embeddings", "max_position_embeddings",
     )  # fmt: skip
     described = getattr(transformers, f"{FAMILIES[config.model_type]}Config")(
-        **{key: getattr(config, key) for key in keys}, rope_parameters=rope_parameters(config), attn_implementation="sdpa"
+        **{key: getattr(config, key) for key in (*keys, *(key for key in EXPERTS if hasattr(config, key)))},
+        rope_parameters=rope_parameters(config),
+        attn_implementation="sdpa",
     )
     kind = getattr(torch, DTYPES[dtype].numpy)
     with torch.device("meta"):
         model = getattr(transformers, f"{FAMILIES[config.model_type]}ForCausalLM")(described)
     model = model.to_empty(device="cuda").to(kind)
-    state = {key: torch.from_numpy(value.view(np.int16).copy()).view(kind) for key, value in weights.tensors()}
+    state = {key: torch.from_numpy(value.view(np.int16).copy()).view(kind) for key, value in weights.tensors(stacked=True)}
     missing = model.load_state_dict(state, strict=False, assign=False)
     assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
     del state

@@ -14,10 +14,13 @@ from engine.checkpoint.weights import NUMPY_TYPES, destinations
 from engine.models.config import ModelConfig
 from engine.models.llama.config import LlamaConfig, RopeScaling
 from engine.models.qwen3.config import Qwen3Config
+from engine.models.qwen3_moe.config import Qwen3MoeConfig
 from tilec.step.formats import SIXTEEN_BIT
 
 TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
 BLOCK: Final = 1 << 24
+STACKED: Final = ".mlp.experts."
+"""In the names of the weights of experts."""
 
 
 class BlockWeights:
@@ -36,7 +39,7 @@ class BlockWeights:
         if len(shape) == 1:
             scaled = self._block(0.1, 1.0)
         else:
-            scaled = self._block(1.0 if "embed" in name else shape[1] ** -0.5, 0.0)
+            scaled = self._block(1.0 if "embed" in name else shape[-1] ** -0.5, 0.0)
         return cut(scaled, name, begin, count)
 
     def _block(self, scale: float, shift: float) -> Any:
@@ -53,10 +56,15 @@ class BlockWeights:
             part = self.values(name, destination.shape, begin, min(step, count - begin))
             yield 2 * begin, part.view(np.uint8).data
 
-    def tensors(self) -> Iterator[tuple[str, Any]]:
-        """Tensors by Hugging Face's names."""
+    def tensors(self, stacked: bool = False) -> Iterator[tuple[str, Any]]:
+        """Tensors by the names in files of Hugging Face. `stacked`: those of a layer's experts in one, (experts, rows,
+        columns), by the name that transformers has in memory."""
         for destination in self.destinations:
             block = self.values(destination.name, destination.shape, 0, destination.bytes // 2)
+            if stacked and STACKED in destination.name:
+                experts = {piece.name.split(STACKED)[1].split(".")[0] for piece in destination.pieces}
+                yield destination.name.removesuffix(".weight"), block.reshape(len(experts), -1, destination.shape[-1])
+                continue
             for piece in destination.pieces:
                 begin = piece.offset // 2
                 yield piece.name, block[begin : begin + piece.elements].reshape(piece.shape)
@@ -84,6 +92,9 @@ def config_of(name: str) -> ModelConfig:
     if model["family"] == LlamaConfig.model_type:
         scaling = RopeScaling(8.0, 1.0, 4.0, 8192)
         return LlamaConfig(**given, rms_norm_eps=1e-5, rope_theta=5e5, max_position_embeddings=131072, rope_scaling=scaling)
+    if model["family"] == Qwen3MoeConfig.model_type:
+        given["intermediate_size"] = 3 * given["hidden_size"]  # of no layer
+        return Qwen3MoeConfig(**given, rms_norm_eps=1e-6, rope_theta=1e6, max_position_embeddings=40960)
     return Qwen3Config(**given, rms_norm_eps=1e-6, rope_theta=1e6, max_position_embeddings=40960)
 
 

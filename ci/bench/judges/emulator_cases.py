@@ -114,6 +114,10 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"T": 1, "X": 3, "N": 128, "P": 128 // int(c.get("GROUP", 1))}]
         case "dequantise_int4":
             return [{"N": 2 * rows, "K": 384}, {"N": rows, "K": 128}]
+        case "dequantise_each_fp8":
+            return [{"X": 3, "N": 256, "K": 128}, {"X": 1, "N": 128, "K": 384}]
+        case "dequantise_each_int4":
+            return [{"X": 3, "N": 2 * rows, "K": 128}, {"X": 1, "N": rows, "K": 384}]
         case "matvec_argmax":
             return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
         case "matmul":

@@ -83,8 +83,7 @@ def _route(manifest: Manifest, t: Tensors) -> Tensors:
     powers = (ordered - ordered[:, :1]).exp()
     weights = powers[:, :choices]
     weights = weights / (weights if manifest.constants["NORMALIZE"] else powers).sum(1, keepdim=True)
-    element = getattr(torch, DTYPES[str(manifest.constants["E"])].numpy)
-    return {"experts": experts[:, :choices].to(torch.int32), "weights": weights.to(element).to(wide.dtype)}
+    return {"experts": experts[:, :choices].to(torch.int32), "weights": weights}
 
 
 def _silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
@@ -115,7 +114,7 @@ def _rounded_route(manifest: Manifest, t: Tensors) -> dict[str, Any]:
     chosen = Rounded(powers.value.gather(1, experts), powers.bound.gather(1, experts))
     total = (chosen if manifest.constants["NORMALIZE"] else powers).sum(1)[:, None]
     inverse = Rounded(total.value * 0 + 1) / total
-    return {"weights": (chosen * inverse).stored(str(manifest.constants["E"]))}
+    return {"weights": chosen * inverse}
 
 
 def _rounded_silu_mul(manifest: Manifest, t: Tensors) -> dict[str, Any]:

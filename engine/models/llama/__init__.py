@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from engine.models.config import SIZES
 from engine.models.dense import NUMBERS, UNMEASURED
 from engine.models.family import Family
 from engine.models.llama.config import DENSE, LlamaConfig
@@ -12,5 +13,5 @@ from engine.models.llama.tokenizer import POLICY
 
 FAMILY: Final = Family(
     package=__name__, model_type=LlamaConfig.model_type, models=DENSE, config=LlamaConfig.read, frequencies=frequencies,
-    tokenizer=POLICY, numbers=NUMBERS, unmeasured=UNMEASURED, refused={"llama4": "mixtures of experts are not supported"},
+    tokenizer=POLICY, sizes=SIZES, numbers=NUMBERS, unmeasured=UNMEASURED, refused={"llama4": "Llama 4 is not supported"},
 )  # fmt: skip

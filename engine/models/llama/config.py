@@ -11,7 +11,15 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Final
 
 from engine.checkpoint.json_file import show
-from engine.models.config import HIGHEST, ModelConfig, check_heads, refuse_other_architectures, rope_keys, torch_dtype
+from engine.models.config import (
+    HIGHEST,
+    ModelConfig,
+    check_heads,
+    refuse_experts,
+    refuse_other_architectures,
+    rope_keys,
+    torch_dtype,
+)  # fmt: skip
 from engine.models.keys import Keys
 
 DENSE: Final = "a dense Llama 3 model (1B to 70B)"
@@ -43,6 +51,7 @@ class LlamaConfig(ModelConfig):
     def read(cls, keys: Keys) -> LlamaConfig:
         """The config from the keys of a file; ModelError if it is damaged or of an unsupported model."""
         refuse_other_architectures(keys, "LlamaForCausalLM", OTHER_MODEL)
+        refuse_experts(keys, OTHER_MODEL)
         if keys.flag("mlp_bias", False):
             keys.refuse("mlp_bias", "false: projections with a bias are not supported", OTHER_MODEL)
         if keys.get("partial_rotary_factor") not in (None, 1.0):

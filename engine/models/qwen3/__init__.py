@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from engine.models.config import SIZES
 from engine.models.dense import NUMBERS, UNMEASURED
 from engine.models.family import Family
 from engine.models.qwen3.config import DENSE, Qwen3Config
@@ -12,5 +13,5 @@ from engine.models.qwen3.tokenizer import POLICY
 
 FAMILY: Final = Family(
     package=__name__, model_type=Qwen3Config.model_type, models=DENSE, config=Qwen3Config.read, frequencies=frequencies,
-    tokenizer=POLICY, numbers=NUMBERS, unmeasured=UNMEASURED, refused={"qwen3_moe": "mixtures of experts are not supported"},
+    tokenizer=POLICY, sizes=SIZES, numbers=NUMBERS, unmeasured=UNMEASURED, refused={},
 )  # fmt: skip

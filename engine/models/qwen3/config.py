@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final, cast
+from typing import Any, ClassVar, Final, cast
 
-from engine.models.config import HIGHEST, ModelConfig, check_heads, refuse_other_architectures, rope_keys, torch_dtype
+from engine.models.config import (
+    HIGHEST,
+    ModelConfig,
+    check_heads,
+    refuse_experts,
+    refuse_other_architectures,
+    rope_keys,
+    torch_dtype,
+)  # fmt: skip
 from engine.models.keys import Keys
 
 DENSE: Final = "a dense Qwen3 model (0.6B to 32B)"
@@ -26,18 +34,27 @@ class Qwen3Config(ModelConfig):
     @classmethod
     def read(cls, keys: Keys) -> Qwen3Config:
         """The config from the keys of a file; ModelError if it is damaged or of an unsupported model."""
-        refuse_other_architectures(keys, "Qwen3ForCausalLM", OTHER_MODEL)
-        rope = _rope(keys)
-        config = cls(
-            **{name: keys.integer(name, 1, highest) for name, highest in HIGHEST.items()},
-            rms_norm_eps=keys.number("rms_norm_eps", 0.0, 1.0),
-            rope_theta=rope.number("rope_theta", 0.0, math.inf),
-            tie_word_embeddings=keys.flag("tie_word_embeddings", False),
-            torch_dtype=torch_dtype(keys),
-        )
-        _refuse_sliding_window(keys, config.num_hidden_layers)
+        shared = common(keys, "Qwen3ForCausalLM", OTHER_MODEL)
+        refuse_experts(keys, OTHER_MODEL)
+        config = cls(**shared)
         check_heads(keys, config)
         return config
+
+
+def common(keys: Keys, architecture: str, fix: str) -> dict[str, Any]:
+    """What the configs of dense Qwen3 models and of mixtures have in common, by attribute of `ModelConfig`; ModelError for what
+    is not supported."""
+    refuse_other_architectures(keys, architecture, fix)
+    rope = _rope(keys)
+    found: dict[str, Any] = {
+        **{name: keys.integer(name, 1, highest) for name, highest in HIGHEST.items()},
+        "rms_norm_eps": keys.number("rms_norm_eps", 0.0, 1.0),
+        "rope_theta": rope.number("rope_theta", 0.0, math.inf),
+        "tie_word_embeddings": keys.flag("tie_word_embeddings", False),
+        "torch_dtype": torch_dtype(keys),
+    }
+    _refuse_sliding_window(keys, found["num_hidden_layers"])
+    return found
 
 
 def _refuse_sliding_window(keys: Keys, layers: int) -> None:

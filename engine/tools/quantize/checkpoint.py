@@ -1,8 +1,9 @@
 """Writes the quantised folder of a model folder, atomically: the whole of it appears under the name of the target, or nothing.
 
-The weights of the layers' linear modules are quantised; embedding, LM head and norms are copied in their 16 bits, config.json
-gets its `quantization_config`, and the files of the tokenizer are copied. The source is checked as the engine checks it before
-anything is written, and what was written is read back in the same way before it gets its name.
+The weights that the family's step declares `linear` are quantised; embedding, LM head, norms and the routers of mixtures are
+copied in their 16 bits, config.json gets its `quantization_config`, and the files of the tokenizer are copied. The source is
+checked as the engine checks it before anything is written, and what was written is read back in the same way before it gets its
+name.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,7 @@ from engine.formats.quantised import WEIGHT
 from engine.formats.quantization import matches
 from engine.formats.reading import KEY, read_quantization
 from engine.models.config import CONFIG_FILE, GENERATION_FILE, LIMIT_BYTES, ModelConfig
-from engine.models.families import read_config
+from engine.models.families import family_of, read_config
 from engine.tools.quantize.rounding import Errors, Format, NoWeight, round_weight
 from engine.tools.quantize.shards import Module, index, shard_names, shards, write_shard
 from tilec.untrusted.output import InTheWay, OpenOutput, Output, write_all
@@ -45,6 +47,8 @@ COPIED_LIMIT: Final = 1 << 28
 """Maximum bytes of one of them."""
 
 HEAD: Final = "lm_head"
+NUMBERS: Final = re.compile(r"\.\d+(?=\.)")
+"""Numbers of layers and experts in a name, for which a step has `*`."""
 FUSED: Final = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Modules that engines fuse into one, which therefore are quantised together or not at all."""
 
@@ -95,7 +99,8 @@ def prepare(source: str | os.PathLike[str], form: Format, ignored: Sequence[str]
         raise ModelError("is quantised already", where=source, fix="give the checkpoint of 16 bits it was made from")
     files = open_checkpoint(source)
     plan = _plan(config, source, files)
-    modules = [name.removesuffix(WEIGHT) for name in plan.tensor_names if _is_linear(plan, name)]
+    every, is_linear = [name.removesuffix(WEIGHT) for name in plan.tensor_names if _is_module(plan, name)], _linear(config)
+    modules, others = [one for one in every if is_linear(one)], [one for one in every if not is_linear(one)]
     kept = [module for module in modules if matches(ignored, module)]
     _check_ignored(ignored, modules, kept)
     quantised = tuple(module + WEIGHT for module in modules if module not in kept)
@@ -104,7 +109,7 @@ def prepare(source: str | os.PathLike[str], form: Format, ignored: Sequence[str]
         problem = form.problem((rows, columns))
         if problem is not None:
             raise _refused(files, name, *problem)
-    return Quantising(Path(source), plan, files, form, quantised, (HEAD, *kept))
+    return Quantising(Path(source), plan, files, form, quantised, (HEAD, *others, *kept))
 
 
 def write_quantised(quantising: Quantising, target: Path, shard_bytes: int, report: Report) -> list[str]:
@@ -178,8 +183,16 @@ def _plan(config: ModelConfig, source: str | os.PathLike[str], files: Mapping[st
     return WeightPlan(config, dtype, files, os.fspath(source), convert=False)
 
 
-def _is_linear(plan: WeightPlan, name: str) -> bool:
+def _is_module(plan: WeightPlan, name: str) -> bool:
+    """Whether it is the weight of a module of a layer that multiplies."""
     return name.startswith("model.layers.") and name.endswith(WEIGHT) and plan.tensor(name).ndim == 2
+
+
+def _linear(config: ModelConfig) -> Callable[[str], bool]:
+    """Whether the step of a model declares a weight `linear`, as a function of its module's name."""
+    weights = family_of(config.model_type).declaration().weights.values()
+    names = {row for weight in weights if weight.linear for row in weight.rows}
+    return lambda module: NUMBERS.sub(".*", module + WEIGHT) in names
 
 
 def _same(name: str, weight: NDArray[Any]) -> Callable[[], Mapping[str, NDArray[Any]]]:

@@ -116,10 +116,13 @@ def enumerate_world(
 
 
 def default_entries(build: BuildFile, world: World) -> tuple[KernelEntry, ...]:
-    """What a build that names no kernel has: every entry, and of the `requested` ones the specialisations that `world` uses."""
+    """What a build that names no kernel has: every entry, and of the `requested` ones the specialisations that `world` uses for
+    models that are not `requested` themselves."""
     found: list[KernelEntry] = []
+    always = {model.name for model in build.models if not model.requested}
+    uses = [use for use in world.uses if use.model in always]
     for entry in build.entries:
-        used = {use.artifact: use.constants for use in world.uses if use.entry is entry} if entry.requested else {}
+        used = {use.artifact: use.constants for use in uses if use.entry is entry} if entry.requested else {}
         single = [{name: (value,) for name, value in constants.items()} for _, constants in sorted(used.items())]
         found += [replace(entry, constants=constants) for constants in single] if entry.requested else [entry]
     return tuple(found)

@@ -38,14 +38,15 @@ Refuse = Callable[..., None]
 Locate = Callable[..., Span]
 
 _TUNING_KEYS: Final = (*KEYS, "family", "constants", "shapes", "keep", "predicted")
-_MODEL_KEYS: Final = ("name", "config", "family", "weights", "caches")
+_MODEL_KEYS: Final = ("name", "config", "family", "weights", "caches", "requested")
 _MODEL_NAME: Final = re.compile(r"[a-z0-9_\-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model. `config` has its numbers under its publisher's names; `family` names its step; `weights` are the formats of its
-    linear weights that kernels are requested for, `caches` those of its caches."""
+    linear weights that kernels are requested for, `caches` those of its caches. The kernels of a model that is `requested` are
+    built for its bundle only, not by a build of all kernels."""
 
     name: str
     family: str
@@ -53,6 +54,7 @@ class Model:
     span: Span
     weights: tuple[str, ...] = (SIXTEEN_BIT,)
     caches: tuple[str, ...] = (SIXTEEN_BIT,)
+    requested: bool = False
 
     def bundle_name(self, weight_format: str, cache_format: str = SIXTEEN_BIT) -> str:
         """The name of its bundle for weights and caches in formats: its own, and each format that is not 16 bits."""
@@ -148,7 +150,10 @@ def read_models(value: Any, refuse: Refuse, span: Locate) -> tuple[Model, ...]:
             _formats(key, table.get(key, [SIXTEEN_BIT]), name, span("model", index, key), refuse)
             for key in ("weights", "caches")
         )
-        model = Model(name, family, numbers, span("model", index, "name"), weights, caches)
+        requested = table.get("requested", False)
+        if not isinstance(requested, bool):
+            refuse("E0802", f"`requested` of `{name}` is not true or false", span("model", index, "requested"))
+        model = Model(name, family, numbers, span("model", index, "name"), weights, caches, requested is True)
         taken = {one for other in found if other.name != name for one, _, _ in other.bundles()}
         clash = next((one for one, _, _ in model.bundles() if one in taken or not MODEL.fullmatch(one)), None)
         if clash is not None:

@@ -1,0 +1,119 @@
+"""A mixture of experts on the CUDA backend with a driver that launches nothing: its bundle, and prompts of any length."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_sequence import OneSequence
+
+from engine.backends.cuda import CudaBackend
+from engine.backends.load import load_on_gpu
+from engine.batch import Batch
+from engine.errors import BundleRefused
+from engine.models.qwen3.config import Qwen3Config
+from engine.models.qwen3_moe.config import Qwen3MoeConfig
+from engine.tools.dummy_weights import dummy_weights
+from tilec.runtime import Device, open_bundle
+from tilec.step.step import CHUNK_TOKENS, OUTPUT_MODES
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
+from fake_driver import FakeDriver
+
+CONFIG = Qwen3MoeConfig(
+    hidden_size=2048, intermediate_size=6144, num_attention_heads=32, num_key_value_heads=4, head_dim=128, num_hidden_layers=3,
+    vocab_size=2048, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=False, max_position_embeddings=40960,
+    torch_dtype="bfloat16", num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, norm_topk_prob=True,
+)  # fmt: skip
+"""Qwen3 30B-A3B with three layers and a small vocabulary."""
+LAYERS = CONFIG.num_hidden_layers
+
+
+def unread(config: Qwen3MoeConfig) -> Any:
+    """Weights whose bytes are never read, so that 3.6 GB are never touched."""
+    weights: Any = dummy_weights(config, "bf16")
+    weights.chunks = lambda name, limit: ()
+    return weights
+
+
+@pytest.fixture(scope="module")
+def backend(shipped_mixture_bundle: Path) -> Iterator[tuple[OneSequence, FakeDriver]]:
+    driver = FakeDriver()
+    loaded = OneSequence(CudaBackend(open_bundle(shipped_mixture_bundle), Device(driver)))
+    loaded.load(CONFIG, unread(CONFIG), 4096)
+    yield loaded, driver
+    loaded.close()
+    assert not driver.buffers, "something was not freed"
+
+
+def names(loaded: Any, driver: FakeDriver, before: int) -> list[str]:
+    """The kernels of launches since `before`."""
+    kernels = {kernel.function: kernel.manifest.kernel for kernel in loaded.launches._kernels.values()}
+    return [kernels[launch.function] for launch in driver.launches[before:]]
+
+
+def test_a_decode_step(backend: tuple[OneSequence, FakeDriver]) -> None:
+    loaded, driver = backend
+    loaded.reset()
+    before = len(driver.launches)
+    loaded.decode(5)
+    layer = [
+        "scaled_matvec", "rotary_decode_attention_kv", "matvec_add_scaled",
+        "scaled_matvec", "route_experts", "experts_silu_mul",
+    ]  # fmt: skip
+    end = ["experts_add", "rms_norm", "matvec_argmax", "argmax_reduce", "advance"]
+    inner = [*layer, "experts_add_scaled"] * (LAYERS - 1)
+    assert names(loaded, driver, before) == ["embedding_scaled", *inner, *layer, *end]
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 17, 64, 65, 500, 1023, CHUNK_TOKENS, CHUNK_TOKENS + 1, 3000])
+def test_prompts_of_any_length(backend: tuple[OneSequence, FakeDriver], tokens: int) -> None:
+    """Tiles of both heights: each length binds the kernels of its own."""
+    loaded, driver = backend
+    for output_mode in OUTPUT_MODES:
+        for chunk in {min(tokens, CHUNK_TOKENS), max(tokens - CHUNK_TOKENS, 1)}:
+            prefill = next(candidate for candidate in loaded._prefills if chunk <= candidate.largest)
+            prefill.prepared(chunk, 0, output_mode)
+    loaded.reset()
+    before = len(driver.launches)
+    loaded.prefill([1] * tokens)
+    launched = names(loaded, driver, before)
+    last = tokens - CHUNK_TOKENS if tokens > CHUNK_TOKENS else tokens
+    few = LAYERS - 1 if last <= 64 else 0
+    many = (LAYERS - 1) * (1 if tokens <= CHUNK_TOKENS else 2) - few
+    for kernel in ("experts_matmul", "experts_matmul_silu_mul"):
+        assert (launched.count(f"{kernel}_few"), launched.count(kernel)) == (few, many)
+    assert launched.count("experts_gather") == launched.count("experts_sort") == few + many
+
+
+def test_batches(backend: tuple[OneSequence, FakeDriver]) -> None:
+    loaded, driver = backend
+    for rows in (2, 4, 8):
+        with Batch(loaded.backend, rows) as batch:
+            batch.add([1, 2, 3])
+            before = len(driver.launches)
+            batch.step()
+            launched = names(loaded, driver, before)
+            assert launched.count("experts_silu_mul") == launched.count("experts_add_scaled") == 2 * LAYERS  # one step is ahead
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_experts": 64}, {"num_experts_per_tok": 4}, {"norm_topk_prob": False}, {"moe_intermediate_size": 1536}]
+)
+def test_a_bundle_fits_one_mixture(shipped_mixture_bundle: Path, changes: dict[str, Any]) -> None:
+    config = replace(CONFIG, **changes)
+    with pytest.raises(BundleRefused):
+        load_on_gpu(shipped_mixture_bundle, config, unread(config), 4096, "bf16", device=Device(FakeDriver()))
+
+
+def test_a_dense_model_does_not_fit(shipped_mixture_bundle: Path) -> None:
+    sizes: dict[str, Any] = {field.name: getattr(CONFIG, field.name) for field in fields(Qwen3Config)}
+    config = Qwen3Config(**sizes)
+    with pytest.raises(BundleRefused):
+        load_on_gpu(
+            shipped_mixture_bundle, config, dummy_weights(config, "bf16"), 4096, "bf16", device=Device(FakeDriver())
+        )  # fmt: skip
