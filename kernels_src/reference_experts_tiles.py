@@ -62,7 +62,7 @@ def slots_of(experts: Array, X: int, BM: int) -> Integers:
     return places.reshape(np.asarray(experts).shape)
 
 
-def experts_place(experts: Array, X: int, BM: int, S: int) -> tuple[Integers, Integers]:
+def experts_slots(experts: Array, X: int, BM: int, S: int) -> tuple[Integers, Integers]:
     """The row of each choice, and the expert of each of `S` tiles, X for those of nobody; (T, C) -> (T, C), (S,)."""
     counts = np.bincount(np.asarray(experts).ravel(), minlength=X)[:, None]
     return slots_of(experts, X, BM), experts_tiles(counts, BM, S)[1]

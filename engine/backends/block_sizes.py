@@ -207,7 +207,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "experts_add_scaled_int4": lambda shapes: _whole_sums(shapes, _rows_of_groups(shapes["w"][1], shapes["x"][-1])),
     "experts_add_scaled": lambda shapes: _whole_sums(shapes, _rows_of_weight(*shapes["w"][1:])),
     "experts_tiles": lambda _: {"BLOCK": CHUNKS},
-    "experts_place": lambda _: {"TILES": CHUNKS},
+    "experts_slots": lambda _: {"TILES": CHUNKS},
     "experts_gather_few": _experts_gather_few,
     "experts_gather": _experts_gather,
     "experts_matmul": lambda shapes: {**_tiles_of_experts(*shapes["b"][1:]), "GROUP": 1},

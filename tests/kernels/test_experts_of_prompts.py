@@ -75,13 +75,13 @@ def placed(x: Array, experts: Array, rows: int) -> dict[str, Array]:
 
 
 def placed_by_comparing(x: Array, experts: Array, rows: int) -> dict[str, Array]:
-    """Buffers after `experts_place` and `experts_gather_few`, for up to 160 choices."""
+    """Buffers after `experts_slots` and `experts_gather_few`, for up to 160 choices."""
     tiles = tiles_of(experts.size, rows)
     found: dict[str, Array] = {
         "experts": experts.astype(np.int32), "places": unwritten(len(experts), C, dtype=np.int32),
         "tiles": unwritten(tiles, dtype=np.int32),
     }  # fmt: skip
-    launched("experts_place", {"C": C, "X": X, "BM": rows, "BLOCK": 160, "TILES": 4}, found)
+    launched("experts_slots", {"C": C, "X": X, "BM": rows, "BLOCK": 160, "TILES": 4}, found)
     gathered = {"x": x, "places": found["places"], "out": unwritten(tiles * rows, x.shape[1])}
     gather = {"E": "bf16", "H": x.shape[1], "C": C, "BM": rows, "BLOCK": 160, "ROWS": 4, "COLUMNS": 16}
     launched("experts_gather_few", gather, gathered)
@@ -235,7 +235,7 @@ def test_wrong_integers_lead_to_no_row_outside(seed: int, extreme: bool) -> None
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), extreme=st.booleans())
-def test_wrong_places_lead_to_no_row_outside(seed: int, extreme: bool) -> None:
+def test_wrong_indices_lead_to_no_row_outside(seed: int, extreme: bool) -> None:
     random = np.random.default_rng(seed)
     low, high = (-(2**31), 2**31) if extreme else (-5, 60)
     arrays: dict[str, Array] = {

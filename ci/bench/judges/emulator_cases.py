@@ -139,7 +139,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"T": 70, "P": 2}, {"T": 1, "P": 1}]
         case "experts_tiles":
             return [{"P": 3, "S": 150}, {"P": 70, "S": 131}]
-        case "experts_place":
+        case "experts_slots":
             return [{"T": 64, "S": 152}, {"T": 1, "S": 8}]
         case "experts_gather_few":
             return [{"T": 3, "S": 4}, {"T": 1, "S": 1}]

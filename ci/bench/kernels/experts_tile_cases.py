@@ -72,7 +72,7 @@ def _tiled(counts: Any, rows: int, tiles: int) -> dict[str, Any]:
     }
 
 
-def _slots(manifest: Manifest, t: Tensors) -> Any:
+def _rows_of(manifest: Manifest, t: Tensors) -> Any:
     """The row of each choice in the order of experts."""
     chosen = _host(t["experts"]).reshape(-1)
     order = np.argsort(chosen, kind="stable")
@@ -118,10 +118,10 @@ def _tiles(manifest: Manifest, t: Tensors) -> Tensors:
     return _integers(_tiled(_host(t["counts"]), int(manifest.constants["BM"]), t["tiles"].shape[0]), t["counts"])
 
 
-def _place(manifest: Manifest, t: Tensors) -> Tensors:
+def _few(manifest: Manifest, t: Tensors) -> Tensors:
     counts = np.bincount(_host(t["experts"]).reshape(-1), minlength=X)[:, None]
     tiles = _tiled(counts, int(manifest.constants["BM"]), t["tiles"].shape[0])["tiles"]
-    return _integers({"places": _slots(manifest, t), "tiles": tiles}, t["experts"])
+    return _integers({"places": _rows_of(manifest, t), "tiles": tiles}, t["experts"])
 
 
 def _rows_at(places: Any, t: Tensors) -> Any:
@@ -133,7 +133,7 @@ def _rows_at(places: Any, t: Tensors) -> Any:
 
 
 def _gather(manifest: Manifest, t: Tensors) -> Tensors:
-    places = _slots(manifest, t)
+    places = _rows_of(manifest, t)
     return {"out": _rows_at(places, t), **_integers({"places": places}, t["experts"])}
 
 
@@ -210,7 +210,7 @@ def _rounded_gather_few(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "experts_sort": _sort, "experts_tiles": _tiles, "experts_gather": _gather, "experts_combine": _combine,
-    "experts_place": _place, "experts_gather_few": _gather_few,
+    "experts_slots": _few, "experts_gather_few": _gather_few,
     **{
         f"experts_matmul{form}": lambda _, t: {"out": torch.cat(_products(t, lambda a, b: a @ b.T, _zeros(t)), 0)}
         for form in ("", "_few")

@@ -9,7 +9,7 @@ from .experts_tiling import S
 
 
 @tl.kernel
-def experts_place(
+def experts_slots(
     experts: tl.In[tl.i32, T, C],
     places: tl.Out[tl.i32, T, C],
     tiles: tl.Out[tl.i32, S],
