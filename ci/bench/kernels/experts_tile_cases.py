@@ -90,9 +90,9 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
     if manifest.kernel == "experts_tiles":  # of a router that prefers some experts
         found = {"counts": np.where(np.arange(X)[:, None] % 3 == 0, _host(t["counts"]) % 9, 0)}
     elif manifest.kernel == "experts_gather_few":  # rows of their own, with some of nobody between them
-        shape = tuple(t["places"].shape)
-        rows = t["out"].shape[0]
-        found = {"places": (np.arange(shape[0] * shape[1]) * (rows // (shape[0] * shape[1]))).reshape(shape)}
+        tokens, choices = t["places"].shape
+        step = t["out"].shape[0] // (tokens * choices)
+        found = {"places": (np.arange(tokens)[:, None] * choices + np.arange(choices)[None, :]) * step}
     elif manifest.kernel == "experts_gather":
         found = _sorted(_host(t["experts"]), int(manifest.constants["BLOCK"]))
         found |= _tiled(found["counts"], int(manifest.constants["BM"]), t["tiles"].shape[0])
