@@ -1,4 +1,4 @@
-"""`experts_matmul` of few rows of each expert: with the weights as left operand (`matmul_few`)."""
+"""`experts_matmul` where each expert has a small M: with the weights as left operand (`matmul_few`)."""
 
 from typing import Literal
 

@@ -74,6 +74,20 @@ def placed(x: Array, experts: Array, rows: int) -> dict[str, Array]:
     return found
 
 
+def placed_by_comparing(x: Array, experts: Array, rows: int) -> dict[str, Array]:
+    """Buffers after `experts_slots` and `experts_gather_few`, for up to 160 choices."""
+    tiles = tiles_of(experts.size, rows)
+    found: dict[str, Array] = {
+        "experts": experts.astype(np.int32), "places": unwritten(len(experts), C, dtype=np.int32),
+        "tiles": unwritten(tiles, dtype=np.int32),
+    }  # fmt: skip
+    launched("experts_slots", {"C": C, "X": X, "BM": rows, "BLOCK": 160, "TILES": 4}, found)
+    gathered = {"x": x, "places": found["places"], "out": unwritten(tiles * rows, x.shape[1])}
+    gather = {"E": "bf16", "H": x.shape[1], "C": C, "BM": rows, "BLOCK": 160, "ROWS": 4, "COLUMNS": 16}
+    launched("experts_gather_few", gather, gathered)
+    return {**found, **gathered}
+
+
 def product(name: str, rows: int, a: Array, tiles: Array, b: Array) -> Array:
     """A grouped product, by the kernel for many rows of an expert or by the one for few."""
     out = unwritten(len(a), b.shape[-2])
@@ -83,7 +97,7 @@ def product(name: str, rows: int, a: Array, tiles: Array, b: Array) -> Array:
 
 
 def layer(t: dict[str, Array], few: bool, rows: int) -> tuple[Array, Array]:
-    """The residual and its norm behind all experts of a layer."""
+    """The residual and its norm after all experts of a layer."""
     form = "_few" if few else ""
     found = placed(t["x"], t["experts"], rows)
     act = product(f"experts_matmul_silu_mul{form}", rows, found["out"], found["tiles"], t["gate_up"])
@@ -112,7 +126,7 @@ def problem(experts: Array, seed: int = 0) -> dict[str, Array]:
 
 
 def dense(t: dict[str, Array]) -> Array:
-    """The residual behind a layer in float64, token by token and without any sorting."""
+    """The residual after a layer in float64, token by token and without any sorting."""
     wide = {name: array.astype(np.float64) for name, array in t.items()}
     total = wide["residual"].copy()
     for token, chosen in enumerate(t["experts"]):
@@ -124,7 +138,7 @@ def dense(t: dict[str, Array]) -> Array:
 
 @st.composite
 def routers(draw: Any) -> Array:
-    """Choices of up to 70 tokens: any, all of few experts, or in turns; an expert may be chosen twice by one token."""
+    """Choices of up to 70 tokens: any, all of few experts, or one after the other; a token may choose an expert twice."""
     tokens = draw(st.integers(1, 70))
     kind = draw(st.sampled_from(["any", "one", "two", "turns", "last"]))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -161,7 +175,7 @@ def test_a_layer_is_that_of_each_token_alone(few: bool, rows: int, experts: Arra
 def test_rows_are_in_the_order_of_experts(rows: int, experts: Array) -> None:
     x = np.random.default_rng(1).normal(size=(len(experts), H)).astype(BF16)
     found = placed(x, experts, rows)
-    places = reference("experts_gather").__globals__["places_of"](experts, X, rows)
+    places = reference("experts_gather").__globals__["slots_of"](experts, X, rows)
     assert (found["places"] == places).all()
     assert np.unique(places).size == places.size
     assert (found["tiles"][places // rows] == experts).all()
@@ -170,6 +184,16 @@ def test_rows_are_in_the_order_of_experts(rows: int, experts: Array) -> None:
     assert (found["out"].view(np.uint16) == wanted.view(np.uint16)).all()
     heights = -(-np.bincount(experts.ravel(), minlength=X) // rows)
     assert found["tiles"].tolist() == [*np.repeat(np.arange(X), heights), *[X] * (len(found["tiles"]) - heights.sum())]
+
+
+@pytest.mark.parametrize("rows", [4, 16])
+@settings(max_examples=25, deadline=None)
+@given(experts=routers())
+def test_few_choices_have_the_same_rows_without_a_sort(rows: int, experts: Array) -> None:
+    x = np.random.default_rng(2).normal(size=(len(experts), H)).astype(BF16)
+    sorted_rows, found = placed(x, experts, rows), placed_by_comparing(x, experts, rows)
+    for name in ("places", "tiles", "out"):
+        assert (found[name].view(np.uint8) == sorted_rows[name].view(np.uint8)).all()
 
 
 @given(st.lists(st.integers(0, 300), min_size=X, max_size=X), st.sampled_from([1, 4, 16, 64, 128]))
@@ -207,6 +231,20 @@ def test_wrong_integers_lead_to_no_row_outside(seed: int, extreme: bool) -> None
     }
     launched("experts_tiles", {"X": X, "BM": rows, "CHOICES": BLOCK, "BLOCK": 4}, scan)
     assert ((scan["tiles"] >= 0) & (scan["tiles"] <= X)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), extreme=st.booleans())
+def test_wrong_indices_lead_to_no_row_outside(seed: int, extreme: bool) -> None:
+    random = np.random.default_rng(seed)
+    low, high = (-(2**31), 2**31) if extreme else (-5, 60)
+    arrays: dict[str, Array] = {
+        "x": np.ones((19, H), BF16), "places": random.integers(low, high, (19, C)).astype(np.int32), "out": unwritten(40, H),
+    }  # fmt: skip
+    gather = {"E": "bf16", "H": H, "C": C, "BM": 4, "BLOCK": 160, "ROWS": 4, "COLUMNS": 16}
+    launched("experts_gather_few", gather, arrays)
+    wanted = np.isin(np.arange(40), arrays["places"])
+    assert (arrays["out"].astype(np.float32) == wanted[:, None]).all()
 
 
 @pytest.mark.parametrize("name", ["experts_sort", "experts_matmul", "experts_combine"])

@@ -38,7 +38,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         return []
     if "matmul" not in name:
         hidden = int(manifest.constants.get("H", 2048))
-        return [{**layer(tokens, rows, H=hidden, I=768), "C": C} for tokens in (1, 18, 65, 1000, 2048)]
+        return [{**layer(tokens, rows, H=hidden, I=768), "C": C} for tokens in (1, 18, 64, 65, 1000, 2048)]
     shapes = ((3, 2, 136, 136), (1, 1, 8, 8), (21, 5, 264, 200), (40, 16, 768, 2048))
     return [{"S": tiles, "X": experts, "N": n, "I": n, "K": k} for tiles, experts, n, k in shapes]
 
@@ -72,7 +72,7 @@ def _tiled(counts: Any, rows: int, tiles: int) -> dict[str, Any]:
     }
 
 
-def _places(manifest: Manifest, t: Tensors) -> Any:
+def _rows_of(manifest: Manifest, t: Tensors) -> Any:
     """The row of each choice in the order of experts."""
     chosen = _host(t["experts"]).reshape(-1)
     order = np.argsort(chosen, kind="stable")
@@ -85,10 +85,14 @@ def _places(manifest: Manifest, t: Tensors) -> Any:
 
 
 def adjust(manifest: Manifest, t: Tensors) -> None:
-    """Set contents that random numbers do not have, in place: what the kernels before this one leave."""
+    """Set contents that random numbers do not have, in place: what earlier launches leave."""
     found: dict[str, Any] = {}
     if manifest.kernel == "experts_tiles":  # of a router that prefers some experts
         found = {"counts": np.where(np.arange(X)[:, None] % 3 == 0, _host(t["counts"]) % 9, 0)}
+    elif manifest.kernel == "experts_gather_few":  # rows of their own, with some of nobody between them
+        shape = tuple(t["places"].shape)
+        rows = t["out"].shape[0]
+        found = {"places": (np.arange(shape[0] * shape[1]) * (rows // (shape[0] * shape[1]))).reshape(shape)}
     elif manifest.kernel == "experts_gather":
         found = _sorted(_host(t["experts"]), int(manifest.constants["BLOCK"]))
         found |= _tiled(found["counts"], int(manifest.constants["BM"]), t["tiles"].shape[0])
@@ -114,16 +118,31 @@ def _tiles(manifest: Manifest, t: Tensors) -> Tensors:
     return _integers(_tiled(_host(t["counts"]), int(manifest.constants["BM"]), t["tiles"].shape[0]), t["counts"])
 
 
-def _gather(manifest: Manifest, t: Tensors) -> Tensors:
-    places = _places(manifest, t)
+def _few(manifest: Manifest, t: Tensors) -> Tensors:
+    counts = np.bincount(_host(t["experts"]).reshape(-1), minlength=X)[:, None]
+    tiles = _tiled(counts, int(manifest.constants["BM"]), t["tiles"].shape[0])["tiles"]
+    return _integers({"places": _rows_of(manifest, t), "tiles": tiles}, t["experts"])
+
+
+def _rows_at(places: Any, t: Tensors) -> Any:
+    """Rows of tokens at the places of their choices, others 0."""
     rows = torch.zeros(tuple(t["out"].shape), dtype=t["x"].dtype, device=t["x"].device)
     for choice in range(places.shape[1]):
         rows[torch.as_tensor(places[:, choice], device=t["x"].device)] = t["x"]
-    return {"out": rows, **_integers({"places": places}, t["experts"])}
+    return rows
+
+
+def _gather(manifest: Manifest, t: Tensors) -> Tensors:
+    places = _rows_of(manifest, t)
+    return {"out": _rows_at(places, t), **_integers({"places": places}, t["experts"])}
+
+
+def _gather_few(_: Manifest, t: Tensors) -> Tensors:
+    return {"out": _rows_at(_host(t["places"]).astype(np.int64), t)}
 
 
 def _runs(t: Tensors) -> list[tuple[int, int, int]]:
-    """First row, row behind the last, and expert of tiles of one expert in a row."""
+    """First row, row after the last, and expert of tiles of one expert in a row."""
     tiles = _host(t["tiles"])
     rows = t["a"].shape[0] // tiles.size
     ends = [*np.flatnonzero(np.diff(tiles)) + 1, tiles.size]
@@ -185,8 +204,13 @@ def _rounded_gather(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
     return {"out": exact(_gather(manifest, t)["out"])}
 
 
+def _rounded_gather_few(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
+    return {"out": exact(_gather_few(manifest, t)["out"])}
+
+
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "experts_sort": _sort, "experts_tiles": _tiles, "experts_gather": _gather, "experts_combine": _combine,
+    "experts_slots": _few, "experts_gather_few": _gather_few,
     **{
         f"experts_matmul{form}": lambda _, t: {"out": torch.cat(_products(t, lambda a, b: a @ b.T, _zeros(t)), 0)}
         for form in ("", "_few")
@@ -197,7 +221,7 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     },
 }  # fmt: skip
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], dict[str, Any]]]] = {
-    "experts_gather": _rounded_gather, "experts_combine": _rounded_combine,
+    "experts_gather_few": _rounded_gather_few, "experts_gather": _rounded_gather, "experts_combine": _rounded_combine,
     "experts_matmul": _rounded(_rounded_product), "experts_matmul_few": _rounded(_rounded_product),
     "experts_matmul_silu_mul": _rounded(_rounded_silu_mul), "experts_matmul_silu_mul_few": _rounded(_rounded_silu_mul),
 }  # fmt: skip

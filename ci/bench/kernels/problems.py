@@ -94,20 +94,7 @@ def problems(kernel: str) -> list[Problem]:
             return [one(f"{k} of 149 parts", P=149, B=1, S=4096, K=k) for k in (20, 64)]
         case "route_experts":
             return [one(f"{t} tokens", None, "read", T=t, X=128, C=8) for t in (1, 2, 4, 8)]
-        case _ if kernel.startswith("experts_"):  # a layer's; of its weights those of chosen experts are read
-            sums = {1: 4, 2: 16, 4: 16, 8: 16}  # elements of a sum of squares
-            return [
-                one(f"{name}, {t} tokens", None, "read", T=t, X=x, I=i, I2=2 * i, N=h, P=h // g, GROUP=g, K=h if silu else i)
-                for name, x, h, i in (("30B-A3B", 128, 2048, 768), ("235B-A22B, 64 of its experts", 64, 4096, 1536))
-                for t, g in sums.items()
-                for silu in (kernel.startswith("experts_silu_mul"),)
-            ]
-        case "matmul_silu_mul":
-            return [product(f"{t} tokens", t, *QWEN3["4B gate_up"]) for t in (128, 512, 2048)]
-        case "matmul_split" | "matmul_few" | "matmul_silu_mul_few":
-            layer = {"matmul_split": "4B down", "matmul_few": "4B qkv"}.get(kernel, "4B gate_up")
-            return [product(f"{t} tokens", t, *QWEN3[layer]) for t in (16, 32, 64)]
-        case "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":
+        case "experts_slots" | "experts_gather_few" | "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":
             return [
                 one(
                     f"{tokens} tokens {name}, tiles of {rows}",
@@ -131,6 +118,19 @@ def problems(kernel: str) -> list[Problem]:
                 )
                 for flops in (2.0 * 8 * tokens * n * k,)
             ]
+        case _ if kernel.startswith("experts_"):  # a layer's; of its weights those of chosen experts are read
+            sums = {1: 4, 2: 16, 4: 16, 8: 16}  # elements of a sum of squares
+            return [
+                one(f"{name}, {t} tokens", None, "read", T=t, X=x, I=i, I2=2 * i, N=h, P=h // g, GROUP=g, K=h if silu else i)
+                for name, x, h, i in (("30B-A3B", 128, 2048, 768), ("235B-A22B, 64 of its experts", 64, 4096, 1536))
+                for t, g in sums.items()
+                for silu in (kernel.startswith("experts_silu_mul"),)
+            ]
+        case "matmul_silu_mul":
+            return [product(f"{t} tokens", t, *QWEN3["4B gate_up"]) for t in (128, 512, 2048)]
+        case "matmul_split" | "matmul_few" | "matmul_silu_mul_few":
+            layer = {"matmul_split": "4B down", "matmul_few": "4B qkv"}.get(kernel, "4B gate_up")
+            return [product(f"{t} tokens", t, *QWEN3[layer]) for t in (16, 32, 64)]
         case "matmul":
             layers = [(name, *QWEN3[name]) for name in ("4B qkv", "4B o", "4B gate_up", "4B down")]
             cubes = [product(f"{s}^3", s, s, s) for s in (1024, 2048, 4096, 8192)]
