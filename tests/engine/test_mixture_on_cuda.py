@@ -19,7 +19,7 @@ from engine.models.qwen3.config import Qwen3Config
 from engine.models.qwen3_moe.config import Qwen3MoeConfig
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Device, open_bundle
-from tilec.step.step import CHUNK_TOKENS, OUTPUT_MODES
+from tilec.step.step import OUTPUT_MODES
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 from fake_driver import FakeDriver
@@ -70,24 +70,30 @@ def test_a_decode_step(backend: tuple[OneSequence, FakeDriver]) -> None:
     assert names(loaded, driver, before) == ["embedding_scaled", *inner, *layer, *end]
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 17, 64, 65, 500, 1023, CHUNK_TOKENS, CHUNK_TOKENS + 1, 3000])
-def test_prompts_of_any_length(backend: tuple[OneSequence, FakeDriver], tokens: int) -> None:
-    """Tiles of both heights: each length binds the kernels of its own."""
+LENGTHS = [1, 2, 17, 64, 65, 500, 640, 641, 1023, 4000]
+
+
+@pytest.mark.parametrize(("tokens", "chunk"), [*((tokens, 4096) for tokens in LENGTHS), (2049, 2048), (3000, 1000)])
+def test_prompts_of_any_length(
+    backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch, tokens: int, chunk: int
+) -> None:
+    """Tiles of all three heights: each length binds the kernels of its own."""
     loaded, driver = backend
+    monkeypatch.setattr(loaded.backend, "chunk_tokens", chunk)
+    chunks = [min(chunk, tokens - start) for start in range(0, tokens, chunk)]
     for output_mode in OUTPUT_MODES:
-        for chunk in {min(tokens, CHUNK_TOKENS), max(tokens - CHUNK_TOKENS, 1)}:
-            prefill = next(candidate for candidate in loaded._prefills if chunk <= candidate.largest)
-            prefill.prepared(chunk, 0, output_mode)
+        for length in chunks:
+            next(candidate for candidate in loaded._prefills if length <= candidate.largest).prepared(length, 0, output_mode)
     loaded.reset()
     before = len(driver.launches)
     loaded.prefill([1] * tokens)
     launched = names(loaded, driver, before)
-    last = tokens - CHUNK_TOKENS if tokens > CHUNK_TOKENS else tokens
-    few = LAYERS - 1 if last <= 64 else 0
-    many = (LAYERS - 1) * (1 if tokens <= CHUNK_TOKENS else 2) - few
+    few = (LAYERS - 1) * sum(length <= 64 for length in chunks)
+    many = (LAYERS - 1) * sum(length > 64 for length in chunks)
     for kernel in ("experts_matmul", "experts_matmul_silu_mul"):
         assert (launched.count(f"{kernel}_few"), launched.count(kernel)) == (few, many)
-    assert launched.count("experts_gather") == launched.count("experts_sort") == few + many
+    assert launched.count("experts_gather") == launched.count("experts_sort") == launched.count("experts_tiles") == many
+    assert launched.count("experts_gather_few") == launched.count("experts_slots") == few
 
 
 def test_batches(backend: tuple[OneSequence, FakeDriver]) -> None:
