@@ -41,6 +41,6 @@ def experts_silu_mul(
         y = tl.load(x, (t, k), shape=(1, BLOCK)).astype(tl.f32)[:, None, :]
         left += y * tl.load(w, (e, n, k), shape=(1, ROWS, BLOCK)).astype(tl.f32)
         right += y * tl.load(w, offset=(e, I + n * ROWS, k * BLOCK), shape=(1, ROWS, BLOCK)).astype(tl.f32)
-    scale = tl.rsqrt(tl.sum(parts, axis=1) * (1.0 / K) + eps, fast=True)  # here, so that no sum is in front of the weights
+    scale = tl.rsqrt(tl.sum(parts, axis=1) * (1.0 / K) + eps, fast=True)  # here, so that no sum comes before the weights
     gate, up = tl.sum(left, axis=2) * scale, tl.sum(right, axis=2) * scale
     tl.store(out, (t, c, n), tl.astype(gate * tl.sigmoid(gate, fast=True) * up, E)[:, None, :])

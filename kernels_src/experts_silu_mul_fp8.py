@@ -48,6 +48,6 @@ def experts_silu_mul_fp8(
         b = tl.load(w, offset=(e, I + n * ROWS, k * BLOCK), shape=(1, ROWS, BLOCK)).reshape((ROWS, BLOCK))
         left += scaled_sums(y, a, s, ROWS, BLOCK)
         right += scaled_sums(y, b, r.reshape((1, BLOCK // SQUARE)), ROWS, BLOCK)
-    scale = tl.rsqrt(tl.sum(parts, axis=1) * (1.0 / K) + eps, fast=True)  # here, so that no sum is in front of the weights
+    scale = tl.rsqrt(tl.sum(parts, axis=1) * (1.0 / K) + eps, fast=True)  # here, so that no sum comes before the weights
     gate, up = tl.sum(left, axis=(1, 2)) * scale, tl.sum(right, axis=(1, 2)) * scale
     tl.store(out, (t, c, n), tl.astype(gate * tl.sigmoid(gate, fast=True) * up, E)[None, None, :])

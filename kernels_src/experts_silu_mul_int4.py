@@ -55,6 +55,6 @@ def experts_silu_mul_int4(
         z = tl.load(w_zeros, offset=(e, k * SPLIT, I + n * ROWS), shape=(1, SPLIT, ROWS)).reshape((SPLIT, ROWS))
         words = tl.load(w, offset=(e, I + n * ROWS, k * (SPLIT * WORDS)), shape=(1, ROWS, SPLIT * WORDS))
         right += group_sums(a, words.reshape((ROWS, SPLIT * WORDS)), s, z, SPLIT, ROWS, E)
-    scale = tl.rsqrt(tl.sum(parts) * (1.0 / K) + eps, fast=True)  # here, so that no sum is in front of the weights
+    scale = tl.rsqrt(tl.sum(parts) * (1.0 / K) + eps, fast=True)  # here, so that no sum comes before the weights
     gate, up = each_row(row_sums(left, E)) * scale, each_row(row_sums(right, E)) * scale
     tl.store(out, (t, c, n), tl.astype(gate * tl.sigmoid(gate, fast=True) * up, E)[:, None, :])

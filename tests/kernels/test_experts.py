@@ -1,5 +1,5 @@
 """Products with the experts of each token agree with float64, whichever experts a router may choose, on the interpreter and in
-the emulator; a row's result does not depend on the rows beside it."""
+the emulator; a row's result does not depend on the rows next to it."""
 
 from __future__ import annotations
 
