@@ -20,9 +20,8 @@ def dequantise_each_int4(w: Array, w_scales: Array, w_zeros: Array) -> Wide:
     """Each four bits of `w`, low ones first, minus the zero point and times the scale of its 128 columns; (X, N, K / 8),
     (X, K / 128, N) twice -> (X, N, K)."""
     q = (w.astype(np.int64)[..., None] >> np.arange(0, 32, 4) & 15).reshape(*w.shape[:2], -1)
-    wide = w_scales.astype(np.float64), w_zeros.astype(np.int64)
-    scales, zeros = (np.swapaxes(one, 1, 2).repeat(128, axis=2) for one in wide)
-    return (q - zeros) * scales
+    scales: Wide = np.swapaxes(w_scales.astype(np.float64), 1, 2).repeat(128, axis=2)
+    return (q - np.swapaxes(w_zeros.astype(np.int64), 1, 2).repeat(128, axis=2)) * scales
 
 
 def dequantise_each_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
