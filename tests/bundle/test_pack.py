@@ -254,7 +254,8 @@ def test_provenance_names_the_sources(bundle: Path, tmp_path: Path, capsys: pyte
     assert found["tilec"]["annotations"]["sha256OfItsFiles"] in toolchain["tilec"]
     project = tmp_path / "p"
     shutil.copytree(ROOT / "kernels_src", project / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("build.toml", "engine/models/qwen3/qwen3.step", "engine/models/llama/llama.step"):
+    steps = [f"engine/models/{family}/{family}.step" for family in ("qwen3", "llama", "qwen3_moe")]
+    for name in ("build.toml", *steps):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, project / name)
     (tmp_path / "link").symlink_to(project)

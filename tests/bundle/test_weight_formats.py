@@ -379,7 +379,7 @@ def test_every_shipped_model_finds_its_kernels_for_every_format() -> None:
     for weight_format in ("fp8", "w8a8", "int4"):
         world = enumerate_world(SHIPPED, weights=(weight_format,))
         assert not world.problems
-        assert {use.model for use in world.uses} == {model.name for model in SHIPPED.models}
+        assert {use.model for use in world.uses} == {model.name for model in SHIPPED.models if weight_format in model.weights}
         requested |= {use.artifact for use in world.uses}
     # Whatever is built for a format only is requested by a model, so that no bundle has what nothing launches. No step has
     # scales of another dtype than the model.
