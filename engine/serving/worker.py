@@ -38,7 +38,7 @@ class Channel:
         self._connection, self._frames = connection, Frames()
 
     def send(self, message: Message) -> None:
-        """Send a message; waits while the other process has not read the ones before."""
+        """Send a message; waits until the other process read the ones before."""
         self._connection.sendall(encoded(message))
 
     def received(self, *, wait: bool) -> Iterator[ToEngine]:

@@ -38,6 +38,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"I": count * 128, "I2": 2 * count * 128} for count in (1, 3, 20)]
         case "matvec_add_scaled_fp8" | "matvec_add_scaled_rows_fp8":
             return [{"N": count * 128, "P": count * 128 // rows} for count in (1, 3, 20)]
+        case "dequantise_each_fp8" | "dequantise_each_int4":
+            return [{"X": x, "N": n * 128, "K": k * 128} for x, n, k in ((1, 1, 1), (3, 3, 5), (40, 2, 3))]
         case "dequantise_fp8":
             return [{"N": n * 128, "K": k * 128} for n, k in ((1, 1), (3, 5), (20, 32))]
         case "scaled_matvec_int4" | "matvec_add_int4":
@@ -93,13 +95,15 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
 
 
 def dequantised(t: Tensors) -> Any:
-    """Weights in float64: those of FP8 times the scales of their blocks, those of INT4 times those of their groups."""
+    """Weights in float64, (..., N, K): those of FP8 times the scales of their blocks, of INT4 times those of their groups."""
     if "w_zeros" in t:
         words = t["w"].long()
-        fields = torch.cat([(words // 16**field % 16)[:, :, None] for field in range(8)], dim=2).reshape(len(words), -1)
-        zeros, scales = (t[name].T.double().repeat_interleave(128, 1) for name in ("w_zeros", "w_scales"))
+        fields = torch.cat([(words // 16**field % 16)[..., None] for field in range(8)], dim=-1).reshape(*words.shape[:-1], -1)
+        zeros, scales = (
+            t[name].transpose(-1, -2).double().repeat_interleave(128, -1) for name in ("w_zeros", "w_scales")
+        )  # fmt: skip
         return (fields.double() - zeros) * scales
-    return t["w"].double() * t["w_scales"].double().repeat_interleave(128, 0).repeat_interleave(128, 1)
+    return t["w"].double() * t["w_scales"].double().repeat_interleave(128, -2).repeat_interleave(128, -1)
 
 
 def _weights(t: Tensors) -> Any:
@@ -187,6 +191,7 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "matvec_add_scaled": _matvec_add_scaled, "matvec_add_scaled_rows": _matvec_add_scaled,
     "scaled_matvec_fp8": _scaled_matvec, "scaled_matvec_silu_mul_fp8": _scaled_matvec_silu_mul,
     "matvec_add_fp8": _matvec_add, "matvec_add_scaled_fp8": _matvec_add_scaled, "dequantise_fp8": _dequantise,
+    "dequantise_each_fp8": _dequantise, "dequantise_each_int4": _dequantise,
     "scaled_matvec_rows_fp8": _scaled_matvec, "scaled_matvec_silu_mul_rows_fp8": _scaled_matvec_silu_mul,
     "matvec_add_scaled_rows_fp8": _matvec_add_scaled,
     "scaled_matvec_int4": _scaled_matvec, "scaled_matvec_silu_mul_int4": _scaled_matvec_silu_mul,

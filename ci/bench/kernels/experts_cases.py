@@ -18,7 +18,6 @@ from tilec.target.dtypes import DTYPES
 torch: Any = importlib.import_module("torch")
 functional: Any = importlib.import_module("torch.nn.functional")
 
-EACH: Final = ("dequantise_each_fp8", "dequantise_each_int4")
 LOG2E: Final = 1.4426950408889634
 TOKENS_AND_EXPERTS: Final = ((1, 33), (3, 5), (8, 40))
 
@@ -29,8 +28,6 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         return []
     if manifest.kernel == "route_experts":
         return [{"T": tokens} for tokens in (1, 3, 257)]
-    if manifest.kernel in EACH:
-        return [{"X": x, "N": n * 128, "K": k * 128} for x, n, k in ((1, 1, 1), (3, 3, 5), (40, 2, 3))]
     step = 128 if manifest.kernel.endswith("_fp8") else int(manifest.constants["ROWS"])
     outputs = (5 * step, step, 3 * step)
     found = [{"T": t, "X": x, "N": n} for (t, x), n in zip(TOKENS_AND_EXPERTS, outputs, strict=True)]
@@ -74,9 +71,7 @@ def _weights(t: Tensors) -> Any:
     chosen = t["experts"].long()
     if "w_scales" not in t:
         return t["w"][chosen]
-    parts = {name: t[name] for name in ("w", "w_scales", "w_zeros") if name in t}
-    each = [dequantised({name: part[expert] for name, part in parts.items()}) for expert in chosen.reshape(-1).tolist()]
-    return torch.cat([one[None] for one in each], dim=0).reshape(*chosen.shape, *each[0].shape)
+    return dequantised({name: t[name][chosen] for name in ("w", "w_scales", "w_zeros") if name in t})
 
 
 def _route(manifest: Manifest, t: Tensors) -> Tensors:
@@ -139,34 +134,14 @@ def _rounded_add(manifest: Manifest, t: Tensors) -> dict[str, Any]:
 
 FORMS: Final = ("", "_fp8", "_int4")
 
-
-def _dequantised_each(t: Tensors) -> Any:
-    """The weights of each expert in float64, (X, N, K)."""
-    parts = {name: t[name] for name in ("w", "w_scales", "w_zeros") if name in t}
-    each = [dequantised({name: part[expert] for name, part in parts.items()}) for expert in range(t["w"].shape[0])]
-    return torch.cat([one[None] for one in each], dim=0)
-
-
-def _dequantise_each(manifest: Manifest, t: Tensors) -> Tensors:
-    return {"out": _dequantised_each(t).to(t["out"].dtype)}
-
-
-def _rounded_dequantise_each(manifest: Manifest, t: Tensors) -> dict[str, Any]:
-    """A code times a scale, in f32."""
-    value = _dequantised_each(t)
-    return {"out": Rounded(value, value.abs() * 2.0**-23).stored(str(manifest.constants["E"]))}
-
-
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "route_experts": _route,
-    **dict.fromkeys(EACH, _dequantise_each),
     **{f"experts_silu_mul{form}": _silu_mul for form in FORMS},
     **{f"experts_add{form}": _add for form in FORMS},
     **{f"experts_add_scaled{form}": _add_scaled for form in FORMS},
 }
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], dict[str, Any]]]] = {
     "route_experts": _rounded_route,
-    **dict.fromkeys(EACH, _rounded_dequantise_each),
     **{f"experts_silu_mul{form}": _rounded_silu_mul for form in FORMS},
     **{f"experts_add{form}": _rounded_add for form in FORMS},
     **{f"experts_add_scaled{form}": _rounded_add for form in FORMS},

@@ -249,7 +249,7 @@ def _dequantise_int4(manifest: Manifest, t: Tensors) -> Results:
 
 
 def _dequantise_fp8(manifest: Manifest, t: Tensors) -> Results:
-    each = t["w_scales"].repeat_interleave(128, 0).repeat_interleave(128, 1)
+    each = t["w_scales"].repeat_interleave(128, -2).repeat_interleave(128, -1)
     return {"out": (exact(t["w"]) * exact(each)).stored(dtype_of(manifest, "out"))}
 
 
@@ -272,6 +272,7 @@ ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "embedding_scaled_rows": lambda manifest, t: {_out(manifest): exact(t["table"][t["ids"].long()])},
     "scaled_matvec_fp8": _scaled_matvec, "scaled_matvec_silu_mul_fp8": _scaled_matvec_silu_mul,
     "matvec_add_fp8": _matvec_add, "matvec_add_scaled_fp8": _matvec_add, "dequantise_fp8": _dequantise_fp8,
+    "dequantise_each_fp8": _dequantise_fp8, "dequantise_each_int4": _dequantise_int4,
     "scaled_matvec_rows_fp8": _scaled_matvec, "scaled_matvec_silu_mul_rows_fp8": _scaled_matvec_silu_mul,
     "matvec_add_scaled_rows_fp8": _matvec_add,
     "scaled_matvec_int4": _scaled_matvec, "scaled_matvec_silu_mul_int4": _scaled_matvec_silu_mul,
