@@ -69,7 +69,7 @@ def test_equal_texts_give_equal_code(name: str, target: Target) -> None:
     prepared = shipped.prepared(name, target)
     expected = lower(prepared, target)
     assert lower(parse_function(print_function(prepared)), target) == expected
-    reparsed = shipped.prepare_as(name, parse_function(print_function(shipped.load(name))), target)
+    reparsed = shipped.prepare_as(name, parse_function(print_function(shipped.load(name, target=target))), target)
     assert lower(reparsed, target) == expected
 
 
