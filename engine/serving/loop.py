@@ -5,14 +5,17 @@ A request that goes wrong ends alone. What makes the device unusable (DeviceErro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from engine.backends import Backend
-from engine.batch import Batch
 from engine.errors import DeviceError, EngineError
-from engine.sequence import Sequence
-from engine.serving.memory import ContiguousRows
+from engine.serving.keys import page_keys
+from engine.serving.memory import Memory
+from engine.serving.pool import Pool
 from engine.serving.protocol import Report, Submit
+from engine.serving.rows import Rows, rows_of
 from engine.serving.scheduler import (
     Chunk,
     Decode,
@@ -21,12 +24,15 @@ from engine.serving.scheduler import (
     Request,
     State,
     advanced,
+    decoded,
     fits,
-    generated,
+    joined,
     plan,
     submit,
     without,
 )
+
+NOT_FINITE: Final = "error: the logits are not finite, so no token can be chosen"
 
 
 @dataclass(slots=True)
@@ -35,48 +41,61 @@ class _Iteration:
 
     tokens: dict[int, int] = field(default_factory=dict[int, int])
     ended: dict[int, str] = field(default_factory=dict[int, str])
-    admitted: list[int] = field(default_factory=list[int])
+    cached: dict[int, int] = field(default_factory=dict[int, int])
     prompt_tokens: int = 0
 
 
-class EngineLoop:
-    """A batch of `rows` rows on a loaded backend, and its scheduler. All steps take one graph (`Batch`), so that the tokens of
-    a request depend on no other. Not thread-safe. UsageError for a number of rows or tokens that the backend lacks."""
+@dataclass(slots=True)
+class _Work:
+    """A request: what was asked for, the tokens that end it, and its row once it decodes."""
 
-    def __init__(self, backend: Backend, rows: int, chunk_tokens: int) -> None:
-        self._backend, self._batch = backend, Batch(backend, rows, one_graph=True)
-        self.memory = ContiguousRows(rows, backend.max_seq_len)
-        self._policy = Policy(self.memory, min(chunk_tokens, backend.chunk_tokens))
+    asked: Submit
+    stops: frozenset[int]
+    row: int | None = None
+
+
+class EngineLoop:
+    """`rows` rows on a loaded backend, and their scheduler. The tokens of a request depend on no other request. Not
+    thread-safe. UsageError for a number of rows or tokens that the backend lacks.
+
+    `on`: rows and their memory, in place of the backend's."""
+
+    def __init__(self, backend: Backend, rows: int, chunk_tokens: int, on: tuple[Rows, Memory] | None = None) -> None:
+        self._backend = backend
+        self._rows, self.memory = on or rows_of(backend, rows)
+        chunk_tokens = min(chunk_tokens, backend.chunk_tokens)
+        self._shares = isinstance(self.memory, Pool)
+        cut = min(chunk_tokens, self.memory.page_tokens) if self._shares else chunk_tokens
+        self._policy = Policy(chunk_tokens, cut)
         self._state = State.empty(self.memory)
-        self._requests: dict[int, Submit] = {}
+        self._works: dict[int, _Work] = {}
         self._refused: dict[int, str] = {}
-        self._sequence = Sequence()  # of the prompt that is computed
 
     @property
     def idle(self) -> bool:
         """Whether no request is left."""
-        return not self._requests and not self._refused
+        return not self._works and not self._refused
 
-    def submit(self, work: Submit) -> None:
+    def submit(self, asked: Submit) -> None:
         """Take a request; one that cannot be done ends in the next iteration."""
-        request = Request(work.number, len(work.ids), work.max_tokens, work.priority)
         try:
-            self._backend.check_vocabulary(work.ids)
+            self._backend.check_vocabulary(asked.ids)
         except EngineError as error:
-            self._refused[work.number] = f"error: {error}"
+            self._refused[asked.number] = f"error: {error}"
             return
+        keys = page_keys(asked.ids, self.memory.page_tokens) if self._shares else ()
+        request = Request(asked.number, len(asked.ids), asked.max_tokens, asked.priority, keys)
         if not fits(request, self.memory):
             what = f"{request.prompt} tokens and {request.max_tokens} more do not fit a context of {self.memory.longest}"
-            self._refused[work.number] = f"error: {what}"
+            self._refused[asked.number] = f"error: {what}"
             return
-        self._requests[work.number] = work
+        self._works[asked.number] = _Work(asked, frozenset(asked.stop_tokens))
         self._state = submit(self._state, request)
 
     def cancel(self, number: int) -> None:
         """Forget a request, whatever it is doing."""
         self._refused.pop(number, None)
-        if self._requests.pop(number, None) is not None:
-            self._change(without(self._state, number))
+        self._drop(number, wrong=False)
 
     def iteration(self) -> Report:
         """Do what is next; a report without tokens if there is nothing. DeviceError if the device fails."""
@@ -84,8 +103,9 @@ class EngineLoop:
         self._refused = {}
         before = self._state.prompt
         self._state, iteration = plan(self._state, self._policy)
-        if self._state.prompt is not None and self._state.prompt is not before:
-            found.admitted.append(self._state.prompt.request.number)
+        now = self._state.prompt
+        if now is not None and now is not before:
+            found.cached[now.request.number] = now.cached
         match iteration:
             case Chunk():
                 self._compute(iteration, found)
@@ -95,65 +115,82 @@ class EngineLoop:
                 pass
         state = self._state
         running = len(state.running) + (state.prompt is not None)
-        used = self.memory.pages - len(state.free_pages)
-        return Report(found.tokens, found.ended, found.admitted, found.prompt_tokens, running, len(state.waiting), used)
+        return Report(
+            found.tokens, found.ended, list(found.cached), found.prompt_tokens, running, len(state.waiting), state.memory.used,
+            cached=found.cached,
+        )  # fmt: skip
 
     def close(self) -> None:
-        """Free the batch; idempotent. The backend stays."""
-        self._batch.close()
+        """Free the rows; idempotent. The backend stays."""
+        self._rows.close()
 
     def _compute(self, chunk: Chunk, found: _Iteration) -> None:
-        """A chunk of a prompt; the last one takes its sequence into the batch."""
-        work = self._requests[chunk.number]
-        ids = work.ids[chunk.first : chunk.first + chunk.tokens]
-        if chunk.first == 0:
-            self._sequence = self._backend.begin()
-        token = None
+        """A chunk of a prompt; the last one takes its sequence into its row."""
+        one = chunk.request
+        number = one.request.number
+        work = self._works[number]
+        ids = work.asked.ids[chunk.first : chunk.first + chunk.tokens]
         try:
-            if chunk.last:
-                token = self._batch.join(chunk.row, self._sequence, ids, work.sampling)
-            else:
-                self._backend.extend(self._sequence, ids)
+            if not chunk.last:
+                self._rows.extend(one.pages, chunk.first, ids)
+                self._state = advanced(self._state, chunk)
+                found.prompt_tokens = chunk.tokens
+                return
+            token = self._rows.join(one.row, one.pages, chunk.first, ids, work.asked.sampling)
         except DeviceError:
             raise
         except EngineError as error:
-            self._end(found, {chunk.number: f"error: {error}"})
+            self._fail(found, {number: f"error: {error}"})
             return
-        found.prompt_tokens = chunk.tokens
-        self._state = advanced(self._state, chunk)
-        if token is not None:
-            self._take(found, {chunk.number: token})
-
-    def _decode(self, decode: Decode, found: _Iteration) -> None:
-        """A decode step. If it chose no token, nobody knows for which row: all of its requests end."""
-        try:
-            tokens = self._batch.step()
-        except DeviceError:
-            raise
-        except EngineError as error:
-            self._end(found, dict.fromkeys(decode.rows.values(), f"error: {error}"))
-            return
-        self._take(found, {decode.rows[row]: token for row, token in tokens.items()})
-
-    def _take(self, found: _Iteration, tokens: dict[int, int]) -> None:
-        """New tokens of requests."""
-        found.tokens |= tokens
-        state, ended = generated(
-            self._state, {number: token in self._requests[number].stop_tokens for number, token in tokens.items()}
-        )
-        self._change(state)
+        work.row = one.row
+        found.prompt_tokens, found.tokens[number] = chunk.tokens, token
+        self._state, ended = joined(self._state, chunk, stops=token in work.stops)
         self._end(found, ended)
 
-    def _end(self, found: _Iteration, reasons: dict[int, str]) -> None:
-        """Requests have ended, for these reasons."""
-        for number in reasons:
-            self.cancel(number)
-        found.ended |= reasons
+    def _decode(self, decode: Decode, found: _Iteration) -> None:
+        """A decode step. If it fails, nobody knows for which row: all of its requests end."""
+        rows = decode.rows
+        try:
+            tokens = self._rows.step()
+        except DeviceError:
+            raise
+        except EngineError as error:
+            self._fail(found, {one.request.number: f"error: {error}" for one in rows.values()})
+            return
+        works, stopped, wrong = self._works, list[int](), list[int]()
+        for row, token in tokens.items():
+            number = rows[row].request.number
+            if token < 0:
+                wrong.append(row)
+                continue
+            found.tokens[number] = token
+            if token in works[number].stops:
+                stopped.append(row)
+        missing = [row for row in rows if row not in tokens] if len(tokens) < len(rows) else []
+        self._state, ended = decoded(self._state, stopped, [*missing, *wrong])
+        self._end(found, ended)
+        self._fail(found, {rows[row].request.number: NOT_FINITE for row in wrong})
 
-    def _change(self, state: State) -> None:
-        """A later state; the rows that it frees leave the batch."""
-        kept = {one.row for one in state.running}
-        for one in self._state.running:
-            if one.row not in kept:
-                self._batch.remove(one.row)
-        self._state = state
+    def _end(self, found: _Iteration, ended: Mapping[int, str]) -> None:
+        """Requests have ended, which the state knows."""
+        for number, reason in ended.items():
+            self._remove(self._works.pop(number))
+            found.ended[number] = reason
+
+    def _fail(self, found: _Iteration, reasons: Mapping[int, str]) -> None:
+        """Requests went wrong, for these reasons."""
+        for number, reason in reasons.items():
+            self._drop(number, wrong=True)
+            found.ended[number] = reason
+
+    def _drop(self, number: int, *, wrong: bool) -> None:
+        """Forget a request that goes on, if there is one of this number."""
+        work = self._works.pop(number, None)
+        if work is not None:
+            self._remove(work)
+            self._state = without(self._state, number, wrong=wrong)
+
+    def _remove(self, work: _Work) -> None:
+        """Free the row of a request that decoded."""
+        if work.row is not None:
+            self._rows.remove(work.row)

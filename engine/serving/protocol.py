@@ -79,7 +79,7 @@ class Report(Message):
     """From the engine after each iteration. `tokens`: a new token of each of these requests, by number. `ended`: why requests
     ended; `stop`, `length`, or `error: ` and what went wrong. `admitted`: requests whose prompt begins. Then the tokens of
     prompts that the iteration computed, and how many requests decode or are in their prompt, how many wait, and how many pages
-    are taken."""
+    are taken. `cached`: of the prompts that begin, how many tokens the cache of prefixes has."""
 
     tokens: dict[int, int]
     ended: dict[int, str]
@@ -88,6 +88,7 @@ class Report(Message):
     running: int
     waiting: int
     used_pages: int
+    cached: dict[int, int] = {}
 
 
 ToEngine = Load | Submit | Cancel

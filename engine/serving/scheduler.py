@@ -1,52 +1,60 @@
-"""Continuous batching: which prompt is prefilled, and when a step decodes. Pure functions from state to state: no I/O, no
-clock.
+"""Continuous batching: which prompt is computed, and when a step decodes. Pure functions from state to state: no I/O, no clock.
 
-    state = submit(state, request)             a request waits
-    state, iteration = plan(state, policy)     what to do now: a chunk of a prompt, a decode step, or nothing
-    state = advanced(state, iteration)         a chunk was done
-    state = generated(state, stopped)          tokens arrived, some of which end their request
-    state = without(state, number)             a request was cancelled
+    state = submit(state, request)               a request waits
+    state, iteration = plan(state, policy)       what to do now: a chunk of a prompt, a decode step, or nothing
+    state = advanced(state, chunk)               a chunk was done that is not the last of its prompt
+    state, ended = joined(state, chunk, ...)     the last chunk was done and chose a token
+    state, ended = decoded(state, ...)           a decode step was done
+    state = without(state, number)               a request was cancelled, or went wrong
 
 What holds after each of them:
 
-1. A row or a page is free or has one owner, and none is lost.
+1. A row has one owner or is free, and so has a page, except full pages of prompts: those may have several readers, and nobody
+   writes them again. None is lost.
 2. A request that was admitted never waits for memory again: it has the pages for its prompt and all tokens that it may
-   generate.
-3. Between two decode steps at most one chunk of `chunk_tokens` prompt tokens is computed: the bound on the time between tokens.
-   And no two decode steps follow each other while there is a prompt to compute, so prompts do not wait for generations either.
-4. Chunks begin at multiples of `chunk_tokens` of their prompt. So how a prompt is computed does not depend on other requests.
+   generate. So nobody is preempted, and the tokens of a request never have to be computed twice.
+3. Between two decode steps at most `chunk_tokens` tokens of prompts are computed, of one prompt or several: the bound on the
+   time between tokens. No two decode steps follow each other while there is a prompt to compute: prompts do not wait for
+   generations either.
+4. A chunk that is not the last of its prompt ends at a multiple of `cut_tokens` in it. If that is `chunk_tokens`, chunks
+   do not depend on other requests.
 5. Of two requests of one priority the earlier one is admitted first. A request with a lower number of priority overtakes
    others, each of them at most `patience` times. Then the overtaken go before anything else, and what they need is kept for
    them.
+6. Of a prompt, pages that the memory has from other prompts are not computed again, but at least its last token is.
+
+A decode step costs no work for requests that go on: only the number of steps changes, and each request knows the step at which
+it has all its tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from engine.serving.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Constants of the scheduler. `chunk_tokens`: tokens of a chunk of a prompt. `patience`: how often a request is
-    overtaken."""
+    """Constants of the scheduler. `chunk_tokens`: most tokens of prompts between two decode steps. `cut_tokens`, at most as
+    many: where a prompt may be divided. `patience`: how often a request is overtaken."""
 
-    memory: Memory
     chunk_tokens: int
+    cut_tokens: int
     patience: int = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What the scheduler knows of a request: a number of its own, the tokens of its prompt, the most that it may generate (both
-    positive), and its priority; a lower one goes first."""
+    positive), its priority, a lower one goes first, and the keys of its prompt's full pages (none: they are not shared)."""
 
     number: int
     prompt: int
     max_tokens: int
     priority: int = 0
+    keys: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,39 +67,41 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request with a row and pages. `done`: tokens of its prompt that are computed. `generated`: tokens after it."""
+    """A request with a row and pages, in the order of its tokens. `cached`: tokens of its prompt that the memory had. `done`:
+    tokens of its prompt that need not be computed any more. `last`: the decode step with its last token, by `State.steps`."""
 
     request: Request
     row: int
-    pages: frozenset[int]
-    done: int = 0
-    generated: int = 0
+    pages: tuple[int, ...]
+    cached: int
+    done: int
+    last: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All requests: those that wait, in the order in which they came; the one whose prompt is computed; those that decode.
-    `decode_first`: whether a decode step is due before the next chunk."""
+    """All requests: those that wait, in the order in which they came; the one whose prompt is computed; those that decode, by
+    row. `steps`: decode steps so far. `budget`: tokens of prompts that may be computed before the next one."""
 
+    memory: Memory
     free_rows: frozenset[int]
-    free_pages: frozenset[int]
     waiting: tuple[Waiting, ...] = ()
     prompt: Admitted | None = None
-    running: tuple[Admitted, ...] = ()
-    decode_first: bool = False
+    running: Mapping[int, Admitted] = field(default_factory=dict[int, "Admitted"])
+    steps: int = 0
+    budget: int = 0
 
     @classmethod
     def empty(cls, memory: Memory) -> State:
         """The state without requests."""
-        return cls(frozenset(range(memory.rows)), frozenset(range(memory.pages)))
+        return cls(memory, frozenset(range(memory.rows)))
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Compute `tokens` tokens of a prompt from `first` on; with `last`, take the sequence into its row and choose a token."""
 
-    number: int
-    row: int
+    request: Admitted
     first: int
     tokens: int
     last: bool
@@ -101,8 +111,7 @@ class Chunk:
 class Decode:
     """Compute a token of each of the sequences in these rows."""
 
-    rows: Mapping[int, int]
-    """Number of a request, by row."""
+    rows: Mapping[int, Admitted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,74 +134,101 @@ def submit(state: State, request: Request) -> State:
 
 def plan(state: State, policy: Policy) -> tuple[State, Iteration]:
     """What to do now, and the state in which a request may have been admitted for it. The caller does it, then says so with
-    `advanced` or `generated`."""
-    if state.prompt is None:
-        state = _admitted(state, policy)
-    prompt, rows = state.prompt, {one.row: one.request.number for one in state.running}
-    if rows and (prompt is None or state.decode_first):
-        return replace(state, decode_first=False), Decode(rows)
-    if prompt is None:
-        return state, Idle()
-    tokens = min(policy.chunk_tokens, prompt.request.prompt - prompt.done)
-    last = prompt.done + tokens == prompt.request.prompt
-    return state, Chunk(prompt.request.number, prompt.row, prompt.done, tokens, last)
+    `advanced`, `joined` or `decoded`."""
+    left = state.budget if state.running else policy.chunk_tokens
+    if state.prompt is None and left:
+        state = _admitted(state, policy.patience)
+    prompt = state.prompt
+    if prompt is not None:
+        tokens = _tokens(prompt, left, policy.cut_tokens)
+        if tokens:
+            return state, Chunk(prompt, prompt.done, tokens, prompt.done + tokens == prompt.request.prompt)
+    if state.running:
+        return replace(state, budget=policy.chunk_tokens), Decode(state.running)
+    return state, Idle()
 
 
 def advanced(state: State, chunk: Chunk) -> State:
-    """The state after a chunk; nothing changes if its request is gone. The token that the last chunk chose is reported by
-    `generated`."""
-    prompt = state.prompt
-    if prompt is None or prompt.request.number != chunk.number:
-        return state
-    prompt = replace(prompt, done=chunk.first + chunk.tokens)
-    if chunk.last:
-        return replace(state, prompt=None, running=(*state.running, prompt), decode_first=True)
-    return replace(state, prompt=prompt, decode_first=True)
+    """The state after a chunk that is not the last of its prompt."""
+    prompt = replace(chunk.request, done=chunk.first + chunk.tokens)
+    memory = _shared(state.memory, chunk.request, prompt.done)
+    return replace(state, memory=memory, prompt=prompt, budget=max(0, state.budget - chunk.tokens))
 
 
-def generated(state: State, stopped: Mapping[int, bool]) -> tuple[State, dict[int, str]]:
-    """The state after a token of each request in `stopped`, which says whether the token ends it. Second: why requests ended,
-    by number: `stop`, or `length` after the most tokens that they may generate."""
-    ended: dict[int, str] = {}
-    running: list[Admitted] = []
-    gone: list[Admitted] = []
-    for one in state.running:
-        number = one.request.number
-        if number in stopped:
-            one = replace(one, generated=one.generated + 1)
-            if stopped[number] or one.generated == one.request.max_tokens:
-                ended[number] = "stop" if stopped[number] else "length"
-        (gone if number in ended else running).append(one)
-    return _freed(replace(state, running=tuple(running)), gone), ended
+def joined(state: State, chunk: Chunk, *, stops: bool) -> tuple[State, dict[int, str]]:
+    """The state after the last chunk of a prompt, which chose a token; `stops`: the token ends the request. Second: why it
+    ended, by number, as of `decoded`."""
+    one = replace(chunk.request, done=chunk.request.request.prompt, last=state.steps + chunk.request.request.max_tokens - 1)
+    state = replace(
+        state, memory=_shared(state.memory, chunk.request, one.done), prompt=None, running={**state.running, one.row: one},
+        budget=max(0, state.budget - chunk.tokens),
+    )  # fmt: skip
+    return _ended(state, [one.row] if stops else [])
 
 
-def without(state: State, number: int) -> State:
-    """The state without a request, whatever it was doing; unchanged if there is none of this number."""
+def decoded(state: State, stopped: Collection[int], missing: Collection[int] = ()) -> tuple[State, dict[int, str]]:
+    """The state after a decode step that chose a token in every row but those in `missing`; the tokens in `stopped` rows end
+    their requests. Second: why requests ended, by number: `stop`, or `length` after the most tokens that they may generate."""
+    if missing:
+        late = {row: replace(state.running[row], last=state.running[row].last + 1) for row in missing}
+        state = replace(state, running={**state.running, **late})
+    return _ended(replace(state, steps=state.steps + 1), stopped)
+
+
+def without(state: State, number: int, *, wrong: bool = False) -> State:
+    """The state without a request, whatever it was doing; unchanged if there is none of this number. If it went `wrong`, other
+    requests read nothing of its pages any more."""
     prompt = state.prompt
     if prompt is not None and prompt.request.number == number:
-        return _freed(replace(state, prompt=None), [prompt])
-    gone = [one for one in state.running if one.request.number == number]
-    running = tuple(one for one in state.running if one.request.number != number)
+        return _freed(replace(state, prompt=None), [prompt], forget=wrong)
+    gone = [one for one in state.running.values() if one.request.number == number]
+    if gone:
+        return _freed(state, gone, forget=wrong)
     waiting = tuple(one for one in state.waiting if one.request.number != number)
-    return _freed(replace(state, waiting=waiting, running=running), gone)
+    return replace(state, waiting=waiting) if len(waiting) < len(state.waiting) else state
 
 
-def _admitted(state: State, policy: Policy) -> State:
+def _tokens(prompt: Admitted, left: int, cut: int) -> int:
+    """How many tokens of a prompt to compute if `left` may be: all that remain, or up to a multiple of `cut`."""
+    if prompt.request.prompt - prompt.done <= left:
+        return prompt.request.prompt - prompt.done
+    return max(0, (prompt.done + left) // cut * cut - prompt.done)
+
+
+def _shared(memory: Memory, request: Admitted, done: int) -> Memory:
+    """The memory once `done` tokens of a prompt are computed: the pages that became full have their keys."""
+    first, last = request.done // memory.page_tokens, done // memory.page_tokens
+    keys = request.request.keys[first:last]
+    return memory.filled(request.pages[first : first + len(keys)], keys) if keys else memory
+
+
+def _ended(state: State, stopped: Collection[int]) -> tuple[State, dict[int, str]]:
+    """The state without requests whose last token is there."""
+    steps = state.steps
+    gone = [one for one in state.running.values() if one.last <= steps or one.row in stopped]
+    if not gone:
+        return state, {}
+    return _freed(state, gone), {one.request.number: "stop" if one.row in stopped else "length" for one in gone}
+
+
+def _admitted(state: State, patience: int) -> State:
     """The state in which the request that is next has its row and pages; unchanged if none waits, or while the next one does
     not fit: what is free is then kept for it."""
     if not state.waiting or not state.free_rows:
         return state
-    index = _next(state.waiting, policy.patience)
+    index = _next(state.waiting, patience)
     request = state.waiting[index].request
-    for row in sorted(state.free_rows):
-        pages = policy.memory.grant(row, request.prompt + request.max_tokens, state.free_pages)
-        if pages is not None:
-            earlier = [replace(one, overtaken=one.overtaken + 1) for one in state.waiting[:index]]
-            return replace(
-                state, waiting=(*earlier, *state.waiting[index + 1 :]), prompt=Admitted(request, row, pages),
-                free_rows=state.free_rows - {row}, free_pages=state.free_pages - pages,
-            )  # fmt: skip
-    return state
+    reusable = request.keys[: (request.prompt - 1) // state.memory.page_tokens]
+    row = min(state.free_rows)
+    found = state.memory.grant(row, request.prompt + request.max_tokens, reusable)
+    if found is None:
+        return state
+    memory, grant = found
+    earlier = [replace(one, overtaken=one.overtaken + 1) for one in state.waiting[:index]]
+    return replace(
+        state, waiting=(*earlier, *state.waiting[index + 1 :]), free_rows=state.free_rows - {row}, memory=memory,
+        prompt=Admitted(request, row, grant.pages, grant.cached, grant.cached),
+    )  # fmt: skip
 
 
 def _next(waiting: tuple[Waiting, ...], patience: int) -> int:
@@ -203,9 +239,10 @@ def _next(waiting: tuple[Waiting, ...], patience: int) -> int:
     return min(range(len(waiting)), key=lambda index: (waiting[index].request.priority, index))
 
 
-def _freed(state: State, gone: Iterable[Admitted]) -> State:
+def _freed(state: State, gone: Collection[Admitted], *, forget: bool = False) -> State:
     """The state with the rows and pages of requests that are gone."""
-    rows, pages = state.free_rows, state.free_pages
+    memory, rows = state.memory, frozenset(one.row for one in gone)
     for one in gone:
-        rows, pages = rows | {one.row}, pages | one.pages
-    return replace(state, free_rows=rows, free_pages=pages)
+        memory = memory.freed(one.pages, forget=forget)
+    running = {row: one for row, one in state.running.items() if row not in rows}
+    return replace(state, memory=memory, free_rows=state.free_rows | rows, running=running)

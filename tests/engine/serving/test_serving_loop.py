@@ -142,13 +142,14 @@ def test_a_request_that_cannot_be_done_ends_alone(loop: EngineLoop, alone: list[
 
 def test_logits_that_are_not_finite_end_requests_and_not_the_loop(tiny: Path) -> None:
     broken: Any = loaded(tiny)
-    loop = EngineLoop(broken, 2, CHUNK)
+    loop: Any = EngineLoop(broken, 2, CHUNK)
+    steps = loop._rows._batch._steps
     good = broken._buffers["model.norm.weight"]
 
     def norm(values: Any) -> None:
         """Replace the weight of the last norm; steps find weights when they are prepared."""
         broken._buffers["model.norm.weight"] = values
-        loop._batch._steps.forget()  # pyright: ignore[reportPrivateUsage]
+        steps.forget()
 
     loop.submit(WORKS[1])
     assert 1 in loop.iteration().tokens

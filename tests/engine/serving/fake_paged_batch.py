@@ -1,0 +1,141 @@
+"""A `PagedBatch` without a model: what a slot contains depends on all tokens before it, and a token on all slots that its row
+reads. So a page that is shared, overwritten or reused wrongly changes tokens. Steps run ahead, as on a GPU: when a row is
+removed, one more step may write to its pages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.errors import UsageError
+from engine.sampling import SamplingParams
+
+MASK = (1 << 61) - 1
+VOCABULARY = 97
+
+
+def mixed(*values: int) -> int:
+    """A number that depends on all of these and their order."""
+    found = 0x9E3779B97F4A7C15
+    for value in values:
+        found = ((found ^ value) * 0xBF58476D1CE4E5B9) & MASK
+        found ^= found >> 29
+    return found
+
+
+@dataclass(eq=False)
+class _Member:
+    """A sequence in a row: its pages, the tokens in its slots, the last token, and what decides draws."""
+
+    pages: list[int]
+    length: int
+    token: int
+    seed: int
+    drawn: int = 1
+
+
+@dataclass
+class FakePagedBatch:
+    """Rows over a pool. `computed`: tokens of prompts. `broken`: rows whose logits are not finite. `fails`: what the next
+    call raises."""
+
+    rows: int
+    pages: int
+    longest: int
+    page_tokens: int = 64
+    parking: int = 4
+    items: int = 10_000
+    ahead: int = 1
+    computed: int = 0
+    broken: set[int] = field(default_factory=set[int])
+    fails: Exception | None = None
+    slots: dict[int, int] = field(default_factory=dict[int, int])
+    members: dict[int, _Member] = field(default_factory=dict[int, _Member])
+    flying: deque[tuple[dict[int, _Member], dict[int, int]]] = field(default_factory=deque[Any])
+
+    def extend(self, pages: Sequence[int], first: int, ids: Sequence[int]) -> None:
+        self._fail()
+        self._prompt(pages, first, ids)
+
+    def join(self, row: int, pages: Sequence[int], first: int, ids: Sequence[int], sampling: SamplingParams | None) -> int:
+        self._fail()
+        assert 0 <= row < self.rows and row not in self.members, "a row that is not free"
+        self._prompt(pages, first, ids)
+        seed = -1 if sampling is None else sampling.seed
+        member = _Member(list(pages), first + len(ids), 0, seed, 0)
+        member.token = self._chosen(member)
+        self.members[row] = member
+        return member.token
+
+    def step(self) -> dict[int, int]:
+        self._fail()
+        if not self.members:
+            raise UsageError("the batch has no sequence")
+        found: dict[int, int] = {}
+        while not found:
+            while not self.flying or (len(self.flying) <= self.ahead and not self._full()):
+                self._launch()
+            members, tokens = self.flying.popleft()
+            found = {row: token for row, token in tokens.items() if self.members.get(row) is members[row]}
+        return {row: -1 if row in self.broken else token for row, token in found.items()}
+
+    def remove(self, row: int) -> None:
+        del self.members[row]
+
+    def close(self) -> None:
+        self.members.clear()
+
+    def _fail(self) -> None:
+        fails, self.fails = self.fails, None
+        if fails is not None:
+            raise fails
+
+    def _prompt(self, pages: Sequence[int], first: int, ids: Sequence[int]) -> None:
+        assert ids and first + len(ids) <= len(pages) * self.page_tokens
+        assert all(self.parking <= page < self.pages for page in pages) and len(set(pages)) == len(pages)
+        before = self.slots[self._slot(pages, first - 1)] if first else 0
+        for position, token in enumerate(ids, first):
+            before = mixed(before, token)
+            self._write(pages, position, before)
+        self.computed += len(ids)
+
+    def _launch(self) -> None:
+        tokens: dict[int, int] = {}
+        for row, one in self.members.items():
+            self._write(one.pages, one.length, mixed(one.length, one.token, one.seed))
+            one.length += 1
+            tokens[row] = one.token = self._chosen(one)
+        self.flying.append((dict(self.members), tokens))
+
+    def _full(self) -> bool:
+        return any(one.length >= len(one.pages) * self.page_tokens for one in self.members.values())
+
+    def _chosen(self, one: _Member) -> int:
+        one.drawn += 1
+        slots = (self.slots[self._slot(one.pages, position)] for position in range(one.length))
+        return mixed(sum(slots), one.seed, one.drawn) % VOCABULARY
+
+    def _write(self, pages: Sequence[int], position: int, value: int) -> None:
+        page = pages[position // self.page_tokens]
+        readers = [one for one in self.members.values() if page in one.pages and one.pages != list(pages)]
+        assert not readers, "a page is written that another row reads"
+        self.slots[self._slot(pages, position)] = value
+
+    def _slot(self, pages: Sequence[int], position: int) -> int:
+        page, offset = divmod(position, self.page_tokens)
+        return pages[page] * self.page_tokens + offset
+
+
+@dataclass
+class FakeBackend:
+    """What the loop asks of a backend."""
+
+    chunk_tokens: int = 2048
+    max_seq_len: int = 4096
+
+    def check_vocabulary(self, ids: Sequence[int]) -> None:
+        if any(not 0 <= token < VOCABULARY for token in ids):
+            raise UsageError(f"a token is not in the vocabulary of {VOCABULARY}")

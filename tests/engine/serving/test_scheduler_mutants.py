@@ -1,0 +1,128 @@
+"""Planted mistakes in the scheduler, the pool and its keys: the model of `scheduler_model` finds each of them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+from scheduler_model import Code
+from scheduler_search import details, explore, order_of_eviction, walk
+
+MISTAKES: Final = {
+    # Of the scheduler.
+    "a step does not allow more prompts": ("scheduler", "replace(state, budget=policy.chunk_tokens), Decode", "state, Decode"),
+    "prompts are unbounded": (
+        "scheduler",
+        "left = state.budget if state.running else policy.chunk_tokens",
+        "left = policy.chunk_tokens",
+    ),
+    "a first chunk costs nothing": ("scheduler", "prompt=prompt, budget=max(0, state.budget - chunk.tokens)", "prompt=prompt"),
+    "a last chunk costs nothing": ("scheduler", "budget=max(0, state.budget - chunk.tokens),\n    )", "\n    )"),
+    "prompts are divided anywhere": ("scheduler", "(prompt.done + left) // cut * cut - prompt.done", "left"),
+    "only the prompt has pages": ("scheduler", "request.prompt + request.max_tokens, reusable", "request.prompt, reusable"),
+    "a whole prompt is reused": ("scheduler", "(request.prompt - 1) // state.memory", "request.prompt // state.memory"),
+    "a prefix is computed again": ("scheduler", "grant.pages, grant.cached, grant.cached)", "grant.pages, grant.cached, 0)"),
+    "a page is shared before it is full": (
+        "scheduler",
+        "done // memory.page_tokens, done // memory.page_tokens",
+        "done // memory.page_tokens, -(-done // memory.page_tokens)",
+    ),
+    "a prompt in parts is not shared": (
+        "scheduler",
+        "memory = _shared(state.memory, chunk.request, prompt.done)",
+        "memory = state.memory",
+    ),
+    "the largest row is taken": ("scheduler", "row = min(state.free_rows)", "row = max(state.free_rows)"),
+    "a row is not freed": ("scheduler", "free_rows=state.free_rows | rows", "free_rows=state.free_rows"),
+    "pages are not freed": ("scheduler", "        memory = memory.freed(one.pages, forget=forget)", "        pass"),
+    "what went wrong is read": ("scheduler", "memory.freed(one.pages, forget=forget)", "memory.freed(one.pages)"),
+    "a prompt that is cancelled goes on": (
+        "scheduler",
+        "_freed(replace(state, prompt=None), [prompt]",
+        "_freed(state, [prompt]",
+    ),
+    "a token too many": ("scheduler", "chunk.request.request.max_tokens - 1)", "chunk.request.request.max_tokens)"),
+    "a token too few after a step without one": (
+        "scheduler",
+        "last=state.running[row].last + 1",
+        "last=state.running[row].last",
+    ),
+    "a stop token is ignored": ("scheduler", "one.last <= steps or one.row in stopped", "one.last <= steps"),
+    "a stop token of a prompt is ignored": ("scheduler", "[one.row] if stops else []", "[]"),
+    "one more is overtaken": ("scheduler", "one.overtaken >= patience", "one.overtaken > patience"),
+    "nobody counts": ("scheduler", "overtaken=one.overtaken + 1", "overtaken=one.overtaken"),
+    "priorities are reversed": (
+        "scheduler",
+        "key=lambda index: (waiting[index].request.priority",
+        "key=lambda index: (-waiting[index].request.priority",
+    ),
+    # Of the pool.
+    "free pages that are hits count twice": ("pool", "needed - len(hits) > self.free - idle", "needed - len(hits) > self.free"),
+    "partial sums are not counted": ("pool", " or items > self.items", ""),
+    "partial sums are lost": (
+        "pool",
+        "draft.done(self.items + -(-len(pages) * self.page_tokens // self.item_tokens))",
+        "draft.done(self.items)",
+    ),
+    "a reader is not counted": ("pool", "Page(page.key, page.readers + 1)", "Page(page.key, max(1, page.readers))"),
+    "a hit stays free": ("pool", "if page.readers == 0:\n            self._unlink(number)", "if False:\n            pass"),
+    "a page that has readers is freed": ("pool", "if page.readers == 1:", "if page.readers >= 1:"),
+    "a page keeps the key of another": ("pool", "        self.forget(number)\n        self._unlink", "        self._unlink"),
+    "a forgotten page stays in the index": (
+        "pool",
+        "tuple(one for one in self._bucket(page.key) if one != number)",
+        "self._bucket(page.key)",
+    ),
+    "two pages have a key": ("pool", "if not any(self._page(other).key == key for other in bucket):", "if True:"),
+    "a gap in a prefix is skipped": ("pool", "                break\n", "                continue\n"),
+    "the youngest prefix goes first": ("pool", "self._page(end).before if page.key else end", "end"),
+    "pages without a key go last": ("pool", "self._page(end).before if page.key else end", "self._page(end).before"),
+    "a prefix goes from its begin": ("pool", "for page in reversed(pages):", "for page in pages:"),
+    "a page of parking is taken": ("pool", "ring[:parking] = [Page()] * parking", "parking = 0"),
+    "the neighbour is lost": ("pool", "Page(left.key, left.readers, left.before, page.after)", "left"),
+    # Of the keys.
+    "a key is that of one page alone": ("keys", "hashlib.sha256(key + data[start", "hashlib.sha256(data[start"),
+    "a page that is not full has a key": ("keys", "len(data) - size + 1", "len(data)"),
+}
+"""By what is wrong: the module, what stands in it, and what stands there instead."""
+
+
+def planted(module: str, right: str, wrong: str) -> ModuleType:
+    """A copy of a module with a mistake."""
+    original: Any = importlib.import_module(f"engine.serving.{module}")
+    with open(original.__file__, encoding="utf-8") as file:
+        source = file.read()
+    assert source.count(right) >= 1, "the mistake has nowhere to go"
+    copy = ModuleType(f"planted_{module}")
+    sys.modules[copy.__name__] = copy  # dataclasses look their own module up
+    try:
+        exec(compile(source.replace(right, wrong), original.__file__, "exec"), copy.__dict__)
+    finally:
+        del sys.modules[copy.__name__]
+    return copy
+
+
+def search(code: Code) -> None:
+    """All that could find a mistake; AssertionError if something does."""
+    order_of_eviction(code)
+    details(code)
+    for seed in range(6):
+        walk(code, seed)
+    for kind in ("contiguous", "pool", "narrow"):
+        explore(code, kind, 200)
+
+
+def test_without_a_mistake_nothing_is_found() -> None:
+    search(Code())
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_mistake_is_found(what: str) -> None:
+    module, right, wrong = MISTAKES[what]
+    code = replace(Code(), **{module: planted(module, right, wrong)})
+    with pytest.raises((AssertionError, ValueError, IndexError, KeyError)):
+        search(code)
