@@ -39,7 +39,7 @@ def paged_decode_attention(
     zero, so they must hold finite numbers. `blocks` blocks share the items; a row past ROWS has none.
     """
     assert PAGE % BN == 0 and CHUNK % PAGE == 0
-    tl.requires(G <= 8, T <= ROWS, 1 <= blocks, blocks <= 65536, ITEMS * HKV <= 1073741824, ITEMS <= 1073741824 // CHUNK)
+    tl.requires(G <= 8, T <= ROWS, blocks >= 1, blocks <= 65536, ITEMS * HKV <= 1073741824, ITEMS <= 1073741824 // CHUNK)
     tl.requires(MAX * PAGE <= 1073741824)
     tl.values(table, 0, PAGES)
     tl.values(lengths, 1, MAX * PAGE + 1)

@@ -85,3 +85,15 @@ def paged_flash_attention(q: Array, k_pages: Array, v_pages: Array, table: Array
     scores[..., np.arange(end)[None, :] > past + np.arange(q.shape[0])[:, None]] = -np.inf
     raised = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.einsum("hgts,shd->thgd", raised / raised.sum(axis=-1, keepdims=True), values)
+
+
+def paged_gather(
+    k_pages: Array, v_pages: Array, table: Array, k_cache: Array, v_cache: Array, filled: int
+) -> tuple[Wide, Wide]:
+    """Both caches with the tokens of whole pages up to the one of token `filled - 1`; pages twice, (MAX,), (S, HKV, D) twice ->
+    (S, HKV, D) twice."""
+    found, size = (_wide(k_cache), _wide(v_cache)), k_pages.shape[1]
+    count = min(-(-filled // size) * size, len(k_cache))
+    for cache, pages in zip(found, (k_pages, v_pages), strict=True):
+        cache[:count] = rows_of(pages, table, count)
+    return found
