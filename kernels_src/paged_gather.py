@@ -1,4 +1,4 @@
-"""Keys and values of one sequence in the order of its tokens, from its pages: what `flash_attention` multiplies by many times."""
+"""Keys and values of a sequence in the order of its tokens, from its pages: what `flash_attention` multiplies by many times."""
 
 import tilec as tl
 

@@ -1,11 +1,12 @@
 """What the kernels of a cache in pages compute, in float64 NumPy.
 
-Conventions are those of `reference`. Pages are (PAGES, PAGE, HKV, D); token i of a row is in page `table[i // PAGE]` of it. A group
-of G query heads shares one of HKV key heads.
+Conventions are those of `reference`. Pages are (PAGES, PAGE, HKV, D); token i of a row is in page `table[i // PAGE]` of its row of
+a table. A group of G query heads shares one of HKV key heads.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def paged_merge(partial: Array, maxima: Array, sums: Array, starts: Array) -> Wi
     """Attention of each row from what its items found, 0 without any; (ITEMS, HKV, G, D), (ITEMS, HKV, G) twice, (T + 1,) ->
     (T, HKV, G, D)."""
     out = np.zeros((len(starts) - 1, *partial.shape[1:]))
-    for b, (begin, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for b, (begin, end) in enumerate(pairwise(starts)):
         if begin < end:
             own = slice(int(begin), int(end))
             weights = np.exp2(_wide(maxima[own]) - _wide(maxima[own]).max(axis=0))
