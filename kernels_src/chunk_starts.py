@@ -15,8 +15,8 @@ def chunk_starts(
     CHUNK: tl.Const,
     BLOCK: tl.Const,
 ):
-    """`starts[b]` chunks of CHUNK tokens are of rows before row b, the last chunk of a row with what is left; `starts[T]` of all.
-    A length below 0 counts as 0."""
+    """`starts[b]` chunks of CHUNK tokens are of rows before row b, the last chunk of a row with what is left; `starts[T]` of
+    all. A length below 0 counts as 0."""
     tl.requires(T < BLOCK)
     tl.grid(1)
     chunks = (tl.maximum(tl.load(lengths, 0, shape=BLOCK, pad=0), 0) + (CHUNK - 1)) // CHUNK

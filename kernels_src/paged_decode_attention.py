@@ -39,17 +39,17 @@ def paged_decode_attention(
     zero, so they must hold finite numbers. `blocks` blocks share the items; a row past ROWS has none.
     """
     assert PAGE % BN == 0 and CHUNK % PAGE == 0
-    tl.requires(G <= 8, T <= ROWS, 1 <= blocks, blocks <= 65536, ITEMS * HKV <= 1073741824, ITEMS <= 1073741824 // CHUNK)
+    tl.requires(G <= 8, T <= ROWS, blocks >= 1, blocks <= 65536, ITEMS * HKV <= 1073741824, ITEMS <= 1073741824 // CHUNK)
     tl.requires(MAX * PAGE <= 1073741824)
     tl.values(table, 0, PAGES)
     tl.values(lengths, 1, MAX * PAGE + 1)
     tl.grid(blocks)
-    ends = tl.load(starts, offset=1, shape=ROWS, pad=2147483647)
+    begins = tl.load(starts, 0, shape=ROWS, pad=2147483647)
     items = min(max(tl.load(starts, T), 0), ITEMS)
     log2_scale = scale * 1.4426950408889634
     for unit in range(tl.bid(0), items * HKV, tl.num_blocks(0)):
         item, head = unit // HKV, unit % HKV
-        b = min(tl.sum(tl.where(ends <= item, 1, 0)), T - 1)
+        b = min(max(tl.sum(tl.where(begins <= item, 1, 0)) - 1, 0), T - 1)
         first = max(item - max(tl.load(starts, b), 0), 0) * CHUNK
         length = tl.load(lengths, b)
         query = tl.reshape(tl.load(q, (b, head, 0, 0), shape=(1, 1, 8, D), pad=0), (8, D)).T

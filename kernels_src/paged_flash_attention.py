@@ -23,8 +23,8 @@ def paged_flash_attention(
     BN: tl.Const,
     PAGE: tl.Const,
 ):
-    """Token t, at position `past + t`, attends to positions 0 to `past + t`: `softmax(q @ k.T * scale) @ v` in f32, `scale` > 0.
-    Position i is in page `table[i // PAGE]`.
+    """Token t, at position `past + t`, attends to positions 0 to `past + t`: `softmax(q @ k.T * scale) @ v` in f32, with
+    `scale` > 0. Position i is in page `table[i // PAGE]`.
 
     Pages hold keys and values of the tokens themselves too. Slots past them are multiplied by zero, so they must hold finite
     numbers. The order of a token's sums follows from its position alone: tiles of keys begin at multiples of BN, and one in
