@@ -35,6 +35,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "scaled_matvec_argmax_rows": [{"B": 8, "V": 160, "P": 3, "eps": 1e-6}, {"B": 2, "V": 64, "P": 4, "eps": 1e-6}],
     "embedding_scaled_rows": [{"B": 3, "V": 7}],
     "advance_rows": [{"B": 3, "vocab_size": 1000}, {"B": 2, "vocab_size": 3}],
+    "next_ids": [{"T": 3, "vocab_size": 1000}, {"T": 1, "vocab_size": 3}],
     "scaled_matvec": [{"N": 8, "eps": 1e-6}],
     "scaled_matvec_silu_mul": [{"I": 8, "I2": 16, "eps": 1e-6}],
     "scaled_matvec_fp8": [{"N": 128, "eps": 1e-6}, {"N": 256, "E": "f16", "eps": 1e-6}],
