@@ -84,6 +84,11 @@ def advance_rows(
     return ids, following, following, following + np.int32(1)
 
 
+def next_ids(token: Array, vocab_size: int) -> Array:
+    """Next `ids`, (T,) -> (T,); a token outside the vocabulary becomes 0."""
+    return np.where((token >= 0) & (token < vocab_size), token, 0)
+
+
 def matvec(x: Array, w: Array) -> Wide:
     """`x @ w.T`; (B, K), (N, K) -> (B, N)."""
     return _wide(x) @ _wide(w).T

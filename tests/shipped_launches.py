@@ -35,6 +35,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "scaled_matvec_argmax_rows": [{"B": 8, "V": 160, "P": 3, "eps": 1e-6}, {"B": 2, "V": 64, "P": 4, "eps": 1e-6}],
     "embedding_scaled_rows": [{"B": 3, "V": 7}],
     "advance_rows": [{"B": 3, "vocab_size": 1000}, {"B": 2, "vocab_size": 3}],
+    "next_ids": [{"T": 3, "vocab_size": 1000}, {"T": 1, "vocab_size": 3}],
     "scaled_matvec": [{"N": 8, "eps": 1e-6}],
     "scaled_matvec_silu_mul": [{"I": 8, "I2": 16, "eps": 1e-6}],
     "scaled_matvec_fp8": [{"N": 128, "eps": 1e-6}, {"N": 256, "E": "f16", "eps": 1e-6}],
@@ -149,6 +150,17 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "rope_decode_attention_kv_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "scale": 0.09}],
     "rope_merge_kv_c8": [{"B": 2, "HKV": 1, "G": 4, "S": 8, "R": 9}],
     "dequantise_c8": [{"S": 32, "HKV": 8, "filled": 11}, {"S": 16, "HKV": 16, "filled": 16, "E": "f16"}],
+    "chunk_starts": [{"T": 70}, {"T": 1}],
+    "paged_decode_attention": [
+        {"T": 3, "HKV": 2, "G": 4, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09},
+        {"T": 1, "HKV": 1, "G": 8, "PAGES": 3, "MAX": 2, "ITEMS": 1, "blocks": 1, "scale": 0.09, "E": "f16"},
+    ],
+    "paged_merge": [{"T": 3, "HKV": 1, "G": 2, "ITEMS": 19}],
+    "paged_gather": [
+        {"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160, "filled": 130},
+        {"HKV": 1, "PAGES": 2, "MAX": 1, "S": 128, "filled": 1},
+    ],
+    "paged_flash_attention": [{"T": 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3, "past": 60, "scale": 0.09}],
     "experts_sort": [{"T": 70, "P": 2}, {"T": 3, "P": 1}],
     "experts_tiles": [{"P": 3, "S": 150}, {"P": 70, "S": 131, "BM": 128}],
     "experts_slots": [{"T": 3, "S": 24}, {"T": 64, "S": 152}],
@@ -190,6 +202,8 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "matvec_add_scaled_rows_int4": lambda env: (env["ROWS"],),
     "route_experts": lambda env: (env["C"], env["NORMALIZE"]),
     **dict.fromkeys(("experts_add_scaled", "experts_add_scaled_fp8", "experts_add_scaled_int4"), lambda env: (env["GROUP"],)),
+    "chunk_starts": lambda env: (env["CHUNK"],),
+    "paged_decode_attention": lambda env: (env["CHUNK"],),
     "experts_sort": lambda env: (env["X"], env["BLOCK"]),
     "experts_tiles": lambda env: (env["BM"], env["S"]),
     "experts_slots": lambda env: (env["X"], env["BM"], env["S"]),
@@ -198,7 +212,9 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
 
-REFERENCES = ("reference", "reference_attention", "reference_experts", "reference_experts_tiles", "reference_stacks")
+REFERENCES = (
+    "reference", "reference_attention", "reference_experts", "reference_experts_tiles", "reference_pages", "reference_stacks",
+)  # fmt: skip
 """The modules next to the kernels that have their references."""
 
 NUMPY = {
@@ -248,7 +264,13 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         else:
             codes = parameter.name in ("a_scales", "b_scales", "w_scales")  # whose products would leave f16
             arrays[parameter.name] = (random.normal(size=shape) * (2.0**-6 if codes else 1.0)).astype(dtype)
-    if "decode_attention" in function.name:  # one sequence ends inside a tile, the second fills its slots
+    if function.name == "paged_decode_attention":  # rows that end inside a tile, at a chunk's end, and with one token
+        arrays["lengths"][:] = [41, 256 + 64, 1][: ints["T"]]
+        arrays["starts"] = reference("chunk_starts")(arrays["lengths"], ints["CHUNK"])
+    elif function.name == "paged_merge":  # rows of more items than a block reads at once, of one, of none; items of nobody
+        arrays["starts"][:] = [0, 10, 11, 11][: ints["T"] + 1]
+        arrays["sums"] = np.abs(arrays["sums"]) + 1
+    elif "decode_attention" in function.name:  # one sequence ends inside a tile, the second fills its slots
         known = [41, int(env["S"])][: int(env["B"])]
         arrays["lengths"][: len(known)] = known
     if "a_scales" in arrays:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.decode_steps import DecodeGraphs, DecodeSteps, StepRunner, graphs_of
+from engine.backends.paged_steps import PagedDevice, PagedSteps, bucket_of, require_pages
 from engine.errors import ModelError, UsageError
 from engine.graph.verify import Contract
 from engine.models.config import ModelConfig
@@ -24,7 +25,7 @@ from engine.sampling import SamplingParams
 from engine.sequence import Sequence, check_room
 from tilec.artifact.records import Manifest
 from tilec.step.graph import Op
-from tilec.step.step import CHUNK_TOKENS, OutputMode
+from tilec.step.step import BUCKETS, CHUNK_TOKENS, OutputMode, Step
 
 
 class Backend(StepRunner):
@@ -37,6 +38,9 @@ class Backend(StepRunner):
     ahead: ClassVar[int] = 0
     """Decode steps enqueued beyond the one whose token is waited for."""
 
+    buckets: ClassVar[tuple[int, ...]] = BUCKETS
+    """Numbers of rows for which steps that serve are prepared."""
+
     config: ModelConfig
     own: DecodeSteps
 
@@ -44,7 +48,7 @@ class Backend(StepRunner):
         self.max_seq_len = 0
         self.chunk_tokens = CHUNK_TOKENS
         self._current = Sequence()
-        self._steps: list[DecodeSteps] = []
+        self._steps: list[DecodeSteps | PagedSteps] = []
 
     @property
     @abstractmethod
@@ -129,11 +133,30 @@ class Backend(StepRunner):
         self._check_open()
         return self._prepared(graphs_of(self.step, sequences))
 
+    def paged_steps(self, rows: int, pages: int | None) -> PagedSteps:
+        """Memory and steps for up to `rows` rows over a pool of `pages` pages, or of as many as fit. UsageError if the step has
+        none, DeviceError if they do not fit."""
+        self._check_open()
+        require_pages(self.step)
+        bucket = bucket_of(rows, self.buckets)
+        step = self.step.with_pages(self._pages_that_fit(bucket) if pages is None else pages)
+        self._steps = [steps for steps in self._steps if not steps.closed]
+        self._steps.append(found := PagedSteps(step, self._paged_device(step, bucket)))
+        return found
+
+    @abstractmethod
+    def _pages_that_fit(self, bucket: int) -> int:
+        """The pages of the largest pool next to what up to `bucket` rows need."""
+
+    @abstractmethod
+    def _paged_device(self, step: Step, bucket: int) -> PagedDevice:
+        """Memory for steps over pages of up to `bucket` rows."""
+
     def _prepared(self, graphs: DecodeGraphs) -> DecodeSteps:
         """Memory and steps for these graphs, which the backend closes."""
         self._steps = [steps for steps in self._steps if not steps.closed]
-        self._steps.append(DecodeSteps(self, graphs))
-        return self._steps[-1]
+        self._steps.append(found := DecodeSteps(self, graphs))
+        return found
 
     def close(self) -> None:
         """Free the model's resources; idempotent."""

@@ -30,7 +30,7 @@ DECODE_MODES: Final[tuple[OutputMode, ...]] = tuple(mode for mode in OUTPUT_MODE
 DecodeGraphs = Mapping[tuple[OutputMode, Variants], StepGraph]
 """Graphs by output mode and variants (`Step.decode_variants`)."""
 
-LASTING: Final = (Kind.CACHE, Kind.OUTPUT, Kind.INPUT, Kind.SETTING)
+LASTING: Final = (Kind.CACHE, Kind.POOL, Kind.OUTPUT, Kind.INPUT, Kind.SETTING)
 """Kinds of the buffers that belong to sequences and outlive a step."""
 
 GREEDY: Final = SamplingParams(top_k=1)

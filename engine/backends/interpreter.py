@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
 from engine.backends.block_sizes import block_sizes
-from engine.backends.decode_steps import PreparedStep, graphs_of, prompt_caches
+from engine.backends.decode_steps import PreparedStep, graphs_of, lasting_buffers, prompt_caches
 from engine.backends.host_buffers import NUMPY_TYPES, HostBuffers, zeros
+from engine.backends.paged_steps import PagedDevice, chunk_graphs, serve_graphs
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import ModelError, UsageError
 from engine.graph.integers import Replay, check_values
+from engine.graph.invariance import verify_invariance, with_tiles
 from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract, verify
 from engine.models.config import ModelConfig
@@ -38,14 +40,17 @@ from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
 from tilec.shipped import project_folder
 from tilec.step.formats import SIXTEEN_BIT
-from tilec.step.graph import Constant, Kind, Op, StepGraph, View
-from tilec.step.step import OutputMode
+from tilec.step.graph import PAGED, Constant, Kind, Op, StepGraph, View
+from tilec.step.step import BUCKETS, OutputMode, Step
 
 KERNELS: Final = project_folder() / "kernels_src"
 """The folder of the kernels' sources: next to the compiler, or in its package."""
 
 POISON: Final = 0xFF
 """Every byte of the arena before a step: NaN in each float dtype, -1 in i32."""
+
+PAGED_ROWS: Final = 64
+"""Rows of a tile of a product in steps over pages."""
 
 Array = NDArray[Any]
 
@@ -73,6 +78,9 @@ class PlannedStep:
 
 class InterpreterBackend(Backend):
     """A `Backend` in NumPy. `kernels` is the folder of the kernels' sources; UsageError if it is absent."""
+
+    buckets = (2, 4, 8, *BUCKETS)
+    """More than a GPU has: time goes with the rows."""
 
     def __init__(self, kernels: Path = KERNELS) -> None:
         if not kernels.is_dir():
@@ -131,10 +139,7 @@ class InterpreterBackend(Backend):
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         graph = self.step.graph("prefill", output_mode, tokens=tokens, past=past)
         planned = self._planned_chunk(graph)
-        for name, array in planned.inputs.items():
-            values = inputs[graph.role(name)]
-            check_values(graph.buffers[name], values)
-            array[...] = values
+        set_inputs(graph, planned, inputs)
         self.run_step(planned)
 
     def _planned_chunk(self, graph: StepGraph) -> PlannedStep:
@@ -149,6 +154,14 @@ class InterpreterBackend(Backend):
 
     def _release(self) -> None:
         self._buffers.clear()
+
+    def _pages_that_fit(self, bucket: int) -> int:
+        """Enough for every row at its longest."""
+        values = self.step.values()
+        return -(-bucket // values["page_tokens"]) + bucket * values["table_pages"]
+
+    def _paged_device(self, step: Step, bucket: int) -> PagedDevice:
+        return HostPages(self, step, bucket)
 
     def allocate(self, graphs: Sequence[StepGraph], token: str) -> HostBuffers:
         return HostBuffers(graphs, token)
@@ -170,7 +183,10 @@ class InterpreterBackend(Backend):
         return self._own_buffers.arrays[name]
 
     def planned(self, graph: StepGraph, existing: Mapping[str, Array]) -> PlannedStep:
-        """Verify a step; allocate its activations and the inputs that are not in `existing`; specialise every kernel."""
+        """Verify a step; allocate its activations and the inputs that are not in `existing`; specialise every kernel. Products
+        of steps over pages have tiles of the same rows whatever the number of tokens: NumPy's sums follow from their shape."""
+        if graph.name in PAGED:
+            graph = with_tiles(graph, PAGED_ROWS)
         arrays = self._buffers | dict(existing)
         memory = plan_memory(graph)
         replay = verify(graph, memory, self.contract)
@@ -238,6 +254,42 @@ class InterpreterBackend(Backend):
                 raise ModelError(
                     f"operation `{planned_op.op.name}`: {error}", fix="take a model that the kernels allow"
                 ) from None
+
+
+class HostPages(PagedDevice):
+    """Steps over pages in arrays."""
+
+    def __init__(self, backend: InterpreterBackend, step: Step, bucket: int) -> None:
+        self._backend, self._step, self.bucket = backend, step, bucket
+        serve, chunk = list(serve_graphs(step, bucket).values()), list(chunk_graphs(step, 1).values())
+        self.rows, self.prompt = rows, prompt = HostBuffers(serve, "batch.token"), HostBuffers(chunk, "token")
+        prompt.arrays |= {buffer.name: rows.arrays[buffer.name] for buffer in lasting_buffers(chunk, Kind.POOL)}
+        self._rows, self._prompt = rows, prompt
+        verify_invariance([step.graph("serve", "sample", tokens=one) for one in backend.buckets if one <= bucket], block_sizes)
+
+    def prepare(self, graph: StepGraph) -> PlannedStep:
+        return self._backend.planned(graph, self._rows.arrays)
+
+    def enqueue(self, step: PlannedStep) -> None:
+        self._backend.run_step(step)
+
+    def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
+        graph = self._step.graph("chunk", output_mode, tokens=tokens, past=past)
+        planned = self._backend.planned(graph, self._prompt.except_inputs())
+        set_inputs(graph, planned, inputs)
+        self._backend.run_step(planned)
+
+    def close(self) -> None:
+        self._rows.close()
+        self._prompt.close()
+
+
+def set_inputs(graph: StepGraph, planned: PlannedStep, inputs: Mapping[str, Any]) -> None:
+    """Write the inputs of a step, given by role. GraphError if a value is out of bounds."""
+    for name, array in planned.inputs.items():
+        values = inputs[graph.role(name)]
+        check_values(graph.buffers[name], values)
+        array[...] = values
 
 
 def _planned(step: PreparedStep) -> PlannedStep:

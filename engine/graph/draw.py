@@ -8,7 +8,15 @@ from typing import Final
 from engine.graph.plan import MemoryPlan, lifetimes, plan_memory
 from tilec.step.graph import Kind, Op, StepGraph
 
-MARKS: Final = {Kind.ACTIVATION: "", Kind.WEIGHT: "*", Kind.TABLE: "*", Kind.CACHE: "#", Kind.INPUT: "<", Kind.OUTPUT: ">"}
+MARKS: Final = {
+    Kind.ACTIVATION: "",
+    Kind.WEIGHT: "*",
+    Kind.TABLE: "*",
+    Kind.CACHE: "#",
+    Kind.POOL: "#",
+    Kind.INPUT: "<",
+    Kind.OUTPUT: ">",
+}
 """Prefix of a buffer's name, by kind."""
 
 LEGEND: Final = (

@@ -57,7 +57,7 @@ class Replay:
 def bounds_violation(op: Op, buffer: Buffer, check: ValueCheck, low: int | None, high: int | None) -> str | None:
     """Why a buffer's bounds do not satisfy a kernel's check of a tensor, which requires [`low`, `high`) for the shapes of the
     operation; None if they do."""
-    if buffer.kind is Kind.CACHE or (buffer.kind in (Kind.ACTIVATION, Kind.OUTPUT) and buffer.low is None):
+    if buffer.kind in (Kind.CACHE, Kind.POOL) or (buffer.kind in (Kind.ACTIVATION, Kind.OUTPUT) and buffer.low is None):
         return f"is computed, so nothing bounds it, and is `{check.tensor}` of `{op.kernel}`"
     if check.sorted or check.ends:
         return f"is not known to be sorted, as `{check.tensor}` of `{op.kernel}`"

@@ -19,7 +19,7 @@ from tilec.artifact.records import Manifest, TensorSpec
 from tilec.step.activations import SCALES_DTYPE
 from tilec.step.graph import ITEM_BYTES, Buffer, Kind, Op, StepGraph
 
-STREAMED: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.CACHE})
+STREAMED: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.CACHE, Kind.POOL})
 """Buffers too large to stay in the GPU's L2 cache between steps. Activations are far smaller."""
 
 Contracts = Callable[[Op], Contract | Manifest]

@@ -15,6 +15,8 @@ artifact's manifest (`In`, `Out`, `InOut`); an `Out` is written whole, as the co
 |         | earlier one (`may_overlap`). Steps do not overlap each other                                                  |
 | rows    | in a batch, a block of an operation that uses a cache accesses one sequence only: of every tensor with rows   |
 |         | per sequence, the index on the first axis is the block's index on one grid axis, the same for all             |
+| pages   | a pool is read at pages of the step's table, and written at the step's slots, no two of which are the same:   |
+|         | the host checks who has these whenever it sends them (`engine.graph.pages`)                                   |
 | memory  | activations that are live at the same operation do not overlap in the arena, and all lie inside it            |
 |         | (`engine.graph.memory_rule`)                                                                                  |
 | ends    | every output is written whole                                                                                 |
@@ -38,6 +40,7 @@ from typing import Final
 
 from engine.graph.integers import GraphError, Promised, Replay, WrittenValues, bounds_violation, written_values
 from engine.graph.memory_rule import refused, verify_memory
+from engine.graph.pages_rule import check_pools
 from engine.graph.plan import MemoryPlan
 from tilec.artifact.records import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, ValuePromise
 from tilec.ir.expr import Expr
@@ -52,6 +55,9 @@ READ_ONLY: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.SETTING})
 
 SHARED: Final = frozenset({Kind.WEIGHT, Kind.TABLE})
 """Kinds that are shared between sequences."""
+
+STORES: Final = frozenset({Kind.CACHE, Kind.POOL})
+"""Kinds of keys and values."""
 
 READS: Final = frozenset({"in", "inout"})
 WRITES: Final = frozenset({"out", "inout"})
@@ -171,6 +177,7 @@ class _Step:
         spans = {name: self._view(op, specs[name], view) for name, view in op.tensors.items()}
         if self.graph.sequences > 1:
             self._rows(op, specs)
+        check_pools(self.graph, op, indexed.contract)
         return spans
 
     def extents(self, op: Op, indexed: _IndexedContract) -> None:
@@ -240,7 +247,7 @@ class _Step:
             if len(unread) < len(writes):
                 # An `inout` buffer may have been read before its update. The last operation of a step that only fills the cache
                 # leaves queries unread.
-                last = position == len(self.writes) - 1 and any(buffers[name].kind is Kind.CACHE for name, _ in writes)
+                last = position == len(self.writes) - 1 and any(buffers[name].kind in STORES for name, _ in writes)
                 unread = [] if last else [(name, access) for name, access in unread if access == "out"]
             if unread:
                 raise self._refuse(op, buffers[unread[0][0]], "is written for nothing: no later operation reads it")

@@ -3,7 +3,8 @@
 It is for trying the engine without a GPU or a model: `python -m engine --backend interpreter` generates text with it in
 seconds, which is nonsense of course. Its sizes are the smallest that the kernels support: eight key-value heads, and a multiple
 of eight query heads, because a prefill block of `qk_norm_rope_kv`, or of `rope_kv`, processes eight heads of one token. In a
-mixture of experts it processes four, and there are four key-value heads.
+mixture of experts it processes four, and there are four key-value heads. The vocabulary is a multiple of eight, as that of
+published models is: the tokens behind the tokenizer's last one have no text.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def write_tiny_model(
     keys: dict[str, object] = {
         **SIZES, **kind.keys, "hidden_size": hidden_size, "model_type": family, "hidden_act": "silu", "attention_bias": False,
         "tie_word_embeddings": tied,
-        "vocab_size": tokenizer.get_vocab_size(), "eos_token_id": stop_token,
+        "vocab_size": -(-tokenizer.get_vocab_size() // 8) * 8, "eos_token_id": stop_token,
     }  # fmt: skip
     config = family_of(family).config(Keys(target / CONFIG_FILE, keys))
     sampling = {"temperature": 0.7, "top_k": 20, "top_p": 0.9}

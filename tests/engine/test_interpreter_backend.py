@@ -248,7 +248,7 @@ def test_memory_that_no_operation_wrote_is_nan(folders: dict[bool, Path], monkey
     [
         (lambda b: b.prefill([]), "the prompt is empty"),
         (lambda b: b.prompt_logits([1] * 129), "129 tokens do not fit max-seq-len 128"),
-        (lambda b: b.prefill([1, 403]), "token 403 is not in the vocabulary of 403"),
+        (lambda b: b.prefill([1, 408]), "token 408 is not in the vocabulary of 408"),
         (lambda b: b.decode_logits(-1), "token -1 is not in the vocabulary"),
     ],
 )
@@ -262,7 +262,7 @@ def test_a_stream_ends_at_the_cache(models: Callable[..., Model]) -> None:
     backend = models(False, "bf16").backend
     backend.position = MAX_SEQ_LEN - 2  # earlier slots contain zeros or older tokens
     tokens = backend.stream_tokens(1, 5)
-    assert [0 <= next(tokens) < 403, 0 <= next(tokens) < 403] == [True, True]
+    assert [0 <= next(tokens) < 408, 0 <= next(tokens) < 408] == [True, True]
     with pytest.raises(UsageError, match="128 tokens and 1 more do not fit"):
         next(tokens)
 

@@ -12,7 +12,7 @@ with `SCALES` after it. A launch that takes such a cache changes in one of two w
 |                                |           | a launch of `dequantise_c8` writes before                          |
 
 The shared cache is filled anew in each layer, and no layer reads what another left there. It is a cache and no activation
-because only the filled slots are written, and no others are read.
+because only the filled slots are written, and no others are read. Pages have 16 bits: modes that use them are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tilec.step.declaration import (
 )  # fmt: skip
 from tilec.step.expressions import Expression, StepError, expression
 from tilec.step.formats import SIXTEEN_BIT
-from tilec.step.graph import Kind
+from tilec.step.graph import PAGED, Kind
 
 CACHE_FORMAT: Final = "cache_format"
 """Key of a bundle's config for the format of its caches; absent for 16 bits."""
@@ -91,7 +91,7 @@ def _in_format(declaration: Declaration, form: CacheFormat) -> Declaration:
             if parts is not None and added.name != name and (added.name in declaration.buffers or added.name in buffers):
                 raise StepError(f"`{added.name}` is there, and is the name of what `{name}` needs in `{form.name}`")
             buffers[added.name] = added
-    modes = {name: _statements(statements, stored) for name, statements in declaration.modes.items()}
+    modes = {name: _statements(statements, stored) for name, statements in declaration.modes.items() if name not in PAGED}
     return replace(declaration, buffers=buffers, modes=modes, formats={}, caches={})
 
 

@@ -17,6 +17,15 @@ from tilec.target.dtypes import bf16, f8e4m3, f16, f32, i32, u8, u32
 
 Constant = int | float | bool | str
 
+CHUNK: Final = "chunk"
+"""The mode of a step that takes a chunk of a prompt and whose cache is in pages."""
+
+SERVE: Final = "serve"
+"""The mode of a step that takes a token of each of several rows and whose cache is in pages."""
+
+PAGED: Final = frozenset({CHUNK, SERVE})
+"""Modes whose caches are pools of pages."""
+
 ITEM_BYTES: Final = {dtype.name: dtype.bytes for dtype in (bf16, f16, f32, i32, f8e4m3, u8, u32)}
 """Bytes per element of each dtype that buffers have."""
 
@@ -27,6 +36,7 @@ class Kind(Enum):
     WEIGHT = "weight"  # loaded once, never written
     TABLE = "table"  # computed on the host at load, never written
     CACHE = "cache"  # persists across steps: keys and values
+    POOL = "pool"  # the same in pages, which sequences share: the host says which page belongs to whom
     INPUT = "input"  # written by the host before each step
     SETTING = "setting"  # written by the host before a generation begins, then constant for all of its steps
     OUTPUT = "output"  # read by the host after each step
@@ -110,8 +120,10 @@ class StepGraph:
         self.ops.append(Op(name, kernel, constants, tensors, scalars))
 
     def role(self, buffer: str) -> str:
-        """What a buffer is to the step: its name without the step's own in front, so `lengths` for `batch.lengths`."""
-        return buffer.removeprefix(f"{self.name}.")
+        """What a buffer is to the step: its name without the step's own in front, so `lengths` for `batch.lengths`. A step that
+        serves shares buffers of how tokens are chosen with a batch."""
+        found = buffer.removeprefix(f"{self.name}.")
+        return found.removeprefix("batch.") if self.name == SERVE else found
 
     def of_kind(self, kind: Kind) -> Iterator[Buffer]:
         """Buffers of a kind in the order of insertion."""

@@ -29,7 +29,7 @@ from tilec.step.declaration import (
 )  # fmt: skip
 from tilec.step.expressions import Expression, StepError, expression
 from tilec.step.formats import Format, grouped, in_format, scaled
-from tilec.step.graph import ITEM_BYTES, Kind
+from tilec.step.graph import CHUNK, ITEM_BYTES, SERVE, Kind
 from tilec.step.syntax import decode, encode
 
 MAX_TEXT: Final = 1 << 17
@@ -43,10 +43,10 @@ FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
-RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, "max_seq_len", "head"}
+RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, "max_seq_len", "head", "mode", "pages"}
 """Names whose values come from the request for a step, or change within it."""
 REQUIRED: Final = ("decode", "prefill")
-MODES: Final = (*REQUIRED, "batch")
+MODES: Final = (*REQUIRED, "batch", CHUNK, SERVE)
 PREVIOUS: Final = "previous."
 
 
@@ -118,6 +118,10 @@ class _Reader:
                     if self.weights or self.buffers or self.modes or self.variants:
                         raise StepError("`variants` are declared once, before `weights`, `buffers` and modes", node)
                     self.variants = {name: self.variant(name, value) for name, value in _items(table)}
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=same)) if name in MODES and same in self.modes:
+                    if name in self.modes:
+                        raise StepError(f"`{name}` is there twice", node)
+                    self.modes[name] = self.modes[same]
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     if any(name == other for other, _ in self.numbers) or name in self.variants:
                         raise StepError(f"`{name}` is there twice", node)

@@ -14,8 +14,8 @@ from typing import Any, Final
 from tilec.step.declaration import LENGTHS, TOKENS, Condition, Items, Launch, Statement
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import item_count
-from tilec.step.graph import Constant
-from tilec.step.step import BATCHES, OUTPUT_MODES, Step, Variants
+from tilec.step.graph import CHUNK, SERVE, Constant
+from tilec.step.step import BATCHES, BUCKETS, OUTPUT_MODES, Step, Variants
 from tilec.step.tuning import Choice, Tuning
 
 LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
@@ -39,7 +39,7 @@ def requests(step: Step, tuning: Tuning) -> Iterator[Request]:
     for mode, statements in step.declaration.modes.items():
         for launch, lengths in _reachable(step, mode, statements):
             seen: set[str] = set()
-            for constants in _constants(step, launch, tuning, lengths):
+            for constants in _constants(step, mode, launch, tuning, lengths):
                 key = repr(sorted(constants.items()))
                 if key not in seen:
                     seen.add(key)
@@ -68,6 +68,10 @@ def choices(step: Step, tuning: Tuning) -> Iterator[Chosen]:
 
 def _lengths(step: Step, mode: str) -> dict[Variants, Sequence[int]]:
     """Numbers of tokens of a step by the variants that it uses, ascending."""
+    if mode == CHUNK:
+        return {step.used_variants(CHUNK, 1): range(1, step.chunk_tokens + 1)}
+    if mode == SERVE:
+        return {step.used_variants(SERVE, 1): BUCKETS}
     if mode != "prefill":
         lengths = {"decode": (1,), "batch": BATCHES}[mode]
         return dict.fromkeys(step.all_decode_variants(), lengths)
@@ -107,7 +111,7 @@ def _reachable(step: Step, mode: str, statements: tuple[Statement, ...]) -> list
                 layers = [{"first_layer": first, "last_layer": last} for first, last in shapes]
                 walk(statement.body, tuple((used, {**values, **layer}) for used, values in reached for layer in layers))
 
-    walk(statements, tuple((used, step.condition_values(head, used)) for head in OUTPUT_MODES for used in lengths))
+    walk(statements, tuple((used, step.condition_values(mode, head, used)) for head in OUTPUT_MODES for used in lengths))
     return found
 
 
@@ -118,9 +122,11 @@ def _joined(lengths: Sequence[Sequence[int]]) -> Sequence[int]:
     return whole if len(joined) == len(whole) else joined
 
 
-def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: Sequence[int]) -> Iterator[dict[str, Constant]]:
+def _constants(
+    step: Step, mode: str, launch: Launch, tuning: Tuning, lengths: Sequence[int]
+) -> Iterator[dict[str, Constant]]:  # fmt: skip
     """The constants of a launch, once per combination that occurs over its numbers of tokens."""
-    values = step.values()
+    values = step.values(mode=mode)
     choice = tuning.choices.get(launch.kernel)
     chosen: list[dict[str, Constant]] = [{}]
     if choice is not None:

@@ -14,7 +14,7 @@ from tilec.step.declaration import DTYPE, TOKENS, Declaration, Declared, Referen
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at, stacked
 from tilec.step.formats import SIXTEEN_BIT, misfit, stored_declaration
-from tilec.step.graph import StepGraph
+from tilec.step.graph import CHUNK, SERVE, StepGraph
 from tilec.step.reader import FILLED
 
 OutputMode = Literal["argmax", "sample", "logits", "none"]
@@ -26,11 +26,15 @@ Variants = frozenset[str]
 
 NO_VARIANT: Final[Variants] = frozenset()
 
-Mode = Literal["decode", "prefill", "batch"]
-"""Input of a step: the next token of a sequence, tokens of a prompt, or the next token of each of several sequences."""
+Mode = Literal["decode", "prefill", "batch", "chunk", "serve"]
+"""Input of a step: the next token of a sequence, tokens of a prompt, or the next token of each of several sequences. The last
+two have caches in pages: tokens of a prompt, and the next token of each of several rows."""
 
 BATCHES: Final = (2, 4, 8)
 """Supported batch sizes; they divide the N = 8 columns of an `mma` instruction."""
+
+BUCKETS: Final = (16, 32, 64, 128, 256)
+"""Numbers of rows for which a step that serves is prepared; fewer rows take the next bucket."""
 
 DTYPES: Final = ("bf16", "f16")
 """Dtypes that a model can run in."""
@@ -69,16 +73,17 @@ class Weight:
 class Step:
     """The step of one model. `numbers` are the model's numbers and the measured ones. `weight_format` is that of the linear
     weights, `cache_format` that of the caches; StepError if the text does not declare one, or if the model's sizes do not fit
-    it."""
+    it. `pages`: the pages of the pool of modes whose caches are in pages."""
 
     def __init__(
         self, declaration: Declaration, numbers: Mapping[str, Any], *, tied: bool, dtype: str, max_seq_len: int,
-        weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT,
+        weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT, pages: int = 0,
     ) -> None:  # fmt: skip
+        self._numbers, self._stored_declaration = numbers, declaration
         stored = declaration if weight_format == SIXTEEN_BIT else stored_declaration(declaration, weight_format)
         self.declaration, self.cache_format = cached_declaration(stored, cache_format), cache_format
         self.dtype, self.tied, self.weight_format = dtype, tied, weight_format
-        self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len}
+        self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len, "pages": pages}
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
         if weight_format != SIXTEEN_BIT:
@@ -92,6 +97,13 @@ class Step:
             reason = misfit(weight, form, self._values) if weight.linear else None
             if reason is not None:
                 raise StepError(reason, next(iter(weight.rows.values()))[0].node)
+
+    def with_pages(self, pages: int) -> Step:
+        """The same step with a pool of `pages` pages."""
+        return Step(
+            self._stored_declaration, self._numbers, tied=self.tied, dtype=self.dtype, max_seq_len=self._values["max_seq_len"],
+            weight_format=self.weight_format, cache_format=self.cache_format, pages=pages,
+        )  # fmt: skip
 
     @property
     def layers(self) -> int:
@@ -129,6 +141,14 @@ class Step:
         declared = self.declaration.variants.items()
         return frozenset(name for name, variant in declared if variant.quantity == quantity and amount <= self.bound(name))
 
+    def used_variants(self, mode: Mode, tokens: int, variants: Variants = NO_VARIANT) -> Variants:
+        """The variants that a step of a mode uses: those that `variants` gives of a decode step, and those of a prefill's
+        tokens. A row of a step over pages must have the same launches whatever the number of its tokens: a chunk uses no
+        variant for few of them, and a step that serves uses all."""
+        if mode == SERVE:
+            return frozenset(name for name, variant in self.declaration.variants.items() if variant.quantity == TOKENS)
+        return NO_VARIANT if mode == CHUNK else self.variants(TOKENS, tokens) if mode == "prefill" else variants
+
     def decode_variants(self, filled: int) -> Variants:
         """The variants that a decode step uses if its caches have at most `filled` filled slots."""
         return self.variants(FILLED, filled)
@@ -162,20 +182,20 @@ class Step:
         variants: Variants = NO_VARIANT,
     ) -> Form:  # fmt: skip
         """The form shared by the graphs of all lengths that have the form of `tokens` (`prefills`); see `graph`."""
-        used = self.variants(TOKENS, tokens) if mode == "prefill" else variants
+        used = self.used_variants(mode, tokens, variants)
         key = mode, head, layers, used
         if key not in self._forms:
             if mode not in self.declaration.modes:
                 raise StepError(f"there is no `def {mode}()`")
-            values = self.condition_values(head, used)
+            values = self.condition_values(mode, head, used)
             count = (lambda: self.layers) if layers is None else (lambda: layers)
             ops = resolved_ops(self.declaration.modes[mode], dict(values), count, self.name_of)
             self._forms[key] = Form(mode, ops, values, self.name_of)
         return self._forms[key]
 
-    def condition_values(self, head: OutputMode, variants: Variants) -> dict[str, Any]:
-        """All values of a step with an output mode and variants, except those that a layer and a length have."""
-        return self.values(head=head, **{name: name in variants for name in self.declaration.variants})
+    def condition_values(self, mode: str, head: OutputMode, variants: Variants) -> dict[str, Any]:
+        """All values of a step of a mode with an output mode and variants, except those that a layer and a length have."""
+        return self.values(mode=mode, head=head, **{name: name in variants for name in self.declaration.variants})
 
     def values(self, **given: Any) -> dict[str, Any]:
         """All values of a step, with overrides."""

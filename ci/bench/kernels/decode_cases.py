@@ -58,6 +58,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": b, "V": v} for b in (1, 3, 8) for v in (7, 1009)]
         case "advance_rows":
             return [{"B": b} for b in (1, 3, 8)]
+        case "next_ids":
+            return [{"T": t} for t in (1, 3, 256)]
         case "decode_merge_kv" | "rope_merge_kv":
             return [{"B": b, "HKV": h, "S": s, "R": s + 77} for b, h, s in ((1, 8, 2), (3, 1, 160), (8, 8, 512))]
         case "rotary_decode_attention" | "rope_decode_attention":
@@ -169,6 +171,11 @@ def _advance_rows(manifest: Manifest, t: Tensors) -> Tensors:
     return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
 
 
+def _next_ids(manifest: Manifest, t: Tensors) -> Tensors:
+    """Each row's token if it is valid, else 0."""
+    return {"ids": torch.where((t["token"] >= 0) & (t["token"] < VOCABULARY), t["token"], 0)}
+
+
 def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Tensors:
     _, caches = attention_cases.appended(t, t["slots"].tolist())
     return {**attention_cases.MEANING["decode_merge"](manifest, t), **caches}
@@ -199,6 +206,6 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "scaled_matvec_rows_int4": _scaled_matvec, "scaled_matvec_silu_mul_rows_int4": _scaled_matvec_silu_mul,
     "matvec_add_scaled_rows_int4": _matvec_add_scaled,
     "embedding_scaled": _embedding_scaled, "embedding_scaled_rows": _embedding_scaled,
-    "advance_rows": _advance_rows, "decode_merge_kv": _decode_merge_kv, "rotary_decode_attention": _rotary_decode_attention,
+    "advance_rows": _advance_rows, "next_ids": _next_ids, "decode_merge_kv": _decode_merge_kv, "rotary_decode_attention": _rotary_decode_attention,
     "rope_merge_kv": _decode_merge_kv, "rope_decode_attention": _rotary_decode_attention,
 }  # fmt: skip

@@ -135,7 +135,7 @@ def test_a_request_that_cannot_be_done_ends_alone(loop: EngineLoop, alone: list[
     bad = [Submit(1, [100_000], 3), Submit(2, prompt(1, MAX_SEQ_LEN), 1), Submit(3, [], 1), Submit(4, [1], 0)]
     tokens, ended = run(loop, *bad, WORKS[0])
     assert tokens[0] == alone[0]
-    assert ended[1] == "error: token 100000 is not in the vocabulary of 403"
+    assert ended[1] == "error: token 100000 is not in the vocabulary of 408"
     assert ended[2] == "error: 320 tokens and 1 more do not fit a context of 320"
     assert ended[3].startswith("error") and ended[4].startswith("error")
 

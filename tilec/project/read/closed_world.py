@@ -18,6 +18,7 @@ from tilec.project.read.models import Constant, Family, Model
 from tilec.project.read.plan import artifact_name
 from tilec.step.expressions import StepError
 from tilec.step.formats import SIXTEEN_BIT
+from tilec.step.graph import PAGED
 from tilec.step.requests import Request
 from tilec.target.targets import Target
 
@@ -117,10 +118,10 @@ def enumerate_world(
 
 def default_entries(build: BuildFile, world: World) -> tuple[KernelEntry, ...]:
     """What a build that names no kernel has: every entry, and of the `requested` ones the specialisations that `world` uses for
-    models that are not `requested` themselves."""
+    models that are not `requested` themselves. What only steps over pages use is built for a bundle of the model."""
     found: list[KernelEntry] = []
     always = {model.name for model in build.models if not model.requested}
-    uses = [use for use in world.uses if use.model in always]
+    uses = [use for use in world.uses if use.model in always and use.op.partition("_")[0] not in PAGED]
     for entry in build.entries:
         used = {use.artifact: use.constants for use in uses if use.entry is entry} if entry.requested else {}
         single = [{name: (value,) for name, value in constants.items()} for _, constants in sorted(used.items())]

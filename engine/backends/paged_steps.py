@@ -1,0 +1,178 @@
+"""Steps over pages on a device: their pool, inputs and prepared steps, for rows up to a number and for chunks of prompts.
+
+A device has one `PagedSteps` for a server. Each bucket of rows (`tilec.step.step.BUCKETS`) is a step of its own, prepared when
+it is first used; all run on the memory of the largest, whose first rows are theirs. The host sends where each row's token goes
+before every step, and which token only when a sequence joins: a step writes the next one itself. What the host sends it checks
+whole, with its tables (`engine.graph.pages`); so no step relies on what another wrote, except for a token, which is in the
+vocabulary whatever the logits are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.decode_steps import DECODE_MODES, GREEDY, LASTING, PreparedStep, StepBuffers
+from engine.errors import UsageError
+from engine.graph.integers import GraphError, Replay
+from engine.sampling import SamplingParams, settings
+from engine.sequence import Sequence as Generation
+from tilec.step.graph import CHUNK, SERVE, Kind, StepGraph
+from tilec.step.step import BUCKETS, OUTPUT_MODES, OutputMode, Step
+
+MOST_ROWS: Final = BUCKETS[-1]
+
+
+def bucket_of(rows: int, buckets: Sequence[int]) -> int:
+    """The smallest bucket for a number of rows."""
+    return next(bucket for bucket in buckets if rows <= bucket)
+
+
+class PagedDevice(ABC):
+    """What a device does for steps over pages, of up to `bucket` rows. `rows` are the buffers of steps that serve, `prompt`
+    those of chunks; both have the same pools."""
+
+    bucket: int
+    rows: StepBuffers
+    prompt: StepBuffers
+
+    @abstractmethod
+    def prepare(self, graph: StepGraph) -> PreparedStep:
+        """Verify a step that serves and make it ready to run."""
+
+    @abstractmethod
+    def enqueue(self, step: Any) -> None:
+        """Run or enqueue a prepared step on its current inputs."""
+
+    @abstractmethod
+    def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
+        """Run or enqueue a chunk of `tokens` tokens after `past`; inputs by role."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free prepared steps and memory; idempotent."""
+
+
+class PagedSteps:
+    """The steps of a model with a pool (`Step.with_pages`) on a device, for up to as many rows as the device's buffers have. Not thread-safe."""
+
+    def __init__(self, step: Step, device: PagedDevice) -> None:
+        self.step, self._device, self.bucket, self.closed = step, device, device.bucket, False
+        graphs = [*serve_graphs(step, self.bucket).values(), *chunk_graphs(step, 1).values()]
+        self._named = {  # a chunk's roles that a step that serves has too are under the chunk's own names
+            (graph.name, graph.role(buffer.name)): buffer
+            for graph in graphs
+            for buffer in graph.buffers.values()
+            if buffer.kind in LASTING
+        }
+        self._prepared: dict[tuple[int, OutputMode], PreparedStep] = {}
+        values, self.table_pages = step.values(), self._named[SERVE, "table"].shape[1]
+        self.pages, self.page_tokens = values["pages"], values["page_tokens"]
+        self.items = self._named[SERVE, "partial"].shape[0]
+        """Chunks of all rows' tokens that attention has room for: those of every row at its longest."""
+        device.rows.send(Kind.SETTING, {self._named[SERVE, "one"].name: np.ones(self.bucket, np.int32)})
+
+    def prepared(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
+        """The step of a bucket in an output mode; prepared on first use."""
+        key = bucket, output_mode
+        if key not in self._prepared:
+            found = self._device.prepare(self.step.graph(SERVE, output_mode, tokens=bucket))
+            check_replay(found.replay)
+            self._prepared[key] = found
+        return self._prepared[key]
+
+    def send(self, **values: NDArray[np.int32]) -> None:
+        """Set inputs of the next step by role, for all rows of the largest bucket. GraphError if a value is out of bounds."""
+        self._device.rows.send(Kind.INPUT, {self._named[SERVE, role].name: value for role, value in values.items()})
+
+    def set(self, rows: Sequence[Generation | None]) -> None:
+        """Set how the tokens of each row's sequence are sampled."""
+        slots = self._named[SERVE, "uniforms"].shape[1]
+        by_row = [
+            settings(GREEDY, 0, slots)
+            if sequence is None or sequence.sampling is None
+            else settings(sequence.sampling, sequence.start, slots)
+            for sequence in (*rows, *[None] * (self.bucket - len(rows)))
+        ]
+        values = {self._named[SERVE, role].name: np.array([one[role] for one in by_row]) for role in by_row[0]}
+        values[self._named[SERVE, "one"].name] = np.ones(self.bucket, np.int32)
+        self._device.rows.send(Kind.SETTING, values)
+
+    def run(self, bucket: int, output_mode: OutputMode) -> None:
+        """Run or enqueue the step of a bucket on its current inputs."""
+        self._device.enqueue(self.prepared(bucket, output_mode))
+
+    def fetch(self, number: int) -> None:
+        """Start copying the last step's tokens to the host, as step `number`."""
+        self._device.rows.fetch(number)
+
+    def fetched(self, number: int) -> NDArray[np.int32]:
+        """The tokens of step `number`, (rows of the largest bucket,); waits for them."""
+        return self._device.rows.fetched(number)
+
+    def logits(self) -> NDArray[np.float32]:
+        """The logits of the last step, (rows of the largest bucket, vocab); waits for it."""
+        return self._device.rows.floats(self._named[SERVE, "logits"].name)
+
+    def chunk(
+        self, ids: Sequence[int], first: int, table: NDArray[np.int32], slots: NDArray[np.int32], output_mode: OutputMode,
+        sampling: SamplingParams | None = None,
+    ) -> None:  # fmt: skip
+        """Run or enqueue a chunk of a prompt whose tokens begin at position `first`."""
+        count, last = len(ids), first + len(ids) - 1
+        if output_mode == "sample":
+            assert sampling is not None
+            roles = settings(sampling, last, self._named[CHUNK, "uniforms"].shape[1])
+            self._device.prompt.send(
+                Kind.SETTING, {self._named[CHUNK, role].name: np.array([value]) for role, value in roles.items()}
+            )
+        inputs = {
+            "ids": list(ids), "positions": np.arange(first, first + count, dtype=np.int32), "slots": slots, "table": table,
+            "last": count - 1, "draw": last,
+        }  # fmt: skip
+        self._device.run_chunk(inputs, count, first, output_mode)
+
+    def chosen(self) -> int:
+        """The token that the last chunk chose; waits for it."""
+        return int(self._device.prompt.latest()[0])
+
+    def close(self) -> None:
+        """Free steps and memory; idempotent."""
+        if not self.closed:
+            self.closed = True
+            with ExitStack() as releases:
+                releases.callback(self._device.close)
+                self._prepared.clear()
+
+
+def require_pages(step: Step) -> None:
+    """UsageError if a step has no modes whose caches are in pages."""
+    if SERVE not in step.declaration.modes:
+        raise UsageError("the model's step has no cache in pages", fix="take weights and a cache of 16 bits, or a batch")
+
+
+def serve_graphs(step: Step, bucket: int) -> dict[OutputMode, StepGraph]:
+    """The steps that process a token of each of `bucket` rows."""
+    return {output_mode: step.graph(SERVE, output_mode, tokens=bucket) for output_mode in DECODE_MODES}
+
+
+def chunk_graphs(step: Step, tokens: int) -> dict[OutputMode, StepGraph]:
+    """The steps that process a chunk of a prompt."""
+    return {output_mode: step.graph(CHUNK, output_mode, tokens=tokens) for output_mode in OUTPUT_MODES}
+
+
+def check_replay(replay: Replay) -> None:
+    """GraphError if a step writes an input that could be out of its bounds at some replay: of steps over pages the host tracks
+    no integers, so whatever a kernel writes must be within them."""
+    bounds = {buffer.name: buffer for buffer in replay.inputs}
+    for written in replay.written_values:
+        buffer = bounds.get(written.buffer)
+        if written.above or buffer is None or buffer.low is None or buffer.high is None:
+            raise GraphError(f"input `{written.buffer}` is written, and counts from what it was", where=f"step `{replay.name}`")
+        if written.low < buffer.low or written.high > buffer.high or buffer.distinct:
+            raise GraphError(f"input `{written.buffer}` is written, and could leave its bounds", where=f"step `{replay.name}`")

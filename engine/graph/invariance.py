@@ -1,0 +1,88 @@
+"""Batch invariance: a row of a step has the same sums, in the same order, whatever the number of rows.
+
+In: graphs of one step for several numbers of rows. GraphError names the first operation that could add in another order. The
+steps must have the same launches of the same kernels on the same buffers with the same scalars and the same constants, but for
+those constants that divide the outputs of a kernel into tiles (`TILES`): each output is then the same sum, of the same runs of
+the depth, made by a block of another size. And they must have the same extents, but for one axis of a tensor that counts the
+rows, and for room (`CAPACITIES`). So nothing that shapes a reduction, such as a step of the depth, a number of parts of it or
+the tokens of a chunk of a cache, can follow from the number of rows.
+
+It trusts that a kernel adds the terms of an output in an order that its constants determine and its tiles of outputs do not.
+Tests compare bits, on the interpreter and on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from engine.graph.integers import GraphError
+from tilec.step.graph import Constant, Op, StepGraph
+
+TILES: Final[Mapping[str, frozenset[str]]] = {
+    "matmul_few": frozenset({"BM"}), "matmul_split": frozenset({"BM"}), "matmul_silu_mul_few": frozenset({"BM"}),
+    "matmul": frozenset({"BM", "BN", "GROUP"}), "matmul_silu_mul": frozenset({"BM", "BN", "GROUP"}),
+}  # fmt: skip
+"""Constants that divide the outputs of a kernel, and in `GROUP` order its tiles, and shape no sum."""
+
+CAPACITIES: Final[Mapping[str, frozenset[str]]] = {
+    "paged_decode_attention": frozenset({"partial", "maxima", "sums"}), "paged_merge": frozenset({"partial", "maxima", "sums"})
+}  # fmt: skip
+"""Tensors whose first extent is room for items, of which other tensors say how many there are and whose."""
+
+
+def verify_invariance(graphs: Iterable[StepGraph], constants: Callable[[Op], Mapping[str, Constant]]) -> None:
+    """Check steps of different numbers of rows against the first of them. `constants` are all constants of the kernel that an
+    operation launches, the tuned ones included."""
+    first, *others = graphs
+    for other in others:
+        _compare(first, other, constants)
+
+
+def _compare(first: StepGraph, other: StepGraph, constants: Callable[[Op], Mapping[str, Constant]]) -> None:
+    if len(first.ops) != len(other.ops):
+        raise _refused(first, other, "", f"has {len(first.ops)} launches, or {len(other.ops)}")
+    for one, two in zip(first.ops, other.ops, strict=True):
+        if (one.name, one.kernel) != (two.name, two.kernel):
+            raise _refused(first, other, one.name, f"launches `{one.kernel}`, or `{two.kernel}` as `{two.name}`")
+        if dict(one.scalars) != dict(two.scalars):
+            raise _refused(first, other, one.name, f"has scalars {dict(one.scalars)}, or {dict(two.scalars)}")
+        shaping, its = (_shaping(op, constants(op)) for op in (one, two))
+        if shaping != its:
+            name = min(name for name in shaping.keys() | its.keys() if shaping.get(name) != its.get(name))
+            what = f"has `{name}` = {shaping.get(name)}, or {its.get(name)}, and `{one.kernel}` may add in another order"
+            raise _refused(first, other, one.name, what)
+        for parameter in one.tensors.keys() | two.tensors.keys():
+            _compare_views(first, other, one, two, parameter)
+
+
+def _compare_views(first: StepGraph, other: StepGraph, one: Op, two: Op, parameter: str) -> None:
+    view, its = one.tensors.get(parameter), two.tensors.get(parameter)
+    if view is None or its is None or (view.buffer, view.offset, len(view.shape)) != (its.buffer, its.offset, len(its.shape)):
+        raise _refused(first, other, one.name, f"has another `{parameter}`")
+    differing = [axis for axis, (extent, another) in enumerate(zip(view.shape, its.shape, strict=True)) if extent != another]
+    if differing == [0] and parameter in CAPACITIES.get(one.kernel, ()):
+        return
+    for number, axis in enumerate(differing):
+        extent, another = view.shape[axis], its.shape[axis]
+        if number or not any((extent, another) == (first.tokens + more, other.tokens + more) for more in (0, 1)):
+            what = f"has extent {extent}, or {another}, on axis {axis} of `{parameter}`, which does not count rows"
+            raise _refused(first, other, one.name, what)
+
+
+def _shaping(op: Op, constants: Mapping[str, Constant]) -> dict[str, Constant]:
+    tiles = TILES.get(op.kernel, frozenset())
+    return {name: value for name, value in constants.items() if name not in tiles}
+
+
+def _refused(first: StepGraph, other: StepGraph, op: str, what: str) -> GraphError:
+    where = f"steps `{first.name}` of {first.tokens} and {other.tokens} tokens"
+    return GraphError(f"operation `{op}` {what}" if op else f"it {what}", where=where)
+
+
+def with_tiles(graph: StepGraph, rows: int) -> StepGraph:
+    """The step with the same tiles of `rows` rows of products whatever its number of rows, for a machine whose products add in
+    an order that follows from a tile's shape, as NumPy's do."""
+    ops = [replace(op, constants={**op.constants, "BM": rows}) if "BM" in TILES.get(op.kernel, ()) else op for op in graph.ops]
+    return replace(graph, ops=ops)

@@ -1,0 +1,166 @@
+"""Whose pages are whose: what the host knows of the tables and slots that it sends to steps over pages.
+
+Kernels are proven to stay inside the pool and to write at distinct slots, and the verifier holds that they find pages in the
+step's tables only (`engine.graph.pages_rule`). That a page is written by one sequence alone, and that what is read there are
+its own tokens, is the host's to ensure. `PageTables` refuses whatever would break it, before it is sent:
+
+- A sequence writes its next token behind the last one. Its full pages are never written again; the others are its own.
+- A page is in two tables only if it is full in both and at the same index, so that it is a prefix that they share.
+- Tokens in front of those that a chunk writes are there: they were written, and no other sequence wrote the page since.
+- A row without a sequence has a slot of the first pages, which belong to nobody (parking).
+- A step runs only on the tables that were sent last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.graph.integers import GraphError
+
+Integers = NDArray[np.int32]
+
+
+class PageTables:
+    """Tables of `rows` rows over a pool of `pages` pages of `page_tokens` tokens each; a table has at most `table_pages`.
+    GraphError for what is refused."""
+
+    def __init__(self, rows: int, pages: int, page_tokens: int, table_pages: int) -> None:
+        self.rows, self.pages, self.page_tokens, self.table_pages = rows, pages, page_tokens, table_pages
+        self.parking = -(-rows // page_tokens)
+        """Pages at the start of the pool that belong to nobody."""
+        self._tables: dict[int, Integers] = {}
+        self._lengths = np.zeros(rows, np.int32)  # tokens of each row, 0 without a sequence
+        self._written = np.zeros(pages, np.int32)  # tokens of each page, by the sequence that has it, or had it last
+        self._users = np.zeros(pages, np.int32)  # tables that have a page
+        self._index = np.zeros(pages, np.int32)  # where those have it
+        self._parked = np.arange(rows, dtype=np.int32)
+        self._device = np.zeros((rows, table_pages), np.int32)
+        self._device[:, 0] = self._parked // page_tokens
+        self._sent: Integers | None = None
+
+    def chunk(self, pages: Sequence[int], first: int, count: int) -> tuple[Integers, Integers]:
+        """Table, (table_pages,), and slots, (count,), of the tokens from `first` on of a sequence in no row, which has these
+        pages. They count as written."""
+        table = self._checked(pages, first)
+        if count < 1 or first + count > len(table) * self.page_tokens:
+            raise _refused(f"has {len(table)} pages, and no slots for tokens {first} to {first + count - 1}")
+        positions = np.arange(first, first + count)
+        slots = self._slots(table[positions // self.page_tokens], positions)
+        self._fill(table, first + count)
+        whole = np.zeros(self.table_pages, np.int32)
+        whole[: len(table)] = table
+        return whole, slots
+
+    def join(self, row: int, pages: Sequence[int], length: int) -> None:
+        """Give a row the table of a sequence with `length` tokens."""
+        if not 0 <= row < self.rows or row in self._tables:
+            raise _refused(f"is for row {row}, which is none or has a sequence")
+        table = self._tables[row] = self._checked(pages, length)
+        self._lengths[row] = length
+        self._fill(table, length)
+        self._users[table] += 1
+        self._index[table] = np.arange(len(table))
+        self._device[row] = 0
+        self._device[row, : len(table)] = table
+
+    def remove(self, row: int) -> None:
+        """Park a row."""
+        self._users[self._tables.pop(row)] -= 1
+        self._lengths[row] = 0
+        self._device[row] = 0
+        self._device[row, 0] = row // self.page_tokens
+
+    def rewind(self, row: int, length: int) -> None:
+        """Drop the tokens of a row from `length` on: steps that were enqueued ahead wrote them."""
+        table, full = self._tables[row], length // self.page_tokens
+        if not 0 < length <= self._lengths[row] or (self._users[table[full:]] > 1).any():
+            raise _refused(f"has tokens from {length} on in row {row}, which other tables have too, or none")
+        self._lengths[row] = length
+        self._fill(table, length)
+
+    def table(self) -> Integers:
+        """The tables of all rows, (rows, table_pages), to be sent now; checked whole."""
+        users = np.zeros(self.pages, np.int32)
+        for row, table in self._tables.items():
+            users[table] += 1
+            self._check_tokens(table, int(self._lengths[row]))
+        shared = np.flatnonzero((users > 1) & (self._written < self.page_tokens))
+        if shared.size:
+            raise _refused(f"has page {shared[0]}, which another has too, and which is not full")
+        self._sent = self._device.copy()
+        return self._sent
+
+    def places(self, taking: Sequence[int]) -> dict[str, Integers]:
+        """Positions, slots and lengths, (rows,) each, of a step that processes the next token of the rows `taking`. It counts
+        as written."""
+        if self._sent is None or not np.array_equal(self._sent, self._device):
+            raise _refused("has changed since it was sent, and a step would read the old one")
+        rows = np.array(taking, np.int32)
+        positions, slots, filled = np.zeros(self.rows, np.int32), self._parked.copy(), np.ones(self.rows, np.int32)
+        for row in taking:
+            self._check_next(row)
+        lengths = self._lengths[rows]
+        positions[rows], filled[rows] = lengths, lengths + 1
+        own = self._device[rows, lengths // self.page_tokens]
+        slots[rows] = self._slots(own, lengths)
+        self._written[own] = lengths % self.page_tokens + 1
+        self._lengths[rows] += 1
+        return {"positions": positions, "slots": slots, "lengths": filled}
+
+    def _check_next(self, row: int) -> None:
+        """Check that the slot of the next token of a row is its own."""
+        table, length = self._tables.get(row), int(self._lengths[row])
+        if table is None:
+            raise _refused(f"is of row {row}, which has no sequence, and would be written")
+        if length >= len(table) * self.page_tokens:
+            raise _refused(f"has {len(table)} pages in row {row}, and no slot for token {length}")
+        page = table[length // self.page_tokens]
+        if self._users[page] > 1:
+            raise _refused(f"has page {page} in row {row}, which would be written, and which another table has too")
+        if self._written[page] != length % self.page_tokens:
+            raise _refused(f"lacks tokens before {length} in row {row}: another sequence wrote page {page}")
+
+    def _fill(self, table: Integers, length: int) -> None:
+        """Count the first `length` tokens of a sequence as written, and no others of its pages."""
+        full, rest = divmod(length, self.page_tokens)
+        self._written[table[:full]] = self.page_tokens
+        self._written[table[full:]] = 0
+        if rest:
+            self._written[table[full]] = rest
+
+    def _slots(self, pages: NDArray[Any], positions: NDArray[Any]) -> Integers:
+        return (pages * self.page_tokens + positions % self.page_tokens).astype(np.int32)
+
+    def _checked(self, pages: Sequence[int], length: int) -> Integers:
+        """The table of a sequence with `length` tokens that is in no row."""
+        table = np.array(pages, np.int32)
+        if not 0 < len(table) <= self.table_pages or not 0 <= length <= len(table) * self.page_tokens:
+            raise _refused(f"has {len(table)} pages and {length} tokens, and a table takes 1 to {self.table_pages} pages")
+        if len(np.unique(table)) < len(table):
+            raise _refused("has a page twice")
+        if table.min() < self.parking or table.max() >= self.pages:
+            raise _refused(f"has pages {table.min()} to {table.max()}, and sequences have {self.parking} to {self.pages - 1}")
+        self._check_tokens(table, length)
+        index, full = np.arange(len(table)), length // self.page_tokens
+        used = self._users[table] > 0
+        wrong = used & ((index >= full) | (self._index[table] != index) | (self._written[table] < self.page_tokens))
+        if wrong.any():
+            raise _refused(f"has page {table[wrong][0]}, which a row has too, and which is not a full page of both")
+        return table
+
+    def _check_tokens(self, table: Integers, length: int) -> None:
+        """Refuse a table whose first `length` tokens are not all in its pages."""
+        full, rest = divmod(length, self.page_tokens)
+        missing = table[:full][self._written[table[:full]] < self.page_tokens]
+        if not missing.size and rest and self._written[table[full]] != rest:
+            missing = table[full : full + 1]
+        if missing.size:
+            raise _refused(f"lacks tokens of the first {length}: page {missing[0]} has {self._written[missing[0]]}")
+
+
+def _refused(what: str) -> GraphError:
+    return GraphError(f"a table of pages {what}", where="pages of the cache")

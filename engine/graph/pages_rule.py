@@ -1,0 +1,53 @@
+"""The verifier's rule `pages`: how an operation may use a pool, whose pages belong to several sequences.
+
+A kernel is proven to stay inside the pool, and to write at indices that are distinct. Whose pages those are no kernel knows.
+So an operation may read a pool only at pages that the step's input `table` names, and write it only at the step's input
+`slots`: of these the host knows whose they are (`engine.graph.pages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from engine.graph.memory_rule import refused
+from tilec.artifact.records import Manifest, TensorSpec, ValueCheck
+from tilec.step.graph import Kind, Op, StepGraph
+
+if TYPE_CHECKING:
+    from engine.graph.verify import Contract
+
+TABLE: Final = "table"
+SLOTS: Final = "slots"
+
+
+def check_pools(graph: StepGraph, op: Op, contract: Contract | Manifest) -> None:
+    """GraphError unless an operation uses each pool among its tensors by the rule `pages`."""
+    for spec in contract.tensors:
+        view = op.tensors[spec.name]
+        buffer = graph.buffers[view.buffer]
+        if buffer.kind is not Kind.POOL:
+            continue
+        indices = list(_indices(spec, contract))
+        expected = TABLE if spec.access == "in" else SLOTS
+        if not indices:
+            raise refused(
+                graph, buffer.name, f"is a pool, and `{op.kernel}` takes no index of its pages as `{spec.name}`", op.name
+            )
+        for check in indices:
+            found = graph.buffers[op.tensors[check.tensor].buffer]
+            if found.kind is not Kind.INPUT or graph.role(found.name) != expected:
+                what = f"is a pool, and `{op.kernel}` finds its pages in `{found.name}`, which is not the step's `{expected}`"
+                raise refused(graph, buffer.name, what, op.name)
+            if expected == SLOTS and not check.distinct:
+                what = f"is a pool, and `{op.kernel}` may write one of its slots for two tokens"
+                raise refused(graph, buffer.name, what, op.name)
+        if view.elements != graph.view(buffer.name).elements or view.offset:
+            raise refused(graph, buffer.name, f"is a pool, and `{spec.name}` of `{op.kernel}` is a part of it", op.name)
+
+
+def _indices(spec: TensorSpec, contract: Contract | Manifest) -> Iterator[ValueCheck]:
+    """The checks of integers that are indices of a tensor's first axis."""
+    for check in contract.value_checks:
+        if check.tensor != spec.name and check.low.constant == 0 and spec.dims[0].op == "sym" and check.high == spec.dims[0]:
+            yield check

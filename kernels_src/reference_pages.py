@@ -1,0 +1,100 @@
+"""What the kernels of a cache in pages compute, in float64 NumPy.
+
+Conventions are those of `reference`. Pages are (PAGES, PAGE, HKV, D); token i of a row is in page `table[i // PAGE]` of its row of
+a table. A group of G query heads shares one of HKV key heads.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Wide = NDArray[np.float64]
+
+TOLERANCES = {"paged_decode_attention": 1.6e-2}
+"""Of `tilec test`: weights are rounded to the dtype of the cache before they meet it."""
+
+
+def _wide(array: Array) -> Wide:
+    return np.asarray(array).astype(np.float64)
+
+
+def chunk_starts(lengths: Array, CHUNK: int) -> NDArray[np.int32]:
+    """Chunks of the rows before each, and of all; (T,) -> (T + 1,)."""
+    chunks = -(-np.maximum(np.asarray(lengths).astype(np.int64), 0) // CHUNK)
+    return np.concatenate(([0], np.cumsum(chunks))).astype(np.int32)
+
+
+def rows_of(pages: Array, table: Array, count: int) -> Wide:
+    """The first `count` tokens of a sequence, in order; (PAGES, PAGE, HKV, D), (MAX,) -> (count, HKV, D)."""
+    at = np.arange(count)
+    return _wide(pages[np.asarray(table)[at // pages.shape[1]], at % pages.shape[1]])
+
+
+def paged_decode_attention(
+    q: Array,
+    k_pages: Array,
+    v_pages: Array,
+    table: Array,
+    lengths: Array,
+    starts: Array,
+    partial: Array,
+    maxima: Array,
+    sums: Array,
+    blocks: int,
+    scale: float,
+    CHUNK: int,
+) -> tuple[Wide, Wide, Wide]:
+    """What each chunk of CHUNK tokens of each row finds, at its item, and what other items had; (T, HKV, G, D), pages twice,
+    (T, MAX), (T,), (T + 1,) -> (ITEMS, HKV, G, D), (ITEMS, HKV, G) twice."""
+    found = _wide(partial), _wide(maxima), _wide(sums)
+    for b in range(q.shape[0]):
+        length = int(lengths[b])
+        keys, values = (rows_of(pages, table[b], length) for pages in (k_pages, v_pages))
+        for chunk in range(-(-length // CHUNK)):
+            own, item = slice(chunk * CHUNK, (chunk + 1) * CHUNK), int(starts[b]) + chunk
+            scores = np.einsum("hgd,shd->hgs", _wide(q[b]), keys[own]) * scale * np.log2(np.e)
+            top = scores.max(axis=-1)
+            weights = np.exp2(scores - top[..., None])
+            found[0][item] = np.einsum("hgs,shd->hgd", weights, values[own])
+            found[1][item], found[2][item] = top, weights.sum(axis=-1)
+    return found
+
+
+def paged_merge(partial: Array, maxima: Array, sums: Array, starts: Array) -> Wide:
+    """Attention of each row from what its items found, 0 without any; (ITEMS, HKV, G, D), (ITEMS, HKV, G) twice, (T + 1,) ->
+    (T, HKV, G, D)."""
+    out = np.zeros((len(starts) - 1, *partial.shape[1:]))
+    for b, (begin, end) in enumerate(pairwise(starts)):
+        if begin < end:
+            own = slice(int(begin), int(end))
+            weights = np.exp2(_wide(maxima[own]) - _wide(maxima[own]).max(axis=0))
+            total = (_wide(sums[own]) * weights).sum(axis=0)
+            out[b] = (_wide(partial[own]) * weights[..., None]).sum(axis=0) / total[..., None]
+    return out
+
+
+def paged_flash_attention(q: Array, k_pages: Array, v_pages: Array, table: Array, past: int, scale: float) -> Wide:
+    """Causal attention of tokens at positions `past` and following; (T, HKV, G, D), pages twice, (MAX,) -> (T, HKV, G, D)."""
+    end = past + q.shape[0]
+    keys, values = (rows_of(pages, table, end) for pages in (k_pages, v_pages))
+    scores = np.einsum("thgd,shd->hgts", _wide(q), keys) * scale
+    scores[..., np.arange(end)[None, :] > past + np.arange(q.shape[0])[:, None]] = -np.inf
+    raised = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.einsum("hgts,shd->thgd", raised / raised.sum(axis=-1, keepdims=True), values)
+
+
+def paged_gather(
+    k_pages: Array, v_pages: Array, table: Array, k_cache: Array, v_cache: Array, filled: int
+) -> tuple[Wide, Wide]:
+    """Both caches with the tokens of whole pages up to the one of token `filled - 1`; pages twice, (MAX,), (S, HKV, D) twice ->
+    (S, HKV, D) twice."""
+    found, size = (_wide(k_cache), _wide(v_cache)), k_pages.shape[1]
+    count = min(-(-filled // size) * size, len(k_cache))
+    for cache, pages in zip(found, (k_pages, v_pages), strict=True):
+        cache[:count] = rows_of(pages, table, count)
+    return found

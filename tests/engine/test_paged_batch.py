@@ -1,0 +1,186 @@
+"""Rows over pages on the interpreter: bits do not depend on other rows, on the row and bucket, or on how a prompt was divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from engine.backends.interpreter import InterpreterBackend
+from engine.checkpoint.weights import WeightPlan
+from engine.errors import ModelError, UsageError
+from engine.graph.integers import GraphError
+from engine.paged_batch import PagedBatch
+from engine.sampling import SamplingParams
+from engine.tools.tiny import write_tiny_model
+
+MAX_SEQ_LEN = 320
+SAMPLED = SamplingParams(0.9, 20, 0.9, seed=7)
+
+
+def prompt(length: int) -> list[int]:
+    return [int(token) for token in np.random.default_rng(length).integers(0, 400, length)]
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    config = write_tiny_model(folder)
+    loaded = InterpreterBackend()
+    loaded.load(config, WeightPlan.for_model(config, folder, "bf16"), MAX_SEQ_LEN)
+    yield loaded
+    loaded.close()
+
+
+def generated(batch: PagedBatch, row: int, pages: Sequence[int], ids: Sequence[int], count: int) -> list[int]:
+    """The tokens of a sequence, of which only the batch's steps are seen."""
+    tokens = [batch.join(row, pages, 0, ids, None)]
+    while len(tokens) < count:
+        tokens.append(batch.step()[row])
+    return tokens
+
+
+@pytest.mark.parametrize("length", [3, 64, 70])
+def test_tokens_are_those_of_the_engine_without_pages(backend: InterpreterBackend, length: int) -> None:
+    sequence = backend.begin()
+    backend.prefill(sequence, prompt(length))
+    first = backend.token()
+    expected = [first, *backend.stream_tokens(sequence, first, 3)]
+    with PagedBatch(backend, 2) as batch:
+        assert generated(batch, 0, [5, 3], prompt(length), 4) == expected
+
+
+def logits_of(batch: PagedBatch, row: int, pages: Sequence[int], chunks: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """The logits behind a prompt and its first two tokens, given in chunks."""
+    first = 0
+    for chunk in chunks[:-1]:
+        batch.extend(pages, first, chunk)
+        first += len(chunk)
+    batch.join(row, pages, first, chunks[-1], None)
+    batch.step(ahead=False)
+    return batch.step_logits()[row]
+
+
+@pytest.fixture(scope="module")
+def alone(backend: InterpreterBackend) -> NDArray[np.float32]:
+    with PagedBatch(backend, 2) as batch:
+        return logits_of(batch, 0, [1, 2, 3, 4, 5], [prompt(270)])
+
+
+@pytest.mark.parametrize("cut", [(64, 206), (1, 269), (255, 14, 1), (100, 100, 70)])
+def test_logits_do_not_depend_on_how_a_prompt_is_divided(
+    backend: InterpreterBackend, alone: NDArray[np.float32], cut: tuple[int, ...]
+) -> None:
+    ids, ends = prompt(270), np.cumsum(cut)
+    with PagedBatch(backend, 2) as batch:
+        chunks = [ids[end - size : end] for end, size in zip(ends, cut, strict=True)]
+        assert (logits_of(batch, 1, [9, 7, 8, 1, 2], chunks) == alone).all()
+
+
+@pytest.mark.parametrize(("rows", "row"), [(4, 2), (16, 9), pytest.param(64, 33, marks=pytest.mark.campaign)])
+def test_logits_depend_neither_on_other_rows_nor_on_row_and_bucket(
+    backend: InterpreterBackend, alone: NDArray[np.float32], rows: int, row: int
+) -> None:
+    with PagedBatch(backend, rows) as batch:
+        batch.join(0, [10], 0, prompt(17), None)
+        batch.join(row - 1, [11, 12, 13], 0, prompt(130), SAMPLED)
+        batch.join(rows - 1, [14], 0, prompt(2), None)
+        found = logits_of(batch, row, [20, 6, 7, 9, 8], [prompt(270)])
+        assert (found == alone).all()
+
+
+def test_a_prefix_in_pages_of_another_prompt_gives_the_same_bits(
+    backend: InterpreterBackend, alone: NDArray[np.float32]
+) -> None:
+    ids = prompt(270)
+    with PagedBatch(backend, 4) as batch:
+        batch.join(1, [4, 9, 6, 5], 0, [*ids[:150], 7, 7, 7], None)  # two full pages of the prompt, and more
+        batch.step()
+        batch.join(3, [4, 9, 11, 12, 13], 128, ids[128:], None)  # while the first one is served
+        batch.step(ahead=False)
+        assert (batch.step_logits()[3] == alone).all()
+        batch.remove(1)
+        batch.remove(3)
+        batch.join(2, [4, 9, 1, 2, 3], 128, ids[128:], None)  # and after it ended
+        batch.step(ahead=False)
+        assert (batch.step_logits()[2] == alone).all()
+
+
+def test_sampled_and_greedy_rows_draw_as_alone(backend: InterpreterBackend) -> None:
+    def drawn(rows: int, row: int, sampling: SamplingParams | None) -> list[int]:
+        with PagedBatch(backend, rows) as batch:
+            for other in range(row):
+                batch.join(other, [40 + other], 0, prompt(5 + other), SamplingParams(1.3, 30, 1.0, seed=other))
+            tokens = [batch.join(row, [7, 8], 0, prompt(60), sampling)]
+            while len(tokens) < 6:
+                tokens += [token for key, token in batch.step().items() if key == row]
+            return tokens
+
+    assert drawn(2, 0, SAMPLED) == drawn(8, 3, SAMPLED)
+    assert drawn(2, 0, None) == drawn(8, 3, None)
+
+
+def test_rows_are_parked_removed_and_taken_again(backend: InterpreterBackend) -> None:
+    with PagedBatch(backend, 4, pages=8) as batch:
+        assert (batch.pages, batch.parking, batch.page_tokens, batch.longest, batch.rows) == (8, 1, 64, MAX_SEQ_LEN, 4)
+        expected = generated(batch, 0, [1], prompt(20), 4)
+        batch.remove(0)
+        batch.join(2, [2], 0, prompt(9), None)
+        assert batch.step().keys() == {2}
+        tokens = [batch.join(1, [1], 0, prompt(20), None)]  # in the page of the first
+        for _ in range(3):
+            tokens.append(batch.step()[1])
+        assert tokens == expected
+        batch.remove(2)
+        assert batch.step().keys() == {1}
+
+
+def test_a_row_that_fills_its_pages_is_refused_and_the_others_continue(backend: InterpreterBackend) -> None:
+    with PagedBatch(backend, 2) as batch:
+        batch.join(0, [1], 0, prompt(63), None)
+        batch.join(1, [2, 3], 0, prompt(63), None)
+        assert batch.step().keys() == {0, 1}
+        with pytest.raises(UsageError, match="row 0 fills the 64 tokens of its pages"):
+            batch.step()
+        batch.remove(0)
+        assert batch.step().keys() == {1}
+
+
+def test_wrong_use_is_refused(backend: InterpreterBackend) -> None:
+    for rows in (0, 257):
+        with pytest.raises(UsageError, match=f"a batch has 1 to 256 rows, not {rows}"):
+            PagedBatch(backend, rows)
+    with PagedBatch(backend, 2) as batch:
+        with pytest.raises(UsageError, match="no sequence"):
+            batch.step()
+        with pytest.raises(UsageError, match="row 1 of the batch has no sequence"):
+            batch.remove(1)
+        with pytest.raises(UsageError, match="the prompt is empty"):
+            batch.extend([1], 0, [])
+        with pytest.raises(UsageError, match="tokens 60 to 64 do not fit 1 pages"):
+            batch.extend([1], 60, [1] * 5)
+        with pytest.raises(UsageError, match="token 100000 is not in the vocabulary"):
+            batch.extend([1], 0, [1, 100000])
+        with pytest.raises(GraphError, match="lacks tokens of the first 4"):
+            batch.extend([1], 4, [1])
+        batch.join(0, [1], 0, [1, 2], None)
+        with pytest.raises(UsageError, match="row 0 of the batch is not free"):
+            batch.join(0, [2], 0, [1], None)
+        with pytest.raises(GraphError, match="page 1, which a row has too"):
+            batch.extend([1], 0, [1])
+
+
+def test_logits_that_are_not_finite_choose_no_token(backend: InterpreterBackend) -> None:
+    internals: Any = backend
+    norm = internals._buffers["model.norm.weight"]
+    with PagedBatch(backend, 2) as batch:
+        batch.join(0, [1], 0, [1, 2], None)
+        internals._buffers["model.norm.weight"] = np.full_like(norm, np.nan)
+        try:
+            with pytest.raises(ModelError, match="the logits are not finite"):
+                batch.step()
+        finally:
+            internals._buffers["model.norm.weight"] = norm
