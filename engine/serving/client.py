@@ -33,13 +33,18 @@ class EngineEnded(EngineError):
     exit_code = 6
 
 
+class EngineRestarting(EngineEnded):
+    """The engine's process ended, and another is loading the model."""
+
+
 class QueueFull(EngineError):
     """As many requests wait as may wait."""
 
 
 @dataclass(slots=True)
 class Times:
-    """What is known of a request: its prompt's tokens, and when it came, began and got tokens, by the client's clock."""
+    """What is known of a request: its prompt's tokens, and when it came, began and got tokens, by the client's clock. `cached`:
+    how many tokens of its prompt were in the cache of prefixes."""
 
     prompt: int
     submitted: float
@@ -47,6 +52,7 @@ class Times:
     first: float | None = None
     last: float | None = None
     generated: int = 0
+    cached: int = 0
 
 
 class Watcher:
@@ -76,16 +82,19 @@ class Arrival:
 
 @dataclass(eq=False)
 class Generations:
-    """Generations that were submitted together; `async with` cancels at its end those that go on."""
+    """Generations that were submitted together; `async with` cancels at its end those that go on. `cached`: tokens of their
+    prompts that were in the cache of prefixes, for those that have begun."""
 
     client: EngineClient
     numbers: list[int]
+    cached: list[int] = field(init=False)
     _tokens: list[list[int]] = field(init=False)
     _ended: dict[int, str] = field(default_factory=dict[int, str])
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self._tokens = [[] for _ in self.numbers]
+        self.cached = [0] * len(self.numbers)
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,7 +138,7 @@ class EngineClient:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._open: dict[int, tuple[Generations, int, Times]] = {}
-        self._next, self._last_report, self._stopping = 0, clock(), False
+        self._next, self._last_report = 0, clock()
         self.loaded = Loaded(0, 0, 0, 0, 0.0)
         self.failure: EngineError | None = None
         self.ended = asyncio.Event()
@@ -185,9 +194,19 @@ class EngineClient:
             if self.failure is None:
                 self._send(Cancel(number))
 
+    async def restart(self, load: Load, pause: float = 0.0) -> Loaded:
+        """Load the model in another process, after the engine's ended and `pause` seconds; that process's own error if it
+        fails. Requests are refused until then (EngineRestarting)."""
+        self.failure = EngineRestarting(f"{self.failure}; the model is being loaded again")
+        await asyncio.sleep(pause)
+        await self.stop()
+        self.ended.clear()
+        loaded = await self.start(load)
+        self.failure = None
+        return loaded
+
     async def stop(self) -> None:
         """End the process; idempotent."""
-        self._stopping = True
         if self._writer is not None:
             self._writer.close()
         if self._reading is not None:
@@ -230,6 +249,7 @@ class EngineClient:
             ready.set_exception(self.failure)
         for number in list(self._open):
             self._end(number, f"error: {self.failure}")
+        self._watcher.reported(Report({}, {}, [], 0, 0, 0, 0))
         self.ended.set()
 
     def _take(self, report: Report) -> None:
@@ -237,8 +257,9 @@ class EngineClient:
         self._watcher.reported(report)
         for number in report.admitted:
             if number in self._open:
-                times = self._open[number][2]
-                times.admitted = now
+                group, index, times = self._open[number]
+                times.admitted, times.cached = now, report.cached.get(number, 0)
+                group.cached[index] = times.cached
                 self._watcher.admitted(times)
         for number, token in report.tokens.items():
             if number not in self._open:

@@ -49,8 +49,12 @@ absent, damaged or for another GPU; 5 the GPU or its memory; 6 the engine's proc
     help="Most tokens of a prompt and its generation together.",
 )
 @click.option(
-    "--rows", type=click.Choice([str(rows) for rows in BATCHES]), default=str(BATCHES[-1]),
-    help="Requests that decode together; each has a cache of --max-seq-len tokens.",
+    "--rows", type=click.IntRange(1, 256), metavar="N",
+    help="Requests that decode together, 1 to 256; 2, 4 or 8 for a model without a step over pages.  [default: 256; there, and "
+    "on the interpreter, 8]",
+)  # fmt: skip
+@click.option(
+    "--pages", type=click.IntRange(1), metavar="N", help="Pages of 64 tokens for all requests.  [default: what fits the GPU]"
 )  # fmt: skip
 @click.option(
     "--chunk-tokens", type=click.IntRange(1), default=512,
@@ -68,26 +72,31 @@ absent, damaged or for another GPU; 5 the GPU or its memory; 6 the engine's proc
 )  # fmt: skip
 @click.option("--drain-seconds", type=click.IntRange(0), default=30, help="How long requests may go on after SIGTERM.")
 @click.option(
+    "--restarts", type=click.IntRange(0), default=3,
+    help="How often within ten minutes the model is loaded again after the engine's process ended; then the server ends.",
+)  # fmt: skip
+@click.option(
     "--api-key-file", metavar="FILE",
     help=f"File of API keys, one a line; requests then need one. Default: the variable {KEY_VARIABLE}, if it is set.",
 )  # fmt: skip
 def serve_command(
     model: str, model_name: str | None, host: str, port: int, bundle: str | None, bundle_digest: str | None, trust: str | None,
     backend: BackendName, weight_format: str | None, cache_format: str | None, dummy_weights: int | None, max_seq_len: int,
-    rows: str, chunk_tokens: int, max_waiting: int, max_body_bytes: int, request_seconds: float, stall_seconds: float,
-    drain_seconds: int, api_key_file: str | None,
+    rows: int | None, pages: int | None, chunk_tokens: int, max_waiting: int, max_body_bytes: int, request_seconds: float,
+    stall_seconds: float, drain_seconds: int, restarts: int, api_key_file: str | None,
 ) -> None:  # fmt: skip
     """Serve the model of a folder to OpenAI's clients, on the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
     sources."""
     check_backend(backend, bundle, bundle_digest, trust)
     read_config(model)
+    usual_rows = 0 if backend == "cuda" else BATCHES[-1]
     load = Load(
-        model=str(Path(model).resolve()), backend=backend, rows=int(rows), max_seq_len=max_seq_len, chunk_tokens=chunk_tokens,
-        bundle=bundle and str(Path(bundle).resolve()), bundle_digest=bundle_digest, trust=trust, weight_format=weight_format,
-        cache_format=cache_format, dummy=dummy_weights,
+        model=str(Path(model).resolve()), backend=backend, rows=rows or usual_rows, max_seq_len=max_seq_len,
+        chunk_tokens=chunk_tokens, bundle=bundle and str(Path(bundle).resolve()), bundle_digest=bundle_digest, trust=trust,
+        weight_format=weight_format, cache_format=cache_format, dummy=dummy_weights, pages=pages,
     )  # fmt: skip
     limits = Limits(max_body_bytes, request_seconds, stall_seconds=stall_seconds)
-    serve(load, Options(host, port, model_name, max_waiting, drain_seconds, _keys(api_key_file), limits))
+    serve(load, Options(host, port, model_name, max_waiting, drain_seconds, restarts, _keys(api_key_file), limits))
 
 
 def _keys(path: str | None) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.errors import EngineError
-from engine.serving.client import Arrival, EngineClient, Generations, QueueFull
+from engine.serving.client import Arrival, EngineClient, EngineRestarting, Generations, QueueFull
 from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
 from engine.serving.generated_text import GeneratedText, Part
 from engine.serving.openai_types import MOST_CHOICES, ChatRequest, CompletionRequest, Generation
@@ -60,11 +60,15 @@ class Completion(ABC):
             for choice in range(self._request.n)
         ]
         try:
-            return client.submit(works)
+            generations = client.submit(works)
         except QueueFull as error:
             raise ApiError(503, str(error), code="queue_full", kind="overloaded_error", retry=True) from None
+        except EngineRestarting as error:
+            raise ApiError(503, str(error), code="engine_restarting", kind="server_error", retry=True) from None
         except EngineError as error:
             raise engine_failed(str(error)) from None
+        self._generations = generations
+        return generations
 
     async def whole(self, generations: Generations) -> dict[str, Any]:
         """The response at once."""
@@ -114,10 +118,14 @@ class Completion(ABC):
         choice.finish_reason = choice.output.finish_reason(ended)
         return parts
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         prompt = sum(map(len, self._prompts))
         completion = sum(choice.output.tokens for choice in self._choices)
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        cached = sum(
+            self._generations.cached[:: self._request.n]
+        )  # of each prompt's first choice: others find that one's pages
+        return usage | ({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})
 
     @abstractmethod
     def _output(self, ids: list[int]) -> GeneratedText: ...

@@ -23,6 +23,7 @@ from engine.serving.client import EngineClient
 from engine.serving.generated_text import GeneratedText
 from engine.serving.loop import EngineLoop
 from engine.serving.protocol import Load, Submit
+from engine.serving.rows import rows_of
 from engine.text.tokenizer import Text
 from tilec.step.step import BATCHES
 
@@ -47,7 +48,7 @@ class LLM:
     def __init__(self, engine: Engine, rows: int = BATCHES[-1], chunk_tokens: int = CHUNK_TOKENS) -> None:
         self._engine = engine
         with device_errors():
-            self._loop = EngineLoop(engine.backend, rows, chunk_tokens)
+            self._loop = EngineLoop(engine.backend, rows_of(engine.backend, rows), chunk_tokens)
 
     @classmethod
     def from_pretrained(

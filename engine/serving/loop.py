@@ -15,7 +15,7 @@ from engine.serving.keys import page_keys
 from engine.serving.memory import Memory
 from engine.serving.pool import Pool
 from engine.serving.protocol import Report, Submit
-from engine.serving.rows import Rows, rows_of
+from engine.serving.rows import Rows
 from engine.serving.scheduler import (
     Chunk,
     Decode,
@@ -55,14 +55,13 @@ class _Work:
 
 
 class EngineLoop:
-    """`rows` rows on a loaded backend, and their scheduler. The tokens of a request depend on no other request. Not
-    thread-safe. UsageError for a number of rows or tokens that the backend lacks.
+    """Rows on a loaded backend, and their scheduler. The tokens of a request depend on no other request. Not thread-safe.
 
-    `on`: rows and their memory, in place of the backend's."""
+    `on`: the rows, and their memory without sequences (`engine.serving.rows.rows_of`), which are this loop's from now on."""
 
-    def __init__(self, backend: Backend, rows: int, chunk_tokens: int, on: tuple[Rows, Memory] | None = None) -> None:
+    def __init__(self, backend: Backend, on: tuple[Rows, Memory], chunk_tokens: int) -> None:
         self._backend = backend
-        self._rows, self.memory = on or rows_of(backend, rows)
+        self._rows, self.memory = on
         chunk_tokens = min(chunk_tokens, backend.chunk_tokens)
         self._shares = isinstance(self.memory, Pool)
         cut = min(chunk_tokens, self.memory.page_tokens) if self._shares else chunk_tokens

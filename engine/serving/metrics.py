@@ -26,6 +26,11 @@ class Metrics(Watcher):
         self._usage = self._gauge("kv_cache_usage_perc", "Share of the cache's pages that requests have; 1 is all.")
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts that were computed.")
         self._generated_tokens = self._counter("generation_tokens", "Tokens that were generated.")
+        self._queries = self._counter("prefix_cache_queries", "Tokens of prompts that were looked up in the cache of prefixes.")
+        self._hits = self._counter("prefix_cache_hits", "Tokens of prompts that the cache of prefixes had.")
+        self._counter(
+            "num_preemptions", "Requests that lost their memory: 0, since each has all that it may need from its begin."
+        )
         self._success = Counter(
             "vllm:request_success", "Requests that ended.", ("model_name", "finished_reason"), registry=self._registry
         )
@@ -36,6 +41,13 @@ class Metrics(Watcher):
         )
         self._whole = self._histogram("e2e_request_latency_seconds", "From a request to its last token.", SECONDS)
         self._queue = self._histogram("request_queue_time_seconds", "From a request to the begin of its prompt.", SECONDS)
+        self._prefill = self._histogram(
+            "request_prefill_time_seconds", "From the begin of a prompt to its first token.", SECONDS
+        )
+        self._decode = self._histogram("request_decode_time_seconds", "From a request's first token to its last.", SECONDS)
+        self._inference = self._histogram(
+            "request_inference_time_seconds", "From the begin of a prompt to the request's last token.", SECONDS
+        )
         self._prompt = self._histogram("request_prompt_tokens", "Tokens of a request's prompt.", TOKENS)
         self._generation = self._histogram("request_generation_tokens", "Tokens that a request generated.", TOKENS)
         self._iteration = self._histogram("iteration_tokens_total", "Tokens of an iteration, of a prompt or generated.", TOKENS)
@@ -56,6 +68,8 @@ class Metrics(Watcher):
     def admitted(self, times: Times) -> None:
         assert times.admitted is not None  # that is what happened
         self._queue.observe(times.admitted - times.submitted)
+        self._queries.inc(times.prompt)
+        self._hits.inc(times.cached)
 
     def token(self, times: Times, now: float) -> None:
         if times.last is None:
@@ -70,6 +84,10 @@ class Metrics(Watcher):
         self._whole.observe(now - times.submitted)
         self._prompt.observe(times.prompt)
         self._generation.observe(times.generated)
+        if times.admitted is not None and times.first is not None:
+            self._prefill.observe(times.first - times.admitted)
+            self._decode.observe((times.last or now) - times.first)
+            self._inference.observe((times.last or now) - times.admitted)
         if times.first is not None and times.last is not None and times.generated > 1:
             self._of_output.observe((times.last - times.first) / (times.generated - 1))
 

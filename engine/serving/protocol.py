@@ -21,8 +21,8 @@ class Message(msgspec.Struct, array_like=True, tag=True):
 
 
 class Load(Message):
-    """To the engine, first: load a model. `chunk_tokens` and `rows` as in `engine.serving.scheduler`; the others as in
-    `engine.api.Engine.from_pretrained`."""
+    """To the engine, first: load a model. `rows` and `pages` as in `engine.serving.rows.rows_of`, `chunk_tokens` as in
+    `engine.serving.scheduler`; the others as in `engine.api.Engine.from_pretrained`."""
 
     model: str
     backend: str
@@ -35,6 +35,7 @@ class Load(Message):
     weight_format: str | None = None
     cache_format: str | None = None
     dummy: int | None = None
+    pages: int | None = None
 
 
 class Submit(Message):

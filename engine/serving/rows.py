@@ -7,13 +7,20 @@ a step for that have `ContiguousBatch`: up to eight rows, each with a cache of i
 from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
-from typing import Protocol
+from typing import Final, Protocol
 
 from engine.backends import Backend
 from engine.batch import Batch
+from engine.errors import UsageError
+from engine.paged_batch import PagedBatch
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
 from engine.serving.memory import ContiguousRows, Memory
+from engine.serving.pool import Pool
+from tilec.step.step import BATCHES
+
+USUAL_ROWS: Final = 256
+"""Rows over pages: the largest bucket of steps."""
 
 
 class Rows(Protocol):
@@ -69,7 +76,15 @@ class ContiguousBatch:
             self._sequence = self._backend.begin()
 
 
-def rows_of(backend: Backend, rows: int) -> tuple[Rows, Memory]:
-    """The rows of a backend, and their memory without sequences. UsageError for a number of rows that it lacks, DeviceError if
-    they do not fit."""
-    return ContiguousBatch(backend, rows), ContiguousRows(rows, backend.max_seq_len)
+def rows_of(backend: Backend, rows: int = 0, pages: int | None = None) -> tuple[Rows, Memory]:
+    """Rows of a backend, and their memory without sequences. `rows` 0: as many as are usual. `pages` of the pool; None: as many
+    as fit the device. UsageError for a number that it lacks, DeviceError if they do not fit."""
+    if not PagedBatch.serves(backend):
+        if pages is not None:
+            raise UsageError("this model's caches are not in pages", fix="leave out --pages")
+        rows = rows or BATCHES[-1]
+        return ContiguousBatch(backend, rows), ContiguousRows(rows, backend.max_seq_len)
+    batch = PagedBatch(backend, rows or USUAL_ROWS, pages)
+    return batch, Pool.empty(
+        batch.rows, batch.pages, batch.longest, parking=batch.parking, items=batch.items, page_tokens=batch.page_tokens
+    )

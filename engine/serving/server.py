@@ -20,7 +20,7 @@ from typing import Any, Final
 import uvicorn
 
 from engine.errors import UsageError
-from engine.serving.client import EngineClient
+from engine.serving.client import EngineClient, EngineRestarting
 from engine.serving.http import Limits, application
 from engine.serving.logs import Lines, log
 from engine.serving.metrics import Metrics
@@ -28,26 +28,29 @@ from engine.serving.protocol import Load, Loaded
 from engine.serving.served_model import ServedModel
 
 BACKLOG: Final = 1024
+RESTART_SECONDS: Final = 600.0
 LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Of a server. `port` 0 takes a free one. `most_waiting`: requests that wait beyond those that fit the rows.
-    `drain_seconds`: how long requests may go on after SIGTERM."""
+    `drain_seconds`: how long requests may go on after SIGTERM. `restarts`: how often within `RESTART_SECONDS` the model is
+    loaded again after the engine's process ended."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     model_name: str | None = None
     most_waiting: int = 256
     drain_seconds: int = 30
+    restarts: int = 3
     keys: list[str] = field(default_factory=list[str])
     limits: Limits = field(default_factory=Limits)
 
 
 def serve(load: Load, options: Options) -> int:
-    """Serve until a signal ends it, or the engine's process ends; returns 0. An EngineError says why it could not start, or why
-    the engine ended."""
+    """Serve until a signal ends it, or the engine's process ends once too often; returns 0. An EngineError says why it could
+    not start, or why the engine ended."""
     logger = logging.getLogger("uvicorn")
     logger.handlers, logger.level, logger.propagate = [Lines()], logging.WARNING, False
     with _bound(options.host, options.port) as listening:
@@ -69,7 +72,7 @@ async def _serve(load: Load, options: Options, listening: socket.socket) -> int:
             loading.cancel()
             return 0
         model, loaded = loading.result()
-        metrics.pages = loaded.pages
+        model.longest, metrics.pages = loaded.longest, loaded.pages
         app: Any = application(model, client, metrics, options.limits, options.keys)
         server = uvicorn.Server(
             uvicorn.Config(
@@ -87,15 +90,45 @@ async def _serve(load: Load, options: Options, listening: socket.socket) -> int:
         if not options.keys and options.host not in LOCAL:
             log("no_api_key", "warning", host=options.host, message="whoever reaches this address can use the server")
         serving = asyncio.ensure_future(server.serve([listening]))
+        restarts = Restarts(options.restarts)
         await _first(client.ended.wait(), ending, serving)
+        while client.ended.is_set() and not ending.is_set() and not serving.done() and restarts.allowed():
+            await restarts.restart(client, load, ending)
+            await _first(client.ended.wait(), ending, serving)
         log("draining" if client.failure is None else "engine_ended", outstanding=client.outstanding)
         server.should_exit = True
         await serving
         model.close()
-        if client.failure is not None:
+        if client.failure is not None and not isinstance(client.failure, EngineRestarting):
             raise client.failure
     log("ended")
     return 0
+
+
+class Restarts:
+    """Loads the model again when the engine's process has ended: `most` times within `RESTART_SECONDS`, each time after one
+    more second."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._times = most, list[float]()
+
+    def allowed(self) -> bool:
+        """Whether it may be tried once more."""
+        now = time.monotonic()
+        self._times = [one for one in self._times if now - one < RESTART_SECONDS]
+        return len(self._times) < self._most
+
+    async def restart(self, client: EngineClient, load: Load, ending: asyncio.Event) -> None:
+        """Try it; `client.failure` says whether it succeeded. It is given up when the server ends."""
+        log("engine_ended", "error", message=str(client.failure), restarts=len(self._times))
+        pause, start = float(len(self._times)), time.monotonic()
+        self._times.append(start)
+        loading = asyncio.ensure_future(client.restart(load, pause))
+        await _first(loading, ending)
+        if not loading.done():
+            loading.cancel()
+        elif loading.exception() is None:
+            log("restarted", load_seconds=round(loading.result().seconds, 3), start_seconds=round(time.monotonic() - start, 3))
 
 
 async def _loaded(client: EngineClient, load: Load, name: str) -> tuple[ServedModel, Loaded]:

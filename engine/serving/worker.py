@@ -25,8 +25,8 @@ from engine.backends.load import device_errors
 from engine.errors import DeviceError, EngineError
 from engine.models.families import read_config
 from engine.serving.loop import EngineLoop
-from engine.serving.memory import PAGE_TOKENS
 from engine.serving.protocol import Cancel, Frames, Load, Loaded, Message, Refused, Submit, ToEngine, encoded, to_engine
+from engine.serving.rows import rows_of
 
 PIECE_BYTES: Final = 1 << 20
 
@@ -66,10 +66,10 @@ def work(channel: Channel) -> NoReturn:
     )  # fmt: skip
     try:
         with device_errors():
-            loop = EngineLoop(backend, load.rows, load.chunk_tokens)
+            loop = EngineLoop(backend, rows_of(backend, load.rows, load.pages), load.chunk_tokens)
             memory = loop.memory
             seconds = time.perf_counter() - start
-            channel.send(Loaded(memory.rows, memory.longest, memory.pages, PAGE_TOKENS, seconds))
+            channel.send(Loaded(memory.rows, memory.longest, memory.pages, memory.page_tokens, seconds))
             take(loop, pending)
             while True:
                 take(loop, channel.received(wait=loop.idle))

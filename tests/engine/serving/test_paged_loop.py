@@ -21,7 +21,7 @@ def opened(batch: FakePagedBatch, chunk_tokens: int = 256) -> EngineLoop:
     memory = Pool.empty(
         batch.rows, batch.pages, batch.longest, parking=batch.parking, items=batch.items, page_tokens=batch.page_tokens
     )
-    return EngineLoop(cast(Any, FakeBackend()), batch.rows, chunk_tokens, (batch, memory))
+    return EngineLoop(cast(Any, FakeBackend()), (batch, memory), chunk_tokens)
 
 
 def tokens_alone(work: Submit) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 from in_process import Received, Server, says, server
 
 from engine.sampling import SamplingParams
+from engine.serving.client import EngineRestarting
 from engine.serving.http import Limits
 from engine.serving.protocol import Cancel, Submit
 
@@ -392,12 +393,14 @@ def test_metrics(talker: Path) -> None:
         while not client.submitted:
             await asyncio.sleep(0)
         client.now = 2.0
-        client.report(admitted=[0], prompt_tokens=3, running=1, waiting=4, used_pages=2)
+        client.report(admitted=[0], prompt_tokens=3, running=1, waiting=4, used_pages=2, cached={0: 2})
         client.now = 3.0
         client.report({0: 5}, running=1, used_pages=2)
         client.now = 3.5
         client.report({0: 6}, {0: "length"})
-        await asking
+        assert (await asking).json["usage"] == {
+            "prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 2},
+        }  # fmt: skip
 
     finished(run())
     found = {
@@ -410,9 +413,23 @@ def test_metrics(talker: Path) -> None:
         "time_to_first_token_seconds_sum": 3, "inter_token_latency_seconds_sum": 0.5, "e2e_request_latency_seconds_sum": 3.5,
         "request_queue_time_seconds_sum": 2, "request_prompt_tokens_sum": 3, "request_generation_tokens_sum": 2,
         "request_time_per_output_token_seconds_sum": 0.5, "num_requests_running": 0, "kv_cache_usage_perc": 0,
-        "iteration_tokens_total_count": 3,
+        "iteration_tokens_total_count": 3, "prefix_cache_queries_total": 3, "prefix_cache_hits_total": 2,
+        "num_preemptions_total": 0, "request_prefill_time_seconds_sum": 1, "request_decode_time_seconds_sum": 0.5,
+        "request_inference_time_seconds_sum": 1.5,
     }  # fmt: skip
     assert {name: found[f"vllm:{name}"] for name in expected} == expected
+
+
+def test_requests_are_refused_while_the_model_is_loaded_again(talker: Path) -> None:
+    """What was open got an error; what comes then may be tried again, and /health says why."""
+    one = server(talker, lambda work: None)
+    one.client.failure = EngineRestarting("the engine's process ended; the model is being loaded again")
+    found = ask(one, "/v1/completions", {"prompt": "a"})
+    assert (found.status, found.error["code"], found.headers["retry-after"]) == (503, "engine_restarting", "1")
+    health = ask(one, "/health")
+    assert health.status == 503 and "being loaded again" in health.error["message"]
+    one.client.failure = None
+    assert ask(one, "/health").status == 200
 
 
 def test_logs_have_no_text_and_no_keys(talker: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,9 +14,12 @@ from engine.batch import Batch
 from engine.checkpoint.weights import WeightPlan
 from engine.errors import UsageError
 from engine.models.families import read_config
+from engine.paged_batch import PagedBatch
 from engine.sampling import SamplingParams
 from engine.serving.loop import EngineLoop
+from engine.serving.memory import ContiguousRows
 from engine.serving.protocol import Submit
+from engine.serving.rows import ContiguousBatch, rows_of
 
 MAX_SEQ_LEN = 320
 """Longer than a short context, which has a graph of its own."""
@@ -41,18 +44,36 @@ def backend(tiny: Path) -> Iterator[InterpreterBackend]:
     one.close()
 
 
+KINDS = ("pages", "contiguous")
+
+
+def opened(backend: InterpreterBackend, kind: str, rows: int = 2, pages: int | None = None) -> EngineLoop:
+    """A loop over pages, or over rows with caches of their own."""
+    if kind == "pages":
+        assert PagedBatch.serves(backend)
+        return EngineLoop(backend, rows_of(backend, rows, pages), CHUNK)
+    return EngineLoop(backend, (ContiguousBatch(backend, rows), ContiguousRows(rows, MAX_SEQ_LEN)), CHUNK)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def alone(backend: InterpreterBackend) -> list[list[int]]:
+def alone(backend: InterpreterBackend, kind: str) -> list[list[int]]:
     """The tokens of each of `WORKS` with nothing else; the long prompt's are not needed."""
-    loop = EngineLoop(backend, 2, CHUNK)
-    found = [run(loop, work)[0][work.number] for work in (WORKS[0], WORKS[1], WORKS[3])]
-    loop.close()
+    found: list[list[int]] = []
+    for work in (WORKS[0], WORKS[1], WORKS[3]):
+        loop = opened(backend, kind)
+        found.append(run(loop, work)[0][work.number])
+        loop.close()
     return [*found[:2], [], *found[2:]]
 
 
 @pytest.fixture
-def loop(backend: InterpreterBackend) -> Iterator[EngineLoop]:
-    one = EngineLoop(backend, 2, CHUNK)
+def loop(backend: InterpreterBackend, kind: str) -> Iterator[EngineLoop]:
+    one = opened(backend, kind)
     yield one
     one.close()
 
@@ -142,7 +163,7 @@ def test_a_request_that_cannot_be_done_ends_alone(loop: EngineLoop, alone: list[
 
 def test_logits_that_are_not_finite_end_requests_and_not_the_loop(tiny: Path) -> None:
     broken: Any = loaded(tiny)
-    loop: Any = EngineLoop(broken, 2, CHUNK)
+    loop: Any = opened(broken, "contiguous")
     steps = loop._rows._batch._steps
     good = broken._buffers["model.norm.weight"]
 
@@ -162,6 +183,49 @@ def test_logits_that_are_not_finite_end_requests_and_not_the_loop(tiny: Path) ->
     broken.close()
 
 
+def test_a_prefix_of_another_request_changes_no_token(backend: InterpreterBackend) -> None:
+    """Prompts that find pages of others have the tokens that they have alone, and are computed from there."""
+    works = [
+        Submit(0, prompt(0, 200), 3),
+        Submit(1, [*prompt(0, 150), 7, 8], 3),
+        Submit(2, prompt(0, 128), 3, sampling=SAMPLED),
+    ]
+    expected: list[list[int]] = []
+    for work in works:
+        loop = opened(backend, "pages")
+        expected.append(run(loop, work)[0][work.number])
+        loop.close()
+    loop = opened(backend, "pages")
+    for count in (1, 3):
+        computed, cached = 0, dict[int, int]()
+        tokens = dict[int, list[int]]((work.number, []) for work in works[:count])
+        for work in works[:count]:
+            loop.submit(work)
+        while not loop.idle:
+            report = loop.iteration()
+            computed, cached = computed + report.prompt_tokens, cached | report.cached
+            for number, token in report.tokens.items():
+                tokens[number].append(token)
+        assert list(tokens.values()) == expected[:count]
+    assert cached == {0: 192, 1: 128, 2: 64} and computed == 8 + 24 + 64
+    loop.close()
+
+
+def test_a_pool_that_is_full_lets_requests_wait(backend: InterpreterBackend) -> None:
+    """Of four rows two fit the pages at a time; all get the tokens that they have alone."""
+    works = [Submit(number, prompt(number, 70), 3) for number in range(4)]
+    loop = opened(backend, "pages")
+    expected = [run(loop, work)[0][work.number] for work in works]
+    loop.close()
+    loop = opened(backend, "pages", 4, 1 + 5)
+    tokens, ended = run(loop, *works)
+    assert list(tokens.values()) == expected and set(ended.values()) == {"length"}
+    assert loop.iteration().used_pages == 0
+    loop.close()
+
+
 def test_a_batch_of_another_size_is_refused(backend: InterpreterBackend) -> None:
     with pytest.raises(UsageError, match="a batch has 2, 4 or 8 sequences, not 3"):
-        EngineLoop(backend, 3, CHUNK)
+        opened(backend, "contiguous", 3)
+    with pytest.raises(UsageError, match="1 to 256 rows, not 257"):
+        opened(backend, "pages", 257)

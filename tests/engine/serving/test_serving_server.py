@@ -39,6 +39,12 @@ class Serving:
         assert self.process.stderr is not None
         return json.loads(self.process.stderr.readline())
 
+    def until(self, name: str) -> Any:
+        """The next line of the log with an event."""
+        while (found := self.event())["event"] != name:
+            pass
+        return found
+
     def request(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG_SECONDS)
         connection.request(method, path, json.dumps(body) if body else None, {"authorization": f"Bearer {KEY}"})
@@ -162,12 +168,27 @@ def test_sigterm_while_the_model_is_loaded(tiny: Path) -> None:
 
 
 def test_the_engine_s_process_is_killed(tiny: Path) -> None:
-    """Streams get an error instead of an end that looks whole, and the exit status says so."""
-    with serving(tiny) as one:
+    """Streams get an error instead of an end that looks whole, the model is loaded again, and the same request then has the
+    tokens that it has always. /health fails meanwhile. The second time the server ends, and its exit status says so."""
+    short = LONG | {"max_tokens": 5}
+    with serving(tiny, "--restarts", "1") as one:
+        first = one.request("POST", "/v1/completions", short).read()
         stream = one.request("POST", "/v1/completions", LONG | {"stream": True})
         assert stream.readline().startswith(b"data: {")
         os.kill(one.worker(), signal.SIGKILL)
         assert b"the engine's process ended" in stream.read()
+        event = one.until("engine_ended")
+        assert (event["level"], event["restarts"]) == ("error", 0)
+        health, refused = one.request("GET", "/health"), one.request("POST", "/v1/completions", short)
+        if health.status != 200:  # unless the model was loaded that fast
+            assert health.status == 503 and b"the model is being loaded again" in health.read()
+        assert refused.status in (200, 503)
+        assert one.until("restarted")["load_seconds"] > 0
+        assert one.request("GET", "/health").status == 200
+        again = one.request("POST", "/v1/completions", short).read()
+        assert json.loads(again)["choices"] == json.loads(first)["choices"]
+        assert one.gauge("num_requests_running") == 0
+        os.kill(one.worker(), signal.SIGKILL)
         assert one.process.wait(HANG_SECONDS) == 6
 
 
