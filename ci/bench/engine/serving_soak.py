@@ -42,6 +42,8 @@ LONGEST: Final = 256
 CHUNK_TOKENS: Final = 96
 GROWTH_MB: Final = 24.0
 HANG_SECONDS: Final = 600.0
+AGAIN_SECONDS: Final = 0.05
+"""After how long a request is sent again that could not even wait."""
 ROOT: Final = Path(__file__).resolve().parents[3]
 
 
@@ -140,16 +142,21 @@ class Soak:
             draw = random.Random(f"{self.options.seed}:{number}")
             kind = draw.choices(KINDS, WEIGHTS)[0]
             asked = generation(self.options.seed, draw.randrange(self.options.distinct), LONGEST)
-            kills, down = self.kills, self.down
-            try:
-                response = await asyncio.wait_for(send(self.port, kind, asked, draw), HANG_SECONDS)
-            except Exception as error:
-                response = Response(-1, error=repr(error))
-            self._check(number, kind, asked, response, disturbed=down or self.kills != kills)
+            while await self._send(number, kind, asked, draw) == "queue_full":
+                await asyncio.sleep(AGAIN_SECONDS)
             self.done += 1
             await self._events(server)
 
-    def _check(self, number: int, kind: str, asked: Generation, response: Response, *, disturbed: bool) -> None:
+    async def _send(self, number: int, kind: str, asked: Generation, draw: random.Random) -> str:
+        """Send a request and look at its response; returns what it counts as."""
+        kills, down = self.kills, self.down
+        try:
+            response = await asyncio.wait_for(send(self.port, kind, asked, draw), HANG_SECONDS)
+        except Exception as error:
+            response = Response(-1, error=repr(error))
+        return self._check(number, kind, asked, response, disturbed=down or self.kills != kills)
+
+    def _check(self, number: int, kind: str, asked: Generation, response: Response, *, disturbed: bool) -> str:
         """Count a response, and say what is wrong with it."""
         if kind == "bad":
             fine, name = response.status in (400, 413, 422), "bad"
@@ -164,6 +171,7 @@ class Soak:
         self.seen[name] += 1
         if not fine:
             self.wrong.append(f"request {number}, {kind}: {response}")
+        return name
 
     async def _events(self, server: int) -> None:
         """What happens when so many requests are done: kills in the first half, looks at the memory in the second."""
