@@ -65,7 +65,7 @@ class PagedBatch:
 
     @staticmethod
     def serves(backend: Backend) -> bool:
-        """Whether a backend's model has the step that serves: that is, weights and caches of 16 bits of a family that has it."""
+        """Whether a backend's model has the step that serves: weights and a cache of 16 bits, of a family that has it."""
         return SERVE in backend.step.declaration.modes
 
     def __enter__(self) -> Self:
@@ -79,7 +79,7 @@ class PagedBatch:
         self._steps.close()
 
     def extend(self, pages: Tokens[int], first: int, ids: Tokens[int]) -> None:
-        """Process a chunk of a prompt at positions `first` and on, of a sequence in no row that has these pages; more follows."""
+        """Process a chunk of a prompt at positions `first` and on, of a sequence in no row that has these pages."""
         self._prefill(pages, first, ids, "none", None)
 
     def join(

@@ -1,4 +1,4 @@
-"""Rows over pages on the interpreter: bits do not depend on other rows, on the row and bucket, or on how a prompt was divided."""
+"""Rows over pages on the interpreter: bits depend neither on other rows, nor on row and bucket, nor on a prompt's chunks."""
 
 from __future__ import annotations
 
