@@ -79,7 +79,7 @@ def test_rows_have_their_slots_and_others_are_parked(loaded: Loaded) -> None:
         batch.join(9, [8], 0, [3], SamplingParams(0.5, 7, 0.25, seed=9))
         batch.step(ahead=False)
         found = allocations(batch)
-        slots = values(found["serve.slots"][0], 16)
+        slots = values(found["pages.slots"][0], 16)
         assert slots == [*range(2), 4 * 64 + 6, *range(3, 9), 8 * 64 + 1, *range(10, 16)]
         assert values(found["positions"][0], 16) == [0, 0, 70, *[0] * 6, 1, *[0] * 6]
         assert values(found["serve.lengths"][0], 16) == [1, 1, 71, *[1] * 6, 2, *[1] * 6]
@@ -89,7 +89,7 @@ def test_rows_have_their_slots_and_others_are_parked(loaded: Loaded) -> None:
         batch.remove(2)
         batch.step(ahead=False)
         assert not np.array(values(found["serve.table"][0] + 2 * 16, 4)).any()
-        assert values(found["serve.slots"][0], 3) == [0, 1, 2]
+        assert values(found["pages.slots"][0], 3) == [0, 1, 2]
 
 
 def test_a_row_whose_pages_are_full_is_parked_in_steps_ahead(loaded: Loaded) -> None:
@@ -99,7 +99,7 @@ def test_a_row_whose_pages_are_full_is_parked_in_steps_ahead(loaded: Loaded) -> 
         batch.join(1, [2, 3], 0, [1] * 63, None)
         assert batch.step().keys() == {0, 1}
         assert (batch.length(0), batch.length(1)) == (64, 65)
-        assert values(allocations(batch)["serve.slots"][0], 2) == [0, 3 * 64]
+        assert values(allocations(batch)["pages.slots"][0], 2) == [0, 3 * 64]
         batch.remove(0)
         assert batch.step().keys() == {1}
 
