@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,17 @@ from tilec.step.graph import SERVE
 from tilec.step.step import OutputMode
 
 
+NO_TOKEN: Final = -1
+"""The token of a row whose logits were not finite."""
+
+
 @dataclass(slots=True, eq=False)
 class _Launched:
     """An enqueued step: its number, the sequences it has a token of, by row, and their tokens once they are on the host."""
 
     number: int
     members: dict[int, Sequence]
-    tokens: NDArray[np.int32] | None = None
+    tokens: dict[int, int] | None = None
 
 
 class PagedBatch:
@@ -46,7 +50,7 @@ class PagedBatch:
     sequence's; None: as many as fit. Not thread-safe.
 
     UsageError for wrong use: a row that is taken or free, tokens that do not fit or are not in the vocabulary. GraphError for
-    pages that would let two sequences meet. DeviceError if the memory does not suffice. ModelError if logits are not finite.
+    pages that would let two sequences meet. DeviceError if the memory does not suffice. ModelError if a prompt's logits are not finite.
     """
 
     def __init__(self, backend: Backend, rows: int, pages: int | None = None) -> None:
@@ -65,7 +69,7 @@ class PagedBatch:
 
     @staticmethod
     def serves(backend: Backend) -> bool:
-        """Whether a backend's model has the step that serves: that is, weights and caches of 16 bits of a family that has it."""
+        """Whether a backend's model has the step that serves: weights and a cache of 16 bits, of a family that has it."""
         return SERVE in backend.step.declaration.modes
 
     def __enter__(self) -> Self:
@@ -79,7 +83,7 @@ class PagedBatch:
         self._steps.close()
 
     def extend(self, pages: Tokens[int], first: int, ids: Tokens[int]) -> None:
-        """Process a chunk of a prompt at positions `first` and on, of a sequence in no row that has these pages; more follows."""
+        """Process a chunk of a prompt at positions `first` and on, of a sequence in no row that has these pages."""
         self._prefill(pages, first, ids, "none", None)
 
     def join(
@@ -112,7 +116,8 @@ class PagedBatch:
     def step(self, *, ahead: bool = True) -> dict[int, int]:
         """Process the last token of every sequence; returns the next tokens by row. A sequence that joined while a step was
         enqueued may get its token only from the next call. With `ahead`, the next step is enqueued before the tokens of this
-        one are on the host; a row whose pages are full has no token in that one."""
+        one are on the host; a row whose pages are full has no token in that one. A row whose logits were not finite has
+        NO_TOKEN, and the others their tokens."""
         if not self._members:
             raise UsageError("the batch has no sequence", fix="let one join")
         limit = self._backend.ahead if ahead else 0
@@ -124,9 +129,7 @@ class PagedBatch:
                 self._launch(taking)
             step = self._in_flight.popleft()
             tokens = self._tokens(step)
-            for row, member in step.members.items():
-                if self._members.get(row) is member:
-                    tokens_by_row[row] = self._backend.in_vocabulary(int(tokens[row]))
+            tokens_by_row = {row: tokens[row] for row, member in step.members.items() if self._members.get(row) is member}
         return tokens_by_row
 
     def step_logits(self) -> dict[int, NDArray[np.float32]]:
@@ -201,7 +204,7 @@ class PagedBatch:
                 self._tokens(step)
             ids = np.zeros(self._steps.bucket, np.int32)
             for row, member in self._members.items():
-                ids[row] = self._backend.in_vocabulary(member.token)
+                ids[row] = max(0, member.token)
             self._steps.send(ids=ids)
             if output_mode == "sample":
                 self._steps.set([self._members.get(row) for row in range(self.rows)])
@@ -210,10 +213,11 @@ class PagedBatch:
         self._members_changed = self._tables_changed = False
         self._steps.send(**self._tables.places(taking))
 
-    def _tokens(self, step: _Launched) -> NDArray[np.int32]:
-        """The tokens of a step; waits until they are on the host."""
+    def _tokens(self, step: _Launched) -> dict[int, int]:
+        """The tokens of a step by row, NO_TOKEN for one that is none; waits until they are on the host."""
         if step.tokens is None:
-            step.tokens = self._steps.fetched(step.number).copy()
+            fetched, step.tokens = self._steps.fetched(step.number), {}
             for row, member in step.members.items():
-                member.token = int(step.tokens[row])
+                token = int(fetched[row])
+                member.token = step.tokens[row] = token if 0 <= token < self._backend.config.vocab_size else NO_TOKEN
         return step.tokens

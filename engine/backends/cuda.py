@@ -7,6 +7,7 @@ overlap by programmatic dependent launch: each kernel waits for the previous one
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from engine.backends.backend import Backend
 from engine.backends.decode_steps import DecodeSteps, StepBuffers, graphs_of, lasting_buffers, prompt_caches
 from engine.backends.device_buffers import DeviceBuffers, cache_bytes
 from engine.backends.device_memory import DeviceMemory, InputBlock
+from engine.backends.device_pages import DevicePages, pages_that_fit
 from engine.backends.launches import Launches, launch_message
 from engine.backends.prompts import PrefillSteps
 from engine.backends.upload import Progress, Upload, WeightSource
@@ -175,18 +177,28 @@ class CudaBackend(Backend):
         return DeviceBuffers(self.driver, self.stream, graphs, token, arena)
 
     def prepare(self, graph: StepGraph, buffers: DeviceBuffers) -> CapturedStep:
-        """A verified step as a CUDA graph, with the contract of every launch checked."""
-        memory, arena = plan_memory(graph), buffers.arena
+        return self.captured(graph, buffers.allocations, buffers.arena)
+
+    def captured(self, graph: StepGraph, own: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> CapturedStep:
+        """A verified step as a CUDA graph, with the contract of every launch checked. `own` are the pointer and bytes of its
+        buffers that are not the model's; the activations are in `arena`."""
+        memory = plan_memory(graph)
         replay = verify(graph, memory, self.contract)
         if memory.size > arena[1]:
             raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {arena[1]}")
-        allocations = self.memory.allocations | buffers.allocations
+        allocations = self.memory.allocations | dict(own)
         pointers = {name: pointer for name, (pointer, _) in allocations.items()}
         pointers |= {name: arena[0] + offset for name, offset in memory.offsets.items()}
         plans = tuple(self.launches.plans(graph, pointers))
         verify_captured(graph, allocations, arena)
         early = [may_overlap(graph, op, self.contract(op)) for op in graph.ops]
         return CapturedStep(graph, plans, self.capture(plans, early), replay)
+
+    def _pages_that_fit(self, bucket: int) -> int:
+        return pages_that_fit(self, bucket)
+
+    def _paged_device(self, step: Step, bucket: int) -> DevicePages:
+        return DevicePages(self, step, bucket)
 
     def enqueue(self, step: CapturedStep) -> None:
         self.driver.launch_graph(step.executable, self.stream)
@@ -243,11 +255,7 @@ class CudaBackend(Backend):
         prepared = prefill.prepared(tokens, past, output_mode)
         assert self._prompt is not None  # set in `load`
         self._prompt.send_to(prepared.inputs, {name: inputs[prefill.whole.role(name)] for name in prepared.inputs})
-        for series, numbers in prepared.numbers:
-            series.use(numbers)
-        stream = self.stream
-        for number, (series, index, overlaps) in enumerate(prepared.launches):
-            series.launch(index, stream, overlap=overlaps and number > 0)
+        prepared.launch(self.stream)
 
     def capture(self, plans: Tokens[Plan], overlaps: Tokens[bool] = ()) -> Any:
         """Launches as an executable graph. The first launch does not overlap earlier work, nor does one whose element of

@@ -3,7 +3,7 @@ to the host, and the arena for activations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 from typing import Any
@@ -16,19 +16,22 @@ from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.token_ring import TokenRing
 from engine.graph.plan import plan_memory
 from tilec.runtime import Driver
-from tilec.step.graph import ITEM_BYTES, Kind, StepGraph
+from tilec.step.graph import ITEM_BYTES, Buffer, Kind, StepGraph
 
 
 class DeviceBuffers(StepBuffers):
-    """Memory for the buffers of `graphs`. `arena` is the pointer and the bytes of memory for activations; without it the
-    buffers have one of their own. DeviceError if there is too little memory."""
+    """Memory for the buffers of `graphs`, except for pools. `arena` is the pointer and the bytes of memory for activations;
+    without it the buffers have one of their own. Inputs are sent all together, but those named in `apart` each by itself.
+    DeviceError if there is too little memory."""
 
     def __init__(
-        self, driver: Driver, stream: int, graphs: Sequence[StepGraph], token: str, arena: tuple[int, int] | None = None
+        self, driver: Driver, stream: int, graphs: Sequence[StepGraph], token: str, arena: tuple[int, int] | None = None,
+        apart: Collection[str] = (),
     ) -> None:  # fmt: skip
         self._driver, self._stream = driver, stream
         self._memory = memory = DeviceMemory(driver, stream)
-        self._blocks: dict[Kind, InputBlock] = {}
+        self._blocks: dict[Kind | str, InputBlock] = {}
+        self._apart = frozenset(apart)
         self._tokens: TokenRing | None = None
         self._outputs = {buffer.name: buffer for buffer in lasting_buffers(graphs, Kind.OUTPUT)}
         self._item_bytes = {buffer.name: ITEM_BYTES[buffer.dtype] for buffer in lasting_buffers(graphs, Kind.CACHE)}
@@ -42,7 +45,12 @@ class DeviceBuffers(StepBuffers):
                 memory.add(buffer.name, buffer.bytes)
             self.arena = arena or (memory.allocate(size), size)
             for kind in (Kind.INPUT, Kind.SETTING):
-                self._blocks[kind] = InputBlock(memory, lasting_buffers(graphs, kind))
+                self._blocks[kind] = InputBlock(
+                    memory, [one for one in lasting_buffers(graphs, kind) if one.name not in self._apart]
+                )
+            for buffer in lasting_buffers(graphs, Kind.INPUT):
+                if buffer.name in self._apart:
+                    self._blocks[buffer.name] = InputBlock(memory, [buffer])
             self._tokens = TokenRing(memory, token, prod(self._outputs[token].shape))
         except BaseException:
             self.close()
@@ -57,7 +65,15 @@ class DeviceBuffers(StepBuffers):
         return allocations
 
     def send(self, kind: Kind, values: Mapping[str, Any]) -> None:
-        self._blocks[kind].send(**values)
+        together = {name: value for name, value in values.items() if name not in self._apart}
+        if together:
+            self._blocks[kind].send(**together)
+        for name in values.keys() & self._apart:
+            self._blocks[name].send(**{name: values[name]})
+
+    def send_to(self, buffers: Mapping[str, Buffer], values: Mapping[str, Any]) -> None:
+        """Set the inputs of a step whose buffers have other bounds, such as a shorter chunk's."""
+        self._blocks[Kind.INPUT].send_to(buffers, values)
 
     def copy(self, target: str, slot: int, source: StepBuffers, name: str, source_slot: int, elements: int) -> None:
         assert isinstance(source, DeviceBuffers)

@@ -59,7 +59,8 @@ class PagedDevice(ABC):
 
 
 class PagedSteps:
-    """The steps of a model with a pool (`Step.with_pages`) on a device, for up to as many rows as the device's buffers have. Not thread-safe."""
+    """The steps of a model with a pool (`Step.with_pages`) on a device, for up to as many rows as its buffers have. Not
+    thread-safe."""
 
     def __init__(self, step: Step, device: PagedDevice) -> None:
         self.step, self._device, self.bucket, self.closed = step, device, device.bucket, False

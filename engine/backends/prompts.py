@@ -30,7 +30,7 @@ from tilec.runtime.series import Numbers, Series
 from tilec.step.form import Form
 from tilec.step.graph import Buffer, Kind, Op, StepGraph
 from tilec.step.requests import requests
-from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
+from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, Mode, OutputMode, Step
 
 CACHED_STEPS: Final = 32
 """Number of prepared steps that are cached, so that a repeated prompt length needs no checks."""
@@ -59,6 +59,13 @@ class Prepared:
     launches: tuple[tuple[Series, int, bool], ...]
     inputs: Mapping[str, Buffer]
 
+    def launch(self, stream: int) -> None:
+        """Enqueue the launches on inputs that were set."""
+        for series, numbers in self.numbers:
+            series.use(numbers)
+        for number, (series, index, overlaps) in enumerate(self.launches):
+            series.launch(index, stream, overlap=overlaps and number > 0)
+
 
 @dataclass(frozen=True, slots=True)
 class _CheckedKind:
@@ -72,12 +79,14 @@ class _CheckedKind:
 
 
 class PrefillSteps:
-    """The prefill steps of a model of at most `tokens` tokens that have the form of `tokens`."""
+    """The prefill steps of a model of at most `tokens` tokens that have the form of `tokens`. `mode`: those of a cache in pages
+    are chunks."""
 
-    def __init__(self, step: Step, tokens: int, launches: Launches) -> None:
+    def __init__(self, step: Step, tokens: int, launches: Launches, mode: Mode = "prefill") -> None:
         self._step, self.largest, self._launches = step, tokens, launches
+        self._mode: Mode = mode
         self._graphs: dict[OutputMode, StepGraph] = {
-            output_mode: step.graph("prefill", output_mode, tokens=tokens) for output_mode in OUTPUT_MODES
+            output_mode: step.graph(mode, output_mode, tokens=tokens) for output_mode in OUTPUT_MODES
         }
         self.whole = _union(self._graphs.values())
         """Union of the steps in all output modes, at the largest chunk."""
@@ -118,7 +127,7 @@ class PrefillSteps:
             self._forms[output_mode] = form.only(tuple(first_of_kind.values())), tuple(first_of_kind)
         by_name: dict[tuple[str, str], list[_Kind]] = {}
         for kind in self._members:
-            by_name.setdefault((f"prefill_{kind[0].rpartition('.')[2]}", kind[1]), []).append(kind)
+            by_name.setdefault((f"{self._mode}_{kind[0].rpartition('.')[2]}", kind[1]), []).append(kind)
         for request in requests(self._step, self._launches.bundle.tuning):
             for kind in by_name.get((request.op, request.kernel), ()):
                 self._series_of(kind, self._launches.find(self._members[kind][0], request.constants))
@@ -168,7 +177,7 @@ class PrefillSteps:
         return Prepared(tuple([(entry.series, entry.numbers) for entry in checked_kinds.values()]), tuple(order), inputs)
 
     def _form(self, output_mode: OutputMode, layers: int) -> Form:
-        return self._step.form("prefill", output_mode, tokens=self.largest, layers=min(self._step.layers, layers))
+        return self._step.form(self._mode, output_mode, tokens=self.largest, layers=min(self._step.layers, layers))
 
     def _verify(self, reduced: StepGraph, output_mode: OutputMode, whole: bool) -> None:
         """GraphError unless the whole step of this length is valid and needs no more memory than the largest chunk. `whole`:
@@ -176,7 +185,7 @@ class PrefillSteps:
         for buffer in reduced.of_kind(Kind.ACTIVATION):
             if buffer.bytes > self._bytes.get(_any_layer(buffer.name), 0):
                 what = f"buffer `{buffer.name}` is larger than that of {self.largest} tokens"
-                raise GraphError(what, where="step `prefill`")
+                raise GraphError(what, where=f"step `{self._mode}`")
         if not (whole and self._covers_whole[output_mode]):
             verify_operations(self._form(output_mode, ALL_PAIRS).at(reduced.tokens), self._contract)
 

@@ -31,6 +31,11 @@ CAPACITIES: Final[Mapping[str, frozenset[str]]] = {
 }  # fmt: skip
 """Tensors whose first extent is room for items, of which other tensors say how many there are and whose."""
 
+POSITIONS: Final[Mapping[str, frozenset[str]]] = {
+    "flash_attention": frozenset({"past"}), "paged_flash_attention": frozenset({"past"}), "paged_gather": frozenset({"filled"}),
+}  # fmt: skip
+"""Scalars that say where the tokens of a chunk are in their sequence."""
+
 
 def verify_invariance(graphs: Iterable[StepGraph], constants: Callable[[Op], Mapping[str, Constant]]) -> None:
     """Check steps of different numbers of rows against the first of them. `constants` are all constants of the kernel that an
@@ -46,9 +51,7 @@ def _compare(first: StepGraph, other: StepGraph, constants: Callable[[Op], Mappi
     for one, two in zip(first.ops, other.ops, strict=True):
         if (one.name, one.kernel) != (two.name, two.kernel):
             raise _refused(first, other, one.name, f"launches `{one.kernel}`, or `{two.kernel}` as `{two.name}`")
-        if dict(one.scalars) != dict(two.scalars):
-            raise _refused(first, other, one.name, f"has scalars {dict(one.scalars)}, or {dict(two.scalars)}")
-        shaping, its = (_shaping(op, constants(op)) for op in (one, two))
+        shaping, its = ({**_shaping(op, constants(op), TILES), **_shaping(op, op.scalars, POSITIONS)} for op in (one, two))
         if shaping != its:
             name = min(name for name in shaping.keys() | its.keys() if shaping.get(name) != its.get(name))
             what = f"has `{name}` = {shaping.get(name)}, or {its.get(name)}, and `{one.kernel}` may add in another order"
@@ -71,9 +74,9 @@ def _compare_views(first: StepGraph, other: StepGraph, one: Op, two: Op, paramet
             raise _refused(first, other, one.name, what)
 
 
-def _shaping(op: Op, constants: Mapping[str, Constant]) -> dict[str, Constant]:
-    tiles = TILES.get(op.kernel, frozenset())
-    return {name: value for name, value in constants.items() if name not in tiles}
+def _shaping(op: Op, values: Mapping[str, Constant], others: Mapping[str, frozenset[str]]) -> dict[str, Constant]:
+    """The values that could shape a sum: all but some of the kernel's."""
+    return {name: value for name, value in values.items() if name not in others.get(op.kernel, ())}
 
 
 def _refused(first: StepGraph, other: StepGraph, op: str, what: str) -> GraphError:

@@ -36,7 +36,7 @@ class PageTables:
         self._lengths = np.zeros(rows, np.int32)  # tokens of each row, 0 without a sequence
         self._written = np.zeros(pages, np.int32)  # tokens of each page, by the sequence that has it, or had it last
         self._users = np.zeros(pages, np.int32)  # tables that have a page
-        self._index = np.zeros(pages, np.int32)  # where those have it
+        self._index = np.zeros(pages, np.int32)  # where that sequence has it
         self._parked = np.arange(rows, dtype=np.int32)
         self._device = np.zeros((rows, table_pages), np.int32)
         self._device[:, 0] = self._parked // page_tokens
@@ -63,7 +63,6 @@ class PageTables:
         self._lengths[row] = length
         self._fill(table, length)
         self._users[table] += 1
-        self._index[table] = np.arange(len(table))
         self._device[row] = 0
         self._device[row, : len(table)] = table
 
@@ -129,6 +128,7 @@ class PageTables:
         full, rest = divmod(length, self.page_tokens)
         self._written[table[:full]] = self.page_tokens
         self._written[table[full:]] = 0
+        self._index[table] = np.arange(len(table))
         if rest:
             self._written[table[full]] = rest
 
@@ -145,9 +145,8 @@ class PageTables:
         if table.min() < self.parking or table.max() >= self.pages:
             raise _refused(f"has pages {table.min()} to {table.max()}, and sequences have {self.parking} to {self.pages - 1}")
         self._check_tokens(table, length)
-        index, full = np.arange(len(table)), length // self.page_tokens
-        used = self._users[table] > 0
-        wrong = used & ((index >= full) | (self._index[table] != index) | (self._written[table] < self.page_tokens))
+        index, full, used = np.arange(len(table)), length // self.page_tokens, self._users[table] > 0
+        wrong = used & ((index >= full) | (self._written[table] < self.page_tokens))
         if wrong.any():
             raise _refused(f"has page {table[wrong][0]}, which a row has too, and which is not a full page of both")
         return table
@@ -155,11 +154,14 @@ class PageTables:
     def _check_tokens(self, table: Integers, length: int) -> None:
         """Refuse a table whose first `length` tokens are not all in its pages."""
         full, rest = divmod(length, self.page_tokens)
-        missing = table[:full][self._written[table[:full]] < self.page_tokens]
+        absent = (self._written[table[:full]] < self.page_tokens) | (self._index[table[:full]] != np.arange(full))
+        missing = table[:full][absent]
         if not missing.size and rest and self._written[table[full]] != rest:
             missing = table[full : full + 1]
         if missing.size:
-            raise _refused(f"lacks tokens of the first {length}: page {missing[0]} has {self._written[missing[0]]}")
+            page = missing[0]
+            what = f"page {page} has {self._written[page]}, written at index {self._index[page]}"
+            raise _refused(f"lacks tokens of the first {length}: {what}")
 
 
 def _refused(what: str) -> GraphError:

@@ -13,8 +13,8 @@ from tilec.project.read.closed_world import default_entries, enumerate_world
 from tilec.project.read.models import Constant, Model
 from tilec.project.read.plan import artifact_name
 from tilec.step.formats import SIXTEEN_BIT
-from tilec.step.graph import Op
-from tilec.step.step import BATCHES, CHUNK_TOKENS, DTYPES, OUTPUT_MODES, Step
+from tilec.step.graph import SERVE, Op
+from tilec.step.step import BATCHES, BUCKETS, CHUNK_TOKENS, DTYPES, OUTPUT_MODES, Step
 from tilec.target.targets import Target
 
 BUILD = read_build_file(ROOT / "build.toml")
@@ -40,7 +40,7 @@ def launched(build: BuildFile, model: Model, target: Target, weights: str) -> se
     numbers = {**model.config, **tuning.numbers, "num_hidden_layers": 3, "rms_norm_eps": 1e-6}
     found: set[str] = set()
     for dtype in DTYPES:
-        step = Step(family.declaration, numbers, tied=True, dtype=dtype, max_seq_len=4096, weight_format=weights)
+        step = Step(family.declaration, numbers, tied=True, dtype=dtype, max_seq_len=4096, weight_format=weights, pages=100)
         graphs = [
             step.graph("decode", output_mode, variants=variants)
             for output_mode in OUTPUT_MODES
@@ -56,6 +56,10 @@ def launched(build: BuildFile, model: Model, target: Target, weights: str) -> se
             for tokens in BATCHES
             for variants in step.all_decode_variants()
         ]
+        if SERVE in step.declaration.modes:
+            graphs += [step.graph("serve", output_mode, tokens=tokens) for output_mode in OUTPUT_MODES for tokens in BUCKETS]
+            graphs += [step.graph("chunk", output_mode, tokens=CHUNK_TOKENS) for output_mode in OUTPUT_MODES]
+            graphs += [step.graph("chunk", tokens=tokens) for tokens in LENGTHS]
         requested = {
             (op.kernel, frozenset({**tuning.constants(op.kernel, shapes(op)), **op.constants}.items()))
             for graph in graphs
@@ -110,7 +114,8 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
     rows_of_both = 0 if query == model.config["hidden_size"] else 2  # are gathered
     # What dequantises or quantises, and kernels of batches that the head shares with a linear layer if that has 16 bits too.
     more = 0 if weights == SIXTEEN_BIT else 1 + len(BATCHES)
-    assert len(available - products) == 84 + rows_of_both + len(DTYPES) * more
+    pages = 0 if weights != SIXTEEN_BIT else 2 + 3 * len(DTYPES)  # kernels that only steps over pages launch
+    assert len(available - products) == 84 + rows_of_both + len(DTYPES) * more + pages
     ends_of_formats = ("_fp8", "_int4", "quantise_rows")
     assert {kernel for name in available if (kernel := name.partition("-")[0]).endswith(ends_of_formats)} == OF_FORMAT[weights]
     ends = ("_fp8-", "-") if weights == "w8a8" else ("-", "_fp8-")

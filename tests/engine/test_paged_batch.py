@@ -1,4 +1,4 @@
-"""Rows over pages on the interpreter: bits do not depend on other rows, on the row and bucket, or on how a prompt was divided."""
+"""Rows over pages on the interpreter: bits depend neither on other rows, nor on row and bucket, nor on a prompt's chunks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.backends.interpreter import InterpreterBackend
 from engine.checkpoint.weights import WeightPlan
 from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
-from engine.paged_batch import PagedBatch
+from engine.paged_batch import NO_TOKEN, PagedBatch
 from engine.sampling import SamplingParams
 from engine.tools.tiny import write_tiny_model
 
@@ -173,14 +173,26 @@ def test_wrong_use_is_refused(backend: InterpreterBackend) -> None:
             batch.extend([1], 0, [1])
 
 
-def test_logits_that_are_not_finite_choose_no_token(backend: InterpreterBackend) -> None:
+def test_logits_that_are_not_finite_choose_no_token_and_other_rows_go_on(backend: InterpreterBackend) -> None:
     internals: Any = backend
-    norm = internals._buffers["model.norm.weight"]
+    table = internals._buffers["model.embed_tokens.weight"]
+    damaged = table.copy()
+    damaged[407] = np.nan
     with PagedBatch(backend, 2) as batch:
+        expected = generated(batch, 1, [2], prompt(20), 4)
+        batch.remove(1)
         batch.join(0, [1], 0, [1, 2], None)
-        internals._buffers["model.norm.weight"] = np.full_like(norm, np.nan)
+        tokens = [batch.join(1, [2], 0, prompt(20), None)]
+        internals._buffers["model.embed_tokens.weight"] = damaged
         try:
+            batch._members[0].token = 407  # pyright: ignore[reportPrivateUsage]
+            for token in (NO_TOKEN, None, None):  # the token after it is that of any id
+                step = batch.step()
+                assert token is None or step[0] == token
+                tokens.append(step[1])
+            batch.remove(0)
             with pytest.raises(ModelError, match="the logits are not finite"):
-                batch.step()
+                batch.join(0, [1], 0, [407], None)
         finally:
-            internals._buffers["model.norm.weight"] = norm
+            internals._buffers["model.embed_tokens.weight"] = table
+    assert tokens == expected

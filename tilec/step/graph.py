@@ -120,9 +120,11 @@ class StepGraph:
         self.ops.append(Op(name, kernel, constants, tensors, scalars))
 
     def role(self, buffer: str) -> str:
-        """What a buffer is to the step: its name without the step's own in front, so `lengths` for `batch.lengths`. A step that
-        serves shares buffers of how tokens are chosen with a batch."""
+        """What a buffer is to the step: its name without the step's own in front, so `lengths` for `batch.lengths`. Steps over
+        pages share some, `pages.slots`, and one that serves shares how tokens are chosen with a batch."""
         found = buffer.removeprefix(f"{self.name}.")
+        if self.name in PAGED:
+            found = found.removeprefix("pages.")
         return found.removeprefix("batch.") if self.name == SERVE else found
 
     def of_kind(self, kind: Kind) -> Iterator[Buffer]:

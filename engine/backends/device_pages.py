@@ -1,0 +1,130 @@
+"""Steps over pages on a GPU: a CUDA graph for each bucket, captured when it is first used, and chunks of prompts.
+
+All buckets run on the buffers of the largest, whose first rows are theirs, and all steps and chunks on one arena: the stream
+runs one at a time. The pool takes what memory is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from engine.backends.decode_steps import DECODE_MODES, lasting_buffers
+from engine.backends.device_buffers import DeviceBuffers
+from engine.backends.device_memory import RESERVE_BYTES, DeviceMemory
+from engine.backends.paged_steps import PagedDevice, serve_graphs
+from engine.backends.prompts import PrefillSteps
+from engine.errors import DeviceError
+from engine.graph.invariance import verify_invariance
+from engine.graph.plan import ALIGNMENT, plan_memory
+from tilec.step.graph import CHUNK, SERVE, Constant, Kind, Op, StepGraph
+from tilec.step.requests import choices
+from tilec.step.step import ALL_KINDS, OutputMode, Step
+
+if TYPE_CHECKING:
+    from engine.backends.cuda import CapturedStep, CudaBackend
+
+MOST_SLOTS = 1 << 29
+"""Slots of a pool that kernels can index."""
+
+
+class DevicePages(PagedDevice):
+    """Steps over pages of a loaded backend, for up to `bucket` rows. GraphError if a row's sums could depend on the number of
+    rows, DeviceError if there is too little memory."""
+
+    def __init__(self, backend: CudaBackend, step: Step, bucket: int) -> None:
+        self._backend, self._step, self.bucket = backend, step, bucket
+        self._captured: list[CapturedStep] = []
+        verify_rows(backend, step, bucket)
+        driver, stream = backend.driver, backend.stream
+        graphs = list(serve_graphs(step, bucket).values())
+        self._chunks = PrefillSteps(step, min(backend.chunk_tokens, backend.max_seq_len), backend.launches, CHUNK)
+        size = max(self._chunks.memory.size, *(plan_memory(graph).size for graph in graphs))
+        self._memory = memory = DeviceMemory(driver, stream)
+        self._releases = ExitStack()
+        self._releases.callback(memory.close)
+        try:
+            memory.require(size + lasting_bytes(graphs) + lasting_bytes([self._chunks.whole]) + pool_bytes(graphs[0]))
+            for buffer in lasting_buffers(graphs, Kind.POOL):
+                memory.add_zeroed(buffer)
+            self._arena = (memory.allocate(size), size)
+            table = next(buffer.name for buffer in graphs[0].of_kind(Kind.INPUT) if graphs[0].role(buffer.name) == "table")
+            self.rows = rows = DeviceBuffers(driver, stream, graphs, "batch.token", self._arena, ("ids", table))
+            self._releases.callback(rows.close)
+            self.prompt = prompt = DeviceBuffers(driver, stream, [self._chunks.whole], "token", self._arena)
+            self._releases.callback(prompt.close)
+            self._rows, self._prompt = rows, prompt
+            pointers = {name: pointer for name, (pointer, _) in self._allocations(prompt).items()}
+            self._chunks.bind(pointers, self._arena[0])
+        except BaseException:
+            self.close()
+            raise
+
+    def prepare(self, graph: StepGraph) -> CapturedStep:
+        self._captured.append(found := self._backend.captured(graph, self._allocations(self._rows), self._arena))
+        return found
+
+    def enqueue(self, step: CapturedStep) -> None:
+        self._backend.enqueue(step)
+
+    def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
+        prepared = self._chunks.prepared(tokens, past, output_mode)
+        self._prompt.send_to(prepared.inputs, {name: inputs[self._chunks.whole.role(name)] for name in prepared.inputs})
+        prepared.launch(self._backend.stream)
+
+    def close(self) -> None:
+        """Free the captured steps and the memory, once nothing runs; idempotent."""
+        with self._releases as releases:
+            while self._captured:
+                releases.callback(self._backend.discard, self._captured.pop())
+            releases.callback(self._backend.wait)
+
+    def _allocations(self, buffers: DeviceBuffers) -> dict[str, tuple[int, int]]:
+        return self._backend.memory.allocations | self._memory.allocations | buffers.allocations
+
+
+def verify_rows(backend: CudaBackend, step: Step, bucket: int) -> None:
+    """GraphError if the sums of a row could be added in another order in another bucket, or those of a token in a chunk of
+    another length. Layers are alike, and lengths for which the same tiles are chosen, so one of each kind is compared."""
+
+    def constants(op: Op) -> Mapping[str, Constant]:
+        return backend.launches.bundled_kernel(op).manifest.constants
+
+    layers = min(step.layers, ALL_KINDS)
+    lengths = sorted({1, *(one.first for one in choices(step, backend.bundle.tuning) if one.op.startswith(f"{CHUNK}_"))})
+    for output_mode in DECODE_MODES:
+        buckets = [one for one in backend.buckets if one <= bucket]
+        verify_invariance([step.graph(SERVE, output_mode, tokens=one, layers=layers) for one in buckets], constants)
+    verify_invariance([step.graph(CHUNK, "none", tokens=tokens, layers=layers) for tokens in lengths], constants)
+
+
+def pages_that_fit(backend: CudaBackend, bucket: int) -> int:
+    """The pages of the largest pool next to the buffers and the arena of steps of up to `bucket` rows; DeviceError if not even
+    one sequence's would fit."""
+    step = backend.step.with_pages(1)
+    layers = min(step.layers, ALL_KINDS)
+    graphs = [step.graph(SERVE, output_mode, tokens=bucket, layers=layers) for output_mode in DECODE_MODES]
+    tokens = min(backend.chunk_tokens, backend.max_seq_len)
+    chunk = step.graph(CHUNK, "sample", tokens=tokens, layers=layers)
+    arena = max(plan_memory(graph).size for graph in (*graphs, chunk))
+    needed = arena + lasting_bytes(graphs) + lasting_bytes([chunk])
+    free, _ = backend.driver.memory()
+    values = step.values()
+    page_bytes = pool_bytes(graphs[0]) // layers * step.layers
+    pages = min((free - RESERVE_BYTES - needed) // page_bytes, MOST_SLOTS // values["page_tokens"])
+    if pages <= -(-bucket // values["page_tokens"]):
+        what = f"{free} bytes are free, and no page of {page_bytes} is left next to the {needed} that steps need"
+        raise DeviceError(what, fix="take fewer rows, or a smaller model")
+    return pages
+
+
+def lasting_bytes(graphs: list[StepGraph]) -> int:
+    """Bytes of the buffers of steps that outlive them, except for pools; each is allocated with the driver's alignment."""
+    kinds = (Kind.CACHE, Kind.OUTPUT, Kind.INPUT, Kind.SETTING)
+    return sum(-(-buffer.bytes // ALIGNMENT) * ALIGNMENT for buffer in lasting_buffers(graphs, *kinds))
+
+
+def pool_bytes(graph: StepGraph) -> int:
+    """Bytes of the pools of a step."""
+    return sum(buffer.bytes for buffer in graph.of_kind(Kind.POOL))

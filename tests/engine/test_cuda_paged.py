@@ -1,0 +1,129 @@
+"""Rows over pages on a driver that launches nothing: what is captured, sent, enqueued and freed."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_cuda_backend import SMALLEST
+
+from engine.backends.cuda import CudaBackend
+from engine.errors import DeviceError, UsageError
+from engine.paged_batch import PagedBatch
+from engine.sampling import SamplingParams
+from engine.tools.dummy_weights import dummy_weights
+from tilec.runtime import Bundle, Device
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
+from fake_driver import FakeDriver
+
+PER_STEP = 2 + 9 * SMALLEST.num_hidden_layers + 5
+"""Launches: of a step's start, of each layer, and of the head with the token's choice."""
+
+Loaded = tuple[CudaBackend, FakeDriver]
+
+
+@pytest.fixture
+def loaded(bundle: Bundle) -> Iterator[Loaded]:
+    driver = FakeDriver()
+    backend = CudaBackend(bundle, Device(driver))
+    backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256)
+    yield backend, driver
+    backend.close()
+    assert not driver.buffers, "something was not freed"
+
+
+def values(pointer: int, count: int) -> list[int]:
+    """Integers in the fake device's memory."""
+    return list((ctypes.c_int32 * count).from_address(pointer))
+
+
+def allocations(batch: PagedBatch) -> dict[str, tuple[int, int]]:
+    internals: Any = batch
+    return internals._steps._device._allocations(internals._steps._device.rows)
+
+
+def test_a_bucket_is_captured_when_it_is_first_used_and_steps_run_ahead(loaded: Loaded) -> None:
+    backend, driver = loaded
+    with PagedBatch(backend, 40, pages=20) as batch:
+        internals: Any = batch
+        captured = internals._steps._device._captured
+        assert (batch.parking, captured) == (1, [])
+        batch.join(0, [1], 0, [1, 2], None)
+        before = len(driver.launches)
+        assert batch.step() == {0: 0}  # the fake device writes nothing
+        assert len(captured) == 1
+        step = driver.launches[before:]
+        assert len(step) == 2 * PER_STEP
+        assert [launch.overlap for launch in step[-PER_STEP:]] == [False] + [True] * (PER_STEP - 1)
+        batch.join(17, [2, 3], 0, [5] * 64, None)
+        batch.step(ahead=False)
+        batch.step(ahead=False)
+        assert [step.graph.tokens for step in captured] == [16, 32]
+        batch.remove(17)
+        before = len(driver.launches)
+        batch.step(ahead=False)
+        assert len(captured) == 2
+        assert len(driver.launches) == before + PER_STEP
+
+
+def test_rows_have_their_slots_and_others_are_parked(loaded: Loaded) -> None:
+    backend, _ = loaded
+    with PagedBatch(backend, 16, pages=20) as batch:
+        batch.join(2, [5, 4, 6], 0, [7] * 70, None)
+        batch.join(9, [8], 0, [3], SamplingParams(0.5, 7, 0.25, seed=9))
+        batch.step(ahead=False)
+        found = allocations(batch)
+        slots = values(found["pages.slots"][0], 16)
+        assert slots == [*range(2), 4 * 64 + 6, *range(3, 9), 8 * 64 + 1, *range(10, 16)]
+        assert values(found["positions"][0], 16) == [0, 0, 70, *[0] * 6, 1, *[0] * 6]
+        assert values(found["serve.lengths"][0], 16) == [1, 1, 71, *[1] * 6, 2, *[1] * 6]
+        table = np.array(values(found["serve.table"][0], 16 * 4)).reshape(16, 4)
+        assert (table[2] == [5, 4, 6, 0]).all()
+        assert (table[[*range(2), *range(3, 9), *range(10, 16)]] == 0).all()
+        batch.remove(2)
+        batch.step(ahead=False)
+        assert not np.array(values(found["serve.table"][0] + 2 * 16, 4)).any()
+        assert values(found["pages.slots"][0], 3) == [0, 1, 2]
+
+
+def test_a_row_whose_pages_are_full_is_parked_in_steps_ahead(loaded: Loaded) -> None:
+    backend, _ = loaded
+    with PagedBatch(backend, 2, pages=20) as batch:
+        batch.join(0, [1], 0, [1] * 63, None)
+        batch.join(1, [2, 3], 0, [1] * 63, None)
+        assert batch.step().keys() == {0, 1}
+        assert (batch.length(0), batch.length(1)) == (64, 65)
+        assert values(allocations(batch)["pages.slots"][0], 2) == [0, 3 * 64]
+        batch.remove(0)
+        assert batch.step().keys() == {1}
+
+
+def test_pages_take_the_memory_that_is_left_and_are_freed(loaded: Loaded) -> None:
+    backend, driver = loaded
+    before = len(driver.buffers)
+    free, _ = driver.memory()
+    batch = PagedBatch(backend, 16)
+    left, _ = driver.memory()
+    page_bytes = SMALLEST.num_hidden_layers * 2 * 64 * SMALLEST.num_key_value_heads * SMALLEST.head_dim * 2
+    assert batch.pages * page_bytes < free
+    assert (256 << 20) - 2 * page_bytes <= left < (300 << 20)
+    batch.close()
+    batch.close()
+    assert len(driver.buffers) == before
+    with pytest.raises(DeviceError, match="the model needs"):
+        PagedBatch(backend, 16, pages=batch.pages + 1000)
+    assert len(driver.buffers) == before
+    driver.limit = sum(buffer.size for buffer in driver.buffers.values()) + (256 << 20)
+    with pytest.raises(DeviceError, match="no page of"):
+        PagedBatch(backend, 16)
+    driver.limit = 1 << 40
+    PagedBatch(backend, 2, pages=4)  # left open: closing the backend closes it
+    backend.close()
+    with pytest.raises(UsageError, match="the engine is closed"):
+        PagedBatch(backend, 2)
