@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine.serving.memory import PAGE_TOKENS, Grant
 from engine.serving.vector import Vector
@@ -34,6 +34,10 @@ class Page(NamedTuple):
     readers: int = 0
     before: int = UNLINKED
     after: int = UNLINKED
+
+
+OWN: Final = Page(readers=1)
+"""A page of one sequence, without a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Pool:
         draft = _Draft(self)
         for page in hits:
             draft.read(page)
-        fresh = [draft.take() for _ in range(needed - len(hits))]
+        fresh = draft.take(needed - len(hits))
         return draft.done(self.items - items), Grant((*hits, *fresh), len(hits) * self.page_tokens)
 
     def filled(self, pages: Sequence[int], keys: Sequence[bytes]) -> Pool:
@@ -102,10 +106,10 @@ class Pool:
 
     def freed(self, pages: Sequence[int], *, forget: bool = False) -> Pool:
         draft = _Draft(self)
-        for page in reversed(pages):
-            if forget:
+        if forget:
+            for page in pages:
                 draft.forget(page)
-            draft.leave(page)
+        draft.leave(pages)
         return draft.done(self.items + -(-len(pages) * self.page_tokens // self.item_tokens))
 
     def found(self, keys: Iterable[bytes]) -> list[int]:
@@ -141,13 +145,19 @@ class _Draft:
         index = pool.index.replaced(self._buckets) if self._buckets else pool.index
         return replace(pool, table=table, index=index, free=self._free, items=items)
 
-    def take(self) -> int:
-        """A page for a sequence of its own: the first of the ring."""
-        number = self._page(self._pool.end).after
-        self.forget(number)
-        self._unlink(number)
-        self._pages[number] = Page(readers=1)
-        return number
+    def take(self, count: int) -> list[int]:
+        """Pages for one sequence alone: the first of the ring."""
+        end, taken = self._pool.end, list[int]()
+        following = self._page(end).after
+        for _ in range(count):
+            page = self._page(following)
+            self.forget(following)
+            self._pages[following] = OWN
+            taken.append(following)
+            following = page.after
+        self._join(end, following)
+        self._free -= count
+        return taken
 
     def read(self, number: int) -> None:
         """One more sequence has a page that has a key."""
@@ -156,13 +166,17 @@ class _Draft:
             self._unlink(number)
         self._pages[number] = Page(page.key, page.readers + 1)
 
-    def leave(self, number: int) -> None:
-        """One sequence less has a page. The last one frees it: at the end of the ring, or at its start if it has no key."""
-        page = self._page(number)
-        self._pages[number] = Page(page.key, page.readers - 1)
-        if page.readers == 1:
-            end = self._pool.end
-            self._link(number, self._page(end).before if page.key else end)
+    def leave(self, numbers: Sequence[int]) -> None:
+        """One sequence less has these pages. The last one frees them: at the end of the ring, or at its start if they have no
+        key."""
+        keyed, unkeyed = list[int](), list[int]()
+        for number in reversed(numbers):
+            page = self._page(number)
+            self._pages[number] = Page(page.key, page.readers - 1)
+            if page.readers == 1:
+                (keyed if page.key else unkeyed).append(number)
+        self._link(keyed, self._page(self._pool.end).before)
+        self._link(unkeyed, self._pool.end)
 
     def name(self, number: int, key: bytes) -> None:
         """Give a page its key, unless another page has it."""
@@ -190,19 +204,26 @@ class _Draft:
     def _unlink(self, number: int) -> None:
         """Take a page out of the ring."""
         page = self._page(number)
-        left = self._page(page.before)
-        self._pages[page.before] = Page(left.key, left.readers, left.before, page.after)
-        right = self._page(page.after)  # the page on the left too, if the ring had this one alone
-        self._pages[page.after] = Page(right.key, right.readers, page.before, right.after)
+        self._join(page.before, page.after)
         self._free -= 1
 
-    def _link(self, number: int, before: int) -> None:
-        """Put a page into the ring, after another."""
-        left = self._page(before)
-        after = left.after
-        self._pages[before] = Page(left.key, left.readers, left.before, number)
-        right = self._page(after)
-        self._pages[after] = Page(right.key, right.readers, number, right.after)
-        own = self._page(number)
-        self._pages[number] = Page(own.key, own.readers, before, after)
-        self._free += 1
+    def _link(self, numbers: Sequence[int], before: int) -> None:
+        """Put free pages into the ring, one after the other, after another one."""
+        after = self._page(before).after
+        for index, number in enumerate(numbers):
+            left = numbers[index - 1] if index else before
+            right = numbers[index + 1] if index + 1 < len(numbers) else after
+            self._pages[number] = Page(self._page(number).key, 0, left, right)
+        if numbers:
+            page = self._page(before)
+            self._pages[before] = Page(page.key, 0, page.before, numbers[0])
+            page = self._page(after)
+            self._pages[after] = Page(page.key, 0, numbers[-1], page.after)
+        self._free += len(numbers)
+
+    def _join(self, before: int, after: int) -> None:
+        """Make two pages of the ring neighbours."""
+        page = self._page(before)
+        self._pages[before] = Page(page.key, 0, page.before, after)
+        page = self._page(after)  # the same page, if the ring has no other
+        self._pages[after] = Page(page.key, 0, before, page.after)

@@ -21,6 +21,7 @@ CASES: Final = {
     "engine_llama": Case("a Llama 3 model compared with transformers", "engine_check", {"models": "llama3.1-8b"}),
     "batch_check": Case("batches compared with single sequences"),
     "engine_soak": Case("long generations, full caches, many loads: no leak, no drift"),
+    "serving_host": Case("the host's work for an iteration of the serving loop, without a model"),
     "serving_soak": Case("a server under requests of all kinds, on the interpreter: no leak, no hang, nothing wrong"),
     "cold_start": Case("seconds from process start to the first token"),
     "shipped_engine": Case("a signed, pushed, pulled and installed bundle in an environment without a compiler"),

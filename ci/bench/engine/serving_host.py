@@ -1,0 +1,128 @@
+"""Microseconds of the host's work for an iteration of the serving loop, without a model: scheduler, pool, report.
+
+    python3 ci/bench/engine.py serving_host [--rows 8,64,256] [--iterations 400]
+
+Rows give the same token at once. The pool is as large as that of a 4B model on a card of 141 GB. `decode`: an iteration that
+computes a token of every row. `report`: its report as bytes. `ended`: a decode step with which one request of `--prompt` tokens
+ends. `submit`: taking a request, with the keys of its pages. `admitted`: the chunk with which it begins, its pages taken from
+prefixes of others. `found`: the same if all of its prefix is found. Medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+from ci.bench.front import Outcome
+from ci.bench.markdown import grid, page
+from engine.sampling import SamplingParams
+from engine.serving.loop import EngineLoop
+from engine.serving.pool import Pool
+from engine.serving.protocol import Report, Submit, encoded
+
+PAGES: Final = 13000
+LONGEST: Final = 40960
+
+
+class Backend:
+    """What the loop asks of a backend, without a check."""
+
+    chunk_tokens = LONGEST
+
+    def check_vocabulary(self, ids: Sequence[int]) -> None:
+        """All are."""
+
+
+class SameTokens:
+    """Rows that give token 5. `ending` is a row that gives a stop token once."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, int] = {}
+        self.ending: int | None = None
+
+    def extend(self, pages: Sequence[int], first: int, ids: Sequence[int]) -> None:
+        """Nothing."""
+
+    def join(self, row: int, pages: Sequence[int], first: int, ids: Sequence[int], sampling: SamplingParams | None) -> int:
+        """Token 5."""
+        self.tokens[row] = 5
+        return 5
+
+    def step(self) -> dict[int, int]:
+        """Token 5 of each row."""
+        found, ending, self.ending = dict(self.tokens), self.ending, None
+        return found if ending is None else found | {ending: 1}
+
+    def remove(self, row: int) -> None:
+        """End a row."""
+        del self.tokens[row]
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this case."""
+    parser.add_argument("--rows", default="8,64,256")
+    parser.add_argument("--iterations", type=int, default=400)
+    parser.add_argument("--prompt", type=int, default=2048)
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Measure each number of rows."""
+    record = {rows: of_rows(int(rows), options.iterations, options.prompt) for rows in options.rows.split(",")}
+    names = list(next(iter(record.values())))
+    table = grid(("rows", *names), [(rows, *(f"{found[name]:.0f}" for name in names)) for rows, found in record.items()])
+    lines = [
+        "# The host's work for an iteration of the serving loop",
+        "",
+        "Medians in microseconds, without a model.",
+        "",
+        *table,
+    ]
+    return Outcome({"prompt": options.prompt, "microseconds": record}, {"serving_host.md": page(lines)})
+
+
+def of_rows(rows: int, iterations: int, prompt: int) -> dict[str, float]:
+    """The medians for a number of rows."""
+    batch, draw = SameTokens(), random.Random(1)
+    loop = EngineLoop(cast(Any, Backend()), (batch, Pool.empty(rows, PAGES, LONGEST, parking=4)), LONGEST)
+    seconds: dict[str, list[float]] = {name: [] for name in ("decode", "report", "ended", "submit", "admitted", "found")}
+    numbers = iter(range(1 << 40))
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        found = work()
+        seconds[name].append(time.perf_counter() - start)
+        return found
+
+    def begin(ids: list[int], name: str) -> None:
+        """A request in its row."""
+        asked = Submit(next(numbers), ids, 1024, [1, 2])
+        timed("submit", lambda: loop.submit(asked))
+        report = timed(name, loop.iteration)
+        assert isinstance(report, Report) and report.prompt_tokens and asked.number in report.tokens
+
+    def end() -> None:
+        """A decode step that ends a request."""
+        batch.ending = draw.choice(sorted(batch.tokens))
+        report = timed("ended", loop.iteration)
+        assert len(report.ended) == 1
+
+    for _ in range(rows):
+        begin([draw.randrange(1000) for _ in range(prompt)], "admitted")
+        timed("decode", loop.iteration)
+    seconds = {name: [] for name in seconds}
+    for _ in range(iterations):
+        timed("report", partial(encoded, timed("decode", loop.iteration)))
+        end()
+        ids = [draw.randrange(1000) for _ in range(prompt)]
+        begin(ids, "admitted")
+        end()
+        begin(ids, "found")
+    return {name: round(1e6 * statistics.median(found), 1) for name, found in seconds.items()}
