@@ -87,4 +87,4 @@ def test_a_model_that_cannot_be_loaded(tmp_path: Path, tiny: Path) -> None:
     with pytest.raises(UsageError, match="max-seq-len 0"):
         asyncio.run(asyncio.wait_for(run(Load(str(tiny), "interpreter", 2, 0, 16)), HANG_SECONDS))
     with pytest.raises(EngineError):
-        LLM.from_pretrained(tiny, rows=5, backend="interpreter", max_seq_len=64)
+        LLM.from_pretrained(tiny, rows=257, backend="interpreter", max_seq_len=64)
