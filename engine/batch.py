@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
 from engine.errors import UsageError
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence
+from engine.sampling import Logprobs, SamplingParams, logprobs_of, sample_logits, token_marks
+from engine.sequence import Sequence, check_room
 from tilec.step.step import BATCHES, OutputMode, Variants
 
 
@@ -35,11 +35,13 @@ def _listed(numbers: Tokens[int]) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Launched:
-    """An enqueued step: its number, its sequences by row, and their tokens once they are on the host."""
+    """An enqueued step: its number, its sequences by row, and their tokens once they are on the host, with the probabilities
+    of rows that ask for them."""
 
     number: int
     members: tuple[Sequence | None, ...]
     tokens: NDArray[np.int32] | None = None
+    logprobs: dict[int, Logprobs] = field(default_factory=dict[int, Logprobs])
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +69,8 @@ class Batch:
         self._backend, self.sequences, self._one_graph = backend, sequences, one_graph
         self._steps = backend.decode_steps(sequences)
         self._state = _State([None] * sequences)
+        self.logprobs: dict[int, Logprobs] = {}
+        """Probabilities of the tokens that the last `add`, `join` or `step` returned, by row, of those that ask for them."""
         if one_graph:
             self._steps.prepared(self._output_mode(), self._variants())
 
@@ -103,13 +107,30 @@ class Batch:
         that sequence into a free row; returns its first generated token."""
         if not 0 <= row < self.sequences or self._state.members[row] is not None:
             raise UsageError(f"place {row} of the batch is not free")
-        self._backend.prefill(sequence, ids, sampling)
-        sequence.token = self._backend.token()
+        self.logprobs = {}
+        if sampling is None or sampling.simple:
+            self._backend.prefill(sequence, ids, sampling)
+            sequence.token = self._backend.token()
+        else:
+            sequence.token = self._first_token(row, sequence, ids, sampling)
         sequence.room = self._steps.cache.allocate(row, sequence.length)
         self._steps.adopt(row, self._backend.own, 0, sequence.length)
+        self._steps.begin_row(row, sampling, sequence.prompt, [sequence.token])
         self._state.members[row] = sequence
         self._state.changed = True
         return sequence.token
+
+    def _first_token(self, row: int, sequence: Sequence, ids: Tokens[int], sampling: SamplingParams) -> int:
+        """Prefill the rest of a prompt and draw the first token on the host, in a way that a step of one sequence lacks."""
+        vocabulary = self._backend.config.vocab_size
+        sampling.check_tokens(vocabulary)
+        check_room(sequence.length, len(ids), self._backend.max_seq_len)
+        sequence.sampling, sequence.start = sampling, sequence.length + len(ids) - 1
+        logits = self._backend.prompt_logits(sequence, ids)
+        token = sample_logits(logits, sampling, 0, token_marks(sampling, sequence.prompt, (), vocabulary))
+        if sampling.logprobs is not None:
+            self.logprobs = {row: logprobs_of(logits, token, sampling.logprobs)}
+        return token
 
     def remove(self, row: int) -> None:
         """End a sequence. Its tokens in enqueued steps are dropped."""
@@ -126,6 +147,7 @@ class Batch:
         if not any(state.members):
             raise UsageError("the batch has no sequence", fix="add one")
         tokens_by_row: dict[int, int] = {}
+        self.logprobs = {}
         while not tokens_by_row:
             limit = self._backend.ahead if ahead else 0
             while not state.in_flight or (len(state.in_flight) <= limit and self._full_row() is None):
@@ -135,6 +157,8 @@ class Batch:
             for row, member in enumerate(step.members):
                 if member is not None and member is state.members[row]:
                     tokens_by_row[row] = self._backend.in_vocabulary(int(tokens[row]))
+                    if row in step.logprobs:
+                        self.logprobs[row] = step.logprobs[row]
         return tokens_by_row
 
     def logits(self, tokens: Mapping[int, int]) -> dict[int, NDArray[np.float32]]:
@@ -145,6 +169,9 @@ class Batch:
         if tokens.keys() != members.keys() or not members:
             raise UsageError(f"tokens are for places {sorted(tokens)}, and sequences have {sorted(members)}")
         for row, member in members.items():
+            if member.sampling is not None and member.sampling.adjusts:
+                what = f"the sequence at place {row} has penalties or bars, which count the tokens that it drew itself"
+                raise UsageError(what, fix="ask for logits of sequences without them")
             self._backend.check_vocabulary([tokens[row]])
             if not self._has_room(row, member):
                 raise self._refuse_full(row)
@@ -193,7 +220,7 @@ class Batch:
                 self._tokens(step)
             self._send()
         self._steps.run(self._output_mode(), self._variants())
-        self._steps.buffers.fetch(state.launched)
+        self._steps.buffers.fetch(state.launched, self._steps.reports if self._reported(state.members) else ())
         state.in_flight.append(_Launched(state.launched, tuple(state.members)))
         state.launched += 1
         for member in state.members:
@@ -204,10 +231,19 @@ class Batch:
         """The tokens of a step; waits until they are on the host."""
         if step.tokens is None:
             step.tokens = self._steps.buffers.fetched(step.number).copy()
+            if reported := self._reported(step.members):
+                logprobs, tokens = self._steps.logprobs(step.number)
+                step.logprobs = {row: Logprobs.of_row(logprobs[row], tokens[row], count) for row, count in reported.items()}
             for member, token in zip(step.members, step.tokens, strict=True):
                 if member is not None:
                     member.token = int(token)
         return step.tokens
+
+    @staticmethod
+    def _reported(members: Tokens[Sequence | None]) -> dict[int, int]:
+        """The rows that ask for probabilities, and of how many most likely tokens."""
+        sampled = ((row, member.sampling) for row, member in enumerate(members) if member is not None)
+        return {row: params.logprobs for row, params in sampled if params is not None and params.logprobs is not None}
 
     def _undo(self, step: _Launched) -> None:
         """Undo the lengths of an enqueued step: later steps write the same slots of the cache again."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 import numpy as np
@@ -26,11 +26,10 @@ from engine.backends.backend import Backend
 from engine.backends.paged_steps import MOST_ROWS, bucket_of
 from engine.errors import UsageError
 from engine.graph.pages import PageTables
-from engine.sampling import SamplingParams
+from engine.sampling import Logprobs, SamplingParams, logprobs_of, sample_logits, token_marks
 from engine.sequence import Sequence
 from tilec.step.graph import SERVE
 from tilec.step.step import OutputMode
-
 
 NO_TOKEN: Final = -1
 """The token of a row whose logits were not finite."""
@@ -38,11 +37,14 @@ NO_TOKEN: Final = -1
 
 @dataclass(slots=True, eq=False)
 class _Launched:
-    """An enqueued step: its number, the sequences it has a token of, by row, and their tokens once they are on the host."""
+    """An enqueued step: its number, the sequences it has a token of, by row, of how many likely tokens rows ask for
+    probabilities, and the tokens and probabilities once they are on the host."""
 
     number: int
     members: dict[int, Sequence]
+    reported: dict[int, int]
     tokens: dict[int, int] | None = None
+    logprobs: dict[int, Logprobs] = field(default_factory=dict[int, Logprobs])
 
 
 class PagedBatch:
@@ -50,7 +52,8 @@ class PagedBatch:
     sequence's; None: as many as fit. Not thread-safe.
 
     UsageError for wrong use: a row that is taken or free, tokens that do not fit or are not in the vocabulary. GraphError for
-    pages that would let two sequences meet. DeviceError if the memory does not suffice. ModelError if a prompt's logits are not finite.
+    pages that would let two sequences meet. DeviceError if the memory does not suffice. ModelError if the logits of a prompt
+    are not finite.
     """
 
     def __init__(self, backend: Backend, rows: int, pages: int | None = None) -> None:
@@ -65,6 +68,8 @@ class PagedBatch:
         self._rooms: dict[int, int] = {}
         self._in_flight: deque[_Launched] = deque()
         self._launched = 0
+        self.logprobs: dict[int, Logprobs] = {}
+        """Probabilities of the tokens that the last `join` or `step` returned, by row, of those that ask for them."""
         self._tables_changed = self._members_changed = True
 
     @staticmethod
@@ -87,19 +92,41 @@ class PagedBatch:
         self._prefill(pages, first, ids, "none", None)
 
     def join(
-        self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None = None
+        self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None = None, *,
+        prompt: Tokens[int] | None = None,
     ) -> int:  # fmt: skip
         """Process the last chunk of a prompt, and take its sequence into a free row; returns its first generated token.
-        `sampling` None is greedy; else the n-th token uses the n-th random number of its seed."""
+        `sampling` None is greedy; else the n-th token uses the n-th random number of its seed. `prompt` are all tokens of the
+        prompt, which penalties need; `ids` if None."""
         if not 0 <= row < self.rows or row in self._members:
             raise UsageError(f"row {row} of the batch is not free")
-        self._prefill(pages, first, ids, "argmax" if sampling is None else "sample", sampling)
+        whole = list(ids if prompt is None else prompt)
+        if sampling is not None:
+            sampling.check_tokens(self._backend.config.vocab_size)
+            if sampling.adjusts and len(whole) != first + len(ids):
+                raise UsageError(f"the prompt has {first + len(ids)} tokens, and penalties are given {len(whole)} of them")
+        token = self._first_token(row, pages, first, ids, sampling, whole)
         length = first + len(ids)
-        token = self._backend.in_vocabulary(self._steps.chosen())
+        self._steps.begin_row(row, sampling, whole, token)
         self._tables.join(row, pages, length)
         self._members[row] = Sequence(length, token=token, sampling=sampling, start=length - 1)
         self._rooms[row] = min(len(pages) * self.page_tokens, self.longest)
         self._tables_changed = self._members_changed = True
+        return token
+
+    def _first_token(
+        self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None, prompt: Tokens[int]
+    ) -> int:  # fmt: skip
+        """Process the last chunk of a prompt and choose a token: on the host if a chunk's head lacks what is asked for."""
+        self.logprobs = {}
+        if sampling is None or sampling.simple:
+            self._prefill(pages, first, ids, "argmax" if sampling is None else "sample", sampling)
+            return self._backend.in_vocabulary(self._steps.chosen())
+        self._prefill(pages, first, ids, "logits", sampling)
+        logits = self._steps.prompt_logits()
+        token = sample_logits(logits, sampling, 0, token_marks(sampling, prompt, (), logits.size))
+        if sampling.logprobs is not None:
+            self.logprobs = {row: logprobs_of(logits, token, sampling.logprobs)}
         return token
 
     def remove(self, row: int) -> None:
@@ -129,13 +156,18 @@ class PagedBatch:
                 self._launch(taking)
             step = self._in_flight.popleft()
             tokens = self._tokens(step)
-            tokens_by_row = {row: tokens[row] for row, member in step.members.items() if self._members.get(row) is member}
+            rows = [row for row, member in step.members.items() if self._members.get(row) is member]
+            tokens_by_row = {row: tokens[row] for row in rows}
+            self.logprobs = {row: step.logprobs[row] for row in rows if row in step.logprobs}
         return tokens_by_row
 
     def step_logits(self) -> dict[int, NDArray[np.float32]]:
-        """The logits, (vocab,), from which the next step chooses each row's token, by row. No token is chosen."""
+        """The logits, (vocab,), from which the next step chooses each row's token, by row. No token is chosen. UsageError if a
+        row has penalties or bars: these count tokens of steps ahead, which are dropped."""
         if not self._members:
             raise UsageError("the batch has no sequence", fix="let one join")
+        if any(member.sampling is not None and member.sampling.adjusts for member in self._members.values()):
+            raise UsageError("a row has penalties or bars, which count the tokens that it drew itself")
         while self._in_flight:  # what was enqueued ahead is enqueued again
             for row, member in self._in_flight.pop().members.items():
                 if self._members.get(row) is member:
@@ -191,11 +223,16 @@ class PagedBatch:
         output_mode: OutputMode = "sample" if any(member.sampling for member in self._members.values()) else "argmax"
         self._send(taking, output_mode)
         self._steps.run(self._bucket, output_mode)
-        self._steps.fetch(self._launched)
-        self._in_flight.append(_Launched(self._launched, {row: self._members[row] for row in taking}))
+        self._steps.fetch(self._launched, reported=bool(self._reported(taking)))
+        self._in_flight.append(_Launched(self._launched, {row: self._members[row] for row in taking}, self._reported(taking)))
         self._launched += 1
         for row in taking:
             self._members[row].length += 1
+
+    def _reported(self, taking: list[int]) -> dict[int, int]:
+        """The rows that ask for probabilities, and of how many most likely tokens."""
+        params = {row: self._members[row].sampling for row in taking}
+        return {row: one.logprobs for row, one in params.items() if one is not None and one.logprobs is not None}
 
     def _send(self, taking: list[int], output_mode: OutputMode) -> None:
         """Set the inputs of a step. The tokens of rows are on the device already, unless a sequence joined since."""
@@ -217,6 +254,9 @@ class PagedBatch:
         """The tokens of a step by row, NO_TOKEN for one that is none; waits until they are on the host."""
         if step.tokens is None:
             fetched, step.tokens = self._steps.fetched(step.number), {}
+            if step.reported:
+                values, likely = self._steps.logprobs(step.number)
+                step.logprobs = {row: Logprobs.of_row(values[row], likely[row], count) for row, count in step.reported.items()}
             for row, member in step.members.items():
                 token = int(fetched[row])
                 member.token = step.tokens[row] = token if 0 <= token < self._backend.config.vocab_size else NO_TOKEN

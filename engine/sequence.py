@@ -3,7 +3,7 @@ own has row 0 of the backend's steps; one of a batch has its row of the batch's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.errors import UsageError
 from engine.sampling import SamplingParams
@@ -14,13 +14,14 @@ from tilec.step.step import OutputMode
 class Sequence:
     """`length`: its tokens in the cache once all enqueued steps are done. `room`: tokens that have slots in a batch's cache
     (`engine.cache_layout`). `token`: the last token known to the host, which the next step processes. `sampling`: how tokens
-    are sampled, None for greedy. `start`: the slot of its prompt's last token."""
+    are sampled, None for greedy. `start`: the slot of its prompt's last token. `prompt`: the tokens of its prompt."""
 
     length: int = 0
     room: int = 0
     token: int = 0
     sampling: SamplingParams | None = None
     start: int = 0
+    prompt: list[int] = field(default_factory=list[int])
     _generation: int = 0
 
     @property

@@ -21,7 +21,7 @@ from engine.backends.paged_steps import PagedDevice, PagedSteps, bucket_of, requ
 from engine.errors import ModelError, UsageError
 from engine.graph.verify import Contract
 from engine.models.config import ModelConfig
-from engine.sampling import SamplingParams
+from engine.sampling import TOP_K_LIMIT, SamplingParams
 from engine.sequence import Sequence, check_room
 from tilec.artifact.records import Manifest
 from tilec.step.graph import Op
@@ -70,6 +70,9 @@ class Backend(StepRunner):
         with `sampling` one drawn with the seed's first random number."""
         self._check_open()
         check_room(sequence.length, len(ids), self.max_seq_len)
+        if sampling is not None and not sampling.simple:
+            what = f"a step of one sequence draws from 1 to {TOP_K_LIMIT} tokens, without penalties, bias, min-p or logprobs"
+            raise UsageError(what, fix="take a batch of several rows for these")
         sequence.sampling, sequence.start = sampling, sequence.length + len(ids) - 1
         if sampling is not None:
             self.own.set([sequence])
@@ -192,6 +195,7 @@ class Backend(StepRunner):
             inputs |= self.own.cache.inputs(np.zeros(len(chunk), np.int32), positions)
             self._run_chunk(inputs, len(chunk), past, output_mode if start + len(chunk) == len(ids) else "none")
             sequence.length += len(chunk)
+            sequence.prompt += chunk
 
     def _send(self, sequence: Sequence, token: int) -> None:
         """Set the inputs of a decode step."""

@@ -38,6 +38,9 @@ EXPERT_ROWS: Final = 16
 CHUNKS: Final = 128
 """Chunks of choices that are looked at together."""
 
+SUPERS: Final = 64
+"""The least number of groups of groups of tokens that sampling starts from."""
+
 PART: Final = 16
 """Slots of a tile of a cache of codes whose sums a warp has to itself."""
 
@@ -147,6 +150,16 @@ def _experts_gather(shapes: Shapes) -> dict[str, Constant]:
     return {"ROWS": max(chosen, EXPERT_ROWS), "CHUNKS": CHUNKS, "COLUMNS": largest_divisor(hidden, TILE // EXPERT_ROWS)}
 
 
+def _row_of_logits(shapes: Shapes) -> dict[str, Constant]:
+    """Sampling: a power of two of tokens at a time; ALIGN divides them all."""
+    return {"BLOCK": min(max(1 << (shapes["logits"][1] - 1).bit_length(), SUPERS), TILE), "ALIGN": 1}
+
+
+def _searched_row(shapes: Shapes) -> dict[str, Constant]:
+    """The same with the greatest scores of all groups of groups in a tile."""
+    return {**_row_of_logits(shapes), "SUPERS": max(SUPERS, 1 << ((shapes["logits"][1] - 1) >> 10).bit_length())}
+
+
 def _experts_gather_few(shapes: Shapes) -> dict[str, Constant]:
     return {"ROWS": EXPERT_ROWS, "COLUMNS": largest_divisor(shapes["x"][1], TILE // EXPERT_ROWS)}
 
@@ -230,6 +243,9 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "rope_decode_attention_c8": lambda _: {"BN": SLOTS, "SLOTS": PART},
     "rope_decode_attention_kv_c8": lambda _: {"BN": SLOTS, "SLOTS": PART},
     "dequantise_c8": lambda shapes: {"SLOTS": SLOTS, "HEADS": shapes["cache"][1]},
+    "sample_maxima": _row_of_logits,
+    "sample_rows": _searched_row,
+    "sample_report": _searched_row,
     "sample_token": lambda shapes: {"PARTS": shapes["best"][1]},
 }
 """The function that chooses a kernel's constants, from the shapes of its tensors."""

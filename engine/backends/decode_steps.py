@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from engine.cache_layout import CacheLayout, ContiguousCache, paired
 from engine.graph.integers import InputValues, Replay
-from engine.sampling import SamplingParams, settings
+from engine.sampling import SamplingParams, row_factors, row_numbers, settings, token_bias, token_marks
 from engine.sequence import Sequence
 from tilec.step.graph import Buffer, Kind, StepGraph
 from tilec.step.step import OUTPUT_MODES, OutputMode, Step, Variants
@@ -32,6 +32,12 @@ DecodeGraphs = Mapping[tuple[OutputMode, Variants], StepGraph]
 
 LASTING: Final = (Kind.CACHE, Kind.POOL, Kind.OUTPUT, Kind.INPUT, Kind.SETTING)
 """Kinds of the buffers that belong to sequences and outlive a step."""
+
+TOKEN_STATE: Final = ("state", "bias")
+"""Caches of what sampling knows of each token, not of keys and values."""
+
+REPORTS: Final = ("logprobs", "top_tokens")
+"""Outputs that tell probabilities of tokens."""
 
 GREEDY: Final = SamplingParams(top_k=1)
 """Sampling for a greedy sequence among sampled ones: its only candidate is the most likely token."""
@@ -49,8 +55,16 @@ class StepBuffers(ABC):
         """Copy `elements` elements from one cache to another; slots are numbers of elements, too."""
 
     @abstractmethod
-    def fetch(self, number: int) -> None:
-        """Start copying the last step's tokens to the host, as step `number`."""
+    def write(self, name: str, first: int, values: NDArray[Any]) -> None:
+        """Overwrite a part of a cache, from its element `first` on, before the next step."""
+
+    @abstractmethod
+    def fetch(self, number: int, also: Rows[str] = ()) -> None:
+        """Start copying the last step's tokens to the host, and its outputs `also`, as step `number`."""
+
+    @abstractmethod
+    def fetched_output(self, number: int, name: str) -> NDArray[Any]:
+        """An output of step `number` that was fetched with its tokens, in its buffer's shape; waits for it."""
 
     @abstractmethod
     def fetched(self, number: int) -> NDArray[np.int32]:
@@ -114,8 +128,10 @@ class DecodeSteps:
         self._named = {
             graph.role(buffer.name): buffer for graph in graphs for buffer in graph.buffers.values() if buffer.kind in LASTING
         }
-        self._caches = {role: buffer for role, buffer in self._named.items() if buffer.kind is Kind.CACHE}
-        slots = self._named["uniforms"].shape[1]
+        self._caches = {
+            role: buffer for role, buffer in self._named.items() if buffer.kind is Kind.CACHE and role not in TOKEN_STATE
+        }
+        slots = graphs[0].buffers["rope_table"].shape[0]
         self.cache: CacheLayout = ContiguousCache(slots, runner.max_seq_len)
         self._cache_slots = slots * sequences
         self._rows = np.arange(sequences, dtype=np.int32)
@@ -149,16 +165,35 @@ class DecodeSteps:
 
     def set(self, rows: Iterable[Sequence | None]) -> None:
         """Set how the tokens of each row's sequence are sampled: what stays the same for all steps of a generation."""
-        slots = self._named["uniforms"].shape[1]
-        by_row = [
-            settings(GREEDY, 0, slots)
-            if sequence is None or sequence.sampling is None
-            else settings(sequence.sampling, sequence.start, slots)
-            for sequence in rows
-        ]
-        self.buffers.send(
-            Kind.SETTING, {self._named[role].name: np.array([values[role] for values in by_row]) for role in by_row[0]}
-        )
+        if "numbers" in self._named:
+            values = row_settings(rows, self._vocabulary)
+        else:
+            slots = self._named["uniforms"].shape[1]
+            by_row = [settings(one, first, slots) for one, first in map(_sampled, rows)]
+            values = {role: np.array([of_row[role] for of_row in by_row]) for role in by_row[0]}
+        self.buffers.send(Kind.SETTING, {self._named[role].name: array for role, array in values.items()})
+
+    def begin_row(self, row: int, sampling: SamplingParams | None, prompt: Iterable[int], generated: Iterable[int]) -> None:
+        """Set what sampling has to know of each token for a new sequence in a row, if its parameters ask for it. The prompt
+        and the tokens generated so far are its own; further ones are counted on the device."""
+        if sampling is not None and sampling.adjusts:
+            names = [self._named[role].name for role in TOKEN_STATE]
+            write_state(self.buffers, names, row, sampling, (prompt, generated), self._vocabulary)
+
+    @property
+    def _vocabulary(self) -> int:
+        return self._named["logits"].shape[1]
+
+    def logprobs(self, number: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Of step `number`, fetched with `reports`: for each row the logarithms of its token's probability and of those of the
+        most likely ones, (sequences, 1 + n), and these tokens, (sequences, n). Both are undefined of rows that ask for none."""
+        logprobs, tokens = (self.buffers.fetched_output(number, self._named[role].name) for role in REPORTS)
+        return logprobs, tokens
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """The outputs of a step that tell probabilities."""
+        return tuple(self._named[role].name for role in REPORTS if role in self._named)
 
     def send(self, rows: Rows[Sequence | None]) -> None:
         """Set the inputs of the next step: of each row's sequence the token to process and where it is. A step that chooses
@@ -202,6 +237,33 @@ class DecodeSteps:
             releases.callback(self.buffers.close)
             releases.callback(self.forget)
             self._runner.wait()
+
+
+def row_settings(rows: Iterable[Sequence | None], vocabulary: int) -> dict[str, NDArray[Any]]:
+    """How the token of each row is drawn, by role; most likely ones for rows without parameters."""
+    params = list(map(_sampled, rows))
+    return {
+        "numbers": np.array([row_numbers(one, first, vocabulary) for one, first in params]),
+        "factors": np.array([row_factors(one) for one, _ in params]),
+    }
+
+
+def _sampled(sequence: Sequence | None) -> tuple[SamplingParams, int]:
+    """The parameters of a row, and the slot of its prompt's last token."""
+    if sequence is None or sequence.sampling is None:
+        return GREEDY, 0
+    return sequence.sampling, sequence.start
+
+
+def write_state(
+    buffers: StepBuffers, names: Rows[str], row: int, sampling: SamplingParams, texts: tuple[Iterable[int], Iterable[int]],
+    vocabulary: int,
+) -> None:  # fmt: skip
+    """Write what sampling has to know of each token to the caches `names` (`TOKEN_STATE`) of a row: from its parameters, the
+    tokens of its prompt and those generated so far."""
+    marks = token_marks(sampling, *texts, vocabulary)
+    for name, values in zip(names, (marks, token_bias(sampling, vocabulary)), strict=True):
+        buffers.write(name, row * vocabulary, values)
 
 
 def graphs_of(step: Step, sequences: int) -> DecodeGraphs:

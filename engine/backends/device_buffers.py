@@ -33,6 +33,7 @@ class DeviceBuffers(StepBuffers):
         self._blocks: dict[Kind | str, InputBlock] = {}
         self._apart = frozenset(apart)
         self._tokens: TokenRing | None = None
+        self._also: dict[str, TokenRing] = {}
         self._outputs = {buffer.name: buffer for buffer in lasting_buffers(graphs, Kind.OUTPUT)}
         self._item_bytes = {buffer.name: ITEM_BYTES[buffer.dtype] for buffer in lasting_buffers(graphs, Kind.CACHE)}
         try:
@@ -83,8 +84,24 @@ class DeviceBuffers(StepBuffers):
             pointer + slot * item_bytes, source_pointer + source_slot * item_bytes, elements * item_bytes, self._stream
         )
 
-    def fetch(self, number: int) -> None:
+    def write(self, name: str, first: int, values: NDArray[Any]) -> None:
+        pointer, contiguous = self._memory.allocations[name][0], np.ascontiguousarray(values)
+        self._driver.copy_to_device(
+            pointer + first * self._item_bytes[name], contiguous.ctypes.data, contiguous.nbytes, self._stream
+        )
+        self._driver.synchronize(self._stream)
+
+    def fetch(self, number: int, also: Sequence[str] = ()) -> None:
         self._ring.fetch(number)
+        for name in also:
+            if name not in self._also:
+                self._also[name] = TokenRing(self._memory, name, prod(self._outputs[name].shape))
+            self._also[name].fetch(number)
+
+    def fetched_output(self, number: int, name: str) -> NDArray[Any]:
+        buffer = self._outputs[name]
+        words = self._also[name].fetched(number).reshape(buffer.shape)
+        return words.view(np.float32) if buffer.dtype == "f32" else words
 
     def fetched(self, number: int) -> NDArray[np.int32]:
         return self._ring.fetched(number)
@@ -104,8 +121,9 @@ class DeviceBuffers(StepBuffers):
     def close(self) -> None:
         with ExitStack() as releases:  # in reverse order, even after a failure
             releases.callback(self._memory.close)
-            if self._tokens is not None:
-                releases.callback(self._tokens.close)
+            for ring in (self._tokens, *self._also.values()):
+                if ring is not None:
+                    releases.callback(ring.close)
             for block in self._blocks.values():
                 releases.callback(block.close)
 

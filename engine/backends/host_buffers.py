@@ -40,8 +40,14 @@ class HostBuffers(StepBuffers):
         taken = source.arrays[name].reshape(-1)[source_slot : source_slot + elements]
         self.arrays[target].reshape(-1)[slot : slot + elements] = taken
 
-    def fetch(self, number: int) -> None:
+    def write(self, name: str, first: int, values: NDArray[Any]) -> None:
+        self.arrays[name].reshape(-1)[first : first + values.size] = values
+
+    def fetch(self, number: int, also: Sequence[str] = ()) -> None:
         """Nothing to do: the tokens are on the host."""
+
+    def fetched_output(self, number: int, name: str) -> NDArray[Any]:
+        return self.arrays[name]
 
     def fetched(self, number: int) -> NDArray[np.int32]:
         return self.arrays[self._token]

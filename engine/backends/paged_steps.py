@@ -10,14 +10,23 @@ vocabulary whatever the logits are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.decode_steps import DECODE_MODES, GREEDY, LASTING, PreparedStep, StepBuffers
+from engine.backends.decode_steps import (
+    DECODE_MODES,
+    LASTING,
+    REPORTS,
+    TOKEN_STATE,
+    PreparedStep,
+    StepBuffers,
+    row_settings,
+    write_state,
+)  # fmt: skip
 from engine.errors import UsageError
 from engine.graph.integers import GraphError, Replay
 from engine.sampling import SamplingParams, settings
@@ -93,24 +102,34 @@ class PagedSteps:
 
     def set(self, rows: Sequence[Generation | None]) -> None:
         """Set how the tokens of each row's sequence are sampled."""
-        slots = self._named[SERVE, "uniforms"].shape[1]
-        by_row = [
-            settings(GREEDY, 0, slots)
-            if sequence is None or sequence.sampling is None
-            else settings(sequence.sampling, sequence.start, slots)
-            for sequence in (*rows, *[None] * (self.bucket - len(rows)))
-        ]
-        values = {self._named[SERVE, role].name: np.array([one[role] for one in by_row]) for role in by_row[0]}
-        values[self._named[SERVE, "one"].name] = np.ones(self.bucket, np.int32)
-        self._device.rows.send(Kind.SETTING, values)
+        values = row_settings([*rows, *[None] * (self.bucket - len(rows))], self._vocabulary)
+        values["one"] = np.ones(self.bucket, np.int32)
+        self._device.rows.send(Kind.SETTING, {self._named[SERVE, role].name: value for role, value in values.items()})
+
+    def begin_row(self, row: int, sampling: SamplingParams | None, prompt: Iterable[int], token: int) -> None:
+        """Set what sampling has to know of each token for a new sequence in a row, if its parameters ask for it: its prompt,
+        and the one token generated so far."""
+        if sampling is not None and sampling.adjusts:
+            names = [self._named[SERVE, role].name for role in TOKEN_STATE]
+            write_state(self._device.rows, names, row, sampling, (prompt, [token]), self._vocabulary)
+
+    @property
+    def _vocabulary(self) -> int:
+        return self._named[SERVE, "logits"].shape[1]
 
     def run(self, bucket: int, output_mode: OutputMode) -> None:
         """Run or enqueue the step of a bucket on its current inputs."""
         self._device.enqueue(self.prepared(bucket, output_mode))
 
-    def fetch(self, number: int) -> None:
-        """Start copying the last step's tokens to the host, as step `number`."""
-        self._device.rows.fetch(number)
+    def fetch(self, number: int, *, reported: bool) -> None:
+        """Start copying the last step's tokens to the host, as step `number`, and if `reported` probabilities of tokens."""
+        self._device.rows.fetch(number, [self._named[SERVE, role].name for role in REPORTS] if reported else ())
+
+    def logprobs(self, number: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Of step `number`, fetched as `reported`: of each row the logarithms of probabilities, of its token and of the most
+        likely ones, and these; undefined of rows that ask for none."""
+        values, tokens = (self._device.rows.fetched_output(number, self._named[SERVE, role].name) for role in REPORTS)
+        return values, tokens
 
     def fetched(self, number: int) -> NDArray[np.int32]:
         """The tokens of step `number`, (rows of the largest bucket,); waits for them."""
@@ -141,6 +160,10 @@ class PagedSteps:
     def chosen(self) -> int:
         """The token that the last chunk chose; waits for it."""
         return int(self._device.prompt.latest()[0])
+
+    def prompt_logits(self) -> NDArray[np.float32]:
+        """The logits of the last chunk, (vocab,), which gave them; waits for it."""
+        return self._device.prompt.floats(self._named[CHUNK, "logits"].name)[0]
 
     def close(self) -> None:
         """Free steps and memory; idempotent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.backends.interpreter import InterpreterBackend
+from engine.backends.paged_steps import require_pages
 from engine.checkpoint.weights import WeightPlan
 from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
+from engine.models.steps import model_step
 from engine.paged_batch import NO_TOKEN, PagedBatch
-from engine.sampling import SamplingParams
+from engine.sampling import SamplingParams, logprobs_of, sample_logits, token_marks
 from engine.tools.tiny import write_tiny_model
 
 MAX_SEQ_LEN = 320
@@ -41,6 +44,28 @@ def generated(batch: PagedBatch, row: int, pages: Sequence[int], ids: Sequence[i
     while len(tokens) < count:
         tokens.append(batch.step()[row])
     return tokens
+
+
+def test_llama_serves_over_pages(tmp_path: Path) -> None:
+    config = write_tiny_model(tmp_path / "model", family="llama")
+    llama = InterpreterBackend()
+    llama.load(config, WeightPlan.for_model(config, tmp_path / "model", "bf16"), 128)
+    sequence = llama.begin()
+    llama.prefill(sequence, prompt(70))
+    first = llama.token()
+    expected = [first, *llama.stream_tokens(sequence, first, 3)]
+    with PagedBatch(llama, 2) as batch:
+        assert generated(batch, 0, [2, 1], prompt(70), 4) == expected
+    llama.close()
+
+
+def test_steps_in_other_formats_do_not_serve(backend: InterpreterBackend) -> None:
+    assert PagedBatch.serves(backend)
+    assert backend.step.declaration.modes.keys() >= {"chunk", "serve"}
+    for _, declaration in (*backend.step.declaration.formats.values(), *backend.step.declaration.caches.values()):
+        assert not declaration.modes.keys() & {"chunk", "serve"}
+    with pytest.raises(UsageError, match="no cache in pages"):
+        require_pages(model_step(backend.config, 256, cache_format="fp8"))
 
 
 @pytest.mark.parametrize("length", [3, 64, 70])
@@ -123,6 +148,42 @@ def test_sampled_and_greedy_rows_draw_as_alone(backend: InterpreterBackend) -> N
     assert drawn(2, 0, None) == drawn(8, 3, None)
 
 
+def test_penalties_and_probabilities_are_those_of_the_host(backend: InterpreterBackend) -> None:
+    """Each token is the one that the reference draws from the logits of a row without parameters, which has the same tokens."""
+    sampling = SamplingParams(
+        0.9, 0, 0.95, seed=3, repetition_penalty=1.3, frequency_penalty=0.5, logprobs=2, logit_bias=((9, 2.0),)
+    )
+    ids, drawn = prompt(60), list[int]()
+    with PagedBatch(backend, 2) as batch:
+        with pytest.raises(UsageError, match="penalties are given 20"):
+            batch.join(1, [1, 2], 40, ids[40:], sampling)
+        batch.extend([1, 2], 0, ids[:40])
+        drawn.append(batch.join(1, [1, 2], 40, ids[40:], sampling, prompt=ids))
+        probabilities = [batch.logprobs[1]]
+        for _ in range(3):
+            drawn.append(batch.step()[1])
+            probabilities.append(batch.logprobs[1])
+        with pytest.raises(UsageError, match="penalties or bars"):
+            batch.step_logits()
+    with PagedBatch(backend, 2) as batch:
+        for count, token in enumerate(drawn[1:], 1):
+            batch.join(0, [1, 2], 0, ids, None)
+            internals: Any = batch
+            for known in drawn[: count - 1]:
+                internals._members[0].token = known
+                internals._members_changed = True
+                batch.step()
+            internals._members[0].token = drawn[count - 1]
+            internals._members_changed = True
+            logits = batch.step_logits()[0]
+            batch.remove(0)
+            marks = token_marks(sampling, ids, drawn[:count], logits.size)
+            assert sample_logits(logits, sampling, count, marks) == token
+            expected = logprobs_of(logits, token, 2)
+            assert probabilities[count].tokens == expected.tokens
+            assert probabilities[count].own == pytest.approx(expected.own, abs=1e-3)
+
+
 def test_rows_are_parked_removed_and_taken_again(backend: InterpreterBackend) -> None:
     with PagedBatch(backend, 4, pages=8) as batch:
         assert (batch.pages, batch.parking, batch.page_tokens, batch.longest, batch.rows) == (8, 1, 64, MAX_SEQ_LEN, 4)
@@ -175,16 +236,15 @@ def test_wrong_use_is_refused(backend: InterpreterBackend) -> None:
 
 def test_logits_that_are_not_finite_choose_no_token_and_other_rows_go_on(backend: InterpreterBackend) -> None:
     internals: Any = backend
-    table = internals._buffers["model.embed_tokens.weight"]
-    damaged = table.copy()
-    damaged[407] = np.nan
+    kept = internals._buffers["model.embed_tokens.weight"]
+    internals._buffers["model.embed_tokens.weight"] = table = kept.copy()
     with PagedBatch(backend, 2) as batch:
         expected = generated(batch, 1, [2], prompt(20), 4)
         batch.remove(1)
         batch.join(0, [1], 0, [1, 2], None)
         tokens = [batch.join(1, [2], 0, prompt(20), None)]
-        internals._buffers["model.embed_tokens.weight"] = damaged
         try:
+            table[407] = np.nan
             batch._members[0].token = 407  # pyright: ignore[reportPrivateUsage]
             for token in (NO_TOKEN, None, None):  # the token after it is that of any id
                 step = batch.step()
@@ -194,5 +254,5 @@ def test_logits_that_are_not_finite_choose_no_token_and_other_rows_go_on(backend
             with pytest.raises(ModelError, match="the logits are not finite"):
                 batch.join(0, [1], 0, [407], None)
         finally:
-            internals._buffers["model.embed_tokens.weight"] = table
+            internals._buffers["model.embed_tokens.weight"] = kept
     assert tokens == expected
