@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.decode_steps import StepBuffers, lasting_buffers
+from engine.backends.decode_steps import StepBuffers, lasting_buffers, token_state
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.token_ring import TokenRing
 from engine.graph.plan import plan_memory
@@ -32,18 +32,20 @@ class DeviceBuffers(StepBuffers):
         self._tokens: TokenRing | None = None
         self._also: dict[str, TokenRing] = {}
         self._outputs = {buffer.name: buffer for buffer in lasting_buffers(graphs, Kind.OUTPUT)}
-        self._item_bytes = {buffer.name: ITEM_BYTES[buffer.dtype] for buffer in lasting_buffers(graphs, Kind.CACHE)}
+        self._item_bytes = {buffer.name: ITEM_BYTES[buffer.dtype] for buffer in lasting_buffers(graphs, Kind.CACHE, Kind.INPUT)}
         try:
             size = 0 if arena else max(plan_memory(graph).size for graph in graphs)
             if not arena:
-                memory.require(cache_bytes(graphs) + size)
-            for buffer in lasting_buffers(graphs, Kind.CACHE):
+                memory.require(cache_bytes(graphs) + sum(buffer.bytes for buffer in token_state(graphs)) + size)
+            apart = token_state(graphs)  # too large to be sent with the other inputs
+            for buffer in (*lasting_buffers(graphs, Kind.CACHE), *apart):
                 memory.add_zeroed(buffer)
             for buffer in self._outputs.values():
                 memory.add(buffer.name, buffer.bytes)
             self.arena = arena or (memory.allocate(size), size)
             for kind in (Kind.INPUT, Kind.SETTING):
-                self._blocks[kind] = InputBlock(memory, lasting_buffers(graphs, kind))
+                sent = [buffer for buffer in lasting_buffers(graphs, kind) if buffer not in apart]
+                self._blocks[kind] = InputBlock(memory, sent)
             self._tokens = TokenRing(memory, token, prod(self._outputs[token].shape))
         except BaseException:
             self.close()
