@@ -11,6 +11,7 @@ from typing import Final
 
 from engine.backends import Backend
 from engine.errors import DeviceError, EngineError
+from engine.sampling import Logprobs
 from engine.serving.keys import page_keys
 from engine.serving.memory import Memory
 from engine.serving.pool import Pool
@@ -43,6 +44,7 @@ class _Iteration:
     ended: dict[int, str] = field(default_factory=dict[int, str])
     cached: dict[int, int] = field(default_factory=dict[int, int])
     prompt_tokens: int = 0
+    logprobs: dict[int, Logprobs] = field(default_factory=dict[int, Logprobs])
 
 
 @dataclass(slots=True)
@@ -116,7 +118,7 @@ class EngineLoop:
         running = len(state.running) + (state.prompt is not None)
         return Report(
             found.tokens, found.ended, list(found.cached), found.prompt_tokens, running, len(state.waiting), state.memory.used,
-            cached=found.cached,
+            found.cached, found.logprobs,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -135,7 +137,7 @@ class EngineLoop:
                 self._state = advanced(self._state, chunk)
                 found.prompt_tokens = chunk.tokens
                 return
-            token = self._rows.join(one.row, one.pages, chunk.first, ids, work.asked.sampling)
+            token = self._rows.join(one.row, one.pages, chunk.first, ids, work.asked.sampling, prompt=work.asked.ids)
         except DeviceError:
             raise
         except EngineError as error:
@@ -143,6 +145,8 @@ class EngineLoop:
             return
         work.row = one.row
         found.prompt_tokens, found.tokens[number] = chunk.tokens, token
+        if one.row in self._rows.logprobs:
+            found.logprobs[number] = self._rows.logprobs[one.row]
         self._state, ended = joined(self._state, chunk, stops=token in work.stops)
         self._end(found, ended)
 
@@ -165,6 +169,7 @@ class EngineLoop:
             found.tokens[number] = token
             if token in works[number].stops:
                 stopped.append(row)
+        found.logprobs = {rows[row].request.number: logprobs for row, logprobs in self._rows.logprobs.items()}
         missing = [row for row in rows if row not in tokens] if len(tokens) < len(rows) else []
         self._state, ended = decoded(self._state, stopped, [*missing, *wrong])
         self._end(found, ended)

@@ -6,6 +6,7 @@ a step for that have `ContiguousBatch`: up to eight rows, each with a cache of i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from typing import Final, Protocol
 
@@ -13,7 +14,7 @@ from engine.backends import Backend
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.paged_batch import PagedBatch
-from engine.sampling import SamplingParams
+from engine.sampling import Logprobs, SamplingParams
 from engine.sequence import Sequence
 from engine.serving.memory import ContiguousRows, Memory
 from engine.serving.pool import Pool
@@ -30,8 +31,17 @@ class Rows(Protocol):
         """Compute a part of a prompt that is not its end: tokens from position `first` on of the sequence with these pages."""
         ...
 
-    def join(self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None) -> int:
-        """Compute the rest of a prompt and take the sequence into a row that has none; returns its first token."""
+    @property
+    def logprobs(self) -> Mapping[int, Logprobs]:
+        """Probabilities of the tokens that the last `join` or `step` returned, by row, of those that ask for them."""
+        ...
+
+    def join(
+        self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None = None, *,
+        prompt: Tokens[int] | None = None,
+    ) -> int:  # fmt: skip
+        """Compute the rest of a prompt and take the sequence into a row that has none; returns its first token. `prompt`: all
+        tokens of the prompt."""
         ...
 
     def step(self) -> dict[int, int]:
@@ -58,7 +68,14 @@ class ContiguousBatch:
         self._begin(first)
         self._backend.extend(self._sequence, ids)
 
-    def join(self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None) -> int:
+    @property
+    def logprobs(self) -> Mapping[int, Logprobs]:
+        return self._batch.logprobs
+
+    def join(
+        self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None = None, *,
+        prompt: Tokens[int] | None = None,
+    ) -> int:  # fmt: skip
         self._begin(first)
         return self._batch.join(row, self._sequence, ids, sampling)
 

@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 
 from ci.bench.front import Outcome
 from ci.bench.markdown import grid, page
-from engine.sampling import SamplingParams
+from engine.sampling import Logprobs, SamplingParams
 from engine.serving.loop import EngineLoop
 from engine.serving.pool import Pool
 from engine.serving.protocol import Report, Submit, encoded
@@ -43,12 +43,16 @@ class SameTokens:
 
     def __init__(self) -> None:
         self.tokens: dict[int, int] = {}
+        self.logprobs: dict[int, Logprobs] = {}
         self.ending: int | None = None
 
     def extend(self, pages: Sequence[int], first: int, ids: Sequence[int]) -> None:
         """Nothing."""
 
-    def join(self, row: int, pages: Sequence[int], first: int, ids: Sequence[int], sampling: SamplingParams | None) -> int:
+    def join(
+        self, row: int, pages: Sequence[int], first: int, ids: Sequence[int], sampling: SamplingParams | None = None, *,
+        prompt: Sequence[int] | None = None,
+    ) -> int:  # fmt: skip
         """Token 5."""
         self.tokens[row] = 5
         return 5

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import UsageError
-from engine.sampling import SamplingParams
+from engine.sampling import Logprobs, SamplingParams
 
 MASK = (1 << 61) - 1
 VOCABULARY = 97
@@ -52,6 +52,7 @@ class FakePagedBatch:
     computed: int = 0
     broken: set[int] = field(default_factory=set[int])
     fails: Exception | None = None
+    logprobs: dict[int, Logprobs] = field(default_factory=dict[int, Logprobs])
     slots: dict[int, int] = field(default_factory=dict[int, int])
     members: dict[int, _Member] = field(default_factory=dict[int, _Member])
     flying: deque[tuple[dict[int, _Member], dict[int, int]]] = field(default_factory=deque[Any])
@@ -60,9 +61,13 @@ class FakePagedBatch:
         self._fail()
         self._prompt(pages, first, ids)
 
-    def join(self, row: int, pages: Sequence[int], first: int, ids: Sequence[int], sampling: SamplingParams | None) -> int:
+    def join(
+        self, row: int, pages: Sequence[int], first: int, ids: Sequence[int], sampling: SamplingParams | None = None, *,
+        prompt: Sequence[int] | None = None,
+    ) -> int:  # fmt: skip
         self._fail()
         assert 0 <= row < self.rows and row not in self.members, "a row that is not free"
+        assert prompt is not None and list(prompt[first:]) == list(ids), "a prompt without its begin"
         self._prompt(pages, first, ids)
         seed = -1 if sampling is None else sampling.seed
         member = _Member(list(pages), first + len(ids), 0, seed, 0)
