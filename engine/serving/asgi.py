@@ -84,19 +84,33 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+class Framing:
+    """How the events of a stream become bytes: each as JSON, then `[DONE]`. An error that comes once the response has begun is
+    an event too, after which the stream ends."""
+
+    def event(self, value: Any) -> bytes:
+        """The bytes of an event."""
+        return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+    def end(self, error: ApiError | None) -> bytes:
+        """The last bytes of a stream."""
+        return DONE if error is None else self.event(error.body()) + DONE
+
+
 class EventStream(Response):
-    """Server-sent events: each of `events` as JSON, then `[DONE]`. An error that comes once the response has begun is an event
-    too, after which the stream ends. While no event comes, a comment goes out every `ping_seconds`, so that no proxy gives up.
-    `source` is left however the stream ends, even before it begins."""
+    """Server-sent events. While no event comes, a comment goes out every `ping_seconds`, so that no proxy gives up. `source` is
+    left however the stream ends, even before it begins."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[Any], source: AbstractAsyncContextManager[Any], seconds: float, ping_seconds: float
-    ) -> None:
+        self, events: AsyncGenerator[Any], framing: Framing, source: AbstractAsyncContextManager[Any], seconds: float,
+        ping_seconds: float,
+    ) -> None:  # fmt: skip
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._events, self._source, self._seconds, self._ping_seconds = events, source, seconds, ping_seconds
+        self._events, self._framing, self._source = events, framing, source
+        self._seconds, self._ping_seconds = seconds, ping_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; Gone if the client goes."""
@@ -110,14 +124,12 @@ class EventStream(Response):
         try:
             async with aclosing(self._events), asyncio.timeout(self._seconds):
                 async for event in self._with_pings():
-                    await _put(send, PING if event is None else _event(event))
+                    await _put(send, PING if event is None else self._framing.event(event))
         except ApiError as found:
             error = found
         except TimeoutError:
             error = too_long(self._seconds)
-        if error is not None:
-            await _put(send, _event(error.body()))
-        await _put(send, DONE, more=False)
+        await _put(send, self._framing.end(error), more=False)
 
     async def _with_pings(self) -> AsyncIterator[Any]:
         """The events, and None whenever none has come for a while."""
@@ -142,10 +154,6 @@ class EventStream(Response):
 
 
 _END: Final = object()
-
-
-def _event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
 async def _put(send: Send, body: bytes, *, more: bool = True) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.errors import EngineError
+from engine.serving.asgi import Framing
 from engine.serving.client import Arrival, EngineClient, Generations, QueueFull
 from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
 from engine.serving.generated_text import GeneratedText, Part
@@ -45,6 +46,7 @@ class Completion(ABC):
     prefix: str
     object: str
     chunk_object: str
+    framing: Framing = Framing()
 
     def __init__(self, model: ServedModel, request: Generation, prompts: list[list[int]]) -> None:
         self._model, self._request, self._prompts = model, request, prompts

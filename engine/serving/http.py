@@ -25,6 +25,8 @@ from engine.serving.openai_types import (
     TokenizeRequest,
     read,
 )
+from engine.serving.responses import ResponseCompletion
+from engine.serving.responses_types import read_response
 from engine.serving.served_model import ServedModel
 
 METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
@@ -59,6 +61,13 @@ class Endpoints:
         asked = read(await self._body(request), CompletionRequest)
         self._check_model(asked.model)
         begin = partial(TextCompletion.begin, self._model, self._client, asked)
+        return await self._complete(request, begin, stream=asked.stream)
+
+    async def responses(self, request: Request) -> Response:
+        """POST /v1/responses."""
+        asked = read_response(await self._body(request))
+        self._check_model(asked.model)
+        begin = partial(ResponseCompletion.make, self._model, self._client, asked)
         return await self._complete(request, begin, stream=asked.stream)
 
     async def models(self, _: Request) -> Response:
@@ -118,7 +127,8 @@ class Endpoints:
         limits = self._limits
         if stream:
             response, generations = await begin()
-            return EventStream(response.events(generations), generations, limits.request_seconds, limits.ping_seconds)
+            events = response.events(generations)
+            return EventStream(events, response.framing, generations, limits.request_seconds, limits.ping_seconds)
 
         async def whole() -> dict[str, Any]:
             response, generations = await begin()
@@ -152,8 +162,8 @@ def application(model: ServedModel, client: EngineClient, metrics: Metrics, limi
         "/metrics": endpoints.metrics,
     }  # fmt: skip
     posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
-        "/v1/chat/completions": endpoints.chat, "/v1/completions": endpoints.text, "/tokenize": endpoints.tokenize,
-        "/detokenize": endpoints.detokenize,
+        "/v1/chat/completions": endpoints.chat, "/v1/completions": endpoints.text,
+        "/v1/responses": endpoints.responses, "/tokenize": endpoints.tokenize, "/detokenize": endpoints.detokenize,
     }  # fmt: skip
     routes = [Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()]

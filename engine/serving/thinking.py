@@ -17,6 +17,7 @@ class Thinking:
 
     def __init__(self, *, begun: bool = False) -> None:
         self._state = "thought" if begun else "start"
+        self.thought = begun  # whether the generation has a thought
         self._pending = ""
         self._trim = begun  # whether white space at the front is dropped
 
@@ -32,6 +33,7 @@ class Thinking:
             front = self._pending.lstrip()
             if front.startswith(OPEN):
                 self._state, self._pending, self._trim = "thought", front[len(OPEN) :], True
+                self.thought = True
             elif OPEN.startswith(front):
                 return "", ""
             else:
