@@ -45,8 +45,7 @@ class ServedModel:
 
     def thought_begun(self, ids: Sequence[int]) -> bool:
         """Whether a prompt ends in a thought: its template opened one for the generation."""
-        tags = [token for token in ids if token in (self._opens, self._closes)]
-        return self.thinks and bool(tags) and tags[-1] == self._opens
+        return thinking.begun(ids, self._opens, self._closes)
 
     async def chat(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, think: bool = True,

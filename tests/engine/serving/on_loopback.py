@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from in_process import server
+from in_process import ScriptedClient, server
 
 from engine.serving.protocol import Submit
 from engine.serving.served_model import ServedModel
@@ -43,6 +43,7 @@ class Listening:
 
     port: int
     model: str
+    client: ScriptedClient
     asked: list[Asked] = field(default_factory=list[Asked])
 
     @property
@@ -76,7 +77,7 @@ def listening(folder: Path, *, keys: Sequence[str] = (), **options: Any) -> Gene
     one = server(folder, options.pop("tokens", None) or Conversation(folder), keys=keys, longest=LONGEST, rows=8, **options)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        found = Listening(listener.getsockname()[1], "talker")
+        found = Listening(listener.getsockname()[1], "talker", one.client)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             body = bytearray()
