@@ -22,5 +22,6 @@ CASES: Final = {
     "batch_check": Case("batches compared with single sequences"),
     "engine_soak": Case("long generations, full caches, many loads: no leak, no drift"),
     "cold_start": Case("seconds from process start to the first token"),
+    "clients": Case("programs of others against the server, and what each of them used"),
     "shipped_engine": Case("a signed, pushed, pulled and installed bundle in an environment without a compiler"),
 }
