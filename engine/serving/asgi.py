@@ -21,7 +21,7 @@ from engine.serving.logs import log
 
 T = TypeVar("T")
 
-OPEN_PATHS: Final = frozenset({"/health", "/metrics", "/version"})
+OPEN_PATHS: Final = frozenset({"/health", "/metrics", "/version", "/", "/page.css", "/page.js"})
 """Paths that need no key, and whose requests are not logged."""
 
 PING: Final = b": ping\n\n"

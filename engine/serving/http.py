@@ -25,6 +25,7 @@ from engine.serving.openai_types import (
     TokenizeRequest,
     read,
 )
+from engine.serving.page import page_routes
 from engine.serving.responses import ResponseCompletion
 from engine.serving.responses_types import read_response
 from engine.serving.served_model import ServedModel
@@ -167,4 +168,5 @@ def application(model: ServedModel, client: EngineClient, metrics: Metrics, limi
     }  # fmt: skip
     routes = [Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()]
+    routes += page_routes()
     return Guard(Router(routes, redirect_slashes=False), keys)

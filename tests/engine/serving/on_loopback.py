@@ -45,10 +45,16 @@ class Listening:
     model: str
     client: ScriptedClient
     asked: list[Asked] = field(default_factory=list[Asked])
+    loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def report(self, *reports: Any) -> None:
+        """As if the engine had sent it, in the server's thread."""
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self.client.report, *reports)
 
 
 class Conversation:
@@ -98,6 +104,7 @@ def listening(folder: Path, *, keys: Sequence[str] = (), **options: Any) -> Gene
         running = uvicorn.Server(config)
 
         async def run() -> None:
+            found.loop = asyncio.get_running_loop()
             started.set()
             await running.serve([listener])
 
