@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.serving.errors import ApiError
 from engine.serving.logs import log
+from engine.serving.traces import NOTED, Noted, Traces, Value
 
 T = TypeVar("T")
 
@@ -173,16 +174,18 @@ def too_long(seconds: float) -> ApiError:
 
 
 class Guard:
-    """Around the application: asks for a key, logs each request, and makes responses of what an endpoint raises."""
+    """Around the application: asks for a key, logs and traces each request, and makes responses of what an endpoint raises."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], traces: Traces | None = None) -> None:
         self._app, self._keys = app, [hashlib.sha256(key.encode()).digest() for key in keys]
+        self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         if scope["type"] != "http":
             return
-        start, status = time.monotonic(), 0
+        start, begun, status = time.monotonic(), time.time_ns(), 0
+        noted = NOTED.set(Noted() if self._traces is not None else None)
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -210,8 +213,24 @@ class Guard:
             await error_response(failed)(scope, receive, sent)
         finally:
             if scope["path"] not in OPEN_PATHS:
-                milliseconds = round(1000 * (time.monotonic() - start), 1)
-                log("request", method=scope["method"], path=scope["path"][:256], status=status, milliseconds=milliseconds)
+                seconds = time.monotonic() - start
+                path = scope["path"][:256]
+                log("request", method=scope["method"], path=path, status=status, milliseconds=round(1000 * seconds, 1))
+                self._trace(scope, status, begun, begun + int(1e9 * seconds))
+            NOTED.reset(noted)
+
+    def _trace(self, scope: Scope, status: int, begun: int, ended: int) -> None:
+        """Send the span of a request, if somebody asks for spans."""
+        noted = NOTED.get()
+        if self._traces is None or noted is None:
+            return
+        method, path = scope["method"], scope["path"][:256]
+        parent = next((value for name, value in scope["headers"] if name == b"traceparent"), b"")
+        attributes: dict[str, Value] = {
+            "http.request.method": method, "url.path": path, "http.response.status_code": status,
+        }  # fmt: skip
+        name = method if status == 404 else f"{method} {path}"
+        self._traces.ended(name, begun, ended, status, parent.decode("latin-1"), attributes | noted.attributes)
 
     def _check_key(self, scope: Scope) -> None:
         """ApiError unless there are no keys, or the request has one of them. All keys are compared, in constant time."""

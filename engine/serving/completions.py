@@ -22,6 +22,7 @@ from engine.serving.protocol import Submit
 from engine.serving.served_model import ServedModel
 from engine.serving.thinking import Thinking
 from engine.serving.tool_calls import ToolCalls
+from engine.serving.traces import Value
 
 TEXT_DEFAULT: Final = 16
 """Tokens of a completion without `max_tokens`, as OpenAI has it."""
@@ -52,6 +53,7 @@ class Completion(ABC):
         self._model, self._request, self._prompts = model, request, prompts
         self._silent = {*(() if request.ignore_eos else model.generation.eos_token_id), *request.stop_token_ids}
         self._choices = [Choice(self._output(ids)) for ids in prompts for _ in range(request.n)]
+        self._begun, self._first_token = time.monotonic(), 0.0
         self._head = {"id": self.prefix + secrets.token_hex(12), "created": int(time.time()), "model": model.name}
 
     def submit(self, client: EngineClient, max_tokens: list[int]) -> Generations:
@@ -93,7 +95,9 @@ class Completion(ABC):
     async def _arriving(self, generations: Generations) -> AsyncIterator[tuple[int, list[Part]]]:
         """What each choice got, until all have ended; ApiError if one cannot be finished."""
         while any(choice.finish_reason is None for choice in self._choices):
-            for arrival in await generations.arrivals():
+            arrived = await generations.arrivals()
+            self._first_token = self._first_token or time.monotonic()
+            for arrival in arrived:
                 choice = self._choices[arrival.index]
                 if choice.finish_reason is None:
                     yield arrival.index, self._parts(choice, arrival)
@@ -115,6 +119,18 @@ class Completion(ABC):
         parts += choice.output.finish()
         choice.finish_reason = choice.output.finish_reason(ended)
         return parts
+
+    def noted(self) -> dict[str, Value]:
+        """What a trace says of it: no text."""
+        found: dict[str, Value] = {
+            "gen_ai.request.model": self._model.name, "gen_ai.response.id": str(self._head["id"]),
+            "gen_ai.usage.input_tokens": sum(map(len, self._prompts)),
+            "gen_ai.usage.output_tokens": sum(choice.output.tokens for choice in self._choices),
+            "gen_ai.response.finish_reasons": [choice.finish_reason or "abort" for choice in self._choices],
+        }  # fmt: skip
+        if self._first_token:
+            found["gen_ai.latency.time_to_first_token"] = self._first_token - self._begun
+        return found
 
     def _usage(self) -> dict[str, int]:
         prompt = sum(map(len, self._prompts))

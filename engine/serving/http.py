@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -29,6 +30,7 @@ from engine.serving.page import page_routes
 from engine.serving.responses import ResponseCompletion
 from engine.serving.responses_types import read_response
 from engine.serving.served_model import ServedModel
+from engine.serving.traces import Traces, note
 
 METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 
@@ -128,13 +130,16 @@ class Endpoints:
         limits = self._limits
         if stream:
             response, generations = await begin()
-            events = response.events(generations)
+            events = _noting(response, response.events(generations))
             return EventStream(events, response.framing, generations, limits.request_seconds, limits.ping_seconds)
 
         async def whole() -> dict[str, Any]:
             response, generations = await begin()
-            async with generations:
-                return await response.whole(generations)
+            try:
+                async with generations:
+                    return await response.whole(generations)
+            finally:
+                note(response.noted())
 
         try:
             async with asyncio.timeout(limits.request_seconds):
@@ -155,8 +160,20 @@ class Endpoints:
         }  # fmt: skip
 
 
-def application(model: ServedModel, client: EngineClient, metrics: Metrics, limits: Limits, keys: list[str]) -> Guard:
-    """The whole application; with `keys`, requests need one of them."""
+async def _noting(response: Completion, events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:
+    """The events of a response, which a trace hears of at their end."""
+    try:
+        async with aclosing(events):
+            async for event in events:
+                yield event
+    finally:
+        note(response.noted())
+
+
+def application(
+    model: ServedModel, client: EngineClient, metrics: Metrics, limits: Limits, keys: list[str], traces: Traces | None = None
+) -> Guard:
+    """The whole application; with `keys`, requests need one of them. `traces` gets a span of each."""
     endpoints = Endpoints(model, client, metrics, limits)
     gets: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/v1/models": endpoints.models, "/v1/models/{name:path}": endpoints.model, "/health": endpoints.health,
@@ -169,4 +186,4 @@ def application(model: ServedModel, client: EngineClient, metrics: Metrics, limi
     routes = [Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()]
     routes += page_routes()
-    return Guard(Router(routes, redirect_slashes=False), keys)
+    return Guard(Router(routes, redirect_slashes=False), keys, traces)

@@ -17,6 +17,7 @@ from engine.serving.http import Limits, application
 from engine.serving.metrics import Metrics
 from engine.serving.protocol import Loaded, Message, Report, Submit
 from engine.serving.served_model import ServedModel
+from engine.serving.traces import Traces
 from engine.tools.tiny import write_tiny_model
 
 TEMPLATE = """{%- if tools %}{{- '<|im_start|>system\\n' + (tools | tojson) + '<|im_end|>\\n' }}{%- endif %}
@@ -142,13 +143,20 @@ class Server:
 
 
 def server(
-    folder: Path, tokens: Tokens, *, limits: Limits | None = None, keys: Sequence[str] = (), longest: int = 256, **options: Any
+    folder: Path,
+    tokens: Tokens,
+    *,
+    limits: Limits | None = None,
+    keys: Sequence[str] = (),
+    longest: int = 256,
+    traces: Traces | None = None,
+    **options: Any,
 ) -> Server:
     """A server of a model folder whose generations are `tokens`."""
     model, metrics = ServedModel(folder, longest, "talker"), Metrics("talker")
     client = ScriptedClient(tokens, metrics=metrics, **options)
     metrics.pages = client.loaded.pages
-    return Server(model, client, metrics, application(model, client, metrics, limits or Limits(), list(keys)))
+    return Server(model, client, metrics, application(model, client, metrics, limits or Limits(), list(keys), traces))
 
 
 def says(folder: Path, text: str) -> Tokens:
