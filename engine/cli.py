@@ -30,8 +30,8 @@ PROFILE_COLUMNS: Final = 128
 STDIN_BYTES: Final = 4 * PROMPT_LIMIT
 """Maximum bytes of a prompt on stdin."""
 
-EPILOG = """`python -m engine serve --help`: serve a model to OpenAI's clients. `python -m engine graph --help`: draw the steps
-of a model.
+EPILOG = """`python -m engine serve --help`: serve a model to OpenAI's clients. `python -m engine chat --help`: talk with a
+model or a server. `python -m engine graph --help`: draw the steps of a model.
 
 Exit status: 0 done, 1 the output cannot be written, 2 wrong usage or a package that is not installed, 3 a model file is absent,
 damaged or asks for too much, 4 the bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
@@ -204,6 +204,10 @@ def run(arguments: list[str] | None = None) -> int:
             from engine.serving.command import serve_command  # late: other commands do without its packages
 
             serve_command.main(command_line[1:], prog_name="python -m engine serve", standalone_mode=False)
+        elif command_line[:1] == ["chat"]:
+            from engine.chat.command import chat_command  # late: it imports what other commands do without
+
+            chat_command.main(command_line[1:], prog_name="python -m engine chat", standalone_mode=False)
         else:
             command.main(command_line, prog_name="python -m engine", standalone_mode=False)
     except click.exceptions.Abort:

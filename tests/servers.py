@@ -25,7 +25,7 @@ START = 60.0
 
 
 def program(name: str) -> str:
-    """The path of a server's program; skips, or fails under `TILEC_PEERS=installed`, if it is missing."""
+    """The path of a program of others; skips, or fails under `TILEC_PEERS=installed`, if it is missing."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if found is None:
         missing(f"`{name}` is not installed (ci/apt-packages.txt)")

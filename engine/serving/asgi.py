@@ -18,10 +18,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.serving.errors import ApiError
 from engine.serving.logs import log
+from engine.serving.traces import NOTED, Noted, Traces, Value
 
 T = TypeVar("T")
 
-OPEN_PATHS: Final = frozenset({"/health", "/metrics", "/version"})
+OPEN_PATHS: Final = frozenset({"/health", "/metrics", "/version", "/", "/page.css", "/page.js"})
 """Paths that need no key, and whose requests are not logged."""
 
 PING: Final = b": ping\n\n"
@@ -84,19 +85,33 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+class Framing:
+    """How the events of a stream become bytes: each as JSON, then `[DONE]`. An error that comes once the response has begun is
+    an event too, after which the stream ends."""
+
+    def event(self, value: Any) -> bytes:
+        """The bytes of an event."""
+        return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+    def end(self, error: ApiError | None) -> bytes:
+        """The last bytes of a stream."""
+        return DONE if error is None else self.event(error.body()) + DONE
+
+
 class EventStream(Response):
-    """Server-sent events: each of `events` as JSON, then `[DONE]`. An error that comes once the response has begun is an event
-    too, after which the stream ends. While no event comes, a comment goes out every `ping_seconds`, so that no proxy gives up.
-    `source` is left however the stream ends, even before it begins."""
+    """Server-sent events. While no event comes, a comment goes out every `ping_seconds`, so that no proxy gives up. `source` is
+    left however the stream ends, even before it begins."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[Any], source: AbstractAsyncContextManager[Any], seconds: float, ping_seconds: float
-    ) -> None:
+        self, events: AsyncGenerator[Any], framing: Framing, source: AbstractAsyncContextManager[Any], seconds: float,
+        ping_seconds: float,
+    ) -> None:  # fmt: skip
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._events, self._source, self._seconds, self._ping_seconds = events, source, seconds, ping_seconds
+        self._events, self._framing, self._source = events, framing, source
+        self._seconds, self._ping_seconds = seconds, ping_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; Gone if the client goes."""
@@ -110,14 +125,12 @@ class EventStream(Response):
         try:
             async with aclosing(self._events), asyncio.timeout(self._seconds):
                 async for event in self._with_pings():
-                    await _put(send, PING if event is None else _event(event))
+                    await _put(send, PING if event is None else self._framing.event(event))
         except ApiError as found:
             error = found
         except TimeoutError:
             error = too_long(self._seconds)
-        if error is not None:
-            await _put(send, _event(error.body()))
-        await _put(send, DONE, more=False)
+        await _put(send, self._framing.end(error), more=False)
 
     async def _with_pings(self) -> AsyncIterator[Any]:
         """The events, and None whenever none has come for a while."""
@@ -144,10 +157,6 @@ class EventStream(Response):
 _END: Final = object()
 
 
-def _event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
 async def _put(send: Send, body: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": more})
 
@@ -165,16 +174,18 @@ def too_long(seconds: float) -> ApiError:
 
 
 class Guard:
-    """Around the application: asks for a key, logs each request, and makes responses of what an endpoint raises."""
+    """Around the application: asks for a key, logs and traces each request, and makes responses of what an endpoint raises."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], traces: Traces | None = None) -> None:
         self._app, self._keys = app, [hashlib.sha256(key.encode()).digest() for key in keys]
+        self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         if scope["type"] != "http":
             return
-        start, status = time.monotonic(), 0
+        start, begun, status = time.monotonic(), time.time_ns(), 0
+        noted = NOTED.set(Noted() if self._traces is not None else None)
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -202,8 +213,24 @@ class Guard:
             await error_response(failed)(scope, receive, sent)
         finally:
             if scope["path"] not in OPEN_PATHS:
-                milliseconds = round(1000 * (time.monotonic() - start), 1)
-                log("request", method=scope["method"], path=scope["path"][:256], status=status, milliseconds=milliseconds)
+                seconds = time.monotonic() - start
+                path = scope["path"][:256]
+                log("request", method=scope["method"], path=path, status=status, milliseconds=round(1000 * seconds, 1))
+                self._trace(scope, status, begun, begun + int(1e9 * seconds))
+            NOTED.reset(noted)
+
+    def _trace(self, scope: Scope, status: int, begun: int, ended: int) -> None:
+        """Send the span of a request, if somebody asks for spans."""
+        noted = NOTED.get()
+        if self._traces is None or noted is None:
+            return
+        method, path = scope["method"], scope["path"][:256]
+        parent = next((value for name, value in scope["headers"] if name == b"traceparent"), b"")
+        attributes: dict[str, Value] = {
+            "http.request.method": method, "url.path": path, "http.response.status_code": status,
+        }  # fmt: skip
+        name = method if status == 404 else f"{method} {path}"
+        self._traces.ended(name, begun, ended, status, parent.decode("latin-1"), attributes | noted.attributes)
 
     def _check_key(self, scope: Scope) -> None:
         """ApiError unless there are no keys, or the request has one of them. All keys are compared, in constant time."""

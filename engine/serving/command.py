@@ -16,6 +16,7 @@ from engine.models.steps import CACHE_FORMATS
 from engine.serving.http import Limits
 from engine.serving.protocol import Load
 from engine.serving.server import Options, keys_of, serve
+from engine.serving.traces import Traces
 from tilec.step.step import BATCHES
 
 KEY_VARIABLE: Final = "TILEC_API_KEY"
@@ -79,11 +80,16 @@ absent, damaged or for another GPU; 5 the GPU or its memory; 6 the engine's proc
     "--api-key-file", metavar="FILE",
     help=f"File of API keys, one a line; requests then need one. Default: the variable {KEY_VARIABLE}, if it is set.",
 )  # fmt: skip
+@click.option(
+    "--otlp-traces-endpoint",
+    metavar="URL",
+    help="OpenTelemetry collector that gets a span of each request, such as http://127.0.0.1:4318/v1/traces.",
+)
 def serve_command(
     model: str, model_name: str | None, host: str, port: int, bundle: str | None, bundle_digest: str | None, trust: str | None,
     backend: BackendName, weight_format: str | None, cache_format: str | None, dummy_weights: int | None, max_seq_len: int,
     rows: int | None, pages: int | None, chunk_tokens: int, max_waiting: int, max_body_bytes: int, request_seconds: float,
-    stall_seconds: float, drain_seconds: int, restarts: int, api_key_file: str | None,
+    stall_seconds: float, drain_seconds: int, restarts: int, api_key_file: str | None, otlp_traces_endpoint: str | None,
 ) -> None:  # fmt: skip
     """Serve the model of a folder to OpenAI's clients, on the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
     sources."""
@@ -96,7 +102,13 @@ def serve_command(
         weight_format=weight_format, cache_format=cache_format, dummy=dummy_weights, pages=pages,
     )  # fmt: skip
     limits = Limits(max_body_bytes, request_seconds, stall_seconds=stall_seconds)
-    serve(load, Options(host, port, model_name, max_waiting, drain_seconds, restarts, _keys(api_key_file), limits))
+    keys = _keys(api_key_file)
+    traces = Traces(otlp_traces_endpoint) if otlp_traces_endpoint is not None else None
+    try:
+        serve(load, Options(host, port, model_name, max_waiting, drain_seconds, restarts, keys, limits, traces))
+    finally:
+        if traces is not None:
+            traces.close()
 
 
 def _keys(path: str | None) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from engine.errors import EngineError
 from engine.sampling import SamplingParams
+from engine.serving.asgi import Framing
 from engine.serving.client import Arrival, EngineClient, EngineRestarting, Generations, QueueFull
 from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
 from engine.serving.generated_text import GeneratedText, Part
@@ -23,6 +24,7 @@ from engine.serving.protocol import Submit
 from engine.serving.served_model import ServedModel
 from engine.serving.thinking import Thinking
 from engine.serving.tool_calls import ToolCalls
+from engine.serving.traces import Value
 
 TEXT_DEFAULT: Final = 16
 """Tokens of a completion without `max_tokens`, as OpenAI has it."""
@@ -50,12 +52,14 @@ class Completion(ABC):
     prefix: str
     object: str
     chunk_object: str
+    framing: Framing = Framing()
 
     def __init__(self, model: ServedModel, request: Generation, prompts: list[list[int]]) -> None:
         self._model, self._request, self._prompts = model, request, prompts
         self._silent = {*(() if request.ignore_eos else model.generation.eos_token_id), *request.stop_token_ids}
         self._texts = TokenTexts(model.text)
         self._choices = [Choice(self._output(ids)) for ids in prompts for _ in range(request.n)]
+        self._begun, self._first_token = time.monotonic(), 0.0
         self._head = {"id": self.prefix + secrets.token_hex(12), "created": int(time.time()), "model": model.name}
 
     def submit(self, client: EngineClient, max_tokens: list[int]) -> Generations:
@@ -106,7 +110,9 @@ class Completion(ABC):
     async def _arriving(self, generations: Generations) -> AsyncIterator[tuple[int, list[Part]]]:
         """What each choice got, until all have ended; ApiError if one cannot be finished."""
         while any(choice.finish_reason is None for choice in self._choices):
-            for arrival in await generations.arrivals():
+            arrived = await generations.arrivals()
+            self._first_token = self._first_token or time.monotonic()
+            for arrival in arrived:
                 choice = self._choices[arrival.index]
                 if choice.finish_reason is None:
                     yield arrival.index, self._parts(choice, arrival)
@@ -131,13 +137,23 @@ class Completion(ABC):
         choice.finish_reason = choice.output.finish_reason(ended)
         return parts
 
+    def noted(self) -> dict[str, Value]:
+        """What a trace says of it: no text."""
+        found: dict[str, Value] = {
+            "gen_ai.request.model": self._model.name, "gen_ai.response.id": str(self._head["id"]),
+            "gen_ai.usage.input_tokens": sum(map(len, self._prompts)),
+            "gen_ai.usage.output_tokens": sum(choice.output.tokens for choice in self._choices),
+            "gen_ai.response.finish_reasons": [choice.finish_reason or "abort" for choice in self._choices],
+        }  # fmt: skip
+        if self._first_token:
+            found["gen_ai.latency.time_to_first_token"] = self._first_token - self._begun
+        return found
+
     def _usage(self) -> dict[str, Any]:
         prompt = sum(map(len, self._prompts))
         completion = sum(choice.output.tokens for choice in self._choices)
         usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-        cached = sum(
-            self._generations.cached[:: self._request.n]
-        )  # of each prompt's first choice: others find that one's pages
+        cached = sum(self._generations.cached[:: self._request.n])  # of first choices: others find the pages of those
         return usage | ({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})
 
     @abstractmethod

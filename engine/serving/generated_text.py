@@ -33,7 +33,12 @@ class GeneratedText:
         self._detokenizer, self._stop, self._silent = Detokenizer(text), StopStrings(stop), frozenset(silent)
         self._thinking, self._tools = thinking, tools
         self._after_call = False  # whether the last part is a call, whose white space is dropped
-        self.tokens = self.calls = 0
+        self.tokens = self.calls = self._before_content = 0
+
+    @property
+    def thought_tokens(self) -> int:
+        """Tokens of the thought, its tags included."""
+        return self._before_content if self._thinking is not None and self._thinking.thought else 0
 
     @property
     def stopped(self) -> bool:
@@ -43,6 +48,8 @@ class GeneratedText:
     def push(self, token: int) -> list[Part]:
         """What became certain with a token."""
         self.tokens += 1
+        if self._thinking is not None and self._thinking.thinks:
+            self._before_content = self.tokens
         if token in self._silent:
             return []
         return self._parts(self._stop.push(self._detokenizer.push(token)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -25,7 +26,11 @@ from engine.serving.openai_types import (
     TokenizeRequest,
     read,
 )
+from engine.serving.page import page_routes
+from engine.serving.responses import ResponseCompletion
+from engine.serving.responses_types import read_response
 from engine.serving.served_model import ServedModel
+from engine.serving.traces import Traces, note
 
 METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 
@@ -59,6 +64,13 @@ class Endpoints:
         asked = read(await self._body(request), CompletionRequest)
         self._check_model(asked.model)
         begin = partial(TextCompletion.begin, self._model, self._client, asked)
+        return await self._complete(request, begin, stream=asked.stream)
+
+    async def responses(self, request: Request) -> Response:
+        """POST /v1/responses."""
+        asked = read_response(await self._body(request))
+        self._check_model(asked.model)
+        begin = partial(ResponseCompletion.make, self._model, self._client, asked)
         return await self._complete(request, begin, stream=asked.stream)
 
     async def models(self, _: Request) -> Response:
@@ -118,12 +130,16 @@ class Endpoints:
         limits = self._limits
         if stream:
             response, generations = await begin()
-            return EventStream(response.events(generations), generations, limits.request_seconds, limits.ping_seconds)
+            events = _noting(response, response.events(generations))
+            return EventStream(events, response.framing, generations, limits.request_seconds, limits.ping_seconds)
 
         async def whole() -> dict[str, Any]:
             response, generations = await begin()
-            async with generations:
-                return await response.whole(generations)
+            try:
+                async with generations:
+                    return await response.whole(generations)
+            finally:
+                note(response.noted())
 
         try:
             async with asyncio.timeout(limits.request_seconds):
@@ -144,17 +160,30 @@ class Endpoints:
         }  # fmt: skip
 
 
-def application(model: ServedModel, client: EngineClient, metrics: Metrics, limits: Limits, keys: list[str]) -> Guard:
-    """The whole application; with `keys`, requests need one of them."""
+async def _noting(response: Completion, events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:
+    """The events of a response, which a trace hears of at their end."""
+    try:
+        async with aclosing(events):
+            async for event in events:
+                yield event
+    finally:
+        note(response.noted())
+
+
+def application(
+    model: ServedModel, client: EngineClient, metrics: Metrics, limits: Limits, keys: list[str], traces: Traces | None = None
+) -> Guard:
+    """The whole application; with `keys`, requests need one of them. `traces` gets a span of each."""
     endpoints = Endpoints(model, client, metrics, limits)
     gets: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/v1/models": endpoints.models, "/v1/models/{name:path}": endpoints.model, "/health": endpoints.health,
         "/metrics": endpoints.metrics,
     }  # fmt: skip
     posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
-        "/v1/chat/completions": endpoints.chat, "/v1/completions": endpoints.text, "/tokenize": endpoints.tokenize,
-        "/detokenize": endpoints.detokenize,
+        "/v1/chat/completions": endpoints.chat, "/v1/completions": endpoints.text,
+        "/v1/responses": endpoints.responses, "/tokenize": endpoints.tokenize, "/detokenize": endpoints.detokenize,
     }  # fmt: skip
     routes = [Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()]
-    return Guard(Router(routes, redirect_slashes=False), keys)
+    routes += page_routes()
+    return Guard(Router(routes, redirect_slashes=False), keys, traces)

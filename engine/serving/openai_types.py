@@ -9,6 +9,7 @@ absent.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar, cast
 
 import msgspec
@@ -198,9 +199,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 _FIELD: Final = re.compile(r"`\$\.(\w+)")
 
 
-def read(body: bytes, kind: type[T]) -> T:
+def read(body: bytes, kind: type[T], refused: Mapping[str, tuple[tuple[Any, ...], str]] = REFUSED) -> T:
     """A request from its body. ApiError that names the field if the body is no JSON object, or a field is unknown, has a wrong
-    value, or one that would be without effect."""
+    value, or one that would be without effect: another one than those of `refused`."""
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -212,14 +213,15 @@ def read(body: bytes, kind: type[T]) -> T:
     known = {field.name for field in msgspec.structs.fields(kind)}
     fields: dict[str, Any] = {}
     for name, item in cast("dict[str, Any]", value).items():
-        if item is None or name in WITHOUT_EFFECT:
+        if item is None:
             continue
-        if name in known:
+        if name in refused:
+            if not any(item == one and isinstance(item, bool) == isinstance(one, bool) for one in refused[name][0]):
+                raise unsupported(name, refused[name][1])
+        elif name in known:
             fields[name] = item
-        elif name not in REFUSED:
+        elif name not in WITHOUT_EFFECT:
             raise unsupported(_shown(name), "this server does not know it")
-        elif not any(item == one and isinstance(item, bool) == isinstance(one, bool) for one in REFUSED[name][0]):
-            raise unsupported(name, REFUSED[name][1])
     try:
         return msgspec.convert(fields, kind)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -45,15 +45,15 @@ class ServedModel:
 
     def thought_begun(self, ids: Sequence[int]) -> bool:
         """Whether a prompt ends in a thought: its template opened one for the generation."""
-        tags = [token for token in ids if token in (self._opens, self._closes)]
-        return self.thinks and bool(tags) and tags[-1] == self._opens
+        return thinking.begun(ids, self._opens, self._closes)
 
     async def chat(
-        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, think: bool = True
-    ) -> list[int]:
-        """Token ids of a conversation; ApiError if the template does not take it."""
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, think: bool = True,
+        field: str = "messages",
+    ) -> list[int]:  # fmt: skip
+        """Token ids of a conversation; ApiError that names the request's `field` if the template does not take it."""
         plain = [message | {"role": "system"} if message.get("role") == "developer" else message for message in messages]
-        return await self._in_thread("messages", self.text.chat, plain, tools=tools or None, thinking=think)
+        return await self._in_thread(field, self.text.chat, plain, tools=tools or None, thinking=think)
 
     async def raw(self, prompt: str) -> list[int]:
         """Token ids of a text; ApiError if it is none."""
@@ -98,8 +98,11 @@ class ServedModel:
         top_p = model.top_p if request.top_p is None else request.top_p
         return SamplingParams(temperature, top_k_of(request.top_k, model.top_k), top_p, seed, **asked)
 
-    def max_tokens(self, prompt: int, asked: int | None, default: int | None, field: str) -> int:
-        """The most tokens of a generation; ApiError if they do not fit. `default` None: all that fit."""
+    def max_tokens(
+        self, prompt: int, asked: int | None, default: int | None, field: str, limit: str = "max_tokens"
+    ) -> int:  # fmt: skip
+        """The most tokens of a generation; ApiError if they do not fit, which names the request's `field` of the prompt or that
+        of the `limit`. `default` None: all that fit."""
         room = self.longest - prompt
         if prompt < 1:
             raise ApiError(400, f"`{field}`: the prompt is empty", param=field, code="invalid_value")
@@ -108,7 +111,7 @@ class ServedModel:
             raise ApiError(400, what, param=field, code="context_length_exceeded")
         if asked is not None and asked > room:
             what = f"the prompt has {prompt} tokens, which leave {room} of the context of {self.longest}, not {asked}"
-            raise ApiError(400, what, param="max_tokens", code="context_length_exceeded")
+            raise ApiError(400, what, param=limit, code="context_length_exceeded")
         return min(room, asked or default or room)
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from engine.serving.logs import Lines, log
 from engine.serving.metrics import Metrics
 from engine.serving.protocol import Load, Loaded
 from engine.serving.served_model import ServedModel
+from engine.serving.traces import Traces
 
 BACKLOG: Final = 1024
 RESTART_SECONDS: Final = 600.0
@@ -46,6 +47,7 @@ class Options:
     restarts: int = 3
     keys: list[str] = field(default_factory=list[str])
     limits: Limits = field(default_factory=Limits)
+    traces: Traces | None = None
 
 
 def serve(load: Load, options: Options) -> int:
@@ -73,7 +75,7 @@ async def _serve(load: Load, options: Options, listening: socket.socket) -> int:
             return 0
         model, loaded = loading.result()
         model.longest, metrics.pages = loaded.longest, loaded.pages
-        app: Any = application(model, client, metrics, options.limits, options.keys)
+        app: Any = application(model, client, metrics, options.limits, options.keys, options.traces)
         server = uvicorn.Server(
             uvicorn.Config(
                 app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,

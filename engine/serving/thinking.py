@@ -6,6 +6,7 @@ to neither part. Elsewhere the tags are text. The result is the same for every w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 OPEN: Final = "<think>"
@@ -17,6 +18,7 @@ class Thinking:
 
     def __init__(self, *, begun: bool = False) -> None:
         self._state = "thought" if begun else "start"
+        self.thought = begun  # whether the generation has a thought
         self._pending = ""
         self._trim = begun  # whether white space at the front is dropped
 
@@ -32,6 +34,7 @@ class Thinking:
             front = self._pending.lstrip()
             if front.startswith(OPEN):
                 self._state, self._pending, self._trim = "thought", front[len(OPEN) :], True
+                self.thought = True
             elif OPEN.startswith(front):
                 return "", ""
             else:
@@ -64,6 +67,13 @@ class Thinking:
         text = self._pending.lstrip() if self._trim else self._pending
         self._trim, self._pending = self._trim and not text, ""
         return text
+
+
+def begun(ids: Sequence[int], opens: int | None, closes: int | None) -> bool:
+    """Whether a prompt ends in a thought: its template opened one for the generation. `opens` and `closes` are the tokens of
+    the tags, None if the model has none."""
+    tags = [token for token in ids if token in (opens, closes)]
+    return opens is not None and closes is not None and bool(tags) and tags[-1] == opens
 
 
 def overlap(text: str, tag: str) -> int:

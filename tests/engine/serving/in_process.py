@@ -9,12 +9,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, Tokenizer
+
 from engine.serving.asgi import Guard
 from engine.serving.client import EngineClient
 from engine.serving.http import Limits, application
 from engine.serving.metrics import Metrics
 from engine.serving.protocol import Loaded, Message, Report, Submit
 from engine.serving.served_model import ServedModel
+from engine.serving.traces import Traces
+from engine.tools.tiny import write_tiny_model
+
+TEMPLATE = """{%- if tools %}{{- '<|im_start|>system\\n' + (tools | tojson) + '<|im_end|>\\n' }}{%- endif %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\\n' }}
+{%- if not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+"""
+"""As Qwen3's, in short."""
+
+ADDED = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+
 
 Tokens = Callable[[Submit], Sequence[int] | None]
 
@@ -126,12 +142,21 @@ class Server:
         return received
 
 
-def server(folder: Path, tokens: Tokens, *, limits: Limits | None = None, keys: Sequence[str] = (), **options: Any) -> Server:
+def server(
+    folder: Path,
+    tokens: Tokens,
+    *,
+    limits: Limits | None = None,
+    keys: Sequence[str] = (),
+    longest: int = 256,
+    traces: Traces | None = None,
+    **options: Any,
+) -> Server:
     """A server of a model folder whose generations are `tokens`."""
-    model, metrics = ServedModel(folder, 256, "talker"), Metrics("talker")
+    model, metrics = ServedModel(folder, longest, "talker"), Metrics("talker")
     client = ScriptedClient(tokens, metrics=metrics, **options)
     metrics.pages = client.loaded.pages
-    return Server(model, client, metrics, application(model, client, metrics, limits or Limits(), list(keys)))
+    return Server(model, client, metrics, application(model, client, metrics, limits or Limits(), list(keys), traces))
 
 
 def says(folder: Path, text: str) -> Tokens:
@@ -139,3 +164,16 @@ def says(folder: Path, text: str) -> Tokens:
     model = ServedModel(folder, 256, "talker")
     ids = [*model.text.encode(text), model.generation.eos_token_id[0]]
     return lambda _: ids
+
+
+def write_talker(folder: Path) -> None:
+    """Write the folder of a model without weights that thinks and calls tools; `tokens` of a server say what it generates."""
+    write_tiny_model(folder)
+    (folder / "model.safetensors").unlink()
+    tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in ADDED])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["vocab_size"] = tokenizer.get_vocab_size()
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
