@@ -199,9 +199,13 @@ T = TypeVar("T", bound=msgspec.Struct)
 _FIELD: Final = re.compile(r"`\$\.(\w+)")
 
 
-def read(body: bytes, kind: type[T], refused: Mapping[str, tuple[tuple[Any, ...], str]] = REFUSED) -> T:
+NOTHING: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {}
+
+
+def read(body: bytes, kind: type[T], refused: Mapping[str, tuple[tuple[Any, ...], str]] = NOTHING) -> T:
     """A request from its body. ApiError that names the field if the body is no JSON object, or a field is unknown, has a wrong
-    value, or one that would be without effect: another one than those of `refused`."""
+    value, or one that would be without effect: another one than those of `refused`, or of `REFUSED` for a name that `kind`
+    lacks."""
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -215,9 +219,10 @@ def read(body: bytes, kind: type[T], refused: Mapping[str, tuple[tuple[Any, ...]
     for name, item in cast("dict[str, Any]", value).items():
         if item is None:
             continue
-        if name in refused:
-            if not any(item == one and isinstance(item, bool) == isinstance(one, bool) for one in refused[name][0]):
-                raise unsupported(name, refused[name][1])
+        rule = refused.get(name) or (None if name in known else REFUSED.get(name))
+        if rule is not None:
+            if not any(item == one and isinstance(item, bool) == isinstance(one, bool) for one in rule[0]):
+                raise unsupported(name, rule[1])
         elif name in known:
             fields[name] = item
         elif name not in WITHOUT_EFFECT:
