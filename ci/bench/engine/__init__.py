@@ -22,6 +22,7 @@ CASES: Final = {
     "batch_check": Case("batches compared with single sequences"),
     "engine_soak": Case("long generations, full caches, many loads: no leak, no drift"),
     "cold_start": Case("seconds from process start to the first token"),
+    "container_size": Case("files of a container that serves one model, and whether the server runs in them"),
     "clients": Case("programs of others against the server, and what each of them used"),
     "shipped_engine": Case("a signed, pushed, pulled and installed bundle in an environment without a compiler"),
 }
