@@ -105,7 +105,7 @@ class Traces:
                     return
 
     def _send(self, spans: list[dict[str, Any]]) -> None:
-        """Send spans; they are dropped if the collector does not take them. The first of several failures is logged."""
+        """Send spans, which are dropped if the collector does not take them. The first of failures in a row is logged."""
         scope = {"scope": {"name": "tilec"}, "spans": spans}
         resource = _attributes({"service.name": "tilec"})
         body = msgspec.json.encode({"resourceSpans": [{"resource": {"attributes": resource}, "scopeSpans": [scope]}]})

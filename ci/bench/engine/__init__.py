@@ -24,6 +24,7 @@ CASES: Final = {
     "serving_host": Case("the host's work for an iteration of the serving loop, without a model"),
     "serving_soak": Case("a server under requests of all kinds, on the interpreter: no leak, no hang, nothing wrong"),
     "cold_start": Case("seconds from process start to the first token"),
+    "container_size": Case("files of a container that serves one model, and whether the server runs in them"),
     "clients": Case("programs of others against the server, and what each of them used"),
     "shipped_engine": Case("a signed, pushed, pulled and installed bundle in an environment without a compiler"),
 }
