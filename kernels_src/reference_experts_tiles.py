@@ -62,20 +62,6 @@ def slots_of(experts: Array, X: int, BM: int) -> Integers:
     return places.reshape(np.asarray(experts).shape)
 
 
-def experts_slots(experts: Array, X: int, BM: int, S: int) -> tuple[Integers, Integers]:
-    """The row of each choice, and the expert of each of `S` tiles, X for those of nobody; (T, C) -> (T, C), (S,)."""
-    counts = np.bincount(np.asarray(experts).ravel(), minlength=X)[:, None]
-    return slots_of(experts, X, BM), experts_tiles(counts, BM, S)[1]
-
-
-def experts_gather_few(x: Array, places: Array, BM: int, S: int) -> Wide:
-    """Rows of the tokens that chose an expert, rows of nobody 0; (T, H), (T, C) -> (S * BM, H)."""
-    out = np.zeros((S * BM, x.shape[1]))
-    for token, row in enumerate(places):
-        out[row] = _wide(x)[token]
-    return out
-
-
 def experts_gather(x: Array, experts: Array, *rest: Any) -> tuple[Wide, Integers]:
     """Rows of the tokens that chose an expert, in the order of experts, rows of nobody 0; and the row of each choice. The last
     three of `rest` are X, BM and S; (T, H), (T, C) -> (S * BM, H), (T, C)."""

@@ -151,8 +151,6 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "dequantise_c8": [{"S": 32, "HKV": 8, "filled": 11}, {"S": 16, "HKV": 16, "filled": 16, "E": "f16"}],
     "experts_sort": [{"T": 70, "P": 2}, {"T": 3, "P": 1}],
     "experts_tiles": [{"P": 3, "S": 150}, {"P": 70, "S": 131, "BM": 128}],
-    "experts_slots": [{"T": 3, "S": 24}, {"T": 64, "S": 152}],
-    "experts_gather_few": [{"T": 3, "S": 24}, {"T": 5, "S": 40, "E": "f16"}],
     "experts_gather": [{"T": 3, "P": 1, "S": 25}, {"T": 67, "P": 2, "S": 130, "BM": 64, "E": "f16"}],
     "experts_matmul": [
         {"S": 3, "X": 2, "N": 136, "K": 136},
@@ -192,8 +190,6 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     **dict.fromkeys(("experts_add_scaled", "experts_add_scaled_fp8", "experts_add_scaled_int4"), lambda env: (env["GROUP"],)),
     "experts_sort": lambda env: (env["X"], env["BLOCK"]),
     "experts_tiles": lambda env: (env["BM"], env["S"]),
-    "experts_slots": lambda env: (env["X"], env["BM"], env["S"]),
-    "experts_gather_few": lambda env: (env["BM"], env["S"]),
     "experts_gather": lambda env: (env["X"], env["BM"], env["S"]),
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
@@ -270,9 +266,6 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if function.name == "experts_tiles":
         arrays["counts"] *= random.random(arrays["counts"].shape) < 0.005
         arrays["counts"] %= 200
-    if function.name == "experts_gather_few":  # rows of their own
-        places = random.permutation(ints["S"] * ints["BM"])[: arrays["places"].size]
-        arrays["places"] = places.reshape(arrays["places"].shape).astype(np.int32)
     if function.name == "experts_gather":  # as `experts_sort` and `experts_tiles` leave them
         sort, tiles = reference("experts_sort"), reference("experts_tiles")
         arrays |= dict(

@@ -147,10 +147,6 @@ def _experts_gather(shapes: Shapes) -> dict[str, Constant]:
     return {"ROWS": max(chosen, EXPERT_ROWS), "CHUNKS": CHUNKS, "COLUMNS": largest_divisor(hidden, TILE // EXPERT_ROWS)}
 
 
-def _experts_gather_few(shapes: Shapes) -> dict[str, Constant]:
-    return {"ROWS": EXPERT_ROWS, "COLUMNS": largest_divisor(shapes["x"][1], TILE // EXPERT_ROWS)}
-
-
 CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "embedding": _whole_row,
     "gather_row": _whole_row,
@@ -207,8 +203,6 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "experts_add_scaled_int4": lambda shapes: _whole_sums(shapes, _rows_of_groups(shapes["w"][1], shapes["x"][-1])),
     "experts_add_scaled": lambda shapes: _whole_sums(shapes, _rows_of_weight(*shapes["w"][1:])),
     "experts_tiles": lambda _: {"BLOCK": CHUNKS},
-    "experts_slots": lambda _: {"TILES": CHUNKS},
-    "experts_gather_few": _experts_gather_few,
     "experts_gather": _experts_gather,
     "experts_matmul": lambda shapes: {**_tiles_of_experts(*shapes["b"][1:]), "GROUP": 1},
     "experts_matmul_few": lambda shapes: _tiles_of_experts(*shapes["b"][1:]),

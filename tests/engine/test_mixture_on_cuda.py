@@ -92,8 +92,8 @@ def test_prompts_of_any_length(
     many = (LAYERS - 1) * sum(length > 64 for length in chunks)
     for kernel in ("experts_matmul", "experts_matmul_silu_mul"):
         assert (launched.count(f"{kernel}_few"), launched.count(kernel)) == (few, many)
-    assert launched.count("experts_gather") == launched.count("experts_sort") == launched.count("experts_tiles") == many
-    assert launched.count("experts_gather_few") == launched.count("experts_slots") == few
+    for kernel in ("experts_sort", "experts_tiles", "experts_gather"):
+        assert launched.count(kernel) == few + many
 
 
 def test_batches(backend: tuple[OneSequence, FakeDriver]) -> None:

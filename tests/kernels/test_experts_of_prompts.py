@@ -74,20 +74,6 @@ def placed(x: Array, experts: Array, rows: int) -> dict[str, Array]:
     return found
 
 
-def placed_by_comparing(x: Array, experts: Array, rows: int) -> dict[str, Array]:
-    """Buffers after `experts_slots` and `experts_gather_few`, for up to 160 choices."""
-    tiles = tiles_of(experts.size, rows)
-    found: dict[str, Array] = {
-        "experts": experts.astype(np.int32), "places": unwritten(len(experts), C, dtype=np.int32),
-        "tiles": unwritten(tiles, dtype=np.int32),
-    }  # fmt: skip
-    launched("experts_slots", {"C": C, "X": X, "BM": rows, "BLOCK": 160, "TILES": 4}, found)
-    gathered = {"x": x, "places": found["places"], "out": unwritten(tiles * rows, x.shape[1])}
-    gather = {"E": "bf16", "H": x.shape[1], "C": C, "BM": rows, "BLOCK": 160, "ROWS": 4, "COLUMNS": 16}
-    launched("experts_gather_few", gather, gathered)
-    return {**found, **gathered}
-
-
 def product(name: str, rows: int, a: Array, tiles: Array, b: Array) -> Array:
     """A grouped product, by the kernel for many rows of an expert or by the one for few."""
     out = unwritten(len(a), b.shape[-2])
@@ -186,16 +172,6 @@ def test_rows_are_in_the_order_of_experts(rows: int, experts: Array) -> None:
     assert found["tiles"].tolist() == [*np.repeat(np.arange(X), heights), *[X] * (len(found["tiles"]) - heights.sum())]
 
 
-@pytest.mark.parametrize("rows", [4, 16])
-@settings(max_examples=25, deadline=None)
-@given(experts=routers())
-def test_few_choices_have_the_same_rows_without_a_sort(rows: int, experts: Array) -> None:
-    x = np.random.default_rng(2).normal(size=(len(experts), H)).astype(BF16)
-    sorted_rows, found = placed(x, experts, rows), placed_by_comparing(x, experts, rows)
-    for name in ("places", "tiles", "out"):
-        assert (found[name].view(np.uint8) == sorted_rows[name].view(np.uint8)).all()
-
-
 @given(st.lists(st.integers(0, 300), min_size=X, max_size=X), st.sampled_from([1, 4, 16, 64, 128]))
 def test_no_router_has_more_tiles_than_a_step_has_room_for(counts: list[int], rows: int) -> None:
     assert sum(-(-count // rows) for count in counts) <= tiles_of(sum(counts), rows)
@@ -231,20 +207,6 @@ def test_wrong_integers_lead_to_no_row_outside(seed: int, extreme: bool) -> None
     }
     launched("experts_tiles", {"X": X, "BM": rows, "CHOICES": BLOCK, "BLOCK": 4}, scan)
     assert ((scan["tiles"] >= 0) & (scan["tiles"] <= X)).all()
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), extreme=st.booleans())
-def test_wrong_indices_lead_to_no_row_outside(seed: int, extreme: bool) -> None:
-    random = np.random.default_rng(seed)
-    low, high = (-(2**31), 2**31) if extreme else (-5, 60)
-    arrays: dict[str, Array] = {
-        "x": np.ones((19, H), BF16), "places": random.integers(low, high, (19, C)).astype(np.int32), "out": unwritten(40, H),
-    }  # fmt: skip
-    gather = {"E": "bf16", "H": H, "C": C, "BM": 4, "BLOCK": 160, "ROWS": 4, "COLUMNS": 16}
-    launched("experts_gather_few", gather, arrays)
-    wanted = np.isin(np.arange(40), arrays["places"])
-    assert (arrays["out"].astype(np.float32) == wanted[:, None]).all()
 
 
 @pytest.mark.parametrize("name", ["experts_sort", "experts_matmul", "experts_combine"])

@@ -147,10 +147,6 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"T": 70, "P": 2}, {"T": 1, "P": 1}]
         case "experts_tiles":
             return [{"P": 3, "S": 150}, {"P": 70, "S": 131}]
-        case "experts_slots":
-            return [{"T": 64, "S": 152}, {"T": 1, "S": 8}]
-        case "experts_gather_few":
-            return [{"T": 3, "S": 4}, {"T": 1, "S": 1}]
         case "experts_gather":
             return [{"T": 3, "P": 1, "S": 24 // m + 2}, {"T": 65, "P": 2, "S": 520 // m + 2}]
         case "experts_combine":
@@ -349,8 +345,6 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
             arrays[name] = (np.abs(arrays[name]) + np.float32(0.5)) * np.float32(2.0**-9)
     if kernel.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
-    if kernel == "experts_gather_few":  # rows of their own
-        arrays["places"] = stream.integers(arrays["places"].shape, 0, case.env["S"] * case.env["BM"], True).astype(np.int32)
     if kernel == "experts_gather":  # of two experts, whose rows find room, and as earlier launches leave it
         arrays["experts"] %= 2
         order, ranks, counts, begins = experts_sort(arrays["experts"], case.env["X"], case.env["BLOCK"])

@@ -89,10 +89,6 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
     found: dict[str, Any] = {}
     if manifest.kernel == "experts_tiles":  # of a router that prefers some experts
         found = {"counts": np.where(np.arange(X)[:, None] % 3 == 0, _host(t["counts"]) % 9, 0)}
-    elif manifest.kernel == "experts_gather_few":  # rows of their own, with some of nobody between them
-        tokens, choices = t["places"].shape
-        step = t["out"].shape[0] // (tokens * choices)
-        found = {"places": (np.arange(tokens)[:, None] * choices + np.arange(choices)[None, :]) * step}
     elif manifest.kernel == "experts_gather":
         found = _sorted(_host(t["experts"]), int(manifest.constants["BLOCK"]))
         found |= _tiled(found["counts"], int(manifest.constants["BM"]), t["tiles"].shape[0])
@@ -118,27 +114,12 @@ def _tiles(manifest: Manifest, t: Tensors) -> Tensors:
     return _integers(_tiled(_host(t["counts"]), int(manifest.constants["BM"]), t["tiles"].shape[0]), t["counts"])
 
 
-def _few(manifest: Manifest, t: Tensors) -> Tensors:
-    counts = np.bincount(_host(t["experts"]).reshape(-1), minlength=X)[:, None]
-    tiles = _tiled(counts, int(manifest.constants["BM"]), t["tiles"].shape[0])["tiles"]
-    return _integers({"places": _rows_of(manifest, t), "tiles": tiles}, t["experts"])
-
-
-def _rows_at(places: Any, t: Tensors) -> Any:
-    """Rows of tokens at the places of their choices, others 0."""
-    rows = torch.zeros(tuple(t["out"].shape), dtype=t["x"].dtype, device=t["x"].device)
-    for choice in range(places.shape[1]):
-        rows[torch.as_tensor(places[:, choice], device=t["x"].device)] = t["x"]
-    return rows
-
-
 def _gather(manifest: Manifest, t: Tensors) -> Tensors:
     places = _rows_of(manifest, t)
-    return {"out": _rows_at(places, t), **_integers({"places": places}, t["experts"])}
-
-
-def _gather_few(_: Manifest, t: Tensors) -> Tensors:
-    return {"out": _rows_at(_host(t["places"]).astype(np.int64), t)}
+    rows = torch.zeros(tuple(t["out"].shape), dtype=t["x"].dtype, device=t["x"].device)
+    for choice in range(C):
+        rows[torch.as_tensor(places[:, choice], device=rows.device)] = t["x"]
+    return {"out": rows, **_integers({"places": places}, t["experts"])}
 
 
 def _runs(t: Tensors) -> list[tuple[int, int, int]]:
@@ -204,13 +185,8 @@ def _rounded_gather(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
     return {"out": exact(_gather(manifest, t)["out"])}
 
 
-def _rounded_gather_few(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
-    return {"out": exact(_gather_few(manifest, t)["out"])}
-
-
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "experts_sort": _sort, "experts_tiles": _tiles, "experts_gather": _gather, "experts_combine": _combine,
-    "experts_slots": _few, "experts_gather_few": _gather_few,
     **{
         f"experts_matmul{form}": lambda _, t: {"out": torch.cat(_products(t, lambda a, b: a @ b.T, _zeros(t)), 0)}
         for form in ("", "_few")
@@ -221,7 +197,7 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     },
 }  # fmt: skip
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], dict[str, Any]]]] = {
-    "experts_gather_few": _rounded_gather_few, "experts_gather": _rounded_gather, "experts_combine": _rounded_combine,
+    "experts_gather": _rounded_gather, "experts_combine": _rounded_combine,
     "experts_matmul": _rounded(_rounded_product), "experts_matmul_few": _rounded(_rounded_product),
     "experts_matmul_silu_mul": _rounded(_rounded_silu_mul), "experts_matmul_silu_mul_few": _rounded(_rounded_silu_mul),
 }  # fmt: skip

@@ -94,7 +94,7 @@ def problems(kernel: str) -> list[Problem]:
             return [one(f"{k} of 149 parts", P=149, B=1, S=4096, K=k) for k in (20, 64)]
         case "route_experts":
             return [one(f"{t} tokens", None, "read", T=t, X=128, C=8) for t in (1, 2, 4, 8)]
-        case "experts_slots" | "experts_gather_few" | "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":
+        case "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":
             return [
                 one(
                     f"{tokens} tokens {name}, tiles of {rows}",
