@@ -132,6 +132,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "sample_token": [{"B": 2, "P": 5, "K": 7, "S": 9}],
     "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 128, "past": 60, "scale": 0.09}],
     "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
+    "decode_attention_wide": [{"B": 2, "HKV": 2, "G": 16, "S": 96, "P": 2, "scale": 0.09}],
     "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
     "rotary_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
     "rotary_decode_attention_kv": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09}],
@@ -171,6 +172,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
 EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
     "decode_attention": lambda env: (env["P"], env["BN"]),
+    "decode_attention_wide": lambda env: (env["P"], env["BN"]),
     "rotary_decode_attention": lambda env: (env["P"], env["BN"]),
     "rope_decode_attention": lambda env: (env["P"], env["BN"]),
     "rotary_decode_attention_c8": lambda env: (env["P"], env["BN"]),

@@ -211,6 +211,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
     "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "decode_attention": lambda _: {"BN": SLOTS},
+    "decode_attention_wide": lambda _: {"BN": SLOTS},
     "rotary_decode_attention": lambda _: {"BN": SLOTS},
     "rotary_decode_attention_kv": lambda _: {"BN": SLOTS},
     "rope_decode_attention": lambda _: {"BN": SLOTS},

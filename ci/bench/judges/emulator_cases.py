@@ -186,6 +186,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             ]
         case "decode_attention":
             return [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2}, {"B": 1, "HKV": 1, "G": 7, "S": 160, "P": 3}]
+        case "decode_attention_wide":
+            return [{"B": 2, "HKV": 2, "G": 16, "S": 96, "P": 2}, {"B": 1, "HKV": 1, "G": 11, "S": 160, "P": 3}]
         case "decode_merge":
             return [{"B": 2, "HKV": 1, "G": 2}]
         case "rotary_decode_attention" | "rope_decode_attention":

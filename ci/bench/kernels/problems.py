@@ -73,6 +73,8 @@ def problems(kernel: str) -> list[Problem]:
                 for s in (1024, 8192, 32768)
                 for name, g in models
             ] + [one(f"KV 8192 4B, {p} parts", None, "read", B=1, S=8192, P=p, HKV=8, G=4) for p in (32, 48, 128)]
+        case "decode_attention_wide":
+            return [one(f"KV {s} 235B-A22B", None, "read", B=1, S=s, P=33, HKV=4, G=16) for s in (1024, 8192, 32768)]
         case "decode_merge":
             return [one(name, B=1, HKV=8, G=g, P=64) for name, g in models]
         case "flash_attention":
