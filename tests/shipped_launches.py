@@ -165,6 +165,19 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     ],
     "experts_matmul_few": [{"S": 3, "X": 2, "N": 72, "K": 328}, {"S": 5, "X": 3, "N": 8, "K": 200, "E": "f16"}],
     "experts_matmul_silu_mul_few": [{"S": 3, "X": 2, "I": 72, "K": 328}, {"S": 5, "X": 3, "I": 8, "K": 200, "E": "f16"}],
+    "experts_matmul_few_fp8": [{"S": 3, "X": 2, "N": 128, "K": 1536}, {"S": 5, "X": 3, "N": 256, "K": 768, "E": "f16"}],
+    "experts_matmul_silu_mul_few_fp8": [
+        {"S": 3, "X": 2, "I": 128, "I2": 256, "K": 1024},
+        {"S": 2, "X": 3, "I": 128, "I2": 256, "K": 512, "E": "f16"},
+    ],
+    "experts_matmul_few_int4": [
+        {"S": 3, "X": 2, "N": 64, "K": 1536},
+        {"S": 5, "X": 3, "N": 128, "K": 768, "E": "f16", "F": "f16"},
+    ],
+    "experts_matmul_silu_mul_few_int4": [
+        {"S": 3, "X": 2, "I": 64, "I2": 128, "K": 1024},
+        {"S": 2, "X": 3, "I": 128, "I2": 256, "K": 512, "E": "f16", "F": "f16"},
+    ],
     "experts_combine": [{"T": 2, "R": 40, "eps": 1e-6}, {"T": 1, "R": 3, "E": "f16", "eps": 1e-5}],
 }
 """Dims, scalars and the relevant constants. If a kernel allows it, a block is partly out of bounds."""

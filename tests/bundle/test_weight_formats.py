@@ -376,8 +376,8 @@ SHIPPED = read_build_file(ROOT / "build.toml")
 
 
 OF_NO_MODEL = re.compile(r"route_experts-.*\bNORMALIZE=False\b|\w+_c8-.*\bG=16\b")
-"""Kernels that no model asks for: shares of experts that are not normalised, and sixteen query heads of a key head to caches of eight
-bits, which no mixture has."""
+"""Kernels that no model asks for: shares of experts that are not normalised, and sixteen query heads of a key head to caches of
+eight bits, which no mixture has."""
 
 
 def test_every_shipped_model_finds_its_kernels_for_every_format() -> None:

@@ -49,7 +49,9 @@ def needed() -> Needed:
     """With caches for 40960 tokens, as long as the model was trained on."""
     step = step_of("int4", 40960)
     weights = sum(prod(weight.shape) * ITEM_BYTES[weight.dtype] for weight in step.weights())
-    prefills = [step.graph("prefill", mode, tokens=tokens) for tokens in step.prefills(step.chunk_tokens) for mode in OUTPUT_MODES]
+    prefills = [
+        step.graph("prefill", mode, tokens=tokens) for tokens in step.prefills(step.chunk_tokens) for mode in OUTPUT_MODES
+    ]
     decode = list(graphs_of(step, 1).values())
     return Needed(weights, cache_bytes(decode), max(plan_memory(graph).size for graph in (*prefills, *decode)))
 

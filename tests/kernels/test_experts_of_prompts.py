@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests import shipped
-from tests.shipped_launches import reference
+from tests.shipped_launches import launch_values, make_arrays, reference
 from tilec.frontend import load_kernel
 from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Function
@@ -259,3 +259,44 @@ def test_a_token_has_the_same_bits_in_any_company(few: bool, rows: int) -> None:
         again = layer(alone, few, rows)
         assert (again[0].view(np.uint16) == residual[part].view(np.uint16)).all()
         assert (again[1].view(np.uint16) == out[part].view(np.uint16)).all()
+
+
+def of_codes(name: str, form: str, **sizes: int) -> Function:
+    """A product with weights of codes, two groups side by side."""
+    scales = {"F": "bf16"} if form == "int4" else {}
+    return kernel(f"{name}_{form}", E="bf16", **scales, SPLIT=2, **sizes)
+
+
+@pytest.mark.parametrize("form", ["fp8", "int4"])
+@pytest.mark.parametrize("name", ["experts_matmul_few", "experts_matmul_silu_mul_few"])
+def test_codes_of_experts_that_nobody_chose_are_not_read(name: str, form: str) -> None:
+    """Their scales are NaN. Tiles are of the second expert and of nobody, whose rows are zeros."""
+    size: dict[str, float | str] = {"S": 3, "X": 3, "K": 512, **({"I": 128, "I2": 256} if "silu" in name else {"N": 128})}
+    function = of_codes(name, form, BM=8, ROWS=32)
+    arrays = make_arrays(function, launch_values(function, size))
+    arrays["tiles"][:] = [1, 1, 3]
+    found: list[Array] = []
+    for unused in (1.0, np.nan):
+        arrays["b_scales"][[0, 2]] = unused
+        arrays["out"][:] = np.nan
+        accesses = Accesses(function, arrays)
+        run(function, arrays, accesses=accesses)
+        assert accesses.problems() == []
+        found.append(arrays["out"].copy())
+    assert found[0].tobytes() == found[1].tobytes()
+    assert np.isfinite(found[0].astype(np.float32)).all() and found[0][:16].any() and not found[0][16:].any()
+    arrays["tiles"][0] = 4
+    with pytest.raises(InterpreterError):
+        run(function, arrays)
+
+
+@pytest.mark.parametrize("form", ["fp8", "int4"])
+def test_a_row_of_codes_has_the_same_bits_in_any_company(form: str) -> None:
+    """A token's row alone in its tile, and among others in another row of another tile."""
+    function = of_codes("experts_matmul_silu_mul_few", form, BM=16, ROWS=64)
+    arrays = make_arrays(function, launch_values(function, {"S": 2, "X": 2, "I": 128, "I2": 256, "K": 512}))
+    arrays["tiles"][:] = 1
+    arrays["a"][:16] = 0
+    arrays["a"][0] = arrays["a"][16 + 11]
+    run(function, arrays)
+    assert arrays["out"][0].tobytes() == arrays["out"][16 + 11].tobytes() != bytes(2 * 128)

@@ -143,6 +143,10 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
                 {"S": 5, "X": 3, "N": 16, "I": 16, "K": 5 * k},
                 last,
             ]
+        case "experts_matmul_few_fp8" | "experts_matmul_few_int4":  # two iterations and one
+            return [{"S": 3, "X": 2, "N": 128, "K": 1536}, {"S": 1, "X": 1, "N": 256, "K": 768}]
+        case "experts_matmul_silu_mul_few_fp8" | "experts_matmul_silu_mul_few_int4":
+            return [{"S": 3, "X": 2, "I": 128, "I2": 256, "K": 1024}, {"S": 1, "X": 1, "I": 128, "I2": 256, "K": 512}]
         case "experts_sort":
             return [{"T": 70, "P": 2}, {"T": 1, "P": 1}]
         case "experts_tiles":

@@ -109,9 +109,9 @@ def problems(kernel: str) -> list[Problem]:
                 for name, model in experts_tile_cases.MODELS.items()
                 for tokens, rows in ((18, 16), (512, 64), (2048, 64), (8192, 64))
             ]
-        case "experts_matmul" | "experts_matmul_few" | "experts_matmul_silu_mul" | "experts_matmul_silu_mul_few":
+        case _ if kernel.startswith("experts_matmul"):
             return [
-                one(f"{tokens} tokens {name}, tiles of {rows}", None, "read", flops, BM=rows, N=n, K=k, **dims)
+                one(f"{tokens} tokens {name}, tiles of {rows}", None, "read", flops, BM=rows, N=n, I2=n, K=k, **dims)
                 for name, model in experts_tile_cases.MODELS.items()
                 for tokens, rows in ((18, 16), (64, 16), (256, 64), (512, 64), (2048, 64), (8192, 64), (8192, 128))
                 for n, k in ((2 * model["I"], model["H"]) if "silu" in kernel else (model["H"], model["I"]),)
