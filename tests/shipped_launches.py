@@ -134,16 +134,28 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
     "decode_attention_wide": [{"B": 2, "HKV": 2, "G": 16, "S": 96, "P": 2, "scale": 0.09}],
     "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
-    "rotary_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
-    "rotary_decode_attention_kv": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention": [
+        {"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09},
+        {"B": 1, "HKV": 2, "G": 16, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09},
+    ],
+    "rotary_decode_attention_kv": [
+        {"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09},
+        {"B": 1, "HKV": 2, "G": 16, "S": 128, "R": 50, "eps": 1e-6, "scale": 0.09},
+    ],
     "decode_merge_kv": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
     "rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "R": 9, "S": 11}],
     "rope_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "scale": 0.09}],
     "rope_decode_attention_kv": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "scale": 0.09}],
     "rope_merge_kv": [{"B": 2, "HKV": 1, "G": 4, "S": 8, "R": 9}],
     "qk_norm_rope_kv_c8": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
-    "rotary_decode_attention_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
-    "rotary_decode_attention_kv_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention_c8": [
+        {"B": 2, "HKV": 2, "G": 4, "S": 256, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09},
+        {"B": 1, "HKV": 2, "G": 16, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09},
+    ],
+    "rotary_decode_attention_kv_c8": [
+        {"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09},
+        {"B": 1, "HKV": 2, "G": 16, "S": 128, "R": 50, "eps": 1e-6, "scale": 0.09},
+    ],
     "decode_merge_kv_c8": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
     "rope_kv_c8": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "R": 9, "S": 11}],
     "rope_decode_attention_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "P": 2, "R": 50, "scale": 0.09}],
@@ -168,7 +180,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "experts_matmul_few_fp8": [{"S": 3, "X": 2, "N": 128, "K": 1536}, {"S": 5, "X": 3, "N": 256, "K": 768, "E": "f16"}],
     "experts_matmul_silu_mul_few_fp8": [
         {"S": 3, "X": 2, "I": 128, "I2": 256, "K": 1024},
-        {"S": 2, "X": 3, "I": 128, "I2": 256, "K": 512, "E": "f16"},
+        {"S": 4, "X": 3, "I": 128, "I2": 256, "K": 512, "E": "f16"},
     ],
     "experts_matmul_few_int4": [
         {"S": 3, "X": 2, "N": 64, "K": 1536},
@@ -176,7 +188,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     ],
     "experts_matmul_silu_mul_few_int4": [
         {"S": 3, "X": 2, "I": 64, "I2": 128, "K": 1024},
-        {"S": 2, "X": 3, "I": 128, "I2": 256, "K": 512, "E": "f16", "F": "f16"},
+        {"S": 4, "X": 3, "I": 128, "I2": 256, "K": 512, "E": "f16", "F": "f16"},
     ],
     "experts_combine": [{"T": 2, "R": 40, "eps": 1e-6}, {"T": 1, "R": 3, "E": "f16", "eps": 1e-5}],
 }

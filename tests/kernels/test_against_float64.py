@@ -14,9 +14,6 @@ from tilec.interpreter import Accesses, run
 from tilec.interpreter.launch import bind
 from tilec.ir.core import Function
 
-GROUPS = ((3, 5), (2, 16))
-"""Key heads, and query heads of each: five of the eight columns of a product, and all of sixteen."""
-
 MORE: dict[str, list[dict[str, float | str]]] = {
     "add": [{"N": 2047}, {"N": 2049}],
     "rms_norm": [{"T": 1, "eps": 1e-6}, {"T": 5, "H": 5120, "eps": 1e-5}],
@@ -31,16 +28,10 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "flash_attention": [{"T": t, "HKV": 1, "G": 2, "S": 192, "past": 0, "scale": 0.09} for t in (1, 17, 127, 129)],
     "decode_attention": [{"B": 2, "HKV": 1, "G": 2, "S": 96, "P": 48, "scale": 0.09}],
     "decode_attention_wide": [{"B": 2, "HKV": 2, "G": 11, "S": 96, "P": 48, "scale": 0.09}],
-    **{
-        name: [
-            {"B": 2, "HKV": heads, "G": group, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09} for heads, group in GROUPS
-        ]
-        for name in ("rotary_decode_attention", "rotary_decode_attention_c8")
-    },
-    **{
-        name: [{"B": 2, "HKV": heads, "G": group, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09} for heads, group in GROUPS]
-        for name in ("rotary_decode_attention_kv", "rotary_decode_attention_kv_c8")
-    },
+    "rotary_decode_attention": [{"B": 2, "HKV": 3, "G": 5, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention_c8": [{"B": 2, "HKV": 3, "G": 5, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention_kv_c8": [{"B": 2, "HKV": 3, "G": 5, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention_kv": [{"B": 2, "HKV": 3, "G": 5, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09}],
     **{name: [{"B": 2, "HKV": 2, "G": 16, "S": 8, "R": 9, "eps": 1e-6}] for name in ("decode_merge_kv", "decode_merge_kv_c8")},
 }
 """Odd sizes in addition to those of the tests of lowered code."""
