@@ -17,8 +17,8 @@ Wide = NDArray[np.float64]
 
 TOLERANCES = dict.fromkeys(
     (
-        "decode_attention", "rotary_decode_attention", "rotary_decode_attention_kv", "rotary_decode_attention_c8",
-        "rotary_decode_attention_kv_c8",
+        "decode_attention", "decode_attention_wide", "rotary_decode_attention", "rotary_decode_attention_kv",
+        "rotary_decode_attention_c8", "rotary_decode_attention_kv_c8",
     ),
     1.6e-2,
 )  # fmt: skip
@@ -118,6 +118,9 @@ def decode_attention(
                 sums[b, p] = weights.sum(axis=-1)
                 partial[b, p] = np.einsum("hgs,shd->hgd", weights, _wide(v_cache[b, mine]))
     return partial, maxima, sums
+
+
+decode_attention_wide = decode_attention
 
 
 def decode_merge(partial: Array, maxima: Array, sums: Array) -> Wide:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from reference_stacks import dequantise_each_fp8, dequantise_each_int4
 
 Array = NDArray[Any]
 Wide = NDArray[np.float64]
@@ -62,20 +63,6 @@ def slots_of(experts: Array, X: int, BM: int) -> Integers:
     return places.reshape(np.asarray(experts).shape)
 
 
-def experts_slots(experts: Array, X: int, BM: int, S: int) -> tuple[Integers, Integers]:
-    """The row of each choice, and the expert of each of `S` tiles, X for those of nobody; (T, C) -> (T, C), (S,)."""
-    counts = np.bincount(np.asarray(experts).ravel(), minlength=X)[:, None]
-    return slots_of(experts, X, BM), experts_tiles(counts, BM, S)[1]
-
-
-def experts_gather_few(x: Array, places: Array, BM: int, S: int) -> Wide:
-    """Rows of the tokens that chose an expert, rows of nobody 0; (T, H), (T, C) -> (S * BM, H)."""
-    out = np.zeros((S * BM, x.shape[1]))
-    for token, row in enumerate(places):
-        out[row] = _wide(x)[token]
-    return out
-
-
 def experts_gather(x: Array, experts: Array, *rest: Any) -> tuple[Wide, Integers]:
     """Rows of the tokens that chose an expert, in the order of experts, rows of nobody 0; and the row of each choice. The last
     three of `rest` are X, BM and S; (T, H), (T, C) -> (S * BM, H), (T, C)."""
@@ -107,6 +94,40 @@ def experts_matmul_silu_mul(a: Array, tiles: Array, b: Array) -> Wide:
 
 
 experts_matmul_silu_mul_few = experts_matmul_silu_mul
+
+
+def experts_matmul_few_fp8(a: Array, tiles: Array, b: Array, b_scales: Array) -> Wide:
+    """`experts_matmul` with weights of `dequantise_each_fp8`; (R, K), (S,), (X, N, K), (X, N / 128, K / 128) -> (R, N)."""
+    return experts_matmul(a, tiles, dequantise_each_fp8(b, b_scales))
+
+
+def experts_matmul_silu_mul_few_fp8(a: Array, tiles: Array, b: Array, b_scales: Array) -> Wide:
+    """`experts_matmul_silu_mul` with such weights, gate's rows before up's; (R, K), (S,), (X, 2 I, K), (X, 2 I / 128, K / 128)
+    -> (R, I)."""
+    weights = dequantise_each_fp8(b, b_scales)
+    return experts_matmul_silu_mul(a, tiles, weights.reshape(len(b), 2, -1, weights.shape[2]))
+
+
+def experts_matmul_few_int4(a: Array, tiles: Array, b: Array, b_scales: Array, b_zeros: Array) -> Wide:
+    """`experts_matmul` with weights of `dequantise_each_int4`; (R, K), (S,), (X, N, K / 8), (X, K / 128, N) twice -> (R, N)."""
+    return experts_matmul(a, tiles, dequantise_each_int4(b, b_scales, b_zeros))
+
+
+def experts_matmul_silu_mul_few_int4(a: Array, tiles: Array, b: Array, b_scales: Array, b_zeros: Array) -> Wide:
+    """`experts_matmul_silu_mul` with such weights, gate's rows before up's; (R, K), (S,), (X, 2 I, K / 8), (X, K / 128, 2 I)
+    twice -> (R, I)."""
+    weights = dequantise_each_int4(b, b_scales, b_zeros)
+    return experts_matmul_silu_mul(a, tiles, weights.reshape(len(b), 2, -1, weights.shape[2]))
+
+
+def experts_matmul_few_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    """Words of all values, and zero points of four bits; of gate and up, whose dim is `I2`, or of `N` outputs."""
+    experts, rows, columns = int(dims["X"]), int(dims["I2" if "I2" in dims else "N"]), int(dims["K"])
+    words = rng.integers(0, 2**32, (experts, rows, columns // 8), dtype=np.uint32)
+    return {"b": words, "b_zeros": rng.integers(0, 16, (experts, columns // 128, rows), dtype=np.uint8)}
+
+
+experts_matmul_silu_mul_few_int4_inputs = experts_matmul_few_int4_inputs
 
 
 def experts_combine(y: Array, places: Array, weights: Array, residual: Array, weight: Array, eps: float) -> tuple[Wide, Wide]:

@@ -35,8 +35,9 @@ def rotary_decode_attention(
     cache is only read, and without the new token, which is added from `qkv` by the part that its slot's tile belongs to;
     `decode_merge_kv` writes it. Every part normalises and rotates the queries of its group for itself.
     """
+    HEADS = 8 if G <= 8 else 16
     tl.grid(P, HKV, B)
-    tl.requires(G + 2 * HKV >= 8 and P <= 4096 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
+    tl.requires(G + 2 * HKV >= HEADS and P <= 4096 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
     tl.values(positions, 0, R)
     tl.values(lengths, 1, S + 1)
     tl.resident(q_weight, k_weight, table, positions, lengths, k_cache, v_cache)
@@ -46,21 +47,21 @@ def rotary_decode_attention(
     sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
     q_low, q_high = tl.load(q_weight, 0, shape=D // 2).astype(tl.f32), tl.load(q_weight, 1, shape=D // 2).astype(tl.f32)
     k_low, k_high = tl.load(k_weight, 0, shape=D // 2).astype(tl.f32), tl.load(k_weight, 1, shape=D // 2).astype(tl.f32)
-    low = tl.load(qkv, offset=(b, head * G, 0), shape=(1, 8, D // 2)).astype(tl.f32)
-    high = tl.load(qkv, offset=(b, head * G, D // 2), shape=(1, 8, D // 2)).astype(tl.f32)
+    low = tl.load(qkv, offset=(b, head * G, 0), shape=(1, HEADS, D // 2)).astype(tl.f32)
+    high = tl.load(qkv, offset=(b, head * G, D // 2), shape=(1, HEADS, D // 2)).astype(tl.f32)
     factor = normed_scale(low, high, D, eps)
     low, high = low * factor * q_low[None, None, :], high * factor * q_high[None, None, :]
-    query_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (8, D // 2))
-    query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
+    query_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (HEADS, D // 2))
+    query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (HEADS, D // 2))
     log2_scale = scale * 1.4426950408889634
-    top = tl.full((8,), -tl.inf, tl.f32)
-    total = tl.zeros((8,), tl.f32)
-    acc = tl.zeros((D, 8), tl.f32)
+    top = tl.full((HEADS,), -tl.inf, tl.f32)
+    total = tl.zeros((HEADS,), tl.f32)
+    acc = tl.zeros((D, HEADS), tl.f32)
     for j in range(part, tl.cdiv(slot, BN), P):
         keys_low = tl.reshape(tl.load(k_cache, offset=(b, j * BN, head, 0), shape=(1, BN, 1, D // 2)), (BN, D // 2))
         keys_high = tl.reshape(tl.load(k_cache, offset=(b, j * BN, head, D // 2), shape=(1, BN, 1, D // 2)), (BN, D // 2))
         v = tl.reshape(tl.load(v_cache, (b, j, head, 0), shape=(1, BN, 1, D)), (BN, D))
-        s = tl.mma(keys_high, query_high.T, tl.mma(keys_low, query_low.T, tl.zeros((BN, 8), tl.f32)))
+        s = tl.mma(keys_high, query_high.T, tl.mma(keys_low, query_low.T, tl.zeros((BN, HEADS), tl.f32)))
         s = tl.where((j * BN + tl.arange(BN))[:, None] < slot, s, -tl.inf)
         higher = tl.maximum(top, tl.max(s, axis=0) * log2_scale)
         p = tl.exp2(s * log2_scale - higher[None, :], fast=True)
@@ -83,6 +84,6 @@ def rotary_decode_attention(
         total = total * shrink + p_new
         acc = acc * shrink[None, :] + value[:, None] * p_new[None, :]
         top = higher
-    tl.store(partial, (b, part, head, 0, 0), tl.reshape(acc.T, (1, 1, 1, 8, D)), mask=True)
-    tl.store(maxima, (b, part, head, 0), tl.reshape(top, (1, 1, 1, 8)), mask=True)
-    tl.store(sums, (b, part, head, 0), tl.reshape(total, (1, 1, 1, 8)), mask=True)
+    tl.store(partial, (b, part, head, 0, 0), tl.reshape(acc.T, (1, 1, 1, HEADS, D)), mask=True)
+    tl.store(maxima, (b, part, head, 0), tl.reshape(top, (1, 1, 1, HEADS)), mask=True)
+    tl.store(sums, (b, part, head, 0), tl.reshape(total, (1, 1, 1, HEADS)), mask=True)

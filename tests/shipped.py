@@ -119,7 +119,8 @@ LIKE = {
     "matmul_silu_mul_fp8": "matmul_fp8",
     "matmul_split_fp8": "matmul_few_fp8", "matmul_silu_mul_few_fp8": "matmul_few_fp8",
     "matmul_split_int4": "matmul_few_int4", "matmul_silu_mul_few_int4": "matmul_few_int4",
-    "rotary_decode_attention": "decode_attention", "rotary_decode_attention_kv": "decode_attention",
+    "decode_attention_wide": "decode_attention", "rotary_decode_attention": "decode_attention",
+    "rotary_decode_attention_kv": "decode_attention",
     "rope_kv": "qk_norm_rope_kv", "rope_decode_attention": "decode_attention", "rope_decode_attention_kv": "decode_attention",
     "rope_merge_kv": "decode_merge",
     "rotary_decode_attention_kv_c8": "rotary_decode_attention_c8", "rope_decode_attention_c8": "rotary_decode_attention_c8",
@@ -137,7 +138,9 @@ LIKE = {
     "embedding_scaled_rows": "embedding_scaled", "advance_rows": "advance", "add_rms_norm_splits": "add_rms_norm",
     "experts_add_scaled": "experts_add", "experts_silu_mul_fp8": "experts_silu_mul", "experts_add_fp8": "experts_add",
     "experts_add_scaled_fp8": "experts_add", "experts_silu_mul_int4": "experts_silu_mul", "experts_add_int4": "experts_add",
-    "experts_add_scaled_int4": "experts_add",
+    "experts_add_scaled_int4": "experts_add", "experts_matmul_few_fp8": "matmul_few_fp8",
+    "experts_matmul_silu_mul_few_fp8": "matmul_few_fp8", "experts_matmul_few_int4": "matmul_few_int4",
+    "experts_matmul_silu_mul_few_int4": "matmul_few_int4",
 }  # fmt: skip
 """Kernels made of another one's steps, and that one. In tests that need one of each form, the default run leaves these out; it
 builds, interprets and emulates them all."""

@@ -136,17 +136,30 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "sample_report": [{"B": 3, "V": 2056, "GROUPS": 65, "NUMBERS": 8}],
     "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 128, "past": 60, "scale": 0.09}],
     "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
+    "decode_attention_wide": [{"B": 2, "HKV": 2, "G": 16, "S": 96, "P": 2, "scale": 0.09}],
     "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
-    "rotary_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
-    "rotary_decode_attention_kv": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention": [
+        {"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09},
+        {"B": 1, "HKV": 2, "G": 16, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09},
+    ],
+    "rotary_decode_attention_kv": [
+        {"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09},
+        {"B": 1, "HKV": 2, "G": 16, "S": 128, "R": 50, "eps": 1e-6, "scale": 0.09},
+    ],
     "decode_merge_kv": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
     "rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "R": 9, "S": 11}],
     "rope_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "scale": 0.09}],
     "rope_decode_attention_kv": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "scale": 0.09}],
     "rope_merge_kv": [{"B": 2, "HKV": 1, "G": 4, "S": 8, "R": 9}],
     "qk_norm_rope_kv_c8": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
-    "rotary_decode_attention_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
-    "rotary_decode_attention_kv_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention_c8": [
+        {"B": 2, "HKV": 2, "G": 4, "S": 256, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09},
+        {"B": 1, "HKV": 2, "G": 16, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09},
+    ],
+    "rotary_decode_attention_kv_c8": [
+        {"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09},
+        {"B": 1, "HKV": 2, "G": 16, "S": 128, "R": 50, "eps": 1e-6, "scale": 0.09},
+    ],
     "decode_merge_kv_c8": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
     "rope_kv_c8": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "R": 9, "S": 11}],
     "rope_decode_attention_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "P": 2, "R": 50, "scale": 0.09}],
@@ -166,8 +179,6 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "paged_flash_attention": [{"T": 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3, "past": 60, "scale": 0.09}],
     "experts_sort": [{"T": 70, "P": 2}, {"T": 3, "P": 1}],
     "experts_tiles": [{"P": 3, "S": 150}, {"P": 70, "S": 131, "BM": 128}],
-    "experts_slots": [{"T": 3, "S": 24}, {"T": 64, "S": 152}],
-    "experts_gather_few": [{"T": 3, "S": 24}, {"T": 5, "S": 40, "E": "f16"}],
     "experts_gather": [{"T": 3, "P": 1, "S": 25}, {"T": 67, "P": 2, "S": 130, "BM": 64, "E": "f16"}],
     "experts_matmul": [
         {"S": 3, "X": 2, "N": 136, "K": 136},
@@ -181,6 +192,19 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     ],
     "experts_matmul_few": [{"S": 3, "X": 2, "N": 72, "K": 328}, {"S": 5, "X": 3, "N": 8, "K": 200, "E": "f16"}],
     "experts_matmul_silu_mul_few": [{"S": 3, "X": 2, "I": 72, "K": 328}, {"S": 5, "X": 3, "I": 8, "K": 200, "E": "f16"}],
+    "experts_matmul_few_fp8": [{"S": 3, "X": 2, "N": 128, "K": 1536}, {"S": 5, "X": 3, "N": 256, "K": 768, "E": "f16"}],
+    "experts_matmul_silu_mul_few_fp8": [
+        {"S": 3, "X": 2, "I": 128, "I2": 256, "K": 1024},
+        {"S": 4, "X": 3, "I": 128, "I2": 256, "K": 512, "E": "f16"},
+    ],
+    "experts_matmul_few_int4": [
+        {"S": 3, "X": 2, "N": 64, "K": 1536},
+        {"S": 5, "X": 3, "N": 128, "K": 768, "E": "f16", "F": "f16"},
+    ],
+    "experts_matmul_silu_mul_few_int4": [
+        {"S": 3, "X": 2, "I": 64, "I2": 128, "K": 1024},
+        {"S": 4, "X": 3, "I": 128, "I2": 256, "K": 512, "E": "f16", "F": "f16"},
+    ],
     "experts_combine": [{"T": 2, "R": 40, "eps": 1e-6}, {"T": 1, "R": 3, "E": "f16", "eps": 1e-5}],
 }
 """Dims, scalars and the relevant constants. If a kernel allows it, a block is partly out of bounds."""
@@ -188,6 +212,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
 EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
     "decode_attention": lambda env: (env["P"], env["BN"]),
+    "decode_attention_wide": lambda env: (env["P"], env["BN"]),
     "rotary_decode_attention": lambda env: (env["P"], env["BN"]),
     "rope_decode_attention": lambda env: (env["P"], env["BN"]),
     "rotary_decode_attention_c8": lambda env: (env["P"], env["BN"]),
@@ -210,8 +235,6 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "paged_decode_attention": lambda env: (env["CHUNK"],),
     "experts_sort": lambda env: (env["X"], env["BLOCK"]),
     "experts_tiles": lambda env: (env["BM"], env["S"]),
-    "experts_slots": lambda env: (env["X"], env["BM"], env["S"]),
-    "experts_gather_few": lambda env: (env["BM"], env["S"]),
     "experts_gather": lambda env: (env["X"], env["BM"], env["S"]),
 }
 """Arguments of a reference besides the kernel's inputs and scalars."""
@@ -297,9 +320,6 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if function.name == "experts_tiles":
         arrays["counts"] *= random.random(arrays["counts"].shape) < 0.005
         arrays["counts"] %= 200
-    if function.name == "experts_gather_few":  # rows of their own
-        places = random.permutation(ints["S"] * ints["BM"])[: arrays["places"].size]
-        arrays["places"] = places.reshape(arrays["places"].shape).astype(np.int32)
     if function.name == "experts_gather":  # as `experts_sort` and `experts_tiles` leave them
         sort, tiles = reference("experts_sort"), reference("experts_tiles")
         arrays |= dict(

@@ -160,10 +160,6 @@ def _searched_row(shapes: Shapes) -> dict[str, Constant]:
     return {**_row_of_logits(shapes), "SUPERS": max(SUPERS, 1 << ((shapes["logits"][1] - 1) >> 10).bit_length())}
 
 
-def _experts_gather_few(shapes: Shapes) -> dict[str, Constant]:
-    return {"ROWS": EXPERT_ROWS, "COLUMNS": largest_divisor(shapes["x"][1], TILE // EXPERT_ROWS)}
-
-
 CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "embedding": _whole_row,
     "gather_row": _whole_row,
@@ -220,11 +216,13 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "experts_add_scaled_int4": lambda shapes: _whole_sums(shapes, _rows_of_groups(shapes["w"][1], shapes["x"][-1])),
     "experts_add_scaled": lambda shapes: _whole_sums(shapes, _rows_of_weight(*shapes["w"][1:])),
     "experts_tiles": lambda _: {"BLOCK": CHUNKS},
-    "experts_slots": lambda _: {"TILES": CHUNKS},
-    "experts_gather_few": _experts_gather_few,
     "experts_gather": _experts_gather,
     "experts_matmul": lambda shapes: {**_tiles_of_experts(*shapes["b"][1:]), "GROUP": 1},
     "experts_matmul_few": lambda shapes: _tiles_of_experts(*shapes["b"][1:]),
+    "experts_matmul_few_fp8": lambda shapes: _few_tokens(SQUARE, shapes["a"][1]),
+    "experts_matmul_silu_mul_few_fp8": lambda shapes: _few_tokens(SQUARE, shapes["a"][1]),
+    "experts_matmul_few_int4": lambda shapes: _few_tokens(shapes["b"][1], shapes["a"][1]),
+    "experts_matmul_silu_mul_few_int4": lambda shapes: _few_tokens(shapes["out"][1], shapes["a"][1]),
     "experts_matmul_silu_mul": lambda shapes: {**_tiles_of_experts(*shapes["b"][2:]), "GROUP": 1},
     "experts_matmul_silu_mul_few": lambda shapes: _tiles_of_experts(*shapes["b"][2:]),
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
@@ -234,6 +232,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "paged_flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "paged_decode_attention": lambda _: {"BN": SLOTS},
     "paged_merge": lambda _: {"ROWS": 8},
+    "decode_attention_wide": lambda _: {"BN": SLOTS},
     "rotary_decode_attention": lambda _: {"BN": SLOTS},
     "rotary_decode_attention_kv": lambda _: {"BN": SLOTS},
     "rope_decode_attention": lambda _: {"BN": SLOTS},

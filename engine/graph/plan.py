@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -43,20 +44,17 @@ def plan_memory(graph: StepGraph) -> MemoryPlan:
     (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, greedy by size); deterministic."""
     live_ranges = lifetimes(graph)
     offsets: dict[str, int] = {}
-    live_at: list[list[str]] = [[] for _ in graph.ops]  # buffers that are live at each operation
+    placed: list[tuple[int, int, int, int]] = []  # first byte, end byte, first and last operation, by first byte
     for name in sorted(live_ranges, key=lambda name: (-graph.buffers[name].bytes, name)):
         size, (first, last) = _rounded(graph.buffers[name].bytes), live_ranges[name]
-        overlapping = {other for live_names in live_at[first : last + 1] for other in live_names}
         candidate = 0
-        for begin, end in sorted(
-            (offsets[other], offsets[other] + _rounded(graph.buffers[other].bytes)) for other in overlapping
-        ):
+        for begin, end, other_first, other_last in placed:
             if begin - candidate >= size:
                 break
-            candidate = max(candidate, end)
+            if end > candidate and other_first <= last and first <= other_last:
+                candidate = end
         offsets[name] = candidate
-        for live_names in live_at[first : last + 1]:
-            live_names.append(name)
+        insort(placed, (candidate, candidate + size, first, last))
     size = max((offset + _rounded(graph.buffers[name].bytes) for name, offset in offsets.items()), default=0)
     return MemoryPlan(offsets, size)
 

@@ -236,7 +236,7 @@ def test_shipped_models_find_everything(capsys: pytest.CaptureFixture[str]) -> N
     data = json.loads(capsys.readouterr().out)
     build = read_build_file(ROOT / "build.toml")
     qwen3 = {f"qwen3-{size}b" for size in ("0.6", "1.7", "4", "8", "14", "32")}
-    assert {use["model"] for use in data["uses"]} == qwen3 | {"llama3.1-8b", "qwen3-30b-a3b"}
+    assert {use["model"] for use in data["uses"]} == qwen3 | {"llama3.1-8b", "qwen3-30b-a3b", "qwen3-235b-a22b"}
     assert {use["arch"] for use in data["uses"]} == {target.name for target in build.targets}
     by_model = {model: {use["op"] for use in data["uses"] if use["model"] == model} for model in ("qwen3-0.6b", "qwen3-32b")}
     assert by_model["qwen3-0.6b"] == by_model["qwen3-32b"] > {"decode_attention", "prefill_attention", "decode_sample"}

@@ -44,6 +44,27 @@ def test_no_two_live_activations_overlap(data: st.DataObject, count: int) -> Non
         assert all(begin % ALIGNMENT == 0 and end <= plan.size for begin, end, _ in spans)
 
 
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), count=st.integers(1, 8))
+def test_each_has_the_lowest_offset_that_the_larger_ones_leave(data: st.DataObject, count: int) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 300), min_size=count, max_size=count))
+    touched = data.draw(st.lists(st.lists(st.integers(0, count - 1), max_size=3), min_size=1, max_size=12))
+    graph = graph_of(touched, sizes)
+    offsets, live = plan_memory(graph).offsets, lifetimes(graph)
+    room = {name: -(-graph.buffers[name].bytes // ALIGNMENT) * ALIGNMENT for name in live}
+    placed: list[str] = []
+    for name in sorted(live, key=lambda name: (-graph.buffers[name].bytes, name)):
+        (first, last), size = live[name], room[name]
+        spans = [
+            (offsets[other], offsets[other] + room[other])
+            for other in placed
+            if live[other][0] <= last and first <= live[other][1]
+        ]
+        free = [begin for begin in (0, *(end for _, end in spans)) if all(begin + size <= a or b <= begin for a, b in spans)]
+        assert offsets[name] == min(free)
+        placed.append(name)
+
+
 def test_bytes_are_used_again() -> None:
     graph = graph_of([[0], [0, 1], [1, 2], [2, 3]], [1000, 1000, 1000, 1000])
     assert plan_memory(graph).size == 2 * 4096

@@ -27,10 +27,12 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "sample_token": [{"B": 40, "P": 3, "K": 64, "S": 5}, {"B": 3, "P": 256, "K": 2, "S": 1}, {"B": 1, "P": 1, "K": 1, "S": 1}],
     "flash_attention": [{"T": t, "HKV": 1, "G": 2, "S": 192, "past": 0, "scale": 0.09} for t in (1, 17, 127, 129)],
     "decode_attention": [{"B": 2, "HKV": 1, "G": 2, "S": 96, "P": 48, "scale": 0.09}],
+    "decode_attention_wide": [{"B": 2, "HKV": 2, "G": 11, "S": 96, "P": 48, "scale": 0.09}],
     "rotary_decode_attention": [{"B": 2, "HKV": 3, "G": 5, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09}],
     "rotary_decode_attention_c8": [{"B": 2, "HKV": 3, "G": 5, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09}],
     "rotary_decode_attention_kv_c8": [{"B": 2, "HKV": 3, "G": 5, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09}],
     "rotary_decode_attention_kv": [{"B": 2, "HKV": 3, "G": 5, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09}],
+    **{name: [{"B": 2, "HKV": 2, "G": 16, "S": 8, "R": 9, "eps": 1e-6}] for name in ("decode_merge_kv", "decode_merge_kv_c8")},
 }
 """Odd sizes in addition to those of the tests of lowered code."""
 
@@ -39,6 +41,7 @@ ROUNDINGS = {
     "add_rms_norm_splits": 2,
     "flash_attention": 2,
     "decode_attention": 2,
+    "decode_attention_wide": 2,
     "qk_norm_rope_kv": 2,
     "rotary_decode_attention": 4,
     "rotary_decode_attention_kv": 4,

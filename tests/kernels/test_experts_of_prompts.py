@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests import shipped
-from tests.shipped_launches import reference
+from tests.shipped_launches import launch_values, make_arrays, reference
 from tilec.frontend import load_kernel
 from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Function
@@ -72,20 +72,6 @@ def placed(x: Array, experts: Array, rows: int) -> dict[str, Array]:
     gather = {"E": "bf16", "H": x.shape[1], "C": C, "X": X, "BM": rows, "BLOCK": BLOCK, "ROWS": 4, "CHUNKS": 4, "COLUMNS": 16}
     launched("experts_gather", gather, found)
     return found
-
-
-def placed_by_comparing(x: Array, experts: Array, rows: int) -> dict[str, Array]:
-    """Buffers after `experts_slots` and `experts_gather_few`, for up to 160 choices."""
-    tiles = tiles_of(experts.size, rows)
-    found: dict[str, Array] = {
-        "experts": experts.astype(np.int32), "places": unwritten(len(experts), C, dtype=np.int32),
-        "tiles": unwritten(tiles, dtype=np.int32),
-    }  # fmt: skip
-    launched("experts_slots", {"C": C, "X": X, "BM": rows, "BLOCK": 160, "TILES": 4}, found)
-    gathered = {"x": x, "places": found["places"], "out": unwritten(tiles * rows, x.shape[1])}
-    gather = {"E": "bf16", "H": x.shape[1], "C": C, "BM": rows, "BLOCK": 160, "ROWS": 4, "COLUMNS": 16}
-    launched("experts_gather_few", gather, gathered)
-    return {**found, **gathered}
 
 
 def product(name: str, rows: int, a: Array, tiles: Array, b: Array) -> Array:
@@ -186,16 +172,6 @@ def test_rows_are_in_the_order_of_experts(rows: int, experts: Array) -> None:
     assert found["tiles"].tolist() == [*np.repeat(np.arange(X), heights), *[X] * (len(found["tiles"]) - heights.sum())]
 
 
-@pytest.mark.parametrize("rows", [4, 16])
-@settings(max_examples=25, deadline=None)
-@given(experts=routers())
-def test_few_choices_have_the_same_rows_without_a_sort(rows: int, experts: Array) -> None:
-    x = np.random.default_rng(2).normal(size=(len(experts), H)).astype(BF16)
-    sorted_rows, found = placed(x, experts, rows), placed_by_comparing(x, experts, rows)
-    for name in ("places", "tiles", "out"):
-        assert (found[name].view(np.uint8) == sorted_rows[name].view(np.uint8)).all()
-
-
 @given(st.lists(st.integers(0, 300), min_size=X, max_size=X), st.sampled_from([1, 4, 16, 64, 128]))
 def test_no_router_has_more_tiles_than_a_step_has_room_for(counts: list[int], rows: int) -> None:
     assert sum(-(-count // rows) for count in counts) <= tiles_of(sum(counts), rows)
@@ -231,20 +207,6 @@ def test_wrong_integers_lead_to_no_row_outside(seed: int, extreme: bool) -> None
     }
     launched("experts_tiles", {"X": X, "BM": rows, "CHOICES": BLOCK, "BLOCK": 4}, scan)
     assert ((scan["tiles"] >= 0) & (scan["tiles"] <= X)).all()
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), extreme=st.booleans())
-def test_wrong_indices_lead_to_no_row_outside(seed: int, extreme: bool) -> None:
-    random = np.random.default_rng(seed)
-    low, high = (-(2**31), 2**31) if extreme else (-5, 60)
-    arrays: dict[str, Array] = {
-        "x": np.ones((19, H), BF16), "places": random.integers(low, high, (19, C)).astype(np.int32), "out": unwritten(40, H),
-    }  # fmt: skip
-    gather = {"E": "bf16", "H": H, "C": C, "BM": 4, "BLOCK": 160, "ROWS": 4, "COLUMNS": 16}
-    launched("experts_gather_few", gather, arrays)
-    wanted = np.isin(np.arange(40), arrays["places"])
-    assert (arrays["out"].astype(np.float32) == wanted[:, None]).all()
 
 
 @pytest.mark.parametrize("name", ["experts_sort", "experts_matmul", "experts_combine"])
@@ -297,3 +259,44 @@ def test_a_token_has_the_same_bits_in_any_company(few: bool, rows: int) -> None:
         again = layer(alone, few, rows)
         assert (again[0].view(np.uint16) == residual[part].view(np.uint16)).all()
         assert (again[1].view(np.uint16) == out[part].view(np.uint16)).all()
+
+
+def of_codes(name: str, form: str, **sizes: int) -> Function:
+    """A product with weights of codes, two groups side by side."""
+    scales = {"F": "bf16"} if form == "int4" else {}
+    return kernel(f"{name}_{form}", E="bf16", **scales, SPLIT=2, **sizes)
+
+
+@pytest.mark.parametrize("form", ["fp8", "int4"])
+@pytest.mark.parametrize("name", ["experts_matmul_few", "experts_matmul_silu_mul_few"])
+def test_codes_of_experts_that_nobody_chose_are_not_read(name: str, form: str) -> None:
+    """Their scales are NaN. Tiles are of the second expert and of nobody, whose rows are zeros."""
+    size: dict[str, float | str] = {"S": 3, "X": 3, "K": 512, **({"I": 128, "I2": 256} if "silu" in name else {"N": 128})}
+    function = of_codes(name, form, BM=8, ROWS=32)
+    arrays = make_arrays(function, launch_values(function, size))
+    arrays["tiles"][:] = [1, 1, 3]
+    found: list[Array] = []
+    for unused in (1.0, np.nan):
+        arrays["b_scales"][[0, 2]] = unused
+        arrays["out"][:] = np.nan
+        accesses = Accesses(function, arrays)
+        run(function, arrays, accesses=accesses)
+        assert accesses.problems() == []
+        found.append(arrays["out"].copy())
+    assert found[0].tobytes() == found[1].tobytes()
+    assert np.isfinite(found[0].astype(np.float32)).all() and found[0][:16].any() and not found[0][16:].any()
+    arrays["tiles"][0] = 4
+    with pytest.raises(InterpreterError):
+        run(function, arrays)
+
+
+@pytest.mark.parametrize("form", ["fp8", "int4"])
+def test_a_row_of_codes_has_the_same_bits_in_any_company(form: str) -> None:
+    """A token's row alone in its tile, and among others in another row of another tile."""
+    function = of_codes("experts_matmul_silu_mul_few", form, BM=16, ROWS=64)
+    arrays = make_arrays(function, launch_values(function, {"S": 2, "X": 2, "I": 128, "I2": 256, "K": 512}))
+    arrays["tiles"][:] = 1
+    arrays["a"][:16] = 0
+    arrays["a"][0] = arrays["a"][16 + 11]
+    run(function, arrays)
+    assert arrays["out"][0].tobytes() == arrays["out"][16 + 11].tobytes() != bytes(2 * 128)

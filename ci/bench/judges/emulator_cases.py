@@ -143,14 +143,14 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
                 {"S": 5, "X": 3, "N": 16, "I": 16, "K": 5 * k},
                 last,
             ]
+        case "experts_matmul_few_fp8" | "experts_matmul_few_int4":  # two iterations and one
+            return [{"S": 3, "X": 2, "N": 128, "K": 1536}, {"S": 1, "X": 1, "N": 256, "K": 768}]
+        case "experts_matmul_silu_mul_few_fp8" | "experts_matmul_silu_mul_few_int4":
+            return [{"S": 3, "X": 2, "I": 128, "I2": 256, "K": 1024}, {"S": 1, "X": 1, "I": 128, "I2": 256, "K": 512}]
         case "experts_sort":
             return [{"T": 70, "P": 2}, {"T": 1, "P": 1}]
         case "experts_tiles":
             return [{"P": 3, "S": 150}, {"P": 70, "S": 131}]
-        case "experts_slots":
-            return [{"T": 64, "S": 152}, {"T": 1, "S": 8}]
-        case "experts_gather_few":
-            return [{"T": 3, "S": 4}, {"T": 1, "S": 1}]
         case "experts_gather":
             return [{"T": 3, "P": 1, "S": 24 // m + 2}, {"T": 65, "P": 2, "S": 520 // m + 2}]
         case "experts_combine":
@@ -193,6 +193,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             ]
         case "decode_attention":
             return [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2}, {"B": 1, "HKV": 1, "G": 7, "S": 160, "P": 3}]
+        case "decode_attention_wide":
+            return [{"B": 2, "HKV": 2, "G": 16, "S": 96, "P": 2}, {"B": 1, "HKV": 1, "G": 11, "S": 160, "P": 3}]
         case "decode_merge":
             return [{"B": 2, "HKV": 1, "G": 2}]
         case "rotary_decode_attention" | "rope_decode_attention":
@@ -352,8 +354,6 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
             arrays[name] = (np.abs(arrays[name]) + np.float32(0.5)) * np.float32(2.0**-9)
     if kernel.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
-    if kernel == "experts_gather_few":  # rows of their own
-        arrays["places"] = stream.integers(arrays["places"].shape, 0, case.env["S"] * case.env["BM"], True).astype(np.int32)
     if kernel == "experts_gather":  # of two experts, whose rows find room, and as earlier launches leave it
         arrays["experts"] %= 2
         order, ranks, counts, begins = experts_sort(arrays["experts"], case.env["X"], case.env["BLOCK"])

@@ -40,6 +40,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
                 (32, 1, 2), (32, 64, 4), (128, 3, 5), (160, 64, 8), (1024, 64, 2), (4096, 64, 4), (8192, 64, 8), (32768, 64, 4),
             )]  # fmt: skip
             return [*one, {"B": 3, "S": 1024, "P": 5, "HKV": 2, "G": 7}, {"B": 8, "S": 8192, "P": 64, **MODEL}]
+        case "decode_attention_wide":
+            found = [{"B": 1, "S": s, "P": p, "HKV": 4, "G": 16} for s, p in ((32, 1), (160, 33), (4096, 33), (32768, 33))]
+            return [*found, {"B": 3, "S": 1024, "P": 5, "HKV": 2, "G": 11}]
         case "decode_merge":
             return [{"B": b, "HKV": h, "G": g} for b, h, g in ((1, 8, 2), (1, 8, 4), (3, 1, 5), (8, 8, 8))]
         case "qk_norm_rope_kv" | "rope_kv":
@@ -71,7 +74,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
 
 def adjust(manifest: Manifest, t: Tensors) -> None:
     """Set contents that random numbers do not have, in place."""
-    if manifest.kernel == "decode_attention":
+    if manifest.kernel in ("decode_attention", "decode_attention_wide"):
         # A single sequence fills its slots, or nearly so in a small cache; of several, only the last one does.
         slots, count = t["k_cache"].shape[1], t["lengths"].numel()
         t["lengths"].copy_(torch.randint(1, slots + 1, (count,)))
@@ -97,7 +100,7 @@ def bytes_moved(manifest: Manifest, t: Tensors) -> int | None:
     match manifest.kernel:
         case "qk_norm_rope_kv" | "rope_kv":
             return 2 * _bytes(t["qkv"]) + t["positions"].numel() * t["table"].shape[1] * 4
-        case "decode_attention":
+        case "decode_attention" | "decode_attention_wide":
             row = _bytes(t["k_cache"][0, 0])
             return 2 * row * int(t["lengths"].sum()) + sum(_bytes(t[name]) for name in ("q", "partial", "maxima", "sums"))
         case _:
@@ -256,7 +259,8 @@ def _sample_token(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
-    "flash_attention": _flash_attention, "decode_attention": _decode_attention, "decode_merge": _decode_merge,
+    "flash_attention": _flash_attention, "decode_attention": _decode_attention, "decode_attention_wide": _decode_attention,
+    "decode_merge": _decode_merge,
     "qk_norm_rope_kv": _qk_norm_rope_kv, "rotary_decode_attention_kv": _rotary_decode_attention_kv,
     "rope_kv": _qk_norm_rope_kv, "rope_decode_attention_kv": _rotary_decode_attention_kv,
     "matvec_add": _matvec_add, "matvec_argmax": _matvec_argmax,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ci.bench.kernels.decode_cases import dequantised
 from ci.bench.kernels.launch import EPSILON, Tensors
 from ci.bench.kernels.rounded import Rounded, exact, joined, product
 from tilec.artifact.records import Manifest
@@ -19,6 +20,8 @@ functional: Any = importlib.import_module("torch.nn.functional")
 
 MODELS: Final = {"30B-A3B": {"H": 2048, "I": 768}, "235B-A22B": {"H": 4096, "I": 1536}}
 """Sizes of rows of the models with 128 experts, of which a token has eight."""
+FORMS: Final = ("", "_few", "_few_fp8", "_few_int4")
+"""Of a product: what its name has at its end."""
 X: Final = 128
 C: Final = 8
 
@@ -39,6 +42,10 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     if "matmul" not in name:
         hidden = int(manifest.constants.get("H", 2048))
         return [{**layer(tokens, rows, H=hidden, I=768), "C": C} for tokens in (1, 18, 64, 65, 1000, 2048)]
+    if "SPLIT" in manifest.constants:  # of codes: whole blocks, and groups side by side
+        step = 128 * int(manifest.constants["SPLIT"])
+        shapes = ((3, 2, 384, 2 * step), (1, 1, 128, step), (40, 16, 768, 3 * step))
+        return [{"S": tiles, "X": experts, "N": n, "I": n, "I2": 2 * n, "K": k} for tiles, experts, n, k in shapes]
     shapes = ((3, 2, 136, 136), (1, 1, 8, 8), (21, 5, 264, 200), (40, 16, 768, 2048))
     return [{"S": tiles, "X": experts, "N": n, "I": n, "K": k} for tiles, experts, n, k in shapes]
 
@@ -89,10 +96,6 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
     found: dict[str, Any] = {}
     if manifest.kernel == "experts_tiles":  # of a router that prefers some experts
         found = {"counts": np.where(np.arange(X)[:, None] % 3 == 0, _host(t["counts"]) % 9, 0)}
-    elif manifest.kernel == "experts_gather_few":  # rows of their own, with some of nobody between them
-        tokens, choices = t["places"].shape
-        step = t["out"].shape[0] // (tokens * choices)
-        found = {"places": (np.arange(tokens)[:, None] * choices + np.arange(choices)[None, :]) * step}
     elif manifest.kernel == "experts_gather":
         found = _sorted(_host(t["experts"]), int(manifest.constants["BLOCK"]))
         found |= _tiled(found["counts"], int(manifest.constants["BM"]), t["tiles"].shape[0])
@@ -102,7 +105,7 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
         found = {"tiles": tiles}
     for name, array in found.items():
         t[name].copy_(torch.as_tensor(array.astype(np.int32), device=t[name].device))
-    if manifest.kernel.startswith("experts_matmul"):
+    if manifest.kernel.startswith("experts_matmul") and "b_scales" not in t:
         t["b"].mul_(t["a"].shape[1] ** -0.5)
 
 
@@ -118,27 +121,12 @@ def _tiles(manifest: Manifest, t: Tensors) -> Tensors:
     return _integers(_tiled(_host(t["counts"]), int(manifest.constants["BM"]), t["tiles"].shape[0]), t["counts"])
 
 
-def _few(manifest: Manifest, t: Tensors) -> Tensors:
-    counts = np.bincount(_host(t["experts"]).reshape(-1), minlength=X)[:, None]
-    tiles = _tiled(counts, int(manifest.constants["BM"]), t["tiles"].shape[0])["tiles"]
-    return _integers({"places": _rows_of(manifest, t), "tiles": tiles}, t["experts"])
-
-
-def _rows_at(places: Any, t: Tensors) -> Any:
-    """Rows of tokens at the places of their choices, others 0."""
-    rows = torch.zeros(tuple(t["out"].shape), dtype=t["x"].dtype, device=t["x"].device)
-    for choice in range(places.shape[1]):
-        rows[torch.as_tensor(places[:, choice], device=t["x"].device)] = t["x"]
-    return rows
-
-
 def _gather(manifest: Manifest, t: Tensors) -> Tensors:
     places = _rows_of(manifest, t)
-    return {"out": _rows_at(places, t), **_integers({"places": places}, t["experts"])}
-
-
-def _gather_few(_: Manifest, t: Tensors) -> Tensors:
-    return {"out": _rows_at(_host(t["places"]).astype(np.int64), t)}
+    rows = torch.zeros(tuple(t["out"].shape), dtype=t["x"].dtype, device=t["x"].device)
+    for choice in range(C):
+        rows[torch.as_tensor(places[:, choice], device=rows.device)] = t["x"]
+    return {"out": rows, **_integers({"places": places}, t["experts"])}
 
 
 def _runs(t: Tensors) -> list[tuple[int, int, int]]:
@@ -156,6 +144,16 @@ def _products(t: Tensors, combined: Callable[[Any, Any], Any], none: Callable[[A
     ]
 
 
+def _with_weights(t: Tensors) -> Tensors:
+    """Codes as weights in float64: (X, N, K), of gate and up (X, 2, I, K)."""
+    if "b_scales" not in t:
+        return t
+    weights = dequantised({f"w{name[1:]}": tensor for name, tensor in t.items() if name[0] == "b"})
+    if weights.shape[1] != t["out"].shape[1]:
+        weights = weights.reshape(weights.shape[0], 2, t["out"].shape[1], -1)
+    return {**t, "b": weights}
+
+
 def _zeros(t: Tensors) -> Callable[[Any, int], Any]:
     return lambda a, rows: torch.zeros((rows, t["b"].shape[-2]), dtype=a.dtype, device=a.device)
 
@@ -164,8 +162,17 @@ def _silu_mul(a: Any, b: Any) -> Any:
     return functional.silu(a @ b[0].T) * (a @ b[1].T)
 
 
+def _multiplied(combined: Callable[[Any, Any], Any]) -> Callable[[Manifest, Tensors], Tensors]:
+    def meaning(_: Manifest, t: Tensors) -> Tensors:
+        known = _with_weights(t)
+        return {"out": torch.cat(_products({**known, "b": known["b"].to(t["a"].dtype)}, combined, _zeros(known)), 0)}
+
+    return meaning
+
+
 def _rounded_product(a: Any, b: Any) -> Rounded:
-    return product("mk,nk->mn", exact(a), exact(b), a.shape[1])
+    """A scale multiplies sums of products of codes, which is one rounding more."""
+    return product("mk,nk->mn", exact(a), exact(b), a.shape[1] + 1)
 
 
 def _rounded_silu_mul(a: Any, b: Any) -> Rounded:
@@ -175,7 +182,8 @@ def _rounded_silu_mul(a: Any, b: Any) -> Rounded:
 
 def _rounded(combined: Callable[[Any, Any], Rounded]) -> Callable[[Manifest, Tensors], dict[str, Rounded]]:
     def bounds(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
-        parts = _products(t, combined, lambda a, rows: exact(_zeros(t)(a, rows)))
+        known = _with_weights(t)
+        parts = _products(known, combined, lambda a, rows: exact(_zeros(known)(a, rows)))
         return {"out": joined(parts, 0).stored(str(manifest.constants["E"]))}
 
     return bounds
@@ -204,24 +212,13 @@ def _rounded_gather(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
     return {"out": exact(_gather(manifest, t)["out"])}
 
 
-def _rounded_gather_few(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
-    return {"out": exact(_gather_few(manifest, t)["out"])}
-
-
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "experts_sort": _sort, "experts_tiles": _tiles, "experts_gather": _gather, "experts_combine": _combine,
-    "experts_slots": _few, "experts_gather_few": _gather_few,
-    **{
-        f"experts_matmul{form}": lambda _, t: {"out": torch.cat(_products(t, lambda a, b: a @ b.T, _zeros(t)), 0)}
-        for form in ("", "_few")
-    },
-    **{
-        f"experts_matmul_silu_mul{form}": lambda _, t: {"out": torch.cat(_products(t, _silu_mul, _zeros(t)), 0)}
-        for form in ("", "_few")
-    },
+    **{f"experts_matmul{form}": _multiplied(lambda a, b: a @ b.T) for form in FORMS},
+    **{f"experts_matmul_silu_mul{form}": _multiplied(_silu_mul) for form in FORMS},
 }  # fmt: skip
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], dict[str, Any]]]] = {
-    "experts_gather_few": _rounded_gather_few, "experts_gather": _rounded_gather, "experts_combine": _rounded_combine,
-    "experts_matmul": _rounded(_rounded_product), "experts_matmul_few": _rounded(_rounded_product),
-    "experts_matmul_silu_mul": _rounded(_rounded_silu_mul), "experts_matmul_silu_mul_few": _rounded(_rounded_silu_mul),
+    "experts_gather": _rounded_gather, "experts_combine": _rounded_combine,
+    **{f"experts_matmul{form}": _rounded(_rounded_product) for form in FORMS},
+    **{f"experts_matmul_silu_mul{form}": _rounded(_rounded_silu_mul) for form in FORMS},
 }  # fmt: skip

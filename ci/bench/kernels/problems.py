@@ -73,6 +73,8 @@ def problems(kernel: str) -> list[Problem]:
                 for s in (1024, 8192, 32768)
                 for name, g in models
             ] + [one(f"KV 8192 4B, {p} parts", None, "read", B=1, S=8192, P=p, HKV=8, G=4) for p in (32, 48, 128)]
+        case "decode_attention_wide":
+            return [one(f"KV {s} 235B-A22B", None, "read", B=1, S=s, P=33, HKV=4, G=16) for s in (1024, 8192, 32768)]
         case "decode_merge":
             return [one(name, B=1, HKV=8, G=g, P=64) for name, g in models]
         case "flash_attention":
@@ -97,7 +99,7 @@ def problems(kernel: str) -> list[Problem]:
             return [one(f"{b} rows", None, "read", B=b, **found) for b in (1, 8, 32, 256)]
         case "route_experts":
             return [one(f"{t} tokens", None, "read", T=t, X=128, C=8) for t in (1, 2, 4, 8)]
-        case "experts_slots" | "experts_gather_few" | "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":
+        case "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":
             return [
                 one(
                     f"{tokens} tokens {name}, tiles of {rows}",
@@ -110,9 +112,9 @@ def problems(kernel: str) -> list[Problem]:
                 for name, model in experts_tile_cases.MODELS.items()
                 for tokens, rows in ((18, 16), (512, 64), (2048, 64), (8192, 64))
             ]
-        case "experts_matmul" | "experts_matmul_few" | "experts_matmul_silu_mul" | "experts_matmul_silu_mul_few":
+        case _ if kernel.startswith("experts_matmul"):
             return [
-                one(f"{tokens} tokens {name}, tiles of {rows}", None, "read", flops, BM=rows, N=n, K=k, **dims)
+                one(f"{tokens} tokens {name}, tiles of {rows}", None, "read", flops, BM=rows, N=n, I2=n, K=k, **dims)
                 for name, model in experts_tile_cases.MODELS.items()
                 for tokens, rows in ((18, 16), (64, 16), (256, 64), (512, 64), (2048, 64), (8192, 64), (8192, 128))
                 for n, k in ((2 * model["I"], model["H"]) if "silu" in kernel else (model["H"], model["I"]),)

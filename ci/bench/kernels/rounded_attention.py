@@ -174,7 +174,7 @@ def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Results:
 
 
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
-    "flash_attention": _flash_attention, "decode_attention": _decode_attention,
+    "flash_attention": _flash_attention, "decode_attention": _decode_attention, "decode_attention_wide": _decode_attention,
     "decode_merge": _decode_merge, "decode_merge_kv": _decode_merge_kv, "rope_merge_kv": _decode_merge_kv,
     "qk_norm_rope_kv": _rope_kv, "rope_kv": _rope_kv,
     "rotary_decode_attention": _rotary_decode_attention, "rope_decode_attention": _rotary_decode_attention,
