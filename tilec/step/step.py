@@ -15,6 +15,7 @@ from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at, stacked
 from tilec.step.formats import SIXTEEN_BIT, misfit, stored_declaration
 from tilec.step.graph import StepGraph
+from tilec.step.ranks import RANKS, among_ranks, shared_numbers
 from tilec.step.reader import FILLED
 
 OutputMode = Literal["argmax", "sample", "logits", "none"]
@@ -69,16 +70,19 @@ class Weight:
 class Step:
     """The step of one model. `numbers` are the model's numbers and the measured ones. `weight_format` is that of the linear
     weights, `cache_format` that of the caches; StepError if the text does not declare one, or if the model's sizes do not fit
-    it."""
+    it. `ranks`: how many share it; the step is then that of one of them (`tilec.step.ranks`), with its part of the numbers."""
 
     def __init__(
         self, declaration: Declaration, numbers: Mapping[str, Any], *, tied: bool, dtype: str, max_seq_len: int,
-        weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT,
+        weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT, ranks: int = 1,
     ) -> None:  # fmt: skip
+        self.ranks = ranks
+        if ranks > 1:
+            numbers, declaration = shared_numbers(declaration, numbers, ranks), among_ranks(declaration)
         stored = declaration if weight_format == SIXTEEN_BIT else stored_declaration(declaration, weight_format)
         self.declaration, self.cache_format = cached_declaration(stored, cache_format), cache_format
         self.dtype, self.tied, self.weight_format = dtype, tied, weight_format
-        self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len}
+        self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len, RANKS: ranks}
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
         if weight_format != SIXTEEN_BIT:
