@@ -70,15 +70,18 @@ class Weight:
 class Step:
     """The step of one model. `numbers` are the model's numbers and the measured ones. `weight_format` is that of the linear
     weights, `cache_format` that of the caches; StepError if the text does not declare one, or if the model's sizes do not fit
-    it. `ranks`: how many share it; the step is then that of one of them (`tilec.step.ranks`), with its part of the numbers."""
+    it. `ranks`: how many share it; the step is then that of one of them (`tilec.step.ranks`), with its part of the numbers,
+    or with all of them if it is `undivided`, for a verifier to compare."""
 
     def __init__(
         self, declaration: Declaration, numbers: Mapping[str, Any], *, tied: bool, dtype: str, max_seq_len: int,
         weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT, ranks: int = 1,
+        undivided: bool = False,
     ) -> None:  # fmt: skip
         self.ranks = ranks
         if ranks > 1:
-            numbers, declaration = shared_numbers(declaration, numbers, ranks), among_ranks(declaration)
+            numbers = numbers if undivided else shared_numbers(declaration, numbers, ranks)
+            declaration = among_ranks(declaration)
         stored = declaration if weight_format == SIXTEEN_BIT else stored_declaration(declaration, weight_format)
         self.declaration, self.cache_format = cached_declaration(stored, cache_format), cache_format
         self.dtype, self.tied, self.weight_format = dtype, tied, weight_format
