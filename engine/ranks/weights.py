@@ -90,7 +90,7 @@ class RankPlan(WeightPlan):
         quantization: Quantization | None = None, weight_format: str | None = None, rank: int = 0, ranks: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(config, dtype, files, folder, convert, quantization, weight_format)
-        step = _step(config, dtype, ranks, self.weight_format)
+        step = step_of_ranks(config, dtype, ranks, self.weight_format)
         self.shards: Shards = shards_of(step, rank)
         self.quantised = {name: _part(weight, self.shards[name]) for name, weight in self.quantised.items()}
         self.destinations = destinations_of(step)
@@ -138,10 +138,11 @@ def rank_weights(
         )
     dtype = dtype or ("f16" if config.dtype == "f16" else "bf16")
     source = dummy_weights(config, dtype, dummy, weight_format or SIXTEEN_BIT)
-    return _SlicedWeights(source, _step(config, dtype, ranks, source.weight_format), rank)
+    return _SlicedWeights(source, step_of_ranks(config, dtype, ranks, source.weight_format), rank)
 
 
-def _step(config: ModelConfig, dtype: str, ranks: int, weight_format: str) -> RankStep:
+def step_of_ranks(config: ModelConfig, dtype: str, ranks: int, weight_format: str) -> RankStep:
+    """A model's step for ranks; UsageError if they cannot have equal parts of it, with whole blocks of the format."""
     try:
         return rank_step(config, 1, dtype, ranks, weight_format=weight_format)
     except StepError as error:
