@@ -254,7 +254,7 @@ class WeightPlan(Weights):
         reverse, rounded to nearest. Without `dtype`, weights are bf16, or f16 if the model is: the embedding table of a
         quantised folder decides, whose config.json may name another dtype. Without `weight_format`, quantised weights stay as
         they are if the step declares their format; `16bit` dequantises them. ModelError names the file and the tensor that is
-        damaged or does not fit, and the key of `quantization_config` that is not supported. `own` are a subclass's arguments."""
+        damaged or does not fit, and the key of `quantization_config` that is not supported. `own`: arguments of a subclass."""
         files = open_checkpoint(folder)
         quantization = read_quantization(folder)
         if dtype is None:

@@ -23,12 +23,14 @@ from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import EngineError
 from engine.graph.integers import Replay, check_values
+from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.ranks.collectives import collect, collective_contract
 from engine.ranks.meeting import Meeting, RankStopped
 from engine.ranks.step import RankStep, rank_step
+from engine.ranks.verify import verify_lasting
 from engine.sequence import Sequence as Generation
 from tilec.ir.core import Function
 from tilec.step.collectives import COLLECTIVES
@@ -63,6 +65,10 @@ class RankInterpreter(InterpreterBackend):
 
     def contract(self, op: Op) -> Contract:
         return collective_contract(op) if op.kernel in COLLECTIVES else super().contract(op)
+
+    def planned(self, graph: StepGraph, existing: Mapping[str, NDArray[Any]]) -> PlannedStep:
+        verify_lasting(graph, plan_memory(graph))
+        return super().planned(graph, existing)
 
     def check_contracts(self, planned: PlannedStep) -> None:
         """Check the contract of every kernel of a step, with no block run."""
@@ -136,8 +142,6 @@ class RankedBuffers(StepBuffers):
 class InterpreterRanks(Backend):
     """A `Backend` of several ranks. An error in one rank stops all, and is the one that is raised."""
 
-    step: RankStep
-
     def __init__(self, ranks: int, kernels: Path = KERNELS) -> None:
         super().__init__()
         self._meeting = Meeting(ranks)
@@ -152,13 +156,14 @@ class InterpreterRanks(Backend):
         """Load a model: `weights` are those of each rank (`engine.ranks.weights`). Otherwise as `InterpreterBackend.load`.
         StepError if ranks cannot have equal parts."""
         self.config, self.max_seq_len = config, max_seq_len
-        self.step = rank_step(
+        step = rank_step(
             config, max_seq_len, dtype, len(self.of_ranks), weight_format=weights[0].weight_format,
             cache_format=cache_format or SIXTEEN_BIT,
         )  # fmt: skip
+        self.step = step
         total, loaded = sum(own.bytes for own in weights), 0
         for rank, own in zip(self.of_ranks, weights, strict=True):
-            rank.take(config, self.step, own, max_seq_len)
+            rank.take(config, step, own, max_seq_len)
             loaded += own.bytes
             if progress is not None:
                 progress(loaded, total)
@@ -198,7 +203,9 @@ class InterpreterRanks(Backend):
         return self._planned(graph, [own.arrays for own in buffers.of_ranks])
 
     def enqueue(self, step: RankedStep) -> None:
-        self._in_threads([lambda rank=rank, own=own: rank.run_step(own) for rank, own in zip(self.of_ranks, step.steps, strict=True)])
+        self._in_threads(
+            [lambda rank=rank, own=own: rank.run_step(own) for rank, own in zip(self.of_ranks, step.steps, strict=True)]
+        )
 
     def discard(self, step: RankedStep) -> None:
         """Nothing to do: a planned step is arrays."""
@@ -239,7 +246,7 @@ class InterpreterRanks(Backend):
         def guarded(one: Callable[[], None]) -> BaseException | None:
             try:
                 one()
-            except BaseException as error:  # noqa: BLE001  # it is raised below, in the caller's thread
+            except BaseException as error:  # it is raised below, in the caller's thread
                 self._meeting.stop()
                 return error
             return None

@@ -1,7 +1,7 @@
 """Where the threads of several ranks meet: each leaves what it has, waits for all others, and gets what all have left.
 
-There is one wait in a meeting, as in a collective on GPUs: a rank that has left a meeting may go on while others still read what
-it left there. Places alternate, so it leaves the next thing elsewhere, and it cannot leave a third before all have read.
+There is one wait in a meeting, as in a collective on GPUs: a rank that has left a meeting may go on while others still read
+what it left there. Places alternate, so it leaves the next thing elsewhere, and it cannot leave a third before all have read.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class _Api:
             (code,) = self._api.cuInit(0)
         except ImportError:
             raise DeviceError("`cuda-bindings` is not installed", fix="pip install tilec") from None
-        except Exception as error:  # noqa: BLE001  # the bindings raise their own types if the driver library is absent
+        except Exception as error:  # the bindings raise their own types if the driver library is absent
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DeviceError(f"no NVIDIA driver on this machine ({reason})", fix="take `--backend interpreter`") from None
         self._success: Any = self._api.CUresult.CUDA_SUCCESS

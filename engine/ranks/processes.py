@@ -1,8 +1,8 @@
 """The processes of ranks, one a GPU: started, watched and ended together.
 
-Each has a socket to this process, with messages of one line of JSON. If a rank ends on its own, for whatever reason, all others
-are killed at once: they may be waiting on their GPU for what the dead one would have written. There is one error: what the first
-rank to end said, or how it ended.
+Each has a socket to this process, with messages of one line of JSON. If a rank ends on its own, for whatever reason, all
+others are killed at once: they may be waiting on their GPU for what the dead one would have written. There is one error: what
+the first rank to end said, or how it ended.
 """
 
 from __future__ import annotations

@@ -60,7 +60,9 @@ def shards_of(step: RankStep, rank: int) -> dict[str, Shard]:
                 what = f"`{name}` is {list(shape)} and {list(part)} in a rank, and `shards` says that it is {said}"
                 raise ShardError(what)
             found[name] = shard
-    verify_shards({name: shard.shape for name, shard in found.items()}, [_moved(found, rank, other) for other in range(step.ranks)])
+    verify_shards(
+        {name: shard.shape for name, shard in found.items()}, [_moved(found, rank, other) for other in range(step.ranks)]
+    )
     return found
 
 

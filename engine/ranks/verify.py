@@ -14,7 +14,7 @@ launches in order, by what each kernel makes of its inputs (`engine.ranks.signat
 | meetings | all ranks have the same collectives, in the same order, with the same shapes, and kernels of the same names    |
 
 A GraphError names rank, operation and buffer. Weights are another matter: `engine.ranks.shards` checks that those of all ranks
-are each weight once. The rule `memory` knows how long what others read must live (`engine.ranks.lifetimes`).
+are each weight once. `verify_lasting` checks a plan of the arena: nobody writes what others may still read.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from math import prod
 from typing import Final
 
 from engine.graph.integers import GraphError
-from engine.graph.memory_rule import verify_memory
-from engine.graph.plan import MemoryPlan, lifetimes
+from engine.graph.plan import MemoryPlan
 from engine.ranks.signatures import SUMMANDS, SUMMED, WHOLE, Signature, signature
 from tilec.step.collectives import COLLECTIVES, GATHER, READ_BY_PEERS
 from tilec.step.graph import Kind, Op, StepGraph, View
@@ -55,8 +54,23 @@ def verify_ranks(graphs: Sequence[StepGraph], whole: StepGraph) -> None:
 
 
 def verify_lasting(graph: StepGraph, memory: MemoryPlan) -> None:
-    """GraphError if a plan gives the bytes of an activation to another while other ranks may still read it."""
-    verify_memory(graph, memory, lifetimes(graph))
+    """GraphError if an operation touches the bytes of what other ranks may still read: between a collective and the next one,
+    or the end of the step (`engine.ranks.lifetimes`)."""
+    meetings = [position for position, op in enumerate(graph.ops) if op.kernel in COLLECTIVES]
+    for position, following in zip(meetings, [*meetings[1:], len(graph.ops)], strict=False):
+        read = graph.ops[position].tensors[READ_BY_PEERS].buffer
+        for op in graph.ops[position + 1 : following] if read in memory.offsets else ():
+            for view in op.tensors.values():
+                if view.buffer == read or _overlap(graph, memory, read, view.buffer):
+                    what = f"operation `{op.name}`: buffer `{view.buffer}` lies where other ranks may still read `{read}`"
+                    raise GraphError(what, where=f"step `{graph.name}`")
+
+
+def _overlap(graph: StepGraph, memory: MemoryPlan, first: str, second: str) -> bool:
+    a, b = memory.offsets.get(first), memory.offsets.get(second)
+    if a is None or b is None:
+        return False
+    return a < b + graph.buffers[second].bytes and b < a + graph.buffers[first].bytes
 
 
 def _meetings(graphs: Sequence[StepGraph]) -> None:
@@ -64,19 +78,23 @@ def _meetings(graphs: Sequence[StepGraph]) -> None:
     first, *others = ([op for op in graph.ops if op.kernel in COLLECTIVES] for graph in graphs)
     for rank, ops in enumerate(others, 1):
         for mine, theirs in zip_longest(first, ops):
-            if mine is None or theirs is None:
-                op, absent, present = (theirs, 0, rank) if mine is None else (mine, rank, 0)
+            op = mine or theirs
+            if op is not None and (mine is None or theirs is None):
+                absent, present = (0, rank) if mine is None else (rank, 0)
                 what = f"rank {present} meets in `{op.kernel}` of `{op.name}`, and rank {absent} never does"
                 raise GraphError(what, where=f"step `{graphs[0].name}`")
-            if _shown(mine) != _shown(theirs):
+            if mine is not None and theirs is not None and _shown(mine) != _shown(theirs):
                 what = f"rank 0 meets in {_shown(mine)}, and rank {rank} in {_shown(theirs)}"
                 raise GraphError(what, where=f"step `{graphs[0].name}`")
     for rank, graph in enumerate(graphs):
         for mine, theirs in zip_longest(graphs[0].ops, graph.ops):
-            if mine is None or theirs is None or (mine.name, mine.kernel) != (theirs.name, theirs.kernel):
-                op = theirs or mine
-                what = f"operation `{op.name if op else ''}`: rank {rank} has other operations than rank 0"
+            if _called(mine) != _called(theirs):
+                what = f"rank 0 runs {_called(mine)}, and rank {rank} {_called(theirs)}"
                 raise GraphError(what, where=f"step `{graph.name}`")
+
+
+def _called(op: Op | None) -> str:
+    return "nothing more" if op is None else f"`{op.kernel}` as `{op.name}`"
 
 
 def _shown(op: Op) -> str:
@@ -91,7 +109,9 @@ class _Rank:
     def __init__(self, rank: int, graph: StepGraph, whole: StepGraph, ranks: int) -> None:
         self.rank, self.graph, self.whole, self.ranks = rank, graph, whole, ranks
         self.states: dict[str, State] = {}
-        self.weights = {name for name, buffer in graph.buffers.items() if buffer.kind is Kind.WEIGHT}  # and what is made of them
+        self.weights = {
+            name for name, buffer in graph.buffers.items() if buffer.kind is Kind.WEIGHT
+        }  # and what is made of them
 
     def check(self) -> None:
         if len(self.graph.ops) != len(self.whole.ops):
@@ -117,7 +137,9 @@ class _Rank:
     def _slices(self, op: Op, name: str, view: View, whole: View) -> tuple[bool, ...]:
         """Which axes of a view are slices; checks the rule `extents`, and that the view is sliced where its buffer is."""
         if len(view.shape) != len(whole.shape):
-            raise self._refuse(op, view.buffer, f"has rank {len(view.shape)} as `{name}`, and {len(whole.shape)} in the whole step")
+            raise self._refuse(
+                op, view.buffer, f"has rank {len(view.shape)} as `{name}`, and {len(whole.shape)} in the whole step"
+            )
         found = self._divided(op, view.buffer, view.shape, whole.shape)
         buffer, of_whole = self.graph.buffers[view.buffer], self.whole.buffers[view.buffer]
         own = self._divided(op, view.buffer, buffer.shape, of_whole.shape)
@@ -129,7 +151,9 @@ class _Rank:
     def _divided(self, op: Op, buffer: str, shape: Sequence[int], whole: Sequence[int]) -> tuple[bool, ...]:
         for axis, (extent, full) in enumerate(zip(shape, whole, strict=True)):
             if extent not in (full, full / self.ranks):
-                raise self._refuse(op, buffer, f"has {extent} of {full} on axis {axis}, and {self.ranks} ranks have equal parts")
+                raise self._refuse(
+                    op, buffer, f"has {extent} of {full} on axis {axis}, and {self.ranks} ranks have equal parts"
+                )
         return tuple(extent != full for extent, full in zip(shape, whole, strict=True))
 
     def _kernel(self, op: Op, known: Signature | None, slices: Mapping[str, tuple[bool, ...]]) -> None:
@@ -148,7 +172,9 @@ class _Rank:
             for axis, (letter, sliced) in enumerate(zip(axes, slices[name], strict=True)):
                 if letter in (WHOLE, SUMMANDS):
                     if sliced:
-                        raise self._refuse(op, view.buffer, f"is a slice along axis {axis}, and `{op.kernel}` takes `{name}` as whole")
+                        raise self._refuse(
+                            op, view.buffer, f"is a slice along axis {axis}, and `{op.kernel}` takes `{name}` as whole"
+                        )
                     continue
                 first, other = letters.setdefault(letter, (sliced, name))
                 if first != sliced:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.weights import FILE_DTYPES, NUMPY_TYPES, Piece, WeightPlan, Weights, destinations_of
 from engine.errors import UsageError
-from engine.formats.quantization import Quantization
 from engine.formats.quantised import Quantised
+from engine.formats.quantization import Quantization
 from engine.formats.stored import Stored
 from engine.models.config import ModelConfig
 from engine.ranks.shards import Shard, Shards, shards_of
@@ -39,7 +39,7 @@ SHAPE: Final = "weight_shape"
 class StoredPart(Stored):
     """A part of a quantised module. Every tensor is sliced where its file has the elements of the part."""
 
-    of: Shard = Shard(())
+    of: Shard
 
     def array(self, suffix: str) -> NDArray[Any]:
         """A rank's part of a tensor, a read-only view of its file; ModelError if a block, a group or a word is cut."""
@@ -133,9 +133,7 @@ def rank_weights(
     """The weights of a rank from a model folder, or with `dummy` those of `dummy_weights`, as `WeightPlan.for_model`.
     UsageError if the ranks cannot have equal parts, or a part would end inside a block of the format."""
     if dummy is None:
-        return RankPlan.for_model(
-            config, folder, dtype, convert=convert, weight_format=weight_format, rank=rank, ranks=ranks
-        )
+        return RankPlan.for_model(config, folder, dtype, convert=convert, weight_format=weight_format, rank=rank, ranks=ranks)
     dtype = dtype or ("f16" if config.dtype == "f16" else "bf16")
     source = dummy_weights(config, dtype, dummy, weight_format or SIXTEEN_BIT)
     return _SlicedWeights(source, step_of_ranks(config, dtype, ranks, source.weight_format), rank)

@@ -1,8 +1,8 @@
 """`python -m engine.ranks.worker DESCRIPTOR`: the process of one rank, with one GPU.
 
 In: lines of JSON from the socket of that descriptor, the first with the model and this rank's number. Out: a line `ready`, or
-`refused` with an error, upon which all ranks end. The process ends when the other end of the socket closes, however that process
-ended, also while the GPU works.
+`refused` with an error, upon which all ranks end. The process ends when the other end of the socket closes, however that
+process ended, also while the GPU works.
 
 It opens its GPU and checks that it reaches the memory of the others. It does not run a model yet: the kernels of collectives
 (`tilec.step.collectives`) do not exist, and a shared step is refused by their names.
@@ -101,9 +101,14 @@ def main(descriptor: int) -> int:
     except (EOFError, ConnectionError):
         return 0
     except EngineError as error:
-        refused = error
+        return _refuse(channel, error)
     except MemoryError:
-        refused = DeviceError("the host has too little memory", fix="use a smaller model")
+        return _refuse(channel, DeviceError("the host has too little memory", fix="use a smaller model"))
+    return 0
+
+
+def _refuse(channel: Channel, refused: EngineError) -> int:
+    """Tell the other process an error; returns the exit status."""
     with suppress(OSError):
         channel.send(kind=REFUSED, what=refused.what, where=refused.where, fix=refused.fix, status=refused.exit_code)
     return refused.exit_code

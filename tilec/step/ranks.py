@@ -14,13 +14,13 @@ A launch that takes a weight of which a rank has columns is replaced as `sums` s
 are the parameters and constants of the one that they replace, and new buffers: `like(out)` has the dtype and shape of a
 parameter's buffer, `share_of(parts)` the same with the first axis divided by `ranks`. The collectives:
 
-| kernel                  | parameters                           | every rank then has                                              |
-|-------------------------|--------------------------------------|------------------------------------------------------------------|
-| `all_reduce`            | `x`, `out`                           | in `out` the sum of all `x`                                      |
-| `all_reduce_add`        | `x`, `residual`                      | that sum added to `residual`, rounded once                       |
-| `all_reduce_add_scaled` | `x`, `residual`, `weight`, `scaled`, | the same; in `scaled` the new residual times `weight`, and in    |
-|                         | `squares`                            | `squares` the sum of squares of each ROWS elements               |
-| `all_gather`            | `x`, `out`                           | in `out` all `x`, one after the other along the first axis       |
+| kernel                  | parameters                           | every rank then has                                         |
+|-------------------------|--------------------------------------|-------------------------------------------------------------|
+| `all_reduce`            | `x`, `out`                           | in `out` the sum of all `x`                                 |
+| `all_reduce_add`        | `x`, `residual`                      | that sum added to `residual`, rounded once                  |
+| `all_reduce_add_scaled` | `x`, `residual`, `weight`, `scaled`, | the same; in `scaled` the new residual times `weight`, in   |
+|                         | `squares`                            | `squares` the sum of squares of each ROWS elements          |
+| `all_gather`            | `x`, `out`                           | in `out` all `x`, one after the other along the first axis  |
 
 All add in f32 in the order of ranks, so every rank has the same bits. No rank may change `x` before it has left the next
 collective: the others may still read it.
@@ -87,12 +87,12 @@ def read_sums(table: Iterable[tuple[str, ast.expr]], items: _Tables) -> dict[str
         launches: dict[str, tuple[str, Mapping[str, ast.expr]]] = {}
         for name, value in items(node):
             match value:
-                case ast.Call(
-                    func=ast.Name(id="like" | "share_of" as kind), args=[ast.Name(id=parameter)], keywords=[]
-                ) if name.isidentifier():
+                case ast.Call(func=ast.Name(id="like" | "share_of" as kind), args=[ast.Name(id=parameter)], keywords=[]) if (
+                    name.isidentifier()
+                ):
                     buffers[name] = (parameter, kind == "share_of")
-                case ast.Call(func=ast.Name(id=launched), args=[], keywords=keywords) if (
-                    name.isidentifier() and all(one.arg is not None for one in keywords)
+                case ast.Call(func=ast.Name(id=launched), args=[], keywords=keywords) if name.isidentifier() and all(
+                    one.arg is not None for one in keywords
                 ):
                     launches[name] = (launched, {str(one.arg): one.value for one in keywords})
                 case _:
@@ -219,5 +219,3 @@ class _Replacer:
 
 def _number_of_ranks(launch: Launch) -> Expression:
     return expression(ast.copy_location(ast.Name(id=RANKS), launch.node))
-
-
