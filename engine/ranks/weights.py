@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.weights import FILE_DTYPES, NUMPY_TYPES, Piece, WeightPlan, Weights, destinations_of
 from engine.errors import UsageError
+from engine.formats.kept import BlockScheme
 from engine.formats.quantised import Quantised
 from engine.formats.quantization import Quantization
 from engine.formats.stored import Stored
@@ -49,6 +50,8 @@ class StoredPart(Stored):
             return np.array(self.shape, whole.dtype) if tuple(whole) == shard.shape else whole
         if suffix.endswith(BY_COLUMN):
             return self._groups(suffix, whole)
+        if whole.ndim == 1 and shard.axis == 0 and whole.size == shard.shape[0]:  # one scale for each row
+            return whole[shard.begin : shard.end]
         if whole.ndim != 2 or whole.size == 1:
             return whole
         axis = 1 - shard.axis if suffix in TRANSPOSED else shard.axis
@@ -61,13 +64,17 @@ class StoredPart(Stored):
         """Where a boundary of the weight is in a tensor with `extent` blocks, groups or words along that axis."""
         shard = self.of
         assert shard.axis is not None
-        full = shard.shape[shard.axis]
-        each = -(-full // extent)
-        if boundary % each and boundary != full:
-            names = ("row", "column")[shard.axis]
-            what = f"has one entry for each {each} {names}s, and the part of a rank ends at {names} {boundary}, inside of one"
-            self.refuse(suffix, what, "take fewer GPUs, or the 16-bit model")
+        each = -(-shard.shape[shard.axis] // extent)
+        self.refuse_cut(suffix, boundary, each)
         return -(-boundary // each)
+
+    def refuse_cut(self, suffix: str, boundary: int, each: int) -> None:
+        """ModelError if a boundary of the weight is inside one of what a tensor has for each `each` rows or columns."""
+        axis = self.of.axis or 0
+        if boundary % each and boundary != self.of.shape[axis]:
+            name = ("row", "column")[axis]
+            what = f"has one entry for each {each} {name}s, and the part of a rank ends at {name} {boundary}, inside of one"
+            self.refuse(suffix, what, "take fewer GPUs, or the 16-bit model")
 
     def _groups(self, suffix: str, whole: NDArray[Any]) -> NDArray[Any]:
         """The groups of the part's columns, numbered from its first."""
@@ -155,7 +162,19 @@ def _part(weight: Quantised, shard: Shard) -> Quantised:
     each = stored.shape[shard.axis] // shard.shape[shard.axis]
     of = Shard(stored.shape, shard.axis, shard.begin * each, shard.end * each)
     rows, columns = of.of_rank
-    return replace(weight, stored=StoredPart(stored.name, (rows, columns), stored.files, of))
+    part = StoredPart(stored.name, (rows, columns), stored.files, of)
+    scales = next(suffix for suffix in weight.scheme.suffixes if "scale" in suffix)
+    for boundary in (of.begin, of.end):
+        part.refuse_cut(scales, boundary, _block(weight, shard.axis))
+    return replace(weight, stored=part)
+
+
+def _block(weight: Quantised, axis: int) -> int:
+    """Rows or columns that share a scale in blocks or groups of a size that does not depend on the weight's; else 1."""
+    scheme = weight.scheme
+    if isinstance(scheme, BlockScheme):
+        return scheme.block(weight.stored)[axis] if getattr(scheme, "strategy", "block") == "block" else 1
+    return max(1, getattr(scheme, "group", 1)) if axis == 1 else 1
 
 
 def _in_order(array: NDArray[Any], limit: int) -> Iterator[NDArray[Any]]:

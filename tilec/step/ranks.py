@@ -57,6 +57,9 @@ RANKS: Final = "ranks"
 MAX_RANKS: Final = 8
 """The most GPUs of a machine that can read each other's memory."""
 
+MAX_ALIKE: Final = 64
+"""The most launches of a step with one name."""
+
 AXES: Final = {"rows": 0, "columns": 1}
 
 _Tables = Callable[[ast.Dict], list[tuple[str, ast.expr]]]
@@ -208,13 +211,23 @@ class _Replacer:
         if divided:
             node = ast.BinOp(left=shape[0].node, op=ast.FloorDiv(), right=ast.Name(id=RANKS))
             shape[0] = expression(ast.copy_location(node, launch.node))
-        full = f"{'layers.*.' if per_layer else ''}{launch.name}_{name}"
-        number = 2
-        while full in self.buffers or full in self._declaration.buffers:
-            full, number = f"{'layers.*.' if per_layer else ''}{launch.name}_{name}_{number}", number + 1
-        found = Declared(full, Kind.ACTIVATION, like.dtype, tuple(shape), {}, {})
-        self.buffers[full] = found
-        return found
+        stem = f"{'layers.*.' if per_layer else ''}{launch.name}_{name}"
+        found = Declared(stem, Kind.ACTIVATION, like.dtype, tuple(shape), {}, {})
+        for number in range(1, MAX_ALIKE):
+            full = stem if number == 1 else f"{stem}_{number}"
+            existing = self.buffers.get(full)
+            if existing is not None and _alike(existing, found):  # of a launch of this name in another mode or branch
+                return existing
+            if existing is None and full not in self._declaration.buffers:
+                self.buffers[full] = replace(found, name=full)
+                return self.buffers[full]
+        raise StepError(f"more than {MAX_ALIKE} launches are called `{launch.name}`", launch.node)
+
+
+def _alike(first: Declared, second: Declared) -> bool:
+    """Whether two buffers have the same dtype and the same extents in the text."""
+    shapes = [[ast.dump(axis.node) for axis in declared.shape] for declared in (first, second)]
+    return first.dtype == second.dtype and shapes[0] == shapes[1]
 
 
 def _number_of_ranks(launch: Launch) -> Expression:
