@@ -27,8 +27,8 @@ from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
+from engine.ranks.barrier import RankBarrier, RankStopped
 from engine.ranks.collectives import collect, collective_contract
-from engine.ranks.meeting import Meeting, RankStopped
 from engine.ranks.step import RankStep, rank_step
 from engine.ranks.verify import verify_lasting
 from engine.sequence import Sequence as Generation
@@ -47,9 +47,9 @@ END: Final = "the end of a step"
 class RankInterpreter(InterpreterBackend):
     """One rank. It is loaded with its part of the weights, and meets the others in collectives."""
 
-    def __init__(self, rank: int, meeting: Meeting, kernels: Path) -> None:
+    def __init__(self, rank: int, barrier: RankBarrier, kernels: Path) -> None:
         super().__init__(kernels)
-        self.rank, self._meeting = rank, meeting
+        self.rank, self._barrier = rank, barrier
 
     def take(self, config: ModelConfig, step: RankStep, weights: Weights, max_seq_len: int) -> None:
         """Load the rank's weights and the table of positions."""
@@ -77,7 +77,7 @@ class RankInterpreter(InterpreterBackend):
 
     def run_step(self, planned: PlannedStep, block_order: Iterable[Sequence[int]] | None = None) -> None:
         super().run_step(planned, block_order)
-        self._meeting.exchange(self.rank, END)
+        self._barrier.exchange(self.rank, END)
 
     def _function(self, op: Op) -> Function:
         return NO_KERNEL if op.kernel in COLLECTIVES else super()._function(op)
@@ -86,7 +86,7 @@ class RankInterpreter(InterpreterBackend):
         for planned_op in ops:
             op = planned_op.op
             if op.kernel in COLLECTIVES:
-                parts = self._meeting.exchange(self.rank, f"`{op.kernel}` of `{op.name}`", planned_op.arrays["x"])
+                parts = self._barrier.exchange(self.rank, f"`{op.kernel}` of `{op.name}`", planned_op.arrays["x"])
                 collect(op, parts, planned_op.arrays)
             else:
                 super()._run((planned_op,), block_order)
@@ -140,12 +140,12 @@ class RankedBuffers(StepBuffers):
 
 
 class InterpreterRanks(Backend):
-    """A `Backend` of several ranks. An error in one rank stops all, and is the one that is raised."""
+    """A `Backend` of several ranks. An error in one rank stops all, and is raised."""
 
     def __init__(self, ranks: int, kernels: Path = KERNELS) -> None:
         super().__init__()
-        self._meeting = Meeting(ranks)
-        self.of_ranks = tuple(RankInterpreter(rank, self._meeting, kernels) for rank in range(ranks))
+        self._barrier = RankBarrier(ranks)
+        self.of_ranks = tuple(RankInterpreter(rank, self._barrier, kernels) for rank in range(ranks))
         self._threads = ThreadPoolExecutor(ranks, thread_name_prefix="rank")
         self._prompts: dict[tuple[int, int, OutputMode], RankedStep] = {}
 
@@ -247,14 +247,14 @@ class InterpreterRanks(Backend):
             try:
                 one()
             except BaseException as error:  # it is raised below, in the caller's thread
-                self._meeting.stop()
+                self._barrier.stop()
                 return error
             return None
 
         errors = [future.result() for future in [self._threads.submit(guarded, one) for one in work]]
         failed = [error for error in errors if error is not None]
         if failed:
-            self._meeting.reset()
+            self._barrier.reset()
             raise next((error for error in failed if not isinstance(error, RankStopped)), failed[0])
 
     def _release(self) -> None:

@@ -20,8 +20,8 @@ WHOLE: Final = "."
 SUMMANDS: Final = "*"
 SUMMED: Final = "+"
 
-_PLACES: Final = "table[.,.] positions[t] lengths[t]"
-_ATTENTION: Final = f"q_weight[.] k_weight[.] {_PLACES}"
+_ROTARY: Final = "table[.,.] positions[t] lengths[t]"
+_ATTENTION: Final = f"q_weight[.] k_weight[.] {_ROTARY}"
 _CACHES: Final = "k_cache[t,.,h,.] v_cache[t,.,h,.]"
 _CODES: Final = f"{_CACHES} k_scales[t,.,h] v_scales[t,.,h]"
 _PARTS: Final = "partial[t,.,h,.,.] maxima[t,.,h,.] sums[t,.,h,.]"
@@ -70,10 +70,10 @@ SIGNATURES: Final[Mapping[str, str]] = {
     "flash_attention": "q[t,h,.,.] k_cache[.,h,.] v_cache[.,h,.] -> out[t,h,.,.]",
     "qk_norm_rope_kv": f"{_NEW} -> q[t,h,.] k_cache[.,h,.] v_cache[.,h,.]",
     "qk_norm_rope_kv_c8": f"{_NEW} -> q[t,h,.] k_cache[.,h,.] v_cache[.,h,.] k_scales[.,h] v_scales[.,h]",
-    "rope_decode_attention": f"qkv[t,h,.] {_PLACES} {_CACHES} -> {_PARTS}",
-    "rope_decode_attention_c8": f"qkv[t,h,.] {_PLACES} {_CODES} -> {_PARTS}",
-    "rope_decode_attention_kv": f"qkv[t,h,.] {_PLACES} -> out[t,h,.,.] {_CACHES}",
-    "rope_decode_attention_kv_c8": f"qkv[t,h,.] {_PLACES} -> out[t,h,.,.] {_CODES}",
+    "rope_decode_attention": f"qkv[t,h,.] {_ROTARY} {_CACHES} -> {_PARTS}",
+    "rope_decode_attention_c8": f"qkv[t,h,.] {_ROTARY} {_CODES} -> {_PARTS}",
+    "rope_decode_attention_kv": f"qkv[t,h,.] {_ROTARY} -> out[t,h,.,.] {_CACHES}",
+    "rope_decode_attention_kv_c8": f"qkv[t,h,.] {_ROTARY} -> out[t,h,.,.] {_CODES}",
     "rope_merge_kv": f"{_PARTS} qkv[t,h,.] table[.,.] positions[t] slots[t] -> out[t,h,.,.] {_CACHES}",
     "rope_merge_kv_c8": f"{_PARTS} qkv[t,h,.] table[.,.] positions[t] slots[t] -> out[t,h,.,.] {_CODES}",
     "rope_kv": "qkv[t,h,.] table[.,.] positions[t] slots[t] -> q[t,h,.] k_cache[.,h,.] v_cache[.,h,.]",

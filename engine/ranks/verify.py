@@ -11,7 +11,7 @@ launches in order, by what each kernel makes of its inputs (`engine.ranks.signat
 |          | and every view of a buffer is sliced where the buffer is                                                       |
 | sums     | a part of a sum is read by collectives only, and they read nothing else but slices that they gather; parts     |
 |          | next to each other are read by kernels that add them                                                           |
-| meetings | all ranks have the same collectives, in the same order, with the same shapes, and kernels of the same names    |
+| order    | all ranks have the same collectives, in the same order, with the same shapes, and kernels of the same names    |
 
 A GraphError names rank, operation and buffer. Weights are another matter: `engine.ranks.shards` checks that those of all ranks
 are each weight once. `verify_lasting` checks a plan of the arena: nobody writes what others may still read.
@@ -45,7 +45,7 @@ COMPLETE: Final = State()
 
 def verify_ranks(graphs: Sequence[StepGraph], whole: StepGraph) -> None:
     """Check the graphs of all ranks, in order; GraphError at the first broken rule."""
-    _meetings(graphs)
+    _order(graphs)
     checked: set[int] = set()
     for rank, graph in enumerate(graphs):
         if id(graph) not in checked:
@@ -56,8 +56,8 @@ def verify_ranks(graphs: Sequence[StepGraph], whole: StepGraph) -> None:
 def verify_lasting(graph: StepGraph, memory: MemoryPlan) -> None:
     """GraphError if an operation touches the bytes of what other ranks may still read: between a collective and the next one,
     or the end of the step (`engine.ranks.lifetimes`)."""
-    meetings = [position for position, op in enumerate(graph.ops) if op.kernel in COLLECTIVES]
-    for position, following in zip(meetings, [*meetings[1:], len(graph.ops)], strict=False):
+    positions = [position for position, op in enumerate(graph.ops) if op.kernel in COLLECTIVES]
+    for position, following in zip(positions, [*positions[1:], len(graph.ops)], strict=False):
         read = graph.ops[position].tensors[READ_BY_PEERS].buffer
         for op in graph.ops[position + 1 : following] if read in memory.offsets else ():
             for view in op.tensors.values():
@@ -73,8 +73,8 @@ def _overlap(graph: StepGraph, memory: MemoryPlan, first: str, second: str) -> b
     return a < b + graph.buffers[second].bytes and b < a + graph.buffers[first].bytes
 
 
-def _meetings(graphs: Sequence[StepGraph]) -> None:
-    """Check the rule `meetings`."""
+def _order(graphs: Sequence[StepGraph]) -> None:
+    """Check the rule `order`."""
     first, *others = ([op for op in graph.ops if op.kernel in COLLECTIVES] for graph in graphs)
     for rank, ops in enumerate(others, 1):
         for mine, theirs in zip_longest(first, ops):

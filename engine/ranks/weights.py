@@ -57,10 +57,10 @@ class StoredPart(Stored):
         axis = 1 - shard.axis if suffix in TRANSPOSED else shard.axis
         if whole.shape[axis] == 1:  # one scale for all of them
             return whole
-        first, last = self._place(suffix, shard.begin, whole.shape[axis]), self._place(suffix, shard.end, whole.shape[axis])
+        first, last = self._index(suffix, shard.begin, whole.shape[axis]), self._index(suffix, shard.end, whole.shape[axis])
         return whole[first:last] if axis == 0 else whole[:, first:last]
 
-    def _place(self, suffix: str, boundary: int, extent: int) -> int:
+    def _index(self, suffix: str, boundary: int, extent: int) -> int:
         """Where a boundary of the weight is in a tensor with `extent` blocks, groups or words along that axis."""
         shard = self.of
         assert shard.axis is not None

@@ -11,7 +11,7 @@ numbers that they name are divided by the number of ranks, and with them the ext
 determine. `ranks` is a number of every step, 1 in that of one GPU.
 
 A launch that takes a weight of which a rank has columns is replaced as `sums` says for its kernel: by launches whose arguments
-are the parameters and constants of the one that they replace, and new buffers: `like(out)` has the dtype and shape of a
+are the parameters and constants of that launch, and new buffers: `like(out)` has the dtype and shape of a
 parameter's buffer, `share_of(parts)` the same with the first axis divided by `ranks`. The collectives:
 
 | kernel                  | parameters                           | every rank then has                                         |
@@ -160,7 +160,7 @@ class _Scope:
 
 
 class _Replacer:
-    """Replaces launches by those of ranks; `buffers` are the ones that it adds."""
+    """Replaces launches by those of ranks; `buffers` are what it adds."""
 
     def __init__(self, declaration: Declaration) -> None:
         self._declaration = declaration

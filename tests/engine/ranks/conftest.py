@@ -15,7 +15,7 @@ SHARED = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 1
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Writes a tiny model of 16 bits, or returns the one that was written with these arguments."""
+    """Writes a tiny model of 16 bits, or returns what was written with these arguments."""
     written: dict[tuple[str, bool], Path] = {}
 
     def folder(family: str = "qwen3", *, tied: bool = False) -> Path:

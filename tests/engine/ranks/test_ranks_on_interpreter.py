@@ -24,8 +24,8 @@ from engine.cli import run
 from engine.errors import EngineError, ModelError, UsageError
 from engine.models.families import read_config
 from engine.ranks import interpreter as ranks_on_interpreter
+from engine.ranks.barrier import RankBarrier, RankStopped
 from engine.ranks.interpreter import InterpreterRanks
-from engine.ranks.meeting import Meeting, RankStopped
 from engine.ranks.weights import rank_weights
 from engine.sampling import SamplingParams
 from engine.tools.quantize.command import command as quantize
@@ -234,15 +234,15 @@ def test_ranks_that_choose_different_tokens_are_an_error(two: InterpreterRanks, 
         greedy(two, IDS[:9], 4)
 
 
-def test_a_meeting_for_different_things_is_an_error() -> None:
-    meeting, things = Meeting(2), ("`all_reduce` of `a`", "the end of a step")
+def test_ranks_that_wait_for_different_things_are_an_error() -> None:
+    barrier, things = RankBarrier(2), ("`all_reduce` of `a`", "the end of a step")
     with ThreadPoolExecutor(2) as pool:
-        for future in [pool.submit(meeting.exchange, rank, what) for rank, what in enumerate(things)]:
+        for future in [pool.submit(barrier.exchange, rank, what) for rank, what in enumerate(things)]:
             with pytest.raises(EngineError, match="rank 0 is at `all_reduce` of `a`, and rank 1 at the end of a step"):
                 future.result()
-        meeting.stop()
+        barrier.stop()
         with pytest.raises(RankStopped):
-            meeting.exchange(0, "alone")
+            barrier.exchange(0, "alone")
 
 
 def test_the_api_and_the_command(tiny_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

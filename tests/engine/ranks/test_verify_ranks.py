@@ -16,9 +16,9 @@ from engine.backends.interpreter import KERNELS
 from engine.graph.integers import GraphError
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.verify import verify
+from engine.ranks.barrier import RankBarrier
 from engine.ranks.interpreter import RankInterpreter
 from engine.ranks.lifetimes import read_by_peers
-from engine.ranks.meeting import Meeting
 from engine.ranks.step import RankStep, rank_step
 from engine.ranks.verify import verify_lasting, verify_ranks
 from tests.campaign import first
@@ -41,7 +41,7 @@ def ranked(family: str = "qwen3", ranks: int = 2, weights: str = "16bit", caches
     return rank_step(shape, 2048, "bf16", ranks, weight_format=weights, cache_format=caches)
 
 
-RANK: Final = RankInterpreter(0, Meeting(1), KERNELS)
+RANK: Final = RankInterpreter(0, RankBarrier(1), KERNELS)
 """Its contracts are those of the kernels at block sizes of the interpreter: no bundle has the sizes of ranks."""
 
 

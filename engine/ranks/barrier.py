@@ -1,6 +1,6 @@
 """Where the threads of several ranks meet: each leaves what it has, waits for all others, and gets what all have left.
 
-There is one wait in a meeting, as in a collective on GPUs: a rank that has left a meeting may go on while others still read
+There is one wait, as in a collective on GPUs: a rank that has left the barrier may go on while others still read
 what it left there. Places alternate, so it leaves the next thing elsewhere, and it cannot leave a third before all have read.
 """
 
@@ -16,34 +16,34 @@ class RankStopped(EngineError):
     """Another rank failed, so this one stops; not the error to report."""
 
 
-class Meeting:
-    """A place for `ranks` threads. EngineError in each of them if they come for different things."""
+class RankBarrier:
+    """A barrier of `ranks` threads. EngineError in each of them if they come for different things."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
         self._barrier = threading.Barrier(ranks)
-        self._places: tuple[list[tuple[str, Any]], list[tuple[str, Any]]] = ([("", None)] * ranks, [("", None)] * ranks)
+        self._slots: tuple[list[tuple[str, Any]], list[tuple[str, Any]]] = ([("", None)] * ranks, [("", None)] * ranks)
         self._count = [0] * ranks
 
     def exchange(self, rank: int, what: str, own: Any = None) -> list[Any]:
         """Leave `own` and return what each rank left, in order, after all have come. RankStopped if one fails instead."""
-        place = self._places[self._count[rank] % 2]
+        slot = self._slots[self._count[rank] % 2]
         self._count[rank] += 1
-        place[rank] = (what, own)
+        slot[rank] = (what, own)
         try:
             self._barrier.wait()
         except threading.BrokenBarrierError:
             raise RankStopped(f"rank {rank} stopped, because another rank failed") from None
-        for other, (theirs, _) in enumerate(place):
-            if theirs != place[0][0]:
-                raise EngineError(f"rank 0 is at {place[0][0]}, and rank {other} at {theirs}")
-        return [left for _, left in place]
+        for other, (theirs, _) in enumerate(slot):
+            if theirs != slot[0][0]:
+                raise EngineError(f"rank 0 is at {slot[0][0]}, and rank {other} at {theirs}")
+        return [left for _, left in slot]
 
     def stop(self) -> None:
         """Let every rank that waits, and all that will come, fail."""
         self._barrier.abort()
 
     def reset(self) -> None:
-        """Make the place usable again, when no thread is in it."""
+        """Make the barrier usable again, when no thread waits."""
         self._barrier.reset()
         self._count = [0] * self.ranks
