@@ -68,6 +68,7 @@ class Engine:
         device: Device | None = None,
         bundle_digest: str | None = None,
         trust: TrustSource = None,
+        gpus: int = 1,
     ) -> Engine:
         """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`. If `bundle` is None,
         `tilec.ship.finder` looks for one that fits the model and the GPU. `bundle_digest` is the hex sha256 that the bundle
@@ -79,7 +80,8 @@ class Engine:
         `16bit` dequantises all. With `w8a8`, or a bundle for it, products of long prompts have FP8 weights and FP8 activations.
         `cache_format` `fp8` keeps keys and values as e4m3 codes with a scale for each row of a head; None means 16 bits, or the
         format of a named bundle. `dummy` is a seed: random weights replace the files', in `weight_format`. `progress` is called
-        with the bytes of weights loaded so far and the total. Raises an `EngineError`: see `engine.errors`.
+        with the bytes of weights loaded so far and the total. `gpus` above 1: as many ranks share the model (`engine.ranks`);
+        the interpreter runs them in threads. Raises an `EngineError`: see `engine.errors`.
         """
         check_backend(backend, bundle, device, bundle_digest, trust)
         config = read_config(path)
@@ -88,6 +90,7 @@ class Engine:
         loaded, opened = load_backend(
             path, config, bundle=bundle, backend=backend, max_seq_len=max_seq_len, dtype=dtype, weight_format=weight_format,
             cache_format=cache_format, dummy=dummy, progress=progress, device=device, bundle_digest=bundle_digest, trust=trust,
+            gpus=gpus,
         )  # fmt: skip
         return cls(loaded, config, generation, text, opened)
 
@@ -215,6 +218,7 @@ def load_backend(
     device: Device | None = None,
     bundle_digest: str | None = None,
     trust: TrustSource = None,
+    gpus: int = 1,
 ) -> tuple[Backend, Bundle | None]:
     """A model folder on a device, without its tokenizer, and the bundle that the caller closes after it. Options and errors are
     those of `Engine.from_pretrained`."""
@@ -222,6 +226,14 @@ def load_backend(
     if not 1 <= max_seq_len <= config.max_position_embeddings:
         what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
         raise UsageError(what, fix="the model supports no more positions")
+    if gpus != 1:
+        from engine.ranks.load import load_ranks  # late: a run on one GPU does without this import
+
+        ranks = load_ranks(
+            path, config, gpus, backend, max_seq_len, dtype=dtype, weight_format=weight_format, cache_format=cache_format,
+            dummy=dummy, progress=progress,
+        )  # fmt: skip
+        return ranks, None
     if dummy is not None:
         of_model = "f16" if config.dtype == "f16" else "bf16"
         weights = dummy_weights(config, dtype or of_model, dummy, weight_format or SIXTEEN_BIT)

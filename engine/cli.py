@@ -77,6 +77,10 @@ damaged or asks for too much, 4 the bundle is absent, damaged or for another GPU
     "--cache", "cache_format", type=click.Choice(CACHE_FORMATS),
     help="Format of keys and values in the cache. Default: that of --bundle, else 16bit.",
 )  # fmt: skip
+@click.option(
+    "--gpus", type=click.IntRange(1), default=1, show_default=True,
+    help="GPUs that share the model. So far only --backend interpreter runs more than one, as threads.",
+)  # fmt: skip
 @click.option("--dummy-weights", is_flag=True, help="Random weights from config.json alone, to measure without the files.")
 @click.option("--seed", default=0, show_default=True, help="Seed of --sample and of --dummy-weights.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, token ids and times as JSON.")
@@ -85,6 +89,7 @@ def command(
     thinking: bool, max_new_tokens: int, max_seq_len: int, sample: bool, temperature: float | None, top_k: int | None,
     top_p: float | None, device_argmax: bool, profile: bool, stream: bool | None, dummy_weights: bool, seed: int, as_json: bool,
     bundle_digest: str | None, trust: str | None, weight_format: str | None, cache_format: str | None,
+    gpus: int,
 ) -> None:  # fmt: skip
     """Generate text for a prompt with a Qwen3 or Llama 3 model, on the prebuilt CUBINs of a bundle, or without a GPU on the
     kernels' sources."""
@@ -96,7 +101,7 @@ def command(
     prompt_input: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
     start = time.perf_counter()
     dummy = seed if dummy_weights else None
-    with _load(model, bundle, backend, max_seq_len, dummy, weight_format, cache_format, bundle_digest, trust) as engine:
+    with _load(model, bundle, backend, max_seq_len, dummy, weight_format, cache_format, bundle_digest, trust, gpus) as engine:
         loaded = time.perf_counter()
         ids = engine.tokens(prompt_input, thinking=thinking, allow_control_tokens=allow_control_tokens)
         sampling = engine.sampling(seed=seed, **chosen) if sample else None
@@ -177,7 +182,7 @@ def _read_stdin() -> str:
 def _load(
     model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None, weight_format: str | None,
     cache_format: str | None,
-    digest: str | None, trust: str | None,
+    digest: str | None, trust: str | None, gpus: int,
 ) -> Engine:  # fmt: skip
     """Load the model, with a progress bar if stderr is a terminal."""
     console = Console(file=unguarded(sys.stderr))
@@ -190,7 +195,7 @@ def _load(
 
         return Engine.from_pretrained(
             Path(model), bundle=bundle, backend=backend, max_seq_len=max_seq_len, dummy=dummy, progress=progress,
-            weight_format=weight_format, cache_format=cache_format, bundle_digest=digest, trust=trust,
+            weight_format=weight_format, cache_format=cache_format, bundle_digest=digest, trust=trust, gpus=gpus,
         )  # fmt: skip
 
 

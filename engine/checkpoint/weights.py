@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from os import PathLike, fspath
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ from engine.models.steps import model_step
 from tilec.step.expressions import StepError
 from tilec.step.formats import SCALES, SIXTEEN_BIT, ZEROS, stored_as
 from tilec.step.graph import ITEM_BYTES
-from tilec.step.step import Weight
+from tilec.step.step import Step, Weight
 from tilec.target.dtypes import bf16, f8e4m3, f16, f32, numpy_dtype, u8, u32
 
 NUMPY_TYPES: Final = {dtype.name: numpy_dtype(dtype) for dtype in (bf16, f16)}
@@ -128,10 +128,15 @@ def destinations(config: ModelConfig, dtype: str, weight_format: str = SIXTEEN_B
         step = model_step(config, 1, dtype, weight_format=weight_format)
     except StepError as error:
         raise UsageError(str(error), fix=f"ask for weights in `{SIXTEEN_BIT}`") from None
-    found: list[Destination] = []
-    for weight in step.weights():
-        found.append(Destination(weight.name, weight.dtype, weight.shape, _pieces(weight), weight.axis, weight.items))
-    return tuple(found)
+    return destinations_of(step)
+
+
+def destinations_of(step: Step) -> tuple[Destination, ...]:
+    """The destinations of a step, in the order in which it uses them."""
+    return tuple(
+        Destination(weight.name, weight.dtype, weight.shape, _pieces(weight), weight.axis, weight.items)
+        for weight in step.weights()
+    )
 
 
 def _pieces(weight: Weight) -> tuple[Piece, ...]:
@@ -243,13 +248,13 @@ class WeightPlan(Weights):
     @classmethod
     def for_model(
         cls, config: ModelConfig, folder: str | PathLike[str], dtype: str | None = None, *, convert: bool = False,
-        weight_format: str | None = None,
-    ) -> WeightPlan:  # fmt: skip
+        weight_format: str | None = None, **own: Any,
+    ) -> Self:  # fmt: skip
         """Map the checkpoint of a folder and check it against the config. `convert` allows bf16 files for f16 weights and the
         reverse, rounded to nearest. Without `dtype`, weights are bf16, or f16 if the model is: the embedding table of a
         quantised folder decides, whose config.json may name another dtype. Without `weight_format`, quantised weights stay as
         they are if the step declares their format; `16bit` dequantises them. ModelError names the file and the tensor that is
-        damaged or does not fit, and the key of `quantization_config` that is not supported."""
+        damaged or does not fit, and the key of `quantization_config` that is not supported. `own`: arguments of a subclass."""
         files = open_checkpoint(folder)
         quantization = read_quantization(folder)
         if dtype is None:
@@ -257,7 +262,7 @@ class WeightPlan(Weights):
             table = files.get(EMBEDDING)
             if quantization is not None and table is not None:
                 dtype = FILE_DTYPES.get(table.tensors[EMBEDDING].dtype, dtype)
-        return cls(config, dtype, files, fspath(folder), convert, quantization, weight_format)
+        return cls(config, dtype, files, fspath(folder), convert, quantization, weight_format, **own)
 
     def _from_files(self) -> Iterator[Piece]:
         """The pieces that have the name of a weight in the files: all but scales and zero points."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from engine.ranks.lifetimes import read_by_peers
 from tilec.step.graph import Kind, StepGraph
 
 ALIGNMENT: Final = 256
@@ -26,7 +27,8 @@ def lifetimes(graph: StepGraph) -> dict[str, tuple[int, int]]:
     writes another, so all buffers of an operation are live there.
 
     Integers with bounds are live in the whole step: kernels use them as indices without a check, and so whoever runs some of
-    the launches again, as a profile does, finds no other numbers there."""
+    the launches again, as a profile does, finds no other numbers there. What other ranks read lives longer
+    (`engine.ranks.lifetimes`)."""
     ranges: dict[str, tuple[int, int]] = {}
     for position, op in enumerate(graph.ops):
         for view in op.tensors.values():
@@ -36,7 +38,7 @@ def lifetimes(graph: StepGraph) -> dict[str, tuple[int, int]]:
             elif buffer.kind is Kind.ACTIVATION:
                 first, _ = ranges.get(view.buffer, (position, position))
                 ranges[view.buffer] = (first, position)
-    return ranges
+    return read_by_peers(graph, ranges)
 
 
 def plan_memory(graph: StepGraph) -> MemoryPlan:

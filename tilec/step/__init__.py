@@ -12,6 +12,8 @@ The text uses Python's syntax; it is parsed and never run (`reader`). Its statem
     tied = {"lm_head.weight": "model.embed_tokens.weight"}  with `tie_word_embeddings` the first is the second
     formats = {"fp8": scaled(f8e4m3, [128, 128]), ...}      how weights declared as `linear(...)` may be stored, next to 16 bits
     caches = {"fp8": coded(f8e4m3)}                         how caches of the model's dtype may be stored, next to 16 bits
+    shards = {"lm_head.weight": rows(vocab_size), ...}      how ranks, GPUs of one machine, share weights
+    sums = {"matmul": {...}, ...}                           the launches that ranks have where one sums over such columns
     variants = {"few": at_most(tokens, few_tokens), ...}    what conditions may ask for: up to a number, other launches
     buffers = {"ids": input(i32, [tokens], low=0, high=vocab_size), ...}
     def decode(): ...                                       and `def prefill()`: launches, `if`, and `for layer in layers`;
@@ -34,5 +36,5 @@ A launch takes a linear weight as it is stored, `w=mlp.down_proj`, and is then o
 128], above=w8a8_tokens)` has the weights of another, and in longer prompts its products take what the text calls
 `quantised(normed)` in eight bits (`activations`). Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head` (the
 output mode); any other name is a measured number of `[[tuning]]` in build.toml. Constants that a launch omits are tuned too:
-see `tuning`.
+see `tuning`. `ranks` documents `shards` and `sums`.
 """

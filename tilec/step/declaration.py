@@ -179,11 +179,31 @@ class CacheFormat:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharding:
+    """How ranks share a weight: each has an equal part of its rows, outputs (`axis` 0; of a table, of each of its weights), or
+    of its columns, inputs (1). `numbers`: the names of the numbers of the model that are divided for it."""
+
+    axis: int
+    numbers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The launches that take the place of one that sums over a weight's columns, where a rank has some of them: by name,
+    kernels and their arguments as expressions over the parameters of the launch. `buffers`: what these launches add, by name:
+    the parameter that each has the dtype and shape of, and whether its first axis is divided by the number of ranks."""
+
+    buffers: Mapping[str, tuple[str, bool]]
+    launches: Mapping[str, tuple[str, Mapping[str, ast.expr]]]
+
+
+@dataclass(frozen=True, slots=True)
 class Declaration:
     """The step of a family: its syntax as JSON (`syntax`), numbers in order, weights and buffers by name, and the statements of
     each mode. `variants`: what conditions may ask for, by name. `counts`: the number of items of each weight and buffer that
     has one for each item of a loop. `formats`: other formats of its linear weights, by name, and the step for each
-    (`tilec.step.formats`). `caches`: other formats of its caches, likewise (`tilec.step.caches`)."""
+    (`tilec.step.formats`). `caches`: other formats of its caches, likewise (`tilec.step.caches`). `shards` by weight, `sums` by
+    kernel: how several ranks share the step (`tilec.step.ranks`)."""
 
     syntax: Any
     numbers: tuple[tuple[str, Expression], ...]
@@ -195,6 +215,8 @@ class Declaration:
     counts: Mapping[str, str]
     formats: Mapping[str, tuple[Format, Declaration]] = field(default_factory=dict[str, "tuple[Format, Declaration]"])
     caches: Mapping[str, tuple[CacheFormat, Declaration]] = field(default_factory=dict[str, "tuple[CacheFormat, Declaration]"])
+    shards: Mapping[str, Sharding] = field(default_factory=dict[str, Sharding])
+    sums: Mapping[str, Sum] = field(default_factory=dict[str, Sum])
 
     @property
     def is_empty(self) -> bool:

@@ -24,12 +24,15 @@ from tilec.step.declaration import (
     Launch,
     Layers,
     Reference,
+    Sharding,
     Statement,
+    Sum,
     Variant,
 )  # fmt: skip
 from tilec.step.expressions import Expression, StepError, expression
 from tilec.step.formats import Format, grouped, in_format, scaled
 from tilec.step.graph import CHUNK, ITEM_BYTES, SERVE, Kind
+from tilec.step.ranks import RANKS, read_shards, read_sums
 from tilec.step.syntax import decode, encode
 
 MAX_TEXT: Final = 1 << 17
@@ -43,7 +46,7 @@ FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
-RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, "max_seq_len", "head", "mode", "pages"}
+RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, RANKS, "max_seq_len", "head", "mode", "pages"}
 """Names whose values come from the request for a step, or change within it."""
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch", CHUNK, SERVE)
@@ -86,6 +89,8 @@ class _Reader:
         self.variants: dict[str, Variant] = {}
         self.formats: dict[str, Format] = {}
         self.caches: dict[str, CacheFormat] = {}
+        self.shards: dict[str, Sharding] = {}
+        self.sums: dict[str, Sum] = {}
         self.modes: dict[str, tuple[Statement, ...]] = {}
         self.by_short_name: dict[tuple[int, str], Declared] = {}  # keyed by how many loops it is in, and its short name
         self.counts: dict[str, str] = {}
@@ -114,6 +119,10 @@ class _Reader:
                     self.caches = {name: self.cache_format(name, value) for name, value in _items(table)}
                     if len(self.caches) > MAX_FORMATS:
                         raise StepError(f"a step has more than {MAX_FORMATS} formats of caches", node)
+                case ast.Assign(targets=[ast.Name(id="shards")], value=ast.Dict() as table):
+                    self.shards = read_shards(_items(table), self.weights)
+                case ast.Assign(targets=[ast.Name(id="sums")], value=ast.Dict() as table):
+                    self.sums = read_sums(_items(table), _items)
                 case ast.Assign(targets=[ast.Name(id="variants")], value=ast.Dict() as table):
                     if self.weights or self.buffers or self.modes or self.variants:
                         raise StepError("`variants` are declared once, before `weights`, `buffers` and modes", node)
@@ -133,7 +142,7 @@ class _Reader:
                 ):
                     self.modes[name] = self.statements(body, None)
                 case _:
-                    known = "`weights`, `buffers`, `tied`, `variants`, `formats`, `caches`"
+                    known = "`weights`, `buffers`, `tied`, `variants`, `formats`, `caches`, `shards`, `sums`"
                     raise StepError(f"not a number, {known}, `def decode()`, `def prefill()` or `def batch()`", node)
         missing = next((mode for mode in REQUIRED if mode not in self.modes), None)
         if missing is not None:
@@ -145,7 +154,7 @@ class _Reader:
             encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.variants, self.modes, self.counts
         )
         formats = {name: (form, in_format(declaration, form)) for name, form in self.formats.items()}
-        return with_caches(replace(declaration, formats=formats), self.caches)
+        return with_caches(replace(declaration, formats=formats, shards=self.shards, sums=self.sums), self.caches)
 
     def declare(self, table: dict[str, Declared], declared: Declared, node: ast.expr) -> None:
         in_layer = declared.name.partition("*.")[2] if declared.per_layer and "*." in declared.name else declared.name

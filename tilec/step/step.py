@@ -15,6 +15,7 @@ from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at, stacked
 from tilec.step.formats import SIXTEEN_BIT, misfit, stored_declaration
 from tilec.step.graph import CHUNK, SERVE, StepGraph
+from tilec.step.ranks import RANKS, among_ranks, shared_numbers
 from tilec.step.reader import FILLED
 
 OutputMode = Literal["argmax", "sample", "logits", "none"]
@@ -73,17 +74,25 @@ class Weight:
 class Step:
     """The step of one model. `numbers` are the model's numbers and the measured ones. `weight_format` is that of the linear
     weights, `cache_format` that of the caches; StepError if the text does not declare one, or if the model's sizes do not fit
-    it. `pages`: the pages of the pool of modes whose caches are in pages."""
+    it. `pages`: the pages of the pool of modes whose caches are in pages. `ranks`: how many share it; the step is then that of
+    one of them (`tilec.step.ranks`), with its part of the numbers, or with all of them if it is `undivided`, for a verifier to
+    compare."""
 
     def __init__(
         self, declaration: Declaration, numbers: Mapping[str, Any], *, tied: bool, dtype: str, max_seq_len: int,
-        weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT, pages: int = 0,
+        weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT, pages: int = 0, ranks: int = 1,
+        undivided: bool = False,
     ) -> None:  # fmt: skip
-        self._numbers, self._stored_declaration = numbers, declaration
+        self.ranks, self._undivided, self._numbers, self._stored_declaration = ranks, undivided, numbers, declaration
+        if ranks > 1:
+            numbers = numbers if undivided else shared_numbers(declaration, numbers, ranks)
+            declaration = among_ranks(declaration)
         stored = declaration if weight_format == SIXTEEN_BIT else stored_declaration(declaration, weight_format)
         self.declaration, self.cache_format = cached_declaration(stored, cache_format), cache_format
         self.dtype, self.tied, self.weight_format = dtype, tied, weight_format
-        self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len, "pages": pages}
+        self._values: dict[str, Any] = {
+            **numbers, "dtype": dtype, "max_seq_len": max_seq_len, "pages": pages, RANKS: ranks
+        }  # fmt: skip
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
         if weight_format != SIXTEEN_BIT:
@@ -102,7 +111,8 @@ class Step:
         """The same step with a pool of `pages` pages."""
         return Step(
             self._stored_declaration, self._numbers, tied=self.tied, dtype=self.dtype, max_seq_len=self._values["max_seq_len"],
-            weight_format=self.weight_format, cache_format=self.cache_format, pages=pages,
+            weight_format=self.weight_format, cache_format=self.cache_format, pages=pages, ranks=self.ranks,
+            undivided=self._undivided,
         )  # fmt: skip
 
     @property

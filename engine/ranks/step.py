@@ -1,0 +1,47 @@
+"""The step of a rank, verified for all ranks when a graph of it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.models.families import family_of
+from engine.models.steps import Shape
+from engine.ranks.verify import verify_ranks
+from tilec.step.declaration import Declaration
+from tilec.step.formats import SIXTEEN_BIT
+from tilec.step.graph import StepGraph
+from tilec.step.ranks import shared_numbers
+from tilec.step.step import NO_VARIANT, Mode, OutputMode, Step, Variants
+
+
+class RankStep(Step):
+    """The step of each of `ranks` ranks. `whole` has the same launches and undivided numbers: what differs between its extents
+    and a rank's is what ranks share. StepError if they cannot have equal parts."""
+
+    def __init__(self, declaration: Declaration, numbers: dict[str, Any], ranks: int, **formats: Any) -> None:
+        shared_numbers(declaration, numbers, ranks)
+        super().__init__(declaration, numbers, ranks=ranks, **formats)
+        self.whole = Step(declaration, numbers, ranks=ranks, undivided=True, **formats)
+
+    def graph(
+        self, mode: Mode, head: OutputMode = "argmax", *, tokens: int = 1, past: int = 0, layers: int | None = None,
+        variants: Variants = NO_VARIANT,
+    ) -> StepGraph:  # fmt: skip
+        """As `Step.graph`; GraphError if a rank would read what is not whole, or ranks would not meet."""
+        own = super().graph(mode, head, tokens=tokens, past=past, layers=layers, variants=variants)
+        whole = self.whole.graph(mode, head, tokens=tokens, past=past, layers=layers, variants=variants)
+        verify_ranks([own] * self.ranks, whole)
+        return own
+
+
+def rank_step(
+    config: Shape, max_seq_len: int, dtype: str, ranks: int, *, weight_format: str = SIXTEEN_BIT,
+    cache_format: str = SIXTEEN_BIT,
+) -> RankStep:  # fmt: skip
+    """The step of a rank of a model, as `engine.models.steps.model_step`."""
+    family = family_of(config.model_type)
+    numbers = {name: getattr(config, name) for name in family.numbers} | dict(family.unmeasured)
+    return RankStep(
+        family.declaration(), numbers, ranks, tied=config.tie_word_embeddings, dtype=dtype, max_seq_len=max_seq_len,
+        weight_format=weight_format, cache_format=cache_format,
+    )  # fmt: skip
