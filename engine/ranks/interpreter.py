@@ -19,6 +19,7 @@ from engine.backends.backend import Backend
 from engine.backends.decode_steps import StepBuffers, graphs_of, prompt_caches
 from engine.backends.host_buffers import HostBuffers, zeros
 from engine.backends.interpreter import KERNELS, InterpreterBackend, PlannedOp, PlannedStep
+from engine.backends.paged_steps import PagedDevice
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import EngineError
@@ -36,12 +37,13 @@ from tilec.ir.core import Function
 from tilec.step.collectives import COLLECTIVES
 from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.graph import Buffer, Kind, Op, StepGraph
-from tilec.step.step import OutputMode
+from tilec.step.step import OutputMode, Step
 
 NO_KERNEL: Final = cast("Function", None)
 """In place of a collective's kernel: ranks of the interpreter meet in `engine.ranks.collectives`."""
 
 END: Final = "the end of a step"
+NO_PAGES: Final = "a step of ranks has no mode over pages, so `require_pages` refused before"
 
 
 class RankInterpreter(InterpreterBackend):
@@ -118,8 +120,15 @@ class RankedBuffers(StepBuffers):
         for own, theirs in zip(self.of_ranks, source.of_ranks, strict=True):
             own.copy(target, slot, theirs, name, source_slot, elements)
 
-    def fetch(self, number: int) -> None:
+    def write(self, name: str, first: int, values: NDArray[Any]) -> None:
+        for buffers in self.of_ranks:
+            buffers.write(name, first, values)
+
+    def fetch(self, number: int, also: Sequence[str] = ()) -> None:
         """Nothing to do: the tokens are on the host."""
+
+    def fetched_output(self, number: int, name: str) -> NDArray[Any]:
+        return self.of_ranks[0].fetched_output(number, name)
 
     def fetched(self, number: int) -> NDArray[np.int32]:
         return self.latest()
@@ -226,6 +235,12 @@ class InterpreterRanks(Backend):
     @property
     def _closed(self) -> bool:
         return self.of_ranks[0]._closed  # pyright: ignore[reportPrivateUsage]  # of the same class
+
+    def _pages_that_fit(self, bucket: int) -> int:
+        raise AssertionError(NO_PAGES)
+
+    def _paged_device(self, step: Step, bucket: int) -> PagedDevice:
+        raise AssertionError(NO_PAGES)
 
     def _planned(self, graph: StepGraph, existing: Sequence[Mapping[str, NDArray[Any]]]) -> RankedStep:
         return RankedStep(tuple(rank.planned(graph, own) for rank, own in zip(self.of_ranks, existing, strict=True)))

@@ -20,7 +20,7 @@ from tilec.artifact.records import ValueCheck
 from tilec.step.graph import Kind, Op, StepGraph, View
 from tilec.step.step import BUCKETS, Step
 
-SERVED = [name for name in MODELS if "a3b" not in name]
+SERVED = [name for name in MODELS if "-a" not in name]
 
 
 def step(shape: Any = TINY) -> Step:
