@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Final
 
 from ci.bench.kernels import attention_cases, rounded_attention
@@ -115,7 +116,8 @@ def _chunk_starts(manifest: Manifest, t: Tensors) -> Tensors:
 
 def _of_items(t: Tensors, found: Callable[[Any, Any, Any], tuple[Any, ...]]) -> list[tuple[int, tuple[Any, ...]]]:
     """What each chunk of each row finds, by item."""
-    starts, results = t["starts"].tolist(), []
+    starts: list[int] = t["starts"].tolist()
+    results: list[tuple[int, tuple[Any, ...]]] = []
     for b, length in enumerate(t["lengths"].tolist()):
         keys, values = (in_order(t[name], t["table"][b])[:length] for name in ("k_pages", "v_pages"))
         for chunk in range(-(-length // CHUNK)):
@@ -155,8 +157,9 @@ def _rounded_decode(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
 
 def _merge(manifest: Manifest, t: Tensors) -> Tensors:
     """0 for a row without items."""
-    starts, rows = t["starts"].tolist(), []
-    for begin, end in zip(starts[:-1], starts[1:], strict=True):
+    starts: list[int] = t["starts"].tolist()
+    rows: list[Any] = []
+    for begin, end in pairwise(starts):
         if begin == end:
             rows.append(t["partial"][:1].sum(0)[None] * 0)
             continue
@@ -168,8 +171,9 @@ def _merge(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _rounded_merge(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
-    starts, rows = t["starts"].tolist(), []
-    for begin, end in zip(starts[:-1], starts[1:], strict=True):
+    starts: list[int] = t["starts"].tolist()
+    rows: list[Rounded] = []
+    for begin, end in pairwise(starts):
         if begin == end:
             rows.append(exact(t["partial"][:1] * 0))
             continue
