@@ -42,8 +42,8 @@ def _bits(tensor: Any) -> Any:
 
 
 def compared(part: str, what: str, case: str, found: Any, wanted: Any, *, binding: bool = True) -> Row:
-    """How many elements have other bits."""
-    return Row(part, what, case, found.numel(), int((_bits(found) != _bits(wanted)).sum()), binding)
+    """How many elements have other bits, or were not written."""
+    return Row(part, what, case, found.numel(), int(((_bits(found) != _bits(wanted)) | ~found.isfinite()).sum()), binding)
 
 
 def _launch(bench: Bench, entry: Entry, tensors: Tensors, **scalars: int) -> None:
