@@ -204,14 +204,9 @@ def test_integers_outside_of_the_contract_are_refused(name: str, size: tuple[int
 
 
 MISTAKES = [
-    ("paged_decode_attention", "    tl.values(table, 0, PAGES)\n", "", "E0301"),
-    (
-        "paged_decode_attention",
-        "    tl.values(lengths, 1, MAX * PAGE + 1)\n",
-        "    tl.values(lengths, 1, MAX * PAGE + PAGE)\n",
-        "E0301",
-    ),
-    ("paged_decode_attention", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0301"),
+    ("paged_decode_attention", "    tl.values(table, 0, PAGES)\n", "", "E0306"),
+    ("paged_decode_attention", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0306"),
+    ("paged_decode_attention", "first // PAGE + i, MAX - 1)", "first // PAGE + i, MAX)", "E0301"),
     ("paged_decode_attention", "tl.store(sums, (item, head, 0)", "tl.store(sums, (b, head, 0)", "E0401"),
     ("paged_decode_attention", "min(max(tl.load(starts, T), 0), ITEMS)", "max(tl.load(starts, T), 0)", "E0304"),
     ("paged_decode_attention", "items * HKV, tl.num_blocks(0))", "items * HKV)", "E0306"),
