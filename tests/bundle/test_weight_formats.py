@@ -376,10 +376,11 @@ SHIPPED = read_build_file(ROOT / "build.toml")
 
 
 OF_NO_MODEL = re.compile(
-    r"(experts_\w+-.*\b(H=4096|K=4096|K=1536)\b|experts_(tiles|gather)-.*\bBM=16\b|route_experts-.*\bNORMALIZE=False\b)"
+    r"(experts_\w+-.*\b(H=4096|K=4096|K=1536)\b|experts_(tiles|gather)-.*\bBM=16\b|route_experts-.*\bNORMALIZE=False\b"
+    r"|paged_\w+-|chunk_starts-|matmul_(few|split|silu_mul_few)-.*\bBM=(128|256)\b)"
 )
-"""Kernels of experts that no model asks for: sizes of 235B-A22B, which has no bundle, tiles of 16 rows by sorting, and shares
-that are not normalised."""
+"""Kernels that no model asks for: of experts, sizes of 235B-A22B, which has no bundle, tiles of 16 rows by sorting, and shares
+that are not normalised; of rows over pages, all, which serving alone launches."""
 
 
 def test_every_shipped_model_finds_its_kernels_for_every_format() -> None:
