@@ -35,7 +35,7 @@ def paged_decode_attention(
 
     Of its tokens an item gives, per query head, the maximum of `q @ k.T * scale` in units of log 2, the sum of
     `2 ** (score - maximum)` and the sum of values with these weights, for `paged_merge`. What follows the last item stays as it
-    is. Nothing of an item depends on the rows beside it. `scale` is positive. Slots past the end of a row are multiplied by
+    is. Nothing of an item depends on other rows. `scale` is positive. Slots past the end of a row are multiplied by
     zero, so they must hold finite numbers. `blocks` blocks share the items; a row past ROWS has none.
     """
     assert PAGE % BN == 0 and CHUNK % PAGE == 0

@@ -52,7 +52,7 @@ def outputs(name: str, rows: int) -> dict[str, Array]:
 
 
 def specialised(name: str, tile: int, arch: str) -> tuple[Any, dict[str, Any]]:
-    """The build's specialisation for tiles of so many rows."""
+    """The build's specialisation for tiles with `tile` rows."""
     return shipped.specialisation(name, {"E": "bf16", "BM": tile, "S": PARTS}, target_named(arch))
 
 
