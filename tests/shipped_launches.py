@@ -174,9 +174,9 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "paged_merge": [{"T": 3, "HKV": 1, "G": 2, "ITEMS": 19}],
     "paged_gather": [
         {"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160, "filled": 130},
-        {"HKV": 1, "PAGES": 2, "MAX": 1, "S": 128, "filled": 1},
+        {"HKV": 1, "PAGES": 2, "MAX": 1, "S": 128, "filled": 2},
     ],
-    "paged_flash_attention": [{"T": 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3, "past": 60, "scale": 0.09}],
+    "paged_flash_attention": [{"T": 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3, "past": 169, "scale": 0.09}],
     "experts_sort": [{"T": 70, "P": 2}, {"T": 3, "P": 1}],
     "experts_tiles": [{"P": 3, "S": 150}, {"P": 70, "S": 131, "BM": 128}],
     "experts_gather": [{"T": 3, "P": 1, "S": 25}, {"T": 67, "P": 2, "S": 130, "BM": 64, "E": "f16"}],

@@ -26,6 +26,13 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "topk_blocks": [{"B": 2, "V": 70, "P": 1, "K": 9}],
     "sample_token": [{"B": 40, "P": 3, "K": 64, "S": 5}, {"B": 3, "P": 256, "K": 2, "S": 1}, {"B": 1, "P": 1, "K": 1, "S": 1}],
     "flash_attention": [{"T": t, "HKV": 1, "G": 2, "S": 192, "past": 0, "scale": 0.09} for t in (1, 17, 127, 129)],
+    "paged_flash_attention": [
+        {"T": t, "HKV": 1, "G": 2, "PAGES": 4, "MAX": 3, "past": past, "scale": 0.09}
+        for t, past in ((1, 0), (17, 5), (129, 63))
+    ],
+    "paged_gather": [{"HKV": 3, "PAGES": 9, "MAX": 5, "S": 258, "filled": 257}],
+    "paged_merge": [{"T": 2, "HKV": 3, "G": 5, "ITEMS": 12}],
+    "chunk_starts": [{"T": t} for t in (2, 256, 511)],
     "decode_attention": [{"B": 2, "HKV": 1, "G": 2, "S": 96, "P": 48, "scale": 0.09}],
     "decode_attention_wide": [{"B": 2, "HKV": 2, "G": 11, "S": 96, "P": 48, "scale": 0.09}],
     "rotary_decode_attention": [{"B": 2, "HKV": 3, "G": 5, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09}],
@@ -42,6 +49,8 @@ ROUNDINGS = {
     "flash_attention": 2,
     "decode_attention": 2,
     "decode_attention_wide": 2,
+    "paged_flash_attention": 2,
+    "paged_decode_attention": 2,
     "qk_norm_rope_kv": 2,
     "rotary_decode_attention": 4,
     "rotary_decode_attention_kv": 4,

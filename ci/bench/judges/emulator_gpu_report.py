@@ -32,6 +32,7 @@ INEXACT: Final = re.compile(r"\b(?:\w+\.approx|div\.full|wgmma|mma\.sync|tanh|re
 BASIS: Final = (
     "tilec/emulator", "tilec/ir", "tilec/target/dtypes.py", "tilec/artifact/records.py",
     "kernels_src/reference.py", "kernels_src/reference_attention.py", "kernels_src/reference_experts_tiles.py",
+    "kernels_src/reference_pages.py",
     "ci/bench/judges/emulator_run.py", "ci/bench/judges/emulator_gpu_report.py",
 )  # fmt: skip
 """Sources that a verdict depends on, in addition to the PTX and the GPU's outputs."""
