@@ -20,6 +20,7 @@ CASES: Final = {
     "experts_check": Case("mixtures of experts compared with transformers, and their speed"),
     "engine_llama": Case("a Llama 3 model compared with transformers", "engine_check", {"models": "llama3.1-8b"}),
     "batch_check": Case("batches compared with single sequences"),
+    "serving_check": Case("rows over pages: the same bits alone and among others, and speed"),
     "engine_soak": Case("long generations, full caches, many loads: no leak, no drift"),
     "cold_start": Case("seconds from process start to the first token"),
     "shipped_engine": Case("a signed, pushed, pulled and installed bundle in an environment without a compiler"),
