@@ -34,7 +34,7 @@ LASTING: Final = (Kind.CACHE, Kind.POOL, Kind.OUTPUT, Kind.INPUT, Kind.SETTING)
 """Kinds of the buffers that belong to sequences and outlive a step."""
 
 TOKEN_STATE: Final = ("state", "bias")
-"""Caches of what sampling knows of each token, not of keys and values."""
+"""Inputs of what sampling knows of each token of the vocabulary. They are written row by row, when a sequence begins."""
 
 REPORTS: Final = ("logprobs", "top_tokens")
 """Outputs that tell probabilities of tokens."""
@@ -44,7 +44,8 @@ GREEDY: Final = SamplingParams(top_k=1)
 
 
 class StepBuffers(ABC):
-    """Memory of a device for the buffers of kinds `LASTING` of some steps, by name; caches are zero at first."""
+    """Memory of a device for the buffers of kinds `LASTING` of some steps, by name; caches and `TOKEN_STATE` are zero at
+    first."""
 
     @abstractmethod
     def send(self, kind: Kind, values: Mapping[str, Any]) -> None:
@@ -56,7 +57,7 @@ class StepBuffers(ABC):
 
     @abstractmethod
     def write(self, name: str, first: int, values: NDArray[Any]) -> None:
-        """Overwrite a part of a cache, from its element `first` on, before the next step."""
+        """Overwrite a part of an input of `TOKEN_STATE`, from its element `first` on, before the next step."""
 
     @abstractmethod
     def fetch(self, number: int, also: Rows[str] = ()) -> None:
@@ -128,9 +129,7 @@ class DecodeSteps:
         self._named = {
             graph.role(buffer.name): buffer for graph in graphs for buffer in graph.buffers.values() if buffer.kind in LASTING
         }
-        self._caches = {
-            role: buffer for role, buffer in self._named.items() if buffer.kind is Kind.CACHE and role not in TOKEN_STATE
-        }
+        self._caches = {role: buffer for role, buffer in self._named.items() if buffer.kind is Kind.CACHE}
         slots = graphs[0].buffers["rope_table"].shape[0]
         self.cache: CacheLayout = ContiguousCache(slots, runner.max_seq_len)
         self._cache_slots = slots * sequences
@@ -280,6 +279,17 @@ def prompt_caches(prefills: Iterable[StepGraph], decode: Iterable[StepGraph]) ->
     """The caches that only prefills of a sequence use: copies in 16 bits of those that its steps share."""
     known = {buffer.name for buffer in lasting_buffers(decode, Kind.CACHE)}
     return [buffer for buffer in lasting_buffers(prefills, Kind.CACHE) if buffer.name not in known]
+
+
+def token_state(graphs: Iterable[StepGraph]) -> list[Buffer]:
+    """The buffers of `TOKEN_STATE` of several steps, each once."""
+    found = {
+        buffer.name: buffer
+        for graph in graphs
+        for buffer in graph.of_kind(Kind.INPUT)
+        if graph.role(buffer.name) in TOKEN_STATE
+    }
+    return list(found.values())
 
 
 def lasting_buffers(graphs: Iterable[StepGraph], *kinds: Kind) -> list[Buffer]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.decode_steps import StepBuffers, lasting_buffers
+from engine.backends.decode_steps import StepBuffers, lasting_buffers, token_state
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.token_ring import TokenRing
 from engine.graph.plan import plan_memory
@@ -35,20 +35,20 @@ class DeviceBuffers(StepBuffers):
         self._tokens: TokenRing | None = None
         self._also: dict[str, TokenRing] = {}
         self._outputs = {buffer.name: buffer for buffer in lasting_buffers(graphs, Kind.OUTPUT)}
-        self._item_bytes = {buffer.name: ITEM_BYTES[buffer.dtype] for buffer in lasting_buffers(graphs, Kind.CACHE)}
+        self._item_bytes = {buffer.name: ITEM_BYTES[buffer.dtype] for buffer in lasting_buffers(graphs, Kind.CACHE, Kind.INPUT)}
         try:
             size = 0 if arena else max(plan_memory(graph).size for graph in graphs)
             if not arena:
-                memory.require(cache_bytes(graphs) + size)
-            for buffer in lasting_buffers(graphs, Kind.CACHE):
+                memory.require(cache_bytes(graphs) + sum(buffer.bytes for buffer in token_state(graphs)) + size)
+            state = token_state(graphs)  # too large to be sent with the other inputs
+            for buffer in (*lasting_buffers(graphs, Kind.CACHE), *state):
                 memory.add_zeroed(buffer)
             for buffer in self._outputs.values():
                 memory.add(buffer.name, buffer.bytes)
             self.arena = arena or (memory.allocate(size), size)
             for kind in (Kind.INPUT, Kind.SETTING):
-                self._blocks[kind] = InputBlock(
-                    memory, [one for one in lasting_buffers(graphs, kind) if one.name not in self._apart]
-                )
+                sent = [one for one in lasting_buffers(graphs, kind) if one not in state and one.name not in self._apart]
+                self._blocks[kind] = InputBlock(memory, sent)
             for buffer in lasting_buffers(graphs, Kind.INPUT):
                 if buffer.name in self._apart:
                     self._blocks[buffer.name] = InputBlock(memory, [buffer])

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from engine.errors import BundleRefused, DeviceError, EngineError, ModelError, UsageError
+from engine.sampling import Logprobs
 from engine.serving.protocol import Cancel, Frames, Load, Loaded, Message, Refused, Report, Submit, encoded, from_engine
 
 PIECE_BYTES: Final = 1 << 20
@@ -67,11 +68,13 @@ class Watcher:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What one of several generations got: tokens, and why it ended; None: it goes on."""
+    """What one of several generations got: tokens, and why it ended; None: it goes on. `logprobs`: of each token, if the
+    generation asks for them."""
 
     index: int
     tokens: list[int]
     ended: str | None
+    logprobs: list[Logprobs] = field(default_factory=list[Logprobs])
 
 
 @dataclass(eq=False)
@@ -81,11 +84,12 @@ class Generations:
     client: EngineClient
     numbers: list[int]
     _tokens: list[list[int]] = field(init=False)
+    _logprobs: list[list[Logprobs]] = field(init=False)
     _ended: dict[int, str] = field(default_factory=dict[int, str])
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._tokens = [[] for _ in self.numbers]
+        self._tokens, self._logprobs = [[] for _ in self.numbers], [[] for _ in self.numbers]
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,10 +97,12 @@ class Generations:
     async def __aexit__(self, *_: object) -> None:
         self.cancel(range(len(self.numbers)))
 
-    def put(self, index: int, token: int | None, ended: str | None) -> None:
+    def put(self, index: int, token: int | None, ended: str | None, logprobs: Logprobs | None = None) -> None:
         """A token, or the end, of one of them."""
         if token is not None:
             self._tokens[index].append(token)
+        if logprobs is not None:
+            self._logprobs[index].append(logprobs)
         if ended is not None:
             self._ended[index] = ended
         self._arrived.set()
@@ -106,11 +112,11 @@ class Generations:
         await self._arrived.wait()
         self._arrived.clear()
         found = [
-            Arrival(index, tokens, self._ended.pop(index, None))
+            Arrival(index, tokens, self._ended.pop(index, None), self._logprobs[index])
             for index, tokens in enumerate(self._tokens)
             if tokens or index in self._ended
         ]
-        self._tokens = [[] for _ in self.numbers]
+        self._tokens, self._logprobs = [[] for _ in self.numbers], [[] for _ in self.numbers]
         return found
 
     def cancel(self, indices: Sequence[int]) -> None:
@@ -246,7 +252,7 @@ class EngineClient:
             group, index, times = self._open[number]
             self._watcher.token(times, now)
             times.first, times.last, times.generated = times.first or now, now, times.generated + 1
-            group.put(index, token, None)
+            group.put(index, token, None, report.logprobs.get(number))
         for number, reason in report.ended.items():
             self._end(number, reason)
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.errors import EngineError
+from engine.sampling import SamplingParams
 from engine.serving.client import Arrival, EngineClient, Generations, QueueFull
 from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
 from engine.serving.generated_text import GeneratedText, Part
+from engine.serving.logprobs import TokenTexts, Told
 from engine.serving.openai_types import MOST_CHOICES, ChatRequest, CompletionRequest, Generation
 from engine.serving.protocol import Submit
 from engine.serving.served_model import ServedModel
@@ -28,9 +30,12 @@ TEXT_DEFAULT: Final = 16
 
 @dataclass(slots=True)
 class Choice:
-    """One choice of a response, and why it ended."""
+    """One choice of a response, and why it ended. `told`: its tokens whose probabilities were not sent yet, `told_text` how
+    many characters those have that were."""
 
     output: GeneratedText
+    told: list[Told] = field(default_factory=list[Told])
+    told_text: int = 0
     parts: list[Part] = field(default_factory=list[Part])
     finish_reason: str | None = None
 
@@ -49,13 +54,14 @@ class Completion(ABC):
     def __init__(self, model: ServedModel, request: Generation, prompts: list[list[int]]) -> None:
         self._model, self._request, self._prompts = model, request, prompts
         self._silent = {*(() if request.ignore_eos else model.generation.eos_token_id), *request.stop_token_ids}
+        self._texts = TokenTexts(model.text)
         self._choices = [Choice(self._output(ids)) for ids in prompts for _ in range(request.n)]
         self._head = {"id": self.prefix + secrets.token_hex(12), "created": int(time.time()), "model": model.name}
 
     def submit(self, client: EngineClient, max_tokens: list[int]) -> Generations:
         """Submit its generations, of up to `max_tokens` tokens for each prompt; ApiError if there is no room for them."""
         works = [
-            Submit(0, ids, tokens, sorted(self._silent), self._request.priority, self._model.sampling(self._request, choice))
+            Submit(0, ids, tokens, sorted(self._silent), self._request.priority, self._sampling(choice, tokens))
             for ids, tokens in zip(self._prompts, max_tokens, strict=True)
             for choice in range(self._request.n)
         ]
@@ -65,6 +71,11 @@ class Completion(ABC):
             raise ApiError(503, str(error), code="queue_full", kind="overloaded_error", retry=True) from None
         except EngineError as error:
             raise engine_failed(str(error)) from None
+
+    def _sampling(self, choice: int, max_tokens: int) -> SamplingParams | None:
+        if self._request.min_tokens > max_tokens:
+            raise invalid("min_tokens", f"it is {self._request.min_tokens}, and at most {max_tokens} tokens are generated")
+        return self._model.sampling(self._request, choice, self._silent)
 
     async def whole(self, generations: Generations) -> dict[str, Any]:
         """The response at once."""
@@ -101,8 +112,10 @@ class Completion(ABC):
     def _parts(self, choice: Choice, arrival: Arrival) -> list[Part]:
         """What tokens mean for a choice, and whether it has ended."""
         parts: list[Part] = []
-        for token in arrival.tokens:
+        for number, token in enumerate(arrival.tokens):
             parts += choice.output.push(token)
+            if number < len(arrival.logprobs) and token not in self._silent:
+                choice.told.append((token, arrival.logprobs[number]))
             if choice.output.stopped:
                 break
         ended = "stop" if choice.output.stopped else arrival.ended
@@ -173,7 +186,8 @@ class ChatCompletion(Completion):
             message["reasoning_content"] = thought
         if calls:
             message["tool_calls"] = [{name: value for name, value in call.items() if name != "index"} for call in calls]
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": choice.finish_reason}
+        logprobs = None if self._request.told_logprobs is None else self._texts.of_chat(choice.told)
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
     def _first(self) -> list[Any]:
         return [{"role": "assistant", "content": ""}]
@@ -188,7 +202,10 @@ class ChatCompletion(Completion):
                 yield {"reasoning_content": part.thought} if part.thought else {"content": part.content}
 
     def _chunk(self, index: int, delta: Any, reason: str | None) -> dict[str, Any]:
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+        told = self._choices[index].told
+        logprobs = self._texts.of_chat(told) if told else None
+        self._choices[index].told = []
+        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
 
 class TextCompletion(Completion):
@@ -228,7 +245,12 @@ class TextCompletion(Completion):
             yield text
 
     def _chunk(self, index: int, delta: Any, reason: str | None) -> dict[str, Any]:
-        return {"index": index, "text": delta or "", "logprobs": None, "finish_reason": reason}
+        choice, logprobs = self._choices[index], None
+        if choice.told:
+            logprobs = self._texts.of_text(choice.told, choice.told_text)
+            choice.told_text += sum(map(len, logprobs["tokens"]))
+            choice.told = []
+        return {"index": index, "text": delta or "", "logprobs": logprobs, "finish_reason": reason}
 
 
 def _tools(request: ChatRequest) -> list[dict[str, Any]]:

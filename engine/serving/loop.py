@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from engine.backends import Backend
 from engine.batch import Batch
 from engine.errors import DeviceError, EngineError
+from engine.sampling import Logprobs
 from engine.sequence import Sequence
 from engine.serving.memory import ContiguousRows
 from engine.serving.protocol import Report, Submit
@@ -37,6 +38,7 @@ class _Iteration:
     ended: dict[int, str] = field(default_factory=dict[int, str])
     admitted: list[int] = field(default_factory=list[int])
     prompt_tokens: int = 0
+    logprobs: dict[int, Logprobs] = field(default_factory=dict[int, Logprobs])
 
 
 class EngineLoop:
@@ -96,7 +98,9 @@ class EngineLoop:
         state = self._state
         running = len(state.running) + (state.prompt is not None)
         used = self.memory.pages - len(state.free_pages)
-        return Report(found.tokens, found.ended, found.admitted, found.prompt_tokens, running, len(state.waiting), used)
+        return Report(
+            found.tokens, found.ended, found.admitted, found.prompt_tokens, running, len(state.waiting), used, found.logprobs
+        )
 
     def close(self) -> None:
         """Free the batch; idempotent. The backend stays."""
@@ -122,6 +126,8 @@ class EngineLoop:
         found.prompt_tokens = chunk.tokens
         self._state = advanced(self._state, chunk)
         if token is not None:
+            if chunk.row in self._batch.logprobs:
+                found.logprobs[chunk.number] = self._batch.logprobs[chunk.row]
             self._take(found, {chunk.number: token})
 
     def _decode(self, decode: Decode, found: _Iteration) -> None:
@@ -133,6 +139,7 @@ class EngineLoop:
         except EngineError as error:
             self._end(found, dict.fromkeys(decode.rows.values(), f"error: {error}"))
             return
+        found.logprobs |= {decode.rows[row]: logprobs for row, logprobs in self._batch.logprobs.items()}
         self._take(found, {decode.rows[row]: token for row, token in tokens.items()})
 
     def _take(self, found: _Iteration, tokens: dict[int, int]) -> None:

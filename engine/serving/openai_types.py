@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar, cast
 import msgspec
 from msgspec import Meta
 
-from engine.sampling import TOP_K_LIMIT
+from engine.sampling import TOP_LOGPROBS
 from engine.serving.errors import ApiError, invalid, unsupported
 
 MOST_STOPS: Final = 16
@@ -48,8 +48,27 @@ class Generation(msgspec.Struct, kw_only=True):
     seed: int | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: int | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] = 0.0
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] = {}
+    allowed_token_ids: Annotated[TokenIds, Meta(min_length=1)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
     priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = 0
+
+    @property
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """`logit_bias` by token; ApiError for a name that is no token."""
+        if wrong := [name for name in self.logit_bias if not (name.isascii() and name.isdigit() and len(name) < 11)]:
+            raise invalid("logit_bias", f"`{_shown(wrong[0])}` is not the number of a token")
+        return tuple((int(name), bias) for name, bias in self.logit_bias.items())
+
+    @property
+    def told_logprobs(self) -> int | None:
+        """How many most likely tokens are told with each token's probability; None: no probabilities."""
+        return None
 
     @property
     def stops(self) -> list[str]:
@@ -72,6 +91,14 @@ class ChatRequest(Generation, kw_only=True):
     tool_choice: str | dict[str, Any] = "auto"
     chat_template_kwargs: TemplateKeywords | None = None
     reasoning_effort: str | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Meta(ge=0, le=TOP_LOGPROBS)] = 0
+
+    @property
+    def told_logprobs(self) -> int | None:
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("top_logprobs", "it needs `logprobs` true")
+        return self.top_logprobs if self.logprobs else None
 
     @property
     def thinking(self) -> bool:
@@ -83,6 +110,11 @@ class CompletionRequest(Generation, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | list[Any]
+    logprobs: Annotated[int, Meta(ge=0, le=TOP_LOGPROBS)] | None = None
+
+    @property
+    def told_logprobs(self) -> int | None:
+        return self.logprobs
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -124,21 +156,12 @@ WITHOUT_EFFECT: Final = frozenset(
 )  # fmt: skip
 """Fields that are for accounts, logs and caches of a service, not for the model."""
 
-NO_PENALTIES: Final = "the sampling kernels have no penalties"
 NO_GRAMMAR: Final = "generated text is not constrained"
-NO_LOGPROBS: Final = "probabilities are not returned"
+NO_LOGPROBS: Final = "probabilities of the prompt are not returned"
 
 REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
-    "frequency_penalty": ((0,), NO_PENALTIES),
-    "presence_penalty": ((0,), NO_PENALTIES),
-    "repetition_penalty": ((1,), NO_PENALTIES),
-    "min_p": ((0,), "the sampling kernels have no `min_p`"),
-    "min_tokens": ((0,), "a generation ends where the model ends it"),
-    "logit_bias": (({},), "logits are not changed"),
-    "bad_words": (([],), "logits are not changed"),
-    "allowed_token_ids": ((), "logits are not changed"),
-    "logprobs": ((False,), NO_LOGPROBS),
-    "top_logprobs": ((0,), NO_LOGPROBS),
+    "bad_words": (([],), "words of several tokens are not barred; give `logit_bias`"),
+    "top_logprobs": ((0,), "a text has `logprobs` alone, the number of most likely tokens"),
     "prompt_logprobs": ((), NO_LOGPROBS),
     "response_format": (({"type": "text"},), NO_GRAMMAR),
     "structured_outputs": ((), NO_GRAMMAR),
@@ -206,13 +229,8 @@ def read(body: bytes, kind: type[T]) -> T:
 
 
 def top_k_of(asked: int | None, of_model: int) -> int:
-    """The number of tokens to draw from: as asked, else the model's, of which the kernels allow `TOP_K_LIMIT`. ApiError for
-    another number."""
-    if asked is None:
-        return min(of_model or TOP_K_LIMIT, TOP_K_LIMIT)
-    if not 1 <= asked <= TOP_K_LIMIT:
-        raise unsupported("top_k", f"the sampling kernels draw from 1 to {TOP_K_LIMIT} tokens, and it is {asked}")
-    return asked
+    """The number of tokens to draw from, 0 for all: as asked, where -1 is all too, else the model's."""
+    return of_model if asked is None else max(asked, 0)
 
 
 def _shown(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from engine.sampling import SamplingParams
+from engine.sampling import Logprobs, SamplingParams
 
 LENGTH_BYTES: Final = 4
 
@@ -79,7 +79,7 @@ class Report(Message):
     """From the engine after each iteration. `tokens`: a new token of each of these requests, by number. `ended`: why requests
     ended; `stop`, `length`, or `error: ` and what went wrong. `admitted`: requests whose prompt begins. Then the tokens of
     prompts that the iteration computed, and how many requests decode or are in their prompt, how many wait, and how many pages
-    are taken."""
+    are taken. `logprobs`: probabilities of those new tokens whose requests ask for them."""
 
     tokens: dict[int, int]
     ended: dict[int, str]
@@ -88,6 +88,7 @@ class Report(Message):
     running: int
     waiting: int
     used_pages: int
+    logprobs: dict[int, Logprobs] = {}
 
 
 ToEngine = Load | Submit | Cancel

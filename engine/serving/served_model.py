@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from typing import Any, Final, ParamSpec, TypeVar
@@ -15,7 +15,7 @@ from engine.models.config import GenerationConfig
 from engine.models.families import family_of, read_config
 from engine.sampling import SEED_LIMIT, SamplingParams
 from engine.serving import thinking
-from engine.serving.errors import ApiError
+from engine.serving.errors import ApiError, invalid
 from engine.serving.openai_types import Generation, top_k_of
 from engine.text.tokenizer import Text
 
@@ -71,18 +71,32 @@ class ServedModel:
             what = f"`{field}`: token {outside} is not in the vocabulary of {self.vocabulary}"
             raise ApiError(400, what, param=field, code="invalid_value")
 
-    def sampling(self, request: Generation, choice: int) -> SamplingParams | None:
+    def sampling(self, request: Generation, choice: int, stop_tokens: Iterable[int]) -> SamplingParams | None:
         """How the tokens of one choice of a request are chosen; None: greedy. Choices of one request have seeds that follow
-        each other. Without a seed, one is drawn."""
+        each other. Without a seed, one is drawn. None of `stop_tokens` is chosen among its first `min_tokens` tokens. ApiError
+        if a parameter names a token that the model lacks, or leaves none."""
         model = self.generation
-        top_k = top_k_of(request.top_k, model.top_k)
         temperature = request.temperature
         if temperature is None:
             temperature = model.temperature if model.do_sample else 0.0
-        if temperature == 0:
-            return None
+        asked: dict[str, Any] = {
+            "min_p": request.min_p if temperature else 0.0, "frequency_penalty": request.frequency_penalty,
+            "presence_penalty": request.presence_penalty, "repetition_penalty": request.repetition_penalty,
+            "logit_bias": request.biases, "allowed": tuple(sorted({*(request.allowed_token_ids or ())})),
+            "barred": tuple(sorted({*stop_tokens})) if request.min_tokens else (), "min_tokens": request.min_tokens,
+            "logprobs": request.told_logprobs,
+        }  # fmt: skip
+        self.check_ids([token for token, _ in asked["logit_bias"]], "logit_bias")
+        self.check_ids(asked["allowed"], "allowed_token_ids")
+        self.check_ids(asked["barred"], "stop_token_ids")
+        if asked["allowed"] and set(asked["barred"]).issuperset(asked["allowed"]):
+            raise invalid("allowed_token_ids", "with `min_tokens` it leaves no token")
         seed = secrets.randbelow(SEED_LIMIT) if request.seed is None else (request.seed + choice) % SEED_LIMIT
-        return SamplingParams(temperature, top_k, model.top_p if request.top_p is None else request.top_p, seed)
+        if temperature == 0:
+            params = SamplingParams(top_k=1, **asked)
+            return None if params.simple else params
+        top_p = model.top_p if request.top_p is None else request.top_p
+        return SamplingParams(temperature, top_k_of(request.top_k, model.top_k), top_p, seed, **asked)
 
     def max_tokens(self, prompt: int, asked: int | None, default: int | None, field: str) -> int:
         """The most tokens of a generation; ApiError if they do not fit. `default` None: all that fit."""

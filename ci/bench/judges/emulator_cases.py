@@ -181,6 +181,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": 2, "V": c["BLOCK"] + 475, "P": 2, "K": 4}, *ends, {"B": 1, "V": c["BLOCK"], "P": 1, "K": 3}]
         case "sample_token":
             return [{"B": 2, "P": 5, "K": 7, "S": 9}, {"B": 1, "P": 3, "K": 20, "S": 2}]
+        case "sample_maxima" | "sample_rows" | "sample_report":  # a vector of tokens after whole groups
+            env = {"GROUPS": 9, "NUMBERS": 8} | ({} if manifest.kernel == "sample_report" else {"FACTORS": 4})
+            return [{"B": 2, "V": 264} | env]
         case "flash_attention":
             # At most 3 iterations, 1, and at least 5 after a cache whose last tile is partial.
             return [
@@ -359,6 +362,16 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
     if kernel.startswith(("scaled_", "experts_silu")):  # their sum is about that of the squares of K elements of deviation 1
         squares = np.abs(arrays["squares"])
         arrays["squares"] = squares * np.float32(case.env["K"] // squares.shape[-1] or 1)
+    if kernel in ("sample_maxima", "sample_rows", "sample_report"):  # a row with all parameters, and one with none
+        numbers = np.zeros(arrays["numbers"].shape, np.int32)
+        numbers[:, :3], numbers[:, 6] = [200, 1 << 29, 1 << 12], 100
+        numbers[:, 7] = [3, 0][: len(numbers)]
+        arrays["numbers"] = numbers
+        arrays["state"] = stream.integers(arrays["state"].shape, 0, 3, False).astype(np.int32)
+        if "factors" in arrays:
+            arrays["factors"] = stream.uniform(arrays["factors"].shape, 0.5, 2.0).astype(np.float32)
+        if kernel == "sample_report":
+            arrays["token"] = stream.integers(arrays["token"].shape, 0, 264, False).astype(np.int32)
     if kernel == "sample_token":  # as written by `topk_blocks`: descending, columns distinct
         arrays["best"] = -np.sort(-arrays["best"], axis=2)
         shape = arrays["indices"].shape

@@ -92,6 +92,9 @@ def problems(kernel: str) -> list[Problem]:
             return [one(f"151936, {k} of each part", V=151936, P=149, B=1, K=k) for k in (20, 64)]
         case "sample_token":
             return [one(f"{k} of 149 parts", P=149, B=1, S=4096, K=k) for k in (20, 64)]
+        case "sample_maxima" | "sample_rows" | "sample_report":
+            found = {"V": 151936, "GROUPS": 4748, "NUMBERS": 8, "FACTORS": 4}
+            return [one(f"{b} rows", None, "read", B=b, **found) for b in (1, 8, 32, 256)]
         case "route_experts":
             return [one(f"{t} tokens", None, "read", T=t, X=128, C=8) for t in (1, 2, 4, 8)]
         case "experts_slots" | "experts_gather_few" | "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from in_process import Received, Server, says, server
 
-from engine.sampling import SamplingParams
+from engine.sampling import Logprobs, SamplingParams
 from engine.serving.http import Limits
 from engine.serving.protocol import Cancel, Submit
 
@@ -155,6 +156,64 @@ def test_a_stop_string_ends_the_generation(talker: Path) -> None:
     assert one.client.sent[-1] == Cancel(0) and one.client.outstanding == 0
 
 
+def reported(one: Server, works: int) -> None:
+    """Reports of the tokens of " sky é" with probabilities, whose most likely tokens are each one itself and another; then the
+    end."""
+    stop = one.model.generation.eos_token_id[0]
+    tokens = [*one.model.text.encode(" sky é"), stop]
+    for count, token in enumerate(tokens, 1):
+        found = Logprobs(-0.25 * count, [token, 65], [-0.25 * count, -math.inf])
+        numbers = range(works)
+        ended = dict.fromkeys(numbers, "stop") if token == stop else {}
+        one.client.report(dict.fromkeys(numbers, token), ended, logprobs=dict.fromkeys(numbers, found))
+
+
+async def told(one: Server, path: str, body: dict[str, Any], works: int = 1) -> Received:
+    asking = asyncio.ensure_future(one.ask(path, body))
+    while len(one.client.submitted) < works:
+        await asyncio.sleep(0)
+    reported(one, works)
+    return await asking
+
+
+def test_probabilities_of_a_chat(talker: Path) -> None:
+    def asked(**fields: Any) -> Received:
+        one = server(talker, lambda _: None)
+        return finished(told(one, "/v1/chat/completions", CHAT | {"logprobs": True, "top_logprobs": 2} | fields))
+
+    ids = server(talker, lambda _: None).model.text.encode(" sky é")
+    content = asked().json["choices"][0]["logprobs"]["content"]
+    assert len(content) == len(ids)  # without the token that ends it
+    assert bytes(byte for one in content for byte in one["bytes"]).decode() == " sky é"
+    assert [one["logprob"] for one in content] == [-0.25 * count for count in range(1, len(ids) + 1)]
+    first = content[0]
+    assert first["top_logprobs"][0] == {name: first[name] for name in ("token", "logprob", "bytes")}
+    assert first["top_logprobs"][1]["logprob"] == -9999.0
+    chunks = [chunk["choices"][0] for chunk in asked(stream=True).events]
+    streamed = [one for chunk in chunks if chunk["logprobs"] is not None for one in chunk["logprobs"]["content"]]
+    assert streamed == content
+    assert asked(logprobs=False, top_logprobs=0).json["choices"][0]["logprobs"] is None
+
+
+def test_probabilities_of_a_text(talker: Path) -> None:
+    def asked(**fields: Any) -> Any:
+        one = server(talker, lambda _: None)
+        body = {"prompt": "a", "n": 2, "logprobs": 2, "max_tokens": 50} | fields
+        return finished(told(one, "/v1/completions", body, works=2))
+
+    found = asked().json["choices"]
+    assert found[0]["logprobs"] == found[1]["logprobs"]
+    logprobs = found[0]["logprobs"]
+    assert logprobs["token_logprobs"][:2] == [-0.25, -0.5] and logprobs["text_offset"][0] == 0
+    assert all(top[token] == value for top, token, value in zip(
+        logprobs["top_logprobs"], logprobs["tokens"], logprobs["token_logprobs"], strict=True
+    ))  # fmt: skip
+    chunks = [chunk["choices"][0] for chunk in asked(stream=True).events]
+    pieces = [chunk["logprobs"] for chunk in chunks if chunk["index"] == 1 and chunk["logprobs"] is not None]
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        assert [one for piece in pieces for one in piece[name]] == logprobs[name]
+
+
 def test_how_tokens_are_chosen(speaker: Server) -> None:
     def sampling(**fields: Any) -> Any:
         assert chat(speaker, **fields).status == 200
@@ -165,6 +224,17 @@ def test_how_tokens_are_chosen(speaker: Server) -> None:
     assert sampling(temperature=1, seed=-1, top_k=64, top_p=1) == [SamplingParams(1.0, 64, 1.0, (1 << 64) - 1)]
     (first,), (second,) = sampling(temperature=1), sampling(temperature=1)
     assert first.seed != second.seed
+    fixed = {"temperature": 1, "seed": 3, "top_p": 1}
+    assert sampling(**fixed, top_k=-1) == sampling(**fixed, top_k=0) == [SamplingParams(1.0, 0, 1.0, 3)]
+    assert sampling(**fixed, top_k=1000, min_p=0.1) == [SamplingParams(1.0, 1000, 1.0, 3, min_p=0.1)]
+    penalties = {"frequency_penalty": 1.0, "presence_penalty": -0.5, "repetition_penalty": 1.25}
+    assert sampling(temperature=0, min_p=0.5, **penalties) == [SamplingParams(top_k=1, **penalties)]
+    changed = sampling(temperature=0, logit_bias={"5": -100, "7": 1.5}, allowed_token_ids=[7, 5, 5], logprobs=True)
+    assert changed == [SamplingParams(top_k=1, logit_bias=((5, -100.0), (7, 1.5)), allowed=(5, 7), logprobs=0)]
+    (first,) = sampling(temperature=0, min_tokens=2, stop_token_ids=[4])
+    assert first == SamplingParams(top_k=1, min_tokens=2, barred=tuple(sorted({4, *speaker.model.generation.eos_token_id})))
+    assert sampling(temperature=0, min_tokens=2, stop_token_ids=[4], ignore_eos=True)[0].barred == (4,)
+    assert chat(speaker, min_tokens=1, stop_token_ids=[4], allowed_token_ids=[4]).error["param"] == "allowed_token_ids"
 
 
 @pytest.mark.parametrize(
@@ -172,14 +242,25 @@ def test_how_tokens_are_chosen(speaker: Server) -> None:
     [
         ("guided_json", {}, "unsupported_parameter"),
         ("response_format", {"type": "json_object"}, "unsupported_parameter"),
-        ("logprobs", True, "unsupported_parameter"),
-        ("logit_bias", {"5": 1}, "unsupported_parameter"),
-        ("frequency_penalty", 0.5, "unsupported_parameter"),
-        ("repetition_penalty", True, "unsupported_parameter"),
-        ("min_p", 0.1, "unsupported_parameter"),
+        ("bad_words", ["sky"], "unsupported_parameter"),
+        ("prompt_logprobs", 1, "unsupported_parameter"),
+        ("logprobs", 3, "invalid_value"),
+        ("top_logprobs", 3, "invalid_value"),
+        ("top_logprobs", 21, "invalid_value"),
+        ("logit_bias", {"five": 1}, "invalid_value"),
+        ("logit_bias", {"5": 101}, "invalid_value"),
+        ("logit_bias", {"999999": 1}, "invalid_value"),
+        ("allowed_token_ids", [], "invalid_value"),
+        ("allowed_token_ids", [999999], "invalid_value"),
+        ("frequency_penalty", 2.5, "invalid_value"),
+        ("presence_penalty", "much", "invalid_value"),
+        ("repetition_penalty", True, "invalid_value"),
+        ("repetition_penalty", 0, "invalid_value"),
+        ("min_p", 1.5, "invalid_value"),
+        ("min_tokens", -1, "invalid_value"),
+        ("min_tokens", 1000, "invalid_value"),
         ("tool_choice", "required", "unsupported_parameter"),
-        ("top_k", 65, "unsupported_parameter"),
-        ("top_k", -1, "unsupported_parameter"),
+        ("top_k", -2, "invalid_value"),
         ("no_such_field", 1, "unsupported_parameter"),
         ("temperature", -1, "invalid_value"),
         ("temperature", "hot", "invalid_value"),

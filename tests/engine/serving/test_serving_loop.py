@@ -14,9 +14,9 @@ from engine.batch import Batch
 from engine.checkpoint.weights import WeightPlan
 from engine.errors import UsageError
 from engine.models.families import read_config
-from engine.sampling import SamplingParams
+from engine.sampling import Logprobs, SamplingParams
 from engine.serving.loop import EngineLoop
-from engine.serving.protocol import Submit
+from engine.serving.protocol import LENGTH_BYTES, Submit, encoded, from_engine
 
 MAX_SEQ_LEN = 320
 """Longer than a short context, which has a graph of its own."""
@@ -76,7 +76,7 @@ WORKS = [
     Submit(0, prompt(0, 70), 4, sampling=SAMPLED),  # two chunks
     Submit(1, prompt(1, 5), 4),
     Submit(2, prompt(2, 262), 3),  # beyond a short context
-    Submit(3, prompt(4, 20), 5, sampling=SamplingParams(1.1, 64, 1.0, seed=3)),
+    Submit(3, prompt(4, 20), 5, sampling=SamplingParams(1.1, 0, 0.99, 3, frequency_penalty=0.5, min_p=1e-4, logprobs=2)),
     Submit(4, prompt(0, 70), 4, sampling=SAMPLED),  # the same as the first
 ]
 
@@ -85,6 +85,22 @@ def test_tokens_do_not_depend_on_other_requests(loop: EngineLoop, alone: list[li
     together, ended = run(loop, *WORKS)
     assert [together[number] for number in (0, 1, 3, 4)] == [alone[0], alone[1], alone[3], alone[0]]
     assert ended == dict.fromkeys(range(5), "length") and len(together[2]) == 3
+
+
+def test_probabilities_are_reported_with_their_tokens(loop: EngineLoop, alone: list[list[int]]) -> None:
+    """Of the request that asks for them, in its prompt and while it decodes next to another."""
+    found: list[tuple[int, Logprobs]] = []
+    for work in (WORKS[0], WORKS[3]):
+        loop.submit(work)
+    while not loop.idle:
+        report = loop.iteration()
+        assert report.logprobs.keys() == report.tokens.keys() & {3}
+        found += [(report.tokens[number], logprobs) for number, logprobs in report.logprobs.items()]
+        assert from_engine(encoded(report)[LENGTH_BYTES:]) == report
+    assert [token for token, _ in found] == alone[3]
+    for token, logprobs in found:
+        assert len(logprobs.tokens) == 2 and logprobs.values[0] >= max(logprobs.values[1], logprobs.own)
+        assert token not in logprobs.tokens or logprobs.values[logprobs.tokens.index(token)] == logprobs.own
 
 
 def test_logits_are_those_of_a_batch_without_others_to_the_bit(backend: InterpreterBackend) -> None:

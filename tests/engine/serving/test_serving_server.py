@@ -112,11 +112,30 @@ def test_openai_s_client(client: openai.OpenAI) -> None:
     assert [choice.index for choice in found.choices] == [0, 1]
 
 
+def test_sampling_fields_of_openai_s_client(client: openai.OpenAI) -> None:
+    """The engine's process draws by them: one allowed token, a bias that no other token reaches, probabilities of each."""
+    messages: Any = [{"role": "user", "content": "x"}]
+    chat = client.chat.completions.create(
+        model="tiny", messages=messages, max_tokens=3, temperature=1, seed=1, logit_bias={"40": 100}, frequency_penalty=2,
+        presence_penalty=1, logprobs=True, top_logprobs=4,
+    )  # fmt: skip
+    content = chat.choices[0].logprobs and chat.choices[0].logprobs.content
+    assert content is not None and len(content) == 3
+    assert len({one.token for one in content}) == 1 and [len(one.top_logprobs) for one in content] == [4] * 3
+    assert all(one.logprob <= one.top_logprobs[0].logprob <= 0 for one in content)
+    text = client.completions.create(
+        model="tiny", prompt="the sky", max_tokens=4, temperature=1, logprobs=1,
+        extra_body={"allowed_token_ids": [41], "top_k": -1, "min_p": 0.1, "repetition_penalty": 1.1},
+    )  # fmt: skip
+    found = text.choices[0].logprobs
+    assert found is not None and found.tokens is not None and len(found.tokens) == 4 and len(set(found.tokens)) == 1
+
+
 def test_errors_that_openai_s_client_names(server: Serving, client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "x"}]
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model="tiny", messages=messages, logit_bias={"5": 3})
-    assert refused.value.param == "logit_bias" and refused.value.code == "unsupported_parameter"
+        client.chat.completions.create(model="tiny", messages=messages, extra_body={"bad_words": ["sky"]})
+    assert refused.value.param == "bad_words" and refused.value.code == "unsupported_parameter"
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="other", messages=messages)
     with pytest.raises(openai.AuthenticationError):
