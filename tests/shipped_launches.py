@@ -161,9 +161,9 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "paged_merge": [{"T": 3, "HKV": 1, "G": 2, "ITEMS": 19}],
     "paged_gather": [
         {"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160, "filled": 130},
-        {"HKV": 1, "PAGES": 2, "MAX": 1, "S": 128, "filled": 1},
+        {"HKV": 1, "PAGES": 2, "MAX": 1, "S": 128, "filled": 2},
     ],
-    "paged_flash_attention": [{"T": 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3, "past": 60, "scale": 0.09}],
+    "paged_flash_attention": [{"T": 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3, "past": 169, "scale": 0.09}],
     "experts_sort": [{"T": 70, "P": 2}, {"T": 3, "P": 1}],
     "experts_tiles": [{"P": 3, "S": 150}, {"P": 70, "S": 131, "BM": 128}],
     "experts_slots": [{"T": 3, "S": 24}, {"T": 64, "S": 152}],
