@@ -87,6 +87,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": 3, "V": 7}]
         case "advance_rows":
             return [{"B": 3}]
+        case "next_ids":
+            return [{"T": 3}]
         case "matvec_add_scaled":
             return [{"N": 5 * rows, "P": 5}]
         case "embedding_scaled":
