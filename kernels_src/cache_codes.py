@@ -51,13 +51,13 @@ def rows_in_lanes(v: tl.Tile, split: int, slots: int, D: int) -> tl.Tile:
 def attended_codes(
     state: tuple[tl.Tile, tl.Tile, tl.Tile], low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, k_scales: tl.Tensor,
     v_cache: tl.Tensor, v_scales: tl.Tensor, b: int, head: int, j: int, slot: tl.Tile, log2_scale: tl.Tile, split: int,
-    slots: int, heads: int, D: int, E: tl.Const,
+    slots: int, D: int, E: tl.Const,
 ) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
     """`cache_attention.attended` of codes, by `split` warps of `slots` slots each, which have sums of their own.
 
     Tensor cores multiply codes in 16 bits, where each is exact; a slot's scale meets its sums, or its weight. That one is times
-    448, a row's greatest element, so that it is no smaller in f16 than the row is. `low`, `high`: (split, D / 2, heads); sums
-    of values are of rows as in `rows_in_lanes`.
+    448, a row's greatest element, so that it is no smaller in f16 than the row is. `low`, `high`: (split, D / 2, 8); sums of
+    values are of rows as in `rows_in_lanes`.
     """
     total, acc, top = state
     first = j * split * slots
@@ -66,7 +66,7 @@ def attended_codes(
     v = tl.load(v_cache, offset=(b, first, head, 0), shape=(1, split * slots, 1, D)).reshape((split * slots, D))
     k_scale = tl.load(k_scales, offset=(b, first, head), shape=(1, split * slots, 1)).reshape((split, slots, 1))
     v_scale = tl.load(v_scales, offset=(b, first, head), shape=(1, split * slots, 1)).reshape((split, slots, 1))
-    s = tl.mma(keys_low.reshape((split, slots, D // 2)).astype(E), low, tl.zeros((split, slots, heads), tl.f32))
+    s = tl.mma(keys_low.reshape((split, slots, D // 2)).astype(E), low, tl.zeros((split, slots, 8), tl.f32))
     s = tl.mma(keys_high.reshape((split, slots, D // 2)).astype(E), high, s) * k_scale
     s = tl.where((first + tl.arange(split * slots)).reshape((split, slots, 1)) < slot, s, -tl.inf)
     higher = tl.maximum(top, tl.max(s, axis=1) * log2_scale)
@@ -80,24 +80,23 @@ def attended_codes(
 @tl.function
 def attention_of_codes(
     low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, k_scales: tl.Tensor, v_cache: tl.Tensor, v_scales: tl.Tensor, b: int,
-    head: int, part: int, parts: int, slot: tl.Tile, log2_scale: tl.Tile, split: int, slots: int, heads: int, D: int,
-    E: tl.Const,
+    head: int, part: int, parts: int, slot: tl.Tile, log2_scale: tl.Tile, split: int, slots: int, D: int, E: tl.Const,
 ) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
-    """Attention of queries, (heads, D) in halves, to every `parts`-th tile of a sequence's cache from `part` on, of its slots
-    before `slot`: sums of powers, (heads,), and of values, (D, heads), and the greatest score times log2(e), (heads,),
-    `LOWEST` if there is none."""
-    half_low = tl.broadcast_to(low.T[None, :, :], (split, D // 2, heads))
-    half_high = tl.broadcast_to(high.T[None, :, :], (split, D // 2, heads))
-    top = tl.full((split, heads), LOWEST, tl.f32)
-    total = tl.zeros((split, heads), tl.f32)
-    acc = tl.zeros((split, D, heads), tl.f32)
+    """Attention of queries, (8, D) in halves, to every `parts`-th tile of a sequence's cache from `part` on, of its slots
+    before `slot`: sums of powers, (8,), and of values, (D, 8), and the greatest score times log2(e), (8,), `LOWEST` if there
+    is none."""
+    half_low = tl.broadcast_to(low.T[None, :, :], (split, D // 2, 8))
+    half_high = tl.broadcast_to(high.T[None, :, :], (split, D // 2, 8))
+    top = tl.full((split, 8), LOWEST, tl.f32)
+    total = tl.zeros((split, 8), tl.f32)
+    acc = tl.zeros((split, D, 8), tl.f32)
     for j in range(part, tl.cdiv(slot, split * slots), parts):
         total, acc, top = attended_codes(
             (total, acc, top), half_low, half_high, k_cache, k_scales, v_cache, v_scales, b, head, j, slot, log2_scale, split,
-            slots, heads, D, E
+            slots, D, E
         )  # fmt: skip
     highest = tl.max(top, axis=0)
     share = tl.exp2(top - highest[None, :], fast=True)
     values = tl.sum(acc * share[:, None, :], axis=0) * (1.0 / GREATEST)
-    values = tl.permute(values.reshape((D // 8, 8, heads)), (1, 0, 2)).reshape((D, heads))
+    values = tl.permute(values.reshape((D // 8, 8, 8)), (1, 0, 2)).reshape((D, 8))
     return tl.sum(total * share, axis=0), values, highest

@@ -62,7 +62,6 @@ def rope_decode_attention_c8(
         log2_scale,
         BN // SLOTS,
         SLOTS,
-        8,
         D,
         E,
     )

@@ -51,23 +51,7 @@ def rope_decode_attention_kv_c8(
     query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
     log2_scale = scale * 1.4426950408889634
     state = attention_of_codes(
-        query_low,
-        query_high,
-        k_cache,
-        k_scales,
-        v_cache,
-        v_scales,
-        b,
-        head,
-        0,
-        1,
-        slot,
-        log2_scale,
-        BN // SLOTS,
-        SLOTS,
-        8,
-        D,
-        E,
+        query_low, query_high, k_cache, k_scales, v_cache, v_scales, b, head, 0, 1, slot, log2_scale, BN // SLOTS, SLOTS, D, E
     )
     new_low, new_high = decoded(key_low, k_scale, D // 2), decoded(key_high, k_scale, D // 2)
     new_value = tl.reshape(decoded(value, v_scale, D), (D,))

@@ -36,9 +36,8 @@ def rotary_decode_attention_c8(
 ):
     """`rotary_decode_attention` of a cache of codes, by warps of SLOTS slots each. The new token's key and value are those that
     `decode_merge_kv_c8` writes: codes times their scale."""
-    HEADS = 8 if G <= 8 else 16
     tl.grid(P, HKV, B)
-    tl.requires(G + 2 * HKV >= HEADS and P <= 4096 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
+    tl.requires(G + 2 * HKV >= 8 and P <= 4096 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
     tl.values(positions, 0, R)
     tl.values(lengths, 1, S + 1)
     tl.resident(q_weight, k_weight, table, positions, lengths, k_cache, k_scales, v_cache, v_scales)
@@ -48,12 +47,12 @@ def rotary_decode_attention_c8(
     sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
     q_low, q_high = tl.load(q_weight, 0, shape=D // 2).astype(tl.f32), tl.load(q_weight, 1, shape=D // 2).astype(tl.f32)
     k_low, k_high = tl.load(k_weight, 0, shape=D // 2).astype(tl.f32), tl.load(k_weight, 1, shape=D // 2).astype(tl.f32)
-    low = tl.load(qkv, offset=(b, head * G, 0), shape=(1, HEADS, D // 2)).astype(tl.f32)
-    high = tl.load(qkv, offset=(b, head * G, D // 2), shape=(1, HEADS, D // 2)).astype(tl.f32)
+    low = tl.load(qkv, offset=(b, head * G, 0), shape=(1, 8, D // 2)).astype(tl.f32)
+    high = tl.load(qkv, offset=(b, head * G, D // 2), shape=(1, 8, D // 2)).astype(tl.f32)
     factor = normed_scale(low, high, D, eps)
     low, high = low * factor * q_low[None, None, :], high * factor * q_high[None, None, :]
-    query_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (HEADS, D // 2))
-    query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (HEADS, D // 2))
+    query_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (8, D // 2))
+    query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
     log2_scale = scale * 1.4426950408889634
     total, acc, top = attention_of_codes(
         query_low,
@@ -70,7 +69,6 @@ def rotary_decode_attention_c8(
         log2_scale,
         BN // SLOTS,
         SLOTS,
-        HEADS,
         D,
         E,
     )
@@ -85,6 +83,6 @@ def rotary_decode_attention_c8(
         key_low, key_high = decoded(key_low, k_scale, D // 2), decoded(key_high, k_scale, D // 2)
         value = tl.reshape(decoded(value, v_scale, D), (D,))
         total, acc, top = with_new_token((total, acc, top), query_low, query_high, key_low, key_high, value, log2_scale)
-    tl.store(partial, (b, part, head, 0, 0), tl.reshape(acc.T, (1, 1, 1, HEADS, D)), mask=True)
-    tl.store(maxima, (b, part, head, 0), tl.reshape(tl.where(total > 0.0, top, -tl.inf), (1, 1, 1, HEADS)), mask=True)
-    tl.store(sums, (b, part, head, 0), tl.reshape(total, (1, 1, 1, HEADS)), mask=True)
+    tl.store(partial, (b, part, head, 0, 0), tl.reshape(acc.T, (1, 1, 1, 8, D)), mask=True)
+    tl.store(maxima, (b, part, head, 0), tl.reshape(tl.where(total > 0.0, top, -tl.inf), (1, 1, 1, 8)), mask=True)
+    tl.store(sums, (b, part, head, 0), tl.reshape(total, (1, 1, 1, 8)), mask=True)

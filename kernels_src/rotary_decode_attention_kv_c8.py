@@ -34,9 +34,8 @@ def rotary_decode_attention_kv_c8(
 ):
     """`rotary_decode_attention_kv` of a cache of codes, by warps of SLOTS slots each. The new token's key and value are those
     that the cache gets: codes times their scale."""
-    HEADS = 8 if G <= 8 else 16
     tl.grid(HKV, B)
-    tl.requires(G + 2 * HKV >= HEADS and S % BN == 0 and S <= 536870912 and HKV <= 65536)
+    tl.requires(G + 2 * HKV >= 8 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
     tl.values(positions, 0, R)
     tl.values(lengths, 1, S + 1)
     tl.resident(q_weight, k_weight, table, positions, lengths, k_cache, k_scales, v_cache, v_scales)
@@ -53,36 +52,20 @@ def rotary_decode_attention_kv_c8(
     key_low, key_high = rotated_low(low, high, cos, sin), rotated_high(low, high, cos, sin)
     value = tl.load(qkv, offset=(b, (G + 1) * HKV + head, 0), shape=(1, 1, D)).astype(tl.f32)
     k_scale, v_scale = scale_of(tl.maximum(greatest(key_low), greatest(key_high))), scale_of(greatest(value))
-    low = tl.load(qkv, offset=(b, head * G, 0), shape=(1, HEADS, D // 2)).astype(tl.f32)
-    high = tl.load(qkv, offset=(b, head * G, D // 2), shape=(1, HEADS, D // 2)).astype(tl.f32)
+    low = tl.load(qkv, offset=(b, head * G, 0), shape=(1, 8, D // 2)).astype(tl.f32)
+    high = tl.load(qkv, offset=(b, head * G, D // 2), shape=(1, 8, D // 2)).astype(tl.f32)
     factor = normed_scale(low, high, D, eps)
     low, high = low * factor * q_low[None, None, :], high * factor * q_high[None, None, :]
-    query_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (HEADS, D // 2))
-    query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (HEADS, D // 2))
+    query_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (8, D // 2))
+    query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
     log2_scale = scale * 1.4426950408889634
     state = attention_of_codes(
-        query_low,
-        query_high,
-        k_cache,
-        k_scales,
-        v_cache,
-        v_scales,
-        b,
-        head,
-        0,
-        1,
-        slot,
-        log2_scale,
-        BN // SLOTS,
-        SLOTS,
-        HEADS,
-        D,
-        E,
+        query_low, query_high, k_cache, k_scales, v_cache, v_scales, b, head, 0, 1, slot, log2_scale, BN // SLOTS, SLOTS, D, E
     )
     new_low, new_high = decoded(key_low, k_scale, D // 2), decoded(key_high, k_scale, D // 2)
     new_value = tl.reshape(decoded(value, v_scale, D), (D,))
     total, acc, _ = with_new_token(state, query_low, query_high, new_low, new_high, new_value, log2_scale)
-    tl.store(out, (b, head, 0, 0), tl.reshape(tl.astype(acc / total[None, :], E).T, (1, 1, HEADS, D)), mask=True)
+    tl.store(out, (b, head, 0, 0), tl.reshape(tl.astype(acc / total[None, :], E).T, (1, 1, 8, D)), mask=True)
     tl.store(k_cache, (b, slot, head, 0), tl.reshape(coded(key_low, k_scale), (1, 1, 1, D // 2)))
     tl.store(k_cache, (b, slot, head, 1), tl.reshape(coded(key_high, k_scale), (1, 1, 1, D // 2)))
     tl.store(k_scales, (b, slot, head), tl.reshape(k_scale, (1, 1, 1)))

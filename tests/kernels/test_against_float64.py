@@ -39,7 +39,7 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "rotary_decode_attention_c8": [{"B": 2, "HKV": 3, "G": 5, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09}],
     "rotary_decode_attention_kv_c8": [{"B": 2, "HKV": 3, "G": 5, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09}],
     "rotary_decode_attention_kv": [{"B": 2, "HKV": 3, "G": 5, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09}],
-    **{name: [{"B": 2, "HKV": 2, "G": 16, "S": 8, "R": 9, "eps": 1e-6}] for name in ("decode_merge_kv", "decode_merge_kv_c8")},
+    "decode_merge_kv": [{"B": 2, "HKV": 2, "G": 16, "S": 8, "R": 9, "eps": 1e-6}],
 }
 """Odd sizes in addition to those of the tests of lowered code."""
 
