@@ -35,7 +35,7 @@ def paged_decode_attention(
 
     Of its tokens an item gives, per query head, the maximum of `q @ k.T * scale` in units of log 2, the sum of
     `2 ** (score - maximum)` and the sum of values with these weights, for `paged_merge`. What follows the last item stays as it
-    is. Nothing of an item depends on the rows beside it. `scale` is positive. Slots past the end of a row are multiplied by
+    is. Nothing of an item depends on other rows. `scale` is positive. Slots past the end of a row are multiplied by
     zero, so they must hold finite numbers. `blocks` blocks share the items; a row past ROWS has none.
     """
     assert PAGE % BN == 0 and CHUNK % PAGE == 0
@@ -53,11 +53,18 @@ def paged_decode_attention(
         first = max(item - max(tl.load(starts, b), 0), 0) * CHUNK
         length = tl.load(lengths, b)
         query = tl.reshape(tl.load(q, (b, head, 0, 0), shape=(1, 1, 8, D), pad=0), (8, D)).T
+        # Pages of a chunk are read before its tiles are, so that no copy waits for one.
+        pages = ()
+        for i in tl.static_range(CHUNK // PAGE):
+            pages = (*pages, tl.load(table, (b, min(first // PAGE + i, MAX - 1))))
         top = tl.full((8,), -tl.inf, tl.f32)
         total = tl.zeros((8,), tl.f32)
         acc = tl.zeros((D, 8), tl.f32)
         for j in range(first // BN, tl.cdiv(min(length, first + CHUNK), BN)):
-            page, tile = tl.load(table, (b, j // (PAGE // BN))), j % (PAGE // BN)
+            own, tile = (j - first // BN) // (PAGE // BN), j % (PAGE // BN)
+            page = pages[0]
+            for i in tl.static_range(1, CHUNK // PAGE):
+                page = pages[i] if own == i else page
             k = tl.reshape(tl.load(k_pages, (page, tile, head, 0), shape=(1, BN, 1, D)), (BN, D))
             v = tl.reshape(tl.load(v_pages, (page, tile, head, 0), shape=(1, BN, 1, D)), (BN, D))
             s = tl.mma(k, query, tl.zeros((BN, 8), tl.f32))

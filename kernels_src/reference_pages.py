@@ -1,7 +1,7 @@
 """What the kernels of a cache in pages compute, in float64 NumPy.
 
-Conventions are those of `reference`. Pages are (PAGES, PAGE, HKV, D); token i of a row is in page `table[i // PAGE]` of its row of
-a table. A group of G query heads shares one of HKV key heads.
+Conventions are those of `reference`. Pages are (PAGES, PAGE, HKV, D); token i of a sequence is in page `table[i // PAGE]`. A
+group of G query heads shares one of HKV key heads.
 """
 
 from __future__ import annotations

@@ -131,6 +131,9 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "qk_norm_rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
     "topk_blocks": [{"B": 2, "V": 1500, "P": 2, "K": 4}],
     "sample_token": [{"B": 2, "P": 5, "K": 7, "S": 9}],
+    "sample_maxima": [{"B": 3, "V": 2056, "GROUPS": 65, "NUMBERS": 8, "FACTORS": 4}],
+    "sample_rows": [{"B": 3, "V": 2056, "GROUPS": 65, "NUMBERS": 8, "FACTORS": 4}],
+    "sample_report": [{"B": 3, "V": 2056, "GROUPS": 65, "NUMBERS": 8}],
     "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 128, "past": 60, "scale": 0.09}],
     "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
     "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
@@ -158,9 +161,9 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "paged_merge": [{"T": 3, "HKV": 1, "G": 2, "ITEMS": 19}],
     "paged_gather": [
         {"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160, "filled": 130},
-        {"HKV": 1, "PAGES": 2, "MAX": 1, "S": 128, "filled": 1},
+        {"HKV": 1, "PAGES": 2, "MAX": 1, "S": 128, "filled": 2},
     ],
-    "paged_flash_attention": [{"T": 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3, "past": 60, "scale": 0.09}],
+    "paged_flash_attention": [{"T": 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3, "past": 169, "scale": 0.09}],
     "experts_sort": [{"T": 70, "P": 2}, {"T": 3, "P": 1}],
     "experts_tiles": [{"P": 3, "S": 150}, {"P": 70, "S": 131, "BM": 128}],
     "experts_slots": [{"T": 3, "S": 24}, {"T": 64, "S": 152}],
@@ -201,6 +204,7 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "matvec_add_scaled_rows_fp8": lambda env: (env["ROWS"],),
     "matvec_add_scaled_rows_int4": lambda env: (env["ROWS"],),
     "route_experts": lambda env: (env["C"], env["NORMALIZE"]),
+    "sample_report": lambda env: (env["TOP"],),
     **dict.fromkeys(("experts_add_scaled", "experts_add_scaled_fp8", "experts_add_scaled_int4"), lambda env: (env["GROUP"],)),
     "chunk_starts": lambda env: (env["CHUNK"],),
     "paged_decode_attention": lambda env: (env["CHUNK"],),
@@ -213,7 +217,8 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 """Arguments of a reference besides the kernel's inputs and scalars."""
 
 REFERENCES = (
-    "reference", "reference_attention", "reference_experts", "reference_experts_tiles", "reference_pages", "reference_stacks",
+    "reference", "reference_attention", "reference_experts", "reference_experts_tiles", "reference_pages", "reference_sampling",
+    "reference_stacks",
 )  # fmt: skip
 """The modules next to the kernels that have their references."""
 
@@ -301,12 +306,33 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
             zip(("order", "ranks", "counts", "begins"), sort(arrays["experts"], ints["X"], ints["BLOCK"]), strict=True)
         )
         arrays |= dict(zip(("starts", "tiles"), tiles(arrays["counts"], ints["BM"], ints["S"]), strict=True))
+    if function.name in ("sample_maxima", "sample_rows", "sample_report"):
+        _sampled_rows(function, arrays, random)
     if function.name == "sample_token":  # as `topk_blocks` leaves them
         arrays["best"][:] = -np.sort(-arrays["best"], axis=2)
         arrays["indices"][:] = random.permuted(np.arange(arrays["indices"].size)).reshape(arrays["indices"].shape)
         for name, low, high in (("temperature", 0.1, 2), ("top_p", 0.05, 1), ("uniforms", 0, 1)):
             arrays[name][:] = random.uniform(low, high, arrays[name].shape)
     return arrays
+
+
+def _sampled_rows(function: Function, arrays: dict[str, Array], random: np.random.Generator) -> None:
+    """Parameters that the engine allows: of a row with all, of one with none, and of one that cuts within the first tokens."""
+    numbers = arrays["numbers"]
+    numbers[:, :3] = [[1500, 1 << 29, 1 << 12], [numbers.shape[0] << 20, 1 << 30, 0], [20, 1 << 30, 0]][: len(numbers)]
+    numbers[:, 5:] = [[2, 100, 3], [5, 0, 2], [1, 3, 0]][: len(numbers)]
+    if "state" in arrays:
+        marks = random.choice([0, 1, 2, 1 << 24, (1 << 24) + 3, 1 << 25, 1 << 26], arrays["state"].shape)
+        arrays["state"] = marks.astype(np.int32)
+    if "positions" in arrays:
+        arrays["positions"][:] = random.integers(5, 40, arrays["positions"].shape)
+    if "factors" in arrays:
+        arrays["factors"] = random.uniform(0.5, 2, arrays["factors"].shape).astype(np.float32)
+    if function.name == "sample_rows":
+        taken = [arrays[name] for name in ("logits", "state", "bias", "numbers", "factors", "positions")]
+        arrays["maxima"] = reference("sample_maxima")(*taken).astype(np.float32)
+    if "token" in arrays and function.name == "sample_report":
+        arrays["token"][:] = [17, 2147483647, 40][: len(arrays["token"])]
 
 
 def expected(function: Function, arrays: dict[str, Array], env: dict[str, float]) -> dict[str, Array]:

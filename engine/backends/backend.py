@@ -190,12 +190,19 @@ class Backend(StepRunner):
         for start in range(0, len(ids), self.chunk_tokens):
             chunk = list(ids[start : start + self.chunk_tokens])
             past, last = sequence.length, len(chunk) - 1
-            positions = np.arange(past, past + len(chunk), dtype=np.int32)
-            inputs = {"ids": chunk, "positions": positions, "lengths": past + len(chunk), "last": last, "draw": past + last}
-            inputs |= self.own.cache.inputs(np.zeros(len(chunk), np.int32), positions)
-            self._run_chunk(inputs, len(chunk), past, output_mode if start + len(chunk) == len(ids) else "none")
+            tokens = self._padded(len(chunk), past)
+            positions = np.arange(past, past + tokens, dtype=np.int32)
+            padded = chunk + [0] * (tokens - len(chunk))
+            inputs = {"ids": padded, "positions": positions, "lengths": past + len(chunk), "last": last, "draw": past + last}
+            inputs |= self.own.cache.inputs(np.zeros(tokens, np.int32), positions)
+            self._run_chunk(inputs, tokens, past, output_mode if start + len(chunk) == len(ids) else "none")
             sequence.length += len(chunk)
             sequence.prompt += chunk
+
+    def _padded(self, tokens: int, past: int) -> int:
+        """The number of tokens that a chunk of `tokens` after `past` others is computed with. Tokens of nobody follow those of
+        the prompt: their keys and values are in slots that later tokens write before they are read."""
+        return tokens
 
     def _send(self, sequence: Sequence, token: int) -> None:
         """Set the inputs of a decode step."""

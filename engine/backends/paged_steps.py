@@ -50,6 +50,10 @@ class PagedDevice(ABC):
     rows: StepBuffers
     prompt: StepBuffers
 
+    def padded(self, tokens: int, past: int) -> int:
+        """The number of tokens that a chunk of `tokens` after `past` others is computed with: at most 63 more."""
+        return tokens
+
     @abstractmethod
     def prepare(self, graph: StepGraph) -> PreparedStep:
         """Verify a step that serves and make it ready to run."""
@@ -143,8 +147,10 @@ class PagedSteps:
         self, ids: Sequence[int], first: int, table: NDArray[np.int32], slots: NDArray[np.int32], output_mode: OutputMode,
         sampling: SamplingParams | None = None,
     ) -> None:  # fmt: skip
-        """Run or enqueue a chunk of a prompt whose tokens begin at position `first`."""
-        count, last = len(ids), first + len(ids) - 1
+        """Run or enqueue a chunk of a prompt whose tokens begin at position `first`. Tokens of nobody may follow them: their
+        keys and values go to the first slots of the pool, which belong to nobody; no token of the prompt attends to them."""
+        last, more = first + len(ids) - 1, self._device.padded(len(ids), first) - len(ids)
+        slots = np.concatenate([slots, np.arange(more, dtype=np.int32)])
         if output_mode == "sample":
             assert sampling is not None
             roles = settings(sampling, last, self._named[CHUNK, "uniforms"].shape[1])
@@ -152,10 +158,10 @@ class PagedSteps:
                 Kind.SETTING, {self._named[CHUNK, role].name: np.array([value]) for role, value in roles.items()}
             )
         inputs = {
-            "ids": list(ids), "positions": np.arange(first, first + count, dtype=np.int32), "slots": slots, "table": table,
-            "last": count - 1, "draw": last,
+            "ids": [*ids, *[0] * more], "positions": np.arange(first, last + 1 + more, dtype=np.int32), "slots": slots,
+            "table": table, "last": len(ids) - 1, "draw": last,
         }  # fmt: skip
-        self._device.run_chunk(inputs, count, first, output_mode)
+        self._device.run_chunk(inputs, len(ids) + more, first, output_mode)
 
     def chosen(self) -> int:
         """The token that the last chunk chose; waits for it."""

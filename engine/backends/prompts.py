@@ -32,7 +32,13 @@ from tilec.step.graph import Buffer, Kind, Op, StepGraph
 from tilec.step.requests import requests
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, Mode, OutputMode, Step
 
-CACHED_STEPS: Final = 32
+TILE_ROWS: Final = 64
+"""Rows of the smallest tile of a product of many tokens: so many tokens take as long as one."""
+
+FEW_ROWS: Final = (16, 32)
+"""The same of products of few tokens."""
+
+CACHED_STEPS: Final = 128
 """Number of prepared steps that are cached, so that a repeated prompt length needs no checks."""
 
 CACHED_KINDS: Final = 2048
@@ -48,6 +54,17 @@ _CheckInputs = tuple[Any, ...]
 
 _Uses = list[tuple[str, str, bool]]
 """How a kernel uses each of its tensors: name, access, whether it is read before the grid dependency wait."""
+
+
+def padded_length(tokens: int) -> int:
+    """The least number of tokens that fills whole tiles and is not below `tokens`. Prompts are computed with that many, so that
+    a few dozen lengths are all there are, and each is prepared before the first prompt comes."""
+    return next((rows for rows in FEW_ROWS if tokens <= rows), -(-tokens // TILE_ROWS) * TILE_ROWS)
+
+
+def padded_lengths(largest: int) -> list[int]:
+    """All numbers of tokens up to `largest` with which prompts of up to `largest` tokens are computed."""
+    return sorted({min(padded_length(tokens), largest) for tokens in range(1, largest + 1)})
 
 
 @dataclass(frozen=True, slots=True)

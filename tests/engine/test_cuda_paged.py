@@ -92,6 +92,22 @@ def test_rows_have_their_slots_and_others_are_parked(loaded: Loaded) -> None:
         assert values(found["pages.slots"][0], 3) == [0, 1, 2]
 
 
+def test_chunks_have_whole_tiles_of_tokens_whose_others_are_nobodys(loaded: Loaded) -> None:
+    backend, driver = loaded
+    with PagedBatch(backend, 2, pages=20) as batch:
+        internals: Any = batch
+        found = internals._steps._device._prompt.allocations
+        for first, count, padded in ((0, 1, 16), (1, 17, 32), (18, 33, 64), (51, 65, 128), (116, 140, 140)):
+            batch.extend([7, 5, 3, 9], first, [1] * count)
+            embedding = next(launch for launch in reversed(driver.launches) if launch.function[1] == "embedding")
+            assert embedding.grid[0] == padded
+            slots = values(found["pages.slots"][0], padded)
+            assert slots[count:] == list(range(padded - count))
+            assert slots[0] == [7, 5, 3, 9][first // 64] * 64 + first % 64
+        batch.join(0, [11], 0, [1] * 40, None)
+        assert values(found["last"][0], 1) == [39]
+
+
 def test_a_row_whose_pages_are_full_is_parked_in_steps_ahead(loaded: Loaded) -> None:
     backend, _ = loaded
     with PagedBatch(backend, 2, pages=20) as batch:

@@ -132,6 +132,16 @@ def test_a_prompt_in_chunks(models: Callable[..., Model], monkeypatch: pytest.Mo
 
 
 @pytest.mark.campaign
+def test_tokens_of_nobody_after_a_prompt_change_nothing(models: Callable[..., Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 6 and 3 tokens are computed with 16, as on a GPU; so are the decode steps that overwrite their slots."""
+    model = models(False, "bf16")
+    monkeypatch.setattr(model.backend.backend, "chunk_tokens", 6)
+    monkeypatch.setattr(model.backend.backend, "_padded", lambda tokens, past: 16)
+    found = [model.backend.prompt_logits(IDS[:9]), *[model.backend.decode_logits(token) for token in IDS[9:12]]]
+    assert max(model.distance(logits, position) for position, logits in enumerate(found, 8)) < 1
+    assert model.backend.position == 12
+
+
 def test_prompts_that_follow_each_other(models: Callable[..., Model]) -> None:
     model = models(True, "f16")
     model.backend.prefill(IDS[:60])

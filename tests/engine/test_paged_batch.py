@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.backends.interpreter import InterpreterBackend
+from engine.backends.interpreter import HostPages, InterpreterBackend
 from engine.backends.paged_steps import require_pages
+from engine.backends.prompts import padded_length
 from engine.checkpoint.weights import WeightPlan
 from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
@@ -103,6 +104,23 @@ def test_logits_do_not_depend_on_how_a_prompt_is_divided(
     with PagedBatch(backend, 2) as batch:
         chunks = [ids[end - size : end] for end, size in zip(ends, cut, strict=True)]
         assert (logits_of(batch, 1, [9, 7, 8, 1, 2], chunks) == alone).all()
+
+
+def test_tokens_of_nobody_behind_a_chunk_change_no_bit(
+    backend: InterpreterBackend, alone: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU computes chunks with whole tiles of tokens."""
+    ids, more = prompt(270), []
+
+    def padded(_: HostPages, tokens: int, past: int) -> int:
+        found = padded_length(tokens)
+        more.append(found - tokens)
+        return found if past + found <= 384 else tokens
+
+    monkeypatch.setattr(HostPages, "padded", padded)
+    with PagedBatch(backend, 2) as batch:
+        assert (logits_of(batch, 0, [6, 5, 9, 3, 4], [ids[:70], ids[70:85], ids[85:]]) == alone).all()
+    assert more == [58, 1, 7]
 
 
 @pytest.mark.parametrize(("rows", "row"), [(4, 2), (16, 9), pytest.param(64, 33, marks=pytest.mark.campaign)])

@@ -15,7 +15,7 @@ from test_cuda_backend import SMALLEST, backend
 import engine.backends.prompts as prompts_module
 from engine.backends.cuda import CudaBackend
 from engine.backends.launches import Launches
-from engine.backends.prompts import _kind
+from engine.backends.prompts import _kind, padded_length, padded_lengths
 from engine.errors import DeviceError
 from engine.graph.verify import GraphError
 from engine.models.steps import model_step
@@ -91,10 +91,40 @@ def test_a_new_length_checks_few_layers(bundle: Bundle, monkeypatch: pytest.Monk
     loaded.reset()
     loaded.prefill([2] * 9)
     assert not looked_up
-    loaded.prefill([2] * 8)
+    loaded.prefill([2] * 20)
     assert 0 < len(looked_up) < len(kinds)
     assert "lm_head" not in looked_up  # it adds the last token to the cache, for any number of tokens
     loaded.close()
+
+
+def test_no_prompt_of_a_loaded_model_has_a_new_length(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver()
+    loaded = OneSequence(CudaBackend(bundle, Device(driver)))
+    loaded.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 1000)  # the caches have 1024 slots
+    looked_up: list[str] = []
+    bundled_kernel = Launches.bundled_kernel
+    monkeypatch.setattr(
+        Launches, "bundled_kernel", lambda launches, op: (looked_up.append(op.name), bundled_kernel(launches, op))[1]
+    )
+    for tokens in (1, 15, 16, 17, 33, 64, 65, 500, 961, 1000):
+        loaded.reset()
+        loaded.prefill([1] * tokens)
+    assert not looked_up
+    loaded.close()
+
+
+def test_lengths_are_those_of_whole_tiles() -> None:
+    assert padded_lengths(200) == [16, 32, 64, 128, 192, 200]
+    assert [padded_length(tokens) for tokens in (1, 16, 17, 33, 64, 65, 2000)] == [16, 16, 32, 64, 64, 128, 2048]
+
+
+def test_tokens_of_nobody_stay_inside_of_the_caches(backend: tuple[OneSequence, FakeDriver]) -> None:
+    """A chunk is not padded where the slots of the padding would lie beyond the caches."""
+    loaded, _ = backend
+    slots = loaded.step.graph("decode", tokens=1).buffers["rope_table"].shape[0]
+    assert loaded._padded(20, slots - 32) == 32
+    assert loaded._padded(20, slots - 31) == 20
+    assert loaded._padded(loaded._prefills[-1].largest, 0) == loaded._prefills[-1].largest
 
 
 def test_layers_differ_only_in_their_index() -> None:

@@ -1,7 +1,8 @@
 """Launches at the shapes of a bundle's model: the bundle's own step goes in, launch values of each artifact come out.
 
-Decode, batches and prefill are asked at every variant and output mode, prefill at the lengths at which the tuning changes its
-choice. Of each artifact the smallest and the largest launch are kept; a launch that several layers repeat is one.
+Decode, batches, prefill and steps over pages are asked at every variant and output mode, prompts at the lengths at which the
+tuning changes its choice. Of each artifact the smallest and the largest launch are kept; a launch that several layers repeat is
+one.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from tilec.runtime import Bundle, BundledKernel, BundleError, LaunchError, Tenso
 from tilec.runtime.tensors import contiguous_strides
 from tilec.step.declaration import Condition, Launch, Statement
 from tilec.step.expressions import StepError
-from tilec.step.graph import Op, StepGraph
+from tilec.step.graph import CHUNK, SERVE, Op, StepGraph
 from tilec.step.requests import choices
-from tilec.step.step import ALL_KINDS, BATCHES, DTYPES, OUTPUT_MODES, Step
+from tilec.step.step import ALL_KINDS, BATCHES, BUCKETS, DTYPES, OUTPUT_MODES, Step
 from tilec.target.dtypes import DTYPES as ELEMENTS
 
 SLOTS: Final = 2048
 """Tokens of the caches."""
+PAGES: Final = 64
+"""Pages of the pool."""
 LENGTHS: Final = (1, 3, 17, 33, 65, 130, 300, 512)
 """Prompts that are always asked, in tokens: one, odd ones, and one of many blocks."""
 UNKNOWN: Final = 1e-6
@@ -72,7 +75,7 @@ def _graphs(bundle: Bundle, dtype: str) -> Iterator[StepGraph]:
     tied = bool(bundle.config.get("tie_word_embeddings", False))
     step = Step(
         bundle.declaration, numbers, tied=tied, dtype=dtype, max_seq_len=SLOTS, weight_format=bundle.weight_format,
-        cache_format=bundle.cache_format,
+        cache_format=bundle.cache_format, pages=PAGES,
     )  # fmt: skip
     layers = min(ALL_KINDS, step.layers)
     for head in OUTPUT_MODES:
@@ -82,7 +85,12 @@ def _graphs(bundle: Bundle, dtype: str) -> Iterator[StepGraph]:
                 for count in BATCHES if "batch" in bundle.declaration.modes else ():
                     yield step.graph("batch", head, tokens=count, layers=layers, variants=variants)
         for tokens in _lengths(bundle, step):
-            yield step.graph("prefill", head, tokens=tokens, layers=layers, past=SLOTS // 4 if tokens < SLOTS // 2 else 0)
+            past = SLOTS // 4 if tokens < SLOTS // 2 else 0
+            yield step.graph("prefill", head, tokens=tokens, layers=layers, past=past)
+            if CHUNK in bundle.declaration.modes:
+                yield step.graph(CHUNK, head, tokens=tokens, layers=layers, past=past)
+        for rows in BUCKETS if head != "none" and SERVE in bundle.declaration.modes else ():
+            yield step.graph(SERVE, head, tokens=rows, layers=layers)
 
 
 def _scalar_names(bundle: Bundle) -> set[str]:

@@ -16,6 +16,8 @@ The text uses Python's syntax; it is parsed and never run (`reader`). Its statem
     buffers = {"ids": input(i32, [tokens], low=0, high=vocab_size), ...}
     def decode(): ...                                       and `def prefill()`: launches, `if`, and `for layer in layers`;
                                                             `def batch()` if several sequences can be served at once
+    chunk = prefill                                         modes whose caches are in pages: a chunk of a prompt, and `serve`,
+    serve = prefill                                         a token of each of several rows; with the statements of another
 
 A launch is `name = kernel(parameter=value, ...)`. A parameter in capitals is a constant that the kernel's specialisation must
 have; the name of a buffer or weight is a tensor, with another shape in `q[1, heads, head_dim]`; the others are scalars. In the
@@ -33,6 +35,7 @@ A launch takes a linear weight as it is stored, `w=mlp.down_proj`, and is then o
 (`caches`). `chunk_tokens`, if it was measured, is the most tokens of a prefill. A format such as `activations(fp8, f8e4m3, [1,
 128], above=w8a8_tokens)` has the weights of another, and in longer prompts its products take what the text calls
 `quantised(normed)` in eight bits (`activations`). Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head` (the
-output mode); any other name is a measured number of `[[tuning]]` in build.toml. Constants that a launch omits are tuned too:
-see `tuning`.
+output mode), and `pages`, of which caches in pages have so many: `pool(dtype, [pages, page_tokens, heads, head_dim])`. Launches
+and conditions may also ask for the `mode`. Any other name is a measured number of `[[tuning]]` in build.toml. Constants that a
+launch omits are tuned too: see `tuning`.
 """

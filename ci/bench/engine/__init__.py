@@ -20,6 +20,7 @@ CASES: Final = {
     "experts_check": Case("mixtures of experts compared with transformers, and their speed"),
     "engine_llama": Case("a Llama 3 model compared with transformers", "engine_check", {"models": "llama3.1-8b"}),
     "batch_check": Case("batches compared with single sequences"),
+    "serving_check": Case("rows over pages: the same bits alone and among others, and speed"),
     "engine_soak": Case("long generations, full caches, many loads: no leak, no drift"),
     "serving_host": Case("the host's work for an iteration of the serving loop, without a model"),
     "serving_soak": Case("a server under requests of all kinds, on the interpreter: no leak, no hang, nothing wrong"),

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ci.evidence.verdicts import key
 from kernels_src.reference_experts_tiles import experts_sort, experts_tiles
+from kernels_src.reference_pages import chunk_starts
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.runtime import load_artifact
 from tilec.target.dtypes import DTYPES
@@ -86,6 +87,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": 3, "V": 7}]
         case "advance_rows":
             return [{"B": 3}]
+        case "next_ids":
+            return [{"T": 3}]
         case "matvec_add_scaled":
             return [{"N": 5 * rows, "P": 5}]
         case "embedding_scaled":
@@ -181,6 +184,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": 2, "V": c["BLOCK"] + 475, "P": 2, "K": 4}, *ends, {"B": 1, "V": c["BLOCK"], "P": 1, "K": 3}]
         case "sample_token":
             return [{"B": 2, "P": 5, "K": 7, "S": 9}, {"B": 1, "P": 3, "K": 20, "S": 2}]
+        case "sample_maxima" | "sample_rows" | "sample_report":  # a vector of tokens after whole groups
+            env = {"GROUPS": 9, "NUMBERS": 8} | ({} if manifest.kernel == "sample_report" else {"FACTORS": 4})
+            return [{"B": 2, "V": 264} | env]
         case "flash_attention":
             # At most 3 iterations, 1, and at least 5 after a cache whose last tile is partial.
             return [
@@ -207,6 +213,16 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": 2, "HKV": 3, "S": 256, "R": 50}, {"B": 1, "HKV": 4, "S": 128, "R": 9}]
         case "decode_merge_kv" | "rope_merge_kv" | "decode_merge_kv_c8" | "rope_merge_kv_c8":
             return [{"B": 2, "HKV": 3, "S": 9, "R": 50}]
+        case "chunk_starts":
+            return [{"T": 300}, {"T": 1}]
+        case "paged_decode_attention":
+            return [{"T": 3, "HKV": 2, "G": 5, "PAGES": 9, "MAX": 6, "ITEMS": 8}]
+        case "paged_merge":
+            return [{"T": 3, "HKV": 2, "G": 4, "ITEMS": 19}, {"T": 1, "HKV": 1, "G": 7, "ITEMS": 1}]
+        case "paged_gather":
+            return [{"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160}]
+        case "paged_flash_attention":
+            return [{"T": m + 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3}, {"T": 3, "HKV": 2, "G": 1, "PAGES": 2, "MAX": 1}]
         case "advance":
             return [{}]
         case kernel:
@@ -230,9 +246,9 @@ def larger_sizes(manifest: Manifest) -> list[dict[str, int]]:
 
 def scalars(manifest: Manifest, dims: dict[str, int]) -> dict[str, int | float]:
     """The scalar arguments of a launch."""
-    known: dict[str, int | float] = {"eps": 1e-6, "scale": 0.09, "vocab_size": 100, "filled": 9}
-    if {"T", "S"} <= set(dims):
-        known["past"] = max(0, dims["S"] - dims["T"] - 7) if dims["S"] > 64 else 0
+    known: dict[str, int | float] = {"eps": 1e-6, "scale": 0.09, "vocab_size": 100, "filled": 9, "blocks": 5}
+    slots = dims.get("S", dims.get("MAX", 0) * int(manifest.constants.get("PAGE", 1)))
+    known["past"] = max(0, slots - dims.get("T", 0) - 7) if slots > 64 else 0
     return {spec.name: known[spec.name] for spec in manifest.scalars}
 
 
@@ -349,6 +365,12 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
             arrays[name] = (np.abs(arrays[name]) + np.float32(0.5)) * np.float32(2.0**-9)
     if kernel.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
+    if kernel == "paged_decode_attention":
+        arrays["starts"] = chunk_starts(arrays["lengths"], case.env["CHUNK"])
+    if kernel == "paged_merge":  # rows with items, but for the last
+        items = arrays["partial"].shape[0]
+        arrays["starts"] = np.minimum(np.arange(case.env["T"] + 1) * (items // 2 + 1), items - items // 9).astype(np.int32)
+        arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
     if kernel == "experts_gather_few":  # rows of their own
         arrays["places"] = stream.integers(arrays["places"].shape, 0, case.env["S"] * case.env["BM"], True).astype(np.int32)
     if kernel == "experts_gather":  # of two experts, whose rows find room, and as earlier launches leave it
@@ -359,6 +381,16 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
     if kernel.startswith(("scaled_", "experts_silu")):  # their sum is about that of the squares of K elements of deviation 1
         squares = np.abs(arrays["squares"])
         arrays["squares"] = squares * np.float32(case.env["K"] // squares.shape[-1] or 1)
+    if kernel in ("sample_maxima", "sample_rows", "sample_report"):  # a row with all parameters, and one with none
+        numbers = np.zeros(arrays["numbers"].shape, np.int32)
+        numbers[:, :3], numbers[:, 6] = [200, 1 << 29, 1 << 12], 100
+        numbers[:, 7] = [3, 0][: len(numbers)]
+        arrays["numbers"] = numbers
+        arrays["state"] = stream.integers(arrays["state"].shape, 0, 3, False).astype(np.int32)
+        if "factors" in arrays:
+            arrays["factors"] = stream.uniform(arrays["factors"].shape, 0.5, 2.0).astype(np.float32)
+        if kernel == "sample_report":
+            arrays["token"] = stream.integers(arrays["token"].shape, 0, 264, False).astype(np.int32)
     if kernel == "sample_token":  # as written by `topk_blocks`: descending, columns distinct
         arrays["best"] = -np.sort(-arrays["best"], axis=2)
         shape = arrays["indices"].shape

@@ -22,9 +22,11 @@ from ci.bench.kernels import (
     experts_cases,
     experts_tile_cases,
     few_cases,
+    pages_cases,
     plain_cases,
     rounded_attention,
     rounded_kernels,
+    sampling_cases,
     stored_rows,
 )  # fmt: skip
 from ci.bench.kernels.launch import Bench, Entry, Tensors, scalar_value
@@ -35,12 +37,12 @@ torch: Any = importlib.import_module("torch")
 
 MEANING: Final = {
     **plain_cases.MEANING, **attention_cases.MEANING, **decode_cases.MEANING, **few_cases.MEANING, **codes_cases.MEANING,
-    **experts_cases.MEANING, **experts_tile_cases.MEANING,
+    **experts_cases.MEANING, **experts_tile_cases.MEANING, **sampling_cases.MEANING, **pages_cases.MEANING,
 }  # fmt: skip
 """Each kernel as torch expressions: from a manifest and tensors, what is written."""
 ROUNDED: Final = {
     **rounded_kernels.ROUNDED, **rounded_attention.ROUNDED, **codes_cases.ROUNDED, **experts_cases.ROUNDED,
-    **experts_tile_cases.ROUNDED,
+    **experts_tile_cases.ROUNDED, **sampling_cases.ROUNDED, **pages_cases.ROUNDED,
 }  # fmt: skip
 """The same with bounds of the errors of each float."""
 
@@ -69,6 +71,8 @@ def make_tensors(manifest: Manifest, dims: Mapping[str, int], device: str) -> Te
     codes_cases.adjust(manifest, tensors)
     experts_cases.adjust(manifest, tensors)
     experts_tile_cases.adjust(manifest, tensors)
+    sampling_cases.adjust(manifest, tensors)
+    pages_cases.adjust(manifest, tensors)
     return tensors
 
 
@@ -131,6 +135,7 @@ def bytes_moved(manifest: Manifest, tensors: Tensors) -> int:
     """Minimum traffic: each input read once, each output written once; of a gathered table only the gathered rows count."""
     known = attention_cases.bytes_moved(manifest, tensors)
     known = experts_cases.bytes_moved(manifest, tensors) if known is None else known
+    known = pages_cases.bytes_moved(manifest, tensors) if known is None else known
     if known is not None:
         return known
     total = 0
@@ -166,9 +171,9 @@ MAX_ELEMENTS: Final = 80_000_000
 
 def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
     """Dims to check: each dim steps through its list while the others rotate, so that odd sizes are combined."""
-    given = attention_cases.sizes(manifest) or decode_cases.sizes(manifest)
+    given = attention_cases.sizes(manifest) or decode_cases.sizes(manifest) or sampling_cases.sizes(manifest)
     given = given or few_cases.sizes(manifest) or codes_cases.sizes(manifest) or experts_cases.sizes(manifest)
-    given = given or experts_tile_cases.sizes(manifest)
+    given = given or experts_tile_cases.sizes(manifest) or pages_cases.sizes(manifest)
     if given:
         yield from (dims for dims in given if fits(manifest, dims))
         return

@@ -16,6 +16,8 @@ torch: Any = importlib.import_module("torch")
 Tensors = dict[str, Any]
 """torch tensors by parameter name."""
 EPSILON: Final = 1e-6
+BLOCKS: Final = 528
+"""Blocks that share the work of a kernel whose launch says how many: four for each multiprocessor of an H100 or H200."""
 VOCABULARY: Final = 100
 """Smaller than the random tokens of `advance`, so that some are refused."""
 
@@ -29,13 +31,20 @@ def scalar_value(name: str, env: Mapping[str, int], constants: Mapping[str, Any]
     if name == "vocab_size":
         return VOCABULARY
     if name == "past":
-        return past(env["T"], env["S"])
-    return 1
+        return past(env["T"], env["MAX"] * int(constants["PAGE"]) if "MAX" in env else env["S"])
+    if name == "filled" and "MAX" in env:
+        return filled(env["MAX"], int(constants["PAGE"]))
+    return BLOCKS if name == "blocks" else 1
 
 
 def past(tokens: int, slots: int) -> int:
     """Tokens in the cache before the new ones: 0 if the slots are just the new tokens' tiles, else all slots but three."""
     return 0 if slots - tokens < 64 else slots - tokens - 3
+
+
+def filled(pages: int, size: int) -> int:
+    """Tokens of a sequence in so many pages: two in the last."""
+    return (pages - 1) * size + 2
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ci.bench.kernels import attention_cases, experts_tile_cases
+from ci.bench.kernels import attention_cases, experts_tile_cases, pages_cases
 from ci.bench.kernels.cases import MEANING
 from ci.bench.kernels.launch import Tensors, past
 from tilec.artifact.records import Manifest
@@ -78,7 +78,21 @@ def problems(kernel: str) -> list[Problem]:
         case "flash_attention":
             return [
                 one(f"{t} after {past(t, s)}", flops=_causal_flops(t, s), T=t, S=s, HKV=8, G=4)
-                for t, s in ((512, 512), (4096, 4096), (8192, 8192), (1000, 8192))
+                for t, s in ((512, 512), (2048, 2048), (4096, 4096), (8192, 8192), (1000, 8192))
+            ]
+        case "chunk_starts":
+            return [one(f"{t} rows", T=t) for t in (8, 256)]
+        case "paged_decode_attention" | "paged_merge":
+            return [
+                one(f"{rows} rows of {tokens} {name}", None, "read", **pages_cases.batch(rows, tokens, HKV=8, G=g))
+                for name, g in models
+                for rows, tokens in ((8, 512), (32, 512), (128, 512), (256, 512), (8, 8192))
+            ]
+        case "paged_flash_attention" | "paged_gather":
+            return [
+                one(f"{t} after {b}", None, "read", flops, **pages_cases.prompt(t, b))
+                for t, b in ((512, 0), (2048, 0), (8192, 0), (512, 7677))
+                for flops in (0.0 if kernel == "paged_gather" else 4.0 * 128 * 32 * t * (b + (t + 1) / 2),)
             ]
         case "qk_norm_rope_kv":
             return [one(f"{t} tokens 4B", T=t, HQ=32, HKV=8, HEADS=48, S=t, P=40960) for t in (1, 8, 512, 4096)]
@@ -92,6 +106,9 @@ def problems(kernel: str) -> list[Problem]:
             return [one(f"151936, {k} of each part", V=151936, P=149, B=1, K=k) for k in (20, 64)]
         case "sample_token":
             return [one(f"{k} of 149 parts", P=149, B=1, S=4096, K=k) for k in (20, 64)]
+        case "sample_maxima" | "sample_rows" | "sample_report":
+            found = {"V": 151936, "GROUPS": 4748, "NUMBERS": 8, "FACTORS": 4}
+            return [one(f"{b} rows", None, "read", B=b, **found) for b in (1, 8, 32, 256)]
         case "route_experts":
             return [one(f"{t} tokens", None, "read", T=t, X=128, C=8) for t in (1, 2, 4, 8)]
         case "experts_slots" | "experts_gather_few" | "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":
@@ -130,7 +147,7 @@ def problems(kernel: str) -> list[Problem]:
             return [product(f"{t} tokens", t, *QWEN3["4B gate_up"]) for t in (128, 512, 2048)]
         case "matmul_split" | "matmul_few" | "matmul_silu_mul_few":
             layer = {"matmul_split": "4B down", "matmul_few": "4B qkv"}.get(kernel, "4B gate_up")
-            return [product(f"{t} tokens", t, *QWEN3[layer]) for t in (16, 32, 64)]
+            return [product(f"{t} tokens", t, *QWEN3[layer]) for t in (16, 32, 64, 128, 256)]
         case "matmul":
             layers = [(name, *QWEN3[name]) for name in ("4B qkv", "4B o", "4B gate_up", "4B down")]
             cubes = [product(f"{s}^3", s, s, s) for s in (1024, 2048, 4096, 8192)]
@@ -146,8 +163,9 @@ def _causal_flops(tokens: int, slots: int) -> float:
 
 def library_run(problem: Problem, manifest: Manifest, tensors: Tensors, total_bytes: int) -> tuple[str, Callable[[], object]]:
     """Name and call of the library alternative for one argument set."""
-    if manifest.kernel == "flash_attention":
-        return "torch scaled_dot_product_attention", attention_cases.fused(tensors)
+    if manifest.kernel in ("flash_attention", "paged_flash_attention"):  # over slots in order
+        given = pages_cases.contiguous(tensors) if "table" in tensors else tensors
+        return "torch scaled_dot_product_attention", attention_cases.fused(given)
     if problem.against == "same":
         return f"torch {manifest.kernel}", lambda: MEANING[manifest.kernel](manifest, tensors)
     floats = next(t for t in tensors.values() if t.is_floating_point())

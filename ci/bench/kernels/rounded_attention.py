@@ -57,7 +57,7 @@ def _appended(manifest: Manifest, t: Tensors, slots: Any) -> tuple[Rounded, Resu
     return queries, {"k_cache": with_rows(t["k_cache"], index, keys), "v_cache": with_rows(t["v_cache"], index, values)}
 
 
-def _attended(
+def attended(
     manifest: Manifest, queries: Rounded, keys: Rounded, values: Rounded, seen: Any = None
 ) -> tuple[Rounded, Rounded, Rounded]:
     """Powers of scores summed with values, the greatest score times log2(e), and the sum of powers.
@@ -96,7 +96,7 @@ def _flash_attention(manifest: Manifest, t: Tensors) -> Results:
     for head in range(heads):
         keys, values = (exact(t[name][:end, head]) for name in ("k_cache", "v_cache"))
         for member in range(group):
-            total, _, share = _attended(manifest, exact(t["q"][:, head, member]), keys, values, seen)
+            total, _, share = attended(manifest, exact(t["q"][:, head, member]), keys, values, seen)
             found = (total / share[..., None]).stored(dtype_of(manifest, "out"))
             out[:, head, member], bound[:, head, member] = found.value, found.bound
     return {"out": Rounded(out, bound)}
@@ -113,7 +113,7 @@ def parts_of(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results) 
         for part in range(min(parts, -(-length // tile))):
             own = owner == part
             keys, values = (_by_head(caches[name][b, :length], own) for name in ("k_cache", "v_cache"))
-            for name, one in zip(found, _attended(manifest, queries[b], keys, values), strict=True):
+            for name, one in zip(found, attended(manifest, queries[b], keys, values), strict=True):
                 found[name][0][b, part], found[name][1][b, part] = one.value, one.bound
     return {name: Rounded(*both) for name, both in found.items()}
 
@@ -151,7 +151,7 @@ def attention(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results)
     for b, length in enumerate(t["lengths"].tolist()):
         every = torch.arange(length, device=t["lengths"].device)
         keys, values = (_by_head(caches[name][b, :length], every) for name in ("k_cache", "v_cache"))
-        total, _, share = _attended(manifest, queries[b], keys, values)
+        total, _, share = attended(manifest, queries[b], keys, values)
         rows.append((total / share[..., None]).stored(dtype_of(manifest, "out"))[None])
     found, shape = joined(rows, 0), tuple(t["out"].shape)
     return Rounded(found.value.reshape(*shape), found.bound.reshape(*shape))

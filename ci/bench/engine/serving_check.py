@@ -1,0 +1,185 @@
+"""Checks and times rows over pages on this machine's GPU, with random weights.
+
+    python3 ci/bench/engine.py serving_check artifacts/bundles [--models qwen3-4b,qwen3-8b] [--rows 8,32,128,256]
+
+First the bits: the logits and tokens of one sequence, alone in the smallest bucket, and among others in each larger one, its
+prompt in one chunk and in chunks of odd lengths. Any bit that differs fails. Then tokens per second of all rows, greedy and
+sampled, next to the floor: the bytes of the weights and of all caches over the memory's bandwidth, or the operations over the
+rate of tensor cores, whichever takes longer. Then milliseconds of a prompt over pages, next to the same prompt in the
+contiguous cache. Exit status 1 if a bit differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ci.bench.engine.weights import BlockWeights, config_of, prompt_of
+from ci.bench.front import Outcome, names
+from ci.bench.markdown import grid, page
+from engine.backends.cuda import CudaBackend
+from engine.backends.load import load_on_gpu
+from engine.models.config import ModelConfig
+from engine.paged_batch import PagedBatch
+from engine.sampling import SamplingParams
+
+BANDWIDTH: Final = 4.8e12
+"""Bytes per second of an H200's memory (NVIDIA H200 data sheet)."""
+OPERATIONS: Final = 989e12
+"""Operations per second of its tensor cores in bf16, dense (the same)."""
+CONTEXT: Final = 512
+"""Tokens in the cache of each row when its speed is measured."""
+STEPS: Final = 64
+PROMPT: Final = 333
+"""Tokens of the sequence whose bits are compared."""
+COMPARED: Final = 6
+"""Steps whose logits are compared."""
+PREFILLS: Final = (18, 512, 2048, 8192)
+SAMPLED: Final = SamplingParams(0.8, 40, 0.95, seed=5)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this case."""
+    parser.add_argument("bundles", type=Path)
+    parser.add_argument("--models", default="qwen3-4b,qwen3-8b")
+    parser.add_argument("--rows", default="8,32,128,256")
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Check and time each model."""
+    found: dict[str, Any] = {}
+    rows = [int(number) for number in names(options.rows)]
+    for name in names(options.models):
+        config = config_of(name)
+        weights = BlockWeights(config, "bf16")
+        backend = load_on_gpu(options.bundles / f"{name}-sm_90a.bundle", config, weights, max(PREFILLS) + 256, "bf16")
+        record: dict[str, Any] = {"equal": compared(backend, config, rows), "tok_s": {}}
+        print(name, json.dumps(record), flush=True)
+        for many in rows:
+            record["tok_s"][many] = {
+                "greedy": speed(backend, config, many, None),
+                "sampled": speed(backend, config, many, SAMPLED),
+                "floor": many / floor(config, weights.bytes, many),
+            }
+            print(name, many, record["tok_s"][many], flush=True)
+        record["prefill_ms"] = {length: prefills(backend, config, length) for length in PREFILLS}
+        print(name, record["prefill_ms"], flush=True)
+        backend.close()
+        found[name] = record
+    failed = not all(equal for record in found.values() for equal in record["equal"].values())
+    return Outcome(found, {"serving_check.md": page(report(found))}, int(failed))
+
+
+def pages_of(batch: PagedBatch, row: int, tokens: int) -> list[int]:
+    """Pages of a row for so many tokens, which no other row has."""
+    count = -(-tokens // batch.page_tokens)
+    first = batch.parking + row * count
+    return list(range(first, first + count))
+
+
+def join(batch: PagedBatch, row: int, ids: Sequence[int], room: int, chunks: Sequence[int] = (), sampling: Any = None) -> int:
+    """Take a sequence into a row, its prompt divided at the positions `chunks`; returns its first token."""
+    pages, begin = pages_of(batch, row, room), 0
+    for end in chunks:
+        batch.extend(pages, begin, ids[begin:end])
+        begin = end
+    return batch.join(row, pages, begin, ids[begin:], sampling)
+
+
+def compared(backend: CudaBackend, config: ModelConfig, rows: Sequence[int]) -> dict[str, bool]:
+    """Whether a sequence alone has the same bits as in its prompt's chunks, and among others in each number of rows."""
+    ids, room = prompt_of(PROMPT, config), 2 * CONTEXT
+    alone = bits(backend, config, 1, 0, ids, room)
+    equal = {"chunks": same(alone, bits(backend, config, 1, 0, ids, room, (5, 64, 200)))}
+    for many in rows:
+        equal[str(many)] = same(alone, bits(backend, config, many, many - 1, ids, room))
+    return equal
+
+
+def bits(
+    backend: CudaBackend, config: ModelConfig, many: int, row: int, ids: Sequence[int], room: int, chunks: Sequence[int] = ()
+) -> list[tuple[int, NDArray[np.float32]]]:  # fmt: skip
+    """The token before each of some steps and the logits after it, of a sequence in a row among `many` - 1 others."""
+    with PagedBatch(backend, many) as batch:
+        for other in range(many - 1):
+            join(batch, other, prompt_of(20 + 3 * other % 300, config), room)
+        token, found = join(batch, row, ids, room, chunks), list[tuple[int, NDArray[np.float32]]]()
+        for _ in range(COMPARED):
+            found.append((token, batch.step_logits()[row].copy()))
+            token = batch.step(ahead=False)[row]
+        return found
+
+
+def same(left: Sequence[tuple[int, Any]], right: Sequence[tuple[int, Any]]) -> bool:
+    """Whether tokens and all bits of logits are equal."""
+    return all(a[0] == b[0] and a[1].tobytes() == b[1].tobytes() for a, b in zip(left, right, strict=True))
+
+
+def speed(backend: CudaBackend, config: ModelConfig, many: int, sampling: SamplingParams | None) -> float:
+    """Tokens per second of all rows after prompts of `CONTEXT` tokens; median of three runs."""
+    rates: list[float] = []
+    with PagedBatch(backend, many) as batch:
+        for row in range(many):
+            ids = [(token + row) % config.vocab_size for token in prompt_of(CONTEXT, config)]
+            join(batch, row, ids, CONTEXT + 5 * STEPS, sampling=sampling)
+        for _ in range(4):
+            batch.step()
+            began = time.perf_counter()
+            count = sum(len(batch.step(ahead=left > 1)) for left in range(STEPS, 0, -1))
+            rates.append(count / (time.perf_counter() - began))
+    return sorted(rates[1:])[1]
+
+
+def floor(config: ModelConfig, weight_bytes: int, many: int) -> float:
+    """Seconds that a step of so many rows takes at least."""
+    of_token = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    embedding = 0 if config.tie_word_embeddings else 2 * config.vocab_size * config.hidden_size
+    read = weight_bytes - embedding + many * CONTEXT * of_token
+    return max(read / BANDWIDTH, many * (weight_bytes - embedding) / OPERATIONS)
+
+
+def prefills(backend: CudaBackend, config: ModelConfig, length: int) -> dict[str, float]:
+    """Milliseconds to the first token of a prompt over pages, in the contiguous cache, and the first time of the length; the
+    median of five."""
+    ids, first, times = prompt_of(length, config), 0.0, dict[str, float]()
+    with PagedBatch(backend, 1) as batch:
+        for kind in ("pages", "contiguous"):
+            spent: list[float] = []
+            for _ in range(6):
+                began = time.perf_counter()
+                if kind == "pages":
+                    join(batch, 0, ids, length + 64)
+                    batch.remove(0)
+                else:
+                    backend.prefill(backend.begin(), ids)
+                    backend.token()
+                spent.append(1e3 * (time.perf_counter() - began))
+            first = spent[0]
+            times[kind], times[f"{kind}, first"] = sorted(spent[1:])[2], first
+    return times
+
+
+def report(found: Mapping[str, Any]) -> list[str]:
+    """The tables of each model."""
+    lines = [f"# Rows over pages, random weights, {CONTEXT} tokens in each cache"]
+    for name, record in found.items():
+        lines += ["", f"## {name}", "", f"the same bits as alone: {record['equal']}", ""]
+        rows = [
+            [
+                many,
+                *(f"{rates[kind]:.0f}" for kind in ("greedy", "sampled", "floor")),
+                f"{rates['greedy'] / rates['floor']:.2f}",
+            ]
+            for many, rates in record["tok_s"].items()
+        ]
+        lines += [*grid(("rows", "greedy, tok/s", "sampled", "floor", "of the floor"), rows, left=0), ""]
+        times = [[length, *(f"{ms:.2f}" for ms in kinds.values())] for length, kinds in record["prefill_ms"].items()]
+        lines += grid(("tokens", *next(iter(record["prefill_ms"].values()))), times, left=0)
+    return lines

@@ -1,0 +1,104 @@
+"""A row of a product of small M has the same bits in tiles of any number of rows: batches of all sizes choose the same tokens.
+
+By the emulator, which runs the instructions. The interpreter's products are NumPy's, whose sums depend on a tile's shape."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests import shipped
+from tests.clean import check_clean
+from tests.emulator.shipped_run import target_named
+from tests.programs.machines import manifest
+from tilec.codegen import to_ptx
+from tilec.emulator import launch
+from tilec.lowering import lower
+from tilec.passes.schedule import choose
+from tilec.target.schedule import merged
+
+Array = NDArray[Any]
+TILES = {"matmul_few": (16, 32, 64, 128, 256), "matmul_split": (16, 32, 64, 128, 256), "matmul_silu_mul_few": (16, 32, 64, 128)}
+CASES = [
+    *((name, tile, "sm_90a") for name, tiles in TILES.items() for tile in tiles[1:]),
+    *((name, 128, arch) for name in TILES for arch in ("sm_100a", "sm_120a")),
+]
+K, N, PARTS = 328, 40, 3
+"""A depth whose last step is not full, outputs that fill no tile, and parts of a split, the last of which has fewer steps."""
+ROWS = 19
+
+
+def problem(name: str, seed: int) -> dict[str, Array]:
+    """Inputs with numbers of many sizes, whose sums differ by their order."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(*shape: int) -> Array:
+        return (rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 7, shape)).astype(ml_dtypes.bfloat16)
+
+    return {"a": drawn(ROWS, K), "b": drawn(2, N, K) if "silu" in name else drawn(N, K)}
+
+
+def outputs(name: str, rows: int) -> dict[str, Array]:
+    """Tensors for what a product writes."""
+    if name == "matmul_split":
+        return {"parts": np.full((PARTS, rows, N), np.nan, np.float32)}
+    return {"out": np.full((rows, N), np.nan, ml_dtypes.bfloat16)}
+
+
+def specialised(name: str, tile: int, arch: str) -> tuple[Any, dict[str, Any]]:
+    """The build's specialisation for tiles with `tile` rows."""
+    return shipped.specialisation(name, {"E": "bf16", "BM": tile, "S": PARTS}, target_named(arch))
+
+
+@cache
+def ptx(name: str, tile: int, arch: str) -> tuple[str, Any]:
+    """The PTX of a specialisation, and its manifest."""
+    target = target_named(arch)
+    entry, constants = specialised(name, tile, arch)
+    schedule = choose(shipped.load(name, constants, target), target, merged(entry.overrides(constants), target))
+    scheduled = shipped.prepared(name, target, constants)
+    lowered = lower(scheduled, target, min_blocks=schedule.blocks)
+    return to_ptx(lowered.mlir, target), manifest(scheduled, lowered, target, schedule)
+
+
+def emulated(name: str, tile: int, arch: str, t: dict[str, Array]) -> Array:
+    """What the PTX computes."""
+    text, described = ptx(name, tile, arch)
+    arrays = {**{key: array.copy() for key, array in t.items()}, **outputs(name, len(t["a"]))}
+    sizes = {"M": len(t["a"]), "N": N, "I": N, "K": K}
+    report = launch.emulate(text, described, arrays, {**described.constants, **sizes})
+    check_clean(report)
+    return report.tensors["parts" if name == "matmul_split" else "out"]
+
+
+@pytest.mark.parametrize(("name", "tile", "arch"), CASES)
+def test_the_machine_code_has_the_same_bits(name: str, tile: int, arch: str) -> None:
+    """The emulator adds the products of an instruction in one order, so equal bits follow from the instructions of a row."""
+    t = problem(name, tile)
+    np.testing.assert_array_equal(emulated(name, tile, arch, t), emulated(name, 16, arch, t))
+
+
+@pytest.mark.parametrize("name", list(TILES))
+def test_a_row_has_the_bits_that_it_has_alone(name: str) -> None:
+    t = problem(name, 1)
+    whole = emulated(name, 64, "sm_90a", t)
+    for row in (0, 7, ROWS - 1):
+        one = {**t, "a": t["a"][row : row + 1]}
+        np.testing.assert_array_equal(emulated(name, 16, "sm_90a", one), whole[..., row : row + 1, :])
+
+
+@pytest.mark.parametrize("name", list(TILES))
+def test_an_iteration_has_the_same_products(name: str) -> None:
+    """Of a tile of any rows: the depth of an instruction, and how many of them add to one accumulator for each step of 64."""
+    shape = re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.f32\.bf16\.bf16")
+    found = {tile: shape.findall(ptx(name, tile, "sm_90a")[0]) for tile in TILES[name]}
+    for tile, products in found.items():
+        assert {int(width) for width, _ in products} == {tile}
+        assert {int(depth) for _, depth in products} == {16}
+    assert len({len(products) for products in found.values()}) == 1
