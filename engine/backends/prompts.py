@@ -35,7 +35,7 @@ from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, Mode, OutputMode
 TILE_ROWS: Final = 64
 """Rows of the smallest tile of a product of many tokens: so many tokens take as long as one."""
 
-FEW_ROWS: Final = (16, 32)
+SMALL_TILES: Final = (16, 32)
 """The same of products of few tokens."""
 
 CACHED_STEPS: Final = 128
@@ -59,7 +59,7 @@ _Uses = list[tuple[str, str, bool]]
 def padded_length(tokens: int) -> int:
     """The least number of tokens that fills whole tiles and is not below `tokens`. Prompts are computed with that many, so that
     a few dozen lengths are all there are, and each is prepared before the first prompt comes."""
-    return next((rows for rows in FEW_ROWS if tokens <= rows), -(-tokens // TILE_ROWS) * TILE_ROWS)
+    return next((rows for rows in SMALL_TILES if tokens <= rows), -(-tokens // TILE_ROWS) * TILE_ROWS)
 
 
 def padded_lengths(largest: int) -> list[int]:

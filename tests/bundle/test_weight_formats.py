@@ -378,8 +378,8 @@ SHIPPED = read_build_file(ROOT / "build.toml")
 OF_NO_MODEL = re.compile(
     r"(route_experts-.*\bNORMALIZE=False\b|paged_flash_attention-|matmul_(few|split|silu_mul_few)-.*\bBM=256\b)"
 )
-"""Kernels that no model asks for: shares of experts that are not normalised; of pages, attention of prompts that reads them itself,
-and tiles of 256 rows, which nobody measured."""
+"""Kernels that no model asks for: shares of experts that are not normalised; of pages, attention of prompts that reads them
+itself, and tiles of 256 rows, which nobody measured."""
 
 
 def test_every_shipped_model_finds_its_kernels_for_every_format() -> None:

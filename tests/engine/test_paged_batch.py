@@ -106,7 +106,7 @@ def test_logits_do_not_depend_on_how_a_prompt_is_divided(
         assert (logits_of(batch, 1, [9, 7, 8, 1, 2], chunks) == alone).all()
 
 
-def test_tokens_of_nobody_behind_a_chunk_change_no_bit(
+def test_tokens_of_nobody_after_a_chunk_change_no_bit(
     backend: InterpreterBackend, alone: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU computes chunks with whole tiles of tokens."""
