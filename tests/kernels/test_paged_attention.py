@@ -3,6 +3,7 @@ outside of its tensors whatever integers a launch finds on the device."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests import shipped
+from tests.clean import check_clean
+from tests.emulator import shipped_run
 from tests.shipped_launches import reference
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
@@ -162,6 +165,34 @@ def test_a_prompt_has_the_same_bits_in_any_chunks(gathered: bool, data: st.DataO
 def test_gathered_slots_give_the_bits_of_pages() -> None:
     t = prompt(1, 75)
     np.testing.assert_array_equal(in_chunks(t, [75], gathered=True), in_chunks(t, [75], gathered=False))
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_120a"])
+def test_the_machine_code_of_an_item_has_the_same_bits(arch: str) -> None:
+    """A row of two chunks after another one, by three blocks, and alone, by one."""
+    compiled = shipped_run.compiled("paged_decode_attention", 0, arch)
+    rng, heads, group, size = np.random.default_rng(3), 1, 4, 64
+    lengths, pages = np.array([70, 256 + 41], np.int32), rng.permutation(9)
+    t = {
+        "q": rng.standard_normal((2, heads, group, 128)).astype(BF16),
+        **{name: rng.standard_normal((9, size, heads, 128)).astype(BF16) for name in ("k_pages", "v_pages")},
+        "table": np.array([[*pages[:2], 0, 0, 0], pages[4:]], np.int32),
+    }
+
+    def items(rows: slice, blocks: int) -> list[Array]:
+        own = {**t, "q": t["q"][rows], "table": t["table"][rows], "lengths": lengths[rows]}
+        own["starts"] = reference("chunk_starts")(own["lengths"], 256)
+        count = int(own["starts"][-1])
+        for name, width in (("partial", (128,)), ("maxima", ()), ("sums", ())):
+            own[name] = unwritten(count, heads, group, *width, dtype=np.float32)
+        sizes = {"T": len(own["q"]), "HKV": heads, "G": group, "PAGES": 9, "MAX": 5, "ITEMS": count, "blocks": blocks}
+        report = shipped_run.emulate(replace(compiled, env={**compiled.env, **sizes}), own)
+        check_clean(report)
+        return [report.tensors[name] for name in ("partial", "maxima", "sums")]
+
+    for among, by_itself in zip(items(slice(2), 3), items(slice(1, 2), 1), strict=True):
+        assert np.isfinite(among).all()
+        np.testing.assert_array_equal(among[1:], by_itself)
 
 
 @settings(max_examples=40, deadline=None)
