@@ -144,7 +144,16 @@ def _cited(name: str) -> str:
     return f"[{name}.md](ci/bench/results/{name}.md)"
 
 
+def clients(results: Results) -> list[str]:
+    """Programs of others that were run against the server, and what each of them used."""
+    lines = ["| client | version | what it did | endpoints | fields that it sent |", "|---|---|---|---|---|"]
+    for row in results.data("clients")["clients"]:
+        endpoints, fields = (", ".join(f"`{name}`" for name in row[key]) for key in ("endpoints", "fields"))
+        lines.append(f"| {row['client']} | {row['version']} | {', '.join(row['received'])} | {endpoints} | {fields} |")
+    return lines
+
+
 TABLES: Final[dict[str, Callable[[Results], list[str]]]] = {
     "kernels": kernels, "engine": engine, "builds": builds, "summary": summary, "predicted": predicted,
-    "functions": functions,
+    "functions": functions, "clients": clients,
 }  # fmt: skip

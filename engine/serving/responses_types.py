@@ -100,7 +100,7 @@ REFUSED_HERE: Final[dict[str, tuple[tuple[Any, ...], str]]] = REFUSED | {
     "truncation": (("disabled",), "prompts are not cut"),
     "max_tool_calls": ((), "tools are called by the client"),
     "context_management": (([],), "prompts are not cut"),
-    "moderation": ((), "texts are not moderated"),
+    "moderation": ((), "texts are not checked"),
     "n": ((1,), "a response is one generation"),
     "max_tokens": ((), "give `max_output_tokens`"),
     "max_completion_tokens": ((), "give `max_output_tokens`"),

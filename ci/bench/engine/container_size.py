@@ -76,22 +76,18 @@ def measure(options: argparse.Namespace) -> Outcome:
         parts["shared libraries"] = libraries(root)
         text = completed(root, Path(name))
         sizes = {part: sum(path.stat().st_size for path in paths) for part, paths in parts.items()}
+        largest = sorted(by_package(root, parts["packages"]).items(), key=lambda one: -one[1])[:8]
         packed = compressed(root, options.tar or Path(name) / "files.tar.gz")
     total = sum(sizes.values())
     rows = [(part, len(parts[part]), f"{size / 1e6:.1f}") for part, size in sizes.items()]
     rows.append(("all", sum(map(len, parts.values())), f"{total / 1e6:.1f}"))
-    largest = sorted(by_package(root, parts["packages"]).items(), key=lambda one: -one[1])[:8]
     lines = ["# Files of a container that serves one model, without weights", "", *grid(("part", "files", "MB"), rows), ""]
     lines += [f"Compressed (gzip), as registries send them: {packed / 1e6:.1f} MB. The server ran in them.", ""]
     lines += grid(("largest package", "MB"), [(package, f"{size / 1e6:.1f}") for package, size in largest])
     record = {
-        "parts": sizes,
-        "total": total,
-        "compressed": packed,
-        "goal": GOAL,
-        "completed": bool(text),
-        "packages": dict(largest),
-    }
+        "parts": sizes, "total": total, "megabytes": total / 1e6, "compressed_megabytes": packed / 1e6, "goal": GOAL,
+        "completed": bool(text), "packages": dict(largest),
+    }  # fmt: skip
     return Outcome(record, {"container_size.md": page(lines)}, int(not text or total > GOAL))
 
 
@@ -241,7 +237,7 @@ def copied(root: Path, path: Path) -> Path:
 
 
 def stripped(path: Path) -> Path:
-    """A copied library without what debuggers read. Those of wheels stay as they are: tools that made them laid them out anew."""
+    """A copied library without what debuggers read. Those of wheels stay as they are: tools have laid them out anew."""
     subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)
     return path
 
