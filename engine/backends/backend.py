@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from engine.backends.decode_steps import DecodeGraphs, DecodeSteps, StepRunner, graphs_of
 from engine.backends.paged_steps import PagedDevice, PagedSteps, bucket_of, require_pages
 from engine.errors import ModelError, UsageError
-from engine.graph.verify import Contract
+from engine.graph.contract import Contract
 from engine.models.config import ModelConfig
 from engine.sampling import TOP_K_LIMIT, SamplingParams
 from engine.sequence import Sequence, check_room

@@ -133,7 +133,7 @@ def _of_weights(outputs: int, inputs: int) -> dict[str, Constant]:
     return {"BN": min(outputs, MATMUL_TILE), "BK": min(inputs, MATMUL_TILE)}
 
 
-def _few_tokens(outputs: int, inputs: int) -> dict[str, Constant]:
+def _small_m_as_stored(outputs: int, inputs: int) -> dict[str, Constant]:
     """The same with weights as they are stored: groups of columns side by side, for up to 32 tokens."""
     split = largest_divisor(inputs // GROUP, TILE // (GROUP * FEW))
     return {"SPLIT": split, "ROWS": largest_divisor(outputs, max(1, TILE // (split * max(GROUP, FEW))))}
@@ -196,12 +196,12 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matmul_silu_mul_fp8": _matmul_of_squares,
     "matmul": _matmul,
     "matmul_silu_mul": _matmul_silu_mul,
-    "matmul_few_fp8": lambda shapes: _few_tokens(SQUARE, shapes["b"][1]),
-    "matmul_split_fp8": lambda shapes: _few_tokens(SQUARE, shapes["b"][1]),
-    "matmul_silu_mul_few_fp8": lambda shapes: _few_tokens(SQUARE, shapes["b"][1]),
-    "matmul_few_int4": lambda shapes: _few_tokens(shapes["b"][0], shapes["a"][1]),
-    "matmul_split_int4": lambda shapes: _few_tokens(shapes["b"][0], shapes["a"][1]),
-    "matmul_silu_mul_few_int4": lambda shapes: _few_tokens(shapes["out"][1], shapes["a"][1]),
+    "matmul_few_fp8": lambda shapes: _small_m_as_stored(SQUARE, shapes["b"][1]),
+    "matmul_split_fp8": lambda shapes: _small_m_as_stored(SQUARE, shapes["b"][1]),
+    "matmul_silu_mul_few_fp8": lambda shapes: _small_m_as_stored(SQUARE, shapes["b"][1]),
+    "matmul_few_int4": lambda shapes: _small_m_as_stored(shapes["b"][0], shapes["a"][1]),
+    "matmul_split_int4": lambda shapes: _small_m_as_stored(shapes["b"][0], shapes["a"][1]),
+    "matmul_silu_mul_few_int4": lambda shapes: _small_m_as_stored(shapes["out"][1], shapes["a"][1]),
     "matmul_few": lambda shapes: _of_weights(*shapes["b"]),
     "matmul_split": lambda shapes: _of_weights(*shapes["b"]),
     "matmul_silu_mul_few": lambda shapes: _of_weights(*shapes["b"][1:]),
@@ -219,10 +219,10 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "experts_gather": _experts_gather,
     "experts_matmul": lambda shapes: {**_tiles_of_experts(*shapes["b"][1:]), "GROUP": 1},
     "experts_matmul_few": lambda shapes: _tiles_of_experts(*shapes["b"][1:]),
-    "experts_matmul_few_fp8": lambda shapes: _few_tokens(SQUARE, shapes["a"][1]),
-    "experts_matmul_silu_mul_few_fp8": lambda shapes: _few_tokens(SQUARE, shapes["a"][1]),
-    "experts_matmul_few_int4": lambda shapes: _few_tokens(shapes["b"][1], shapes["a"][1]),
-    "experts_matmul_silu_mul_few_int4": lambda shapes: _few_tokens(shapes["out"][1], shapes["a"][1]),
+    "experts_matmul_few_fp8": lambda shapes: _small_m_as_stored(SQUARE, shapes["a"][1]),
+    "experts_matmul_silu_mul_few_fp8": lambda shapes: _small_m_as_stored(SQUARE, shapes["a"][1]),
+    "experts_matmul_few_int4": lambda shapes: _small_m_as_stored(shapes["b"][1], shapes["a"][1]),
+    "experts_matmul_silu_mul_few_int4": lambda shapes: _small_m_as_stored(shapes["out"][1], shapes["a"][1]),
     "experts_matmul_silu_mul": lambda shapes: {**_tiles_of_experts(*shapes["b"][2:]), "GROUP": 1},
     "experts_matmul_silu_mul_few": lambda shapes: _tiles_of_experts(*shapes["b"][2:]),
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},

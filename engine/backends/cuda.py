@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.backends.backend import Backend
+from engine.backends.captured_step import CapturedStep
 from engine.backends.decode_steps import DecodeSteps, StepBuffers, graphs_of, lasting_buffers, prompt_caches
 from engine.backends.device_buffers import DeviceBuffers, cache_bytes
 from engine.backends.device_memory import DeviceMemory, InputBlock
@@ -22,7 +22,6 @@ from engine.backends.launches import Launches, launch_message
 from engine.backends.prompts import PrefillSteps, padded_length, padded_lengths
 from engine.backends.upload import Progress, Upload, WeightSource
 from engine.errors import BundleRefused, DeviceError
-from engine.graph.integers import Replay
 from engine.graph.memory_rule import verify_captured
 from engine.graph.plan import plan_memory
 from engine.graph.verify import may_overlap, verify
@@ -37,16 +36,6 @@ from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.step import OutputMode, Step, Variants
 
 PACK_AGAIN: Final = "pack the bundle of this model"
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedStep:
-    """A decode step as a CUDA graph. The plans keep the memory alive that the launches point to."""
-
-    graph: StepGraph
-    plans: tuple[Plan, ...]
-    executable: Any
-    replay: Replay
 
 
 class CudaBackend(Backend):

@@ -8,32 +8,56 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
+from engine.backends.captured_step import CapturedStep
 from engine.backends.decode_steps import DECODE_MODES, lasting_buffers
 from engine.backends.device_buffers import DeviceBuffers
 from engine.backends.device_memory import RESERVE_BYTES, DeviceMemory
+from engine.backends.launches import Launches
 from engine.backends.paged_steps import PagedDevice, serve_graphs
 from engine.backends.prompts import PrefillSteps, padded_length
 from engine.errors import DeviceError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import ALIGNMENT, plan_memory
+from tilec.runtime import Bundle
 from tilec.step.graph import CHUNK, SERVE, Constant, Kind, Op, StepGraph
 from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, OutputMode, Step
 
-if TYPE_CHECKING:
-    from engine.backends.cuda import CapturedStep, CudaBackend
-
 MOST_SLOTS = 1 << 29
 """Slots of a pool that kernels can index."""
+
+
+class LoadedModel(Protocol):
+    """What steps over pages need of the backend that has loaded their model."""
+
+    buckets: ClassVar[tuple[int, ...]]
+    driver: Any
+    stream: int
+    memory: DeviceMemory
+    launches: Launches
+    bundle: Bundle
+    step: Step
+    chunk_tokens: int
+    max_seq_len: int
+
+    def captured(self, graph: StepGraph, own: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> CapturedStep:
+        """A verified step as a CUDA graph, on buffers of its own and the model's."""
+        ...
+
+    def enqueue(self, step: CapturedStep) -> None: ...
+
+    def discard(self, step: CapturedStep) -> None: ...
+
+    def wait(self) -> None: ...
 
 
 class DevicePages(PagedDevice):
     """Steps over pages of a loaded backend, for up to `bucket` rows. GraphError if a row's sums could depend on the number of
     rows, DeviceError if there is too little memory."""
 
-    def __init__(self, backend: CudaBackend, step: Step, bucket: int) -> None:
+    def __init__(self, backend: LoadedModel, step: Step, bucket: int) -> None:
         self._backend, self._step, self.bucket = backend, step, bucket
         self._captured: list[CapturedStep] = []
         verify_rows(backend, step, bucket)
@@ -89,7 +113,7 @@ class DevicePages(PagedDevice):
         return self._backend.memory.allocations | self._memory.allocations | buffers.allocations
 
 
-def verify_rows(backend: CudaBackend, step: Step, bucket: int) -> None:
+def verify_rows(backend: LoadedModel, step: Step, bucket: int) -> None:
     """GraphError if the sums of a row could be added in another order in another bucket, or those of a token in a chunk of
     another length. Layers are alike, and lengths for which the same tiles are chosen, so one of each kind is compared."""
 
@@ -104,7 +128,7 @@ def verify_rows(backend: CudaBackend, step: Step, bucket: int) -> None:
     verify_invariance([step.graph(CHUNK, "none", tokens=tokens, layers=layers) for tokens in lengths], constants)
 
 
-def pages_that_fit(backend: CudaBackend, bucket: int) -> int:
+def pages_that_fit(backend: LoadedModel, bucket: int) -> int:
     """The pages of the largest pool next to the buffers and the arena of steps of up to `bucket` rows; DeviceError if not even
     one sequence's would fit."""
     step = backend.step.with_pages(1)

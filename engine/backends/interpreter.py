@@ -25,10 +25,11 @@ from engine.backends.paged_steps import PagedDevice, chunk_graphs, serve_graphs
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import ModelError, UsageError
+from engine.graph.contract import Contract
 from engine.graph.integers import Replay, check_values
 from engine.graph.invariance import verify_invariance, with_tiles
 from engine.graph.plan import plan_memory
-from engine.graph.verify import Contract, verify
+from engine.graph.verify import verify
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.models.steps import model_step

@@ -8,14 +8,12 @@ So an operation may read a pool only at pages that the step's input `table` name
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from engine.graph.contract import Contract
 from engine.graph.memory_rule import refused
 from tilec.artifact.records import Manifest, TensorSpec, ValueCheck
 from tilec.step.graph import Kind, Op, StepGraph
-
-if TYPE_CHECKING:
-    from engine.graph.verify import Contract
 
 TABLE: Final = "table"
 SLOTS: Final = "slots"

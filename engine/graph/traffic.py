@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from engine.graph.verify import Contract
+from engine.graph.contract import Contract
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.step.activations import SCALES_DTYPE
 from tilec.step.graph import ITEM_BYTES, Buffer, Kind, Op, StepGraph

@@ -38,11 +38,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
+from engine.graph.contract import Contract
 from engine.graph.integers import GraphError, Promised, Replay, WrittenValues, bounds_violation, written_values
 from engine.graph.memory_rule import refused, verify_memory
 from engine.graph.pages_rule import check_pools
 from engine.graph.plan import MemoryPlan
-from tilec.artifact.records import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, ValuePromise
+from tilec.artifact.records import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES
 from tilec.step.graph import Buffer, Kind, Op, StepGraph, View
@@ -61,17 +62,6 @@ STORES: Final = frozenset({Kind.CACHE, Kind.POOL})
 
 READS: Final = frozenset({"in", "inout"})
 WRITES: Final = frozenset({"out", "inout"})
-
-
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """The contract of an operation's kernel; an artifact's manifest has the same fields."""
-
-    tensors: tuple[TensorSpec, ...]
-    scalars: tuple[ScalarSpec, ...]
-    value_checks: tuple[ValueCheck, ...]
-    launch_checks: tuple[LaunchCheck, ...] = ()
-    promises: tuple[ValuePromise, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.graph.verify import Contract
+from engine.graph.contract import Contract
 from tilec.artifact.records import TensorSpec
 from tilec.ir.expr import Expr, binary, const, sym
 from tilec.step.collectives import GATHER, REDUCE, REDUCE_ADD, REDUCE_ADD_SCALED

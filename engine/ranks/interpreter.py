@@ -23,9 +23,9 @@ from engine.backends.paged_steps import PagedDevice
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import EngineError
+from engine.graph.contract import Contract
 from engine.graph.integers import Replay, check_values
 from engine.graph.plan import plan_memory
-from engine.graph.verify import Contract
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.ranks.barrier import RankBarrier, RankStopped

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from engine.backends.interpreter import kernel_contract
+from engine.graph.contract import Contract
 from engine.graph.plan import MemoryPlan, plan_memory
-from engine.graph.verify import Contract
 from engine.models.steps import Shape, step
 from tests import shipped
 from tilec.artifact.records import LaunchCheck

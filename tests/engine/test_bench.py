@@ -19,8 +19,8 @@ from test_engine_cli import CONFIG
 from engine.backends import cuda, load
 from engine.backends.cuda import CudaBackend
 from engine.errors import DeviceError, EngineError
+from engine.graph.contract import Contract
 from engine.graph.traffic import streamed
-from engine.graph.verify import Contract
 from engine.models.steps import model_step
 from engine.sequence import Sequence as Generation
 from engine.tools.bench import command, files

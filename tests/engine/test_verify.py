@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from step_contracts import MODELS, TINY, contract, planned_step, shape_of
 
+from engine.graph.contract import Contract
 from engine.graph.memory_rule import verify_captured
 from engine.graph.plan import MemoryPlan
-from engine.graph.verify import Contract, GraphError, verify
+from engine.graph.verify import GraphError, verify
 from tests.campaign import chosen
 from tilec.artifact.records import TensorSpec
 from tilec.ir.expr import sym

@@ -12,8 +12,9 @@ from step_contracts import DENSE, MODELS, TINY, contract
 from test_verify import Mutation, swapped, with_buffer, with_offset, with_op, with_view, without
 from test_verify_formats import MEASURED, graph_of, view_of
 
+from engine.graph.contract import Contract
 from engine.graph.plan import plan_memory
-from engine.graph.verify import Contract, GraphError, may_overlap, verify
+from engine.graph.verify import GraphError, may_overlap, verify
 from tests.campaign import chosen
 from tilec.step.graph import Op, StepGraph
 from tilec.step.step import OUTPUT_MODES

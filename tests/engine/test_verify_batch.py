@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from step_contracts import MODELS, TINY, contract, shape_of
 
+from engine.graph.contract import Contract
 from engine.graph.plan import plan_memory
-from engine.graph.verify import Contract, GraphError, verify
+from engine.graph.verify import GraphError, verify
 from engine.models.steps import model_step
 from tests import shipped
 from tilec import frontend

@@ -16,9 +16,10 @@ from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.interpreter import InterpreterBackend, kernel_contract
 from engine.batch import Batch
 from engine.checkpoint.weights import WeightPlan
+from engine.graph.contract import Contract
 from engine.graph.integers import GraphError, InputValues, Replay, WrittenValues, check_values
 from engine.graph.plan import MemoryPlan, plan_memory
-from engine.graph.verify import Contract, verify
+from engine.graph.verify import verify
 from engine.models.steps import model_step
 from engine.sequence import Sequence
 from engine.tools.tiny import write_tiny_model

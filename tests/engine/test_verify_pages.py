@@ -11,10 +11,11 @@ import pytest
 from step_contracts import MODELS, TINY, contract, shape_of
 
 from engine.backends.paged_steps import check_replay
+from engine.graph.contract import Contract
 from engine.graph.integers import GraphError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import plan_memory
-from engine.graph.verify import Contract, verify
+from engine.graph.verify import verify
 from engine.models.steps import model_step
 from tilec.artifact.records import ValueCheck
 from tilec.step.graph import Kind, Op, StepGraph, View

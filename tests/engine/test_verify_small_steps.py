@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from engine.graph.contract import Contract
 from engine.graph.plan import MemoryPlan, plan_memory
-from engine.graph.verify import Contract, GraphError, verify
+from engine.graph.verify import GraphError, verify
 from tests.campaign import first
 from tilec.artifact.records import TensorSpec
 from tilec.ir.expr import sym
