@@ -62,7 +62,7 @@ def paged_decode_attention(
         acc = tl.zeros((D, 8), tl.f32)
         for j in range(first // BN, tl.cdiv(min(length, first + CHUNK), BN)):
             own, tile = (j - first // BN) // (PAGE // BN), j % (PAGE // BN)
-            page = pages[0]
+            page = pages[0]  # pyright: ignore[reportGeneralTypeIssues]
             for i in tl.static_range(1, CHUNK // PAGE):
                 page = pages[i] if own == i else page
             k = tl.reshape(tl.load(k_pages, (page, tile, head, 0), shape=(1, BN, 1, D)), (BN, D))
