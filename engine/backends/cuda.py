@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from engine.backends.backend import Backend
-from engine.backends.captured_step import CapturedStep
 from engine.backends.decode_steps import DecodeSteps, StepBuffers, graphs_of, lasting_buffers, prompt_caches
 from engine.backends.device_buffers import DeviceBuffers, cache_bytes
 from engine.backends.device_memory import DeviceMemory, InputBlock
@@ -36,6 +35,16 @@ from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.step import OutputMode, Step, Variants
 
 PACK_AGAIN: Final = "pack the bundle of this model"
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStep:
+    """A decode step as a CUDA graph. The plans keep the memory alive that the launches point to."""
+
+    graph: StepGraph
+    plans: tuple[Plan, ...]
+    executable: Any
+    replay: Replay
 
 
 class CudaBackend(Backend):

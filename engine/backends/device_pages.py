@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
-from engine.backends.captured_step import CapturedStep
-from engine.backends.decode_steps import DECODE_MODES, lasting_buffers
+from engine.backends.decode_steps import DECODE_MODES, PreparedStep, lasting_buffers
 from engine.backends.device_buffers import DeviceBuffers
 from engine.backends.device_memory import RESERVE_BYTES, DeviceMemory
 from engine.backends.launches import Launches
@@ -20,35 +19,33 @@ from engine.backends.prompts import PrefillSteps, padded_length
 from engine.errors import DeviceError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import ALIGNMENT, plan_memory
-from tilec.runtime import Bundle
+from tilec.runtime import Bundle, Driver
 from tilec.step.graph import CHUNK, SERVE, Constant, Kind, Op, StepGraph
 from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, OutputMode, Step
 
-MOST_SLOTS = 1 << 29
+MOST_SLOTS: Final = 1 << 29
 """Slots of a pool that kernels can index."""
 
 
 class LoadedModel(Protocol):
-    """What steps over pages need of the backend that has loaded their model."""
+    """What steps over pages need of a loaded backend on a GPU."""
 
     buckets: ClassVar[tuple[int, ...]]
-    driver: Any
+    step: Step
+    max_seq_len: int
+    chunk_tokens: int
+    bundle: Bundle
+    driver: Driver
     stream: int
     memory: DeviceMemory
     launches: Launches
-    bundle: Bundle
-    step: Step
-    chunk_tokens: int
-    max_seq_len: int
 
-    def captured(self, graph: StepGraph, own: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> CapturedStep:
-        """A verified step as a CUDA graph, on buffers of its own and the model's."""
-        ...
+    def captured(self, graph: StepGraph, own: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> PreparedStep: ...
 
-    def enqueue(self, step: CapturedStep) -> None: ...
+    def enqueue(self, step: Any) -> None: ...
 
-    def discard(self, step: CapturedStep) -> None: ...
+    def discard(self, step: Any) -> None: ...
 
     def wait(self) -> None: ...
 
@@ -59,7 +56,7 @@ class DevicePages(PagedDevice):
 
     def __init__(self, backend: LoadedModel, step: Step, bucket: int) -> None:
         self._backend, self._step, self.bucket = backend, step, bucket
-        self._captured: list[CapturedStep] = []
+        self._captured: list[PreparedStep] = []
         verify_rows(backend, step, bucket)
         driver, stream = backend.driver, backend.stream
         graphs = list(serve_graphs(step, bucket).values())
@@ -90,11 +87,11 @@ class DevicePages(PagedDevice):
         padded = min(padded_length(tokens), self._chunks.largest)
         return padded if past + padded <= self._slots else tokens
 
-    def prepare(self, graph: StepGraph) -> CapturedStep:
+    def prepare(self, graph: StepGraph) -> PreparedStep:
         self._captured.append(found := self._backend.captured(graph, self._allocations(self._rows), self._arena))
         return found
 
-    def enqueue(self, step: CapturedStep) -> None:
+    def enqueue(self, step: PreparedStep) -> None:
         self._backend.enqueue(step)
 
     def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:

@@ -36,7 +36,7 @@ TILE_ROWS: Final = 64
 """Rows of the smallest tile of a product of many tokens: so many tokens take as long as one."""
 
 SMALL_TILES: Final = (16, 32)
-"""The same of products of few tokens."""
+"""The same of products of small M."""
 
 CACHED_STEPS: Final = 128
 """Number of prepared steps that are cached, so that a repeated prompt length needs no checks."""

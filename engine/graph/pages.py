@@ -4,9 +4,9 @@ Kernels are proven to stay inside the pool and to write at distinct slots, and t
 step's tables only (`engine.graph.pages_rule`). That a page is written by one sequence alone, and that what is read there are
 its own tokens, is the host's to ensure. `PageTables` refuses whatever would break it, before it is sent:
 
-- A sequence writes its next token behind the last one. Its full pages are never written again; the others are its own.
+- A sequence writes its next token after the last one. Its full pages are never written again; the others are its own.
 - A page is in two tables only if it is full in both and at the same index, so that it is a prefix that they share.
-- Tokens in front of those that a chunk writes are there: they were written, and no other sequence wrote the page since.
+- Tokens before those that a chunk writes are there: they were written, and no other sequence wrote the page since.
 - A row without a sequence has a slot of the first pages, which belong to nobody (parking).
 - A step runs only on the tables that were sent last.
 """

@@ -4,7 +4,7 @@ It is for trying the engine without a GPU or a model: `python -m engine --backen
 seconds, which is nonsense of course. Its sizes are the smallest that the kernels support: eight key-value heads, and a multiple
 of eight query heads, because a prefill block of `qk_norm_rope_kv`, or of `rope_kv`, processes eight heads of one token. In a
 mixture of experts it processes four, and there are four key-value heads. The vocabulary is a multiple of eight, as that of
-published models is: the tokens behind the tokenizer's last one have no text.
+published models is: the tokens after the tokenizer's last one have no text.
 """
 
 from __future__ import annotations

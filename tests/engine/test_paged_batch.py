@@ -80,7 +80,7 @@ def test_tokens_are_those_of_the_engine_without_pages(backend: InterpreterBacken
 
 
 def logits_of(batch: PagedBatch, row: int, pages: Sequence[int], chunks: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-    """The logits behind a prompt and its first two tokens, given in chunks."""
+    """The logits after a prompt and its first two tokens, given in chunks."""
     first = 0
     for chunk in chunks[:-1]:
         batch.extend(pages, first, chunk)
@@ -167,7 +167,7 @@ def test_sampled_and_greedy_rows_draw_as_alone(backend: InterpreterBackend) -> N
 
 
 def test_penalties_and_probabilities_are_those_of_the_host(backend: InterpreterBackend) -> None:
-    """Each token is the one that the reference draws from the logits of a row without parameters, which has the same tokens."""
+    """The reference draws the same token from the logits of a row without parameters, which has the same tokens."""
     sampling = SamplingParams(
         0.9, 0, 0.95, seed=3, repetition_penalty=1.3, frequency_penalty=0.5, logprobs=2, logit_bias=((9, 2.0),)
     )

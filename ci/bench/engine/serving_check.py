@@ -138,7 +138,7 @@ def speed(backend: CudaBackend, config: ModelConfig, many: int, sampling: Sampli
 
 
 def floor(config: ModelConfig, weight_bytes: int, many: int) -> float:
-    """Seconds that a step of so many rows takes at least."""
+    """Seconds that a step of `many` rows takes at least."""
     of_token = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     embedding = 0 if config.tie_word_embeddings else 2 * config.vocab_size * config.hidden_size
     read = weight_bytes - embedding + many * CONTEXT * of_token

@@ -276,7 +276,7 @@ class Model:
         self.slots[number, offset] = what
 
     def _over(self, one: Known) -> None:
-        """Steps in flight write behind the tokens of a request that is over, in its own pages."""
+        """Steps in flight write after the tokens of a request that is over, in its own pages."""
         for position in range(one.request.prompt + one.tokens - 1, one.request.prompt + one.tokens - 1 + self.ahead):
             page, offset = divmod(position, self.memory.page_tokens)
             if one.tokens and page < len(one.pages):
