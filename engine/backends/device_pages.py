@@ -8,34 +8,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Final, Protocol
 
-from engine.backends.decode_steps import DECODE_MODES, lasting_buffers
+from engine.backends.decode_steps import DECODE_MODES, PreparedStep, lasting_buffers
 from engine.backends.device_buffers import DeviceBuffers
 from engine.backends.device_memory import RESERVE_BYTES, DeviceMemory
+from engine.backends.launches import Launches
 from engine.backends.paged_steps import PagedDevice, serve_graphs
 from engine.backends.prompts import PrefillSteps, padded_length
 from engine.errors import DeviceError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import ALIGNMENT, plan_memory
+from tilec.runtime import Bundle, Driver
 from tilec.step.graph import CHUNK, SERVE, Constant, Kind, Op, StepGraph
 from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, OutputMode, Step
 
-if TYPE_CHECKING:
-    from engine.backends.cuda import CapturedStep, CudaBackend
-
-MOST_SLOTS = 1 << 29
+MOST_SLOTS: Final = 1 << 29
 """Slots of a pool that kernels can index."""
+
+
+class LoadedModel(Protocol):
+    """What steps over pages need of a loaded backend on a GPU."""
+
+    buckets: ClassVar[tuple[int, ...]]
+    step: Step
+    max_seq_len: int
+    chunk_tokens: int
+    bundle: Bundle
+    driver: Driver
+    stream: int
+    memory: DeviceMemory
+    launches: Launches
+
+    def captured(self, graph: StepGraph, own: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> PreparedStep: ...
+
+    def enqueue(self, step: Any) -> None: ...
+
+    def discard(self, step: Any) -> None: ...
+
+    def wait(self) -> None: ...
 
 
 class DevicePages(PagedDevice):
     """Steps over pages of a loaded backend, for up to `bucket` rows. GraphError if a row's sums could depend on the number of
     rows, DeviceError if there is too little memory."""
 
-    def __init__(self, backend: CudaBackend, step: Step, bucket: int) -> None:
+    def __init__(self, backend: LoadedModel, step: Step, bucket: int) -> None:
         self._backend, self._step, self.bucket = backend, step, bucket
-        self._captured: list[CapturedStep] = []
+        self._captured: list[PreparedStep] = []
         verify_rows(backend, step, bucket)
         driver, stream = backend.driver, backend.stream
         graphs = list(serve_graphs(step, bucket).values())
@@ -66,11 +87,11 @@ class DevicePages(PagedDevice):
         padded = min(padded_length(tokens), self._chunks.largest)
         return padded if past + padded <= self._slots else tokens
 
-    def prepare(self, graph: StepGraph) -> CapturedStep:
+    def prepare(self, graph: StepGraph) -> PreparedStep:
         self._captured.append(found := self._backend.captured(graph, self._allocations(self._rows), self._arena))
         return found
 
-    def enqueue(self, step: CapturedStep) -> None:
+    def enqueue(self, step: PreparedStep) -> None:
         self._backend.enqueue(step)
 
     def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
@@ -89,7 +110,7 @@ class DevicePages(PagedDevice):
         return self._backend.memory.allocations | self._memory.allocations | buffers.allocations
 
 
-def verify_rows(backend: CudaBackend, step: Step, bucket: int) -> None:
+def verify_rows(backend: LoadedModel, step: Step, bucket: int) -> None:
     """GraphError if the sums of a row could be added in another order in another bucket, or those of a token in a chunk of
     another length. Layers are alike, and lengths for which the same tiles are chosen, so one of each kind is compared."""
 
@@ -104,7 +125,7 @@ def verify_rows(backend: CudaBackend, step: Step, bucket: int) -> None:
     verify_invariance([step.graph(CHUNK, "none", tokens=tokens, layers=layers) for tokens in lengths], constants)
 
 
-def pages_that_fit(backend: CudaBackend, bucket: int) -> int:
+def pages_that_fit(backend: LoadedModel, bucket: int) -> int:
     """The pages of the largest pool next to the buffers and the arena of steps of up to `bucket` rows; DeviceError if not even
     one sequence's would fit."""
     step = backend.step.with_pages(1)

@@ -7,28 +7,26 @@ So an operation may read a pool only at pages that the step's input `table` name
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from engine.graph.memory_rule import refused
-from tilec.artifact.records import Manifest, TensorSpec, ValueCheck
+from tilec.artifact.records import TensorSpec, ValueCheck
 from tilec.step.graph import Kind, Op, StepGraph
-
-if TYPE_CHECKING:
-    from engine.graph.verify import Contract
 
 TABLE: Final = "table"
 SLOTS: Final = "slots"
 
 
-def check_pools(graph: StepGraph, op: Op, contract: Contract | Manifest) -> None:
-    """GraphError unless an operation uses each pool among its tensors by the rule `pages`."""
-    for spec in contract.tensors:
+def check_pools(graph: StepGraph, op: Op, tensors: Iterable[TensorSpec], value_checks: Iterable[ValueCheck]) -> None:
+    """GraphError unless an operation uses each pool among its tensors by the rule `pages`. `tensors` and `value_checks`
+    are those of its kernel's contract."""
+    for spec in tensors:
         view = op.tensors[spec.name]
         buffer = graph.buffers[view.buffer]
         if buffer.kind is not Kind.POOL:
             continue
-        indices = list(_indices(spec, contract))
+        indices = list(_indices(spec, value_checks))
         expected = TABLE if spec.access == "in" else SLOTS
         if not indices:
             raise refused(
@@ -46,8 +44,8 @@ def check_pools(graph: StepGraph, op: Op, contract: Contract | Manifest) -> None
             raise refused(graph, buffer.name, f"is a pool, and `{spec.name}` of `{op.kernel}` is a part of it", op.name)
 
 
-def _indices(spec: TensorSpec, contract: Contract | Manifest) -> Iterator[ValueCheck]:
+def _indices(spec: TensorSpec, value_checks: Iterable[ValueCheck]) -> Iterator[ValueCheck]:
     """The checks of integers that are indices of a tensor's first axis."""
-    for check in contract.value_checks:
+    for check in value_checks:
         if check.tensor != spec.name and check.low.constant == 0 and spec.dims[0].op == "sym" and check.high == spec.dims[0]:
             yield check

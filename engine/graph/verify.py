@@ -177,7 +177,7 @@ class _Step:
         spans = {name: self._view(op, specs[name], view) for name, view in op.tensors.items()}
         if self.graph.sequences > 1:
             self._rows(op, specs)
-        check_pools(self.graph, op, indexed.contract)
+        check_pools(self.graph, op, specs.values(), indexed.contract.value_checks)
         return spans
 
     def extents(self, op: Op, indexed: _IndexedContract) -> None:

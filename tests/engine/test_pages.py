@@ -23,7 +23,7 @@ def joined(found: PageTables, row: int, pages: list[int], length: int, first: in
     found.join(row, pages, length)
 
 
-def test_a_chunk_has_its_slots_and_a_step_those_behind() -> None:
+def test_a_chunk_has_its_slots_and_a_step_the_next_ones() -> None:
     found = tables()
     table, slots = found.chunk([5, 3, 9], 0, 6)
     assert table.tolist() == [5, 3, 9, 0, 0, 0]

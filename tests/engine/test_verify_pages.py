@@ -167,7 +167,7 @@ def test_another_launch_in_another_bucket_is_refused() -> None:
         verify_invariance([serve(32), replace(serve(64), ops=serve(64).ops[1:])], constants)
 
 
-def test_prefills_of_few_tokens_are_not_invariant() -> None:
+def test_prefills_with_small_m_are_not_invariant() -> None:
     """The launches of a prefill without pages follow from its length, which is what the rule is for."""
     prefills = [model_step(TINY, 2048).graph("prefill", tokens=tokens) for tokens in (4, 100)]
     with pytest.raises(GraphError, match="launches"):

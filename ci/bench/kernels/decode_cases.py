@@ -206,6 +206,7 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "scaled_matvec_rows_int4": _scaled_matvec, "scaled_matvec_silu_mul_rows_int4": _scaled_matvec_silu_mul,
     "matvec_add_scaled_rows_int4": _matvec_add_scaled,
     "embedding_scaled": _embedding_scaled, "embedding_scaled_rows": _embedding_scaled,
-    "advance_rows": _advance_rows, "next_ids": _next_ids, "decode_merge_kv": _decode_merge_kv, "rotary_decode_attention": _rotary_decode_attention,
+    "advance_rows": _advance_rows, "next_ids": _next_ids,
+    "decode_merge_kv": _decode_merge_kv, "rotary_decode_attention": _rotary_decode_attention,
     "rope_merge_kv": _decode_merge_kv, "rope_decode_attention": _rotary_decode_attention,
 }  # fmt: skip
