@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.backends.backend import Backend
@@ -21,6 +22,7 @@ from engine.backends.launches import Launches, launch_message
 from engine.backends.prompts import PrefillSteps, padded_length, padded_lengths
 from engine.backends.upload import Progress, Upload, WeightSource
 from engine.errors import BundleRefused, DeviceError
+from engine.graph.integers import Replay
 from engine.graph.memory_rule import verify_captured
 from engine.graph.plan import plan_memory
 from engine.graph.verify import may_overlap, verify

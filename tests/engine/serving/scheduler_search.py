@@ -25,8 +25,8 @@ SMALL = (((1, 1, 1, 1, 5), 2, 1), ((1, 1, 1), 1, 0), ((1, 1, 1, 1), 3, 0), ((1, 
 
 
 def explore(code: Code, kind: str, most: int = 1_000_000) -> int:
-    """Every state that two or three rows, their pages and `SMALL` reach: each request may come, be cancelled, go wrong or end by a stop
-    token at any time. Returns their number; AssertionError if one is wrong."""
+    """Every state that two or three rows, their pages and `SMALL` reach: each request may come, be cancelled, go wrong or end
+    by a stop token at any time. Returns their number; AssertionError if one is wrong."""
     policy = code.scheduler.Policy(chunk_tokens=3, cut_tokens=3 if kind == "contiguous" else 2, patience=1)
     seen: set[Any] = set()
     waiting: list[tuple[Model, int]] = [(Model(code, policy, memory_of(code, kind), ahead=1), 0)]
