@@ -136,7 +136,7 @@ class Logprobs:
 
     @classmethod
     def of_row(cls, values: NDArray[np.float32], tokens: NDArray[np.int32], count: int) -> Logprobs:
-        """Those that a step tells of a row: the token's own and then the greatest, (1 + n,), and the most likely tokens, (n,).
+        """Those that a step writes for a row: its token's own and the greatest, (1 + n,), and the most likely tokens, (n,).
         A vocabulary of fewer tokens has fewer."""
         count = min(count, int(np.isfinite(values[1:]).sum()))
         return cls(float(values[0]), tokens[:count].tolist(), values[1 : count + 1].tolist())

@@ -1,4 +1,4 @@
-"""The end of sampling: counts the tokens that rows drew, and tells what rows ask to know of them."""
+"""The end of sampling: counts the tokens that rows drew, and reports the probabilities that rows ask for."""
 
 from typing import Literal
 

@@ -37,7 +37,7 @@ TOKEN_STATE: Final = ("state", "bias")
 """Inputs of what sampling knows of each token of the vocabulary. They are written row by row, when a sequence begins."""
 
 REPORTS: Final = ("logprobs", "top_tokens")
-"""Outputs that tell probabilities of tokens."""
+"""Outputs with probabilities of tokens."""
 
 GREEDY: Final = SamplingParams(top_k=1)
 """Sampling for a greedy sequence among sampled ones: its only candidate is the most likely token."""
@@ -191,7 +191,7 @@ class DecodeSteps:
 
     @property
     def reports(self) -> tuple[str, ...]:
-        """The outputs of a step that tell probabilities."""
+        """The outputs of a step with probabilities."""
         return tuple(self._named[role].name for role in REPORTS if role in self._named)
 
     def send(self, rows: Rows[Sequence | None]) -> None:

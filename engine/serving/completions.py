@@ -17,7 +17,7 @@ from engine.sampling import SamplingParams
 from engine.serving.client import Arrival, EngineClient, Generations, QueueFull
 from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
 from engine.serving.generated_text import GeneratedText, Part
-from engine.serving.logprobs import TokenTexts, Told
+from engine.serving.logprobs import Reported, TokenTexts
 from engine.serving.openai_types import MOST_CHOICES, ChatRequest, CompletionRequest, Generation
 from engine.serving.protocol import Submit
 from engine.serving.served_model import ServedModel
@@ -30,12 +30,12 @@ TEXT_DEFAULT: Final = 16
 
 @dataclass(slots=True)
 class Choice:
-    """One choice of a response, and why it ended. `told`: its tokens whose probabilities were not sent yet, `told_text` how
-    many characters those have that were."""
+    """One choice of a response, and why it ended. `reported`: its tokens whose probabilities were not sent yet;
+    `reported_text`: how many characters the tokens before them have."""
 
     output: GeneratedText
-    told: list[Told] = field(default_factory=list[Told])
-    told_text: int = 0
+    reported: list[Reported] = field(default_factory=list[Reported])
+    reported_text: int = 0
     parts: list[Part] = field(default_factory=list[Part])
     finish_reason: str | None = None
 
@@ -115,7 +115,7 @@ class Completion(ABC):
         for number, token in enumerate(arrival.tokens):
             parts += choice.output.push(token)
             if number < len(arrival.logprobs) and token not in self._silent:
-                choice.told.append((token, arrival.logprobs[number]))
+                choice.reported.append((token, arrival.logprobs[number]))
             if choice.output.stopped:
                 break
         ended = "stop" if choice.output.stopped else arrival.ended
@@ -186,7 +186,7 @@ class ChatCompletion(Completion):
             message["reasoning_content"] = thought
         if calls:
             message["tool_calls"] = [{name: value for name, value in call.items() if name != "index"} for call in calls]
-        logprobs = None if self._request.told_logprobs is None else self._texts.of_chat(choice.told)
+        logprobs = None if self._request.asked_logprobs is None else self._texts.of_chat(choice.reported)
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
     def _first(self) -> list[Any]:
@@ -202,9 +202,9 @@ class ChatCompletion(Completion):
                 yield {"reasoning_content": part.thought} if part.thought else {"content": part.content}
 
     def _chunk(self, index: int, delta: Any, reason: str | None) -> dict[str, Any]:
-        told = self._choices[index].told
-        logprobs = self._texts.of_chat(told) if told else None
-        self._choices[index].told = []
+        reported = self._choices[index].reported
+        logprobs = self._texts.of_chat(reported) if reported else None
+        self._choices[index].reported = []
         return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
 
@@ -246,10 +246,10 @@ class TextCompletion(Completion):
 
     def _chunk(self, index: int, delta: Any, reason: str | None) -> dict[str, Any]:
         choice, logprobs = self._choices[index], None
-        if choice.told:
-            logprobs = self._texts.of_text(choice.told, choice.told_text)
-            choice.told_text += sum(map(len, logprobs["tokens"]))
-            choice.told = []
+        if choice.reported:
+            logprobs = self._texts.of_text(choice.reported, choice.reported_text)
+            choice.reported_text += sum(map(len, logprobs["tokens"]))
+            choice.reported = []
         return {"index": index, "text": delta or "", "logprobs": logprobs, "finish_reason": reason}
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from engine.sampling import Logprobs
 from engine.text.tokenizer import Text
 
-Told = tuple[int, Logprobs]
+Reported = tuple[int, Logprobs]
 """A token, and its probability with those of the most likely ones."""
 
 LEAST: Final = -9999.0
@@ -35,27 +35,27 @@ class TokenTexts:
         name, table = self._tokenizer.id_to_token(token) or "", _byte_of_character()
         return bytes(table[one] for one in name) if all(one in table for one in name) else name.encode()
 
-    def of_chat(self, told: Sequence[Told]) -> dict[str, Any]:
+    def of_chat(self, reported: Sequence[Reported]) -> dict[str, Any]:
         """`logprobs` of a choice of a chat."""
         return {
             "content": [
                 self._entry(token, found.own)
                 | {"top_logprobs": [self._entry(*one) for one in zip(found.tokens, found.values, strict=True)]}
-                for token, found in told
+                for token, found in reported
             ]
         }
 
-    def of_text(self, told: Sequence[Told], offset: int) -> dict[str, Any]:
+    def of_text(self, reported: Sequence[Reported], offset: int) -> dict[str, Any]:
         """`logprobs` of a choice of a text; `offset` is where its first token begins in the generated text. The most likely
-        tokens include the one that was drawn."""
-        texts = [self._text(token) for token, _ in told]
+        tokens include the drawn token."""
+        texts = [self._text(token) for token, _ in reported]
         offsets = [offset + sum(map(len, texts[:number])) for number in range(len(texts))]
         tops = [
             {self._text(one): _finite(value) for one, value in zip(found.tokens, found.values, strict=True)}
             | {self._text(token): _finite(found.own)}
-            for token, found in told
+            for token, found in reported
         ]
-        own = [_finite(found.own) for _, found in told]
+        own = [_finite(found.own) for _, found in reported]
         return {"tokens": texts, "token_logprobs": own, "top_logprobs": tops, "text_offset": offsets}
 
     def _text(self, token: int) -> str:

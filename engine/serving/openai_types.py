@@ -66,8 +66,8 @@ class Generation(msgspec.Struct, kw_only=True):
         return tuple((int(name), bias) for name, bias in self.logit_bias.items())
 
     @property
-    def told_logprobs(self) -> int | None:
-        """How many most likely tokens are told with each token's probability; None: no probabilities."""
+    def asked_logprobs(self) -> int | None:
+        """How many most likely tokens are reported with each token's probability; None: no probabilities."""
         return None
 
     @property
@@ -95,7 +95,7 @@ class ChatRequest(Generation, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=TOP_LOGPROBS)] = 0
 
     @property
-    def told_logprobs(self) -> int | None:
+    def asked_logprobs(self) -> int | None:
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "it needs `logprobs` true")
         return self.top_logprobs if self.logprobs else None
@@ -113,7 +113,7 @@ class CompletionRequest(Generation, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=TOP_LOGPROBS)] | None = None
 
     @property
-    def told_logprobs(self) -> int | None:
+    def asked_logprobs(self) -> int | None:
         return self.logprobs
 
     @property

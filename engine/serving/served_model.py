@@ -84,7 +84,7 @@ class ServedModel:
             "presence_penalty": request.presence_penalty, "repetition_penalty": request.repetition_penalty,
             "logit_bias": request.biases, "allowed": tuple(sorted({*(request.allowed_token_ids or ())})),
             "barred": tuple(sorted({*stop_tokens})) if request.min_tokens else (), "min_tokens": request.min_tokens,
-            "logprobs": request.told_logprobs,
+            "logprobs": request.asked_logprobs,
         }  # fmt: skip
         self.check_ids([token for token, _ in asked["logit_bias"]], "logit_bias")
         self.check_ids(asked["allowed"], "allowed_token_ids")

@@ -15,7 +15,7 @@ from test_cuda_backend import SMALLEST
 from engine.backends.cuda import CudaBackend
 from engine.batch import Batch
 from engine.errors import DeviceError, UsageError
-from engine.sampling import SamplingParams, uniforms
+from engine.sampling import Logprobs, SamplingParams, logprobs_of, token_marks
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Bundle, Device
 
@@ -38,6 +38,11 @@ def loaded(bundle: Bundle) -> Iterator[tuple[CudaBackend, FakeDriver]]:
 def values(pointer: int, count: int) -> list[int]:
     """Integers in the fake device's memory."""
     return list((ctypes.c_int32 * count).from_address(pointer))
+
+
+def floats(pointer: int, count: int) -> list[float]:
+    """Floats in the fake device's memory."""
+    return list((ctypes.c_float * count).from_address(pointer))
 
 
 def test_a_step_is_one_graph_and_the_next_is_enqueued_ahead(loaded: tuple[CudaBackend, FakeDriver]) -> None:
@@ -76,14 +81,39 @@ def test_inputs_mark_active_rows_and_a_prompt_is_copied_to_its_row(loaded: tuple
         batch.step(ahead=False)
         expected = {"positions": [3, 9], "batch.slots": [3, 9], "batch.lengths": [4, 10], "batch.going": [1, 1]}
         assert {name: values(allocations[name][0], 2) for name in expected} == expected
-        assert values(allocations["batch.top_k"][0], 2) == [1, 7]
-        numbers = np.ctypeslib.as_array((ctypes.c_float * 512).from_address(allocations["batch.uniforms"][0])).reshape(2, 256)
-        assert (numbers[1, 8:] == uniforms(9, 248)).all()
+        numbers = values(allocations["batch.numbers"][0], 16)
+        assert numbers == [1, 1 << 30, 0, 0, 0, 0, 0, 0, 7, 1 << 28, 0, 9, 0, 8, 0, 0]
+        assert floats(allocations["batch.factors"][0], 8) == [1.0, 1.0, 0.0, 0.0, 0.5, 1.0, 0.0, 0.0]
         batch.remove(0)
         batch.step(ahead=False)
         expected = {"positions": [0, 10], "batch.slots": [0, 10], "batch.lengths": [1, 11], "batch.going": [0, 1]}
         assert {name: values(allocations[name][0], 2) for name in expected} == expected
-        assert any("sample_token" in launch.function[1] for launch in driver.launches[-PER_STEP:])
+        assert any("sample_rows" in launch.function[1] for launch in driver.launches[-PER_STEP:])
+
+
+def test_what_sampling_knows_of_tokens_is_sent_to_its_row_alone(loaded: tuple[CudaBackend, FakeDriver]) -> None:
+    backend, driver = loaded
+    params = SamplingParams(top_k=1, frequency_penalty=1.0, logit_bias=((4, 2.0),), barred=(7,), min_tokens=9, logprobs=2)
+    vocabulary = SMALLEST.vocab_size
+    with Batch(backend, 2) as batch:
+        internals: Any = backend
+        allocations = internals._steps[-1].buffers.allocations
+        batch.add([5, 6])
+        assert batch.add([5, 6], params) == (1, 4)  # the fake device's logits are zero, and one has a bias
+        assert batch.logprobs == {1: logprobs_of(np.zeros(vocabulary, np.float32), 4, 2)}
+        state, bias = (
+            values(allocations["batch.state"][0], 2 * vocabulary),
+            floats(allocations["batch.bias"][0], 2 * vocabulary),
+        )
+        expected = token_marks(params, [5, 6], [4], vocabulary).tolist()
+        assert state == [0] * vocabulary + expected and [expected[token] for token in (4, 5, 7)] == [1, 1 << 24, 1 << 25]
+        assert {token: value for token, value in enumerate(bias) if value} == {vocabulary + 4: 2.0}
+        assert batch.step() == {0: 0, 1: 0}
+        assert batch.logprobs == {1: Logprobs(0.0, [0, 0], [0.0, 0.0])}  # as the fake device leaves them
+        batch.remove(1)
+        before = len(driver.buffers)
+        batch.step()
+        assert batch.logprobs == {} and len(driver.buffers) == before
 
 
 def test_a_batch_frees_its_memory_and_a_closed_backend_creates_none(loaded: tuple[CudaBackend, FakeDriver]) -> None:

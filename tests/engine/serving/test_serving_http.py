@@ -168,7 +168,7 @@ def reported(one: Server, works: int) -> None:
         one.client.report(dict.fromkeys(numbers, token), ended, logprobs=dict.fromkeys(numbers, found))
 
 
-async def told(one: Server, path: str, body: dict[str, Any], works: int = 1) -> Received:
+async def response_with(one: Server, path: str, body: dict[str, Any], works: int = 1) -> Received:
     asking = asyncio.ensure_future(one.ask(path, body))
     while len(one.client.submitted) < works:
         await asyncio.sleep(0)
@@ -179,7 +179,7 @@ async def told(one: Server, path: str, body: dict[str, Any], works: int = 1) -> 
 def test_probabilities_of_a_chat(talker: Path) -> None:
     def asked(**fields: Any) -> Received:
         one = server(talker, lambda _: None)
-        return finished(told(one, "/v1/chat/completions", CHAT | {"logprobs": True, "top_logprobs": 2} | fields))
+        return finished(response_with(one, "/v1/chat/completions", CHAT | {"logprobs": True, "top_logprobs": 2} | fields))
 
     ids = server(talker, lambda _: None).model.text.encode(" sky é")
     content = asked().json["choices"][0]["logprobs"]["content"]
@@ -199,7 +199,7 @@ def test_probabilities_of_a_text(talker: Path) -> None:
     def asked(**fields: Any) -> Any:
         one = server(talker, lambda _: None)
         body = {"prompt": "a", "n": 2, "logprobs": 2, "max_tokens": 50} | fields
-        return finished(told(one, "/v1/completions", body, works=2))
+        return finished(response_with(one, "/v1/completions", body, works=2))
 
     found = asked().json["choices"]
     assert found[0]["logprobs"] == found[1]["logprobs"]
