@@ -22,8 +22,9 @@ def row_scores(logits: Array, state: Array, bias: Array, numbers: Array, factors
     scores = logits.astype(np.float64)
     wrong = np.isnan(scores) | np.isposinf(scores)
     for row in np.flatnonzero(numbers[:, 7] & 1):
-        _, repetition, frequency, presence = factors[row].astype(np.float64)
-        x, marks = scores[row], state[row]
+        _, repetition, frequency, presence = map(float, factors[row])
+        x: Wide = scores[row]
+        marks: NDArray[np.int32] = state[row]
         count = marks & COUNT
         x = np.where(marks & (COUNT | IN_PROMPT) != 0, np.where(x > 0, x / repetition, x * repetition), x)
         x = x - frequency * count - presence * (count > 0) + bias[row]

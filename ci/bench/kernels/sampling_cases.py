@@ -18,6 +18,8 @@ from tilec.artifact.records import Manifest
 
 torch: Any = importlib.import_module("torch")
 
+REFERENCE: Final[Any] = reference_sampling
+
 SCORE_ERROR: Final = 2.0**-15
 """Of a score: some units in the last place of a number below 64."""
 LOGPROB_ERROR: Final = 2.0**-13
@@ -48,15 +50,15 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
     numbers[:, 6] = 100
     _set(t, "numbers", numbers)
     marks = [0, 0, 0, 1, 1 << 24, 1 << 25, 1 << 26]
-    _set(t, "state", random.choice(marks, (rows, vocabulary)).astype(np.int32))
+    _set(t, "state", np.array(marks, np.int32)[random.integers(0, len(marks), (rows, vocabulary))])
     if "positions" in t:
-        _set(t, "positions", random.integers(0, 64, rows).astype(np.int32))
+        _set(t, "positions", random.integers(0, 64, rows, np.int32))
     if "factors" in t:
         _set(t, "factors", random.uniform(0.5, 2, (rows, 4)).astype(np.float32))
     if manifest.kernel == "sample_rows":
-        _set(t, "maxima", reference_sampling.sample_maxima(*_scored(t)).astype(np.float32))
+        _set(t, "maxima", np.asarray(REFERENCE.sample_maxima(*_scored(t)), np.float32))
     if manifest.kernel == "sample_report":
-        _set(t, "token", random.integers(0, vocabulary, rows).astype(np.int32))
+        _set(t, "token", random.integers(0, vocabulary, rows, np.int32))
 
 
 def _set(t: Tensors, name: str, values: Any) -> None:
@@ -77,17 +79,17 @@ def _tensor(t: Tensors, values: Any) -> Any:
 
 
 def _maxima(manifest: Manifest, t: Tensors) -> Tensors:
-    return {"maxima": _tensor(t, reference_sampling.sample_maxima(*_scored(t)))}
+    return {"maxima": _tensor(t, REFERENCE.sample_maxima(*_scored(t)))}
 
 
 def _rows(manifest: Manifest, t: Tensors) -> Tensors:
     logits, *rest = _scored(t)
-    return {"token": _tensor(t, reference_sampling.sample_rows(logits, _array(t["maxima"]), *rest))}
+    return {"token": _tensor(t, REFERENCE.sample_rows(logits, _array(t["maxima"]), *rest))}
 
 
 def _report(manifest: Manifest, t: Tensors) -> Tensors:
     taken = [_array(t[name]) for name in ("logits", "token", "numbers", "state", "bias", "maxima")]
-    found = reference_sampling.sample_report(*taken, int(manifest.constants["TOP"]))
+    found = REFERENCE.sample_report(*taken, int(manifest.constants["TOP"]))
     return {name: _tensor(t, one) for name, one in zip(("state", "maxima", "tokens", "logprobs"), found, strict=True)}
 
 
