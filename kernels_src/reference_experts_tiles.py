@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from reference_stacks import dequantise_each_fp8, dequantise_each_int4
 
 Array = NDArray[Any]
 Wide = NDArray[np.float64]
@@ -94,40 +93,6 @@ def experts_matmul_silu_mul(a: Array, tiles: Array, b: Array) -> Wide:
 
 
 experts_matmul_silu_mul_few = experts_matmul_silu_mul
-
-
-def experts_matmul_few_fp8(a: Array, tiles: Array, b: Array, b_scales: Array) -> Wide:
-    """`experts_matmul` with weights of `dequantise_each_fp8`; (R, K), (S,), (X, N, K), (X, N / 128, K / 128) -> (R, N)."""
-    return experts_matmul(a, tiles, dequantise_each_fp8(b, b_scales))
-
-
-def experts_matmul_silu_mul_few_fp8(a: Array, tiles: Array, b: Array, b_scales: Array) -> Wide:
-    """`experts_matmul_silu_mul` with such weights, gate's rows before up's; (R, K), (S,), (X, 2 I, K), (X, 2 I / 128, K / 128)
-    -> (R, I)."""
-    weights = dequantise_each_fp8(b, b_scales)
-    return experts_matmul_silu_mul(a, tiles, weights.reshape(len(b), 2, -1, weights.shape[2]))
-
-
-def experts_matmul_few_int4(a: Array, tiles: Array, b: Array, b_scales: Array, b_zeros: Array) -> Wide:
-    """`experts_matmul` with weights of `dequantise_each_int4`; (R, K), (S,), (X, N, K / 8), (X, K / 128, N) twice -> (R, N)."""
-    return experts_matmul(a, tiles, dequantise_each_int4(b, b_scales, b_zeros))
-
-
-def experts_matmul_silu_mul_few_int4(a: Array, tiles: Array, b: Array, b_scales: Array, b_zeros: Array) -> Wide:
-    """`experts_matmul_silu_mul` with such weights, gate's rows before up's; (R, K), (S,), (X, 2 I, K / 8), (X, K / 128, 2 I)
-    twice -> (R, I)."""
-    weights = dequantise_each_int4(b, b_scales, b_zeros)
-    return experts_matmul_silu_mul(a, tiles, weights.reshape(len(b), 2, -1, weights.shape[2]))
-
-
-def experts_matmul_few_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
-    """Words of all values, and zero points of four bits; of gate and up, whose dim is `I2`, or of `N` outputs."""
-    experts, rows, columns = int(dims["X"]), int(dims["I2" if "I2" in dims else "N"]), int(dims["K"])
-    words = rng.integers(0, 2**32, (experts, rows, columns // 8), dtype=np.uint32)
-    return {"b": words, "b_zeros": rng.integers(0, 16, (experts, columns // 128, rows), dtype=np.uint8)}
-
-
-experts_matmul_silu_mul_few_int4_inputs = experts_matmul_few_int4_inputs
 
 
 def experts_combine(y: Array, places: Array, weights: Array, residual: Array, weight: Array, eps: float) -> tuple[Wide, Wide]:

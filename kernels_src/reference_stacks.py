@@ -1,4 +1,5 @@
-"""What the kernels that dequantise stacks of weights compute, in float64 NumPy. Conventions are those of `reference`."""
+"""What kernels of stacks of FP8 and INT4 weights compute for prompts, in float64 NumPy: those that dequantise them, and
+products of tiles of small M. Conventions are those of `reference` and `reference_experts_tiles`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from reference_experts_tiles import experts_matmul, experts_matmul_silu_mul
 
 Array = NDArray[Any]
 Wide = NDArray[np.float64]
@@ -29,3 +31,37 @@ def dequantise_each_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) 
     experts, rows, columns = (int(dims[name]) for name in ("X", "N", "K"))
     words = rng.integers(0, 2**32, (experts, rows, columns // 8), dtype=np.uint32)
     return {"w": words, "w_zeros": rng.integers(0, 16, (experts, columns // 128, rows), dtype=np.uint8)}
+
+
+def experts_matmul_few_fp8(a: Array, tiles: Array, b: Array, b_scales: Array) -> Wide:
+    """`experts_matmul` with weights of `dequantise_each_fp8`; (R, K), (S,), (X, N, K), (X, N / 128, K / 128) -> (R, N)."""
+    return experts_matmul(a, tiles, dequantise_each_fp8(b, b_scales))
+
+
+def experts_matmul_silu_mul_few_fp8(a: Array, tiles: Array, b: Array, b_scales: Array) -> Wide:
+    """`experts_matmul_silu_mul` with such weights, gate's rows before up's; (R, K), (S,), (X, 2 I, K), (X, 2 I / 128, K / 128)
+    -> (R, I)."""
+    weights = dequantise_each_fp8(b, b_scales)
+    return experts_matmul_silu_mul(a, tiles, weights.reshape(len(b), 2, -1, weights.shape[2]))
+
+
+def experts_matmul_few_int4(a: Array, tiles: Array, b: Array, b_scales: Array, b_zeros: Array) -> Wide:
+    """`experts_matmul` with weights of `dequantise_each_int4`; (R, K), (S,), (X, N, K / 8), (X, K / 128, N) twice -> (R, N)."""
+    return experts_matmul(a, tiles, dequantise_each_int4(b, b_scales, b_zeros))
+
+
+def experts_matmul_silu_mul_few_int4(a: Array, tiles: Array, b: Array, b_scales: Array, b_zeros: Array) -> Wide:
+    """`experts_matmul_silu_mul` with such weights, gate's rows before up's; (R, K), (S,), (X, 2 I, K / 8), (X, K / 128, 2 I)
+    twice -> (R, I)."""
+    weights = dequantise_each_int4(b, b_scales, b_zeros)
+    return experts_matmul_silu_mul(a, tiles, weights.reshape(len(b), 2, -1, weights.shape[2]))
+
+
+def experts_matmul_few_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
+    """Words of all values, and zero points of four bits; of gate and up, whose dim is `I2`, or of `N` outputs."""
+    experts, rows, columns = int(dims["X"]), int(dims["I2" if "I2" in dims else "N"]), int(dims["K"])
+    words = rng.integers(0, 2**32, (experts, rows, columns // 8), dtype=np.uint32)
+    return {"b": words, "b_zeros": rng.integers(0, 16, (experts, columns // 128, rows), dtype=np.uint8)}
+
+
+experts_matmul_silu_mul_few_int4_inputs = experts_matmul_few_int4_inputs
