@@ -42,8 +42,9 @@ LONGEST: Final = 256
 CHUNK_TOKENS: Final = 96
 GROWTH_MB: Final = 24.0
 HANG_SECONDS: Final = 600.0
+AGAIN: Final = ("queue_full", "restarting")
 AGAIN_SECONDS: Final = 0.05
-"""After how long a request is sent again that could not even wait."""
+"""After how long a request is sent again that could not even wait, or that came while the model was loaded again."""
 ROOT: Final = Path(__file__).resolve().parents[3]
 
 
@@ -142,7 +143,7 @@ class Soak:
             draw = random.Random(f"{self.options.seed}:{number}")
             kind = draw.choices(KINDS, WEIGHTS)[0]
             asked = generation(self.options.seed, draw.randrange(self.options.distinct), LONGEST)
-            while await self._send(number, kind, asked, draw) == "queue_full":
+            while await self._send(number, kind, asked, draw) in AGAIN:
                 await asyncio.sleep(AGAIN_SECONDS)
             self.done += 1
             await self._events(server)
@@ -164,6 +165,8 @@ class Soak:
             fine, name = True, kind
         elif response.status == 503 and response.error == "queue_full":
             fine, name = True, "queue_full"
+        elif response.status == 503 and response.error == "engine_restarting":
+            fine, name = disturbed, "restarting"
         elif response.status == 200 and response.whole:
             fine, name = response.text == self.expected[asked], kind
         else:
