@@ -123,6 +123,7 @@ def test_a_row_whose_pages_are_full_is_parked_in_steps_ahead(loaded: Loaded) -> 
 def test_pages_take_the_memory_that_is_left_and_are_freed(loaded: Loaded) -> None:
     backend, driver = loaded
     before = len(driver.buffers)
+    driver.limit = sum(buffer.size for buffer in driver.buffers.values()) + (256 << 20) + (300 << 20)
     free, _ = driver.memory()
     batch = PagedBatch(backend, 16)
     left, _ = driver.memory()
