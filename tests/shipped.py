@@ -62,9 +62,9 @@ def specialisation(
     raise LookupError(f"build.toml has no {name} with {wanted}")
 
 
-def load(name: str, wanted: Mapping[str, Constant] = {}, target: Target | None = None) -> Function:
-    """A fresh function of a specialisation: one that is built for `target`, if any is."""
-    return pickle.loads(_loaded(name, tuple(wanted.items()), target))
+def load(name: str, wanted: Mapping[str, Constant] = {}) -> Function:
+    """A fresh function of a specialisation."""
+    return pickle.loads(_loaded(name, tuple(wanted.items())))
 
 
 def prepared(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
@@ -75,28 +75,21 @@ def prepared(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> 
 # A process prepares each function once and hands out copies: dozens of files need the same, and a copy takes a hundredth of the
 # time.
 @cache
-def _loaded(name: str, wanted: tuple[tuple[str, Constant], ...], target: Target | None) -> bytes:
-    _, constants = _of_target(name, dict(wanted), target)
+def _loaded(name: str, wanted: tuple[tuple[str, Constant], ...]) -> bytes:
+    _, constants = specialisation(name, dict(wanted))
     return pickle.dumps(load_kernel(source(name), constants, root=ROOT))
 
 
 @cache
 def _prepared(name: str, target: Target, wanted: tuple[tuple[str, Constant], ...]) -> bytes:
-    return pickle.dumps(prepare_as(name, load(name, dict(wanted), target), target, dict(wanted)))
+    return pickle.dumps(prepare_as(name, load(name, dict(wanted)), target, dict(wanted)))
 
 
 def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
     """`function` prepared with the options of the kernel's entry."""
-    entry, constants = _of_target(name, wanted, target)
+    entry, constants = specialisation(name, wanted)
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
     return prepare(function, target, merged(entry.overrides(constants), target), positive=positive)
-
-
-def _of_target(name: str, wanted: Mapping[str, Constant], target: Target | None) -> tuple[KernelEntry, dict[str, Constant]]:
-    try:
-        return specialisation(name, wanted, target)
-    except LookupError:  # a kernel of other architectures' files alone
-        return specialisation(name, wanted)
 
 
 def as_chosen(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:

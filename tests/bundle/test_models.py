@@ -183,7 +183,8 @@ def test_an_entry_of_its_own_architectures_is_for_no_other_whatever_is_asked_for
         (
             "def prefill()",
             "def fill()",
-            "E0808 not a number, `weights`, `buffers`, `tied`, `variants`, `formats`, `caches`, `def decode()`",
+            "E0808 not a number, `weights`, `buffers`, `tied`, `variants`, `formats`, `caches`, `shards`, `sums`, "
+            "`def decode()`",
         ),
         ("width = ", "heads = width = ", "E0808 not a number"),
         ("width = heads", "width = 1 << 9 ** heads", "E0808 `1 << 9 ** heads * hidden_size // heads` is no expression"),

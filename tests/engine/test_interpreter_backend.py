@@ -313,8 +313,8 @@ def test_the_largest_divisor() -> None:
 
 
 def test_a_model_that_the_kernels_do_not_support(folders: dict[bool, Path]) -> None:
-    config = replace(read_config(folders[False]), num_key_value_heads=4)
-    with pytest.raises(ModelError, match=r"operation `layers.0.qk_norm_rope_kv`: .*`requires\(.*is broken.*HKV = 4"):
+    config = replace(read_config(folders[False]), num_attention_heads=18, num_key_value_heads=9)
+    with pytest.raises(ModelError, match=r"operation `layers.0.qk_norm_rope_kv`: .*`requires\(.*is broken.*HKV = 9"):
         InterpreterBackend().load(config, dummy_weights(config, "bf16"), 64)
 
 

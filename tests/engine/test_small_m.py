@@ -66,7 +66,7 @@ def test_which_lengths_use_small_m() -> None:
 
 def test_there_is_a_part_for_each_block_of_a_tile() -> None:
     parts = {name: model(name).graph("prefill", tokens=5).buffers["layers.0.o_parts"].shape[0] for name in MODELS}
-    assert list(parts.values()) == [8, 4, 3, 2, 2, 2, 2, 4]
+    assert list(parts.values()) == [8, 4, 3, 2, 2, 2, 2, 4, 2]
 
 
 @pytest.mark.parametrize("few_tokens", first(3, [0, 64, CHUNK_TOKENS + 1, 1, 32, CHUNK_TOKENS]))

@@ -18,7 +18,7 @@ def test_a_tiny_model_is_complete_and_reproducible(tmp_path: Path) -> None:
     first = tmp_path / "first"
     write_tiny_model(first)
     text_model, config = Text.read(first, POLICY), read_config(first)
-    assert text_model.size == config.vocab_size
+    assert text_model.size <= config.vocab_size < text_model.size + 8  # a whole number of vectors of logits
     assert text_model.decode(text_model.encode("Why is the sky blue? Ä 🦊")) == "Why is the sky blue? Ä 🦊"
     assert text_model.decode(text_model.chat([{"role": "user", "content": "the sky"}])) == "user\nthe sky\nassistant\n"
     write_tiny_model(tmp_path / "again")

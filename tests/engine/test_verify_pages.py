@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from step_contracts import MODELS, TINY, contract, shape_of
+from step_contracts import DENSE, TINY, contract, shape_of
 
 from engine.backends.paged_steps import check_replay
 from engine.graph.integers import GraphError
@@ -19,8 +19,6 @@ from engine.models.steps import model_step
 from tilec.artifact.records import ValueCheck
 from tilec.step.graph import Kind, Op, StepGraph, View
 from tilec.step.step import BUCKETS, Step
-
-SERVED = [name for name in MODELS if "a3b" not in name]
 
 
 def step(shape: Any = TINY) -> Step:
@@ -35,7 +33,7 @@ def chunk(tokens: int = 20, head: Any = "argmax", past: int = 70) -> StepGraph:
     return step().graph("chunk", head, tokens=tokens, past=past)
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", DENSE)
 def test_real_steps_are_verified(name: str) -> None:
     for head in ("argmax", "sample", "logits"):
         for tokens in (16, 256):
