@@ -32,8 +32,8 @@ UNCONFIRMED = {
     "experts_matmul_silu_mul_few_int4": {("bounds", "load from `a`")},
     "matmul_silu_mul_few_fp8": {("bounds", "load from `b`")},
 }
-"""What the prover shows and the audit neither confirms nor refutes: that a sort is a permutation, that sums of a tile's counts stay
-small, and two bounds that take z3 more than its steps."""
+"""What the prover shows and the audit neither confirms nor refutes: that a sort is a permutation, that sums of a tile's counts
+stay small, and two bounds that take z3 more than its steps."""
 
 
 def audited(text: str, steps: int = 3_000_000) -> list[Finding]:
