@@ -20,7 +20,8 @@ from tests.programs.machines import manifest
 from tilec.codegen import to_ptx
 from tilec.emulator import launch
 from tilec.lowering import lower
-from tilec.passes.schedule import choose
+from tilec.passes.prover import positive_divisions
+from tilec.passes.schedule import choose, prepare
 from tilec.target.schedule import merged
 
 Array = NDArray[Any]
@@ -61,8 +62,9 @@ def ptx(name: str, tile: int, arch: str) -> tuple[str, Any]:
     """The PTX of a specialisation, and its manifest."""
     target = target_named(arch)
     entry, constants = specialised(name, tile, arch)
-    schedule = choose(shipped.load(name, constants, target), target, merged(entry.overrides(constants), target))
-    scheduled = shipped.prepared(name, target, constants)
+    function, overrides = shipped.load(name, constants), merged(entry.overrides(constants), target)
+    schedule = choose(shipped.load(name, constants), target, overrides)
+    scheduled = prepare(function, target, overrides, positive=frozenset(op.operands[1] for op in positive_divisions(function)))
     lowered = lower(scheduled, target, min_blocks=schedule.blocks)
     return to_ptx(lowered.mlir, target), manifest(scheduled, lowered, target, schedule)
 
