@@ -1,5 +1,7 @@
 """The first step of sampling: the greatest score of each group of 32 tokens."""
 
+# pyright: reportUnknownVariableType=false, reportUnnecessaryComparison=false
+
 import tilec as tl
 
 from .dims import B, E, V

@@ -1,5 +1,8 @@
 """The end of sampling: counts the tokens that rows drew, and reports the probabilities that rows ask for."""
 
+# pyright: reportCallIssue=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnnecessaryComparison=false
+
 from typing import Literal
 
 import tilec as tl

@@ -1,5 +1,8 @@
 """Draws the next token of each row, of any part of the vocabulary: top-k, then top-p, then min-p, then chance."""
 
+# pyright: reportMissingParameterType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownParameterType=false, reportUnknownVariableType=false, reportUnnecessaryComparison=false
+
 import tilec as tl
 
 from .dims import B, E, V

@@ -4,6 +4,9 @@ The order is that of a key: greater scores first, and among equal ones lower tok
 weights are of integers, so that no order of additions changes them.
 """
 
+# pyright: reportMissingParameterType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownParameterType=false, reportUnknownVariableType=false
+
 import tilec as tl
 
 LOG2E = 1.4426950408889634

@@ -4,6 +4,9 @@ between two scores, without a sort.
 Branches here compare floats: an integer that decides one would have to be proven small, and sums of weights need no proof.
 """
 
+# pyright: reportMissingParameterType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownParameterType=false, reportUnknownVariableType=false
+
 import tilec as tl
 
 from .sample_scores import LAST, adjusted, rising, weight_of

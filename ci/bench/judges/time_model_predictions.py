@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Final
 
-from ci.bench.judges.time_model_rows import HEADS, Kernels, Values, attention_values
+from ci.bench.judges.time_model_rows import Kernels, Values, attention_values
+from ci.bench.kernels.attention_names import GROUP, HEADS
 from tilec.cost_model.cards import CARDS, Card
 from tilec.cost_model.estimate import Estimate
 from tilec.tuning.prediction import predict
@@ -71,7 +71,7 @@ def _of_card(made: Kernels, name: str) -> Iterator[dict[str, Any]]:
     for m, n, k in SHAPES:
         yield _row(made, card, PRODUCT, f"{m} x {n} x {k}", 2.0 * m * n * k)
     for tokens in LENGTHS:
-        yield _row(made, card, ATTENTION, f"{tokens} tokens", 4 * WIDTH * prod(HEADS.values()) * tokens * (tokens + 1) / 2)
+        yield _row(made, card, ATTENTION, f"{tokens} tokens", 4 * WIDTH * HEADS * GROUP * tokens * (tokens + 1) / 2)
 
 
 def values_of(what: str, shape: str) -> tuple[str, Values]:
