@@ -9,8 +9,7 @@ mkdir -p "$folder"
 
 apt() { DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 timeout 600 apt-get -qq "$@" > /dev/null; }
 present() {
-    command -v cc && command -v redis-server && command -v nginx && command -v skopeo && command -v chromium &&
-        command -v curl &&
+    command -v cc && command -v redis-server && command -v nginx && command -v skopeo && command -v curl &&
         { command -v docker-registry || [ -x "$folder/usr/bin/docker-registry" ]; }
 }
 
@@ -20,4 +19,4 @@ if ! present > /dev/null && command -v apt-get > /dev/null && [ "$(id -u)" = 0 ]
         apt-get -qq install -y --no-install-recommends > /dev/null
     (cd "$folder" && apt download docker-registry && dpkg-deb -x docker-registry_*.deb .)
 fi
-present > /dev/null || { echo "not all of cc, redis-server, nginx, skopeo, chromium, curl and docker-registry could be installed" >&2; exit 1; }
+present > /dev/null || { echo "not all of cc, redis-server, nginx, skopeo, curl and docker-registry could be installed" >&2; exit 1; }
