@@ -151,10 +151,19 @@ def of_its_form(case: tuple[str, Target]) -> bool:
 
 TENSOR_CORES = ("matmul", "matmul_split", "flash_attention", "decode_attention")
 """Kernels whose code differs between architectures in more than its header."""
+
+
+def one_target(name: str, turn: int) -> Target:
+    """The architecture whose turn it is, or another that the first entry of a kernel is built for."""
+    target = MAIN_TARGETS[turn % len(MAIN_TARGETS)]
+    built = entries()[name].targets
+    return target if target in built else next((one for one in MAIN_TARGETS if one in built), target)
+
+
 AROUND = [
     (name, target)
     for turn, name in enumerate(NAMES)
-    for target in (MAIN_TARGETS if name in TENSOR_CORES else (MAIN_TARGETS[turn % len(MAIN_TARGETS)],))
+    for target in (MAIN_TARGETS if name in TENSOR_CORES else (one_target(name, turn),))
 ]
 """Every kernel: those with tensor cores on all architectures, the others on one each, round-robin."""
 AROUND_IDS = [f"{name}-{target}" for name, target in AROUND]
