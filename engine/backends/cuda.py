@@ -19,7 +19,7 @@ from engine.backends.device_buffers import DeviceBuffers, cache_bytes
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.device_pages import DevicePages, pages_that_fit
 from engine.backends.launches import Launches, launch_message
-from engine.backends.prompts import PrefillSteps, padded_length, padded_lengths
+from engine.backends.prompts import PrefillSteps, padded_lengths
 from engine.backends.upload import Progress, Upload, WeightSource
 from engine.errors import BundleRefused, DeviceError
 from engine.graph.integers import Replay
@@ -72,7 +72,6 @@ class CudaBackend(Backend):
         self._prefills: tuple[PrefillSteps, ...] = ()
         self._prompt: InputBlock | None = None
         self._arena: tuple[int, int] | None = None
-        self._slots = 0
 
     def load(
         self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None,
@@ -106,7 +105,6 @@ class CudaBackend(Backend):
             pointers = {name: pointer for name, (pointer, _) in self.prompt_allocations.items()}
             for prefill in self._prefills:
                 prefill.bind(pointers, self._arena[0])
-            self._slots = slots
             for tokens in padded_lengths(self._prefills[-1].largest):  # while the weights are uploaded
                 self._prefill_of(tokens).prepared(tokens, 0, "argmax")
             upload.wait()
@@ -255,8 +253,7 @@ class CudaBackend(Backend):
         return not self.stream
 
     def _padded(self, tokens: int, past: int) -> int:
-        padded = min(padded_length(tokens), self._prefills[-1].largest)
-        return padded if past + padded <= self._slots else tokens
+        return self._prefills[-1].padded(tokens, past)
 
     def _prefill_of(self, tokens: int) -> PrefillSteps:
         """The steps of prompts of that length."""

@@ -38,9 +38,9 @@ class DeviceBuffers(StepBuffers):
         self._item_bytes = {buffer.name: ITEM_BYTES[buffer.dtype] for buffer in lasting_buffers(graphs, Kind.CACHE, Kind.INPUT)}
         try:
             size = 0 if arena else max(plan_memory(graph).size for graph in graphs)
-            if not arena:
-                memory.require(cache_bytes(graphs) + sum(buffer.bytes for buffer in token_state(graphs)) + size)
             state = token_state(graphs)  # too large to be sent with the other inputs
+            if not arena:
+                memory.require(cache_bytes(graphs) + sum(buffer.bytes for buffer in state) + size)
             for buffer in (*lasting_buffers(graphs, Kind.CACHE), *state):
                 memory.add_zeroed(buffer)
             for buffer in self._outputs.values():

@@ -15,7 +15,7 @@ from engine.backends.device_buffers import DeviceBuffers
 from engine.backends.device_memory import RESERVE_BYTES, DeviceMemory
 from engine.backends.launches import Launches
 from engine.backends.paged_steps import PagedDevice, serve_graphs
-from engine.backends.prompts import PrefillSteps, padded_length
+from engine.backends.prompts import PrefillSteps
 from engine.errors import DeviceError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import ALIGNMENT, plan_memory
@@ -61,7 +61,6 @@ class DevicePages(PagedDevice):
         driver, stream = backend.driver, backend.stream
         graphs = list(serve_graphs(step, bucket).values())
         self._chunks = PrefillSteps(step, min(backend.chunk_tokens, backend.max_seq_len), backend.launches, CHUNK)
-        self._slots = graphs[0].buffers["rope_table"].shape[0]
         size = max(self._chunks.memory.size, *(plan_memory(graph).size for graph in graphs))
         self._memory = memory = DeviceMemory(driver, stream)
         self._releases = ExitStack()
@@ -84,8 +83,7 @@ class DevicePages(PagedDevice):
             raise
 
     def padded(self, tokens: int, past: int) -> int:
-        padded = min(padded_length(tokens), self._chunks.largest)
-        return padded if past + padded <= self._slots else tokens
+        return self._chunks.padded(tokens, past)
 
     def prepare(self, graph: StepGraph) -> PreparedStep:
         self._captured.append(found := self._backend.captured(graph, self._allocations(self._rows), self._arena))

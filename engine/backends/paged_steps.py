@@ -107,7 +107,6 @@ class PagedSteps:
     def set(self, rows: Sequence[Generation | None]) -> None:
         """Set how the tokens of each row's sequence are sampled."""
         values = row_settings([*rows, *[None] * (self.bucket - len(rows))], self._vocabulary)
-        values["one"] = np.ones(self.bucket, np.int32)
         self._device.rows.send(Kind.SETTING, {self._named[SERVE, role].name: value for role, value in values.items()})
 
     def begin_row(self, row: int, sampling: SamplingParams | None, prompt: Iterable[int], token: int) -> None:

@@ -149,6 +149,12 @@ class PrefillSteps:
             for kind in by_name.get((request.op, request.kernel), ()):
                 self._series_of(kind, self._launches.find(self._members[kind][0], request.constants))
 
+    def padded(self, tokens: int, past: int) -> int:
+        """The number of tokens that a chunk of `tokens` after `past` others is computed with: that of whole tiles, while all
+        of their positions are in the caches."""
+        padded = min(padded_length(tokens), self.largest)
+        return padded if past + padded <= self.whole.buffers["rope_table"].shape[0] else tokens
+
     def forget(self) -> None:
         """Drop prepared steps; they are prepared again on demand."""
         self._cached.clear()

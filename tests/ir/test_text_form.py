@@ -52,8 +52,7 @@ def first_of_its_form(case: tuple[str, Target]) -> bool:
 
 @pytest.mark.parametrize(("name", "target"), campaign.chosen(shipped.AROUND, first_of_its_form), ids=shipped.AROUND_IDS)
 def test_every_point_of_the_pipeline_round_trips(name: str, target: Target) -> None:
-    _, wanted = shipped.specialisation(name, {}, target)
-    function = shipped.load(name, wanted)
+    function = shipped.load(name)
     schedule = choose(function, target)
     canonicalize(function)
     assert_round_trip(print_function(function))
@@ -62,16 +61,15 @@ def test_every_point_of_the_pipeline_round_trips(name: str, target: Target) -> N
     assert_round_trip(print_function(function))
     version(function)
     assert_round_trip(print_function(function))
-    assert_round_trip(print_function(shipped.prepared(name, target, wanted)))
+    assert_round_trip(print_function(shipped.prepared(name, target)))
 
 
 @pytest.mark.parametrize(("name", "target"), campaign.chosen(shipped.AROUND, first_of_its_form), ids=shipped.AROUND_IDS)
 def test_equal_texts_give_equal_code(name: str, target: Target) -> None:
-    _, wanted = shipped.specialisation(name, {}, target)
-    prepared = shipped.prepared(name, target, wanted)
+    prepared = shipped.prepared(name, target)
     expected = lower(prepared, target)
     assert lower(parse_function(print_function(prepared)), target) == expected
-    reparsed = shipped.prepare_as(name, parse_function(print_function(shipped.load(name, wanted))), target, wanted)
+    reparsed = shipped.prepare_as(name, parse_function(print_function(shipped.load(name))), target)
     assert lower(reparsed, target) == expected
 
 
