@@ -16,7 +16,7 @@ from tilec.passes.schedule import prepare
 from tilec.project.read.buildfile import read_build_file
 from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
-from tilec.target.schedule import merged
+from tilec.target.schedule import NOTHING_FIXED, Overrides, merged
 from tilec.target.targets import MAIN_TARGETS, Target
 
 ROOT = Path(tilec.__file__).parent.parent
@@ -88,8 +88,13 @@ def _prepared(name: str, target: Target, wanted: tuple[tuple[str, Constant], ...
 def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
     """`function` prepared with the options of the kernel's entry."""
     entry, constants = specialisation(name, wanted)
+    return prepared_with(function, target, merged(entry.overrides(constants), target))
+
+
+def prepared_with(function: Function, target: Target, overrides: Overrides = NOTHING_FIXED) -> Function:
+    """`function` prepared with these options, as a build does it."""
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
-    return prepare(function, target, merged(entry.overrides(constants), target), positive=positive)
+    return prepare(function, target, overrides, positive=positive)
 
 
 def as_chosen(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
@@ -99,9 +104,7 @@ def as_chosen(name: str, target: Target, wanted: Mapping[str, Constant] = {}) ->
 
 @cache
 def _as_chosen(name: str, target: Target, wanted: tuple[tuple[str, Constant], ...]) -> bytes:
-    function = load(name, dict(wanted))
-    positive = frozenset(op.operands[1] for op in positive_divisions(function))
-    return pickle.dumps(prepare(function, target, positive=positive))
+    return pickle.dumps(prepared_with(load(name, dict(wanted)), target))
 
 
 NAMES = tuple(entries())

@@ -20,8 +20,7 @@ from tests.programs.machines import manifest
 from tilec.codegen import to_ptx
 from tilec.emulator import launch
 from tilec.lowering import lower
-from tilec.passes.prover import positive_divisions
-from tilec.passes.schedule import choose, prepare
+from tilec.passes.schedule import choose
 from tilec.target.schedule import merged
 
 Array = NDArray[Any]
@@ -62,9 +61,9 @@ def ptx(name: str, tile: int, arch: str) -> tuple[str, Any]:
     """The PTX of a specialisation, and its manifest."""
     target = target_named(arch)
     entry, constants = specialised(name, tile, arch)
-    function, overrides = shipped.load(name, constants), merged(entry.overrides(constants), target)
+    overrides = merged(entry.overrides(constants), target)
     schedule = choose(shipped.load(name, constants), target, overrides)
-    scheduled = prepare(function, target, overrides, positive=frozenset(op.operands[1] for op in positive_divisions(function)))
+    scheduled = shipped.prepared_with(shipped.load(name, constants), target, overrides)
     lowered = lower(scheduled, target, min_blocks=schedule.blocks)
     return to_ptx(lowered.mlir, target), manifest(scheduled, lowered, target, schedule)
 

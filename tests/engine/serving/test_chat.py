@@ -311,6 +311,15 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
 
+    def type_until(self, key: str, text: str) -> None:
+        """Type a key again until a text appears: Python's `input` does not notice a signal that comes after its prompt and
+        before it waits for keys."""
+        self.type(key)
+        while not select.select([self._ours], [], [], 1)[0]:
+            assert self.process.poll() is None
+            self.type(key)
+        self.wait(text)
+
     def wait(self, text: str) -> str:
         """What was written until a text appears, which later calls see no more."""
         while text not in self.seen:
@@ -338,7 +347,6 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
         one.close()
 
 
-@pytest.mark.skip(reason="one run in several waits for ever: the terminal loses a key that is typed while a reply is stopped")
 def test_ctrl_c_at_a_terminal_frees_the_request(talker: Path, terminal: Callable[..., Terminal]) -> None:
     silent: list[Submit] = []
 
@@ -356,8 +364,7 @@ def test_ctrl_c_at_a_terminal_frees_the_request(talker: Path, terminal: Callable
         one.wait("> ")
         while Cancel(0) not in server.client.sent:
             assert one.process.poll() is None
-        one.type("\x03")  # at the prompt it drops what was typed
-        one.wait("> ")
+        one.type_until("\x03", "> ")  # at the prompt it drops what was typed
         one.type("\x04")
         assert one.process.wait(HANG_SECONDS) == 0
 
