@@ -211,7 +211,7 @@ def problems(words: list[str]) -> list[str]:
         return [f"no extra `{name}`" for name in sorted(extras) if f"\n{name} = [" not in project]
     if words[:2] == ["python", "-m"]:
         return _of_module(words[2], words[3:])
-    known = (".", "cd", "export", "git", "docker", "python3", "pytest", "mkdocs", "cc")
+    known = (".", "cd", "export", "git", "docker", "python3", "pytest", "mkdocs", "cc", "curl")
     return [] if not words or words[0] in known else [f"no test knows `{words[0]}`"]
 
 
@@ -223,6 +223,8 @@ def _of_module(name: str, words: list[str]) -> list[str]:
     for entered in re.findall(r'enter\(f"\{__package__\}\.([\w.]+)"\)', source):
         command = ROOT / name.partition(".")[0] / f"{entered.replace('.', '/')}.py"
         source += command.read_text(encoding="utf-8")
+    if words and (of := re.search(rf'== \["{re.escape(words[0])}"\]:\n +from ([\w.]+) import', source)):
+        source = (ROOT / f"{of[1].replace('.', '/')}.py").read_text(encoding="utf-8")  # a command of the module, with its own
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     return [f"`{option}` is no option" for option in options if f'"{option}"' not in source] if files else ["no such module"]
 
