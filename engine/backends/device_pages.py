@@ -64,6 +64,7 @@ class DevicePages(PagedDevice):
         size = max(self._chunks.memory.size, *(plan_memory(graph).size for graph in graphs))
         self._memory = memory = DeviceMemory(driver, stream)
         self._releases = ExitStack()
+        self._releases.callback(backend.wait)  # freed memory goes back to the device once the stream is synchronised
         self._releases.callback(memory.close)
         try:
             memory.require(size + lasting_bytes(graphs) + lasting_bytes([self._chunks.whole]) + pool_bytes(graphs[0]))

@@ -133,6 +133,7 @@ def test_pages_take_the_memory_that_is_left_and_are_freed(loaded: Loaded) -> Non
     batch.close()
     batch.close()
     assert len(driver.buffers) == before
+    assert driver.memory()[0] == free, "the next batch finds less memory"
     with pytest.raises(DeviceError, match="the model needs"):
         PagedBatch(backend, 16, pages=batch.pages + 1000)
     assert len(driver.buffers) == before

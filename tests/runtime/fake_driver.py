@@ -40,6 +40,7 @@ class FakeDriver:
     capturing: list[Recorded] | None = None
     limit: int = 1 << 33
     freed: list[tuple[int, int]] = field(default_factory=list)
+    unreturned: int = 0  # bytes freed in a stream's order, which the device has back once the stream is synchronised
     images: list[bytes] = field(default_factory=list)
     devices: int = 1
     multiprocessors: int = 132
@@ -122,7 +123,7 @@ class FakeDriver:
         return pointer
 
     def free(self, pointer: int, stream: int) -> None:
-        del self.buffers[pointer]
+        self.unreturned += self.buffers.pop(pointer).size
         self.freed.append((pointer, stream))
 
     def copy_to_device(self, pointer: int, host: int, size: int, stream: int) -> None:
@@ -139,15 +140,17 @@ class FakeDriver:
 
     def synchronize(self, stream: int) -> None:
         self._maybe_fail("cuStreamSynchronize")
+        self.unreturned = 0
 
     def memory(self) -> tuple[int, int]:
-        return self.limit - sum(buffer.size for buffer in self.buffers.values()), self.limit
+        return self.limit - self.unreturned - sum(buffer.size for buffer in self.buffers.values()), self.limit
 
     def allocate_host(self, size: int) -> int:
         return self.allocate(size, 0)
 
     def free_host(self, pointer: int) -> None:
-        self.free(pointer, 0)
+        del self.buffers[pointer]
+        self.freed.append((pointer, 0))
 
     def create_stream(self) -> int:
         return 7

@@ -129,7 +129,7 @@ def batches(bench: Bench, entries: list[Entry]) -> Iterator[Row]:
     together = decoded(bench, kernels, t, launch.BLOCKS)
     for b in range(0, rows, max(1, rows // LENGTHS)):
         row = slice(b, b + 1)
-        one = {name: t[name][row].contiguous() for name in ("q", "table", "lengths")}
+        one = {name: t[name][row].clone() for name in ("q", "table", "lengths")}  # aligned, as kernels require
         moved = torch.randperm(2048, device=device)
         one |= {name: t[name][moved].contiguous() for name in ("k_pages", "v_pages")}
         one["table"] = torch.argsort(moved)[one["table"].long()].to(torch.int32)
@@ -164,10 +164,8 @@ def prompts(bench: Bench, entries: list[Entry]) -> Iterator[Row]:
     q = torch.randn(PROMPT, dims["HKV"], dims["G"], 128, device=device).to(torch.bfloat16)
     t = {"q": q, "k_pages": pages[0], "v_pages": pages[1], "table": table}
     flash, gather, paged = (_first(entries, name) for name in ("flash_attention", "paged_gather", "paged_flash_attention"))
-    if flash is None or gather is None or paged is None:
-        return
-    for entry in (flash, paged):
-        slots = None if entry is paged else (gather, dims["S"])
+    gathered = [] if flash is None or gather is None else [(flash, (gather, dims["S"]))]
+    for entry, slots in [*gathered, *([] if paged is None else [(paged, None)])]:
         whole = in_chunks(bench, entry, slots, t, CHUNKS[0])
         for ends in CHUNKS:
             found = in_chunks(bench, entry, slots, t, ends)
