@@ -1,4 +1,9 @@
-"""First half of a SwiGLU layer at prefill with small M: `matmul_silu_mul` with the weights as left operand (`matmul_few`)."""
+"""First half of a SwiGLU layer at prefill with small M: `matmul_silu_mul` with a tile of weights that fits the layer.
+
+A tile has BN columns of gate and of up, and reads each weight once, so that a layer is best cut into as many tiles as there are
+multiprocessors. Tokens are the left operand, of which tensor cores take 64 rows, because a right one can have any multiple of
+eight columns.
+"""
 
 from typing import Literal
 
@@ -25,12 +30,12 @@ def matmul_silu_mul_few(
     tl.grid(rows * tl.cdiv(I, BN))
     tl.requires(rows * tl.cdiv(I, BN) <= 2147483647)
     m, n = tl.bid(0) % rows, tl.bid(0) // rows
-    acc = tl.zeros((2 * BN, BM), tl.f32)
+    acc = tl.zeros((BM, 2 * BN), tl.f32)
     for k in range(tl.cdiv(K, BK)):
         x = tl.load(a, (m, k), shape=(BM, BK), pad=0)
         y = tl.reshape(tl.load(b, (0, n, k), shape=(2, BN, BK), pad=0), (2 * BN, BK))
-        acc = tl.mma(y, x.T, acc)
-    both = tl.reshape(acc, (2, BN, BM))
-    is_gate = (tl.arange(2) == 0)[:, None, None]
-    gate, up = tl.sum(tl.where(is_gate, both, 0.0), axis=0), tl.sum(tl.where(is_gate, 0.0, both), axis=0)
-    tl.store(out, (m, n), tl.astype((gate * tl.sigmoid(gate, fast=True) * up).T, E), mask=True)
+        acc = tl.mma(x, y.T, acc)
+    both = tl.reshape(acc, (BM, 2, BN))
+    is_gate = (tl.arange(2) == 0)[None, :, None]
+    gate, up = tl.sum(tl.where(is_gate, both, 0.0), axis=1), tl.sum(tl.where(is_gate, 0.0, both), axis=1)
+    tl.store(out, (m, n), tl.astype(gate * tl.sigmoid(gate, fast=True) * up, E), mask=True)

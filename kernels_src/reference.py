@@ -68,6 +68,14 @@ def argmax_reduce(maxima: Array, indices: Array) -> NDArray[np.int32]:
     return np.where(best, indices, np.iinfo(np.int32).max).min(axis=1).astype(np.int32)
 
 
+def argmax_blocks(logits: Array, block: int) -> tuple[Wide, NDArray[np.int32]]:
+    """The greatest of each part of `block` columns and the lowest column that holds it; (B, V) -> (B, P), (B, P)."""
+    wide = _wide(logits)
+    cut = [wide[:, at : at + block] for at in range(0, wide.shape[1], block)]
+    maxima = np.stack([part.max(axis=1) for part in cut], axis=1)
+    return maxima, np.stack([part.argmax(axis=1) + at * block for at, part in enumerate(cut)], axis=1).astype(np.int32)
+
+
 def advance(token: Array, positions: Array, vocab_size: int) -> tuple[Array, Array, Array, Array]:
     """Next `ids`, `positions`, `slots` and `lengths`; (1,), (1,) -> (1,) each."""
     following = np.asarray(positions) + np.int32(1)

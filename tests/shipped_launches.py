@@ -24,6 +24,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "embedding": [{"T": 3, "V": 7}],
     "gather_row": [{"T": 5}],
     "argmax_reduce": [{"B": 3, "P": 77}],
+    "argmax_blocks": [{"B": 2, "V": 1504, "P": 2}],
     "advance": [{"vocab_size": 1000}, {"vocab_size": 3}],
     "matvec": [{"N": 3, "B": 1}, {"N": 37, "B": 4}],
     "matvec_add": [{"N": 6, "B": 1}, {"N": 36, "B": 8}],
@@ -101,7 +102,6 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matmul_silu_mul_few": [
         {"M": 18, "I": 72, "K": 136},
         {"M": 5, "I": 8, "K": 200, "E": "f16"},
-        {"M": 34, "I": 72, "K": 136, "BM": 32},
         {"M": 70, "I": 136, "K": 328, "BM": 64},
     ],
     "matmul_split": [
@@ -205,6 +205,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
 
 EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
+    "argmax_blocks": lambda env: (env["BLOCK"],),
     "decode_attention": lambda env: (env["P"], env["BN"]),
     "decode_attention_wide": lambda env: (env["P"], env["BN"]),
     "rotary_decode_attention": lambda env: (env["P"], env["BN"]),

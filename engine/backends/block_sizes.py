@@ -225,6 +225,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "experts_matmul_silu_mul_few_int4": lambda shapes: _small_m_as_stored(shapes["out"][1], shapes["a"][1]),
     "experts_matmul_silu_mul": lambda shapes: {**_tiles_of_experts(*shapes["b"][2:]), "GROUP": 1},
     "experts_matmul_silu_mul_few": lambda shapes: _tiles_of_experts(*shapes["b"][2:]),
+    "argmax_blocks": lambda _: {"ALIGN": 1},
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
     "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "decode_attention": lambda _: {"BN": SLOTS},

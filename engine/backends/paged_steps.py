@@ -89,7 +89,6 @@ class PagedSteps:
         self.pages, self.page_tokens = values["pages"], values["page_tokens"]
         self.items = self._named[SERVE, "partial"].shape[0]
         """Chunks of all rows' tokens that attention has room for: those of every row at its longest."""
-        device.rows.send(Kind.SETTING, {self._named[SERVE, "one"].name: np.ones(self.bucket, np.int32)})
 
     def prepared(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
         """The step of a bucket in an output mode; prepared on first use."""

@@ -21,7 +21,8 @@ from engine.graph.integers import GraphError
 from tilec.step.graph import Constant, Op, StepGraph
 
 TILES: Final[Mapping[str, frozenset[str]]] = {
-    "matmul_few": frozenset({"BM"}), "matmul_split": frozenset({"BM"}), "matmul_silu_mul_few": frozenset({"BM"}),
+    "matmul_few": frozenset({"BM", "BN"}), "matmul_split": frozenset({"BM", "BN"}),
+    "matmul_silu_mul_few": frozenset({"BM", "BN"}),
     "matmul": frozenset({"BM", "BN", "GROUP"}), "matmul_silu_mul": frozenset({"BM", "BN", "GROUP"}),
 }  # fmt: skip
 """Constants that divide the outputs of a kernel, and in `GROUP` order its tiles, and shape no sum."""

@@ -224,6 +224,7 @@ def modules() -> dict[str, ModuleType]:
         setattr(torch, name, dtype)
     torch.__dict__.update(
         as_tensor=_as_tensor, where=_where, finfo=ml_dtypes.finfo, einsum=_einsum, cat=_cat, arange=_arange, zeros=_zeros,
+        full_like=_full_like,
         ones=_ones, bool=np.dtype(bool), exp2=_by_elements(np.exp2), expm1=_by_elements(np.expm1),
         maximum=_by_elements(np.maximum), minimum=_by_elements(np.minimum),
     )  # fmt: skip
@@ -257,6 +258,10 @@ def _arrays(index: Any) -> Any:
 def _as_tensor(array: Any, device: str) -> Tensor:
     assert device == Tensor.device
     return Tensor(array)
+
+
+def _full_like(like: Tensor, value: float, dtype: Any = None) -> Tensor:
+    return Tensor(np.full_like(like.array, value, dtype=dtype))
 
 
 def _where(condition: Tensor, left: Any, right: Any) -> Tensor:

@@ -24,6 +24,7 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "matmul_silu_mul_few": [{"M": 1, "I": 8, "K": 8}, {"M": 65, "I": 264, "K": 72, "BM": 64}],
     "matmul_split": [{"M": 1, "N": 8, "K": 8}, {"M": 65, "N": 160, "K": 576}],
     "topk_blocks": [{"B": 2, "V": 70, "P": 1, "K": 9}],
+    "argmax_blocks": [{"B": 2, "V": 72, "P": 1}],
     "sample_token": [{"B": 40, "P": 3, "K": 64, "S": 5}, {"B": 3, "P": 256, "K": 2, "S": 1}, {"B": 1, "P": 1, "K": 1, "S": 1}],
     "flash_attention": [{"T": t, "HKV": 1, "G": 2, "S": 192, "past": 0, "scale": 0.09} for t in (1, 17, 127, 129)],
     "paged_flash_attention": [
@@ -127,6 +128,16 @@ def test_kernel_against_float64(name: str, size: dict[str, float | str]) -> None
 
 def test_every_kernel_has_a_launch_and_a_reference() -> None:
     assert SIZES.keys() == set(shipped.NAMES)
+
+
+def test_ties_of_argmax_blocks_go_to_the_lowest_column() -> None:
+    function = shipped.load("argmax_blocks", {"E": "bf16"})
+    block = int(function.constants["BLOCK"])
+    arrays = make_arrays(function, {"B": 1, "V": 2 * block, "P": 2, "BLOCK": block})
+    arrays["logits"][:] = np.float32(1)
+    arrays["logits"][0, [block + 3, block + 9]] = np.float32(2)
+    run(function, arrays)
+    assert arrays["indices"].tolist() == [[0, block + 3]]
 
 
 def test_ties_of_argmax_go_to_the_lowest_column() -> None:

@@ -24,10 +24,16 @@ from tilec.passes.schedule import choose
 from tilec.target.schedule import merged
 
 Array = NDArray[Any]
-TILES = {"matmul_few": (16, 32, 64, 128, 256), "matmul_split": (16, 32, 64, 128, 256), "matmul_silu_mul_few": (16, 32, 64, 128)}
+Tile = tuple[int, int]
+"""Its rows of tokens and its columns of outputs."""
+OF_WEIGHTS: tuple[Tile, ...] = ((16, 64), (32, 64), (64, 64), (128, 64), (128, 128))
+TILES: dict[str, tuple[Tile, ...]] = {
+    "matmul_few": OF_WEIGHTS, "matmul_split": OF_WEIGHTS,
+    "matmul_silu_mul_few": ((64, 64), (64, 24), (64, 80), (64, 112), (128, 64), (128, 48), (128, 96)),
+}  # fmt: skip
 CASES = [
     *((name, tile, "sm_90a") for name, tiles in TILES.items() for tile in tiles[1:]),
-    *((name, 128, arch) for name in TILES for arch in ("sm_100a", "sm_120a")),
+    *((name, (128, 64), arch) for name in TILES for arch in ("sm_100a", "sm_120a")),
 ]
 K, N, PARTS = 328, 40, 3
 """A depth whose last step is not full, outputs that fill no tile, and parts of a split, the last of which has fewer steps."""
@@ -51,13 +57,14 @@ def outputs(name: str, rows: int) -> dict[str, Array]:
     return {"out": np.full((rows, N), np.nan, ml_dtypes.bfloat16)}
 
 
-def specialised(name: str, tile: int, arch: str) -> tuple[Any, dict[str, Any]]:
-    """The build's specialisation for tiles with `tile` rows."""
-    return shipped.specialisation(name, {"E": "bf16", "BM": tile, "S": PARTS}, target_named(arch))
+def specialised(name: str, tile: Tile, arch: str) -> tuple[Any, dict[str, Any]]:
+    """The build's specialisation for a tile."""
+    rows, columns = tile
+    return shipped.specialisation(name, {"E": "bf16", "BM": rows, "BN": columns, "S": PARTS}, target_named(arch))
 
 
 @cache
-def ptx(name: str, tile: int, arch: str) -> tuple[str, Any]:
+def ptx(name: str, tile: Tile, arch: str) -> tuple[str, Any]:
     """The PTX of a specialisation, and its manifest."""
     target = target_named(arch)
     entry, constants = specialised(name, tile, arch)
@@ -68,7 +75,7 @@ def ptx(name: str, tile: int, arch: str) -> tuple[str, Any]:
     return to_ptx(lowered.mlir, target), manifest(scheduled, lowered, target, schedule)
 
 
-def emulated(name: str, tile: int, arch: str, t: dict[str, Array]) -> Array:
+def emulated(name: str, tile: Tile, arch: str, t: dict[str, Array]) -> Array:
     """What the PTX computes."""
     text, described = ptx(name, tile, arch)
     arrays = {**{key: array.copy() for key, array in t.items()}, **outputs(name, len(t["a"]))}
@@ -79,27 +86,27 @@ def emulated(name: str, tile: int, arch: str, t: dict[str, Array]) -> Array:
 
 
 @pytest.mark.parametrize(("name", "tile", "arch"), CASES)
-def test_the_machine_code_has_the_same_bits(name: str, tile: int, arch: str) -> None:
+def test_the_machine_code_has_the_same_bits(name: str, tile: Tile, arch: str) -> None:
     """The emulator adds the products of an instruction in one order, so equal bits follow from the instructions of a row."""
-    t = problem(name, tile)
-    np.testing.assert_array_equal(emulated(name, tile, arch, t), emulated(name, 16, arch, t))
+    t = problem(name, sum(tile))
+    np.testing.assert_array_equal(emulated(name, tile, arch, t), emulated(name, TILES[name][0], arch, t))
 
 
 @pytest.mark.parametrize("name", list(TILES))
 def test_a_row_has_the_bits_that_it_has_alone(name: str) -> None:
     t = problem(name, 1)
-    whole = emulated(name, 64, "sm_90a", t)
+    whole = emulated(name, (64, 64), "sm_90a", t)
     for row in (0, 7, ROWS - 1):
         one = {**t, "a": t["a"][row : row + 1]}
-        np.testing.assert_array_equal(emulated(name, 16, "sm_90a", one), whole[..., row : row + 1, :])
+        np.testing.assert_array_equal(emulated(name, TILES[name][0], "sm_90a", one), whole[..., row : row + 1, :])
 
 
 @pytest.mark.parametrize("name", list(TILES))
 def test_an_iteration_has_the_same_products(name: str) -> None:
-    """Of a tile of any rows: the depth of an instruction, and how many of them add to one accumulator for each step of 64."""
+    """Of any tile: the depth of an instruction, and how many of them add to one accumulator for each step of 64."""
     shape = re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.f32\.bf16\.bf16")
     found = {tile: shape.findall(ptx(name, tile, "sm_90a")[0]) for tile in TILES[name]}
-    for tile, products in found.items():
-        assert {int(width) for width, _ in products} == {tile}
+    for (rows, columns), products in found.items():
+        assert {int(width) for width, _ in products} == {2 * columns if "silu" in name else rows}
         assert {int(depth) for _, depth in products} == {16}
     assert len({len(products) for products in found.values()}) == 1

@@ -193,6 +193,7 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
         parts = {suffix: replace(reference, declared=part, shape=None) for suffix, part in found.parts.items()}
         if not reference.dequantised:
             kernel, constants = f"{launch.kernel}_{form.stored_as}", {**launch.constants, **own}
+            constants.pop("BN", None)  # kernels that convert weights have ROWS of their own
             if form.rows is not None and "ROWS" in constants:
                 constants["ROWS"] = expression(ast.copy_location(ast.Constant(value=form.rows), launch.node))
             tensors |= {f"{parameter}{suffix}": part for suffix, part in parts.items()}

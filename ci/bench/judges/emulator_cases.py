@@ -179,6 +179,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "rope_kv" | "rope_kv_c8":
             group = int(c["GROUP"])
             return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "R": 9, "S": 11}]
+        case "argmax_blocks":  # a vector of logits in the last part
+            return [{"B": 2, "V": c["BLOCK"] + 8 * v, "P": 2} for v in (1, 59)] + [{"B": 1, "V": c["BLOCK"], "P": 1}]
         case "topk_blocks":
             ends = ({"B": 1, "V": c["BLOCK"] + v, "P": 2, "K": 3} for v in (473, 474, 476, 477, 478, 479))
             return [{"B": 2, "V": c["BLOCK"] + 475, "P": 2, "K": 4}, *ends, {"B": 1, "V": c["BLOCK"], "P": 1, "K": 3}]

@@ -59,6 +59,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "matvec_argmax":
             batch, inputs = int(manifest.constants["B"]), int(manifest.constants["K"])
             return [{"B": batch, "K": inputs, "V": v, "P": p} for v, p in ((1, 1), (5, 3), (1009, 7), (151936, 1024))]
+        case "argmax_blocks":
+            block = int(manifest.constants["BLOCK"])
+            return [{"B": b, "V": v, "P": -(-v // block)} for v in (8, 1016, 2048, 4104, 151936) for b in (1, 3)]
         case "topk_blocks":
             block = int(manifest.constants["BLOCK"])
             return [

@@ -108,6 +108,18 @@ def _argmax_reduce(manifest: Manifest, t: Tensors) -> Tensors:
     return {_out(manifest): torch.where(best, indices, 2147483647).amin(1)}
 
 
+def _argmax_blocks(manifest: Manifest, t: Tensors) -> Tensors:
+    """The lowest column among the greatest of each part."""
+    size = int(manifest.constants["BLOCK"])
+    cut = t["logits"].float().split(size, 1)
+    return {
+        "maxima": torch.stack([part.amax(1) for part in cut], 1),
+        "indices": torch.stack(
+            [(part == part.amax(1, keepdim=True)).int().argmax(1) + at * size for at, part in enumerate(cut)], 1
+        ),
+    }
+
+
 def _advance(manifest: Manifest, t: Tensors) -> Tensors:
     """The chosen token if it is valid, else 0; and the next position."""
     following = t["positions"] + 1
@@ -121,5 +133,5 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "matmul_fp8": _matmul_fp8, "matmul_silu_mul_fp8": _matmul_silu_mul_fp8, "quantise_rows": _quantise_rows,
     "matmul_silu_mul": _matmul_silu_mul, "matmul_silu_mul_few": _matmul_silu_mul, "matmul_split": _matmul_split,
     "add_rms_norm_splits": _add_rms_norm_splits,
-    "argmax_reduce": _argmax_reduce, "advance": _advance,
+    "argmax_reduce": _argmax_reduce, "argmax_blocks": _argmax_blocks, "advance": _advance,
 }  # fmt: skip

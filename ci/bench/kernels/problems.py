@@ -104,6 +104,8 @@ def problems(kernel: str) -> list[Problem]:
         case "matvec_argmax":
             sizes = ((name, k, p) for name, k in (("4B", 2560), ("32B", 5120)) for p in (660, 1024))
             return [one(f"{name}, {p} parts", B=1, V=151936, K=k, P=p) for name, k, p in sizes]
+        case "argmax_blocks":
+            return [one(f"{b} rows of 151936", V=151936, P=149, B=b) for b in (8, 32, 128, 256)]
         case "topk_blocks":
             return [one(f"151936, {k} of each part", V=151936, P=149, B=1, K=k) for k in (20, 64)]
         case "sample_token":

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ci.bench.kernels import attention_cases, few_cases
+from ci.bench.kernels import attention_cases, few_cases, plain_cases
 from ci.bench.kernels.attention_cases import columns_of_parts
 from ci.bench.kernels.decode_cases import dequantised
 from ci.bench.kernels.launch import EPSILON, Tensors
@@ -134,10 +134,10 @@ def _quantised(_: Manifest, t: Tensors) -> Results:
     rows, columns = t["x"].shape
     blocks = t["x"].to(torch.float32).reshape(rows, columns // 128, 128)
     tops = torch.where(blocks.abs().max(2)[0] > 1e-10, blocks.abs().max(2)[0], 1e-10).to(torch.float32)
-    inverse = torch.full_like(tops, 448, dtype=torch.float64) / tops.double()
-    codes = (blocks * inverse.float()[..., None]).to(torch.float8_e4m3fn).reshape(rows, columns)
-    scales = tops.double() / torch.full_like(tops, 448, dtype=torch.float64)
-    return {"codes": exact(codes), "scales": exact(scales.float().T)}
+    inverse = torch.full_like(tops, 448, dtype=torch.float64) / tops.to(torch.float64)
+    codes = (blocks * inverse.to(torch.float32)[..., None]).to(torch.float8_e4m3fn).reshape(rows, columns)
+    scales = tops.to(torch.float64) / torch.full_like(tops, 448, dtype=torch.float64)
+    return {"codes": exact(codes), "scales": exact(scales.to(torch.float32).T)}
 
 
 def _matmul_split(manifest: Manifest, t: Tensors) -> Results:
@@ -258,6 +258,10 @@ def _topk_blocks(manifest: Manifest, t: Tensors) -> Results:
     return {"best": exact(attention_cases.MEANING["topk_blocks"](manifest, t)["best"])}
 
 
+def _argmax_blocks(manifest: Manifest, t: Tensors) -> Results:
+    return {"maxima": exact(plain_cases.MEANING["argmax_blocks"](manifest, t)["maxima"])}
+
+
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "add": _add, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "add_rms_norm_splits": _add_rms_norm_splits,
     "embedding": _gathered, "gather_row": _gathered, "matvec": _matmul, "matmul": _matmul, "matmul_few": _matmul,
@@ -280,5 +284,5 @@ ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], Results]]] = {
     "scaled_matvec_rows_int4": _scaled_matvec, "scaled_matvec_silu_mul_rows_int4": _scaled_matvec_silu_mul,
     "matvec_add_scaled_rows_int4": _matvec_add,
     **few_cases.ROUNDED,
-    "topk_blocks": _topk_blocks, "sample_token": _sample_token,
+    "topk_blocks": _topk_blocks, "argmax_blocks": _argmax_blocks, "sample_token": _sample_token,
 }  # fmt: skip
