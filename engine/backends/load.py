@@ -87,8 +87,9 @@ def _find_bundle(
     from tilec.ship.finder import find_bundle  # late: callers that name a bundle do not pay for the import
 
     formats = {WEIGHT_FORMAT: weight_format, CACHE_FORMAT: cache_format}
-    numbers = {name: getattr(config, name) for name in config.__dataclass_fields__} | formats
-    deciding = (*family_of(config.model_type).sizes, *(name for name, form in formats.items() if form != SIXTEEN_BIT))
+    numbers = {name: getattr(config, name) for name in config.__dataclass_fields__} | formats | {GPUS: gpus}
+    deciding = [*family_of(config.model_type).sizes, *(name for name, form in formats.items() if form != SIXTEEN_BIT)]
+    deciding += [GPUS] if gpus > 1 else []
     try:
         return find_bundle(numbers, device.architecture, trust, digest=digest, deciding=deciding)
     except BundleError as error:
