@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from engine.backends.upload import WeightSource
 from engine.errors import BundleRefused
@@ -12,10 +12,14 @@ from tilec.step.expressions import StepError
 from tilec.step.formats import SIXTEEN_BIT, stored_as
 from tilec.step.step import Step
 
+AnyStep = TypeVar("AnyStep", bound=Step)
+
 PACK_AGAIN: Final = "pack the bundle of this model"
 
 
-def bundled_step(bundle: Bundle, weights: WeightSource, cache_format: str, gpus: int, make: Callable[[], Step]) -> Step:
+def bundled_step(
+    bundle: Bundle, weights: WeightSource, cache_format: str, gpus: int, make: Callable[[], AnyStep]
+) -> AnyStep:  # fmt: skip
     """The bundle's step, which `make` returns, for a model that `gpus` GPUs share. The bundle decides whether activations are
     quantised. BundleRefused if the step needs sizes or weights that the model lacks, or if the bundle is for other formats or
     another number of GPUs."""

@@ -32,15 +32,12 @@ def launch_message(error: LaunchError) -> str:
     return f"{str(error).removeprefix(f'error[{error.code}]: ')} ({error.code})"
 
 
-class Launches:
-    """Kernels of a bundle on a device, each loaded once, on first use."""
+class BundledKernels:
+    """The kernels of a bundle that operations ask for."""
 
-    def __init__(self, bundle: Bundle, device: Device) -> None:
-        self.bundle, self.device = bundle, device
-        self.load_seconds = 0.0
-        """Seconds spent on finding and loading kernels so far."""
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
         self._bundled_kernels: dict[Any, BundledKernel] = {}
-        self._kernels: dict[str, Kernel] = {}
 
     def bundled_kernel(self, op: Op) -> BundledKernel:
         """The bundle's kernel for an operation, at the constants that the step sets or the tuning chooses. BundleRefused if the
@@ -66,6 +63,17 @@ class Launches:
             except BundleError as error:
                 raise BundleRefused(f"operation `{op.name}`: {error.message}", fix="pack the bundle of this model") from None
         return self._bundled_kernels[key]
+
+
+class Launches(BundledKernels):
+    """Kernels of a bundle on a device, each loaded once, on first use."""
+
+    def __init__(self, bundle: Bundle, device: Device) -> None:
+        super().__init__(bundle)
+        self.device = device
+        self.load_seconds = 0.0
+        """Seconds spent on finding and loading kernels so far."""
+        self._kernels: dict[str, Kernel] = {}
 
     def plans(self, graph: StepGraph, pointers: Mapping[str, int]) -> Iterator[Plan]:
         """Every launch of a step in order, its contract checked; `pointers` are the addresses of all buffers. DeviceError names
