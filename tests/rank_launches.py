@@ -98,6 +98,6 @@ def arguments(function: Function, ranks: int = 2, sizes: Mapping[str, int] | Non
 def expected(function: Function, given: Arguments, rank: int) -> dict[str, Any]:
     """What a collective leaves in a rank's own arrays."""
     own, ranks = given.own(rank), len(given.arrays)
-    op = Op(function.name, function.name, {name: value for name, value in function.constants.items()}, {})
+    op = Op(function.name, function.name, dict(function.constants), {})
     collect(op, [given.arrays[0][f"x_{other}"] for other in range(ranks)], own)
     return own
