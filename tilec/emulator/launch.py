@@ -59,12 +59,14 @@ def run(
     cluster: Sequence[int] | None = None,
     overlaps: bool = False,
     replicating: Collection[int] = (),
+    others: Sequence[Sequence[Argument]] = (),
 ) -> Report:
     """Runs `entry` on a grid of `grid` blocks (only those in `blocks`, if given) of `block` threads, in clusters of
     `cluster` blocks (default: those of the kernel's `.reqnctapercluster`, or one). Arguments are numbers, pointers
     (allocations of `memory`) or the bytes of a parameter. `replicating`: PTX line numbers of stores that write one
     value from several threads by design, in addition to those marked in the text (`replicas`). The report's tensors are those
-    of `memory`, by name. A launch that the module or its target forbids is a fault. Raises UnsupportedPtx if the program uses
+    of `memory`, by name. With `others`, the arguments of further devices, these run the same blocks at the same time, on the
+    same memory. A launch that the module or its target forbids is a fault. Raises UnsupportedPtx if the program uses
     an unsupported construct."""
     function = module.functions.get(entry)
     if function is None:
@@ -77,11 +79,12 @@ def run(
         launch = LaunchState(
             module, function, *shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits,
             overlaps=overlaps, replicating=replicating,
-            explicit_cluster=cluster is not None or "reqnctapercluster" in function.directives,
+            explicit_cluster=cluster is not None or "reqnctapercluster" in function.directives, devices=1 + len(others),
         )  # fmt: skip
         machine = Machine(launch, memory)
         _check_shape(machine)
-        _store_parameters(machine, arguments)
+        for of_device in (arguments, *others):
+            _store_parameters(machine, of_device)
         execution = Execution(machine)
         execution.program.decode()
         if not _refused(machine):
@@ -145,7 +148,7 @@ def _store_parameters(machine: Machine, arguments: Sequence[Argument]) -> None:
         data = np.frombuffer(_bytes(parameter, argument), np.uint8)
         machine.memory.data[start : start + parameter.size] = data
         machine.memory.poison[start : start + parameter.size] = 0
-    machine.windows.parameters = allocation
+    machine.windows.parameters.append(allocation)
 
 
 def _bytes(parameter: Parameter, argument: Argument) -> bytes:
@@ -196,7 +199,7 @@ def emulate(
     dtypes = {spec.name: spec.dtype for spec in manifest.scalars}
     maps = iter(tensor_map(spec, manifest, pointers, env) for spec in manifest.tensor_maps)
     arguments = [
-        next(maps) if slot.kind == "tensor_map" else _argument(slot, pointers, values, dtypes) for slot in manifest.abi
+        next(maps) if slot.kind == "tensor_map" else argument_of(slot, pointers, values, dtypes) for slot in manifest.abi
     ]
     grid = [axis.evaluate(env) for axis in manifest.grid]
     grid[0] *= manifest.cluster
@@ -247,9 +250,10 @@ def _elements(spec: TensorSpec, array: NDArray[Any], env: Mapping[str, int]) -> 
     return np.repeat(marked, array.dtype.itemsize)
 
 
-def _argument(
+def argument_of(
     slot: AbiSlot, pointers: Mapping[str, Allocation], values: Mapping[str, int | float], dtypes: Mapping[str, str]
 ) -> Argument:
+    """The argument of a slot. ValueError if its value is missing."""
     if slot.kind == "pointer":
         return pointers[slot.name]
     if slot.name not in values:
