@@ -1,7 +1,7 @@
 """Several ranks on GPUs, as one backend: it asks the process of each rank to do the same things in the same order.
 
 That is all that keeps ranks in step. Nothing here waits for a GPU, but for the tokens that a caller asks for, and a step is
-asked for before the one before it has ended, as on one GPU. The tokens of all ranks are compared, because all have the same bits.
+asked for before the one before it has ended, as on one GPU. The tokens of all ranks are compared: all have the same bits.
 
 In: processes that opened their GPUs (`engine.ranks.worker`). An error, or an interrupt, between a request and its answers ends
 all ranks: they would no longer be where the others are.
