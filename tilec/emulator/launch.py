@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.artifact.records import AbiSlot, Manifest, TensorMapSpec, TensorSpec
+from tilec.artifact.records import OF_RANKS, AbiSlot, Manifest, TensorMapSpec, TensorSpec
 from tilec.emulator.errors import Limits, Report, StopLaunch, UnsupportedPtx
 from tilec.emulator.instructions import families
 from tilec.emulator.machine import finish
@@ -180,6 +180,8 @@ def emulate(
     kernel's grid size from PERSISTENT_BLOCKS. The given arrays are not modified; the report has new ones. Raises
     UnsupportedPtx, and ValueError for missing or ill-sized arguments."""
     module = parse(ptx) if isinstance(ptx, str) else ptx
+    if any(spec.access in OF_RANKS for spec in manifest.tensors):
+        raise UnsupportedPtx("a launch that meets other ranks, alone (`tilec.emulator.ranks` runs all)")
     memory = Memory((limits or Limits()).memory_bytes)
     pointers: dict[str, Allocation] = {}
     env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}

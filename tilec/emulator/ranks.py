@@ -12,18 +12,18 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from tilec.artifact.records import Manifest
+from tilec.artifact.records import OF_RANKS, Manifest
 from tilec.emulator.errors import Limits, Report
 from tilec.emulator.launch import Argument, Block, argument_of, run
 from tilec.emulator.machine.memory import Allocation, Memory
 from tilec.emulator.ptx.parser import parse
+from tilec.emulator.ptx.syntax import Module
 
 PEER: Final = "peer"
-SHARED: Final = (PEER, "signal")
 
 
 def emulate_ranks(
-    ptx: str,
+    ptx: str | Module,
     manifest: Manifest,
     tensors: Sequence[Mapping[str, NDArray[Any]]],
     values: Sequence[Mapping[str, int | float]],
@@ -39,7 +39,7 @@ def emulate_ranks(
     shared = {
         spec.name: _allocated(memory, manifest, spec.name, spec.name, tensors[0])
         for spec in manifest.tensors
-        if spec.access in SHARED
+        if spec.access in OF_RANKS
     }
     dtypes = {spec.name: spec.dtype for spec in manifest.scalars}
     arguments: list[list[Argument]] = []
@@ -47,12 +47,12 @@ def emulate_ranks(
         pointers = shared | {
             spec.name: _allocated(memory, manifest, spec.name, f"{spec.name}@{rank}", own)
             for spec in manifest.tensors
-            if spec.access not in SHARED
+            if spec.access not in OF_RANKS
         }
         arguments.append([argument_of(slot, pointers, launch_values, dtypes) for slot in manifest.abi])
     env = {name: int(value) for name, value in values[0].items() if not isinstance(value, float)}
     return run(
-        parse(ptx),
+        parse(ptx) if isinstance(ptx, str) else ptx,
         manifest.entry,
         [axis.evaluate(env) for axis in manifest.grid],
         (manifest.block,),
