@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
 from engine.backends.decode_steps import StepBuffers, graphs_of
+from engine.backends.launches import BundledKernels
 from engine.backends.paged_steps import PagedDevice
 from engine.backends.prompts import padded_chunk
 from engine.backends.upload import Progress, WeightSource
@@ -28,7 +29,7 @@ from engine.graph.plan import plan_memory
 from engine.graph.verify import verify
 from engine.models.config import ModelConfig
 from engine.ranks.cuda import bundled_rank_step
-from engine.ranks.launches import RankKernels
+from engine.ranks.launches import RankContracts
 from engine.ranks.messages import decoded, encoded, encoded_values
 from engine.ranks.processes import HANDLE, Message, RankProcesses
 from tilec.artifact.records import Manifest
@@ -99,7 +100,7 @@ class GpuRanks(Backend):
         self.bundle, self._processes = bundle, processes
         self.gpus = tuple(gpus)
         """What each rank said of its GPU: `name`, `architecture`, `memory_bytes`."""
-        self._kernels = RankKernels(bundle)
+        self._kernels, self._contracts = BundledKernels(bundle), RankContracts()
         self._orders: list[dict[str, Any]] = []
         self._allocated, self._seconds, self._ended = 0, 0.0, False
 
@@ -132,7 +133,7 @@ class GpuRanks(Backend):
         return self._seconds
 
     def contract(self, op: Op) -> Contract | Manifest:
-        return self._kernels.contract(op, self._kernels.bundled_kernel(op))
+        return self._contracts.of(op, self._kernels.bundled_kernel(op))
 
     def allocate(self, graphs: Sequence[StepGraph], token: str) -> RankProcessesBuffers:
         number, self._allocated = self._allocated, self._allocated + 1

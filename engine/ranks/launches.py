@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
-from engine.backends.launches import BundledKernels, Launches
+from engine.backends.launches import Launches
 from engine.errors import DeviceError, EngineError
 from engine.graph.contract import Contract
 from engine.ranks.memory import SharedMemory
@@ -50,25 +50,25 @@ def of_signals(kernel: BundledKernel) -> bool:
     return any(spec.access == SIGNAL for spec in kernel.manifest.tensors)
 
 
-class RankKernels(BundledKernels):
-    """As `BundledKernels`, of the step of a rank."""
+class RankContracts:
+    """`rank_contract` of each artifact, made once."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        super().__init__(bundle)
-        self._contracts: dict[str, Contract | Manifest] = {}
+    def __init__(self) -> None:
+        self._known: dict[str, Contract | Manifest] = {}
 
-    def contract(self, op: Op, bundled: BundledKernel) -> Contract | Manifest:
-        if bundled.name not in self._contracts:
-            self._contracts[bundled.name] = rank_contract(op, bundled.manifest)
-        return self._contracts[bundled.name]
+    def of(self, op: Op, bundled: BundledKernel) -> Contract | Manifest:
+        """The contract of an operation whose kernel was found."""
+        if bundled.name not in self._known:
+            self._known[bundled.name] = rank_contract(op, bundled.manifest)
+        return self._known[bundled.name]
 
 
-class RankLaunches(RankKernels, Launches):
+class RankLaunches(Launches):
     """As `Launches`, of one of several ranks. `join` gives it the memory that they share."""
 
     def __init__(self, bundle: Bundle, device: Device) -> None:
-        RankKernels.__init__(self, bundle)
-        Launches.__init__(self, bundle, device)
+        super().__init__(bundle, device)
+        self._contracts = RankContracts()
         self._shared: SharedMemory | None = None
         self._signals = 0
 
@@ -80,6 +80,9 @@ class RankLaunches(RankKernels, Launches):
             what = f"{self.device.name} has {self.device.multiprocessors} multiprocessors, and ranks meet in {blocks} blocks"
             raise DeviceError(what, fix="take one GPU, or a bundle with fewer `BLOCKS`")
         self._shared, self._signals = shared, signals
+
+    def contract(self, op: Op, bundled: BundledKernel) -> Contract | Manifest:
+        return self._contracts.of(op, bundled)
 
     def signal_bytes(self) -> int:
         """Bytes of the signals of a rank: the most that a kernel of the bundle takes."""
