@@ -129,6 +129,11 @@ class GpuRanks(Backend):
         self.wait()
 
     @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes of the ranks."""
+        return self._processes.pids
+
+    @property
     def kernel_seconds(self) -> float:
         return self._seconds
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from engine.backends.cuda import CapturedStep
 from engine.backends.decode_steps import DecodeSteps, PreparedStep
 from engine.ranks.cuda import RankCuda
 from engine.ranks.messages import decoded, decoded_values, encoded
@@ -56,7 +57,9 @@ class Orders:
         self._step(order)
 
     def _run(self, order: Order) -> None:
-        self._backend.enqueue(self._step(order))
+        step = self._step(order)
+        assert isinstance(step, CapturedStep)  # the backend made it
+        self._backend.enqueue(step)
 
     def _step(self, order: Order) -> PreparedStep:
         steps, place = self._of(order), int(order["graph"])
