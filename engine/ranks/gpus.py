@@ -143,7 +143,7 @@ class GpuRanks(Backend):
     def allocate(self, graphs: Sequence[StepGraph], token: str) -> RankProcessesBuffers:
         number, self._allocated = self._allocated, self._allocated + 1
         if number:  # ranks have those of their own sequence
-            self._tell("allocate", steps=number, sequences=graphs[0].sequences)
+            self._ask("allocate", steps=number, sequences=graphs[0].sequences)
         return RankProcessesBuffers(number, graphs, self._tell, self._ask)
 
     def prepare(self, graph: StepGraph, buffers: RankProcessesBuffers) -> AskedStep:

@@ -2,7 +2,7 @@
 
 | order      | with                                        | answer                                                      |
 |------------|---------------------------------------------|-------------------------------------------------------------|
-| `allocate` | `steps`, `sequences`                        |                                                             |
+| `allocate` | `steps`, `sequences`                        | nothing, once all ranks have mapped what they share         |
 | `prepare`  | `steps`, `graph`: its place among the steps |                                                             |
 | `run`      | `steps`, `graph`                            |                                                             |
 | `send`     | `steps`, `kind`, `values`                   |                                                             |
@@ -50,8 +50,9 @@ class Orders:
     def _of(self, order: Order) -> DecodeSteps:
         return self._steps[order["steps"]]
 
-    def _allocate(self, order: Order) -> None:
+    def _allocate(self, order: Order) -> dict[str, Any]:
         self._steps[order["steps"]] = self._backend.decode_steps(order["sequences"])
+        return {}
 
     def _prepare(self, order: Order) -> None:
         self._step(order)
