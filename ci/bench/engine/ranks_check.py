@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -65,35 +65,47 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--child", nargs=3, metavar=("PART", "MODEL", "FILE"), help=argparse.SUPPRESS)
 
 
-def measure(options: argparse.Namespace) -> Outcome | int:
+def measure(options: argparse.Namespace) -> Iterable[Outcome] | int:
     """All parts, or one of them in a process of its own."""
-    if options.child is not None:
-        part, model, file = options.child
-        found = PARTS[part](options.bundles, model)
-        arrays = {name: found.pop(name) for name in [name for name in found if isinstance(found[name], np.ndarray)]}
-        np.savez(f"{file}.npz", **arrays)
-        Path(file).write_text(json.dumps(found), encoding="utf-8")
-        return 0
+    if options.child is None:
+        return _parts(options)
+    part, model, file = options.child
+    found = PARTS[part](options.bundles, model)
+    arrays = {name: found.pop(name) for name in [name for name in found if isinstance(found[name], np.ndarray)]}
+    np.savez(f"{file}.npz", **arrays)
+    Path(file).write_text(json.dumps(found), encoding="utf-8")
+    return 0
+
+
+def _parts(options: argparse.Namespace) -> Iterable[Outcome]:
+    """What was found so far, after each part."""
     found: dict[str, Any] = {"models": {}}
     with tempfile.TemporaryDirectory() as name:
         folder, models = Path(name), names(options.models)
         if not options.skip_all_reduce:
             found["all_reduce"] = _all_reduce(options.bundles, models[0], folder)
-            print(found["all_reduce"], flush=True)
+            yield _outcome(found)
+        found["kill"], _ = _part("kill", models[0], options.bundles, folder)
+        yield _outcome(found)
         for model in models:
             one, alone = _part("one", model, options.bundles, folder)
             two, shared = _part("two", model, options.bundles, folder)
             apart = [relative(shared[key], alone[key]) for key in sorted(alone)]
             found["models"][model] = {"one": one, "two": two, "apart": max(apart), "each": apart}
-            print(model, found["models"][model], flush=True)
-        found["kill"], _ = _part("kill", models[0], options.bundles, folder)
-    return Outcome(found, {"ranks_check.md": page(report(found))}, int(not _right(found)))
+            yield _outcome(found)
+
+
+def _outcome(found: Mapping[str, Any]) -> Outcome:
+    lines = report(found)
+    print(*lines, sep="\n", flush=True)
+    return Outcome(found, {"ranks_check.md": page(lines)}, int(not _right(found)))
 
 
 def _right(found: Mapping[str, Any]) -> bool:
     sums = found.get("all_reduce", {"same": True})["same"]
     models = all(one["apart"] <= MOST_APART and one["two"]["same"] for one in found["models"].values())
-    return sums and models and max(found["kill"]["seconds"], found["kill"]["gone_seconds"]) <= MOST_SECONDS
+    kill = found.get("kill", {"seconds": 0.0, "gone_seconds": 0.0})
+    return sums and models and max(kill["seconds"], kill["gone_seconds"]) <= MOST_SECONDS
 
 
 def _part(part: str, model: str, bundles: Path, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -235,9 +247,11 @@ def report(found: Mapping[str, Any]) -> list[str]:
         lines += [f"## {name}", "", *grid(("", "one GPU", "two GPUs", "times as fast"), rows), ""]
         lines += [f"Loaded in {record['one']['load_s']:.1f} s and {record['two']['load_s']:.1f} s. Logits are at most "
                   f"{record['apart']:.4f} apart; {AGAIN} prompts have the same bits: {record['two']['same']}.", ""]  # fmt: skip
-    kill = found["kill"]
-    lines += ["## A rank is killed", "", f"`{kill['message']}` after {kill['seconds']:.3f} s, all processes gone after "]
-    return [*lines[:-1], f"{lines[-1]}{kill['gone_seconds']:.3f} s."]
+    kill = found.get("kill")
+    if kill is not None:
+        lines += ["## A rank is killed", "", f"After {kill['seconds']:.3f} s: `{kill['message']}`."]
+        lines += [f"All processes are gone after {kill['gone_seconds']:.3f} s.", ""]
+    return lines
 
 
 def _gain(key: str, one: Mapping[str, float], two: Mapping[str, float]) -> float:
