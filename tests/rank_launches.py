@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -51,11 +51,12 @@ def compiled(
 ) -> tuple[str, Manifest]:  # fmt: skip
     """A proven kernel's PTX and the manifest of its launch."""
     function = load_kernel(KERNELS / f"{kernel}.py", constants(kernel, ranks, blocks, dtype))
-    prove(function)
+    proofs = prove(function)
     schedule = choose(function, target)
     prepared = prepare(function, target)
     lowered = lower(prepared, target)
-    return to_ptx(lowered.mlir, target), manifest(prepared, lowered, target, schedule)
+    described = replace(manifest(prepared, lowered, target, schedule), launch_checks=proofs.launch_checks)
+    return to_ptx(lowered.mlir, target), described
 
 
 @dataclass(frozen=True, slots=True)
