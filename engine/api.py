@@ -80,8 +80,9 @@ class Engine:
         `16bit` dequantises all. With `w8a8`, or a bundle for it, products of long prompts have FP8 weights and FP8 activations.
         `cache_format` `fp8` keeps keys and values as e4m3 codes with a scale for each row of a head; None means 16 bits, or the
         format of a named bundle. `dummy` is a seed: random weights replace the files', in `weight_format`. `progress` is called
-        with the bytes of weights loaded so far and the total. `gpus` above 1: as many ranks share the model (`engine.ranks`);
-        the interpreter runs them in threads. Raises an `EngineError`: see `engine.errors`.
+        with the bytes of weights loaded so far and the total. `gpus` above 1: as many share the model (`engine.ranks`), each in
+        a process of its own, with a bundle for so many; the interpreter runs them in threads. Raises an `EngineError`: see
+        `engine.errors`.
         """
         check_backend(backend, bundle, device, bundle_digest, trust)
         config = read_config(path)
@@ -229,11 +230,12 @@ def load_backend(
     if gpus != 1:
         from engine.ranks.load import load_ranks  # late: a run on one GPU does without this import
 
-        ranks = load_ranks(
+        if device is not None:
+            raise UsageError("each of several GPUs has a device of its own", fix="leave `device` out")
+        return load_ranks(
             path, config, gpus, backend, max_seq_len, dtype=dtype, weight_format=weight_format, cache_format=cache_format,
-            dummy=dummy, progress=progress,
+            dummy=dummy, progress=progress, bundle=bundle, digest=bundle_digest, trust=trust,
         )  # fmt: skip
-        return ranks, None
     if dummy is not None:
         of_model = "f16" if config.dtype == "f16" else "bf16"
         weights = dummy_weights(config, dtype or of_model, dummy, weight_format or SIXTEEN_BIT)

@@ -79,7 +79,7 @@ damaged or asks for too much, 4 the bundle is absent, damaged or for another GPU
 )  # fmt: skip
 @click.option(
     "--gpus", type=click.IntRange(1), default=1, show_default=True,
-    help="GPUs that share the model. So far only --backend interpreter runs more than one, as threads.",
+    help="GPUs that share the model, with a bundle for as many; --backend interpreter runs them as threads.",
 )  # fmt: skip
 @click.option("--dummy-weights", is_flag=True, help="Random weights from config.json alone, to measure without the files.")
 @click.option("--seed", default=0, show_default=True, help="Seed of --sample and of --dummy-weights.")

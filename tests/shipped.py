@@ -107,7 +107,10 @@ def _as_chosen(name: str, target: Target, wanted: tuple[tuple[str, Constant], ..
     return pickle.dumps(prepared_with(load(name, dict(wanted)), target))
 
 
-NAMES = tuple(entries())
+COLLECTIVES = ("rank_meet", "all_reduce", "all_reduce_add", "all_reduce_add_scaled", "all_gather")
+"""Kernels of which a launch waits for those of other ranks (`rank_launches`)."""
+NAMES = tuple(name for name in entries() if name not in COLLECTIVES)
+"""Kernels that run alone."""
 CASES = [(name, target) for name in NAMES for target in MAIN_TARGETS]
 IDS = [f"{name}-{target}" for name, target in CASES]
 LIKE = {

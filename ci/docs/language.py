@@ -22,7 +22,7 @@ SECTIONS: Final = {
     "Where a block is": ("bid", "num_blocks", "cdiv"),
     "Memory": (
         "load", "store", "gather", "scatter", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
-        "atomic_exchange", "atomic_cas",
+        "atomic_exchange", "atomic_cas", "meet",
     ),
     "Making tiles": ("arange", "full", "zeros", "inf", "nan"),
     "Shapes and dtypes": ("astype", "bitcast", "reshape", "permute", "broadcast_to", "join", "split"),
@@ -37,7 +37,7 @@ SECTIONS: Final = {
     "Looking into a kernel": ("print",),
 }  # fmt: skip
 """Order of the page; words in no section are at its end."""
-PARAMETERS: Final = ("Dim", "Element", "Const", "In", "Out", "InOut", "Scratch", "Atomic", "Align", "Strides")
+PARAMETERS: Final = ("Dim", "Element", "Const", "In", "Out", "InOut", "Scratch", "Atomic", "Peer", "Signal", "Align", "Strides")
 
 
 def words() -> str:

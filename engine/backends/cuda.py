@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar
 
 from engine.backends.backend import Backend
+from engine.backends.bundled_step import bundled_step
 from engine.backends.decode_steps import DecodeSteps, StepBuffers, graphs_of, lasting_buffers, prompt_caches
 from engine.backends.device_buffers import DeviceBuffers, cache_bytes
 from engine.backends.device_memory import DeviceMemory, InputBlock
@@ -22,21 +23,20 @@ from engine.backends.launches import Launches, launch_message
 from engine.backends.prompts import PrefillSteps, padded_lengths
 from engine.backends.upload import Progress, Upload, WeightSource
 from engine.errors import BundleRefused, DeviceError
+from engine.graph.contract import Contract
 from engine.graph.integers import Replay
 from engine.graph.memory_rule import verify_captured
 from engine.graph.plan import plan_memory
 from engine.graph.verify import may_overlap, verify
 from engine.models.families import family_of
 from engine.models.steps import model_step
+from engine.ranks.verify import verify_lasting
 from engine.sequence import Sequence
 from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
-from tilec.step.formats import SIXTEEN_BIT, stored_as
 from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.step import OutputMode, Step, Variants
-
-PACK_AGAIN: Final = "pack the bundle of this model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,10 @@ class CapturedStep:
 
 
 class CudaBackend(Backend):
-    """A `Backend` on one GPU."""
+    """A `Backend` on one GPU. `kernels` makes the launches of a bundle's kernels on a device."""
 
     ahead = 1
+    kernels: ClassVar[type[Launches]] = Launches
 
     def __init__(self, bundle: Bundle, device: Device | None = None) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ class CudaBackend(Backend):
         self.driver = self.device.driver
         self.stream = self.driver.create_stream()
         self.memory = DeviceMemory(self.driver, self.stream)
-        self.launches = Launches(bundle, self.device)
+        self.launches = self.kernels(bundle, self.device)
         self._prefills: tuple[PrefillSteps, ...] = ()
         self._prompt: InputBlock | None = None
         self._arena: tuple[int, int] | None = None
@@ -99,7 +100,7 @@ class CudaBackend(Backend):
             memory.add_array("rope_table", family_of(config.model_type).rope_table(config, slots))
             for buffer in only_prompts:
                 memory.add_zeroed(buffer)
-            self._arena = (memory.allocate(arena), arena)
+            self._arena = (self._allocate_arena(arena), arena)
             self._prompt = InputBlock(memory, lasting_buffers([self._prefills[-1].whole], Kind.INPUT))
             self.own = self._prepared(own_graphs)  # captures steps while the weights are uploaded
             pointers = {name: pointer for name, (pointer, _) in self.prompt_allocations.items()}
@@ -117,9 +118,9 @@ class CudaBackend(Backend):
         assert self._prompt is not None  # set in `load`
         return self.memory.allocations | _on_device(self.own.buffers).allocations | self._prompt.allocations
 
-    def contract(self, op: Op) -> Manifest:
-        """The manifest of an operation's artifact."""
-        return self.launches.bundled_kernel(op).manifest
+    def contract(self, op: Op) -> Contract | Manifest:
+        """The contract of an operation's artifact."""
+        return self.launches.contract(op, self.launches.bundled_kernel(op))
 
     @property
     def kernel_seconds(self) -> float:
@@ -132,7 +133,7 @@ class CudaBackend(Backend):
         step = self.captured_step(sequence.output_mode, self.step.decode_variants(sequence.length + 1))
         self._send(sequence, token)
         self.own.enqueued(step)
-        for plan in step.plans:
+        for plan in (*step.plans, *self._ending()):
             plan.launch(self.stream)
         sequence.length += 1
         return self.token()
@@ -186,6 +187,7 @@ class CudaBackend(Backend):
         buffers that are not the model's; the activations are in `arena`."""
         memory = plan_memory(graph)
         replay = verify(graph, memory, self.contract)
+        verify_lasting(graph, memory)
         if memory.size > arena[1]:
             raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {arena[1]}")
         allocations = self.memory.allocations | dict(own)
@@ -194,7 +196,16 @@ class CudaBackend(Backend):
         plans = tuple(self.launches.plans(graph, pointers))
         verify_captured(graph, allocations, arena)
         early = [may_overlap(graph, op, self.contract(op)) for op in graph.ops]
-        return CapturedStep(graph, plans, self.capture(plans, early), replay)
+        ending = self._ending()
+        return CapturedStep(graph, plans, self.capture((*plans, *ending), [*early, *[True] * len(ending)]), replay)
+
+    def _allocate_arena(self, size: int) -> int:
+        """Memory for activations, which the backend frees."""
+        return self.memory.allocate(size)
+
+    def _ending(self) -> tuple[Plan, ...]:
+        """Launches behind those of each step."""
+        return ()
 
     def _pages_that_fit(self, bucket: int) -> int:
         return pages_that_fit(self, bucket)
@@ -225,28 +236,15 @@ class CudaBackend(Backend):
             self.driver.synchronize(stream)
 
     def _bundled_step(self, weights: WeightSource, cache_format: str) -> Step:
-        """The bundle's step, for this model. The bundle decides whether activations are quantised. BundleRefused if the
-        step needs sizes or weights that the model lacks, or if the bundle is for other formats."""
+        """The bundle's step, for this model; BundleRefused if the bundle is for another one."""
         bundle = self.bundle
-        if weights.weight_format not in (bundle.weight_format, stored_as(bundle.declaration, bundle.weight_format)):
-            raise other_format(bundle, weights.weight_format)
-        if bundle.cache_format != cache_format:
-            what = f"has kernels for a cache in `{bundle.cache_format}`, and `{cache_format}` is asked for"
-            fix = f"pack one with `tilec bundle pack --model NAME --cache {cache_format}`"
-            raise BundleRefused(what, where=bundle.path, fix=f"{fix}, or take this one's: `--cache {bundle.cache_format}`")
-        try:
-            step = model_step(
+        return bundled_step(
+            bundle, weights, cache_format, 1,
+            lambda: model_step(
                 self.config, self.max_seq_len, self.dtype, bundle.declaration, bundle.tuning.numbers,
                 weight_format=bundle.weight_format, cache_format=cache_format,
-            )  # fmt: skip
-            needed = {(weight.name, weight.dtype, weight.shape) for weight in step.weights()}
-        except StepError as error:
-            raise BundleRefused(f"its step does not fit the model: {error}", where=bundle.path, fix=PACK_AGAIN) from None
-        available = {(destination.name, destination.dtype, destination.shape) for destination in weights.destinations}
-        if needed != available:
-            name = min(needed ^ available)[0]
-            raise BundleRefused(f"its step asks for other weights: `{name}`", where=bundle.path, fix=PACK_AGAIN)
-        return step
+            ),
+        )  # fmt: skip
 
     @property
     def _closed(self) -> bool:
@@ -265,6 +263,8 @@ class CudaBackend(Backend):
         assert self._prompt is not None  # set in `load`
         self._prompt.send_to(prepared.inputs, {name: inputs[prefill.whole.role(name)] for name in prepared.inputs})
         prepared.launch(self.stream)
+        for plan in self._ending():
+            plan.launch(self.stream, overlap=True)
 
     def capture(self, plans: Tokens[Plan], overlaps: Tokens[bool] = ()) -> Any:
         """Launches as an executable graph. The first launch does not overlap earlier work, nor does one whose element of
@@ -276,16 +276,6 @@ class CudaBackend(Backend):
         finally:
             executable = self.driver.end_capture(self.stream)
         return executable
-
-
-def other_format(bundle: Bundle, weight_format: str) -> BundleRefused:
-    """The error for weights that the kernels of a bundle do not take."""
-    own = bundle.weight_format
-    what = f"has kernels for weights in `{own}`, and those of the model are in `{weight_format}`"
-    fix = f"pack one with `tilec bundle pack --model NAME --weights {weight_format}`"
-    if own == SIXTEEN_BIT:
-        fix += f", or dequantise them while they are loaded: `--weights {own}`"
-    return BundleRefused(what, where=bundle.path, fix=fix)
 
 
 def _on_device(buffers: StepBuffers) -> DeviceBuffers:

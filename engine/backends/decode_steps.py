@@ -144,6 +144,16 @@ class DecodeSteps:
             self.close()
             raise
 
+    @property
+    def slots(self) -> int:
+        """Slots of the cache of each sequence."""
+        return self._cache_slots // self.sequences
+
+    @property
+    def forms(self) -> tuple[tuple[OutputMode, Variants], ...]:
+        """The output mode and the variants of each of its graphs, in their order."""
+        return tuple(self._graphs)
+
     def prepared(self, output_mode: OutputMode, variants: Variants) -> PreparedStep:
         """The step in an output mode with some variants; prepared on first use."""
         key = output_mode, variants

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.errors import BundleRefused, DeviceError
+from engine.graph.contract import Contract
+from tilec.artifact.records import Manifest
 from tilec.runtime import (
     Bundle,
     BundledKernel,
@@ -30,15 +32,12 @@ def launch_message(error: LaunchError) -> str:
     return f"{str(error).removeprefix(f'error[{error.code}]: ')} ({error.code})"
 
 
-class Launches:
-    """Kernels of a bundle on a device, each loaded once, on first use."""
+class BundledKernels:
+    """The kernels of a bundle that operations ask for."""
 
-    def __init__(self, bundle: Bundle, device: Device) -> None:
-        self.bundle, self.device = bundle, device
-        self.load_seconds = 0.0
-        """Seconds spent on finding and loading kernels so far."""
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
         self._bundled_kernels: dict[Any, BundledKernel] = {}
-        self._kernels: dict[str, Kernel] = {}
 
     def bundled_kernel(self, op: Op) -> BundledKernel:
         """The bundle's kernel for an operation, at the constants that the step sets or the tuning chooses. BundleRefused if the
@@ -51,6 +50,10 @@ class Launches:
             raise BundleRefused(f"operation `{op.name}`: {error}", fix="pack the bundle of this model") from None
         return self.find(op, constants | dict(op.constants))
 
+    def contract(self, op: Op, bundled: BundledKernel) -> Contract | Manifest:
+        """What the verifier of steps is told of an operation's kernel."""
+        return bundled.manifest
+
     def find(self, op: Op, constants: Mapping[str, Constant]) -> BundledKernel:
         """The bundle's kernel for an operation at these constants."""
         key = (op.kernel, frozenset(constants.items()))
@@ -60,6 +63,17 @@ class Launches:
             except BundleError as error:
                 raise BundleRefused(f"operation `{op.name}`: {error.message}", fix="pack the bundle of this model") from None
         return self._bundled_kernels[key]
+
+
+class Launches(BundledKernels):
+    """Kernels of a bundle on a device, each loaded once, on first use."""
+
+    def __init__(self, bundle: Bundle, device: Device) -> None:
+        super().__init__(bundle)
+        self.device = device
+        self.load_seconds = 0.0
+        """Seconds spent on finding and loading kernels so far."""
+        self._kernels: dict[str, Kernel] = {}
 
     def plans(self, graph: StepGraph, pointers: Mapping[str, int]) -> Iterator[Plan]:
         """Every launch of a step in order, its contract checked; `pointers` are the addresses of all buffers. DeviceError names
@@ -77,8 +91,8 @@ class Launches:
         self, graph: StepGraph, ops: Sequence[Op], pointers: Mapping[str, int], bundled: BundledKernel
     ) -> Series:  # fmt: skip
         """Launches of one kernel for operations that differ only in their buffers."""
-        arguments = [self._arguments(graph, op, pointers) for op in ops]
         kernel = self._kernel(ops[0], bundled)
+        arguments = [self._arguments(graph, op, pointers, kernel.manifest) for op in ops]
         try:
             return Series(kernel, arguments, self._values(graph, ops[0], kernel))
         except LaunchError as error:
@@ -86,20 +100,26 @@ class Launches:
 
     def numbers(self, graph: StepGraph, op: Op, series: Series) -> Numbers:
         """The launch parameters of a series for an operation with other extents."""
-        shapes = {name: view.shape for name, view in op.tensors.items()}
+        shapes, scalars = self._numbers(op, series.kernel.manifest)
         try:
-            return series.at(shapes, op.scalars, self._values(graph, op, series.kernel))
+            return series.at(shapes, scalars, self._values(graph, op, series.kernel))
         except LaunchError as error:
             raise DeviceError(f"operation `{op.name}`: {launch_message(error)}") from None
 
     def _plan(self, graph: StepGraph, op: Op, pointers: Mapping[str, int]) -> Plan:
         kernel = self._kernel(op, self.bundled_kernel(op))
         try:
-            return kernel.plan(self._arguments(graph, op, pointers), values=self._values(graph, op, kernel))
+            arguments = self._arguments(graph, op, pointers, kernel.manifest)
+            return kernel.plan(arguments, values=self._values(graph, op, kernel))
         except LaunchError as error:
             raise DeviceError(f"operation `{op.name}`: {launch_message(error)}") from None
 
-    def _arguments(self, graph: StepGraph, op: Op, pointers: Mapping[str, int]) -> dict[str, Any]:
+    def _numbers(self, op: Op, manifest: Manifest) -> tuple[dict[str, tuple[int, ...]], Mapping[str, int | float]]:
+        """The shapes and the scalars of a launch by parameter."""
+        return {name: view.shape for name, view in op.tensors.items()}, op.scalars
+
+    def _arguments(self, graph: StepGraph, op: Op, pointers: Mapping[str, int], manifest: Manifest) -> dict[str, Any]:
+        """Tensors and scalars of a launch by parameter."""
         arguments: dict[str, Any] = dict(op.scalars)
         for name, view in op.tensors.items():
             buffer = graph.buffers[view.buffer]

@@ -8,13 +8,15 @@ from contextlib import contextmanager, suppress
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.backends.cuda import CudaBackend, other_format
+from engine.backends.bundled_step import check_gpus, other_format, packing
+from engine.backends.cuda import CudaBackend
 from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
 from engine.models.families import family_of
 from tilec.runtime import Bundle, BundleError, Device, LaunchError, open_bundle
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
+from tilec.step.ranks import GPUS
 
 if TYPE_CHECKING:
     from tilec.runtime.trust import TrustSource
@@ -53,16 +55,11 @@ def load_on_gpu(
     if bundle is None:
         with device_errors():
             device = Device() if device is None else device
-        opened = _find_bundle(config, weights.weight_format, device, digest, trust, cache_format or SIXTEEN_BIT)
-    else:
-        try:
-            opened = open_bundle(fspath(bundle), digest=digest, trust=trust)
-        except BundleError as error:
-            raise BundleRefused(error.message, fix=error.hint or "pack one with `tilec bundle pack`") from None
+    opened = opened_bundle(
+        bundle, config, weights.weight_format, device.architecture if device is not None else "", digest=digest, trust=trust,
+        weight_format=weight_format, cache_format=cache_format,
+    )  # fmt: skip
     try:
-        _check_model(opened, config)
-        if weight_format is not None and opened.weight_format != weight_format:
-            raise other_format(opened, weight_format)
         with device_errors():
             backend = CudaBackend(opened, device)
             try:
@@ -80,23 +77,52 @@ def load_on_gpu(
     return backend
 
 
-def _find_bundle(
-    config: Any, weight_format: str, device: Device, digest: str | None, trust: TrustSource, cache_format: str = SIXTEEN_BIT
+def opened_bundle(
+    bundle: str | PathLike[str] | None, config: Any, stored: str, architecture: str, *, digest: str | None = None,
+    trust: TrustSource = None, weight_format: str | None = None, cache_format: str | None = None, gpus: int = 1,
 ) -> Bundle:  # fmt: skip
-    """An open bundle for a model with weights and caches in a format each, and a device; BundleRefused if there is none."""
+    """The open bundle of a model whose weights are stored in a format, and which `gpus` GPUs share: the file `bundle`, or one
+    that is found for an architecture. Otherwise as `load_on_gpu`; BundleRefused."""
+    if bundle is None:
+        opened = _find_bundle(config, stored, architecture, digest, trust, cache_format or SIXTEEN_BIT, gpus)
+    else:
+        try:
+            opened = open_bundle(fspath(bundle), digest=digest, trust=trust)
+        except BundleError as error:
+            raise BundleRefused(error.message, fix=error.hint or "pack one with `tilec bundle pack`") from None
+    try:
+        _check_model(opened, config)
+        check_gpus(opened, gpus)
+        if weight_format is not None and opened.weight_format != weight_format:
+            raise other_format(opened, weight_format)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _find_bundle(
+    config: Any, weight_format: str, architecture: str, digest: str | None, trust: TrustSource,
+    cache_format: str = SIXTEEN_BIT, gpus: int = 1,
+) -> Bundle:  # fmt: skip
+    """An open bundle for a model with weights and caches in a format each, an architecture and a number of GPUs; BundleRefused
+    if there is none."""
     from tilec.ship.finder import find_bundle  # late: callers that name a bundle do not pay for the import
 
     formats = {WEIGHT_FORMAT: weight_format, CACHE_FORMAT: cache_format}
-    numbers = {name: getattr(config, name) for name in config.__dataclass_fields__} | formats
-    deciding = (*family_of(config.model_type).sizes, *(name for name, form in formats.items() if form != SIXTEEN_BIT))
+    numbers = {name: getattr(config, name) for name in config.__dataclass_fields__} | formats | {GPUS: gpus}
+    deciding = [*family_of(config.model_type).sizes, *(name for name, form in formats.items() if form != SIXTEEN_BIT)]
+    deciding += [GPUS] if gpus > 1 else []
     try:
-        return find_bundle(numbers, device.architecture, trust, digest=digest, deciding=deciding)
+        return find_bundle(numbers, architecture, trust, digest=digest, deciding=deciding)
     except BundleError as error:
         what, fix = error.message, WITHOUT_BUNDLE
         if weight_format != SIXTEEN_BIT:
             what, fix = f"{what}; its weights are in `{weight_format}`", f"{fix}, or `--weights {SIXTEEN_BIT}`"
         if cache_format != SIXTEEN_BIT:
             what, fix = f"{what}; its cache is to be in `{cache_format}`", f"{fix}, or `--cache {SIXTEEN_BIT}`"
+        if gpus > 1:
+            what, fix = f"{what}; {gpus} GPUs are to share it", f"{packing(gpus)}, or name one with `--bundle`"
         raise BundleRefused(what, fix=error.hint or fix) from None
 
 

@@ -22,8 +22,10 @@ from functools import cache
 from typing import Any, Final
 
 from engine.backends.launches import Launches
+from engine.graph.contract import Contract
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.verify import GraphError, may_overlap, verify, verify_extents, verify_operations
+from engine.ranks.verify import verify_lasting
 from tilec.artifact.records import Manifest
 from tilec.runtime import BundledKernel
 from tilec.runtime.series import Numbers, Series
@@ -60,6 +62,13 @@ def padded_length(tokens: int) -> int:
     """The least number of tokens that fills whole tiles and is not below `tokens`. Prompts are computed with that many, so that
     a few dozen lengths are all there are, and each is prepared before the first prompt comes."""
     return next((rows for rows in SMALL_TILES if tokens <= rows), -(-tokens // TILE_ROWS) * TILE_ROWS)
+
+
+def padded_chunk(tokens: int, past: int, largest: int, slots: int) -> int:
+    """The number of tokens that a chunk of `tokens` after `past` others is computed with, `largest` at most: that of whole
+    tiles, while all of their positions are in caches of `slots`."""
+    padded = min(padded_length(tokens), largest)
+    return padded if past + padded <= slots else tokens
 
 
 def padded_lengths(largest: int) -> list[int]:
@@ -132,7 +141,9 @@ class PrefillSteps:
         self._pointers = {**pointers, **{name: arena + offset for name, offset in self.memory.offsets.items()}}
         for graph in self._graphs.values():
             offsets = {name: self.memory.offsets[name] for name in graph.buffers if name in self.memory.offsets}
-            verify(graph, MemoryPlan(offsets, self.memory.size), self._contract)
+            memory = MemoryPlan(offsets, self.memory.size)
+            verify(graph, memory, self._contract)
+            verify_lasting(graph, memory)
         self._uses = {kind: _uses(self._contract(ops[0])) for kind, ops in self._members.items()}
         for output_mode in OUTPUT_MODES:
             form = self._form(output_mode, ALL_KINDS)
@@ -150,10 +161,8 @@ class PrefillSteps:
                 self._series_of(kind, self._launches.find(self._members[kind][0], request.constants))
 
     def padded(self, tokens: int, past: int) -> int:
-        """The number of tokens that a chunk of `tokens` after `past` others is computed with: that of whole tiles, while all
-        of their positions are in the caches."""
-        padded = min(padded_length(tokens), self.largest)
-        return padded if past + padded <= self.whole.buffers["rope_table"].shape[0] else tokens
+        """The number of tokens that a chunk of `tokens` after `past` others is computed with."""
+        return padded_chunk(tokens, past, self.largest, self.whole.buffers["rope_table"].shape[0])
 
     def forget(self) -> None:
         """Drop prepared steps; they are prepared again on demand."""
@@ -183,15 +192,16 @@ class PrefillSteps:
         ]
         unchecked = [entry for entry in keyed if entry[2] not in self._numbers]
         found = {op.name: self._launches.bundled_kernel(op) for _, op, _ in unchecked}
-        covers_whole = verify_extents(reduced, [op for _, op, _ in unchecked], lambda op: found[op.name].manifest)
-        covers_whole = covers_whole and all(_uses(found[op.name].manifest) == self._uses[kind] for kind, op, _ in unchecked)
+        contracts = {op.name: self._launches.contract(op, found[op.name]) for _, op, _ in unchecked}
+        covers_whole = verify_extents(reduced, [op for _, op, _ in unchecked], lambda op: contracts[op.name])
+        covers_whole = covers_whole and all(_uses(contracts[op.name]) == self._uses[kind] for kind, op, _ in unchecked)
         self._verify(
             reduced, output_mode, covers_whole and all(self._numbers[key].whole for _, _, key in keyed if key in self._numbers)
         )
         for kind, op, key in unchecked:
             series = self._series_of(kind, found[op.name])
-            numbers, manifest = self._launches.numbers(reduced, op, series), found[op.name].manifest
-            self._numbers[key] = _CheckedKind(series, numbers, covers_whole, may_overlap(reduced, op, manifest))
+            numbers, early = self._launches.numbers(reduced, op, series), may_overlap(reduced, op, contracts[op.name])
+            self._numbers[key] = _CheckedKind(series, numbers, covers_whole, early)
         checked_kinds = {key[0]: self._numbers[key] for _, _, key in keyed}
         order = [
             (checked_kinds[number].series, index, checked_kinds[number].overlaps) for number, index in self._order[output_mode]
@@ -219,8 +229,8 @@ class PrefillSteps:
             self._series[key] = self._launches.series(self.whole, self._members[kind], self._pointers, found)
         return self._series[key]
 
-    def _contract(self, op: Op) -> Manifest:
-        return self._launches.bundled_kernel(op).manifest
+    def _contract(self, op: Op) -> Contract | Manifest:
+        return self._launches.contract(op, self._launches.bundled_kernel(op))
 
 
 def _union(graphs: Iterable[StepGraph]) -> StepGraph:
@@ -236,7 +246,7 @@ def _union(graphs: Iterable[StepGraph]) -> StepGraph:
     return union
 
 
-def _uses(contract: Manifest) -> _Uses:
+def _uses(contract: Contract | Manifest) -> _Uses:
     return [(spec.name, spec.access, spec.resident) for spec in contract.tensors]
 
 

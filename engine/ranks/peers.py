@@ -1,24 +1,22 @@
 """The GPUs of ranks: how many there are, whether each reaches the memory of the others, and which one is a rank's own.
 
 `api` is `cuda.bindings.driver`. Peer access is that of the CUDA driver API, section "Peer Context Memory Access".
+Nothing here or elsewhere uses NVLink multicast.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, Final
+from typing import Any
 
 from engine.backends.load import device_errors
 from engine.errors import DeviceError
 from tilec.runtime import DriverError
 
-ALREADY: Final = "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"
 
-
-def open_rank(rank: int, ranks: int, api: Any = None) -> int:
-    """Make the GPU of a rank current, and let it reach the memory of those of all other ranks; returns its number. DeviceError
-    if there are fewer GPUs, or one cannot reach another."""
-    driver = _Api(api)
+def open_rank(rank: int, ranks: int, driver: DriverCalls) -> int:
+    """Make the GPU of a rank current; returns its number. DeviceError if there are fewer GPUs, or one cannot reach the memory
+    of another."""
     count = int(driver.call("cuDeviceGetCount"))
     if count < ranks:
         what = f"{ranks} GPUs are asked for, and CUDA shows {count} on this machine"
@@ -29,18 +27,14 @@ def open_rank(rank: int, ranks: int, api: Any = None) -> int:
             if number != other and not int(driver.call("cuDeviceCanAccessPeer", device, peer)):
                 what = f"GPU {number} cannot reach the memory of GPU {other}"
                 raise DeviceError(what, fix="take GPUs that NVLink or one PCIe root joins, or one GPU")
-    contexts = [driver.call("cuDevicePrimaryCtxRetain", device) for device in devices]
-    driver.call("cuCtxSetCurrent", contexts[rank])
-    for other, context in enumerate(contexts):
-        if other != rank:
-            driver.call("cuCtxEnablePeerAccess", context, 0, allowed=ALREADY)
+    driver.call("cuCtxSetCurrent", driver.call("cuDevicePrimaryCtxRetain", devices[rank]))
     return int(devices[rank])
 
 
-class _Api:
-    """Calls of the driver; DeviceError if one fails."""
+class DriverCalls:
+    """Calls of the CUDA driver by name; DeviceError if one fails."""
 
-    def __init__(self, api: Any) -> None:
+    def __init__(self, api: Any = None) -> None:
         try:
             self._api: Any = importlib.import_module("cuda.bindings.driver") if api is None else api
             (code,) = self._api.cuInit(0)
@@ -52,18 +46,20 @@ class _Api:
         self._success: Any = self._api.CUresult.CUDA_SUCCESS
         self._check("cuInit", code)
 
-    def call(self, name: str, *arguments: Any, allowed: str = "") -> Any:
-        """The result of a call; an error of the name `allowed` is none."""
+    def call(self, name: str, *arguments: Any) -> Any:
+        """The result of a call."""
         code, *results = getattr(self._api, name)(*arguments)
-        self._check(name, code, allowed)
+        self._check(name, code)
         return results[0] if results else None
 
-    def _check(self, call: str, code: Any, allowed: str = "") -> None:
+    def make(self, name: str) -> Any:
+        """An empty structure of the driver's."""
+        return getattr(self._api, name)()
+
+    def _check(self, call: str, code: Any) -> None:
         if code == self._success:
             return
         _, name = self._api.cuGetErrorName(code)
         _, text = self._api.cuGetErrorString(code)
-        shown = name.decode() if name else str(code)
-        if shown != allowed:
-            with device_errors():
-                raise DriverError(call, shown, text.decode() if text else "")
+        with device_errors():
+            raise DriverError(call, name.decode() if name else str(code), text.decode() if text else "")

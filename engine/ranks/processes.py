@@ -21,9 +21,13 @@ from typing import Any, Final, Self
 from engine.errors import BundleRefused, DeviceError, EngineError, ModelError, UsageError
 
 READY: Final = "ready"
+HANDLE: Final = "handle"
+PROGRESS: Final = "progress"
+DONE: Final = "done"
 REFUSED: Final = "refused"
+"""Kinds of messages of a rank: its GPU is open; memory for the others to map; bytes loaded; an answer; an error."""
 PIECE_BYTES: Final = 1 << 16
-LINE_BYTES: Final = 1 << 20
+LINE_BYTES: Final = 1 << 24
 """The longest message."""
 LAST_SECONDS: Final = 5.0
 """How long ranks may take to end after their sockets were closed; then they are killed."""
@@ -88,21 +92,32 @@ class RankProcesses:
             except OSError:
                 raise self._ended() from None
 
-    def gather(self) -> list[Message]:
-        """The next message of each rank, in order; waits for all. Otherwise ends all ranks, and raises what the first of them
-        to end said, or RankEnded."""
+    def gather(self, progress: Callable[[int, Message], None] | None = None) -> list[Message]:
+        """The next message of each rank, in order; waits for all. `progress` gets those that a rank sends in between, with its
+        number. Otherwise ends all ranks, and raises what the first of them to end said, or RankEnded."""
         found: dict[int, Message] = {}
         while len(found) < len(self._sockets):
-            waiting = {own: rank for rank, own in enumerate(self._sockets) if rank not in found}
-            for own in select.select(list(waiting), [], [])[0]:
-                rank = waiting[own]
+            waiting = [rank for rank in range(len(self._sockets)) if rank not in found]
+            for rank in self._readable(waiting):
                 message = self._received(rank)
-                if message is not None and message.get("kind") == REFUSED:
+                if message is None:
+                    continue
+                if message.get("kind") == REFUSED:
                     self.end()
                     raise _refused(message)
-                if message is not None:
+                if message.get("kind") != PROGRESS:
                     found[rank] = message
+                elif progress is not None:
+                    progress(rank, message)
         return [found[rank] for rank in range(len(self._sockets))]
+
+    def _readable(self, ranks: Sequence[int]) -> Sequence[int]:
+        """Those of some ranks that have sent something; waits for one."""
+        whole = [rank for rank in ranks if b"\n" in self._lines[rank]]
+        if whole:
+            return whole
+        sockets = {self._sockets[rank]: rank for rank in ranks}
+        return [sockets[own] for own in select.select(list(sockets), [], [])[0]]
 
     def _received(self, rank: int) -> Message | None:
         """A message of a rank that has come whole; None if more must come. The error of ranks that ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from engine.models.families import family_of
@@ -36,12 +37,13 @@ class RankStep(Step):
 
 def rank_step(
     config: Shape, max_seq_len: int, dtype: str, ranks: int, *, weight_format: str = SIXTEEN_BIT,
-    cache_format: str = SIXTEEN_BIT,
+    cache_format: str = SIXTEEN_BIT, declaration: Declaration | None = None, measured: Mapping[str, Any] | None = None,
 ) -> RankStep:  # fmt: skip
     """The step of a rank of a model, as `engine.models.steps.model_step`."""
     family = family_of(config.model_type)
-    numbers = {name: getattr(config, name) for name in family.numbers} | dict(family.unmeasured)
+    numbers = {name: getattr(config, name) for name in family.numbers}
+    numbers |= dict(family.unmeasured if measured is None else measured)
     return RankStep(
-        family.declaration(), numbers, ranks, tied=config.tie_word_embeddings, dtype=dtype, max_seq_len=max_seq_len,
-        weight_format=weight_format, cache_format=cache_format,
+        family.declaration() if declaration is None else declaration, numbers, ranks, tied=config.tie_word_embeddings,
+        dtype=dtype, max_seq_len=max_seq_len, weight_format=weight_format, cache_format=cache_format,
     )  # fmt: skip

@@ -1,15 +1,14 @@
 """`python -m engine.ranks.worker DESCRIPTOR`: the process of one rank, with one GPU.
 
-In: lines of JSON from the socket of that descriptor, the first with the model and this rank's number. Out: a line `ready`, or
-`refused` with an error, upon which all ranks end. The process ends when the other end of the socket closes, however that
-process ended, also while the GPU works.
-
-It opens its GPU and checks that it reaches the memory of the others. It does not run a model yet: the kernels of collectives
-(`tilec.step.collectives`) do not exist, and a shared step is refused by their names.
+In: lines of JSON from the socket of that descriptor: the first with this rank's number, the second with the model, then one for
+each thing to do (`engine.ranks.orders`). Out: `ready` with the GPU, `handle` with memory that other ranks map, `progress`,
+`done` for what is answered, or `refused` with an error, upon which all ranks end. The process ends when the other end of the
+socket closes, however that process ended, also while the GPU works.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -17,17 +16,22 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+import traceback
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
+from engine.backends.load import device_errors
 from engine.errors import BundleRefused, DeviceError, EngineError
 from engine.models.families import read_config
-from engine.ranks.peers import open_rank
-from engine.ranks.processes import PIECE_BYTES, READY, REFUSED
-from engine.ranks.weights import step_of_ranks
-from tilec.step.collectives import COLLECTIVES
-from tilec.step.formats import SIXTEEN_BIT
+from engine.ranks.cuda import RankCuda
+from engine.ranks.memory import SharedMemory
+from engine.ranks.orders import Orders
+from engine.ranks.peers import DriverCalls, open_rank
+from engine.ranks.processes import DONE, HANDLE, PIECE_BYTES, PROGRESS, READY, REFUSED
+from engine.ranks.weights import rank_weights
+from tilec.runtime import BundleError, Device, open_bundle
+from tilec.runtime.trust_location import NO_POLICY
 
 ABANDONED: Final = 1
 
@@ -36,20 +40,28 @@ class Channel:
     """The socket to the process that started the rank."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._data = connection, b""
+        self._connection, self._data, self._lock = connection, b"", threading.Lock()
 
     def send(self, **message: Any) -> None:
-        self._connection.sendall(json.dumps(message).encode() + b"\n")
+        """Send a message; from any thread."""
+        with self._lock:
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def received(self) -> dict[str, Any]:
         """The next message; EOFError if the other end is closed."""
-        while b"\n" not in self._data:
+        pieces = [self._data]
+        while b"\n" not in pieces[-1]:
             piece = self._connection.recv(PIECE_BYTES)
             if not piece:
                 raise EOFError
-            self._data += piece
-        line, _, self._data = self._data.partition(b"\n")
+            pieces.append(piece)
+        line, _, self._data = b"".join(pieces).partition(b"\n")
         return json.loads(line)
+
+    def exchange(self, handle: bytes) -> Sequence[bytes]:
+        """See `engine.ranks.memory.Exchange`."""
+        self.send(kind=HANDLE, data=handle.hex())
+        return [bytes.fromhex(one) for one in self.received()["handles"]]
 
     def end_with_it(self) -> None:
         """End this process when the other end closes, from a thread."""
@@ -63,32 +75,54 @@ class Channel:
         threading.Thread(target=watch, daemon=True).start()
 
 
-def load(rank: int, model: Mapping[str, Any], api: Any = None) -> None:
-    """Open the GPU of a rank for a model, in the rank's process. An EngineError says why it cannot."""
-    open_rank(rank, int(model["ranks"]), api)
+def open_gpu(rank: int, ranks: int) -> tuple[DriverCalls, Device]:
+    """The GPU of a rank. An EngineError says why it cannot be opened."""
+    calls = DriverCalls()
+    open_rank(rank, ranks, calls)
+    return calls, Device()
 
 
-def missing_kernels(model: Mapping[str, Any]) -> BundleRefused:
-    """The error for a shared step on GPUs: it names the kernels that no bundle can have yet."""
-    ranks = int(model["ranks"])
-    step = step_of_ranks(
-        read_config(model["model"]), model.get("dtype") or "bf16", ranks, model.get("weight_format") or SIXTEEN_BIT
-    )
-    graphs = (step.graph("decode"), *(step.graph("prefill", tokens=tokens) for tokens in step.prefills(step.chunk_tokens)))
-    needed = {op.kernel for graph in graphs for op in graph.ops} & {*COLLECTIVES}
-    names = ", ".join(f"`{name}`" for name in COLLECTIVES if name in needed)
-    what = f"a step of {ranks} GPUs needs the kernels {names}, which do not exist yet"
-    return BundleRefused(what, fix="take one GPU, or `--backend interpreter` for a tiny model")
+def loaded(channel: Channel, calls: DriverCalls, device: Device, rank: int, model: dict[str, Any]) -> RankCuda:
+    """The backend of a rank with its part of a model."""
+    config = read_config(model["model"])
+    weights = rank_weights(
+        config, model["model"], rank, model["ranks"], dtype=model["dtype"], dummy=model["dummy"],
+        weight_format=model["weight_format"],
+    )  # fmt: skip
+    try:
+        bundle = open_bundle(model["bundle"], digest=model["digest"], trust=NO_POLICY)  # the other process verified this one
+    except BundleError as error:
+        raise BundleRefused(error.message, fix=error.hint) from None
+    backend = RankCuda(bundle, SharedMemory(calls, rank, channel.exchange), model["ranks"], device)
+
+    def progress(done: int, total: int) -> None:
+        channel.send(kind=PROGRESS, done=done, total=total)
+
+    backend.load(config, weights, model["max_seq_len"], model["dtype"], progress, model["cache_format"])
+    gc.collect()
+    gc.freeze()  # as `engine.backends.load`
+    return backend
 
 
 def work(channel: Channel) -> None:
-    """Load the model that the first message names; ends with an error, or EOFError when the other end closes."""
-    model = channel.received()
+    """Load the model that messages name and do what further ones ask for; ends with an error, or EOFError when the other end
+    closes."""
+    first = channel.received()
     channel.end_with_it()
-    load(int(model["rank"]), model)
-    channel.send(kind=READY)
-    channel.received()  # all ranks have their GPUs
-    raise missing_kernels(model)
+    rank = int(first["rank"])
+    with device_errors():
+        calls, device = open_gpu(rank, int(first["ranks"]))
+        channel.send(
+            kind=READY, name=device.name, architecture=device.architecture, memory_bytes=device.driver.memory()[1]
+        )  # fmt: skip
+        backend = loaded(channel, calls, device, rank, channel.received())
+        channel.send(kind=DONE, seconds=backend.kernel_seconds)
+        orders = Orders(backend)
+        while True:
+            for order in channel.received()["orders"]:
+                answer = orders.follow(order)
+                if answer is not None:
+                    channel.send(kind=DONE, **answer)
 
 
 def main(descriptor: int) -> int:
@@ -114,5 +148,17 @@ def _refuse(channel: Channel, refused: EngineError) -> int:
     return refused.exit_code
 
 
+def run(descriptor: int) -> NoReturn:
+    """Serve the socket of a descriptor and end the process at once. Otherwise a process with a CUDA context waits for its GPU,
+    which may wait for a rank that is gone."""
+    status = ABANDONED
+    try:
+        status = main(descriptor)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    run(int(sys.argv[1]))

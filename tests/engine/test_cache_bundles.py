@@ -131,7 +131,7 @@ def test_the_bundle_of_the_format_is_found(
     device = Device(FakeDriver())
 
     def found(cache_format: str) -> str:
-        with _find_bundle(config, "16bit", device, None, "none", cache_format) as one:
+        with _find_bundle(config, "16bit", device.architecture, None, "none", cache_format) as one:
             return one.model
 
     shutil.copy(shipped_bundle, folder)

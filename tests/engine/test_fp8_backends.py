@@ -183,7 +183,7 @@ def test_the_bundle_of_the_format_is_found(
     device = Device(FakeDriver())
 
     def found(weight_format: str) -> str:
-        with _find_bundle(config, weight_format, device, None, "none") as bundle:
+        with _find_bundle(config, weight_format, device.architecture, None, "none") as bundle:
             return bundle.model
 
     shutil.copy(shipped_bundle, folder)

@@ -39,7 +39,7 @@ def assert_round_trip(text: str) -> None:
     assert print_function(function) == text
 
 
-@pytest.mark.parametrize("name", shipped.NAMES)
+@pytest.mark.parametrize("name", (*shipped.NAMES, *shipped.COLLECTIVES))
 def test_shipped_kernels_round_trip(name: str) -> None:
     assert_round_trip(print_function(shipped.load(name)))
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.ir.broken_texts import check_refused
 from tilec.ir.core import OPS
-from tilec.ir.ops import loop_claims, overlapping_ops, pair_ops, printing, private_ops, signal_ops, tmem_chain_ops
+from tilec.ir.ops import loop_claims, overlapping_ops, pair_ops, printing, private_ops, rank_ops, signal_ops, tmem_chain_ops
 from tilec.ir.ops.launch_ops import LaunchedBlocks
 from tilec.ir.ops.staging_ops import Part, Relayout
 from tilec.ir.text.parser import parse_function
@@ -419,10 +419,10 @@ BROKEN = [
 def test_the_text_is_fine_unbroken() -> None:
     """`test_tensor_memory_operations` has a text of signals and of rows in tensor memory, `test_pair_ops` one of pairs,
     `test_loop_claim_rules` one of claims, `test_private_ops` one of parts, `test_overlapping_loads` one of boxes that overlap;
-    `test_print_mistakes` has kernels that print."""
+    `test_print_mistakes` has kernels that print, `test_rank_ops` one that meets other ranks."""
     function = parse_function(GOOD)
     verify(function)
-    modules = signal_ops, tmem_chain_ops, pair_ops, private_ops, overlapping_ops, loop_claims, printing
+    modules = signal_ops, tmem_chain_ops, pair_ops, private_ops, overlapping_ops, loop_claims, printing, rank_ops
     elsewhere = {module.__name__ for module in modules}
     others = {op for op in OPS.values() if op.__module__ in elsewhere}
     assert {type(op) for op in function.body.walk()} == set(OPS.values()) - others - {Relayout, Part, LaunchedBlocks}

@@ -175,7 +175,7 @@ def test_guards_must_fit(kind: str, guard: list[str]) -> None:
                     total.check(module_with_right_operand(kind, *guard[:number], fault, *guard[number + 1 :]))
 
 
-@pytest.mark.parametrize("name", shipped.NAMES)
+@pytest.mark.parametrize("name", (*shipped.NAMES, *shipped.COLLECTIVES))
 def test_noalias_is_what_the_contract_enforces(name: str) -> None:
     """Every pointer has `noalias`: of any two tensors, either both are only read, or the launch contract keeps them
     disjoint."""

@@ -4,9 +4,10 @@ It shares no code with the analyses or the interpreter: plain loops over plain i
 access, or an index of `take`, is out of bounds), race (two blocks access an element and one writes it), once (an `Out` element
 is written twice in a block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no
 block), wrap (index arithmetic overflows its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch`
-element is read before its block wrote it), address (two elements of a strided tensor share memory), invariant (one is false),
-progress (the number of a `while` is not positive or does not fall). Large launches can be sampled: `only` selects blocks, and
-loops keep the ends. Values that no index, bound or condition depends on are not computed.
+element is read before its block wrote it, or a `Peer` one before its block met other ranks), address (two elements of a strided
+tensor share memory), invariant (one is false), progress (the number of a `while` is not positive or does not fall). Large
+launches can be sampled: `only` selects blocks, and loops keep the ends. Values that no index, bound or condition depends on are
+not computed.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class Launch:
         self.written_by_block: dict[str, set[Element]] = {}
         self.values: dict[Value, Tile] = {}
         self.numbers: dict[int, int] = {}
+        self.met = False
 
     def run(self) -> list[Fault]:
         """All faults, at most one per kind and operation."""
@@ -102,7 +104,7 @@ class Launch:
         for block in blocks:
             self.block = block
             self.written_by_block = {p.name: set() for p in self.function.parameters if p.access is not None}
-            self.values = self._arguments()
+            self.values, self.met = self._arguments(), False
             self._run(self.function.body)
         self._races()
         self._addresses()
@@ -157,6 +159,8 @@ class Launch:
                 self._claim(op)
             elif isinstance(op, ops.Sort):
                 self._sort(op)
+            elif isinstance(op, ops.Meet):
+                self.met = True
             elif not isinstance(op, ops.Yield | ops.Print):
                 if isinstance(op, ops.Take):
                     self._take(op)
@@ -277,6 +281,8 @@ class Launch:
             if op.unsafe is None:
                 if parameter.access is not Access.IN:
                     _record_block(traffic.readers, self._address(tensor, element), self.block)
+                if parameter.access is Access.PEER and not self.met:
+                    self._fault("order", op, name, element)
                 if parameter.access in (Access.SCRATCH, Access.OUT) and element not in written and not self.skipped:
                     self._fault("order", op, name, element)
             if is_needed:

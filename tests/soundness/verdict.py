@@ -51,6 +51,7 @@ KINDS = {
     "E0301": "bounds", "E0302": "bounds", "E0303": "bounds", "E0304": "wrap", "E0305": "divisor", "E0308": "bounds",
     "E0309": "progress", "E0310": "invariant",
     "E0401": "race", "E0402": "race", "E0403": "coverage", "E0404": "once", "E0405": "order", "E0406": "promise",
+    "E0407": "order",
 }  # fmt: skip
 
 

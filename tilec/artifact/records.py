@@ -16,17 +16,21 @@ if TYPE_CHECKING:
     from tilec.ir.core import Function, Promise, ValueFact
 
 MANIFEST_FORMAT: Final = 7
-ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
+OF_RANKS: Final = ("peer", "signal")
+"""Accesses of what several ranks share. A launch of a kernel that has such tensors waits for one of the same kernel in each
+other rank."""
+ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic", *OF_RANKS)
 PROOF_FIELDS: Final = ("obligations", "launch_checks", "value_checks", "no_alias", "promises", "unsafe")
 """Fields of a manifest that make up the product `proofs`; those of `OPTIONAL` are left out if they are empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor parameter. `access` is in, out, inout, scratch or atomic; `strides` None means row-major contiguous; dims and
-    strides (elements) are expressions over the launch values; `align` is in bytes. `resident`: the kernel may read it before
-    earlier kernels are complete, so no kernel that the launch overlaps may write it. `row`: the grid axis on which the block
-    index is the coordinate on the tensor's first axis in every access; None if there is none."""
+    """A tensor parameter. `access` is in, out, inout, scratch, atomic, or of several ranks peer or signal;
+    `strides` None means row-major contiguous; dims and strides (elements) are expressions over the launch values; `align` is in
+    bytes. `resident`: the kernel may read it before earlier kernels are complete, so no kernel that the launch overlaps may
+    write it. `row`: the grid axis on which the block index is the coordinate on the tensor's first axis in every access; None
+    if there is none."""
 
     name: str
     access: str

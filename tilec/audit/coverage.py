@@ -22,7 +22,7 @@ from tilec.audit.smt import Budget, Term
 from tilec.audit.values import Execution
 from tilec.audit.witness import Unknowns, applied, candidates
 from tilec.ir.core import Access, Parameter
-from tilec.ir.ops import For, MemoryOp
+from tilec.ir.ops import For, Meet, MemoryOp
 
 ATTEMPTS = 24
 """Maximum number of combinations of witnesses tried for one obligation."""
@@ -174,9 +174,13 @@ def _shown(query: Query, goal: Term, budget: Budget) -> Verdict:
 
 
 def order(program: Program, budget: Budget) -> Iterator[Finding]:
-    """One finding per read of a `Scratch` or `Out` tensor: the block has written the elements before."""
+    """One finding per read of a `Scratch` or `Out` tensor: the block has written the elements before. One per read of a `Peer`
+    tensor: the block has met those of the other ranks before."""
     for op in program.accesses():
         parameter = program.parameter(op)
+        if parameter.access is Access.PEER:
+            yield _met_before(program, op)
+            continue
         if writes(op) or parameter.access not in (Access.SCRATCH, Access.OUT):
             continue
         subject = program.subject(op)
@@ -185,6 +189,16 @@ def order(program: Program, budget: Budget) -> Iterator[Finding]:
             continue
         accesses = [other for other in program.accesses() if program.parameter(other) is parameter and writes(other)]
         yield _written_before(program, op, [site for site in accesses if site.unsafe is None], budget).named("order", subject)
+
+
+def _met_before(program: Program, read: MemoryOp) -> Finding:
+    """A meet of the kernel's body, which every block executes, comes earlier in the text."""
+    subject = program.subject(read)
+    if read.unsafe is not None:
+        return Finding("order", subject, TRUSTED, "inside an `unsafe` block")
+    if any(isinstance(op, Meet) and program.order[op] < program.order[read] for op in program.function.body.ops):
+        return Finding("order", subject, CONFIRMED, "")
+    return Finding("order", subject, UNKNOWN, "no meet comes before it in every block")
 
 
 def _written_before(program: Program, read: MemoryOp, accesses: list[MemoryOp], budget: Budget) -> Verdict:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tilec.artifact.records import Manifest
+from tilec.artifact.records import OF_RANKS, Manifest
 from tilec.audit.contract import contract_of
 from tilec.audit.launches import Array, Case, contents, edge_launches, elements, stored
 from tilec.ir.core import Function
@@ -23,6 +23,8 @@ from tilec.ir.printed_text import difference
 Result = dict[str, Any]
 INSTRUCTIONS: Final = 5_000_000
 """Emulator steps for one launch, each one instruction of many lanes: hundreds of times the need of any kernel here."""
+SIGNAL: Final = "signal"
+FIRST_BLOCKS: Final = 2
 CLOSE = 0.05
 """Maximum difference due to rounding, relative to the largest value of the tensor."""
 
@@ -80,20 +82,27 @@ def _launch(
     scalars: dict[str, int | float] = {spec.name: case.values.get(spec.name, 0.5) for spec in manifest.scalars}
     limits = emulator.Limits(instructions=INSTRUCTIONS)
     tensors = {spec.name: stored(spec, arrays[spec.name], case.values) for spec in manifest.tensors}
+    of_ranks = [spec.name for spec in manifest.tensors if spec.access in OF_RANKS]
     try:
-        report = emulator.emulate(module, manifest, tensors, {**case.values, **scalars}, seed=seed, limits=limits)
+        if of_ranks:
+            report = _in_ranks(module, manifest, tensors, {**case.values, **scalars}, seed, limits)
+        else:
+            report = emulator.emulate(module, manifest, tensors, {**case.values, **scalars}, seed=seed, limits=limits)
     except MemoryError as error:
         return {**row, "stopped": str(error) or "it needs more memory than is available"}
     for line, count in report.statistics["lane_counts"].items():
         counts[line] = counts.get(line, 0) + count
     stopped = any(fault.kind == "limit" for fault in report.faults)
-    no_faults = ("limit", *(("unwritten",) if stopped else ()))  # a stopped launch may not have reached those writes
+    # A stopped launch may not have reached those writes, and one of ranks runs few of its blocks.
+    no_faults = ("limit", *(("unwritten",) if stopped or of_ranks else ()))
     faults = [str(fault) for fault in report.faults if fault.kind not in no_faults]
     row |= {"faults": faults, "instructions": report.statistics["instruction_lanes"]}
     if report.notes:
         row["notes"] = [str(note) for note in report.notes]
     if stopped:
         return row | {"stopped": f"it takes more than {INSTRUCTIONS} steps of the emulator"}
+    if of_ranks:
+        return row | {"not_compared": sorted(report.tensors)}
     if compare:
         if unordered := order_dependent(function):
             row["not_compared"] = sorted(unordered)
@@ -103,6 +112,24 @@ def _launch(
         )
         row["differs"] = _differences(function, launched, scalars, case, found, report.printed)
     return row
+
+
+def _in_ranks(
+    module: Any, manifest: Manifest, tensors: dict[str, Array], values: dict[str, int | float], seed: int, limits: Any
+) -> Any:  # fmt: skip
+    """The launch in as many ranks as the kernel is for, of its first blocks and its last one, which are resident together. All
+    ranks have the same contents, and have not met before; the scalar that the meet takes is a rank's number."""
+    (signals, *_) = (spec for spec in manifest.tensors if spec.access == SIGNAL)
+    ranks = signals.dims[-1].evaluate({})
+    grid = int(manifest.grid[0].evaluate({}))
+    blocks = [(block, 0, 0) for block in sorted({*range(min(FIRST_BLOCKS, grid)), grid - 1})]
+    unmet = {spec.name: np.zeros_like(tensors[spec.name]) for spec in manifest.tensors if spec.access == SIGNAL}
+    numbers = [spec.name for spec in manifest.scalars if spec.dtype == "i32"]
+    given = [{**values, **dict.fromkeys(numbers, rank)} for rank in range(ranks)]
+    emulator: Any = import_module("tilec.emulator.ranks")
+    return emulator.emulate_ranks(
+        module, manifest, [tensors | unmet] * ranks, given, seed=seed, blocks=blocks, limits=limits
+    )  # fmt: skip
 
 
 def _differences(

@@ -10,6 +10,7 @@ from tilec.cli.project import (
     attach_remote,
     chosen_caches,
     chosen_entries,
+    chosen_gpus,
     chosen_targets,
     chosen_weights,
     notify,
@@ -33,7 +34,7 @@ from tilec.project.read.served import other_code, predicted_choices
 def build_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
     whole: bool, dump: tuple[str, str] | None, deny: str | None = None, remotes: tuple[str, ...] = (), farm: str | None = None,
-    weights: str | None = None, caches: str | None = None,
+    weights: str | None = None, caches: str | None = None, gpus: str | None = None,
 ) -> int:  # fmt: skip
     """Build and print. Returns the exit status. Notes are printed for new artifacts and predicted tables; for all
     artifacts if `deny` makes notes fail the build. Notes on predictions that build.toml accepts are printed like those on
@@ -41,8 +42,8 @@ def build_command(
     start = time.perf_counter()
     targets = chosen_targets(arch)
     build = open_project(project)
-    formats = {"weights": chosen_weights(build, weights), "caches": chosen_caches(build, caches)}
-    world = None if kernels else enumerate_world(build, targets, **formats)
+    formats = chosen_weights(build, weights), chosen_caches(build, caches), chosen_gpus(build, gpus)
+    world = None if kernels else enumerate_world(build, targets, (), *formats)
     if world is not None and world.problems:
         raise CompileError(world.problems)
     entries = chosen_entries(build, kernels, world)
@@ -100,13 +101,14 @@ def build_command(
 
 
 def plan_command(
-    project: str | None, arch: str | None, kernels: tuple[str, ...], weights: str | None = None, caches: str | None = None, *,
-    as_json: bool,
+    project: str | None, arch: str | None, kernels: tuple[str, ...], weights: str | None = None, caches: str | None = None,
+    gpus: str | None = None, *, as_json: bool,
 ) -> int:  # fmt: skip
     """Print every artifact that a model's step can request, with the requests. Returns the exit status, 2 if one is missing."""
     targets = chosen_targets(arch)
     build = open_project(project)
-    world = enumerate_world(build, targets, weights=chosen_weights(build, weights), caches=chosen_caches(build, caches))
+    formats = chosen_weights(build, weights), chosen_caches(build, caches), chosen_gpus(build, gpus)
+    world = enumerate_world(build, targets, (), *formats)
     entries = chosen_entries(build, kernels, world)
     names = {entry.name for entry in entries}
     uses = tuple(use for use in world.uses if not kernels or use.kernel in names)

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from tilec.cli.options import ARCH, BUNDLE_EPILOG, CACHES, JOBS, JSON, PROJECT, WEIGHTS, cores
+from tilec.cli.options import ARCH, BUNDLE_EPILOG, CACHES, GPUS, JOBS, JSON, PROJECT, WEIGHTS, cores
 from tilec.cli.project import UsageError
 
 
@@ -45,23 +45,25 @@ _SOURCE_PROJECT: Final = click.option(
 )
 @WEIGHTS
 @CACHES
+@GPUS
 @ARCH
 @click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write to. Default: artifacts/bundles.")
 @JOBS
 @JSON
 def bundle_pack(
     project: str, models: tuple[str, ...], kernels: tuple[str, ...], name: str | None, arch: str | None, output: str | None,
-    jobs: int | None, as_json: bool, weights: str | None, caches: str | None,
+    jobs: int | None, as_json: bool, weights: str | None, caches: str | None, gpus: str | None,
 ) -> int:  # fmt: skip
-    """Build what models need and write one bundle per model, formats of weights and of caches, and architecture. With
-    --kernel, write one bundle of these kernels per architecture instead: it needs no model, and has no step for the engine to
-    run.
+    """Build what models need and write one bundle per model, formats of weights and of caches, number of GPUs and
+    architecture. With --kernel, write one bundle of these kernels per architecture instead: it needs no model, and has no step
+    for the engine to run.
 
     \b
     Examples:
       tilec bundle pack --model qwen3-4b --arch sm_90 -o out
       tilec bundle pack --model qwen3-4b --weights fp8                     qwen3-4b-fp8-sm_90a.bundle, ...
       tilec bundle pack --model qwen3-4b --cache fp8                       qwen3-4b-cache-fp8-sm_90a.bundle, ...
+      tilec bundle pack --model qwen3-4b --gpus 2                          qwen3-4b-2-gpus-sm_90a.bundle, ...
       tilec bundle pack --kernel rms_norm --kernel softmax --name norms    norms-sm_90a.bundle, ...
       tilec bundle pack --kernel all --name mine                           every kernel of the project
     """
@@ -74,10 +76,12 @@ def bundle_pack(
             raise UsageError("`--weights` is for bundles of models; a bundle of kernels has no weights")
         if caches is not None:
             raise UsageError("`--cache` is for bundles of models; a bundle of kernels has no caches")
+        if gpus is not None:
+            raise UsageError("`--gpus` is for bundles of models; a bundle of kernels has no step to share")
         return pack_kernels_command(project, kernels, name, arch, output, jobs or cores(), as_json=as_json)
     if name is not None:
         raise UsageError("`--name` is for bundles of kernels (`--kernel`); a model's bundle has the name of the model")
-    return pack_command(project, models, arch, output, jobs or cores(), weights, caches, as_json=as_json)
+    return pack_command(project, models, arch, output, jobs or cores(), weights, caches, gpus, as_json=as_json)
 
 
 @bundle.command("list", epilog=BUNDLE_EPILOG)

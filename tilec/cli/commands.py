@@ -20,6 +20,7 @@ from tilec.cli.options import CACHES as _CACHES
 from tilec.cli.options import CONSTANTS as _CONSTANTS
 from tilec.cli.options import DENY as _DENY
 from tilec.cli.options import EPILOG, add_colour
+from tilec.cli.options import GPUS as _GPUS
 from tilec.cli.options import JOBS as _JOBS
 from tilec.cli.options import JSON as _JSON
 from tilec.cli.options import PROJECT as _PROJECT
@@ -76,6 +77,7 @@ def tilec(cache_dir: str | None) -> None:
 )
 @_WEIGHTS
 @_CACHES
+@_GPUS
 @_JOBS
 @_JSON
 @click.option("--explain", is_flag=True, help="Print why each artifact was rebuilt.")
@@ -90,12 +92,13 @@ def build(
     names: tuple[str, ...], project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool,
     explain: bool, whole: bool, plan: bool, deny: str | None, dump_stage: tuple[str, str] | None, watch: bool,
     remotes: tuple[str, ...], farm: str | None, weights: str | None, caches: str | None,
+    gpus: str | None,
 ) -> int:  # fmt: skip
     """Build the kernels of build.toml, or only those of each NAME, into artifacts/build/.
 
     An artifact that the step of a model can ask for, and that build.toml does not have, fails the build (E0807). Kernels that
     are built on request only (`requested` in build.toml) are those of the models' weights in the formats of --weights and of
-    their caches in those of --cache.
+    their caches in those of --cache, on as many GPUs as --gpus says.
 
     \b
     Examples:
@@ -115,10 +118,14 @@ def build(
     reads = Reads(project, kernels)
     if plan:
         return run_or_watch(
-            lambda: plan_command(project, arch, kernels, weights, caches, as_json=as_json), reads, as_json=as_json, watch=False
+            lambda: plan_command(project, arch, kernels, weights, caches, gpus, as_json=as_json),
+            reads,
+            as_json=as_json,
+            watch=False,
         )
-    if kernels and (weights is not None or caches is not None):
-        option = "--cache" if weights is None else "--weights"
+    asked = {"--weights": weights, "--cache": caches, "--gpus": gpus}
+    option = next((name for name, given in asked.items() if given is not None), None)
+    if kernels and option is not None:
         raise UsageError(f"a kernel that is named is built at every specialisation; leave out `{option}`")
     if dump_stage is not None and dump_stage[0] not in _STAGES:
         raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}{or_mean(dump_stage[0], _STAGES)}")
@@ -128,7 +135,7 @@ def build(
     return run_or_watch(
         lambda: build_command(
             project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage, deny=deny,
-            remotes=remotes, farm=farm, weights=weights, caches=caches,
+            remotes=remotes, farm=farm, weights=weights, caches=caches, gpus=gpus,
         ),
         reads, as_json=as_json, watch=watch,
     )  # fmt: skip

@@ -42,6 +42,10 @@ CACHES = click.option(
     "--cache", "caches", metavar="LIST",
     help="Formats of the models' caches, such as 16bit,fp8; or `all` of build.toml. Default: 16bit.",
 )  # fmt: skip
+GPUS = click.option(
+    "--gpus", metavar="LIST",
+    help="Numbers of GPUs that share a model, such as 1,2; or `all` of build.toml. Default: 1.",
+)  # fmt: skip
 CONSTANTS = click.option(
     "--constants", "-c", multiple=True, metavar="NAME=VALUE",
     help="Specialisations to use; for a file, the values of its constants. May be repeated.",

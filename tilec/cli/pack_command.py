@@ -14,6 +14,7 @@ from tilec.cli.project import (
     UsageError,
     chosen_caches,
     chosen_entries,
+    chosen_gpus,
     chosen_targets,
     chosen_weights,
     notify,
@@ -38,24 +39,24 @@ if TYPE_CHECKING:
 
 def pack_command(
     project: str | None, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int,
-    weights: str | None = None, caches: str | None = None, *, as_json: bool,
+    weights: str | None = None, caches: str | None = None, gpus: str | None = None, *, as_json: bool,
 ) -> int:  # fmt: skip
     """Build the artifacts of the models, write their bundles and print one line for each. Returns the exit status."""
     from tilec.project.read.closed_world import enumerate_world
     from tilec.ship.bundle.pack import model_packing
 
     build = open_project(project)
-    formats, of_caches = chosen_weights(build, weights), chosen_caches(build, caches)
-    chosen = _chosen_models(build, models, formats, of_caches)
+    formats, of_caches, numbers = chosen_weights(build, weights), chosen_caches(build, caches), chosen_gpus(build, gpus)
+    chosen = _chosen_models(build, models, formats, of_caches, numbers)
     targets = chosen_targets(arch) or build.targets
-    world = enumerate_world(build, targets, chosen, formats, of_caches)
+    world = enumerate_world(build, targets, chosen, formats, of_caches, numbers)
     if world.problems:
         raise CompileError(world.problems)
     packings = [
-        (target, model_packing(model, build.families[model.family], target, world, each, cache))
+        (target, model_packing(model, build.families[model.family], target, world, each, cache, number))
         for model in build.models
-        for _, each, cache in (model.bundles() if model.name in chosen else ())
-        if each in formats and cache in of_caches
+        for _, each, cache, number in (model.bundles() if model.name in chosen else ())
+        if each in formats and cache in of_caches and number in numbers
         for target in targets
     ]
     return _build_and_pack(build, needed_entries(world), targets, packings, output, jobs, as_json=as_json)
@@ -114,19 +115,20 @@ def _build_and_pack(
 
 
 def _chosen_models(
-    build: BuildFile, names: tuple[str, ...], formats: tuple[str, ...], caches: tuple[str, ...]
+    build: BuildFile, names: tuple[str, ...], formats: tuple[str, ...], caches: tuple[str, ...], gpus: tuple[int, ...]
 ) -> tuple[str, ...]:  # fmt: skip
     """The names of the models that are packed, without `names` those that are not `requested`; UsageError for one that is
-    unknown, or has weights or caches in none of the formats."""
+    unknown, has weights or caches in none of the formats, or is shared by none of the numbers of GPUs."""
     known = {model.name: model.weights for model in build.models}
     of_caches = {model.name: model.caches for model in build.models}
+    of_gpus = {model.name: model.gpus for model in build.models}
     if not known:
         raise UsageError(f"`{build.path.name}` has no `[[model]]`; `--kernel NAME` packs kernels without a model")
     wanted = [name for text in names for name in text.split(",") if name]
     if not wanted or "all" in wanted:
         left = {model.name for model in build.models if model.requested and not wanted}
         fitting = (name for name in known if set(known[name]) & set(formats) and set(of_caches[name]) & set(caches))
-        return tuple(name for name in fitting if name not in left)
+        return tuple(name for name in fitting if name not in left and set(of_gpus[name]) & set(gpus))
     for name in wanted:
         if name not in known:
             listed = f"; the models are {', '.join(known)}"
@@ -137,6 +139,9 @@ def _chosen_models(
         if not set(of_caches[name]) & set(caches):
             has = f"has caches in {', '.join(of_caches[name])}, not in {', '.join(caches)}"
             raise UsageError(f"`{name}` of `{build.path.name}` {has}; choose with `--cache`, or add to its `caches`")
+        if not set(of_gpus[name]) & set(gpus):
+            has = f"is for {' or '.join(map(str, of_gpus[name]))} GPUs, not for {' or '.join(map(str, gpus))}"
+            raise UsageError(f"`{name}` of `{build.path.name}` {has}; choose with `--gpus`, or add to its `gpus`")
     return tuple(dict.fromkeys(wanted))
 
 
@@ -148,7 +153,7 @@ def _bundle_name(build: BuildFile, given: str | None, entries: Iterable[KernelEn
         rule = "a name has at most 64 small letters, digits, `-`, `_` and `.`"
         ask = "; give one with `--name`" if given is None else ""
         raise UsageError(f"`{name:.80}` cannot be the name of a bundle: {rule}{ask}")
-    if any(one == name for model in build.models for one, _, _ in model.bundles()):
+    if any(one == name for model in build.models for one, *_ in model.bundles()):
         raise UsageError(f"`{name}` is a model of `{build.path.name}`; give the bundle of kernels another name with `--name`")
     return name
 

@@ -111,6 +111,24 @@ def chosen_caches(build: BuildFile, text: str | None) -> tuple[str, ...]:
     return _formats(build, "caches", "--cache", text, (each for model in build.models for each in model.caches))
 
 
+def chosen_gpus(build: BuildFile, text: str | None) -> tuple[int, ...]:
+    """The numbers of GPUs in a list (default: 1), or `all` that models of the build file have. UsageError for one that no model
+    has."""
+    if text is None:
+        return (1,)
+    known = tuple(dict.fromkeys(each for model in build.models for each in model.gpus))
+    wanted = _split([text])
+    if "all" in wanted:
+        return known
+    for name in wanted:
+        if name not in map(str, known):
+            listed = f"those of its models are {', '.join(map(str, known))}" if known else "it has no `[[model]]`"
+            raise UsageError(f"no model of `{build.path.name}` is shared by `{name:.60}` GPUs; {listed}")
+    if not wanted:
+        raise UsageError("`--gpus` names no number; write it as `--gpus 2`")
+    return tuple(dict.fromkeys(map(int, wanted)))
+
+
 def _formats(build: BuildFile, what: str, option: str, text: str | None, of_models: Iterable[str]) -> tuple[str, ...]:
     from tilec.step.formats import SIXTEEN_BIT
 

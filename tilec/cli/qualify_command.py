@@ -79,6 +79,8 @@ def qualify(
     from tilec.cli.bundle_commands import opened  # a command that is not run loads no NumPy
 
     with contextlib.closing(opened(file, digest=digest, trust=trust)) as bundle:
+        if bundle.gpus > 1:
+            raise UsageError(f"`{file}` is for {bundle.gpus} GPUs, whose kernels wait for each other; qualify that for one GPU")
         known = {name for one in bundle.kernels for name in (one.name, one.manifest.kernel)}
         for name in kernels:
             if name not in known:

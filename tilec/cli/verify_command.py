@@ -146,8 +146,8 @@ def _sources(bundle: Bundle, build: BuildFile, target: Target) -> tuple[tuple[Ke
     from tilec.project.read.closed_world import enumerate_world
     from tilec.ship.bundle.pack import kernels_packing, model_packing
 
-    named = {name: (model, weights, cache) for model in build.models for name, weights, cache in model.bundles()}
-    model, weights, cache = named.get(bundle.model, (None, "", ""))
+    named = {name: (model, *form) for model in build.models for name, *form in model.bundles()}
+    model, weights, cache, gpus = named.get(bundle.model, (None, "", "", 1))
     if model is None and not bundle.has_step:
         names = sorted({kernel.manifest.kernel for kernel in bundle.kernels})
         entries = chosen_entries(build, names) if names else ()
@@ -157,7 +157,7 @@ def _sources(bundle: Bundle, build: BuildFile, target: Target) -> tuple[tuple[Ke
         raise UsageError(
             f"no model `{bundle.model}` in `{build.path}`; its models are {known}; name the project with `--project`"
         )
-    world = enumerate_world(build, (target,), (model.name,), (weights,), (cache,))
+    world = enumerate_world(build, (target,), (model.name,), (weights,), (cache,), (gpus,))
     if world.problems:
         raise CompileError(world.problems)
-    return needed_entries(world), model_packing(model, build.families[model.family], target, world, weights, cache)
+    return needed_entries(world), model_packing(model, build.families[model.family], target, world, weights, cache, gpus)

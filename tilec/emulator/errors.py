@@ -31,6 +31,7 @@ KINDS: Final = {
     "deadlock": "threads that wait for each other for ever",
     "registers": "setmaxnreg with a count outside its rules",
     "mbarrier": "an mbarrier used outside its rules",
+    "peer": "memory of another device, read without a release there that happens before",
     "dependency": "global memory touched before griddepcontrol.wait in a launch that may overlap the one before it",
     "descriptor": "a descriptor (matrix or tensor map) with fields that the instruction cannot use",
     "cluster": "a block of the cluster that does not exist or may have exited, or a request for its launch that is undefined",

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.artifact.records import AbiSlot, Manifest, TensorMapSpec, TensorSpec
+from tilec.artifact.records import OF_RANKS, AbiSlot, Manifest, TensorMapSpec, TensorSpec
 from tilec.emulator.errors import Limits, Report, StopLaunch, UnsupportedPtx
 from tilec.emulator.instructions import families
 from tilec.emulator.machine import finish
@@ -59,12 +59,14 @@ def run(
     cluster: Sequence[int] | None = None,
     overlaps: bool = False,
     replicating: Collection[int] = (),
+    others: Sequence[Sequence[Argument]] = (),
 ) -> Report:
     """Runs `entry` on a grid of `grid` blocks (only those in `blocks`, if given) of `block` threads, in clusters of
     `cluster` blocks (default: those of the kernel's `.reqnctapercluster`, or one). Arguments are numbers, pointers
     (allocations of `memory`) or the bytes of a parameter. `replicating`: PTX line numbers of stores that write one
     value from several threads by design, in addition to those marked in the text (`replicas`). The report's tensors are those
-    of `memory`, by name. A launch that the module or its target forbids is a fault. Raises UnsupportedPtx if the program uses
+    of `memory`, by name. With `others`, the arguments of further devices, these run the same blocks at the same time, on the
+    same memory. A launch that the module or its target forbids is a fault. Raises UnsupportedPtx if the program uses
     an unsupported construct."""
     function = module.functions.get(entry)
     if function is None:
@@ -77,11 +79,12 @@ def run(
         launch = LaunchState(
             module, function, *shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits,
             overlaps=overlaps, replicating=replicating,
-            explicit_cluster=cluster is not None or "reqnctapercluster" in function.directives,
+            explicit_cluster=cluster is not None or "reqnctapercluster" in function.directives, devices=1 + len(others),
         )  # fmt: skip
         machine = Machine(launch, memory)
         _check_shape(machine)
-        _store_parameters(machine, arguments)
+        for of_device in (arguments, *others):
+            _store_parameters(machine, of_device)
         execution = Execution(machine)
         execution.program.decode()
         if not _refused(machine):
@@ -145,7 +148,7 @@ def _store_parameters(machine: Machine, arguments: Sequence[Argument]) -> None:
         data = np.frombuffer(_bytes(parameter, argument), np.uint8)
         machine.memory.data[start : start + parameter.size] = data
         machine.memory.poison[start : start + parameter.size] = 0
-    machine.windows.parameters = allocation
+    machine.windows.parameters.append(allocation)
 
 
 def _bytes(parameter: Parameter, argument: Argument) -> bytes:
@@ -177,6 +180,8 @@ def emulate(
     kernel's grid size from PERSISTENT_BLOCKS. The given arrays are not modified; the report has new ones. Raises
     UnsupportedPtx, and ValueError for missing or ill-sized arguments."""
     module = parse(ptx) if isinstance(ptx, str) else ptx
+    if any(spec.access in OF_RANKS for spec in manifest.tensors):
+        raise UnsupportedPtx("a launch that meets other ranks, alone (`tilec.emulator.ranks` runs all)")
     memory = Memory((limits or Limits()).memory_bytes)
     pointers: dict[str, Allocation] = {}
     env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
@@ -196,7 +201,7 @@ def emulate(
     dtypes = {spec.name: spec.dtype for spec in manifest.scalars}
     maps = iter(tensor_map(spec, manifest, pointers, env) for spec in manifest.tensor_maps)
     arguments = [
-        next(maps) if slot.kind == "tensor_map" else _argument(slot, pointers, values, dtypes) for slot in manifest.abi
+        next(maps) if slot.kind == "tensor_map" else argument_of(slot, pointers, values, dtypes) for slot in manifest.abi
     ]
     grid = [axis.evaluate(env) for axis in manifest.grid]
     grid[0] *= manifest.cluster
@@ -247,9 +252,10 @@ def _elements(spec: TensorSpec, array: NDArray[Any], env: Mapping[str, int]) -> 
     return np.repeat(marked, array.dtype.itemsize)
 
 
-def _argument(
+def argument_of(
     slot: AbiSlot, pointers: Mapping[str, Allocation], values: Mapping[str, int | float], dtypes: Mapping[str, str]
 ) -> Argument:
+    """The argument of a slot. ValueError if its value is missing."""
     if slot.kind == "pointer":
         return pointers[slot.name]
     if slot.name not in values:

@@ -20,6 +20,11 @@ class Missing:
 
 MISSING: Final = Missing()
 
+_OF_RANKS: Final = {
+    Access.PEER: "each rank writes its part in a launch before this one, and others read it until they have left the next meet",
+    Access.SIGNAL: "only `meet` takes signals",
+}
+
 TAKE_FUNCTION: Final = ("scan",)
 """Words whose first argument is a tile function of two arguments."""
 
@@ -82,16 +87,21 @@ class Call:
 
     def tensor(self, term: Term, allowed: tuple[Access, ...], verb: str) -> tuple[Value, Parameter]:
         """A tensor argument whose declared access allows `verb`; E0207, E0217."""
+        parts = term if isinstance(term, tuple) else ()
+        if parts and all(isinstance(one, Value) and isinstance(one.type, TensorType) for one in parts):
+            hint = "name one of them, such as `x[0]`, or loop over all: `for part in x:`"
+            raise self.place(0).error("E0217", f"`{self.word}` takes one tensor, found those of {len(parts)} ranks", hint=hint)
         if not isinstance(term, Value) or not isinstance(term.type, TensorType):
             raise self.place(0).error("E0217", f"`{self.word}` takes a tensor, found {describe(term)}",
                                hint="pass a parameter declared `In`, `Out`, `InOut`, `Scratch` or `Atomic`")  # fmt: skip
         parameter = self.scope.function.parameter_of(term)
         if parameter.access not in allowed:
-            names = [{"INOUT": "InOut"}.get(a.name, a.name.title()) for a in allowed]
+            names = [{"INOUT": "InOut"}.get(a.name, a.name.title()) for a in allowed if a is not Access.PEER]
             declared = parameter.access.name if parameter.access else ""
             shown = {"INOUT": "InOut"}.get(declared, declared.title())
-            raise self.place(0).error("E0207", f"`{parameter.name}` is declared `{shown}` and cannot be {verb}",
-                               hint=f"declare it `{'` or `'.join(names)}`")  # fmt: skip
+            hint = _OF_RANKS.get(parameter.access) or f"declare it `{'` or `'.join(names)}`"
+            message = f"`{parameter.name}` is declared `{shown}` and cannot be {verb}"
+            raise self.place(0).error("E0207", message, hint=hint)
         return term, parameter
 
     def dtype(self, term: Term) -> DType:

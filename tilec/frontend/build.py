@@ -14,6 +14,7 @@ from tilec.frontend.liveness import analyse, assigned
 from tilec.frontend.loop_exits import plain_loops
 from tilec.frontend.module import NO_TEXTS, ElementName, Module, Routine, read_module
 from tilec.frontend.printing import name_blocks
+from tilec.frontend.ranks import check_meeting
 from tilec.frontend.report import Refused, compile_error
 from tilec.frontend.scope import Builders, Scope
 from tilec.frontend.signature import Constant, constant_names, read_signature
@@ -109,6 +110,7 @@ def _build(
         env[parameter.name] = parameter.value
         if parameter.access is None and parameter.value.tile.dtype.is_integer:
             emitter.know(parameter.value, sym(parameter.name))
+    env |= {name: tuple(one.value for one in tensors) for name, tensors in signature.of_ranks.items()}
     for name, value in signature.constants.items():
         env[name] = DTYPES[value] if isinstance(value, str) else value
     function = Function(routine.name, signature.parameters, emitter.body, dims=tuple(signature.dims),
@@ -122,6 +124,7 @@ def _build(
     try:
         run(scope, body)
         _check_grid(scope, routine)
+        check_meeting(scope)
         name_blocks(function)
     except Refused as refused:
         scope.problems.extend([refused.diagnostic] if refused.diagnostic else [])

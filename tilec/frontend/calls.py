@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tilec.diagnostics.spelling import ask_first
-from tilec.frontend import arithmetic, composed, joins, memory, printing, reductions, scans, sorts, takes, words
+from tilec.frontend import arithmetic, composed, joins, memory, printing, ranks, reductions, scans, sorts, takes, words
 from tilec.frontend.arguments import TAKE_FUNCTION, Call
 from tilec.frontend.emitter import At, Term, describe, number_of, usable
 from tilec.frontend.expressions import expression, package_of
@@ -21,7 +21,9 @@ from tilec.frontend.vocabulary import METHODS, WORDS
 from tilec.ir.types import DType
 
 MAX_CALL_DEPTH = 32
-_MEANINGS: Final = (composed, joins, memory, printing, reductions, scans, sorts, takes, words)  # importing them fills `WORDS`
+_MEANINGS: Final = (
+    composed, joins, memory, printing, ranks, reductions, scans, sorts, takes, words,
+)  # importing them fills `WORDS`  # fmt: skip
 
 
 def call(scope: Scope, node: ast.Call) -> Term:

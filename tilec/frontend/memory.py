@@ -14,7 +14,7 @@ from tilec.ir import ops
 from tilec.ir.core import Access, Value
 from tilec.ir.types import DType, TileType
 
-_READABLE: Final = (Access.IN, Access.INOUT, Access.SCRATCH)
+_READABLE: Final = (Access.IN, Access.INOUT, Access.SCRATCH, Access.PEER)
 _WRITABLE: Final = (Access.OUT, Access.INOUT, Access.SCRATCH)
 _BY_TILE: Final = {
     "load": "read the elements at a tile of indices with `gather`",

@@ -8,7 +8,7 @@ under `+`, `-` and `*`, which the launcher inverts (`tilec.runtime.dims`).
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,11 +19,13 @@ from tilec.frontend.module import DimName, ElementName, Module, ModuleConstant, 
 from tilec.frontend.report import Refused, compile_error
 from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.expr import Expr, binary, const, sym
-from tilec.ir.types import DTYPES, DType, TensorType, TileType
+from tilec.ir.ops.rank_ops import MOST_RANKS
+from tilec.ir.types import DTYPES, DType, TensorType, TileType, u32
 from tilec.untrusted.limits import MAX_HOST_DEPTH
 
 Constant = int | float | bool | str
 _ACCESS: Final = {"In": Access.IN, "Out": Access.OUT, "InOut": Access.INOUT, "Scratch": Access.SCRATCH, "Atomic": Access.ATOMIC}
+_OF_RANKS: Final = {"Peer": Access.PEER, "Signal": Access.SIGNAL}
 _ARITHMETIC: Final[dict[type[ast.operator], str]] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -37,12 +39,13 @@ MAX_EXTENT: Final = 2**31 - 1
 @dataclass(slots=True)
 class Signature:
     """Parameters in order; symbolic launch values in order of first appearance; values of the constants (an `Element`'s is a
-    dtype name)."""
+    dtype name); `of_ranks`: by name, the tensors of a parameter that has one for each rank, in order."""
 
     parameters: list[Parameter] = field(default_factory=list[Parameter])
     dims: list[str] = field(default_factory=list[str])
     strides: list[str] = field(default_factory=list[str])
     constants: dict[str, Constant] = field(default_factory=dict[str, Constant])
+    of_ranks: dict[str, tuple[Parameter, ...]] = field(default_factory=dict[str, "tuple[Parameter, ...]"])
 
 
 def dtype_named(name: str) -> DType:
@@ -111,6 +114,12 @@ class _Reader:
                          and word is not None and dtype_named(word).is_integer}  # fmt: skip
         for arg in positional:
             self._try(lambda arg=arg: self._parameter(arg))
+        written = {arg.arg for arg in (*positional, *arguments.kwonlyargs)}
+        for name, tensors in self.signature.of_ranks.items():
+            taken = next((one.name for one in tensors if one.name in written and len(tensors) > 1), None)
+            if taken is not None:
+                message = f"`{name}` has a tensor `{taken}`, and a parameter has that name"
+                self._refuse("E0107", message, next(arg for arg in positional if arg.arg == name), "use another name")
 
     def _refuse(self, code: str, message: str, node: ast.AST, hint: str) -> None:
         self.problems.append(Diagnostic(code, message, Label(self.source.span(node)), hint=hint))
@@ -171,13 +180,42 @@ class _Reader:
             value = Value(self._tensor(note), arg.arg)
             self.signature.parameters.append(Parameter(arg.arg, value, _ACCESS[base], span))
             return
+        if isinstance(note, ast.Subscript) and base in _OF_RANKS:
+            self._of_ranks(arg, note, _OF_RANKS[base])
+            return
         if word == "Const":
             raise self.source.error("E0107", f"constant `{arg.arg}` must be keyword-only", arg, hint="put it after a bare `*`")
         raise self.source.error("E0107", f"parameter `{arg.arg}` has an annotation that is not a kernel type", note,
                          hint=_meant_type(note))  # fmt: skip
 
-    def _tensor(self, note: ast.Subscript) -> TensorType:
-        items = list(note.slice.elts) if isinstance(note.slice, ast.Tuple) else [note.slice]
+    def _of_ranks(self, arg: ast.arg, note: ast.Subscript, access: Access) -> None:
+        """A tensor for each rank."""
+        items = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
+        shown = "Peer[bf16, RANKS, N]" if access is Access.PEER else "Signal[RANKS, BLOCKS]"
+        if (len(items) < 3) if access is Access.PEER else (len(items) != 2):
+            raise self.source.error("E0107", f"`{arg.arg}` lacks what its type says of ranks", note, hint=f"write `{shown}`")
+        ranks = self._extent(items[1 if access is Access.PEER else 0], stride=False)
+        if not self._are_ranks(ranks):
+            message = f"`{arg.arg}` is of {ranks} ranks"
+            raise self.source.error("E0213", message, note, hint=f"give a constant from 2 to {MOST_RANKS}, as in `{shown}`")
+        if access is Access.PEER:
+            type_ = self._tensor(note, (items[0], *items[2:]))
+        else:
+            type_ = TensorType(u32, (self._extent(items[1], stride=False), const(2), ranks))
+            if type_.dims[0].constant is None and ranks.constant is not None:
+                message = f"`{arg.arg}` is for {type_.dims[0]} blocks"
+                raise self.source.error("E0213", message, note, hint="make the number of blocks a `Const`")
+        names = [arg.arg] if ranks.constant is None else [f"{arg.arg}_{rank}" for rank in range(ranks.constant)]
+        span = self.source.span(arg)
+        tensors = tuple(Parameter(name, Value(type_, name), access, span) for name in names)
+        self.signature.of_ranks[arg.arg] = tensors
+        self.signature.parameters += tensors
+
+    def _are_ranks(self, ranks: Expr) -> bool:
+        return ranks.constant is not None and 2 <= ranks.constant <= MOST_RANKS
+
+    def _tensor(self, note: ast.Subscript, given: Sequence[ast.expr] = ()) -> TensorType:
+        items = list(given or (note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]))
         if not items:
             raise self.source.error("E0107", "the tensor type names no dtype", note, hint="write `In[f32, N]`")
         dtype = self._dtype(items[0])
@@ -287,7 +325,11 @@ class _Reader:
 
 
 class _Declaration(_Reader):
-    """Reads a signature without values of constants."""
+    """Reads a signature without values of constants, of which one may be the number of ranks: then one tensor stands for those
+    of all."""
+
+    def _are_ranks(self, ranks: Expr) -> bool:
+        return ranks.constant is None or super()._are_ranks(ranks)
 
     def _dtype(self, node: ast.expr) -> DType:
         entry = self.module.names.get(node.id) if isinstance(node, ast.Name) else None
@@ -302,7 +344,7 @@ def _meant_type(note: ast.expr) -> str:
     """A hint for an annotation that is not a kernel type, based on its name or the name it subscripts."""
     base = note.value if isinstance(note, ast.Subscript) else note
     name = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
-    known = _ACCESS if isinstance(note, ast.Subscript) else DTYPES
+    known = {**_ACCESS, **_OF_RANKS} if isinstance(note, ast.Subscript) else DTYPES
     return ask_first(name, known, "use `In/Out/InOut/Scratch/Atomic[dtype, dims...]`, or a dtype for a scalar")
 
 

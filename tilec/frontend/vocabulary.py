@@ -10,7 +10,7 @@ from tilec.frontend.arguments import Call
 from tilec.frontend.emitter import Term
 
 WORDS: Final[dict[str, Callable[[Call], Term]]] = {}
-"""Keyed by word; importing `words`, `composed`, `reductions`, `joins`, `scans`, `sorts`, `takes`, `memory` and
+"""Keyed by word; importing `words`, `composed`, `reductions`, `joins`, `scans`, `sorts`, `takes`, `memory`, `ranks` and
 `printing` of `tilec.frontend` fills it."""
 METHODS: Final = ("astype", "reshape", "permute", "broadcast_to")
 """Words that are also methods of tiles."""

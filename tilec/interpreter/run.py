@@ -16,9 +16,9 @@ from tilec.interpreter.errors import InterpreterError
 from tilec.interpreter.launch import Launch, bind, check_promises, contents_before
 from tilec.interpreter.memory import ACCESSES
 from tilec.interpreter.printing import lines
-from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.facts.loop_exits import exit_condition
-from tilec.ir.ops import BlockId, Constant, Decreases, DimValue, For, If, Invariant, Iota, NumBlocks, Print, Sort, Yield
+from tilec.ir.ops import BlockId, Constant, Decreases, DimValue, For, If, Invariant, Iota, Meet, NumBlocks, Print, Sort, Yield
 
 FIXED: Final = (Constant, Iota, NumBlocks, DimValue)
 """Operations with the same results in every block."""
@@ -99,6 +99,7 @@ class BlockRun:
         self.names = {id(p.value): p.name for p in function.parameters}
         self.values: dict[int, Array] = dict(fixed)
         self.numbers: dict[int, int] = {}  # of each `while`, where the pass started
+        self.unmet = {id(p.value) for p in function.parameters if p.access is Access.PEER}  # what ranks have not met for
 
     def tensor(self, value: Value) -> tuple[str, Array]:
         """Name and array of a tensor parameter."""
@@ -139,6 +140,8 @@ class BlockRun:
         if type(op) in PURE:
             return [PURE[type(op)](op, *(self.value(operand) for operand in op.operands))]
         if type(op) in ACCESSES:
+            if id(op.operands[0]) in self.unmet:
+                raise self.error(op, f"reads `{self.names[id(op.operands[0])]}` before ranks have met")
             loaded = ACCESSES[type(op)](self, op)
             return [] if loaded is None else [loaded]
         if isinstance(op, For):
@@ -158,6 +161,8 @@ class BlockRun:
             return sort(op, *(self.value(operand) for operand in op.operands))
         if isinstance(op, FIXED):
             return [self.value(op.result)]
+        if isinstance(op, Meet):
+            raise self.error(op, "the kernel meets other ranks, and runs in all of them at once (`run_ranks`)")
         raise self.error(op, f"`{op.opcode}` is an operation of later stages, which the interpreter does not run")
 
     def print_lines(self, op: Print) -> None:

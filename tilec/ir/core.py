@@ -198,6 +198,10 @@ class Access(Enum):
     INOUT = "inout"
     SCRATCH = "scratch"
     ATOMIC = "atomic"
+    PEER = "peer"
+    """The same tensor in the memory of one of several ranks, read after the meet only."""
+    SIGNAL = "signal"
+    """What ranks tell each other by, for `meet` only."""
 
     @property
     def exclusive(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from tilec.ir.core import Access, Block, Effect, Function, Op, Value, VerifyError
 from tilec.ir.expr import Expr
 from tilec.ir.loop_claim_rules import verify_loop_claims
-from tilec.ir.ops import If, Yield
+from tilec.ir.ops import If, Meet, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.sync_ops import Roles
 from tilec.ir.ops.tmem_ops import TmemFree
@@ -23,6 +23,7 @@ def verify(function: Function) -> None:
     _verify_signature(function)
     _Verifier(function).block(function.body, set(), outermost=True)
     _verify_wait(function)
+    _verify_ranks(function)
     verify_loop_claims(function)
 
 
@@ -88,6 +89,20 @@ def _verify_wait(function: Function) -> None:
         accessed = [tensor for tensor, effect in tensors if effect is not Effect.READ or not function.is_resident(tensor)]
         if accessed or not (isinstance(op, (If, Yield)) or op.effect in (Effect.NONE, Effect.READ, Effect.SHARED)):
             raise VerifyError(_at(op, "accesses memory before the grid dependency wait"))
+
+
+def _verify_ranks(function: Function) -> None:
+    """Tensors of other ranks are only read, after the meet once the kernel has a schedule; only a meet takes signals."""
+    met = False
+    for op in function.body.walk():
+        met |= isinstance(op, Meet)
+        for tensor, effect in op.touched() if not isinstance(op, Meet) else ():
+            access = function.parameter_of(tensor).access if isinstance(tensor.type, TensorType) else None
+            if access is Access.SIGNAL or (access is Access.PEER and effect is not Effect.READ):
+                raise VerifyError(_at(op, f"it has no right to {tensor.name}, which ranks share"))
+            is_early = function.num_warps and not met and op.attributes().get("unsafe") is None
+            if access is Access.PEER and is_early:
+                raise VerifyError(_at(op, f"reads {tensor.name} before ranks have met"))
 
 
 def _verify_tensor(name: str, type: TensorType) -> None:

@@ -5,7 +5,21 @@ and an editor completes, documents and type-checks it. Calling one of the functi
 """
 
 from tilec.language import words
-from tilec.language.parameters import Align, Atomic, Const, Dim, Element, In, InOut, Out, Scratch, Strides, Tensor
+from tilec.language.parameters import (
+    Align,
+    Atomic,
+    Const,
+    Dim,
+    Element,
+    In,
+    InOut,
+    Out,
+    Peer,
+    Scratch,
+    Signal,
+    Strides,
+    Tensor,
+)
 from tilec.language.tiles import (
     DTypeBase,
     NotCompiled,
@@ -38,7 +52,9 @@ __all__: list[str] = [
     "InOut",
     "NotCompiled",
     "Out",
+    "Peer",
     "Scratch",
+    "Signal",
     "Strides",
     "Tensor",
     "Tile",

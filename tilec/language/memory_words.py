@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from tilec.language.parameters import Tensor
+from tilec.language.parameters import Signal, Tensor
 from tilec.language.tiles import Index, Operand, Scalar, Shape, Tile, not_compiled
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -180,4 +180,14 @@ def atomic_exchange(tensor: Tensor, tile: Operand, /, *, at: Index, mask: bool =
 def atomic_cas(tensor: Tensor, compare: Operand, tile: Operand, /, *, at: Index, mask: bool = False) -> Tile:
     """Put one integer per position of the index tiles `at` into an `Atomic` tensor where it has `compare`'s element; gives
     those that were there before, equal to `compare` where it was put. `mask` as for `atomic_add`."""
+    not_compiled()
+
+
+def meet(signals: Signal[Any, Any], rank: Scalar, /) -> None:
+    """Wait until this block of every rank is in this launch; `rank` is the number of this one, an `i32` parameter. After it
+    `Peer` tensors may be read: each has what the launches before this one wrote in its rank.
+
+    Called once, at the top level. The grid is a constant of one axis, of no more blocks than a GPU has multiprocessors, because
+    the blocks that wait must all be resident.
+    """
     not_compiled()

@@ -7,10 +7,13 @@ the compiler they are the same as `In[i32, 4]` and `In[i32, 2 * N]`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple
 
 D = TypeVar("D")
 A = TypeVar("A")
+R = TypeVar("R")
+B = TypeVar("B")
 Dims = TypeVarTuple("Dims")
 
 
@@ -96,6 +99,26 @@ class Atomic(Tensor, Generic[D, *Dims]):
 
     i32, u32, i64 and u64 have all of them; f32 has `add`, `max`, `min`, `exchange`; f16 and bf16 have `add`; others are E0201.
     Floats: a number wins over a NaN, -0 is below +0, and sums of f32 may flush subnormal numbers to zero."""
+
+
+class Peer(Tensor, Generic[D, R, *Dims]):
+    """`Peer[dtype, ranks, *dims]`: a tensor of each of several ranks, GPUs that read each other's memory; a tuple of `ranks`
+    tensors in the order of ranks. Read only, after `meet`: what launches before this one wrote."""
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, rank: int) -> Tensor: ...
+        def __iter__(self) -> Iterator[Tensor]: ...
+
+
+class Signal(Generic[R, B]):
+    """`Signal[ranks, blocks]`: by what ranks tell each other that they have come, for `meet`; u32 `[blocks, 2, ranks]` in each
+    rank, zero before the first launch and shared by all kernels that meet."""
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, items: Any) -> type:
+            return cls
 
 
 class Align(Generic[A]):

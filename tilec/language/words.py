@@ -57,6 +57,7 @@ __all__: list[str] = [
     "log2",
     "max",
     "maximum",
+    "meet",
     "min",
     "minimum",
     "mma",

@@ -88,6 +88,11 @@ INLINE: Final = tuple(
         r"\{ \.reg \.b64 most; \.reg \.b32 amount; min\.u64 most, \$2, 64; cvt\.u32\.u64 amount, most; "
         r"(?:shl\.b64|shr\.u64) \$0, \$1, amount; \}",
         r"griddepcontrol\.(?:wait|launch_dependents);",
+        # Arithmetic on counts of meets, in registers of its own; `seen` is read before it is used.
+        r"\{ \.reg \.pred late; \.reg \.b32 count, seen; ld\.global\.b32 count, \[\$2\]; add\.u32 count, count, 1; "
+        r"st\.global\.b32 \[\$2\], count; st\.release\.sys\.global\.b32 \[\$0\], count; "
+        r"again: ld\.acquire\.sys\.global\.b32 seen, \[\$1\]; sub\.s32 seen, seen, count; setp\.lt\.s32 late, seen, 0; "
+        r"@late bra again; \}",
         r"fence\.proxy\.async\.shared::cta;",
         r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32 \d+;",
         r"\{ \.reg \.pred q; not\.pred q, \$2; cp\.async\.c[ag]\.shared\.global \[\$0\], \[\$1\], (?:4|8|16), q; \}",

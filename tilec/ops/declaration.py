@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tilec.artifact.records import OF_RANKS
 from tilec.frontend import Declared, Interface
 from tilec.ir.expr import OPERATORS, Expr
 from tilec.ir.types import DTYPES
@@ -233,7 +234,9 @@ def evaluate(dim: Expr, values: Values) -> Any:
 
 def declare(interface: Interface, mutates: Iterable[str], constants: Choice, dims: Choice) -> Declaration:
     """An op of a kernel; `mutates` names the `Out` tensors that a call receives as arguments. E0919 if there is no such tensor,
-    or no tensor among the arguments."""
+    or no tensor among the arguments, or the kernel meets other ranks."""
+    if any(parameter.access in OF_RANKS for parameter in interface.parameters):
+        raise refuse(interface.kernel, "the kernel meets other ranks, so no process can call it alone")
     mutated = frozenset(mutates)
     out_names = {parameter.name for parameter in interface.parameters if parameter.access == "out"}
     for name in sorted(mutated - out_names, key=str):

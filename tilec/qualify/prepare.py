@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tilec
-from tilec.artifact.records import Manifest, TensorSpec
+from tilec.artifact.records import OF_RANKS, Manifest, TensorSpec
 from tilec.audit.contract import contract_of
 from tilec.audit.launches import edge_launches
 from tilec.interpreter import InterpreterError
@@ -95,6 +95,10 @@ def prepared(subject: Subject, edges: int = EDGES, references: Path | None = Non
         return Entry(subject.name, tir or "0" * 64, (), (f"all: the bundle lacks its tile IR ({error})"[:500],))
     if unordered := ", ".join(sorted(order_dependent(function))):
         return Entry(subject.name, tir, (), (f"all: what is in {unordered} depends on the order of atomics"[:500],))
+    if any(spec.access in OF_RANKS for spec in manifest.tensors):
+        return Entry(
+            subject.name, tir, (), ("all: the kernel meets other ranks, and alone it would wait for ever",)
+        )
     scalars = {spec.name: EDGE_SCALAR for spec in manifest.scalars if DTYPES[spec.dtype].is_float}
     scalars |= subject.shapes[0].scalars if subject.shapes else {}
     wanted = [

@@ -41,6 +41,7 @@ from tilec.runtime.kernel import Kernel
 from tilec.runtime.trust_location import find_trust
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
+from tilec.step.ranks import GPUS
 from tilec.target.chips import running_on
 from tilec.untrusted.regular_file import read_regular
 
@@ -116,6 +117,11 @@ class Bundle:
     def cache_format(self) -> str:
         """The format of the caches that its kernels take: `16bit`, or one that its step declares."""
         return str(self.config.get(CACHE_FORMAT, SIXTEEN_BIT))
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs share the step that its kernels are for."""
+        return int(self.config.get(GPUS, 1))
 
     @property
     def model_digest(self) -> str:

@@ -24,6 +24,7 @@ from tilec.artifact.records import Manifest
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.expressions import StepError
 from tilec.step.formats import WEIGHT_FORMAT
+from tilec.step.ranks import GPUS, MAX_RANKS
 from tilec.step.reader import Declaration, decode_declaration
 from tilec.step.tuning import Tuning, read_tuning
 from tilec.untrusted.strict_json import LARGEST_OF_MANIFEST, parse
@@ -101,6 +102,9 @@ def read_contents(text: bytes, header: Header) -> Contents:
         raise ValueError(f"its step has no weights in {config[WEIGHT_FORMAT]!r:.60}")
     if CACHE_FORMAT in config and config[CACHE_FORMAT] not in declaration.caches:
         raise ValueError(f"its step has no caches in {config[CACHE_FORMAT]!r:.60}")
+    gpus = config.get(GPUS, 1)
+    if type(gpus) is not int or not 1 <= gpus <= MAX_RANKS or (gpus > 1 and not declaration.shards):
+        raise ValueError(f"its step is not shared by {gpus!r:.60} GPUs")
     kernel_names = " ".join(sorted({kernel.manifest.kernel for kernel in kernels}))
     if config.keys() == {"kernels"} and declaration.is_empty and config["kernels"] != kernel_names:
         raise ValueError("its kernels are not those that `kernels` of its configuration names")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tilec.artifact.records import Manifest, TensorSpec
+from tilec.artifact.records import OF_RANKS, Manifest, TensorSpec
 from tilec.runtime.dims import evaluate, known_values, solve_dims
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.scalars import check_scalar, exact_integer
@@ -90,8 +90,9 @@ def check_launch(
     views = {spec.name: _view(spec, arguments[spec.name], kernel, device) for spec in manifest.tensors}
     given = {name: _dim(value, name, kernel) for name, value in dims.items()} if dims else {}
     if owner is not None:
-        for name, view in views.items():
-            _check_device(view, name, kernel, device, owner)
+        for spec in manifest.tensors:
+            if spec.access not in OF_RANKS:  # what ranks share lies on their devices
+                _check_device(views[spec.name], spec.name, kernel, device, owner)
     shapes = (Checked() if checked is None else checked).get(manifest, views, scalars, given)
     for spec in manifest.tensors:
         view = views[spec.name]
@@ -162,7 +163,7 @@ def _view(spec: TensorSpec, value: Any, kernel: str, device: int) -> TensorView:
     if not 0 < view.pointer < ADDRESSES and 0 not in view.shape:
         given = f"address {view.pointer:#x}"
         raise LaunchError("E0914", "the tensor has no memory", kernel=kernel, argument=spec.name, given=given)
-    if view.read_only and spec.access != "in":
+    if view.read_only and spec.access not in ("in", "peer"):
         raise LaunchError(
             "E0914", "the tensor is read-only", kernel=kernel, argument=spec.name, required=f"writable, it is `{spec.access}`"
         )

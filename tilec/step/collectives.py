@@ -12,5 +12,8 @@ GATHER: Final = "all_gather"
 COLLECTIVES: Final = (REDUCE, REDUCE_ADD, REDUCE_ADD_SCALED, GATHER)
 """Every collective reads the parameter `x` of all ranks."""
 
+MEET: Final = "rank_meet"
+"""The kernel in which ranks wait for each other at the end of a step; it moves no data, and is no operation of a graph."""
+
 READ_BY_PEERS: Final = "x"
 """The parameter that other ranks read."""

@@ -54,6 +54,9 @@ from tilec.step.graph import CHUNK, SERVE, Kind
 RANKS: Final = "ranks"
 """The name of the number of ranks in a step's text."""
 
+GPUS: Final = "gpus"
+"""Key of a bundle's config for the number of ranks whose steps it has kernels for; absent for one."""
+
 MAX_RANKS: Final = 8
 """The most GPUs of a machine that can read each other's memory."""
 

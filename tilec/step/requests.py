@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tilec.step.collectives import MEET
 from tilec.step.declaration import LENGTHS, TOKENS, Condition, Items, Launch, Statement
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import item_count
@@ -35,7 +36,7 @@ class Request:
 
 
 def requests(step: Step, tuning: Tuning) -> Iterator[Request]:
-    """Every request of a step once, in the order of the text."""
+    """Every request of a step once, in the order of the text. A step that ranks share ends with a kernel in which they meet."""
     for mode, statements in step.declaration.modes.items():
         for launch, lengths in _reachable(step, mode, statements):
             seen: set[str] = set()
@@ -44,6 +45,8 @@ def requests(step: Step, tuning: Tuning) -> Iterator[Request]:
                 if key not in seen:
                     seen.add(key)
                     yield Request(f"{mode}_{launch.name}", launch.kernel, constants, launch)
+        if step.ranks > 1:
+            yield Request(f"{mode}_meet", MEET, {"RANKS": step.ranks}, Launch("meet", MEET, {}, {}, {}, ast.Pass()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,14 +105,20 @@ def _raw(kind: str) -> str:
 
 
 def _parameter(d: Decoder, name: Symbol, offset: int, targets: list[Target], kind: str) -> Step:
-    """A parameter has the same value in every lane, so it is read once, when decoded."""
-    width, parameters = TYPES[kind][0] // 8, d.machine.windows.parameters
-    start = d.symbol_address(name) - PARAM_START + offset + (0 if parameters is None else parameters.start)
-    if parameters is None or not parameters.start <= start <= parameters.end - width or start % width:
+    """A parameter has the same value in every lane of a device, so it is read once, when decoded."""
+    width, parameters, values = TYPES[kind][0] // 8, d.machine.windows.parameters, list[Any]()
+    for one in parameters:
+        start = d.symbol_address(name) - PARAM_START + offset + one.start
+        if not one.start <= start <= one.end - width or start % width:
+            raise d.unsupported("a parameter access outside the parameters")
+        values.append(d.machine.memory.data[start : start + width].copy().view(TYPES[_raw(kind)][1])[0])
+    if not values:
         raise d.unsupported("a parameter access outside the parameters")
-    data = d.machine.memory.data[start : start + width].copy()
-    value = data.view(TYPES[_raw(kind)][1])[0]
-    return lambda frame: targets[0](frame, np.full(frame.n, value), None)
+    if len(values) == 1:
+        value = values[0]
+        return lambda frame: targets[0](frame, np.full(frame.n, value), None)
+    by_device = np.array(values)
+    return lambda frame: targets[0](frame, by_device[frame.wave.device[frame.block]], None)
 
 
 def _loader(

@@ -153,6 +153,7 @@ class Accesses:
         allocation = access.allocation
         if nc and len(access.index):
             self.ordering.noncoherent.watch(access, instruction)
+        self.ordering.peer_reads.check(access, instruction)
         if not len(access.index) or (allocation is not None and not allocation.tracked):
             return
         if self.ordering.in_flight.busy:
@@ -166,6 +167,7 @@ class Accesses:
     def check_read(self, access: Access, instruction: Instruction) -> None:
         """Checks these reads against unordered writes, and does not record them: their order is that of a later event."""
         self.ordering.in_flight.check(access.index, access.width, access.lanes, False, instruction)
+        self.ordering.peer_reads.check(access, instruction)
         shadow = self.ordering.shadow
         racing = shadow.unordered_writes(shadow.granules(access.index, access.width), access.lanes)
         if racing is not None:
@@ -203,7 +205,7 @@ class Accesses:
             self.report_race(access, racing, instruction, "writes what another thread writes", kind)
 
     def _reach(self, scope: str | None) -> int:
-        return 0 if scope is None else reach_of(scope, self.wave.cluster_size)
+        return 0 if scope is None else reach_of(scope, self.wave.cluster_size, self.wave.device_blocks)
 
     def report_race(
         self, access: Access, racing: NDArray[np.bool_], instruction: Instruction, message: str, kind: str = "race"

@@ -15,7 +15,8 @@ Shape = tuple[int, int, int]
 class LaunchState:
     """A launch of `function` on `grid` blocks of `block_shape` threads, in clusters of `cluster_shape` blocks. `overlaps`: the
     preceding launch may still run when this one begins; `replicating`: PTX lines of stores that replicate by design;
-    `explicit_cluster`: the kernel or the launch names a cluster shape."""
+    `explicit_cluster`: the kernel or the launch names a cluster shape; `devices`: how many devices run the launch at once, each
+    with arguments of its own."""
 
     module: Module
     function: Function
@@ -28,6 +29,7 @@ class LaunchState:
     overlaps: bool = False
     replicating: Collection[int] = ()
     explicit_cluster: bool = False
+    devices: int = 1
     threads: int = field(init=False)
     cluster_size: int = field(init=False)
 

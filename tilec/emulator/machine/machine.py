@@ -46,7 +46,7 @@ class Machine:
         self.random = np.random.default_rng(launch.seed)
         self.printed: list[str] = []
         """What calls of vprintf wrote, in the order of execution."""
-        self.wave = Wave(launch.threads, launch.cluster_size)
+        self.wave = Wave(launch.threads, launch.cluster_size, launch.devices)
         self.pending = Pending(launch, self.random)
         self.registers = Registers(launch.function)
         self.scheduler = Scheduler(self.wave, self.registers, launch.seed, self.random)

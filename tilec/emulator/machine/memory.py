@@ -36,7 +36,7 @@ class Allocation:
     """Bytes `start` to `end` of the array. `tracked`: races are checked; `poisonous`: some byte may be poison; `item`: bytes
     per element. `checked`: a byte that is unwritten at the end is a fault; if `required` marks the bytes of elements (a
     strided tensor), only those must be written, and a written byte between them is a fault. `resident`: the preceding launch
-    does not write it."""
+    does not write it. `device`: the device whose launches before this one wrote it, None if any device may read it."""
 
     name: str
     space: str
@@ -52,6 +52,7 @@ class Allocation:
     required: NDArray[np.bool_] | None = None
     array: NDArray[Any] | None = None
     noncoherent: NDArray[np.bool_] | None = None
+    device: int | None = None
 
     @property
     def address(self) -> int:

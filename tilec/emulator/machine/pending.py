@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from tilec.emulator.errors import UnsupportedPtx
 from tilec.emulator.machine.launch_state import LaunchState, Shape
 
 CLUSTER_LANES: Final = 4096
@@ -41,7 +42,9 @@ class Pending:
         lanes = launch.limits.resident_lanes
         if launch.cluster_size > 1:
             lanes = min(lanes, CLUSTER_LANES)
-        count = max(1, lanes // (launch.threads * launch.cluster_size))
+        count = max(1, lanes // (launch.threads * launch.cluster_size * launch.devices))
+        if launch.devices > 1 and (launch.cluster_size > 1 or count < len(self.clusters)):
+            raise UnsupportedPtx("a launch of several devices whose blocks are not all resident together, or form clusters")
         if self.cancels:
             count = min(count, int(self.random.integers(1, 4)) if launch.seed else CANCELLING_CLUSTERS)
         chosen, self.clusters = self.clusters[:count], self.clusters[count:]

@@ -21,18 +21,23 @@ Index = NDArray[np.int64]
 
 class Wave:
     """Empty until `start`. `block_ids` [blocks, 3], `block_number` (launch-wide), `cluster` (index in the wave) and `rank` (in
-    the cluster) are by block, `warp_sizes` by warp. The blocks of a cluster are adjacent, by rank."""
+    the cluster) are by block, `warp_sizes` by warp. The blocks of a cluster are adjacent, by rank. With several `devices` each
+    has the same blocks, one device's after the other's; `device` is by block, and `device_blocks` how many each has, 0 for one
+    device."""
 
-    def __init__(self, threads: int, cluster_size: int = 1) -> None:
-        self.threads, self.cluster_size = threads, cluster_size
+    def __init__(self, threads: int, cluster_size: int = 1, devices: int = 1) -> None:
+        self.threads, self.cluster_size, self.devices = threads, cluster_size, devices
         self.start((), 0)
 
     def start(self, blocks: Sequence[tuple[int, int, int]], first_number: int) -> None:
         """Makes these blocks resident, with all threads at the first instruction. `first_number` counts the blocks of earlier
         waves."""
+        blocks = [*blocks] * self.devices
         threads, per_block = self.threads, -(-self.threads // WARP)
         self.block_count, self.lane_count = len(blocks), len(blocks) * threads
         self.warp_count = len(blocks) * per_block
+        self.device_blocks = len(blocks) // self.devices if self.devices > 1 else 0
+        self.device: Index = np.repeat(np.arange(self.devices), len(blocks) // self.devices)
         self.block_ids = np.array(blocks, np.int64).reshape(-1, 3)
         self.block_number: Index = first_number + np.arange(len(blocks))
         self.cluster: Index = np.arange(len(blocks)) // self.cluster_size

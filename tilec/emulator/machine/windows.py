@@ -34,11 +34,11 @@ WINDOW: Final = 1 << 32
 
 class Windows:
     """`shared`: the window of each block of the wave; `shared_base` [lanes]: the index in memory of the block's shared window,
-    less the window's first offset. `parameters` is None until the launch stores them; `cluster` is None in a launch without
-    clusters of several blocks."""
+    less the window's first offset. `parameters`, those of each device, is empty until the launch stores them; `cluster` is None
+    in a launch without clusters of several blocks."""
 
     def __init__(self, launch: LaunchState, memory: Memory, wave: Wave) -> None:
-        self.launch, self.memory = launch, memory
+        self.launch, self.memory, self.wave = launch, memory, wave
         self.shared_offsets, self.shared_size = shared_layout(launch.module, launch.function, launch.dynamic_shared_bytes)
         self.local_offsets, self.local_size = local_layout(launch.function)
         self.globals = module_variables(launch.module, memory)
@@ -46,12 +46,13 @@ class Windows:
         self.cluster = ClusterWindows(wave, self.shared_size) if launch.cluster_size > 1 else None
         self.shared_base: Index = np.zeros(0, np.int64)
         self.local: Allocation | None = None
-        self.parameters: Allocation | None = None
+        self.parameters: list[Allocation] = []
 
     def start(self, wave: Wave, blocks: Sequence[tuple[int, int, int]]) -> None:
         """Allocates the windows of a new wave."""
         self.shared = [
-            self.memory.reserve(f"shared memory of block {tuple(b)}", "shared", self.shared_size, align=1024) for b in blocks
+            self.memory.reserve(f"shared memory of block {tuple(b)}", "shared", self.shared_size, align=1024)
+            for b in [*blocks] * wave.devices
         ]
         bases = np.array([allocation.start for allocation in self.shared], np.int64) - SHARED_START
         self.shared_base = bases[wave.block]
@@ -75,9 +76,12 @@ class Windows:
             start = self.local.start if self.local else 0
             return np.where(inside, start + lanes * self.local_size + address, -1)
         if space == "param":
-            found = self.parameters
-            inside = (address >= PARAM_START) & (address < PARAM_START + (found.end - found.start if found else 0))
-            return np.where(inside, address - PARAM_START + (found.start if found else 0), -1)
+            if not self.parameters:
+                return np.full(len(address), -1, np.int64)
+            first = self.parameters[0]
+            inside = (address >= PARAM_START) & (address < PARAM_START + (first.end - first.start))
+            starts = np.array([one.start for one in self.parameters], np.int64)
+            return np.where(inside, address - PARAM_START + starts[self.wave.device[self.wave.block[lanes]]], -1)
         index = address - GLOBAL_BASE
         if space == "generic" and (index < 0).any():
             for base, window in ((SHARED_BASE, "shared::cluster"), (LOCAL_BASE, "local"), (PARAM_BASE, "param")):
@@ -96,7 +100,7 @@ class Windows:
         if name in self.globals:
             return self.globals[name].address + symbol.offset
         for parameter in self.launch.function.parameters:
-            if parameter.name == name and self.parameters is not None:
+            if parameter.name == name and self.parameters:
                 return PARAM_START + parameter.offset + symbol.offset
         return None
 

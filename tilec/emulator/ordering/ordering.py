@@ -10,6 +10,7 @@ from tilec.emulator.ordering.barrier_inits import BarrierInits
 from tilec.emulator.ordering.clocks import Clocks
 from tilec.emulator.ordering.in_flight import InFlight
 from tilec.emulator.ordering.noncoherent import NoncoherentReads
+from tilec.emulator.ordering.peer_reads import PeerReads
 from tilec.emulator.ordering.prior_launches import PriorLaunches
 from tilec.emulator.ordering.proxies import Proxies
 from tilec.emulator.ordering.races import Shadow
@@ -30,6 +31,7 @@ class Ordering:
         self.synchronise = Synchronise(wave, self.clocks, self.shadow)
         self.replicas = Replicas(launch, self.shadow)
         self.prior_launches = PriorLaunches(wave, faults, launch.overlaps)
+        self.peer_reads = PeerReads(memory, wave, self.clocks, faults)
         self.noncoherent = NoncoherentReads(memory, self.shadow, faults, launch.overlaps)
 
     def start(self, first_lane: int) -> None:

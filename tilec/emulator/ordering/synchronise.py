@@ -49,7 +49,7 @@ class Synchronise:
 
     def fence(self, frame: Frame, kind: str, scope: str = "gpu") -> None:
         """A fence by every lane of the frame under its mask."""
-        clocks, reach = self.clocks, reach_of(scope, self.wave.cluster_size)
+        clocks, reach = self.clocks, reach_of(scope, self.wave.cluster_size, self.wave.device_blocks)
         for at in frame.active():
             lane = int(frame.lanes[at])
             one = np.array([lane])
@@ -89,7 +89,7 @@ class Synchronise:
         """A strong write: stores a token if it releases, directly or after a fence. `keep`: an atomic operation, which keeps
         the tokens already there."""
         clocks = self.clocks
-        reach = reach_of(scope, self.wave.cluster_size)
+        reach = reach_of(scope, self.wave.cluster_size, self.wave.device_blocks)
         for lane, index in zip(found.lanes.tolist(), found.index.tolist(), strict=True):
             new_tokens = [(narrower(fenced, reach), token) for fenced, token in self.fence_tokens.get(lane, {}).items()]
             if order in ("release", "acq_rel", "sc"):
@@ -105,7 +105,7 @@ class Synchronise:
 
     def after_read(self, found: Access, order: str, scope: str | None) -> None:
         """A strong read: acquires the location's tokens, or keeps them for the next fence."""
-        reach = reach_of(scope, self.wave.cluster_size)
+        reach = reach_of(scope, self.wave.cluster_size, self.wave.device_blocks)
         for lane, index in zip(found.lanes.tolist(), found.index.tolist(), strict=True):
             tokens = self.released.get(index)
             if tokens is None:

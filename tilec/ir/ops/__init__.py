@@ -6,8 +6,8 @@ minus infinity. bf16 and f16 arithmetic is computed in f32 and rounded once per 
 computed in f32. Docstrings give the operand order; `tilec.ir.core.Op` describes the class variables.
 
 `values` computes, `moves` reorders, `memory` reads and writes tensors, `control` has regions, `loop_claims` states what loops
-keep, `printing` writes lines to standard output. The operations that passes make are in `tilec/ir/ops/staging_ops.py`,
-`store_ops.py`, `sync_ops.py`, `launch_ops.py` and other files of that name.
+keep, `printing` writes lines to standard output, `rank_ops` lets ranks wait for each other. The operations that passes make are
+in `tilec/ir/ops/staging_ops.py`, `store_ops.py`, `sync_ops.py`, `launch_ops.py` and other files of that name.
 """
 
 from tilec.ir.ops.control import For, If, Yield
@@ -28,6 +28,7 @@ from tilec.ir.ops.memory import (
 )
 from tilec.ir.ops.moves import Butterfly, Sort, Take
 from tilec.ir.ops.printing import Print, prints
+from tilec.ir.ops.rank_ops import Meet
 from tilec.ir.ops.values import (
     BINARY_KINDS,
     COMPARE_KINDS,
@@ -88,6 +89,7 @@ __all__ = [
     "Iota",
     "KeptMaximum",
     "Load",
+    "Meet",
     "MemoryOp",
     "Mma",
     "NumBlocks",

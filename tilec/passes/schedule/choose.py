@@ -25,7 +25,7 @@ from tilec.ir.clone import copy_of
 from tilec.ir.core import Function, Value
 from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
-from tilec.ir.ops import Broadcast, Constant, Load, Mma, Permute, Reshape, Store, Yield
+from tilec.ir.ops import Broadcast, Constant, Load, Meet, Mma, Permute, Reshape, Store, Yield
 from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule import register_need
@@ -85,6 +85,9 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     note_proofs(function)
     draft = copy_of(function)
     canonicalize(draft)
+    problem = _meeting_problem(draft, wanted)
+    if problem is not None:
+        raise refusal(function, problem, wanted, target)
     if wanted.cluster == PAIR:
         problem = pair_problem(draft, target, wanted)
         if problem is not None:
@@ -203,6 +206,16 @@ def _override_problem(schedule: Schedule, wanted: Overrides) -> Problem | None:
         text = f"{wanted.warps} warps where consumers and producer have {schedule.warps}"
         return Problem("warps", text, "leave `warps` out, or choose another number of `consumers`")
     return None
+
+
+def _meeting_problem(draft: Function, wanted: Overrides) -> Problem | None:
+    """Why the blocks of a kernel that meets other ranks cannot be as wanted: each block meets its counterparts, with all of its
+    threads."""
+    parts = {"persistent": bool(wanted.persistent), "cluster": wanted.cluster == PAIR, "copy": wanted.copy == TMA}
+    part = next((name for name, given in parts.items() if given), None)
+    if part is None or not any(isinstance(op, Meet) for op in draft.body.walk()):
+        return None
+    return Problem(part, f"no `{part}` for a kernel that meets other ranks", f"leave `{part}` out")
 
 
 def _grid_problem(draft: Function, schedule: Schedule) -> Problem | None:

@@ -25,8 +25,8 @@ from tilec.target.targets import Target
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The artifact for one operation of one model's step on one target, for weights and caches in a format each. `requested`
-    are the constants in the request, `constants` all constants of the artifact."""
+    """The artifact for one operation of one model's step on one target, for weights and caches in a format each and each of
+    some GPUs. `requested` are the constants in the request, `constants` all constants of the artifact."""
 
     model: str
     op: str
@@ -38,6 +38,7 @@ class Use:
     entry: KernelEntry
     weights: str = SIXTEEN_BIT
     cache: str = SIXTEEN_BIT
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,12 @@ class World:
     problems: tuple[Diagnostic, ...]
 
     def artifacts(
-        self, model: str, target: Target, weights: str = SIXTEEN_BIT, cache: str = SIXTEEN_BIT
+        self, model: str, target: Target, weights: str = SIXTEEN_BIT, cache: str = SIXTEEN_BIT, gpus: int = 1
     ) -> dict[str, list[Use]]:  # fmt: skip
-        """Uses by artifact for one model and target, and formats of weights and caches."""
+        """Uses by artifact for one model and target, formats of weights and caches, and number of GPUs."""
         found: dict[str, list[Use]] = {}
         for use in self.uses:
-            if (use.model, use.target, use.weights, use.cache) == (model, target, weights, cache):
+            if (use.model, use.target, use.weights, use.cache, use.gpus) == (model, target, weights, cache, gpus):
                 found.setdefault(use.artifact, []).append(use)
         return found
 
@@ -72,26 +73,27 @@ class _Wrong:
 
 def enumerate_world(
     build: BuildFile, targets: tuple[Target, ...] | None = None, models: Iterable[str] = (),
-    weights: Collection[str] = (SIXTEEN_BIT,), caches: Collection[str] = (SIXTEEN_BIT,),
+    weights: Collection[str] = (SIXTEEN_BIT,), caches: Collection[str] = (SIXTEEN_BIT,), gpus: Collection[int] = (1,),
 ) -> World:  # fmt: skip
     """Every use for `targets` (default: those of the build file) and `models` (default: all), each for those formats of its
-    weights and caches that are among `weights` and `caches`. E0807: no artifact for a request. E0810: several artifacts for
-    a request. E0808: a step uses a number that the model lacks, or a model's sizes do not fit a format."""
+    weights and caches, and numbers of GPUs, that are among `weights`, `caches` and `gpus`. E0807: no artifact for a request.
+    E0810: several artifacts for a request. E0808: a step uses a number that the model lacks, or a model's sizes do not fit a
+    format or a number of GPUs."""
     wanted = tuple(models)
     uses: list[Use] = []
     problems: list[Diagnostic] = []
     wrong: dict[tuple[str, str, tuple[str, ...]], _Wrong] = {}
     by_kernel = _specialisations(build)
-    every = [(model, *two) for model in build.models for _, *two in model.bundles()]
-    for model, weight_format, cache in every:
-        if weight_format not in weights or cache not in caches:
+    every = [(model, (one[1], one[2], one[3])) for model in build.models for one in model.bundles()]
+    for model, form in every:
+        if form[0] not in weights or form[1] not in caches or form[2] not in gpus:
             continue
         if wanted and model.name not in wanted:
             continue
         family = build.families[model.family]
         try:
             those_asked = build.targets if targets is None else targets
-            requested = _requested_targets(family, model, weight_format, cache, those_asked)
+            requested = _requested_targets(family, model, form, those_asked)
         except StepError as error:
             message = f"the step of `{model.name}`: {error}"
             label, hint = Label(family.span(error)), "add it to `config`, or correct the step"
@@ -102,7 +104,7 @@ def enumerate_world(
             for target in those:
                 available = [item for item in fitting if target in item[0].among(targets)]
                 if len(available) == 1:
-                    uses.append(_use(model, weight_format, cache, request, *available[0], target))
+                    uses.append(_use(model, form, request, *available[0], target))
                     continue
                 names = tuple(artifact_name(request.kernel, values) for _, values in available)
                 key = (request.kernel, repr(sorted(request.constants.items())), names)
@@ -111,7 +113,7 @@ def enumerate_world(
                 one.targets += [target.name] if target.name not in one.targets else []
     problems.extend(_diagnostic(item, by_kernel) for item in wrong.values())
     found = {  # output modes share operations
-        (use.model, use.weights, use.cache, use.op, use.artifact, use.target): use for use in uses
+        (use.model, use.weights, use.cache, use.gpus, use.op, use.artifact, use.target): use for use in uses
     }
     return World(tuple(found.values()), tuple(problems))
 
@@ -130,14 +132,13 @@ def default_entries(build: BuildFile, world: World) -> tuple[KernelEntry, ...]:
 
 
 def _requested_targets(
-    family: Family, model: Model, weight_format: str, cache_format: str, targets: tuple[Target, ...]
+    family: Family, model: Model, form: tuple[str, str, int], targets: tuple[Target, ...]
 ) -> list[tuple[Request, tuple[Target, ...]]]:
     """The requests of a model with their targets. Targets with the same tuning have the same requests."""
     alike: dict[int, list[Target]] = {}
     for target in targets:
         alike.setdefault(id(family.tunings[target]), []).append(target)
-    formats = weight_format, cache_format
-    return [(request, tuple(some)) for some in alike.values() for request in family.requests(model, some[0], *formats)]
+    return [(request, tuple(some)) for some in alike.values() for request in family.requests(model, some[0], *form)]
 
 
 _Specialisations = Mapping[str, list[tuple[KernelEntry, dict[str, Constant]]]]
@@ -156,10 +157,10 @@ def _fits(requested: Mapping[str, Constant], values: Mapping[str, Constant]) -> 
 
 
 def _use(
-    model: Model, weights: str, cache: str, request: Request, entry: KernelEntry, values: dict[str, Constant], target: Target
+    model: Model, form: tuple[str, str, int], request: Request, entry: KernelEntry, values: dict[str, Constant], target: Target
 ) -> Use:  # fmt: skip
     name = artifact_name(request.kernel, values)
-    return Use(model.name, request.op, request.kernel, dict(request.constants), values, name, target, entry, weights, cache)
+    return Use(model.name, request.op, request.kernel, dict(request.constants), values, name, target, entry, *form)
 
 
 def _constants_text(values: Mapping[str, Any]) -> str:
@@ -198,6 +199,7 @@ def as_json(world: World) -> list[dict[str, Any]]:
             "model": use.model,
             "weights": use.weights,
             "cache": use.cache,
+            "gpus": use.gpus,
             "op": use.op,
             "kernel": use.kernel,
             "requested": use.requested,

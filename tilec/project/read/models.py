@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -23,6 +24,7 @@ from tilec.diagnostics.spelling import ask_first
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.expressions import StepError
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
+from tilec.step.ranks import GPUS, MAX_RANKS
 from tilec.step.reader import MAX_TEXT as MAX_STEP
 from tilec.step.reader import Declaration, read_declaration
 from tilec.step.requests import Request, requests
@@ -38,15 +40,17 @@ Refuse = Callable[..., None]
 Locate = Callable[..., Span]
 
 _TUNING_KEYS: Final = (*KEYS, "family", "constants", "shapes", "keep", "predicted")
-_MODEL_KEYS: Final = ("name", "config", "family", "weights", "caches", "requested")
+_MODEL_KEYS: Final = ("name", "config", "family", "weights", "caches", "gpus", "requested")
+_BESIDES: Final = {WEIGHT_FORMAT: 'weights = ["fp8"]', CACHE_FORMAT: 'caches = ["fp8"]', GPUS: "gpus = [2]"}
+"""What says in a `[[model]]` what the config of a bundle has under these keys."""
 _MODEL_NAME: Final = re.compile(r"[a-z0-9_\-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model. `config` has its numbers under its publisher's names; `family` names its step; `weights` are the formats of its
-    linear weights that kernels are requested for, `caches` those of its caches. The kernels of a model that is `requested` are
-    built for its bundle only, not by a build of all kernels."""
+    linear weights that kernels are requested for, `caches` those of its caches, `gpus` the numbers of GPUs that may share it.
+    The kernels of a model that is `requested` are built for its bundle only, not by a build of all kernels."""
 
     name: str
     family: str
@@ -55,16 +59,19 @@ class Model:
     weights: tuple[str, ...] = (SIXTEEN_BIT,)
     caches: tuple[str, ...] = (SIXTEEN_BIT,)
     requested: bool = False
+    gpus: tuple[int, ...] = (1,)
 
-    def bundle_name(self, weight_format: str, cache_format: str = SIXTEEN_BIT) -> str:
-        """The name of its bundle for weights and caches in formats: its own, and each format that is not 16 bits."""
+    def bundle_name(self, weight_format: str, cache_format: str = SIXTEEN_BIT, gpus: int = 1) -> str:
+        """The name of its bundle for weights and caches in formats: its own, each format that is not 16 bits, and how many GPUs
+        share it, if there are several."""
         name = self.name if weight_format == SIXTEEN_BIT else f"{self.name}-{weight_format}"
-        return name if cache_format == SIXTEEN_BIT else f"{name}-cache-{cache_format}"
+        name = name if cache_format == SIXTEEN_BIT else f"{name}-cache-{cache_format}"
+        return name if gpus == 1 else f"{name}-{gpus}-gpus"
 
-    def bundles(self) -> Iterator[tuple[str, str, str]]:
-        """The names of all its bundles, each with its formats of weights and of caches."""
-        for weights in self.weights:
-            yield from ((self.bundle_name(weights, cache), weights, cache) for cache in self.caches)
+    def bundles(self) -> Iterator[tuple[str, str, str, int]]:
+        """The names of all its bundles, each with its formats of weights and of caches, and its number of GPUs."""
+        for weights, cache, gpus in product(self.weights, self.caches, self.gpus):
+            yield self.bundle_name(weights, cache, gpus), weights, cache, gpus
 
 
 class Tuned(Protocol):
@@ -97,16 +104,16 @@ class Family:
     tunings: Mapping[Target, Tuning]
 
     def requests(
-        self, model: Model, target: Target, weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT
+        self, model: Model, target: Target, weight_format: str = SIXTEEN_BIT, cache_format: str = SIXTEEN_BIT, gpus: int = 1
     ) -> Iterator[Request]:  # fmt: skip
-        """Every specialisation that the step of a model can request, in both dtypes, for weights and caches in a format each;
-        StepError if the model lacks a number."""
+        """Every specialisation that the step of a model can request, in both dtypes, for weights and caches in a format each,
+        and for each of `gpus` GPUs; StepError if the model lacks a number, or GPUs cannot have equal parts of it."""
         tuning = self.tunings[target]
         numbers = {**model.config, **tuning.numbers}
         for dtype in DTYPES:
             step = Step(
                 self.declaration, numbers, tied=False, dtype=dtype, max_seq_len=1, weight_format=weight_format,
-                cache_format=cache_format,
+                cache_format=cache_format, ranks=gpus,
             )  # fmt: skip
             yield from requests(step, tuning)
 
@@ -138,8 +145,8 @@ def read_models(value: Any, refuse: Refuse, span: Locate) -> tuple[Model, ...]:
             if isinstance(number, (int, float, bool, str)) and too_wide(number):
                 hint = f"integers have 64 bits, strings {MAX_TEXT} characters"
                 refuse("E0514", f"`{key}` is out of range", span("model", index, "config", key), hint)
-            if key in (WEIGHT_FORMAT, CACHE_FORMAT):
-                hint = f'write `{"weights" if key == WEIGHT_FORMAT else "caches"} = ["fp8"]` next to `config`'
+            if key in _BESIDES:
+                hint = f"write `{_BESIDES[key]}` next to `config`"
                 refuse("E0802", f"`{key}` is no number of a model", span("model", index, "config", key), hint)
             if not (key.isidentifier() and isinstance(number, (int, float, bool, str))):
                 refuse("E0802", f"`{key}` is not a number, bool or string", span("model", index, "config", key))
@@ -150,12 +157,13 @@ def read_models(value: Any, refuse: Refuse, span: Locate) -> tuple[Model, ...]:
             _formats(key, table.get(key, [SIXTEEN_BIT]), name, span("model", index, key), refuse)
             for key in ("weights", "caches")
         )
+        gpus = _gpus(table.get("gpus", [1]), name, span("model", index, "gpus"), refuse)
         requested = table.get("requested", False)
         if not isinstance(requested, bool):
             refuse("E0802", f"`requested` of `{name}` is not true or false", span("model", index, "requested"))
-        model = Model(name, family, numbers, span("model", index, "name"), weights, caches, requested is True)
-        taken = {one for other in found if other.name != name for one, _, _ in other.bundles()}
-        clash = next((one for one, _, _ in model.bundles() if one in taken or not MODEL.fullmatch(one)), None)
+        model = Model(name, family, numbers, span("model", index, "name"), weights, caches, requested is True, gpus)
+        taken = {one for other in found if other.name != name for one, *_ in other.bundles()}
+        clash = next((one for one, *_ in model.bundles() if one in taken or not MODEL.fullmatch(one)), None)
         if clash is not None:
             refuse("E0806", f"`{clash}` cannot be the name of a bundle of `{name}`: too long, or another model's", model.span)
         found.append(model)
@@ -170,6 +178,17 @@ def _formats(key: str, value: Any, name: str, where: Span, refuse: Refuse) -> tu
         refuse("E0802", f"`{key}` of `{name}` is not a list of formats, each once", where, hint)
         return (SIXTEEN_BIT,)
     return tuple(formats)
+
+
+def _gpus(value: Any, name: str, where: Span, refuse: Refuse) -> tuple[int, ...]:
+    """The numbers of GPUs that may share a model. Those that cannot are refused when its step is read."""
+    numbers: list[Any] = value if isinstance(value, list) else [0]  # pyright: ignore[reportUnknownVariableType]
+    allowed = all(type(one) is int and 1 <= one <= MAX_RANKS for one in numbers)
+    if not numbers or not allowed or len(set(numbers)) < len(numbers):
+        hint = f"write `gpus = [1, 2]`, with numbers from 1 to {MAX_RANKS}"
+        refuse("E0802", f"`gpus` of `{name}` is not a list of numbers of GPUs, each once", where, hint)
+        return (1,)
+    return tuple(numbers)
 
 
 def too_wide(value: Any) -> bool:

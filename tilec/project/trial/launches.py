@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.artifact.records import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, parameter_specs
+from tilec.artifact.records import OF_RANKS, LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, parameter_specs
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES, MAX_DIM
 from tilec.target.dtypes import numpy_dtype
@@ -102,6 +102,8 @@ def given_values(text: str | None) -> dict[str, float]:
 def small_launches(contract: Contract, given: dict[str, float]) -> list[dict[str, float]]:
     """Dims, strides and scalars of at least one launch: the given values, and small ones for the rest that satisfy the launch
     checks. The best for a test come first. LaunchValuesError if none are found."""
+    if any(spec.access in OF_RANKS for spec in contract.tensors):
+        raise LaunchValuesError("the kernel meets other ranks: a launch of it alone would wait for ever")
     floats = {spec.name for spec in contract.scalars if spec.dtype.startswith(("f", "bf"))}
     names = contract.names
     for name, value in given.items():

@@ -103,7 +103,7 @@ def tuning_json(bundle: Bundle) -> dict[str, Any]:
     numbers = {**bundle.config, **bundle.tuning.numbers}
     step = Step(
         bundle.declaration, numbers, tied=False, dtype=DTYPES[0], max_seq_len=1, weight_format=bundle.weight_format,
-        cache_format=bundle.cache_format,
+        cache_format=bundle.cache_format, ranks=bundle.gpus,
     )  # fmt: skip
     serves = [
         {

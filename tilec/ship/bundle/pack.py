@@ -21,6 +21,7 @@ from tilec.runtime import Bundle, BundleError, open_bundle
 from tilec.runtime.trust_location import NO_POLICY
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
+from tilec.step.ranks import GPUS
 from tilec.step.reader import read_declaration
 from tilec.target.targets import Target
 from tilec.untrusted.output import Output
@@ -45,15 +46,18 @@ class Packing:
 
 
 def model_packing(
-    model: Model, family: Family, target: Target, world: World, weights: str = SIXTEEN_BIT, cache: str = SIXTEEN_BIT
+    model: Model, family: Family, target: Target, world: World, weights: str = SIXTEEN_BIT, cache: str = SIXTEEN_BIT,
+    gpus: int = 1,
 ) -> Packing:  # fmt: skip
-    """All that the step of a model can request on `target`, for weights and caches in a format each. The config says which,
-    unless they have 16 bits: so a bundle of one format is never taken for that of another."""
-    uses = world.artifacts(model.name, target, weights, cache)
+    """All that the step of a model can request on `target`, for weights and caches in a format each and each of `gpus` GPUs.
+    The config says which, unless they have 16 bits, or it is for one GPU: so a bundle is never taken for another's."""
+    uses = world.artifacts(model.name, target, weights, cache, gpus)
     artifacts = {name: sorted({use.op for use in some}) for name, some in uses.items()}
     formats = {WEIGHT_FORMAT: weights, CACHE_FORMAT: cache}
     config = {**model.config, **{key: form for key, form in formats.items() if form != SIXTEEN_BIT}}
-    return Packing(model.bundle_name(weights, cache), config, family.declaration.syntax, family.tables[target], artifacts)
+    config |= {GPUS: gpus} if gpus > 1 else {}
+    name = model.bundle_name(weights, cache, gpus)
+    return Packing(name, config, family.declaration.syntax, family.tables[target], artifacts)
 
 
 def kernels_packing(

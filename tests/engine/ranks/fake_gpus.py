@@ -1,0 +1,109 @@
+"""GPUs of ranks without any: drivers that launch nothing, and memory that processes share as that of one process."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from engine.ranks.memory import HANDLE_BYTES, SharedMemory
+from engine.ranks.peers import DriverCalls
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "runtime"))
+
+
+class Handle:
+    """`CUipcMemHandle`."""
+
+    def __init__(self) -> None:
+        self.data = ctypes.create_string_buffer(HANDLE_BYTES)
+
+    def getPtr(self) -> int:
+        return ctypes.addressof(self.data)
+
+
+class IpcApi:
+    """The calls of `cuda.bindings.driver` for memory that processes share. A mapping of a rank's memory in another one is at the
+    same address, plus `MAPPED` times that rank's number plus one: nothing reads it. `fail` names a call that fails."""
+
+    MAPPED = 1 << 56
+
+    def __init__(self, rank: int = 0, fail: str = "") -> None:
+        self.rank, self.fail, self.calls = rank, fail, list[tuple[Any, ...]]()
+        self.blocks: dict[int, Any] = {}
+        self.opened: set[int] = set()
+        self.CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+        self.CUipcMemHandle = Handle
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls.append((name, *arguments))
+            if name == self.fail:
+                return (801,)
+            return 0, *getattr(self, f"of_{name}", lambda *_: ())(*arguments)
+
+        return call
+
+    def of_cuGetErrorName(self, code: int) -> tuple[bytes]:
+        return (b"CUDA_ERROR_NOT_SUPPORTED",)
+
+    def of_cuGetErrorString(self, code: int) -> tuple[bytes]:
+        return (b"operation not supported",)
+
+    def of_cuMemAlloc(self, size: int) -> tuple[int]:
+        block = np.ones(size + 256, np.uint8)
+        pointer = (block.ctypes.data + 255) // 256 * 256
+        self.blocks[pointer] = block
+        return (pointer,)
+
+    def of_cuMemsetD8(self, pointer: int, byte: int, size: int) -> tuple[()]:
+        ctypes.memset(pointer, byte, size)
+        return ()
+
+    def of_cuMemFree(self, pointer: int) -> tuple[()]:
+        del self.blocks[pointer]
+        return ()
+
+    def of_cuIpcGetMemHandle(self, pointer: int) -> tuple[Handle]:
+        handle = Handle()
+        handle.data.raw = (self.MAPPED * (1 + self.rank) + pointer).to_bytes(HANDLE_BYTES, "little")
+        return (handle,)
+
+    def of_cuIpcOpenMemHandle(self, handle: Handle, flags: int) -> tuple[int]:
+        assert flags == 1
+        pointer = int.from_bytes(handle.data.raw, "little")
+        self.opened.add(pointer)
+        return (pointer,)
+
+    def of_cuIpcCloseMemHandle(self, pointer: int) -> tuple[()]:
+        self.opened.remove(pointer)
+        return ()
+
+
+class Meeting:
+    """Where the ranks of a test exchange handles, each in a thread of its own."""
+
+    def __init__(self, ranks: int) -> None:
+        self._barrier = threading.Barrier(ranks, timeout=60)
+        self._data = [b""] * ranks
+
+    def exchange(self, rank: int, data: bytes) -> Sequence[bytes]:
+        self._data[rank] = data
+        self._barrier.wait()
+        found = list(self._data)
+        self._barrier.wait()
+        return found
+
+
+def shared_memory(rank: int, meeting: Meeting, api: IpcApi) -> SharedMemory:
+    """The memory of a rank of a test."""
+    return SharedMemory(DriverCalls(api), rank, lambda data: meeting.exchange(rank, data))

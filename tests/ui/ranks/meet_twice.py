@@ -1,0 +1,17 @@
+"""One meet is enough for all that earlier launches wrote."""
+
+import tilec
+from tilec import Dim, Out, Peer, Signal, bid, f32, grid, i32, load, meet, store
+
+
+class N(Dim):
+    """elements"""
+
+
+@tilec.kernel
+def meet_twice(x: Peer[f32, 2, N], out: Out[f32, N], signals: Signal[2, 8], rank: i32):
+    grid(8)
+    meet(signals, rank)
+    meet(signals, rank)  #~ E0116
+    for i in range(bid(0), N, 8):
+        store(out, i, load(x[0], i) + load(x[1], i))

@@ -1,0 +1,17 @@
+"""A part of another rank is written while that rank may read it."""
+
+import tilec
+from tilec import Dim, Out, Peer, Signal, bid, f32, grid, i32, load, meet, store
+
+
+class N(Dim):
+    """elements"""
+
+
+@tilec.kernel
+def write_peer(x: Peer[f32, 2, N], out: Out[f32, N], signals: Signal[2, 8], rank: i32):
+    grid(8)
+    meet(signals, rank)
+    for i in range(bid(0), N, 8):
+        store(x[0], i, 1.0)  #~ E0207
+        store(out, i, load(x[1], i))

@@ -1,0 +1,59 @@
+"""The word `meet`, in which ranks wait for each other, and the rules for where it stands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tilec.frontend.arguments import Call
+from tilec.frontend.emitter import Term, describe
+from tilec.frontend.scope import Scope
+from tilec.frontend.vocabulary import word
+from tilec.ir import ops
+from tilec.ir.core import Access, Precondition, Value
+from tilec.ir.expr import binary, const
+from tilec.ir.ops.rank_ops import blocks_problem
+from tilec.ir.types import TensorType, TileType, i32
+
+_TOP: Final = "call it once, at the top level of the kernel"
+
+
+@word("meet")
+def meet(call: Call) -> Term:
+    """Waits for all ranks; the launch then requires that `rank` is one of theirs. E0217, E0116."""
+    signals, rank = call.bind("signals rank")
+    tensors = signals if isinstance(signals, tuple) else ()
+    values = [one for one in tensors if isinstance(one, Value) and isinstance(one.type, TensorType)]
+    function = call.scope.function
+    if not values or any(function.parameter_of(one).access is not Access.SIGNAL for one in values):
+        hint = "pass a parameter declared `Signal[RANKS, BLOCKS]`"
+        raise call.place(0).error("E0217", f"`meet` takes the signals of all ranks, found {describe(signals)}", hint=hint)
+    number = call.emitter.host(rank)
+    if not isinstance(rank, Value) or rank.type != TileType(i32) or number is None:
+        hint = "pass a parameter such as `rank: i32`"
+        raise call.place(1).error("E0217", f"`meet` takes the number of this rank, found {describe(rank)}", hint=hint)
+    if call.emitter.block is not call.emitter.body:
+        message = "`meet` in a loop or a branch, where blocks and ranks may pass differently often"
+        raise call.at.error("E0116", message, hint=_TOP)
+    if any(isinstance(op, ops.Meet) for op in function.body.walk()):
+        raise call.at.error("E0116", "the kernel meets twice", hint=_TOP)
+    for condition in (binary(">=", number, const(0)), binary("<", number, const(len(values)))):
+        function.requires += (Precondition(condition, call.at.span),)
+    call.emitter.emit(ops.Meet(operands=[*values, rank]), call.at)
+    return None
+
+
+def check_meeting(scope: Scope) -> None:
+    """Checks what the whole kernel must have for its meet: signals for each block, and peers of the same ranks. E0116."""
+    function = scope.function
+    met = next((op for op in function.body.ops if isinstance(op, ops.Meet)), None)
+    if met is None or not function.grid:
+        return
+    at = scope.at(scope.callers[0].node)
+    problem = blocks_problem(function, met)
+    if problem:
+        hint = "write `grid(BLOCKS)` for signals declared `Signal[RANKS, BLOCKS]`, and loop over what is more"
+        raise at.error("E0116", problem, hint=hint)
+    for name, tensors in scope.signature.of_ranks.items():
+        if len(tensors) != len(met.signals):
+            message = f"`{name}` is of {len(tensors)} ranks, and {len(met.signals)} meet"
+            raise at.error("E0116", message, hint="give both the same number of ranks")
