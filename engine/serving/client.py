@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+import msgspec
+
 from engine.errors import BundleRefused, DeviceError, EngineError, ModelError, UsageError
 from engine.sampling import Logprobs
 from engine.serving.protocol import Cancel, Frames, Load, Loaded, Message, Refused, Report, Submit, encoded, from_engine
@@ -189,7 +191,7 @@ class EngineClient:
         group = Generations(self, numbers)
         for index, (number, work) in enumerate(zip(numbers, works, strict=True)):
             self._open[number] = group, index, Times(len(work.ids), now)
-            self._send(Submit(number, work.ids, work.max_tokens, work.stop_tokens, work.priority, work.sampling))
+            self._send(msgspec.structs.replace(work, number=number))
         return group
 
     def cancel(self, number: int) -> None:
@@ -267,7 +269,7 @@ class EngineClient:
                 times.admitted, times.cached = now, report.cached.get(number, 0)
                 group.cached[index] = times.cached
                 self._watcher.admitted(times)
-        for number, token in report.tokens.items():
+        for number, token in report.each():
             if number not in self._open:
                 continue
             group, index, times = self._open[number]
@@ -281,5 +283,6 @@ class EngineClient:
         found = self._open.pop(number, None)
         if found is not None:
             group, index, times = found
-            self._watcher.ended(times, self._clock(), reason.partition(":")[0])
+            kind = reason.partition(":")[0]
+            self._watcher.ended(times, self._clock(), "error" if kind == "invalid" else kind)
             group.put(index, None, reason)

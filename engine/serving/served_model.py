@@ -17,6 +17,7 @@ from engine.sampling import SEED_LIMIT, SamplingParams
 from engine.serving import thinking
 from engine.serving.errors import ApiError, invalid
 from engine.serving.openai_types import Generation, top_k_of
+from engine.serving.protocol import Grammar
 from engine.text.tokenizer import Text
 
 P = ParamSpec("P")
@@ -71,10 +72,22 @@ class ServedModel:
             what = f"`{field}`: token {outside} is not in the vocabulary of {self.vocabulary}"
             raise ApiError(400, what, param=field, code="invalid_value")
 
-    def sampling(self, request: Generation, choice: int, stop_tokens: Iterable[int]) -> SamplingParams | None:
+    async def grammar(self, make: Callable[[], str], prompt: Sequence[int] = (), *, think: bool = False) -> Grammar:
+        """The grammar that `make` returns, or its ApiError; `make` runs in a thread. After a `prompt` that may be followed by a
+        thought (`think`), or has begun one, it is for the text behind that."""
+        text = await asyncio.get_running_loop().run_in_executor(self._threads, make)
+        begun = self.thinks and self.thought_begun(prompt)
+        if not self.thinks or not (think or begun):
+            return Grammar(text)
+        between = tuple(ids[0] for blank in ("\n", "\n\n") if len(ids := self.text.encode(blank)) == 1)
+        return Grammar(text, self._opens, self._closes, begun, between)
+
+    def sampling(
+        self, request: Generation, choice: int, stop_tokens: Iterable[int], *, masked: bool = False
+    ) -> SamplingParams | None:  # fmt: skip
         """How the tokens of one choice of a request are chosen; None: greedy. Choices of one request have seeds that follow
-        each other. Without a seed, one is drawn. None of `stop_tokens` is chosen among its first `min_tokens` tokens. ApiError
-        if a parameter names a token that the model lacks, or leaves none."""
+        each other. Without a seed, one is drawn. None of `stop_tokens` is chosen among its first `min_tokens` tokens. `masked`:
+        a grammar says which tokens may be next. ApiError if a parameter names a token that the model lacks, or leaves none."""
         model = self.generation
         temperature = request.temperature
         if temperature is None:
@@ -84,7 +97,7 @@ class ServedModel:
             "presence_penalty": request.presence_penalty, "repetition_penalty": request.repetition_penalty,
             "logit_bias": request.biases, "allowed": tuple(sorted({*(request.allowed_token_ids or ())})),
             "barred": tuple(sorted({*stop_tokens})) if request.min_tokens else (), "min_tokens": request.min_tokens,
-            "logprobs": request.asked_logprobs,
+            "logprobs": request.asked_logprobs, "masked": masked,
         }  # fmt: skip
         self.check_ids([token for token, _ in asked["logit_bias"]], "logit_bias")
         self.check_ids(asked["allowed"], "allowed_token_ids")
