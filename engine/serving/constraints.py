@@ -44,8 +44,8 @@ def checked(grammar: str) -> str:
 
 
 class GrammarConstraint:
-    """A `Constraint`: the text of one generation under a grammar. `error`: why no token may be next, None if one may, or if the text is
-    whole."""
+    """A `Constraint`: the text of one generation under a grammar. `error`: why it ended before its text was whole, None if it
+    did not."""
 
     def __init__(self, matcher: Any, grammar: Grammar, vocabulary: int, ending: Iterable[int]) -> None:
         self._matcher, self._grammar, self._vocabulary = matcher, grammar, vocabulary

@@ -236,8 +236,11 @@ class EngineLoop:
                 wrong.append(row)
                 continue
             found.tokens[number] = token
-            if works[number].ends(token):
+            work = works[number]
+            if work.ends(token):
                 stopped.append(row)
+            if work.text is not None:
+                work.text.extend([token, *more.get(row, ())])
         for row in more:
             if row not in stopped and row not in wrong:
                 self._take_more(found, rows[row].request.number, more[row], (row, stopped, wrong))
@@ -279,14 +282,9 @@ class EngineLoop:
             verified = self._rows.verify(guesses, decode.spare)
             right = [sum(len(verified[row]) > place for row in guesses) for place in range(1, self._policy.guesses + 1)]
             found.guessed = [len(guesses), sum(map(len, guesses.values())), *right]
-            more |= {row: verified[row][1 : left(self._state, row)] for row in guesses}
-            tokens = {row: known[0] for row, known in verified.items()}
-        else:
-            tokens = self._rows.step(ahead=False)
-        for row, text in guessing.items():
-            if row in tokens:
-                text.extend([tokens[row], *more.get(row, ())])
-        return tokens
+            more |= {row: verified[row][1:] for row in guesses}
+            return {row: known[0] for row, known in verified.items()}
+        return self._rows.step(ahead=False)
 
     def _guesses(self, decode: Decode, guessing: Mapping[int, Text]) -> dict[int, list[int]]:
         """Guesses of the next tokens by row, as many as there are rows for them, and of each request as may be right."""
