@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from test_cuda_backend import SMALLEST
 
 from engine.backends.cuda import CudaBackend
 from engine.errors import DeviceError, UsageError
 from engine.paged_batch import PagedBatch
-from engine.sampling import SamplingParams
+from engine.sampling import BARRED, SamplingParams
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Bundle, Device
 
@@ -90,6 +91,33 @@ def test_rows_have_their_slots_and_others_are_parked(loaded: Loaded) -> None:
         batch.step(ahead=False)
         assert not np.array(values(found["serve.table"][0] + 2 * 16, 4)).any()
         assert values(found["pages.slots"][0], 3) == [0, 1, 2]
+
+
+class OnlyThree:
+    """A constraint under which every token is 3."""
+
+    ended = False
+
+    def allowed(self) -> NDArray[np.uint8]:
+        return np.eye(1, SMALLEST.vocab_size, 3, dtype=np.uint8)[0]
+
+    def accept(self, token: int) -> None:
+        assert token in (0, 3)  # the fake device writes nothing
+
+
+def test_a_row_under_a_constraint_waits_for_its_token_alone(loaded: Loaded) -> None:
+    backend, _ = loaded
+    with PagedBatch(backend, 4, pages=20) as batch:
+        batch.join(0, [5], 0, [7] * 20, None)
+        masked = SamplingParams(top_k=1, masked=True)
+        assert batch.join(2, [6], 0, [7] * 20, masked, constraint=OnlyThree()) == 3
+        assert batch.step().keys() == {0, 2}
+        assert (batch.length(0), batch.length(2)) == (22, 21)
+        found, vocabulary = allocations(batch), SMALLEST.vocab_size
+        state = values(found["batch.state"][0] + 2 * 4 * vocabulary, vocabulary)
+        assert state[3] == 1 and {one for at, one in enumerate(state) if at != 3} == {BARRED}
+        assert not any(values(found["batch.state"][0], 2 * vocabulary))
+        assert batch.step().keys() == {0} and batch.step().keys() == {0, 2}
 
 
 def test_chunks_have_whole_tiles_of_tokens_whose_others_are_nobodys(loaded: Loaded) -> None:

@@ -15,11 +15,12 @@ from engine.backends.interpreter import HostPages, InterpreterBackend
 from engine.backends.paged_steps import require_pages
 from engine.backends.prompts import padded_length
 from engine.checkpoint.weights import WeightPlan
+from engine.constraint import ConstrainedMarks
 from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
 from engine.models.steps import model_step
 from engine.paged_batch import NO_TOKEN, PagedBatch
-from engine.sampling import SamplingParams, logprobs_of, sample_logits, token_marks
+from engine.sampling import BARRED, SamplingParams, logprobs_of, sample_logits, token_marks
 from engine.tools.tiny import write_tiny_model
 
 MAX_SEQ_LEN = 320
@@ -205,15 +206,16 @@ def test_penalties_and_probabilities_are_those_of_the_host(backend: InterpreterB
 
 def test_guesses_give_the_tokens_and_bits_of_single_steps(backend: InterpreterBackend) -> None:
     """Right, wrong and partly right guesses, over the end of a page, next to a sampled row with guesses of its own."""
+    varied = SamplingParams(2.0, 0, 1.0, seed=5)
     with PagedBatch(backend, 8) as batch:
-        expected = generated(batch, 0, [1, 2], prompt(60), 9)
+        expected = generated(batch, 0, [1, 2], prompt(60), 10)
         logits = batch.step_logits()[0]
-        drawn = [batch.join(3, [5], 0, prompt(9), SAMPLED)]
+        drawn = [batch.join(3, [5], 0, prompt(9), varied)]
         while len(drawn) < 4:
             drawn.append(batch.step()[3])
     with PagedBatch(backend, 8) as batch:
         assert batch.join(0, [1, 2], 0, prompt(60), None) == expected[0]
-        assert batch.join(3, [5], 0, prompt(9), SAMPLED) == drawn[0]
+        assert batch.join(3, [5], 0, prompt(9), varied) == drawn[0]
         wrong = (expected[3] + 1) % 400
         found = batch.verify({0: [expected[1], expected[2], wrong, expected[4]], 3: [drawn[1]]}, [1, 2, 4, 5, 6])
         assert found == {0: expected[1:4], 3: drawn[1:3]}
@@ -221,6 +223,7 @@ def test_guesses_give_the_tokens_and_bits_of_single_steps(backend: InterpreterBa
         assert batch.verify({0: [wrong]}, [1]) == {0: expected[4:5], 3: drawn[3:4]}
         batch.remove(3)
         assert batch.verify({0: expected[5:8]}, [7, 1, 2]) == {0: expected[5:9]}
+        assert batch.step(ahead=False) == {0: expected[9]}
         batch.join(2, [6], 0, prompt(5), None)  # in a row that was lent
         assert (batch.step_logits()[0] == logits).all()
         for guesses, spare, what in (
@@ -291,6 +294,16 @@ def test_a_constraint_is_kept_and_other_rows_run_ahead(
     together, seen = tokens(works, 5)
     assert seen == [{0, 1, 2}, {2}, {0, 1, 2}, {2}, {0, 1, 2}]
     assert together[2][:4] == alone[2] and together[0] == alone[0] and together[1] == alone[1]
+
+
+def test_marks_under_a_constraint_count_and_bar() -> None:
+    params = SamplingParams(1.0, barred=(6,), min_tokens=2, frequency_penalty=1.0, logit_bias=((3, 1.0),), masked=True)
+    marks, drawn = ConstrainedMarks(Alternates(40), params, [1, 2, 2], 40), list[int]()
+    for token in (4, 7, 4):
+        bars = np.where(np.arange(40) % 2 == len(drawn) % 2, 0, BARRED)
+        assert (marks.next() == token_marks(params, [1, 2, 2], drawn, 40) | bars).all()
+        marks.accept(token)
+        drawn.append(token)
 
 
 def test_a_constraint_that_ended_and_wrong_constraints_are_refused(backend: InterpreterBackend) -> None:
