@@ -211,7 +211,7 @@ class ChatCompletion(Completion):
         check_grammars(client, "tool_choice" if form is None else form[0])
 
         def make() -> str:
-            of_tools = tools_form(request, tools)
+            of_tools = tools_form(request, tools, model.call_tags)
             return of_tools or ("" if form is None else grammar_of(form))
 
         found = await model.grammar(make, ids, think=request.thinking)

@@ -122,7 +122,9 @@ class Constraints:
             self._tokenizer = LLTokenizer(
                 self._file.read_text(encoding="utf-8"), n_vocab=self._vocabulary, eos_token=self._ending
             )
-        matcher: Any = self._ready.pop(grammar.text, None) or LLMatcher(self._tokenizer, grammar.text, limits=limits())
+        matcher: Any = self._ready.pop(grammar.text, None) or LLMatcher(
+            self._tokenizer, grammar.text, log_level=0, limits=limits()
+        )
         if matcher.is_error():
             raise UsageError(" ".join(matcher.get_error().split())[:500])
         self._ready[grammar.text] = matcher

@@ -74,9 +74,12 @@ def is_strict(tool: dict[str, Any]) -> bool:
     return isinstance(function, dict) and cast("dict[str, Any]", function).get("strict") is True
 
 
-def tools_form(request: ChatRequest, tools: Sequence[dict[str, Any]]) -> str | None:
-    """The grammar of generations that may, or must, call tools; None if there are none, or calls are free. ApiError for a tool
-    that is not there, or a form that cannot be had next to calls."""
+def tools_form(
+    request: ChatRequest, tools: Sequence[dict[str, Any]], tags: tuple[int | None, int | None]
+) -> str | None:  # fmt: skip
+    """The grammar of generations that may, or must, call tools; None if there are none, or calls are free. `tags`: the tokens
+    around a call, None for one that is spelled. ApiError for a tool that is not there, or a form that cannot be had next to
+    calls."""
     choice, single = request.tool_choice, not request.parallel_tool_calls
     named = _named(choice)
     functions = [_function(tool) for tool in tools]
@@ -93,7 +96,7 @@ def tools_form(request: ChatRequest, tools: Sequence[dict[str, Any]]) -> str | N
         raise invalid(form[0], "with `tools` it can be JSON alone")
     field = "tool_choice" if must else "tools" if strict or form is None else form[0]
     answer = None if form is None or must else _json(_schema(form[0], form[2]))
-    return check(field, _lark(functions, must=must, single=single, answer=answer))
+    return check(field, _lark(functions, tags, must=must, single=single, answer=answer))
 
 
 def check(field: str, grammar: str) -> str:
@@ -108,22 +111,29 @@ def check(field: str, grammar: str) -> str:
         raise invalid(field, error.what) from None
 
 
-def _lark(functions: Sequence[dict[str, Any]], *, must: bool, single: bool, answer: str | None) -> str:
-    """The grammar of calls, and of what may stand before, between and instead of them: a free text, or an `answer`."""
+def _lark(
+    functions: Sequence[dict[str, Any]], tags: tuple[int | None, int | None], *, must: bool, single: bool, answer: str | None
+) -> str:
+    """The grammar of calls, and of what may stand before, between and instead of them: a free text, or an `answer`. A free text
+    spells no opening tag: what follows one is a call to whoever reads the text."""
+    opens, closes = (
+        f"<[{token}]>" if token is not None else _text(tag) for tag, token in zip((OPEN, CLOSE), tags, strict=True)
+    )
     calls = " | ".join(f"call_{number}" for number in range(len(functions)))
     more = "" if single else ' ("\\n" one)*'
     if must or answer is not None:
         start = f"one{more}" + ("" if must else " | answer")
     else:
         start = "text | free" if single else "free* text"
-    lines = ["%llguidance {}", f"start: {start}", f"one: {_text(OPEN)} body", f"body: {calls}"]
+    lines = ["%llguidance {}", f"start: {start}", f"one: {opens} body", f"body: {calls}"]
     if answer is not None:
         lines.append(f"answer: {answer}")
     if not must and answer is None:
-        lines += ["text: TEXT", "free: opened body", f"opened[lazy]: TEXT {_text(OPEN)}", "TEXT: /(.|\\n)*/"]
+        free = f"TEXT: /(.|\\n)*/ & ~/(.|\\n)*{OPEN}(.|\\n)*/"
+        lines += ["text: TEXT", f"free: TEXT {opens} body", free]
     for number, function in enumerate(functions):
         begin = _text(f'\n{{"name": {json.dumps(function["name"])}, "arguments": ')
-        lines.append(f"call_{number}: {begin} {_json(_arguments(function, must=must))} {_text('}' + chr(10) + CLOSE)}")
+        lines.append(f"call_{number}: {begin} {_json(_arguments(function, must=must))} {_text('}' + chr(10))} {closes}")
     return "\n".join(lines) + "\n"
 
 

@@ -14,7 +14,7 @@ from engine.errors import UsageError
 from engine.models.config import GenerationConfig
 from engine.models.families import family_of, read_config
 from engine.sampling import SEED_LIMIT, SamplingParams
-from engine.serving import thinking
+from engine.serving import thinking, tool_calls
 from engine.serving.errors import ApiError, invalid
 from engine.serving.openai_types import Generation, top_k_of
 from engine.serving.protocol import Grammar
@@ -37,6 +37,8 @@ class ServedModel:
         self.generation = GenerationConfig.read(folder, config)
         self.text = Text.read(folder, family_of(config.model_type).tokenizer)
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        self.call_tags = self.text.tokenizer.token_to_id(tool_calls.OPEN), self.text.tokenizer.token_to_id(tool_calls.CLOSE)
+        """The tokens around a call of a tool; None for one that the vocabulary lacks."""
         self._opens, self._closes = (self.text.tokenizer.token_to_id(tag) for tag in (thinking.OPEN, thinking.CLOSE))
 
     @property
