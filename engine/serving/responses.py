@@ -16,7 +16,7 @@ from msgspec import to_builtins as builtins
 from engine.serving.asgi import Framing
 from engine.serving.client import EngineClient, Generations
 from engine.serving.completions import ChatCompletion
-from engine.serving.errors import ApiError
+from engine.serving.errors import ApiError, invalid
 from engine.serving.generated_text import Part
 from engine.serving.responses_types import ResponsesRequest
 from engine.serving.served_model import ServedModel
@@ -151,7 +151,13 @@ class ResponseCompletion(ChatCompletion):
         tools = [] if request.tool_choice == "none" else request.tools
         ids = await model.chat(request.messages, tools, think=request.thinking, field="input")
         max_tokens = model.max_tokens(len(ids), asked.max_output_tokens, None, "input", "max_output_tokens")
-        response = cls(model, request, [ids], await cls._grammar_of(model, client, request, ids))
+        try:
+            grammar = await cls._grammar_of(model, client, request, ids)
+        except ApiError as error:
+            if error.param != "response_format":
+                raise
+            raise invalid("text.format", error.message.removeprefix("`response_format`: ")) from None
+        response = cls(model, request, [ids], grammar)
         sampling = model.sampling(request, 0, ())
         response.chosen = Chosen() if sampling is None else Chosen(sampling.temperature, sampling.top_p)
         response.asked, response.framing, response.items = asked, ResponseFraming(response), Items()

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from engine.errors import UsageError
 from engine.models.config import GenerationConfig
@@ -56,7 +56,8 @@ class ServedModel:
     ) -> list[int]:  # fmt: skip
         """Token ids of a conversation; ApiError that names the request's `field` if the template does not take it."""
         plain = [message | {"role": "system"} if message.get("role") == "developer" else message for message in messages]
-        return await self._in_thread(field, self.text.chat, plain, tools=tools or None, thinking=think)
+        shown = [_without_strict(tool) for tool in tools]
+        return await self._in_thread(field, self.text.chat, plain, tools=shown or None, thinking=think)
 
     async def raw(self, prompt: str) -> list[int]:
         """Token ids of a text; ApiError if it is none."""
@@ -139,3 +140,11 @@ class ServedModel:
             return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*values, **keywords))
         except UsageError as error:
             raise ApiError(400, str(error), param=field, code="invalid_value") from None
+
+
+def _without_strict(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as the template shows it: that calls are held to it is no news for the model."""
+    function: Any = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    return tool | {"function": {name: value for name, value in cast("dict[str, Any]", function).items() if name != "strict"}}
