@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import msgspec
 
@@ -140,6 +140,9 @@ class EngineClient:
     """The engine's process. `most_waiting`: how many requests may wait beyond those that fit the rows. One event loop's
     alone."""
 
+    module: ClassVar[str] = f"{__package__}.worker"
+    """What the process runs."""
+
     def __init__(self, most_waiting: int, watcher: Watcher | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_waiting, self._watcher, self._clock = most_waiting, watcher or Watcher(), clock
         self._process: subprocess.Popen[bytes] | None = None
@@ -157,7 +160,7 @@ class EngineClient:
         with its:
             safe = ["-P"] if sys.flags.safe_path else []
             self._process = subprocess.Popen(
-                [sys.executable, *safe, "-m", f"{__package__}.worker", str(its.fileno())],
+                [sys.executable, *safe, "-m", self.module, str(its.fileno())],
                 pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)

@@ -49,6 +49,20 @@ def allocations(batch: PagedBatch) -> dict[str, tuple[int, int]]:
     return internals._steps._device._allocations(internals._steps._device.rows)
 
 
+def test_a_server_prepares_no_prompts_of_the_other_caches(bundle: Bundle) -> None:
+    for serves, lengths in ((False, 5), (True, 0)):
+        backend = CudaBackend(bundle, Device(FakeDriver()))
+        backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256, serves=serves)
+        prefills: Any = backend._prefills  # pyright: ignore[reportPrivateUsage]
+        assert sum(len(one._cached) for one in prefills) == lengths
+        with PagedBatch(backend, 2, pages=20) as batch:
+            batch.join(0, [1], 0, [1, 2], None)
+        sequence = backend.begin()
+        backend.prefill(sequence, [1] * 20)  # one that comes is prepared then
+        assert sum(len(one._cached) for one in prefills) == max(1, lengths)
+        backend.close()
+
+
 def test_a_bucket_is_captured_when_it_is_first_used_and_steps_run_ahead(loaded: Loaded) -> None:
     backend, driver = loaded
     with PagedBatch(backend, 40, pages=20) as batch:
