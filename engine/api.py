@@ -220,9 +220,10 @@ def load_backend(
     bundle_digest: str | None = None,
     trust: TrustSource = None,
     gpus: int = 1,
+    serves: bool = False,
 ) -> tuple[Backend, Bundle | None]:
     """A model folder on a device, without its tokenizer, and the bundle that the caller closes after it. Options and errors are
-    those of `Engine.from_pretrained`."""
+    those of `Engine.from_pretrained`. `serves`: it is for `engine.serving` (`CudaBackend.load`)."""
     check_backend(backend, bundle, device, bundle_digest, trust)
     if not 1 <= max_seq_len <= config.max_position_embeddings:
         what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
@@ -250,6 +251,6 @@ def load_backend(
         return interpreter, None
     loaded = load_on_gpu(
         bundle, config, weights, max_seq_len, dtype, progress=progress, device=device, digest=bundle_digest, trust=trust,
-        weight_format=weight_format, cache_format=cache_format,
+        weight_format=weight_format, cache_format=cache_format, serves=serves,
     )  # fmt: skip
     return loaded, loaded.bundle

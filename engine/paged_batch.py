@@ -6,15 +6,22 @@
         tokens = batch.step()                           {row: its next token}, for every row with a sequence
         batch.remove(row)                               end a sequence; the others are unaffected
 
+    tokens = batch.verify({row: [5, 9]}, [spare, spare])    a step that processes guesses of a row's next tokens too
+
 Who has which page is the caller's to decide (`engine.serving`), and `engine.graph.pages` refuses what would let two sequences
 meet. A row's logits have the same bits alone and among others, in any row and bucket, however its prompt was divided into
 chunks, and whether pages of its prompt were computed for it or for another prompt with the same beginning. Keys and values of
 generated tokens are those of a step, not of a prompt: a prompt that has these tokens gets other bits.
+
+Guesses of a row's next tokens are processed in rows that have no sequence, with the row's pages: each layer writes the keys of
+all rows before any row attends to them. So a guess's logits have the bits that they would have one step later, and the tokens
+are those of single steps, whatever is guessed.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -24,6 +31,7 @@ from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
 from engine.backends.paged_steps import MOST_ROWS, bucket_of
+from engine.constraint import ConstrainedMarks, Constraint
 from engine.errors import UsageError
 from engine.graph.pages import PageTables
 from engine.sampling import Logprobs, SamplingParams, logprobs_of, sample_logits, token_marks
@@ -34,16 +42,19 @@ from tilec.step.step import OutputMode
 NO_TOKEN: Final = -1
 """The token of a row whose logits were not finite."""
 
+NOTHING: Final[Mapping[int, Tokens[int]]] = {}
+
 
 @dataclass(slots=True, eq=False)
 class _Launched:
     """An enqueued step: its number, the sequences it has a token of, by row, of how many likely tokens rows ask for
-    probabilities, and the tokens and probabilities once they are on the host."""
+    probabilities, and the tokens and probabilities once they are on the host; `fetched`: what all rows chose."""
 
     number: int
     members: dict[int, Sequence]
     reported: dict[int, int]
     tokens: dict[int, int] | None = None
+    fetched: NDArray[np.int32] | None = None
     logprobs: dict[int, Logprobs] = field(default_factory=dict[int, Logprobs])
 
 
@@ -66,6 +77,7 @@ class PagedBatch:
         self.parking = self._tables.parking
         self._members: dict[int, Sequence] = {}
         self._rooms: dict[int, int] = {}
+        self._marks: dict[int, ConstrainedMarks] = {}
         self._in_flight: deque[_Launched] = deque()
         self._launched = 0
         self.logprobs: dict[int, Logprobs] = {}
@@ -93,11 +105,12 @@ class PagedBatch:
 
     def join(
         self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None = None, *,
-        prompt: Tokens[int] | None = None,
+        prompt: Tokens[int] | None = None, constraint: Constraint | None = None,
     ) -> int:  # fmt: skip
         """Process the last chunk of a prompt, and take its sequence into a free row; returns its first generated token.
         `sampling` None is greedy; else the n-th token uses the n-th random number of its seed. `prompt` are all tokens of the
-        prompt, which penalties need; `ids` if None."""
+        prompt, which penalties need; `ids` if None. `constraint` says which tokens `masked` sampling may draw; once it has
+        ended, the row must be removed."""
         if not 0 <= row < self.rows or row in self._members:
             raise UsageError(f"row {row} of the batch is not free")
         whole = list(ids if prompt is None else prompt)
@@ -105,17 +118,25 @@ class PagedBatch:
             sampling.check_tokens(self._backend.config.vocab_size)
             if sampling.adjusts and len(whole) != first + len(ids):
                 raise UsageError(f"the prompt has {first + len(ids)} tokens, and penalties are given {len(whole)} of them")
-        token = self._first_token(row, pages, first, ids, sampling, whole)
+        if (constraint is not None) != (sampling is not None and sampling.masked):
+            raise UsageError("a constraint needs masked sampling, and masked sampling a constraint")
+        marks = None
+        if constraint is not None and sampling is not None:
+            marks = ConstrainedMarks(constraint, sampling, whole, self._backend.config.vocab_size)
+        token = self._first_token(row, pages, first, ids, sampling, whole, marks)
         length = first + len(ids)
         self._steps.begin_row(row, sampling, whole, token)
         self._tables.join(row, pages, length)
         self._members[row] = Sequence(length, token=token, sampling=sampling, start=length - 1)
         self._rooms[row] = min(len(pages) * self.page_tokens, self.longest)
+        if marks is not None:
+            self._marks[row] = marks
         self._tables_changed = self._members_changed = True
         return token
 
     def _first_token(
-        self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None, prompt: Tokens[int]
+        self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None,
+        prompt: Tokens[int], constrained: ConstrainedMarks | None,
     ) -> int:  # fmt: skip
         """Process the last chunk of a prompt and choose a token: on the host if a chunk's head lacks what is asked for."""
         self.logprobs = {}
@@ -124,7 +145,10 @@ class PagedBatch:
             return self._backend.in_vocabulary(self._steps.chosen())
         self._prefill(pages, first, ids, "logits", sampling)
         logits = self._steps.prompt_logits()
-        token = sample_logits(logits, sampling, 0, token_marks(sampling, prompt, (), logits.size))
+        marks = token_marks(sampling, prompt, (), logits.size) if constrained is None else constrained.next()
+        token = sample_logits(logits, sampling, 0, marks)
+        if constrained is not None:
+            constrained.accept(token)
         if sampling.logprobs is not None:
             self.logprobs = {row: logprobs_of(logits, token, sampling.logprobs)}
         return token
@@ -134,6 +158,7 @@ class PagedBatch:
         self._member(row)
         self._tables.remove(row)
         del self._members[row], self._rooms[row]
+        self._marks.pop(row, None)
         self._tables_changed = True
 
     def length(self, row: int) -> int:
@@ -143,8 +168,8 @@ class PagedBatch:
     def step(self, *, ahead: bool = True) -> dict[int, int]:
         """Process the last token of every sequence; returns the next tokens by row. A sequence that joined while a step was
         enqueued may get its token only from the next call. With `ahead`, the next step is enqueued before the tokens of this
-        one are on the host; a row whose pages are full has no token in that one. A row whose logits were not finite has
-        NO_TOKEN, and the others their tokens."""
+        one are on the host; a row whose pages are full, or that is under a constraint, has no token in that one. A row whose
+        logits were not finite has NO_TOKEN, and the others their tokens."""
         if not self._members:
             raise UsageError("the batch has no sequence", fix="let one join")
         limit = self._backend.ahead if ahead else 0
@@ -160,6 +185,54 @@ class PagedBatch:
             tokens_by_row = {row: tokens[row] for row in rows}
             self.logprobs = {row: step.logprobs[row] for row in rows if row in step.logprobs}
         return tokens_by_row
+
+    @property
+    def ahead(self) -> bool:
+        """Whether steps are enqueued whose tokens no call has returned."""
+        return bool(self._in_flight)
+
+    def verify(self, guesses: Mapping[int, Tokens[int]], spare: Tokens[int]) -> dict[int, list[int]]:
+        """`step`, which processes guesses of the tokens after a row's last one too, each in one of the rows `spare`, which have
+        no sequence. Returns the next tokens by row: one, and one more for each guess that was right. They are those of single
+        steps. A guess that was wrong leaves nothing behind. No step may be enqueued."""
+        lent = self._lent(guesses, spare)
+        taking = self._all_with_room()
+        for row, owner in lent:
+            self._tables_changed |= self._tables.lend(row, owner)
+        self._members_changed = True
+        self._launch(taking, lent, guesses)
+        step = self._in_flight.popleft()
+        self._tokens(step)
+        found: dict[int, list[int]] = {}
+        for row in taking:
+            member, verified = self._members[row], [self._known(step, row)]
+            for guess, at in zip(guesses.get(row, ()), (one for one, owner in lent if owner == row), strict=True):
+                if verified[-1] != guess:
+                    break
+                verified.append(self._known(step, at))
+            if row in guesses:
+                member.length, member.token = member.length + len(verified), verified[-1]
+                self._tables.rewind(row, member.length)
+            found[row] = verified
+        self._members_changed = True
+        self.logprobs = step.logprobs
+        return found
+
+    def _lent(self, guesses: Mapping[int, Tokens[int]], spare: Tokens[int]) -> list[tuple[int, int]]:
+        """The rows that process guesses, each with the row whose they are, in the order of the guesses."""
+        if self._in_flight:
+            raise UsageError("steps are enqueued, so it is not known what follows", fix="take their tokens first")
+        for row, tokens in guesses.items():
+            member = self._member(row)
+            if member.sampling is not None and (member.sampling.adjusts or member.sampling.logprobs is not None):
+                raise UsageError(f"row {row} counts its tokens or reports them, so they are not guessed")
+            if member.length + 1 + len(tokens) > self._rooms[row]:
+                raise UsageError(f"row {row} has {self._rooms[row]} slots, and no room for {len(tokens)} guesses")
+            self._backend.check_vocabulary(tokens)
+        owners = [row for row, tokens in guesses.items() for _ in tokens]
+        if len(owners) > len(spare):
+            raise UsageError(f"there are {len(owners)} guesses, and {len(spare)} rows for them")
+        return list(zip(spare, owners, strict=False))
 
     def step_logits(self) -> dict[int, NDArray[np.float32]]:
         """The logits, (vocab,), from which the next step chooses each row's token, by row. No token is chosen. UsageError if a
@@ -185,7 +258,7 @@ class PagedBatch:
 
     @property
     def _bucket(self) -> int:
-        """The smallest bucket that has all rows in use."""
+        """The smallest bucket that has all rows with a sequence."""
         return bucket_of(max(self._members) + 1, self._backend.buckets)
 
     def _member(self, row: int) -> Sequence:
@@ -194,12 +267,19 @@ class PagedBatch:
         return self._members[row]
 
     def _with_room(self) -> list[int]:
-        return [row for row, member in self._members.items() if member.length < self._rooms[row]]
+        """The rows that a step may have now: what a constrained one may have next follows from its last token."""
+        taking = [row for row, member in self._members.items() if member.length < self._rooms[row]]
+        if not self._marks:
+            return taking
+        unknown = {row for step in self._in_flight if step.tokens is None for row in step.members}
+        return [row for row in taking if row not in self._marks or not (row in unknown or self._marks[row].ended)]
 
     def _all_with_room(self) -> list[int]:
-        """All rows; UsageError if one has no room for another token."""
+        """All rows; UsageError if one has no room for another token, or can have none."""
         taking = self._with_room()
         for row in self._members.keys() - set(taking):
+            if row in self._marks and self._marks[row].ended:
+                raise UsageError(f"no token can follow in row {row}, by its constraint", fix="remove it")
             raise UsageError(f"the sequence in row {row} fills the {self._rooms[row]} tokens of its pages", fix="remove it")
         return taking
 
@@ -218,23 +298,29 @@ class PagedBatch:
             last = start + len(chunk) == len(ids)
             self._steps.chunk(chunk, first + start, table, slots, output_mode if last else "none", sampling)
 
-    def _launch(self, taking: list[int]) -> None:
-        """Enqueue a step of some rows."""
+    def _launch(
+        self, taking: list[int], lent: Tokens[tuple[int, int]] = (), guesses: Mapping[int, Tokens[int]] = NOTHING
+    ) -> None:
+        """Enqueue a step of some rows; with guesses, also of rows that are lent to theirs."""
         output_mode: OutputMode = "sample" if any(member.sampling for member in self._members.values()) else "argmax"
-        self._send(taking, output_mode)
-        self._steps.run(self._bucket, output_mode)
+        self._send(taking, output_mode, lent, guesses)
+        last = max(self._members.keys() | {row for row, _ in lent})
+        self._steps.run(bucket_of(last + 1, self._backend.buckets), output_mode)
         self._steps.fetch(self._launched, reported=bool(self._reported(taking)))
         self._in_flight.append(_Launched(self._launched, {row: self._members[row] for row in taking}, self._reported(taking)))
         self._launched += 1
         for row in taking:
-            self._members[row].length += 1
+            self._members[row].length += row not in guesses
 
     def _reported(self, taking: list[int]) -> dict[int, int]:
         """The rows that ask for probabilities, and of how many most likely tokens."""
         params = {row: self._members[row].sampling for row in taking}
         return {row: one.logprobs for row, one in params.items() if one is not None and one.logprobs is not None}
 
-    def _send(self, taking: list[int], output_mode: OutputMode) -> None:
+    def _send(
+        self, taking: list[int], output_mode: OutputMode, lent: Tokens[tuple[int, int]] = (),
+        guesses: Mapping[int, Tokens[int]] = NOTHING,
+    ) -> None:  # fmt: skip
         """Set the inputs of a step. The tokens of rows are on the device already, unless a sequence joined since."""
         if self._members_changed:
             for step in self._in_flight:
@@ -242,22 +328,34 @@ class PagedBatch:
             ids = np.zeros(self._steps.bucket, np.int32)
             for row, member in self._members.items():
                 ids[row] = max(0, member.token)
+            for (row, _), token in zip(lent, (token for tokens in guesses.values() for token in tokens), strict=True):
+                ids[row] = token
             self._steps.send(ids=ids)
             if output_mode == "sample":
-                self._steps.set([self._members.get(row) for row in range(self.rows)])
+                drawn = self._members | {row: self._members[owner] for row, owner in lent}
+                self._steps.set([drawn.get(row) for row in range(self.rows)])
         if self._tables_changed:
             self._steps.send(table=self._tables.table())
         self._members_changed = self._tables_changed = False
-        self._steps.send(**self._tables.places(taking))
+        self._steps.send(**self._tables.places(taking, lent))
+        for row in self._marks.keys() & set(taking):
+            self._steps.constrain(row, self._members[row].token, self._marks[row].next())
 
     def _tokens(self, step: _Launched) -> dict[int, int]:
         """The tokens of a step by row, NO_TOKEN for one that is none; waits until they are on the host."""
         if step.tokens is None:
-            fetched, step.tokens = self._steps.fetched(step.number), {}
+            step.fetched, step.tokens = self._steps.fetched(step.number), {}
             if step.reported:
                 values, likely = self._steps.logprobs(step.number)
                 step.logprobs = {row: Logprobs.of_row(values[row], likely[row], count) for row, count in step.reported.items()}
             for row, member in step.members.items():
-                token = int(fetched[row])
-                member.token = step.tokens[row] = token if 0 <= token < self._backend.config.vocab_size else NO_TOKEN
+                member.token = step.tokens[row] = token = self._known(step, row)
+                if row in self._marks and self._members.get(row) is member and token != NO_TOKEN:
+                    self._marks[row].accept(token)
         return step.tokens
+
+    def _known(self, step: _Launched, row: int) -> int:
+        """What a fetched step chose in a row, NO_TOKEN if that is none."""
+        assert step.fetched is not None  # `_tokens` fetched it
+        token = int(step.fetched[row])
+        return token if 0 <= token < self._backend.config.vocab_size else NO_TOKEN

@@ -65,7 +65,8 @@ class SamplingParams:
     negative ones; `frequency_penalty` is subtracted for each time that the generation has a token, `presence_penalty` once;
     both are from -2 to 2. `logit_bias` are tokens and what is added to their logits, from -100 to 100. Of `allowed`, if there
     are any, a token is chosen; none of `barred` is one of the first `min_tokens` tokens. `logprobs`: how many most likely
-    tokens are returned with each token's probability, to `TOP_LOGPROBS`; None for no probabilities.
+    tokens are returned with each token's probability, to `TOP_LOGPROBS`; None for no probabilities. `masked`: which tokens may
+    be next is said before each of them (`engine.constraint`).
     """
 
     temperature: float = 1.0
@@ -81,6 +82,7 @@ class SamplingParams:
     barred: tuple[int, ...] = ()
     min_tokens: int = 0
     logprobs: int | None = None
+    masked: bool = False
 
     def __post_init__(self) -> None:
         if not _is_real(self.temperature) or not 0 < _python_number(self.temperature) <= sys.float_info.max:
@@ -107,7 +109,12 @@ class SamplingParams:
     def adjusts(self) -> bool:
         """Whether logits are changed before a token is chosen."""
         factors = self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
-        return factors or bool(self.logit_bias or self.allowed) or (self.min_tokens > 0 and bool(self.barred))
+        return factors or self.masked or bool(self.logit_bias or self.allowed) or (self.min_tokens > 0 and bool(self.barred))
+
+    @property
+    def may_guess(self) -> bool:
+        """Whether a token depends on its logits and number alone, so that several can be drawn in one step."""
+        return not self.adjusts and self.logprobs is None
 
     @property
     def simple(self) -> bool:

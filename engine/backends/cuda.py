@@ -35,7 +35,7 @@ from engine.sequence import Sequence
 from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
-from tilec.step.graph import Kind, Op, StepGraph
+from tilec.step.graph import SERVE, Kind, Op, StepGraph
 from tilec.step.step import OutputMode, Step, Variants
 
 
@@ -76,10 +76,11 @@ class CudaBackend(Backend):
 
     def load(
         self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None,
-        cache_format: str | None = None,
+        cache_format: str | None = None, *, serves: bool = False,
     ) -> None:  # fmt: skip
         """Load a model onto the device: weights, caches for `max_seq_len` tokens, the rope table, kernels, the captured
-        step. `cache_format` None: that of the bundle."""
+        step. `cache_format` None: that of the bundle. `serves`: where the model has steps over pages, prompts are computed by
+        these, so that those of the other caches are prepared only if one comes."""
         self.config, self.dtype, self.max_seq_len = config, dtype, max_seq_len
         self.step = self._bundled_step(weights, self.bundle.cache_format if cache_format is None else cache_format)
         memory, driver = self.memory, self.driver
@@ -106,7 +107,8 @@ class CudaBackend(Backend):
             pointers = {name: pointer for name, (pointer, _) in self.prompt_allocations.items()}
             for prefill in self._prefills:
                 prefill.bind(pointers, self._arena[0])
-            for tokens in padded_lengths(self._prefills[-1].largest):  # while the weights are uploaded
+            expected = [] if serves and SERVE in self.step.declaration.modes else padded_lengths(self._prefills[-1].largest)
+            for tokens in expected:  # while the weights are uploaded
                 self._prefill_of(tokens).prepared(tokens, 0, "argmax")
             upload.wait()
         finally:

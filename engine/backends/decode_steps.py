@@ -60,6 +60,11 @@ class StepBuffers(ABC):
         """Overwrite a part of an input of `TOKEN_STATE`, from its element `first` on, before the next step."""
 
     @abstractmethod
+    def stage(self, name: str, first: int, values: NDArray[Any]) -> None:
+        """Overwrite a part of an input from its element `first` on, before the next step and without waiting. The caller does
+        not stage the same part again before a later step's tokens were fetched."""
+
+    @abstractmethod
     def fetch(self, number: int, also: Rows[str] = ()) -> None:
         """Start copying the last step's tokens to the host, and its outputs `also`, as step `number`."""
 

@@ -3,6 +3,7 @@ to the host, and the arena for activations."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
@@ -34,6 +35,8 @@ class DeviceBuffers(StepBuffers):
         self._apart = frozenset(apart)
         self._tokens: TokenRing | None = None
         self._also: dict[str, TokenRing] = {}
+        self._staged: dict[tuple[str, int], int] = {}
+        """Page-locked memory of the host for each part that was staged, of its size."""
         self._outputs = {buffer.name: buffer for buffer in lasting_buffers(graphs, Kind.OUTPUT)}
         self._item_bytes = {buffer.name: ITEM_BYTES[buffer.dtype] for buffer in lasting_buffers(graphs, Kind.CACHE, Kind.INPUT)}
         try:
@@ -91,6 +94,14 @@ class DeviceBuffers(StepBuffers):
         )
         self._driver.synchronize(self._stream)
 
+    def stage(self, name: str, first: int, values: NDArray[Any]) -> None:
+        pointer, contiguous = self.allocations[name][0], np.ascontiguousarray(values)
+        staging = self._staged.get((name, first), 0)
+        if not staging:
+            staging = self._staged[name, first] = self._driver.allocate_host(contiguous.nbytes)
+        ctypes.memmove(staging, contiguous.ctypes.data, contiguous.nbytes)
+        self._driver.copy_to_device(pointer + first * self._item_bytes[name], staging, contiguous.nbytes, self._stream)
+
     def fetch(self, number: int, also: Sequence[str] = ()) -> None:
         self._ring.fetch(number)
         for name in also:
@@ -126,6 +137,8 @@ class DeviceBuffers(StepBuffers):
                     releases.callback(ring.close)
             for block in self._blocks.values():
                 releases.callback(block.close)
+            while self._staged:
+                releases.callback(self._driver.free_host, self._staged.popitem()[1])
 
     @property
     def _ring(self) -> TokenRing:

@@ -43,6 +43,9 @@ class HostBuffers(StepBuffers):
     def write(self, name: str, first: int, values: NDArray[Any]) -> None:
         self.arrays[name].reshape(-1)[first : first + values.size] = values
 
+    def stage(self, name: str, first: int, values: NDArray[Any]) -> None:
+        self.write(name, first, values)
+
     def fetch(self, number: int, also: Sequence[str] = ()) -> None:
         """Nothing to do: the tokens are on the host."""
 

@@ -46,12 +46,13 @@ def load_on_gpu(
     trust: TrustSource = None,
     weight_format: str | None = None,
     cache_format: str | None = None,
+    serves: bool = False,
 ) -> CudaBackend:
     """A backend with the CUBINs of the file `bundle`. The file's sha256 must be `digest` if that is given, and it must be
     signed for this model as the policy `trust` requires. Without `bundle`, `tilec.ship.finder` looks for a bundle that fits the
     model and the device. `weight_format` must be the bundle's if it is given; else a bundle that quantises activations too
-    fits. `cache_format` None means 16 bits, or of a named bundle its own. The caller closes `CudaBackend.bundle` after the
-    backend. Raises BundleRefused or DeviceError."""
+    fits. `cache_format` None means 16 bits, or of a named bundle its own. `serves` as of `CudaBackend.load`. The caller closes
+    `CudaBackend.bundle` after the backend. Raises BundleRefused or DeviceError."""
     if bundle is None:
         with device_errors():
             device = Device() if device is None else device
@@ -63,7 +64,7 @@ def load_on_gpu(
         with device_errors():
             backend = CudaBackend(opened, device)
             try:
-                backend.load(config, weights, max_seq_len, dtype, progress, cache_format)
+                backend.load(config, weights, max_seq_len, dtype, progress, cache_format, serves=serves)
             except BaseException:
                 with suppress(LaunchError):  # the first error is the one to report
                     backend.close()

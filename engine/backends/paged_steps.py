@@ -115,6 +115,13 @@ class PagedSteps:
             names = [self._named[SERVE, role].name for role in TOKEN_STATE]
             write_state(self._device.rows, names, row, sampling, (prompt, [token]), self._vocabulary)
 
+    def constrain(self, row: int, token: int, marks: NDArray[np.int32]) -> None:
+        """Set, without waiting for steps of other rows, the token that a row processes in the next step and the marks for the
+        one after it. The tokens of the row's last step were fetched."""
+        rows = self._device.rows
+        rows.stage(self._named[SERVE, "ids"].name, row, np.array([token], np.int32))
+        rows.stage(self._named[SERVE, "state"].name, row * self._vocabulary, marks)
+
     @property
     def _vocabulary(self) -> int:
         return self._named[SERVE, "logits"].shape[1]

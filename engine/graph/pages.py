@@ -7,7 +7,8 @@ its own tokens, is the host's to ensure. `PageTables` refuses whatever would bre
 - A sequence writes its next token after the last one. Its full pages are never written again; the others are its own.
 - A page is in two tables only if it is full in both and at the same index, so that it is a prefix that they share.
 - Tokens before those that a chunk writes are there: they were written, and no other sequence wrote the page since.
-- A row without a sequence has a slot of the first pages, which belong to nobody (parking).
+- A row without a sequence has a slot of the first pages, which belong to nobody (parking). Or it is lent to a sequence: it has
+  its table, and processes one of the tokens after the one that the sequence's own row does.
 - A step runs only on the tables that were sent last.
 """
 
@@ -41,6 +42,7 @@ class PageTables:
         self._device = np.zeros((rows, table_pages), np.int32)
         self._device[:, 0] = self._parked // page_tokens
         self._sent: Integers | None = None
+        self._lent: dict[int, int] = {}  # rows without a sequence that have the table of another row
 
     def chunk(self, pages: Sequence[int], first: int, count: int) -> tuple[Integers, Integers]:
         """Table, (table_pages,), and slots, (count,), of the tokens from `first` on of a sequence in no row, which has these
@@ -63,15 +65,29 @@ class PageTables:
         self._lengths[row] = length
         self._fill(table, length)
         self._users[table] += 1
+        self._lent.pop(row, None)
         self._device[row] = 0
         self._device[row, : len(table)] = table
 
     def remove(self, row: int) -> None:
-        """Park a row."""
+        """Park a row, and those that are lent to it."""
         self._users[self._tables.pop(row)] -= 1
         self._lengths[row] = 0
-        self._device[row] = 0
-        self._device[row, 0] = row // self.page_tokens
+        lent = [one for one, owner in self._lent.items() if owner == row]
+        for one in (row, *lent):
+            self._lent.pop(one, None)
+            self._device[one] = 0
+            self._device[one, 0] = one // self.page_tokens
+
+    def lend(self, row: int, owner: int) -> bool:
+        """Give a row without a sequence the table of a row that has one; returns whether it is another one than before."""
+        if not 0 <= row < self.rows or row in self._tables or owner not in self._tables:
+            raise _refused(f"of row {owner} is lent to row {row}, and one of them is none, or has a sequence")
+        if self._lent.get(row) == owner:
+            return False
+        self._lent[row] = owner
+        self._device[row] = self._device[owner]
+        return True
 
     def rewind(self, row: int, length: int) -> None:
         """Drop the tokens of a row from `length` on: steps that were enqueued ahead wrote them."""
@@ -93,9 +109,9 @@ class PageTables:
         self._sent = self._device.copy()
         return self._sent
 
-    def places(self, taking: Sequence[int]) -> dict[str, Integers]:
-        """Positions, slots and lengths, (rows,) each, of a step that processes the next token of the rows `taking`. It counts
-        as written."""
+    def places(self, taking: Sequence[int], lent: Sequence[tuple[int, int]] = ()) -> dict[str, Integers]:
+        """Positions, slots and lengths, (rows,) each, of a step that processes the next token of the rows `taking`. Of `lent`,
+        rows with their owners, each processes one more token of its owner, in order. All count as written."""
         if self._sent is None or not np.array_equal(self._sent, self._device):
             raise _refused("has changed since it was sent, and a step would read the old one")
         rows = np.array(taking, np.int32)
@@ -108,6 +124,17 @@ class PageTables:
         slots[rows] = self._slots(own, lengths)
         self._written[own] = lengths % self.page_tokens + 1
         self._lengths[rows] += 1
+        known = set(taking)
+        for row, owner in lent:
+            if self._lent.get(row) != owner or owner not in known or row in known:
+                raise _refused(f"of row {owner} is not lent to row {row}, or that row takes another token")
+            known.add(row)
+            self._check_next(owner)
+            length = int(self._lengths[owner])
+            page = self._device[owner, length // self.page_tokens]
+            positions[row], filled[row], slots[row] = length, length + 1, page * self.page_tokens + length % self.page_tokens
+            self._written[page] = length % self.page_tokens + 1
+            self._lengths[owner] += 1
         return {"positions": positions, "slots": slots, "lengths": filled}
 
     def _check_next(self, row: int) -> None:

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import ClassVar, Final, Self
+
+import msgspec
 
 from engine.errors import BundleRefused, DeviceError, EngineError, ModelError, UsageError
 from engine.sampling import Logprobs
@@ -138,6 +140,9 @@ class EngineClient:
     """The engine's process. `most_waiting`: how many requests may wait beyond those that fit the rows. One event loop's
     alone."""
 
+    module: ClassVar[str] = f"{__package__}.worker"
+    """What the process runs."""
+
     def __init__(self, most_waiting: int, watcher: Watcher | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_waiting, self._watcher, self._clock = most_waiting, watcher or Watcher(), clock
         self._process: subprocess.Popen[bytes] | None = None
@@ -155,7 +160,7 @@ class EngineClient:
         with its:
             safe = ["-P"] if sys.flags.safe_path else []
             self._process = subprocess.Popen(
-                [sys.executable, *safe, "-m", f"{__package__}.worker", str(its.fileno())],
+                [sys.executable, *safe, "-m", self.module, str(its.fileno())],
                 pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
@@ -189,7 +194,7 @@ class EngineClient:
         group = Generations(self, numbers)
         for index, (number, work) in enumerate(zip(numbers, works, strict=True)):
             self._open[number] = group, index, Times(len(work.ids), now)
-            self._send(Submit(number, work.ids, work.max_tokens, work.stop_tokens, work.priority, work.sampling))
+            self._send(msgspec.structs.replace(work, number=number))
         return group
 
     def cancel(self, number: int) -> None:
@@ -267,7 +272,7 @@ class EngineClient:
                 times.admitted, times.cached = now, report.cached.get(number, 0)
                 group.cached[index] = times.cached
                 self._watcher.admitted(times)
-        for number, token in report.tokens.items():
+        for number, token in report.each():
             if number not in self._open:
                 continue
             group, index, times = self._open[number]
@@ -281,5 +286,6 @@ class EngineClient:
         found = self._open.pop(number, None)
         if found is not None:
             group, index, times = found
-            self._watcher.ended(times, self._clock(), reason.partition(":")[0])
+            kind = reason.partition(":")[0]
+            self._watcher.ended(times, self._clock(), "error" if kind == "invalid" else kind)
             group.put(index, None, reason)

@@ -13,6 +13,7 @@ from engine.checkpoint.weights import WEIGHT_FORMATS
 from engine.errors import UsageError
 from engine.models.families import read_config
 from engine.models.steps import CACHE_FORMATS
+from engine.serving.guesses import guesses_of
 from engine.serving.http import Limits
 from engine.serving.protocol import Load
 from engine.serving.server import Options, keys_of, serve
@@ -61,6 +62,10 @@ absent, damaged or for another GPU; 5 the GPU or its memory; 6 the engine's proc
     "--chunk-tokens", type=click.IntRange(1), default=512,
     help="Most tokens of a prompt that are computed between two tokens of other requests.",
 )  # fmt: skip
+@click.option(
+    "--speculate", metavar="ngram:K",
+    help="Guess up to K next tokens of a request from its own text, and verify them in one step in rows that are free.",
+)  # fmt: skip
 @click.option("--max-waiting", type=click.IntRange(0), default=256, help="Requests that wait beyond --rows; more get a 503.")
 @click.option("--max-body-bytes", type=click.IntRange(1), default=DEFAULTS.body_bytes, help="Most bytes of a request's body.")
 @click.option(
@@ -88,8 +93,9 @@ absent, damaged or for another GPU; 5 the GPU or its memory; 6 the engine's proc
 def serve_command(
     model: str, model_name: str | None, host: str, port: int, bundle: str | None, bundle_digest: str | None, trust: str | None,
     backend: BackendName, weight_format: str | None, cache_format: str | None, dummy_weights: int | None, max_seq_len: int,
-    rows: int | None, pages: int | None, chunk_tokens: int, max_waiting: int, max_body_bytes: int, request_seconds: float,
-    stall_seconds: float, drain_seconds: int, restarts: int, api_key_file: str | None, otlp_traces_endpoint: str | None,
+    rows: int | None, pages: int | None, chunk_tokens: int, speculate: str | None, max_waiting: int, max_body_bytes: int,
+    request_seconds: float, stall_seconds: float, drain_seconds: int, restarts: int, api_key_file: str | None,
+    otlp_traces_endpoint: str | None,
 ) -> None:  # fmt: skip
     """Serve the model of a folder to OpenAI's clients, on the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
     sources."""
@@ -100,6 +106,7 @@ def serve_command(
         model=str(Path(model).resolve()), backend=backend, rows=rows or usual_rows, max_seq_len=max_seq_len,
         chunk_tokens=chunk_tokens, bundle=bundle and str(Path(bundle).resolve()), bundle_digest=bundle_digest, trust=trust,
         weight_format=weight_format, cache_format=cache_format, dummy=dummy_weights, pages=pages,
+        guesses=0 if speculate is None else guesses_of(speculate),
     )  # fmt: skip
     limits = Limits(max_body_bytes, request_seconds, stall_seconds=stall_seconds)
     keys = _keys(api_key_file)

@@ -18,9 +18,10 @@ from engine.serving.asgi import Framing
 from engine.serving.client import Arrival, EngineClient, EngineRestarting, Generations, QueueFull
 from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
 from engine.serving.generated_text import GeneratedText, Part
+from engine.serving.grammars import form_of, grammar_of, is_strict, tools_form
 from engine.serving.logprobs import Reported, TokenTexts
 from engine.serving.openai_types import MOST_CHOICES, ChatRequest, CompletionRequest, Generation
-from engine.serving.protocol import Submit
+from engine.serving.protocol import Grammar, Submit
 from engine.serving.served_model import ServedModel
 from engine.serving.thinking import Thinking
 from engine.serving.tool_calls import ToolCalls
@@ -47,15 +48,18 @@ class Choice:
 
 
 class Completion(ABC):
-    """A response that is being made. `prompts` are token ids; each has `request.n` choices, one after the other."""
+    """A response that is being made. `prompts` are token ids; each has `request.n` choices, one after the other. `grammar`:
+    what their texts must be."""
 
     prefix: str
     object: str
     chunk_object: str
     framing: Framing = Framing()
 
-    def __init__(self, model: ServedModel, request: Generation, prompts: list[list[int]]) -> None:
-        self._model, self._request, self._prompts = model, request, prompts
+    def __init__(
+        self, model: ServedModel, request: Generation, prompts: list[list[int]], grammar: Grammar | None = None
+    ) -> None:  # fmt: skip
+        self._model, self._request, self._prompts, self._grammar = model, request, prompts, grammar
         self._silent = {*(() if request.ignore_eos else model.generation.eos_token_id), *request.stop_token_ids}
         self._texts = TokenTexts(model.text)
         self._choices = [Choice(self._output(ids)) for ids in prompts for _ in range(request.n)]
@@ -65,7 +69,7 @@ class Completion(ABC):
     def submit(self, client: EngineClient, max_tokens: list[int]) -> Generations:
         """Submit its generations, of up to `max_tokens` tokens for each prompt; ApiError if there is no room for them."""
         works = [
-            Submit(0, ids, tokens, sorted(self._silent), self._request.priority, self._sampling(choice, tokens))
+            Submit(0, ids, tokens, sorted(self._silent), self._request.priority, self._sampling(choice, tokens), self._grammar)
             for ids, tokens in zip(self._prompts, max_tokens, strict=True)
             for choice in range(self._request.n)
         ]
@@ -83,7 +87,7 @@ class Completion(ABC):
     def _sampling(self, choice: int, max_tokens: int) -> SamplingParams | None:
         if self._request.min_tokens > max_tokens:
             raise invalid("min_tokens", f"it is {self._request.min_tokens}, and at most {max_tokens} tokens are generated")
-        return self._model.sampling(self._request, choice, self._silent)
+        return self._model.sampling(self._request, choice, self._silent, masked=self._grammar is not None)
 
     async def whole(self, generations: Generations) -> dict[str, Any]:
         """The response at once."""
@@ -133,6 +137,8 @@ class Completion(ABC):
             return parts
         if ended.startswith("error"):
             raise engine_failed(ended.partition(": ")[2])
+        if ended.startswith("invalid"):
+            raise ApiError(400, ended.partition(": ")[2], code="invalid_value")
         parts += choice.output.finish()
         choice.finish_reason = choice.output.finish_reason(ended)
         return parts
@@ -185,15 +191,31 @@ class ChatCompletion(Completion):
     @classmethod
     async def begin(cls, model: ServedModel, client: EngineClient, request: ChatRequest) -> tuple[ChatCompletion, Generations]:
         """Render and submit a conversation; ApiError if it cannot be served."""
-        if request.tool_choice not in ("auto", "none"):
-            raise unsupported("tool_choice", "generated text is not constrained; give `auto` or `none`")
         if request.reasoning_effort not in (None, "none", "minimal", "low", "medium", "high"):
             raise invalid("reasoning_effort", "it is none of `none`, `minimal`, `low`, `medium`, `high`")
         ids = await model.chat(request.messages, _tools(request), think=request.thinking)
         asked = request.max_completion_tokens or request.max_tokens
         max_tokens = model.max_tokens(len(ids), asked, None, "messages")
-        response = cls(model, request, [ids])
+        response = cls(model, request, [ids], await cls._grammar_of(model, client, request, ids))
         return response, response.submit(client, [max_tokens])
+
+    @classmethod
+    async def _grammar_of(
+        cls, model: ServedModel, client: EngineClient, request: ChatRequest, ids: list[int]
+    ) -> Grammar | None:  # fmt: skip
+        """What the text after a conversation must be; ApiError if it cannot be had."""
+        tools, form = _tools(request), form_of(request)
+        asks = request.tool_choice not in ("auto", "none") or not request.parallel_tool_calls or any(map(is_strict, tools))
+        if form is None and not (asks and (tools or request.tool_choice != "auto")):
+            return None
+        check_grammars(client, "tool_choice" if form is None else form[0])
+
+        def make() -> str:
+            of_tools = tools_form(request, tools, model.call_tags)
+            return of_tools or ("" if form is None else grammar_of(form))
+
+        found = await model.grammar(make, ids, think=request.thinking)
+        return found if found.text else None
 
     def _output(self, ids: list[int]) -> GeneratedText:
         model = self._model
@@ -251,7 +273,11 @@ class TextCompletion(Completion):
             prompts.append(await model.raw(one) if isinstance(one, str) else one)
             model.check_ids(prompts[-1], "prompt")
         max_tokens = [model.max_tokens(len(ids), request.max_tokens, TEXT_DEFAULT, "prompt") for ids in prompts]
-        response = cls(model, request, prompts)
+        grammar = None
+        if (form := form_of(request)) is not None:
+            check_grammars(client, form[0])
+            grammar = await model.grammar(lambda: grammar_of(form))
+        response = cls(model, request, prompts, grammar)
         return response, response.submit(client, max_tokens)
 
     def _output(self, ids: list[int]) -> GeneratedText:
@@ -275,6 +301,12 @@ class TextCompletion(Completion):
             choice.reported_text += sum(map(len, logprobs["tokens"]))
             choice.reported = []
         return {"index": index, "text": delta or "", "logprobs": logprobs, "finish_reason": reason}
+
+
+def check_grammars(client: EngineClient, field: str) -> None:
+    """ApiError if no generation can be under a grammar."""
+    if not client.loaded.grammars:
+        raise unsupported(field, "the caches of this model are not in pages, so its text is not constrained")
 
 
 def _tools(request: ChatRequest) -> list[dict[str, Any]]:

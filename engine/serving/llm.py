@@ -114,7 +114,9 @@ class LLM:
         while not self._loop.idle:
             with device_errors():
                 report = self._loop.iteration()
-            for number, token in report.tokens.items():
+            for number, token in report.each():
+                if outputs[number].stopped:
+                    continue
                 ids[number].append(token)
                 texts[number] += "".join(part.content for part in outputs[number].push(token))
                 if outputs[number].stopped and number not in report.ended:

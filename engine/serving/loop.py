@@ -1,22 +1,26 @@
 """Does on a backend what the scheduler decides: one iteration is a chunk of a prompt, or a decode step of all rows.
 
-A request that goes wrong ends alone. What makes the device unusable (DeviceError) is raised, and ends everything.
+A request that goes wrong ends alone. What makes the device unusable (DeviceError) is raised, and ends everything. A request
+under a grammar is submitted to the scheduler once its grammar is ready; those that come after it do not wait for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from engine.backends import Backend
-from engine.errors import DeviceError, EngineError
+from engine.errors import DeviceError, EngineError, UsageError
 from engine.sampling import Logprobs
+from engine.serving.constraints import GrammarConstraint
+from engine.serving.guesses import Text
 from engine.serving.keys import page_keys
 from engine.serving.memory import Memory
 from engine.serving.pool import Pool
-from engine.serving.protocol import Report, Submit
-from engine.serving.rows import Rows
+from engine.serving.protocol import Grammar, Report, Submit
+from engine.serving.rows import NOT_IN_PAGES, Rows
 from engine.serving.scheduler import (
     Chunk,
     Decode,
@@ -28,12 +32,24 @@ from engine.serving.scheduler import (
     decoded,
     fits,
     joined,
+    left,
     plan,
     submit,
     without,
 )
 
 NOT_FINITE: Final = "error: the logits are not finite, so no token can be chosen"
+NO_GRAMMARS: Final = "invalid: this model's caches are not in pages, so its generations cannot be under a grammar"
+READY_SECONDS: Final = 0.002
+"""How long an iteration without work waits for a grammar."""
+
+
+class Grammars(Protocol):
+    """What makes grammars ready (`engine.serving.constraints.Constraints`)."""
+
+    def begin(self, grammar: Grammar) -> Future[GrammarConstraint]:
+        """A grammar for one generation; the future has the UsageError if it is none."""
+        ...
 
 
 @dataclass(slots=True)
@@ -45,29 +61,45 @@ class _Iteration:
     cached: dict[int, int] = field(default_factory=dict[int, int])
     prompt_tokens: int = 0
     logprobs: dict[int, Logprobs] = field(default_factory=dict[int, Logprobs])
+    more: dict[int, list[int]] = field(default_factory=dict[int, "list[int]"])
+    guessed: list[int] = field(default_factory=list[int])
 
 
 @dataclass(slots=True)
 class _Work:
-    """A request: what was asked for, the tokens that end it, and its row once it decodes."""
+    """A request: what was asked for, the tokens that end it, what its text must be, its tokens if next ones are guessed, and
+    its row once it decodes."""
 
     asked: Submit
     stops: frozenset[int]
+    constraint: GrammarConstraint | None = None
+    text: Text | None = None
     row: int | None = None
+
+    def ends(self, token: int) -> bool:
+        """Whether a token that was just generated is the last one."""
+        return token in self.stops or (self.constraint is not None and self.constraint.ended)
 
 
 class EngineLoop:
     """Rows on a loaded backend, and their scheduler. The tokens of a request depend on no other request. Not thread-safe.
 
-    `on`: the rows, and their memory without sequences (`engine.serving.rows.rows_of`), which are this loop's from now on."""
+    `on`: the rows, and their memory without sequences (`engine.serving.rows.rows_of`), which are this loop's from now on.
+    `grammars` None: requests cannot be under one. `guesses` as in `engine.serving.scheduler.Policy`."""
 
-    def __init__(self, backend: Backend, on: tuple[Rows, Memory], chunk_tokens: int) -> None:
+    def __init__(
+        self, backend: Backend, on: tuple[Rows, Memory], chunk_tokens: int, grammars: Grammars | None = None, guesses: int = 0
+    ) -> None:  # fmt: skip
         self._backend = backend
         self._rows, self.memory = on
         chunk_tokens = min(chunk_tokens, backend.chunk_tokens)
         self._shares = isinstance(self.memory, Pool)
         cut = min(chunk_tokens, self.memory.page_tokens) if self._shares else chunk_tokens
-        self._policy = Policy(chunk_tokens, cut)
+        if guesses and not self._shares:
+            raise UsageError(NOT_IN_PAGES, fix="leave out --speculate")
+        self._policy = Policy(chunk_tokens, cut, guesses=guesses)
+        self._grammars = grammars if self._shares else None
+        self._preparing: dict[int, tuple[Submit, Future[GrammarConstraint]]] = {}
         self._state = State.empty(self.memory)
         self._works: dict[int, _Work] = {}
         self._refused: dict[int, str] = {}
@@ -75,7 +107,12 @@ class EngineLoop:
     @property
     def idle(self) -> bool:
         """Whether no request is left."""
-        return not self._works and not self._refused
+        return not (self._works or self._refused or self._preparing)
+
+    @property
+    def grammars(self) -> bool:
+        """Whether requests can be under a grammar."""
+        return self._grammars is not None
 
     def submit(self, asked: Submit) -> None:
         """Take a request; one that cannot be done ends in the next iteration."""
@@ -84,22 +121,37 @@ class EngineLoop:
         except EngineError as error:
             self._refused[asked.number] = f"error: {error}"
             return
+        if asked.grammar is None:
+            self._submit(asked, None)
+        elif self._grammars is None:
+            self._refused[asked.number] = NO_GRAMMARS
+        else:
+            self._preparing[asked.number] = asked, self._grammars.begin(asked.grammar)
+
+    def _submit(self, asked: Submit, constraint: GrammarConstraint | None) -> None:
+        """Give a request to the scheduler."""
         keys = page_keys(asked.ids, self.memory.page_tokens) if self._shares else ()
         request = Request(asked.number, len(asked.ids), asked.max_tokens, asked.priority, keys)
         if not fits(request, self.memory):
             what = f"{request.prompt} tokens and {request.max_tokens} more do not fit a context of {self.memory.longest}"
             self._refused[asked.number] = f"error: {what}"
             return
-        self._works[asked.number] = _Work(asked, frozenset(asked.stop_tokens))
+        guessed = self._policy.guesses and (asked.sampling is None or asked.sampling.may_guess)
+        text = Text(asked.ids) if guessed else None
+        self._works[asked.number] = _Work(asked, frozenset(asked.stop_tokens), constraint, text)
         self._state = submit(self._state, request)
 
     def cancel(self, number: int) -> None:
         """Forget a request, whatever it is doing."""
         self._refused.pop(number, None)
+        if (preparing := self._preparing.pop(number, None)) is not None:
+            preparing[1].cancel()
         self._drop(number, wrong=False)
 
     def iteration(self) -> Report:
         """Do what is next; a report without tokens if there is nothing. DeviceError if the device fails."""
+        if self._preparing:
+            self._take_prepared()
         found = _Iteration(ended=self._refused)
         self._refused = {}
         before = self._state.prompt
@@ -118,12 +170,23 @@ class EngineLoop:
         running = len(state.running) + (state.prompt is not None)
         return Report(
             found.tokens, found.ended, list(found.cached), found.prompt_tokens, running, len(state.waiting), state.memory.used,
-            found.cached, found.logprobs,
+            found.cached, found.logprobs, found.more, found.guessed,
         )  # fmt: skip
 
     def close(self) -> None:
         """Free the rows; idempotent. The backend stays."""
         self._rows.close()
+
+    def _take_prepared(self) -> None:
+        """Submit requests whose grammar is ready; if there is nothing else to do, wait for one a little."""
+        if not self._works:
+            wait([future for _, future in self._preparing.values()], READY_SECONDS, "FIRST_COMPLETED")
+        for number in [number for number, (_, future) in self._preparing.items() if future.done()]:
+            asked, future = self._preparing.pop(number)
+            try:
+                self._submit(asked, future.result())
+            except EngineError as error:
+                self._refused[number] = f"invalid: {error}"
 
     def _compute(self, chunk: Chunk, found: _Iteration) -> None:
         """A chunk of a prompt; the last one takes its sequence into its row."""
@@ -137,7 +200,9 @@ class EngineLoop:
                 self._state = advanced(self._state, chunk)
                 found.prompt_tokens = chunk.tokens
                 return
-            token = self._rows.join(one.row, one.pages, chunk.first, ids, work.asked.sampling, prompt=work.asked.ids)
+            token = self._rows.join(
+                one.row, one.pages, chunk.first, ids, work.asked.sampling, prompt=work.asked.ids, constraint=work.constraint
+            )
         except DeviceError:
             raise
         except EngineError as error:
@@ -147,14 +212,18 @@ class EngineLoop:
         found.prompt_tokens, found.tokens[number] = chunk.tokens, token
         if one.row in self._rows.logprobs:
             found.logprobs[number] = self._rows.logprobs[one.row]
-        self._state, ended = joined(self._state, chunk, stops=token in work.stops)
+        if work.text is not None:
+            work.text.extend([token])
+        self._state, ended = joined(self._state, chunk, stops=work.ends(token))
         self._end(found, ended)
+        if ended:
+            self._check_constraint(found, number, work)
 
     def _decode(self, decode: Decode, found: _Iteration) -> None:
         """A decode step. If it fails, nobody knows for which row: all of its requests end."""
-        rows = decode.rows
+        rows, more = decode.rows, dict[int, list[int]]()
         try:
-            tokens = self._rows.step()
+            tokens = self._rows.step() if not decode.spare else self._guessed(decode, found, more)
         except DeviceError:
             raise
         except EngineError as error:
@@ -167,13 +236,65 @@ class EngineLoop:
                 wrong.append(row)
                 continue
             found.tokens[number] = token
-            if token in works[number].stops:
+            work = works[number]
+            if work.ends(token):
                 stopped.append(row)
+            if work.text is not None:
+                work.text.extend([token, *more.get(row, ())])
+        for row in more:
+            if row not in stopped and row not in wrong:
+                self._take_more(found, rows[row].request.number, more[row], (row, stopped, wrong))
         found.logprobs = {rows[row].request.number: logprobs for row, logprobs in self._rows.logprobs.items()}
         missing = [row for row in rows if row not in tokens] if len(tokens) < len(rows) else []
-        self._state, ended = decoded(self._state, stopped, [*missing, *wrong])
+        counts = {row: len(found.more.get(rows[row].request.number, ())) for row in more}
+        self._state, ended = decoded(self._state, stopped, [*missing, *wrong], counts)
+        unclear = {number: works[number] for number in ended if works[number].constraint is not None}
         self._end(found, ended)
         self._fail(found, {rows[row].request.number: NOT_FINITE for row in wrong})
+        for number, work in unclear.items():
+            self._check_constraint(found, number, work)
+
+    def _take_more(self, found: _Iteration, number: int, tokens: list[int], row: tuple[int, list[int], list[int]]) -> None:
+        """Tokens of a request after the first of a step: those up to the one that ends it."""
+        at, stopped, wrong = row
+        kept = found.more[number] = list[int]()
+        for token in tokens:
+            if token < 0:
+                wrong.append(at)
+                return
+            kept.append(token)
+            if self._works[number].ends(token):
+                stopped.append(at)
+                return
+
+    def _check_constraint(self, found: _Iteration, number: int, work: _Work) -> None:
+        """Say why a request ended whose grammar could not go on."""
+        if work.constraint is not None and work.constraint.error is not None:
+            found.ended[number] = f"invalid: {work.constraint.error}"
+
+    def _guessed(self, decode: Decode, found: _Iteration, more: dict[int, list[int]]) -> dict[int, int]:
+        """The next token of each row; `more` gets those that follow it where guesses are right."""
+        guessing = {row: text for row, one in decode.rows.items() if (text := self._works[one.request.number].text) is not None}
+        if not guessing:
+            return self._rows.step()
+        guesses = {} if self._rows.ahead else self._guesses(decode, guessing)
+        if guesses:
+            verified = self._rows.verify(guesses, decode.spare)
+            right = [sum(len(verified[row]) > place for row in guesses) for place in range(1, self._policy.guesses + 1)]
+            found.guessed = [len(guesses), sum(map(len, guesses.values())), *right]
+            more |= {row: verified[row][1:] for row in guesses}
+            return {row: known[0] for row, known in verified.items()}
+        return self._rows.step(ahead=False)
+
+    def _guesses(self, decode: Decode, guessing: Mapping[int, Text]) -> dict[int, list[int]]:
+        """Guesses of the next tokens by row, as many as there are rows for them, and of each request as may be right."""
+        room = len(decode.spare)
+        share = max(1, room // len(guessing))
+        found: dict[int, list[int]] = {}
+        for row, text in guessing.items():
+            if guesses := text.guesses(min(self._policy.guesses, share, room, left(self._state, row) - 1)):
+                found[row], room = guesses, room - len(guesses)
+        return found
 
     def _end(self, found: _Iteration, ended: Mapping[int, str]) -> None:
         """Requests have ended, which the state knows."""

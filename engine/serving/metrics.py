@@ -31,6 +31,13 @@ class Metrics(Watcher):
         self._counter(
             "num_preemptions", "Requests that lost their memory: 0, since each has all that it may need from its begin."
         )
+        self._drafts = self._counter("spec_decode_num_drafts", "Requests with guesses, counted in each step.")
+        self._guesses = self._counter("spec_decode_num_draft_tokens", "Guesses of next tokens.")
+        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Guesses that were right.")
+        self._places = Counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Guesses that were right, by their place in a step.",
+            ("model_name", "position"), registry=self._registry,
+        )  # fmt: skip
         self._success = Counter(
             "vllm:request_success", "Requests that ended.", ("model_name", "finished_reason"), registry=self._registry
         )
@@ -61,9 +68,17 @@ class Metrics(Watcher):
         self._waiting.set(report.waiting)
         self._usage.set(report.used_pages / self.pages if self.pages else 0)
         self._prompt_tokens.inc(report.prompt_tokens)
-        self._generated_tokens.inc(len(report.tokens))
-        if report.prompt_tokens or report.tokens:
-            self._iteration.observe(report.prompt_tokens + len(report.tokens))
+        generated = len(report.tokens) + sum(map(len, report.more.values()))
+        self._generated_tokens.inc(generated)
+        if report.prompt_tokens or generated:
+            self._iteration.observe(report.prompt_tokens + generated)
+        if report.guessed:
+            drafts, guesses, *right = report.guessed
+            self._drafts.inc(drafts)
+            self._guesses.inc(guesses)
+            self._accepted.inc(sum(right))
+            for position, count in enumerate(right):
+                self._places.labels(self._model, str(position)).inc(count)
 
     def admitted(self, times: Times) -> None:
         assert times.admitted is not None  # that is what happened

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -33,6 +33,32 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """`stream_options`: whether a last chunk has the usage."""
 
     include_usage: bool = False
+
+
+class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
+    """`json_schema` of `response_format`. A generation always keeps to the schema, strict or not."""
+
+    name: str = ""
+    description: str | None = None
+    schema: dict[str, Any] | bool = True
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
+    """`response_format`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
+    """`structured_outputs`, as vLLM has it: one of these. A grammar is one of Lark or GBNF."""
+
+    json: dict[str, Any] | str | None = None
+    regex: Text | None = None
+    choice: list[str] | None = None
+    grammar: Text | None = None
+    json_object: bool | None = None
 
 
 class Generation(msgspec.Struct, kw_only=True):
@@ -58,6 +84,12 @@ class Generation(msgspec.Struct, kw_only=True):
     allowed_token_ids: Annotated[TokenIds, Meta(min_length=1)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
     priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = 0
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: Text | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: Text | None = None
 
     @property
     def biases(self) -> tuple[tuple[int, float], ...]:
@@ -90,6 +122,7 @@ class ChatRequest(Generation, kw_only=True):
     max_completion_tokens: Count | None = None
     tools: list[dict[str, Any]] = []
     tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
     chat_template_kwargs: TemplateKeywords | None = None
     reasoning_effort: str | None = None
     logprobs: bool = False
@@ -157,20 +190,13 @@ WITHOUT_EFFECT: Final = frozenset(
 )  # fmt: skip
 """Fields that are for accounts, logs and caches of a service, not for the model."""
 
-NO_GRAMMAR: Final = "generated text is not constrained"
 NO_LOGPROBS: Final = "probabilities of the prompt are not returned"
 
 REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
     "bad_words": (([],), "words of several tokens are not barred; give `logit_bias`"),
     "top_logprobs": ((0,), "a text has `logprobs` alone, the number of most likely tokens"),
     "prompt_logprobs": ((), NO_LOGPROBS),
-    "response_format": (({"type": "text"},), NO_GRAMMAR),
-    "structured_outputs": ((), NO_GRAMMAR),
-    "guided_json": ((), NO_GRAMMAR),
-    "guided_regex": ((), NO_GRAMMAR),
-    "guided_choice": ((), NO_GRAMMAR),
-    "guided_grammar": ((), NO_GRAMMAR),
-    "parallel_tool_calls": ((True,), "the number of calls is not constrained"),
+    "parallel_tool_calls": ((True,), "a text has no calls"),
     "functions": (([],), "give `tools`"),
     "function_call": (("none", "auto"), "give `tool_choice`"),
     "best_of": ((1,), "give `n`"),

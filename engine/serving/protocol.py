@@ -20,9 +20,20 @@ class Message(msgspec.Struct, array_like=True, tag=True):
     """A message of either process."""
 
 
+class Grammar(msgspec.Struct, array_like=True, frozen=True):
+    """What the text of a generation must be: a grammar of llguidance. `opens`, `closes`: the tokens around a thought, None if
+    there is none; `begun`: whether the prompt has opened it; `between`: tokens that may stand once between thought and text."""
+
+    text: str
+    opens: int | None = None
+    closes: int | None = None
+    begun: bool = False
+    between: tuple[int, ...] = ()
+
+
 class Load(Message):
-    """To the engine, first: load a model. `rows` and `pages` as in `engine.serving.rows.rows_of`, `chunk_tokens` as in
-    `engine.serving.scheduler`; the others as in `engine.api.Engine.from_pretrained`."""
+    """To the engine, first: load a model. `rows` and `pages` as in `engine.serving.rows.rows_of`, `chunk_tokens` and
+    `guesses` as in `engine.serving.scheduler`; the others as in `engine.api.Engine.from_pretrained`."""
 
     model: str
     backend: str
@@ -36,11 +47,12 @@ class Load(Message):
     cache_format: str | None = None
     dummy: int | None = None
     pages: int | None = None
+    guesses: int = 0
 
 
 class Submit(Message):
     """To the engine: generate up to `max_tokens` tokens after `ids`, ended by one of `stop_tokens`. `number` is the caller's
-    and new. `sampling` None: greedy."""
+    and new. `sampling` None: greedy. With `grammar`, the sampling is masked."""
 
     number: int
     ids: list[int]
@@ -48,6 +60,7 @@ class Submit(Message):
     stop_tokens: list[int] = []
     priority: int = 0
     sampling: SamplingParams | None = None
+    grammar: Grammar | None = None
 
 
 class Cancel(Message):
@@ -58,13 +71,14 @@ class Cancel(Message):
 
 class Loaded(Message):
     """From the engine, first: the model is loaded. `rows` sequences of up to `longest` tokens fit, in `pages` pages of
-    `page_tokens`; `seconds` were needed."""
+    `page_tokens`; `seconds` were needed. `grammars`: whether generations can be under a grammar."""
 
     rows: int
     longest: int
     pages: int
     page_tokens: int
     seconds: float
+    grammars: bool = True
 
 
 class Refused(Message):
@@ -78,10 +92,12 @@ class Refused(Message):
 
 class Report(Message):
     """From the engine after each iteration. `tokens`: a new token of each of these requests, by number. `ended`: why requests
-    ended; `stop`, `length`, or `error: ` and what went wrong. `admitted`: requests whose prompt begins. Then the tokens of
-    prompts that the iteration computed, and how many requests decode or are in their prompt, how many wait, and how many pages
-    are taken. `cached`: of the prompts that begin, how many tokens the cache of prefixes has. `logprobs`: probabilities of
-    those new tokens whose requests ask for them."""
+    ended; `stop`, `length`, `error: ` and what went wrong, or `invalid: ` and what is wrong with its grammar. `admitted`:
+    requests whose prompt begins. Then the tokens of prompts that the iteration computed, and how many requests decode or are in
+    their prompt, how many wait, and how many pages are taken. `cached`: of the prompts that begin, how many tokens the cache of
+    prefixes has. `logprobs`: probabilities of those new tokens whose requests ask for them. `more`: further new tokens, where
+    guesses were right. `guessed`: how many requests had guesses, how many these were, and then of the first, second and later
+    guesses of requests how many were right."""
 
     tokens: dict[int, int]
     ended: dict[int, str]
@@ -92,6 +108,15 @@ class Report(Message):
     used_pages: int
     cached: dict[int, int] = {}
     logprobs: dict[int, Logprobs] = {}
+    more: dict[int, list[int]] = {}
+    guessed: list[int] = []
+
+    def each(self) -> Iterator[tuple[int, int]]:
+        """The new tokens with the numbers of their requests, those of a request in their order."""
+        yield from self.tokens.items()
+        for number, tokens in self.more.items():
+            for token in tokens:
+                yield number, token
 
 
 ToEngine = Load | Submit | Cancel

@@ -11,10 +11,12 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import to_builtins as builtins
+
 from engine.serving.asgi import Framing
 from engine.serving.client import EngineClient, Generations
 from engine.serving.completions import ChatCompletion
-from engine.serving.errors import ApiError
+from engine.serving.errors import ApiError, invalid
 from engine.serving.generated_text import Part
 from engine.serving.responses_types import ResponsesRequest
 from engine.serving.served_model import ServedModel
@@ -149,7 +151,13 @@ class ResponseCompletion(ChatCompletion):
         tools = [] if request.tool_choice == "none" else request.tools
         ids = await model.chat(request.messages, tools, think=request.thinking, field="input")
         max_tokens = model.max_tokens(len(ids), asked.max_output_tokens, None, "input", "max_output_tokens")
-        response = cls(model, request, [ids])
+        try:
+            grammar = await cls._grammar_of(model, client, request, ids)
+        except ApiError as error:
+            if error.param != "response_format":
+                raise
+            raise invalid("text.format", error.message.removeprefix("`response_format`: ")) from None
+        response = cls(model, request, [ids], grammar)
         sampling = model.sampling(request, 0, ())
         response.chosen = Chosen() if sampling is None else Chosen(sampling.temperature, sampling.top_p)
         response.asked, response.framing, response.items = asked, ResponseFraming(response), Items()
@@ -187,10 +195,11 @@ class ResponseCompletion(ChatCompletion):
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "output": [_copy(item) for item in self.items.found], "usage": self._used() if ended else None,
             "instructions": asked.instructions, "max_output_tokens": asked.max_output_tokens, "metadata": asked.metadata,
-            "tools": [tool | {"strict": False} for tool in asked.tools], "tool_choice": asked.tool_choice,
+            "tools": [tool | {"strict": tool.get("strict") is True} for tool in asked.tools], "tool_choice": asked.tool_choice,
             "temperature": self.chosen.temperature, "top_p": self.chosen.top_p,
             "reasoning": {"effort": self._request.reasoning_effort, "summary": None},
-            "text": TEXT_ONLY, "parallel_tool_calls": True, "previous_response_id": None, "store": False,
+            "text": TEXT_ONLY if asked.text is None or asked.text.format is None else {"format": builtins(asked.text.format)},
+            "parallel_tool_calls": asked.parallel_tool_calls, "previous_response_id": None, "store": False,
             "background": False, "truncation": "disabled",
         }  # fmt: skip
 

@@ -8,12 +8,21 @@ templates have it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
 from engine.serving.errors import ApiError, invalid, unsupported
-from engine.serving.openai_types import REFUSED, ChatRequest, Count, Generation, TemplateKeywords, read
+from engine.serving.openai_types import (
+    REFUSED,
+    ChatRequest,
+    Count,
+    Generation,
+    JsonSchema,
+    ResponseFormat,
+    TemplateKeywords,
+    read,
+)
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high")
 TEXT_PARTS: Final = ("input_text", "output_text", "text", "reasoning_text")
@@ -27,14 +36,18 @@ class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
     summary: str | None = None
 
 
-class TextFormat(msgspec.Struct):
+class TextFormat(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`text.format`."""
 
-    type: str = "text"
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class TextOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """`text`: only what asks for plain text."""
+    """`text`: its form."""
 
     format: TextFormat | None = None
     verbosity: str | None = None
@@ -57,6 +70,7 @@ class ResponsesRequest(Generation, kw_only=True):
     text: TextOptions | None = None
     tools: list[dict[str, Any]] = msgspec.field(default_factory=list[dict[str, Any]])
     tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
     include: list[str] = msgspec.field(default_factory=list[str])
     chat_template_kwargs: TemplateKeywords | None = None
     stream_options: ResponseStreamOptions | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -64,26 +78,35 @@ class ResponsesRequest(Generation, kw_only=True):
     def chat(self) -> ChatRequest:
         """The same request for a chat completion; ApiError for what neither can do."""
         self._check()
-        shared = {field.name for field in msgspec.structs.fields(Generation)} - {"stream_options"}
+        shared = {field.name for field in msgspec.structs.fields(Generation)} - {"stream_options", "response_format"}
         of_both: dict[str, Any] = {name: getattr(self, name) for name in shared}
         return ChatRequest(
-            **of_both, messages=messages_of(self.input, self.instructions), max_completion_tokens=self.max_output_tokens,
+            **of_both, response_format=self._format(), messages=messages_of(self.input, self.instructions),
+            max_completion_tokens=self.max_output_tokens,
             tools=[_chat_tool(tool, number) for number, tool in enumerate(self.tools)], tool_choice=self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
             chat_template_kwargs=self.chat_template_kwargs,
             reasoning_effort=self.reasoning.effort if self.reasoning is not None else None,
         )  # fmt: skip
 
+    def _format(self) -> ResponseFormat | None:
+        """`text.format` as chat completions have it."""
+        asked = self.text.format if self.text is not None else None
+        if asked is None:
+            return None
+        if asked.type != "json_schema":
+            return ResponseFormat(asked.type)
+        if asked.schema is None:
+            raise invalid("text.format", "`schema` is missing")
+        return ResponseFormat(asked.type, JsonSchema(asked.name or "", asked.description, asked.schema, asked.strict))
+
     def _check(self) -> None:
         """ApiError for a value that would be without effect."""
-        if self.tool_choice not in ("auto", "none"):
-            raise unsupported("tool_choice", "generated text is not constrained; give `auto` or `none`")
         if self.reasoning is not None:
             if self.reasoning.effort not in (None, *EFFORTS):
                 raise invalid("reasoning.effort", f"it is none of {', '.join(f'`{effort}`' for effort in EFFORTS)}")
             if self.reasoning.summary not in (None, "auto"):
                 raise unsupported("reasoning.summary", "thoughts are returned whole, and not summed up")
-        if self.text is not None and self.text.format is not None and self.text.format.type != "text":
-            raise unsupported("text.format", "generated text is not constrained")
         if self.text is not None and self.text.verbosity not in (None, "medium"):
             raise unsupported("text.verbosity", "the model has no such setting")
         for one in self.include:
@@ -91,7 +114,8 @@ class ResponsesRequest(Generation, kw_only=True):
                 raise unsupported("include", f"{one[:64]!r} is nothing that this server has")
 
 
-REFUSED_HERE: Final[dict[str, tuple[tuple[Any, ...], str]]] = REFUSED | {
+REFUSED_HERE: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
+    **{name: rule for name, rule in REFUSED.items() if name != "parallel_tool_calls"},
     "previous_response_id": ((), NOT_KEPT),
     "conversation": ((), NOT_KEPT),
     "store": ((False,), NOT_KEPT),
@@ -185,7 +209,7 @@ def _chat_tool(tool: dict[str, Any], number: int) -> dict[str, Any]:
     """A tool in the form of chat completions, which templates know. ApiError if it is no function."""
     if tool.get("type") != "function":
         raise unsupported("tools", f"tool {number} is of the type {str(tool.get('type'))[:64]!r}; give functions")
-    names = ("name", "description", "parameters")
+    names = ("name", "description", "parameters", "strict")
     return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
 
 

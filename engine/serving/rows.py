@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from engine.backends import Backend
 from engine.batch import Batch
+from engine.constraint import Constraint
 from engine.errors import UsageError
 from engine.paged_batch import PagedBatch
 from engine.sampling import Logprobs, SamplingParams
@@ -22,6 +23,7 @@ from tilec.step.step import BATCHES
 
 USUAL_ROWS: Final = 256
 """Rows over pages: the largest bucket of steps."""
+NOT_IN_PAGES: Final = "this model's caches are not in pages"
 
 
 class Rows(Protocol):
@@ -38,14 +40,25 @@ class Rows(Protocol):
 
     def join(
         self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None = None, *,
-        prompt: Tokens[int] | None = None,
+        prompt: Tokens[int] | None = None, constraint: Constraint | None = None,
     ) -> int:  # fmt: skip
         """Compute the rest of a prompt and take the sequence into a row that has none; returns its first token. `prompt`: all
-        tokens of the prompt."""
+        tokens of the prompt. `constraint`: which tokens may be generated."""
         ...
 
-    def step(self) -> dict[int, int]:
-        """A token of each row with a sequence; a row that joined lately may have none yet."""
+    @property
+    def ahead(self) -> bool:
+        """Whether steps are enqueued whose tokens were not returned."""
+        ...
+
+    def step(self, *, ahead: bool = True) -> dict[int, int]:
+        """A token of each row with a sequence; a row that joined lately, or that is under a constraint, may have none yet.
+        `ahead`: whether a further step may be enqueued."""
+        ...
+
+    def verify(self, guesses: Mapping[int, Tokens[int]], spare: Tokens[int]) -> dict[int, list[int]]:
+        """The next tokens of each row: one, and one more for each of its guesses that is right; each guess takes one of the
+        rows `spare`. Nothing may be enqueued."""
         ...
 
     def remove(self, row: int) -> None:
@@ -74,13 +87,22 @@ class ContiguousBatch:
 
     def join(
         self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None = None, *,
-        prompt: Tokens[int] | None = None,
+        prompt: Tokens[int] | None = None, constraint: Constraint | None = None,
     ) -> int:  # fmt: skip
+        if constraint is not None:
+            raise UsageError(NOT_IN_PAGES, fix="leave out what constrains the generation")
         self._begin(first)
         return self._batch.join(row, self._sequence, ids, sampling)
 
-    def step(self) -> dict[int, int]:
+    @property
+    def ahead(self) -> bool:
+        return False
+
+    def step(self, *, ahead: bool = True) -> dict[int, int]:
         return self._batch.step()
+
+    def verify(self, guesses: Mapping[int, Tokens[int]], spare: Tokens[int]) -> dict[int, list[int]]:
+        raise UsageError(NOT_IN_PAGES, fix="leave out --speculate")
 
     def remove(self, row: int) -> None:
         self._batch.remove(row)
@@ -98,7 +120,7 @@ def rows_of(backend: Backend, rows: int = 0, pages: int | None = None) -> tuple[
     as fit the device. UsageError for a number that it lacks, DeviceError if they do not fit."""
     if not PagedBatch.serves(backend):
         if pages is not None:
-            raise UsageError("this model's caches are not in pages", fix="leave out --pages")
+            raise UsageError(NOT_IN_PAGES, fix="leave out --pages")
         rows = rows or BATCHES[-1]
         return ContiguousBatch(backend, rows), ContiguousRows(rows, backend.max_seq_len)
     batch = PagedBatch(backend, rows or USUAL_ROWS, pages)

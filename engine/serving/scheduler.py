@@ -21,7 +21,8 @@ What holds after each of them:
 5. Of two requests of one priority the earlier one is admitted first. A request with a lower number of priority overtakes
    others, each of them at most `patience` times. Then the overtaken go before anything else, and what they need is kept for
    them.
-6. Of a prompt, pages that the memory has from other prompts are not computed again, but at least its last token is.
+6. A step may process guesses of next tokens in rows that are free, and in no others: a guess keeps nobody waiting.
+7. Of a prompt, pages that the memory has from other prompts are not computed again, but at least its last token is.
 
 A decode step costs no work for requests that go on: only the number of steps changes, and each request knows the step at which
 it has all its tokens.
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from engine.serving.memory import Memory
 
@@ -38,11 +40,13 @@ from engine.serving.memory import Memory
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Constants of the scheduler. `chunk_tokens`: most tokens of prompts between two decode steps. `cut_tokens`, at most as
-    many: where a prompt may be divided. `patience`: how often a request is overtaken."""
+    many: where a prompt may be divided. `patience`: how often a request is overtaken. `guesses`: most guesses of a request in
+    one step."""
 
     chunk_tokens: int
     cut_tokens: int
     patience: int = 16
+    guesses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +113,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Compute a token of each of the sequences in these rows."""
+    """Compute a token of each of the sequences in these rows. `spare`: rows in which guesses of their next tokens may be."""
 
     rows: Mapping[int, Admitted]
+    spare: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class Idle:
 
 
 Iteration = Chunk | Decode | Idle
+
+NO_MORE: Final[Mapping[int, int]] = {}
 
 
 def fits(request: Request, memory: Memory) -> bool:
@@ -144,7 +151,8 @@ def plan(state: State, policy: Policy) -> tuple[State, Iteration]:
         if tokens:
             return state, Chunk(prompt, prompt.done, tokens, prompt.done + tokens == prompt.request.prompt)
     if state.running:
-        return replace(state, budget=policy.chunk_tokens), Decode(state.running)
+        spare = tuple(sorted(state.free_rows)) if policy.guesses else ()
+        return replace(state, budget=policy.chunk_tokens), Decode(state.running, spare)
     return state, Idle()
 
 
@@ -166,9 +174,20 @@ def joined(state: State, chunk: Chunk, *, stops: bool) -> tuple[State, dict[int,
     return _ended(state, [one.row] if stops else [])
 
 
-def decoded(state: State, stopped: Collection[int], missing: Collection[int] = ()) -> tuple[State, dict[int, str]]:
-    """The state after a decode step that chose a token in every row but those in `missing`; the tokens in `stopped` rows end
-    their requests. Second: why requests ended, by number: `stop`, or `length` after the most tokens that they may generate."""
+def left(state: State, row: int) -> int:
+    """How many tokens the request in a row may still generate."""
+    return state.running[row].last - state.steps
+
+
+def decoded(
+    state: State, stopped: Collection[int], missing: Collection[int] = (), more: Mapping[int, int] = NO_MORE
+) -> tuple[State, dict[int, str]]:
+    """The state after a decode step that chose a token in every row but those in `missing`, and so many `more` in some, at most
+    what is left; the tokens in `stopped` rows end their requests. Second: why requests ended, by number: `stop`, or `length`
+    after the most tokens that they may generate."""
+    if more:
+        early = {row: replace(state.running[row], last=state.running[row].last - tokens) for row, tokens in more.items()}
+        state = replace(state, running={**state.running, **early})
     if missing:
         late = {row: replace(state.running[row], last=state.running[row].last + 1) for row in missing}
         state = replace(state, running={**state.running, **late})

@@ -8,15 +8,16 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from engine.errors import UsageError
 from engine.models.config import GenerationConfig
 from engine.models.families import family_of, read_config
 from engine.sampling import SEED_LIMIT, SamplingParams
-from engine.serving import thinking
+from engine.serving import thinking, tool_calls
 from engine.serving.errors import ApiError, invalid
 from engine.serving.openai_types import Generation, top_k_of
+from engine.serving.protocol import Grammar
 from engine.text.tokenizer import Text
 
 P = ParamSpec("P")
@@ -36,6 +37,8 @@ class ServedModel:
         self.generation = GenerationConfig.read(folder, config)
         self.text = Text.read(folder, family_of(config.model_type).tokenizer)
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        self.call_tags = self.text.tokenizer.token_to_id(tool_calls.OPEN), self.text.tokenizer.token_to_id(tool_calls.CLOSE)
+        """The tokens around a call of a tool; None for one that the vocabulary lacks."""
         self._opens, self._closes = (self.text.tokenizer.token_to_id(tag) for tag in (thinking.OPEN, thinking.CLOSE))
 
     @property
@@ -53,7 +56,8 @@ class ServedModel:
     ) -> list[int]:  # fmt: skip
         """Token ids of a conversation; ApiError that names the request's `field` if the template does not take it."""
         plain = [message | {"role": "system"} if message.get("role") == "developer" else message for message in messages]
-        return await self._in_thread(field, self.text.chat, plain, tools=tools or None, thinking=think)
+        shown = [_without_strict(tool) for tool in tools]
+        return await self._in_thread(field, self.text.chat, plain, tools=shown or None, thinking=think)
 
     async def raw(self, prompt: str) -> list[int]:
         """Token ids of a text; ApiError if it is none."""
@@ -71,10 +75,22 @@ class ServedModel:
             what = f"`{field}`: token {outside} is not in the vocabulary of {self.vocabulary}"
             raise ApiError(400, what, param=field, code="invalid_value")
 
-    def sampling(self, request: Generation, choice: int, stop_tokens: Iterable[int]) -> SamplingParams | None:
+    async def grammar(self, make: Callable[[], str], prompt: Sequence[int] = (), *, think: bool = False) -> Grammar:
+        """The grammar that `make` returns, or its ApiError; `make` runs in a thread. After a `prompt` that may be followed by a
+        thought (`think`), or has begun one, it is for the text behind that."""
+        text = await asyncio.get_running_loop().run_in_executor(self._threads, make)
+        begun = self.thinks and self.thought_begun(prompt)
+        if not self.thinks or not (think or begun):
+            return Grammar(text)
+        between = tuple(ids[0] for blank in ("\n", "\n\n") if len(ids := self.text.encode(blank)) == 1)
+        return Grammar(text, self._opens, self._closes, begun, between)
+
+    def sampling(
+        self, request: Generation, choice: int, stop_tokens: Iterable[int], *, masked: bool = False
+    ) -> SamplingParams | None:  # fmt: skip
         """How the tokens of one choice of a request are chosen; None: greedy. Choices of one request have seeds that follow
-        each other. Without a seed, one is drawn. None of `stop_tokens` is chosen among its first `min_tokens` tokens. ApiError
-        if a parameter names a token that the model lacks, or leaves none."""
+        each other. Without a seed, one is drawn. None of `stop_tokens` is chosen among its first `min_tokens` tokens. `masked`:
+        a grammar says which tokens may be next. ApiError if a parameter names a token that the model lacks, or leaves none."""
         model = self.generation
         temperature = request.temperature
         if temperature is None:
@@ -84,7 +100,7 @@ class ServedModel:
             "presence_penalty": request.presence_penalty, "repetition_penalty": request.repetition_penalty,
             "logit_bias": request.biases, "allowed": tuple(sorted({*(request.allowed_token_ids or ())})),
             "barred": tuple(sorted({*stop_tokens})) if request.min_tokens else (), "min_tokens": request.min_tokens,
-            "logprobs": request.asked_logprobs,
+            "logprobs": request.asked_logprobs, "masked": masked,
         }  # fmt: skip
         self.check_ids([token for token, _ in asked["logit_bias"]], "logit_bias")
         self.check_ids(asked["allowed"], "allowed_token_ids")
@@ -124,3 +140,11 @@ class ServedModel:
             return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*values, **keywords))
         except UsageError as error:
             raise ApiError(400, str(error), param=field, code="invalid_value") from None
+
+
+def _without_strict(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as the template shows it: that calls are held to it is no news for the model."""
+    function: Any = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    return tool | {"function": {name: value for name, value in cast("dict[str, Any]", function).items() if name != "strict"}}

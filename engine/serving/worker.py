@@ -23,7 +23,9 @@ from typing import Final, NoReturn, cast
 from engine.api import BackendName, load_backend
 from engine.backends.load import device_errors
 from engine.errors import DeviceError, EngineError
+from engine.models.config import GenerationConfig
 from engine.models.families import read_config
+from engine.serving.constraints import Constraints
 from engine.serving.loop import EngineLoop
 from engine.serving.protocol import Cancel, Frames, Load, Loaded, Message, Refused, Submit, ToEngine, encoded, to_engine
 from engine.serving.rows import rows_of
@@ -59,17 +61,21 @@ def work(channel: Channel) -> NoReturn:
     load = pending.pop(0)
     assert isinstance(load, Load)  # the protocol's first message
     start = time.perf_counter()
+    config = read_config(load.model)
     backend, bundle = load_backend(
-        load.model, read_config(load.model), bundle=load.bundle, backend=cast("BackendName", load.backend),
+        load.model, config, bundle=load.bundle, backend=cast("BackendName", load.backend),
         max_seq_len=load.max_seq_len, weight_format=load.weight_format, cache_format=load.cache_format, dummy=load.dummy,
-        bundle_digest=load.bundle_digest, trust=load.trust,
+        bundle_digest=load.bundle_digest, trust=load.trust, serves=True,
     )  # fmt: skip
     try:
         with device_errors():
-            loop = EngineLoop(backend, rows_of(backend, load.rows, load.pages), load.chunk_tokens)
+            ending = GenerationConfig.read(load.model, config).eos_token_id
+            grammars = Constraints(load.model, config.vocab_size, ending)
+            on = rows_of(backend, load.rows, load.pages)
+            loop = EngineLoop(backend, on, load.chunk_tokens, grammars, load.guesses)
             memory = loop.memory
             seconds = time.perf_counter() - start
-            channel.send(Loaded(memory.rows, memory.longest, memory.pages, memory.page_tokens, seconds))
+            channel.send(Loaded(memory.rows, memory.longest, memory.pages, memory.page_tokens, seconds, loop.grammars))
             take(loop, pending)
             while True:
                 take(loop, channel.received(wait=loop.idle))

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from test_cuda_backend import SMALLEST
 
 from engine.backends.cuda import CudaBackend
 from engine.errors import DeviceError, UsageError
 from engine.paged_batch import PagedBatch
-from engine.sampling import SamplingParams
+from engine.sampling import BARRED, SamplingParams
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Bundle, Device
 
@@ -46,6 +47,20 @@ def values(pointer: int, count: int) -> list[int]:
 def allocations(batch: PagedBatch) -> dict[str, tuple[int, int]]:
     internals: Any = batch
     return internals._steps._device._allocations(internals._steps._device.rows)
+
+
+def test_a_server_prepares_no_prompts_of_the_other_caches(bundle: Bundle) -> None:
+    for serves, lengths in ((False, 5), (True, 0)):
+        backend = CudaBackend(bundle, Device(FakeDriver()))
+        backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256, serves=serves)
+        prefills: Any = backend._prefills  # pyright: ignore[reportPrivateUsage]
+        assert sum(len(one._cached) for one in prefills) == lengths
+        with PagedBatch(backend, 2, pages=20) as batch:
+            batch.join(0, [1], 0, [1, 2], None)
+        sequence = backend.begin()
+        backend.prefill(sequence, [1] * 20)  # one that comes is prepared then
+        assert sum(len(one._cached) for one in prefills) == max(1, lengths)
+        backend.close()
 
 
 def test_a_bucket_is_captured_when_it_is_first_used_and_steps_run_ahead(loaded: Loaded) -> None:
@@ -90,6 +105,33 @@ def test_rows_have_their_slots_and_others_are_parked(loaded: Loaded) -> None:
         batch.step(ahead=False)
         assert not np.array(values(found["serve.table"][0] + 2 * 16, 4)).any()
         assert values(found["pages.slots"][0], 3) == [0, 1, 2]
+
+
+class OnlyThree:
+    """A constraint under which every token is 3."""
+
+    ended = False
+
+    def allowed(self) -> NDArray[np.uint8]:
+        return np.eye(1, SMALLEST.vocab_size, 3, dtype=np.uint8)[0]
+
+    def accept(self, token: int) -> None:
+        assert token in (0, 3)  # the fake device writes nothing
+
+
+def test_a_row_under_a_constraint_waits_for_its_token_alone(loaded: Loaded) -> None:
+    backend, _ = loaded
+    with PagedBatch(backend, 4, pages=20) as batch:
+        batch.join(0, [5], 0, [7] * 20, None)
+        masked = SamplingParams(top_k=1, masked=True)
+        assert batch.join(2, [6], 0, [7] * 20, masked, constraint=OnlyThree()) == 3
+        assert batch.step().keys() == {0, 2}
+        assert (batch.length(0), batch.length(2)) == (22, 21)
+        found, vocabulary = allocations(batch), SMALLEST.vocab_size
+        state = values(found["batch.state"][0] + 2 * 4 * vocabulary, vocabulary)
+        assert state[3] == 1 and {one for at, one in enumerate(state) if at != 3} == {BARRED}
+        assert not any(values(found["batch.state"][0], 2 * vocabulary))
+        assert batch.step().keys() == {0} and batch.step().keys() == {0, 2}
 
 
 def test_chunks_have_whole_tiles_of_tokens_whose_others_are_nobodys(loaded: Loaded) -> None:

@@ -39,6 +39,25 @@ def test_a_chunk_has_its_slots_and_a_step_the_next_ones() -> None:
     assert found.places([])["slots"].tolist() == [0, 1, 2, 3]
 
 
+def test_guesses_have_the_slots_after_the_last_token_and_are_dropped() -> None:
+    found = tables()
+    joined(found, 0, [1], 2)
+    joined(found, 1, [5, 3, 9], 6)
+    assert found.lend(3, 1) and found.lend(2, 1) and not found.lend(2, 1)
+    sent = found.table()
+    assert sent[2].tolist() == sent[3].tolist() == sent[1].tolist() == [5, 3, 9, 0, 0, 0]
+    places = found.places([0, 1], [(3, 1), (2, 1)])
+    assert {name: value.tolist() for name, value in places.items()} == {
+        "positions": [2, 6, 8, 7], "slots": [6, 14, 36, 15], "lengths": [3, 7, 9, 8],
+    }  # fmt: skip
+    found.rewind(1, 7)
+    assert found.places([1])["slots"].tolist() == [0, 15, 2, 3]  # rows that are lent, and have no guess, are parked
+    found.remove(1)
+    assert found.table()[2:].tolist() == [[0] * 6, [0] * 6]
+    joined(found, 2, [5, 3], 5)
+    assert found.table()[2].tolist() == [5, 3, 0, 0, 0, 0]
+
+
 def twice_in_a_table(found: PageTables) -> None:
     found.chunk([5, 5], 0, 6)
 
@@ -145,6 +164,63 @@ def rewound_into_a_shared_page(found: PageTables) -> None:
     found.rewind(0, 3)
 
 
+def lent_with_a_sequence(found: PageTables) -> None:
+    joined(found, 0, [1], 2)
+    joined(found, 1, [2], 2)
+    found.lend(1, 0)
+
+
+def lent_to_nobody(found: PageTables) -> None:
+    found.lend(1, 0)
+
+
+def lent(found: PageTables, pages: list[int], length: int) -> None:
+    joined(found, 0, pages, length)
+    found.lend(2, 0)
+    found.table()
+
+
+def lent_and_not_sent(found: PageTables) -> None:
+    joined(found, 0, [1], 2)
+    found.table()
+    found.lend(2, 0)
+    found.places([0], [(2, 0)])
+
+
+def guess_past_the_last_page(found: PageTables) -> None:
+    lent(found, [1], 3)
+    found.places([0], [(2, 0)])
+
+
+def guess_in_a_shared_page(found: PageTables) -> None:
+    lent(found, [1, 2], 3)
+    found._users[2] = 2  # pyright: ignore[reportPrivateUsage]
+    found.places([0], [(2, 0)])
+
+
+def guess_in_a_row_that_is_not_lent(found: PageTables) -> None:
+    lent(found, [1], 2)
+    found.places([0], [(3, 0)])
+
+
+def guess_without_the_token_before(found: PageTables) -> None:
+    lent(found, [1], 2)
+    found.places([], [(2, 0)])
+
+
+def two_guesses_in_a_row(found: PageTables) -> None:
+    lent(found, [1, 2], 2)
+    found.places([0], [(2, 0), (2, 0)])
+
+
+def lent_by_who_is_gone(found: PageTables) -> None:
+    lent(found, [1], 2)
+    found.remove(0)
+    joined(found, 1, [1], 2)
+    found.table()
+    found.places([1], [(2, 0)])
+
+
 MISTAKES: dict[Callable[[PageTables], None], str] = {
     twice_in_a_table: "has a page twice",
     in_parking: "sequences have 1 to 39",
@@ -167,6 +243,15 @@ MISTAKES: dict[Callable[[PageTables], None], str] = {
     row_without_a_sequence: "row 3, which has no sequence",
     past_the_last_page: "no slot for token 4",
     rewound_into_a_shared_page: "which other tables have too",
+    lent_with_a_sequence: "is lent to row 1",
+    lent_to_nobody: "is lent to row 1",
+    lent_and_not_sent: "has changed since it was sent",
+    guess_past_the_last_page: "no slot for token 4",
+    guess_in_a_shared_page: "which another table has too",
+    guess_in_a_row_that_is_not_lent: "not lent to row 3",
+    guess_without_the_token_before: "not lent to row 2",
+    two_guesses_in_a_row: "not lent to row 2, or that row takes another",
+    lent_by_who_is_gone: "not lent to row 2",
 }
 
 
@@ -187,7 +272,7 @@ def test_whatever_is_accepted_no_sequence_writes_what_another_reads(data: st.Dat
     owned: dict[int, list[int]] = {}
     writer = 0
     for _ in range(data.draw(st.integers(1, 25))):
-        action = data.draw(st.sampled_from(["join", "step", "remove"]))
+        action = data.draw(st.sampled_from(["join", "step", "guess", "remove"]))
         try:
             if action == "join":
                 row = data.draw(st.integers(0, 2))
@@ -207,6 +292,19 @@ def test_whatever_is_accepted_no_sequence_writes_what_another_reads(data: st.Dat
                 row = data.draw(st.sampled_from(sorted(owned)))
                 found.remove(row)
                 del owned[row], tokens[row]
+            elif action == "guess" and owned:
+                row, other = data.draw(st.sampled_from(sorted(owned))), data.draw(st.integers(0, 2))
+                found.lend(other, row)
+                found.table()
+                before = min(tokens[row].keys() ^ range(1000))
+                sent = found.places([row], [(other, row)])
+                assert len(set(sent["slots"].tolist())) == 3
+                for at in (row, other):
+                    slots[int(sent["slots"][at])] = (writer + 1, int(sent["positions"][at]))
+                writer += 1
+                kept = before + data.draw(st.integers(1, 2))
+                found.rewind(row, kept)
+                tokens[row] |= dict.fromkeys(range(before, kept), writer)
             elif owned:
                 found.table()
                 row = data.draw(st.sampled_from(sorted(owned)))

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from engine.backends.host_buffers import HostBuffers
 from engine.backends.interpreter import HostPages, InterpreterBackend
 from engine.backends.paged_steps import require_pages
 from engine.backends.prompts import padded_length
 from engine.checkpoint.weights import WeightPlan
+from engine.constraint import ConstrainedMarks
 from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
 from engine.models.steps import model_step
 from engine.paged_batch import NO_TOKEN, PagedBatch
-from engine.sampling import SamplingParams, logprobs_of, sample_logits, token_marks
+from engine.sampling import BARRED, SamplingParams, logprobs_of, sample_logits, token_marks
 from engine.tools.tiny import write_tiny_model
 
 MAX_SEQ_LEN = 320
@@ -200,6 +202,122 @@ def test_penalties_and_probabilities_are_those_of_the_host(backend: InterpreterB
             expected = logprobs_of(logits, token, 2)
             assert probabilities[count].tokens == expected.tokens
             assert probabilities[count].own == pytest.approx(expected.own, abs=1e-3)
+
+
+def test_guesses_give_the_tokens_and_bits_of_single_steps(backend: InterpreterBackend) -> None:
+    """Right, wrong and partly right guesses, over the end of a page, next to a sampled row with guesses of its own."""
+    varied = SamplingParams(2.0, 0, 1.0, seed=5)
+    with PagedBatch(backend, 8) as batch:
+        expected = generated(batch, 0, [1, 2], prompt(60), 10)
+        logits = batch.step_logits()[0]
+        drawn = [batch.join(3, [5], 0, prompt(9), varied)]
+        while len(drawn) < 4:
+            drawn.append(batch.step()[3])
+    with PagedBatch(backend, 8) as batch:
+        assert batch.join(0, [1, 2], 0, prompt(60), None) == expected[0]
+        assert batch.join(3, [5], 0, prompt(9), varied) == drawn[0]
+        wrong = (expected[3] + 1) % 400
+        found = batch.verify({0: [expected[1], expected[2], wrong, expected[4]], 3: [drawn[1]]}, [1, 2, 4, 5, 6])
+        assert found == {0: expected[1:4], 3: drawn[1:3]}
+        assert batch.length(0) == 63 and batch.length(3) == 11
+        assert batch.verify({0: [wrong]}, [1]) == {0: expected[4:5], 3: drawn[3:4]}
+        batch.remove(3)
+        assert batch.verify({0: expected[5:8]}, [7, 1, 2]) == {0: expected[5:9]}
+        assert batch.step(ahead=False) == {0: expected[9]}
+        batch.join(2, [6], 0, prompt(5), None)  # in a row that was lent
+        assert (batch.step_logits()[0] == logits).all()
+        for guesses, spare, what in (
+            ({0: [1]}, [], "1 guesses, and 0 rows"), ({0: [1]}, [2], "lent to row 2"), ({1: [1]}, [3], "no sequence"),
+            ({0: [1] * 70}, range(3, 99), "no room for 70"), ({0: [1 << 20]}, [3], "not in the vocabulary"),
+        ):  # fmt: skip
+            with pytest.raises((UsageError, GraphError), match=what):
+                batch.verify(guesses, spare)
+        batch.join(1, [7], 0, prompt(5), SamplingParams(top_k=1, frequency_penalty=1.0))
+        with pytest.raises(UsageError, match="counts its tokens"):
+            batch.verify({1: [3]}, [4])
+
+
+class Alternates:
+    """A constraint: even tokens, then odd ones, in turn; at most `most`."""
+
+    def __init__(self, vocabulary: int, most: int = 99) -> None:
+        self._tokens, self._most, self.count = np.arange(vocabulary), most, 0
+
+    @property
+    def ended(self) -> bool:
+        return self.count == self._most
+
+    def allowed(self) -> NDArray[np.uint8]:
+        return (self._tokens % 2 == self.count % 2).astype(np.uint8)
+
+    def accept(self, token: int) -> None:
+        assert token % 2 == self.count % 2
+        self.count += 1
+
+
+class Ahead(HostBuffers):
+    """Buffers whose tokens are those of the step that was fetched, as on a GPU."""
+
+    def fetch(self, number: int, also: Sequence[str] = ()) -> None:
+        super().fetch(number, also)
+        vars(self).setdefault("kept", {})[number] = super().fetched(number).copy()
+
+    def fetched(self, number: int) -> NDArray[np.int32]:
+        return vars(self)["kept"].pop(number)
+
+
+def test_a_constraint_is_kept_and_other_rows_run_ahead(
+    backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    vocabulary = backend.config.vocab_size
+    greedy = SamplingParams(top_k=1, masked=True)
+    penalised = SamplingParams(0.8, 0, 0.9, seed=4, repetition_penalty=1.4, frequency_penalty=0.3, masked=True)
+
+    def tokens(works: dict[int, SamplingParams | None], steps: int) -> tuple[dict[int, list[int]], list[set[int]]]:
+        found, seen = dict[int, list[int]](), list[set[int]]()
+        with PagedBatch(backend, 4) as batch:
+            for row, sampling in works.items():
+                constraint = Alternates(vocabulary) if sampling is not None and sampling.masked else None
+                found[row] = [batch.join(row, [1 + row], 0, prompt(20 + row), sampling, constraint=constraint)]
+            for _ in range(steps):
+                seen.append(set[int]())
+                for row, token in batch.step().items():
+                    found[row].append(token)
+                    seen[-1].add(row)
+        return found, seen
+
+    works: dict[int, SamplingParams | None] = {0: greedy, 1: penalised, 2: None}
+    alone = {row: tokens({row: sampling}, 3)[0][row] for row, sampling in works.items()}
+    assert all(token % 2 == at % 2 for row in (0, 1) for at, token in enumerate(alone[row]))
+    monkeypatch.setattr("engine.backends.interpreter.HostBuffers", Ahead)
+    monkeypatch.setattr(InterpreterBackend, "ahead", 1)
+    together, seen = tokens(works, 5)
+    assert seen == [{0, 1, 2}, {2}, {0, 1, 2}, {2}, {0, 1, 2}]
+    assert together[2][:4] == alone[2] and together[0] == alone[0] and together[1] == alone[1]
+
+
+def test_marks_under_a_constraint_count_and_bar() -> None:
+    params = SamplingParams(1.0, barred=(6,), min_tokens=2, frequency_penalty=1.0, logit_bias=((3, 1.0),), masked=True)
+    marks, drawn = ConstrainedMarks(Alternates(40), params, [1, 2, 2], 40), list[int]()
+    for token in (4, 7, 4):
+        bars = np.where(np.arange(40) % 2 == len(drawn) % 2, 0, BARRED)
+        assert (marks.next() == token_marks(params, [1, 2, 2], drawn, 40) | bars).all()
+        marks.accept(token)
+        drawn.append(token)
+
+
+def test_a_constraint_that_ended_and_wrong_constraints_are_refused(backend: InterpreterBackend) -> None:
+    greedy = SamplingParams(top_k=1, masked=True)
+    with PagedBatch(backend, 2) as batch:
+        for sampling, constraint in ((greedy, None), (None, Alternates(408))):
+            with pytest.raises(UsageError, match="masked sampling"):
+                batch.join(0, [1], 0, [1, 2], sampling, constraint=constraint)
+        batch.join(0, [1], 0, [1, 2], greedy, constraint=Alternates(408, 1))
+        with pytest.raises(UsageError, match="no token can follow in row 0"):
+            batch.step()
+        batch.remove(0)
+        batch.join(0, [1], 0, [1, 2], None)  # nothing is left of the constraint
+        assert batch.step().keys() == {0}
 
 
 def test_rows_are_parked_removed_and_taken_again(backend: InterpreterBackend) -> None:

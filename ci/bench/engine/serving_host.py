@@ -1,29 +1,35 @@
 """Microseconds of the host's work for an iteration of the serving loop, without a model: scheduler, pool, report.
 
-    python3 ci/bench/engine.py serving_host [--rows 8,64,256] [--iterations 400]
+    python3 ci/bench/engine.py serving_host [--rows 8,64,256] [--iterations 400] [--model FOLDER]
 
 Rows give the same token at once. The pool is as large as that of a 4B model on a card of 141 GB. `decode`: an iteration that
 computes a token of every row. `report`: its report as bytes. `ended`: a decode step with which one request of `--prompt` tokens
 ends. `submit`: taking a request, with the keys of its pages. `admitted`: the chunk with which it begins, its pages taken from
-prefixes of others. `found`: the same if all of its prefix is found. Medians.
+prefixes of others. `found`: the same if all of its prefix is found. Medians. With the folder of a model: what a token of a row
+under a JSON schema costs, its mask and the marks for the device, for tokens that are drawn at random.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, cast
 
 from ci.bench.front import Outcome
 from ci.bench.markdown import grid, page
+from engine.constraint import ConstrainedMarks, Constraint
 from engine.sampling import Logprobs, SamplingParams
+from engine.serving.constraints import Constraints
+from engine.serving.grammars import grammar_of
 from engine.serving.loop import EngineLoop
 from engine.serving.pool import Pool
-from engine.serving.protocol import Report, Submit, encoded
+from engine.serving.protocol import Grammar, Report, Submit, encoded
 
 PAGES: Final = 13000
 LONGEST: Final = 40960
@@ -51,13 +57,23 @@ class SameTokens:
 
     def join(
         self, row: int, pages: Sequence[int], first: int, ids: Sequence[int], sampling: SamplingParams | None = None, *,
-        prompt: Sequence[int] | None = None,
+        prompt: Sequence[int] | None = None, constraint: Constraint | None = None,
     ) -> int:  # fmt: skip
         """Token 5."""
         self.tokens[row] = 5
         return 5
 
-    def step(self) -> dict[int, int]:
+    @property
+    def ahead(self) -> bool:
+        """Nothing is enqueued."""
+        return False
+
+    def verify(self, guesses: Mapping[int, Sequence[int]], spare: Sequence[int]) -> dict[int, list[int]]:
+        """Token 5 of each row, and as many more as guesses of it are right."""
+        right = {row: next((at for at, one in enumerate(its) if one != 5), len(its)) for row, its in guesses.items()}
+        return {row: [token] * (1 + right.get(row, 0)) for row, token in self.step().items()}
+
+    def step(self, *, ahead: bool = True) -> dict[int, int]:
         """Token 5 of each row."""
         found, ending, self.ending = dict(self.tokens), self.ending, None
         return found if ending is None else found | {ending: 1}
@@ -75,6 +91,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", default="8,64,256")
     parser.add_argument("--iterations", type=int, default=400)
     parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--model", metavar="FOLDER", help="whose tokenizer grammars have")
 
 
 def measure(options: argparse.Namespace) -> Outcome:
@@ -89,7 +106,52 @@ def measure(options: argparse.Namespace) -> Outcome:
         "",
         *table,
     ]
-    return Outcome({"prompt": options.prompt, "microseconds": record}, {"serving_host.md": page(lines)})
+    constrained = of_grammar(options.model, options.iterations) if options.model else {}
+    if constrained:
+        lines += [
+            "",
+            "A token under a JSON schema:",
+            "",
+            *grid(("", ""), [(name, f"{one:.0f}") for name, one in constrained.items()]),
+        ]
+    record = {"prompt": options.prompt, "microseconds": record, "constrained_microseconds": constrained}
+    return Outcome(record, {"serving_host.md": page(lines)})
+
+
+ADDRESS: Final[dict[str, Any]] = {
+    "type": "object", "properties": {"street": {"type": "string"}, "zip": {"type": "string", "pattern": "^[0-9]{5}$"}},
+    "required": ["street", "zip"],
+}  # fmt: skip
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "object", "properties": {
+        "name": {"type": "string"}, "age": {"type": "integer"}, "tags": {"type": "array", "items": {"enum": ["a", "b", "c"]}},
+        "address": ADDRESS,
+    }, "required": ["name", "age", "tags", "address"], "additionalProperties": False,
+}  # fmt: skip
+
+
+def of_grammar(model: str, tokens: int) -> dict[str, float]:
+    """Microseconds of a token under a schema, with the tokenizer of a model folder."""
+    vocabulary = max(json.loads((Path(model) / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"].values()) + 300
+    draw, seconds = random.Random(1), dict[str, list[float]](mask=[], marks=[])
+    grammars, asked = Constraints(model, vocabulary, [vocabulary - 1]), Grammar(grammar_of(("form", "json", SCHEMA)))
+    start = time.perf_counter()
+    grammars.begin(asked).result()
+    first = time.perf_counter() - start
+    while len(seconds["mask"]) < tokens:
+        constraint = grammars.begin(asked).result()
+        marks = ConstrainedMarks(constraint, SamplingParams(masked=True), (), vocabulary)
+        while not constraint.ended and len(seconds["mask"]) < tokens:
+            token = draw.choice(constraint.allowed().nonzero()[0].tolist())
+            start = time.perf_counter()
+            marks.accept(token)
+            middle = time.perf_counter()
+            marks.next()
+            seconds["mask"].append(middle - start)
+            seconds["marks"].append(time.perf_counter() - middle)
+    grammars.close()
+    found = {name: statistics.median(each) * 1e6 for name, each in seconds.items()}
+    return found | {"mask, p95": statistics.quantiles(seconds["mask"], n=20)[-1] * 1e6, "the first grammar": first * 1e6}
 
 
 def of_rows(rows: int, iterations: int, prompt: int) -> dict[str, float]:

@@ -1,8 +1,10 @@
 """A server under requests of all kinds, on the tile interpreter: no leak, no hang, no wrong generation.
 
     python3 ci/bench/engine.py serving_soak [--requests 10000] [--clients 12] [--kills 2] [--rows 4] [--pages 24]
+        [--scripted] [--speculate ngram:4]
 
-A tiny model, a server process, and clients that send one request after the other: whole and streamed ones, slow readers, some
+With `--scripted` the engine has rows without a model (`scripted_engine.py`), so that ten thousand requests take minutes. A tiny
+model, a server process, and clients that send one request after the other: whole and streamed ones, slow readers, some
 that leave before or in the middle of a response, bad bodies, more than may wait. Prompts share beginnings, and the pages do not
 suffice for all. `--kills` times the process of the engine is killed (SIGKILL) during the first half.
 
@@ -25,10 +27,12 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ci.bench.engine.scripted_engine import rows_without_a_model
 from ci.bench.engine.soak_traffic import KINDS, WEIGHTS, Generation, Response, generation, send
 from ci.bench.front import Outcome
 from ci.bench.markdown import grid, page
@@ -46,6 +50,7 @@ AGAIN: Final = ("queue_full", "restarting")
 AGAIN_SECONDS: Final = 0.05
 """After how long a request is sent again that could not even wait, or that came while the model was loaded again."""
 ROOT: Final = Path(__file__).resolve().parents[3]
+SCRIPTED: Final = Path(__file__).resolve().parent / "scripted_engine.py"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,30 +62,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pages", type=int, default=24)
     parser.add_argument("--distinct", type=int, default=60, help="generations that requests repeat")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scripted", action="store_true", help="rows without a model, whose steps take microseconds")
+    parser.add_argument("--speculate", metavar="ngram:K", help="of the server")
 
 
 def measure(options: argparse.Namespace) -> Outcome:
     """Run it."""
     with tempfile.TemporaryDirectory() as folder:
         write_tiny_model(Path(folder) / "tiny")
-        expected = texts_alone(Path(folder) / "tiny", options.seed, options.distinct)
+        expected = texts_alone(Path(folder) / "tiny", options.seed, options.distinct, scripted=options.scripted)
         record = asyncio.run(Soak(Path(folder) / "tiny", expected, options).run())
     return Outcome(record, {"serving_soak.md": page(report(record))}, int(not record["ok"]))
 
 
-def texts_alone(folder: Path, seed: int, distinct: int) -> dict[Generation, str]:
+def texts_alone(folder: Path, seed: int, distinct: int, *, scripted: bool = False) -> dict[Generation, str]:
     """The text of each generation, without other requests, scheduler and server."""
     found: dict[Generation, str] = {}
     with (
         Engine.from_pretrained(folder, backend="interpreter", max_seq_len=LONGEST) as engine,
-        PagedBatch(engine.backend, 1) as batch,
+        closing(rows_without_a_model(1, 9) if scripted else PagedBatch(engine.backend, 1)) as batch,
     ):
         pages = range(batch.parking, batch.parking + -(-LONGEST // batch.page_tokens))
         for number in range(distinct):
             asked = generation(seed, number, LONGEST)
             sampling = None if asked.seed is None else SamplingParams(1.0, 20, 0.9, seed=asked.seed)
             output = GeneratedText(engine.text, (), ())
-            tokens = [batch.join(0, list(pages), 0, asked.ids, sampling)]
+            tokens = [batch.join(0, list(pages), 0, asked.ids, sampling, prompt=asked.ids)]
             while len(tokens) < asked.max_tokens:
                 tokens.append(batch.step(ahead=False)[0])
             batch.remove(0)
@@ -108,12 +115,15 @@ class Soak:
     async def run(self) -> dict[str, Any]:
         """The record of the run."""
         options, began = self.options, time.monotonic()
-        numbers = {
+        numbers: dict[str, Any] = {
             "rows": options.rows, "pages": options.pages, "max-seq-len": LONGEST, "chunk-tokens": CHUNK_TOKENS, "port": 0,
             "max-waiting": max(1, options.clients // 4), "max-body-bytes": 100_000, "restarts": 1000,
         }  # fmt: skip
+        if options.speculate is not None:
+            numbers["speculate"] = options.speculate
+        server = [str(SCRIPTED)] if options.scripted else ["-m", "engine", "serve"]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "engine", "serve", str(self.folder), "--backend", "interpreter",
+            sys.executable, *server, str(self.folder), "--backend", "interpreter",
             *(word for name, number in numbers.items() for word in (f"--{name}", str(number))),
             cwd=ROOT, stderr=asyncio.subprocess.PIPE, limit=1 << 20,
         )  # fmt: skip
@@ -222,6 +232,7 @@ class Soak:
         return {
             "requests": self.done, "clients": self.options.clients, "rows": self.options.rows, "pages": self.options.pages,
             "responses": dict(sorted(self.seen.items())), "prefix_tokens_found": hits, "kills": self.kills,
+            "scripted": self.options.scripted, "speculate": self.options.speculate,
             "grown_mb": {name: round(more, 1) for name, more in grown.items()}, "seconds": round(seconds, 1),
             "wrong": self.wrong[:20], "ok": not self.wrong and self.done == self.options.requests,
         }  # fmt: skip
@@ -230,7 +241,8 @@ class Soak:
 def worker_of(server: int) -> int:
     """The process of the engine."""
     children = Path(f"/proc/{server}/task/{server}/children").read_text(encoding="ascii").split()
-    return next(int(one) for one in children if b"serving.worker" in Path(f"/proc/{one}/cmdline").read_bytes())
+    commands = {one: Path(f"/proc/{one}/cmdline").read_bytes() for one in children}
+    return next(int(one) for one, command in commands.items() if b"serving.worker" in command or b"scripted_engine" in command)
 
 
 def resident_mb(number: int) -> float:
@@ -248,7 +260,7 @@ def gauge(port: int, name: str) -> float:
 
 def report(record: dict[str, Any]) -> list[str]:
     """The tables."""
-    rows = [(name, value) for name, value in record.items() if not isinstance(value, dict | list)]
+    rows = [(name, value) for name, value in record.items() if value is not None and not isinstance(value, dict | list)]
     rows += [(f"memory of the {name}, MB more", value) for name, value in record["grown_mb"].items()]
     lines = ["# The server under requests of all kinds, on the interpreter", "", *grid(("run", ""), rows), ""]
     lines += grid(("responses", ""), list(record["responses"].items()))

@@ -6,10 +6,11 @@ removed, one more step may write to its pages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.constraint import Constraint
 from engine.errors import UsageError
 from engine.sampling import Logprobs, SamplingParams
 
@@ -48,7 +49,8 @@ class FakePagedBatch:
     page_tokens: int = 64
     parking: int = 4
     items: int = 10_000
-    ahead: int = 1
+    most_ahead: int = 1
+    verified: int = 0
     computed: int = 0
     broken: set[int] = field(default_factory=set[int])
     fails: Exception | None = None
@@ -63,8 +65,9 @@ class FakePagedBatch:
 
     def join(
         self, row: int, pages: Sequence[int], first: int, ids: Sequence[int], sampling: SamplingParams | None = None, *,
-        prompt: Sequence[int] | None = None,
+        prompt: Sequence[int] | None = None, constraint: Constraint | None = None,
     ) -> int:  # fmt: skip
+        assert constraint is None, "tokens have no texts here"
         self._fail()
         assert 0 <= row < self.rows and row not in self.members, "a row that is not free"
         assert prompt is not None and list(prompt[first:]) == list(ids), "a prompt without its begin"
@@ -75,13 +78,38 @@ class FakePagedBatch:
         self.members[row] = member
         return member.token
 
-    def step(self) -> dict[int, int]:
+    @property
+    def ahead(self) -> bool:
+        return bool(self.flying)
+
+    def verify(self, guesses: Mapping[int, Sequence[int]], spare: Sequence[int]) -> dict[int, list[int]]:
+        self._fail()
+        assert not self.flying, "a guess follows tokens that are not known"
+        assert len(set(spare)) == len(spare) >= sum(map(len, guesses.values())), "too few rows"
+        assert not self.members.keys() & set(spare) and set(spare) <= set(range(self.rows)), "a guess in a row of another"
+        self._launch()
+        _, tokens = self.flying.popleft()
+        found = {row: [-1 if row in self.broken else token] for row, token in tokens.items()}
+        for row, its in guesses.items():
+            one, length, right = self.members[row], self.members[row].length, its and found[row][0] >= 0
+            for number, guess in enumerate(its):
+                self._write(one.pages, length + number, mixed(length + number, guess, one.seed))
+                right = right and guess == one.token
+                if right:
+                    one.length += 1
+                    one.token = self._chosen(one)
+                    found[row].append(one.token)
+                    self.verified += 1
+        return found
+
+    def step(self, *, ahead: bool = True) -> dict[int, int]:
         self._fail()
         if not self.members:
             raise UsageError("the batch has no sequence")
         found: dict[int, int] = {}
         while not found:
-            while not self.flying or (len(self.flying) <= self.ahead and not self._full()):
+            limit = self.most_ahead if ahead else 0
+            while not self.flying or (len(self.flying) <= limit and not self._full()):
                 self._launch()
             members, tokens = self.flying.popleft()
             found = {row: token for row, token in tokens.items() if self.members.get(row) is members[row]}

@@ -86,16 +86,16 @@ class Model:
                 assert not set(one.pages) & {page for page, _ in self._cached()}, "what went wrong may be read"
         self.check()
 
-    def iteration(self, stops: Iterable[int] = (), missing: Iterable[int] = ()) -> Any:
+    def iteration(self, stops: Iterable[int] = (), missing: Iterable[int] = (), guesses: int = 0, right: int = 0) -> Any:
         """One iteration; requests in `stops` get a token that ends them, if they get one; those in `missing` get none, if it is
-        a decode step."""
+        a decode step. Its spare rows have up to `guesses` guesses of each request, the first `right` of which are right."""
         code, before = self.code.scheduler, self.state
         self.state, iteration = code.plan(before, self.policy)
         self._check_admission(before)
         if isinstance(iteration, code.Chunk):
             self._chunk(iteration, set(stops))
         elif isinstance(iteration, code.Decode):
-            self._decode(iteration, set(stops), set(missing))
+            self._decode(iteration, set(stops), set(missing), (guesses, right))
         else:
             assert not self.known, "requests, and nothing is done"
         self.last = type(iteration)
@@ -230,7 +230,7 @@ class Model:
             return
         self._tokens([number], stops, ended)
 
-    def _decode(self, iteration: Any, stops: set[int], missing: set[int]) -> None:
+    def _decode(self, iteration: Any, stops: set[int], missing: set[int], guesses: tuple[int, int]) -> None:
         if self.state.prompt is not None:
             assert self.last is not self.code.scheduler.Decode, "a prompt waits for more than one step"
         running = {one.row: one.request.number for one in self.state.running.values()}
@@ -238,6 +238,10 @@ class Model:
         assert rows == running and running, "a step leaves a row out"
         self.since_decode = 0
         got = {row: number for row, number in rows.items() if number not in missing}
+        owners = {*running, *([self.state.prompt.row] if self.state.prompt else [])}
+        spare = set(range(self.memory.rows)) - owners if self.policy.guesses else set[int]()
+        assert set(iteration.spare) == spare and len(iteration.spare) == len(spare), "a guess is in a row that has an owner"
+        room, more = len(spare), dict[int, int]()
         for number in got.values():
             one = self.known[number]
             position = one.request.prompt + one.tokens - 1
@@ -246,8 +250,17 @@ class Model:
                 assert self._slot(one, read) == one.ids[: read + 1], "a prompt was overwritten"
             for read in range(one.request.prompt, position):
                 assert self._slot(one, read) == (number, read - one.request.prompt + 1), "a generation was overwritten"
+        for row, number in got.items():
+            one = self.known[number]
+            most = min(guesses[0], self.policy.guesses, room, self.code.scheduler.left(self.state, row) - 1)
+            room -= most
+            more[row] = min(guesses[1], most)
+            position = one.request.prompt + one.tokens - 1
+            for guess in range(1, most + 1):  # those that are wrong are written again, or never read
+                self._write(one, position + guess, (number, one.tokens + guess) if guess <= more[row] else "a guess")
+            one.tokens += more[row]
         self.state, ended = self.code.scheduler.decoded(
-            self.state, {row for row, number in got.items() if number in stops}, rows.keys() - got.keys()
+            self.state, {row for row, number in got.items() if number in stops}, rows.keys() - got.keys(), more
         )
         self._tokens(got.values(), stops, ended)
 

@@ -27,7 +27,7 @@ SMALL = (((1, 1, 1, 1, 5), 2, 1), ((1, 1, 1), 1, 0), ((1, 1, 1, 1), 3, 0), ((1, 
 def explore(code: Code, kind: str, most: int = 1_000_000) -> int:
     """Every state that two or three rows, their pages and `SMALL` reach: each request may come, be cancelled, go wrong or end
     by a stop token at any time. Returns their number; AssertionError if one is wrong."""
-    policy = code.scheduler.Policy(chunk_tokens=3, cut_tokens=3 if kind == "contiguous" else 2, patience=1)
+    policy = code.scheduler.Policy(chunk_tokens=3, cut_tokens=3 if kind == "contiguous" else 2, patience=1, guesses=1)
     seen: set[Any] = set()
     waiting: list[tuple[Model, int]] = [(Model(code, policy, memory_of(code, kind), ahead=1), 0)]
     while waiting and len(seen) < most:
@@ -40,6 +40,7 @@ def explore(code: Code, kind: str, most: int = 1_000_000) -> int:
         following: list[tuple[str, Any]] = []
         if model.known:
             following += [("iteration", {"stops": stops}) for stops in [(), *((number,) for number in model.known)]]
+            following += [("iteration", {"guesses": 1, "right": right}) for right in range(2 if most > 1000 else 1)]
         following += [("cancel", {"number": number, "wrong": number == 2}) for number in model.known]
         for name, arguments in following:
             other = model.copy()
@@ -68,7 +69,9 @@ def walk(code: Code, seed: int, steps: int = 150) -> None:
     for kind in ("contiguous", "pool", "narrow"):
         cut = draw.choice([1, 2, 3])
         model = Model(
-            code, code.scheduler.Policy(cut + draw.choice([0, 2]), cut, draw.choice([0, 1, 3])), memory_of(code, kind)
+            code,
+            code.scheduler.Policy(cut + draw.choice([0, 2]), cut, draw.choice([0, 1, 3]), draw.choice([0, 3])),
+            memory_of(code, kind),
         )
         for number in range(steps):
             what = draw.random()
@@ -80,7 +83,9 @@ def walk(code: Code, seed: int, steps: int = 150) -> None:
                 model.cancel(draw.choice(sorted(model.known)), wrong=draw.random() < 0.5)
             else:
                 some = [one for one in model.known if draw.random() < 0.15]
-                model.iteration(some, some[:1] if draw.random() < 0.5 else ())
+                model.iteration(
+                    some, some[:1] if draw.random() < 0.5 else (), guesses=draw.randint(0, 3), right=draw.randint(0, 3)
+                )
         model.drain()
 
 

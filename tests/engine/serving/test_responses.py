@@ -97,7 +97,7 @@ def test_calls_of_tools(talker: Path) -> None:
     assert [item["type"] for item in found["output"]] == ["message", "function_call", "function_call"]
     assert [(item["name"], item["arguments"]) for item in found["output"][1:]] == [("f", '{"a":1}')] * 2
     assert len({item["call_id"] for item in found["output"][1:]}) == 2
-    assert found["tools"] == [TOOLS[0] | {"strict": False}]  # what is in force
+    assert found["tools"] == [TOOLS[0] | {"strict": True}]
     events = events_of(ask(one, tools=TOOLS, stream=True))
     arguments = [event for event in events if event["type"].startswith("response.function_call_arguments")]
     assert [event["type"].rpartition(".")[2] for event in arguments] == ["delta", "done"] * 2
@@ -180,16 +180,18 @@ def test_what_was_returned_can_be_given_again(talker: Path) -> None:
         ("prompt", {"id": "pmpt_1"}, "prompt"),
         ("truncation", "auto", "truncation"),
         ("top_logprobs", 3, "top_logprobs"),
-        ("parallel_tool_calls", False, "parallel_tool_calls"),
         ("max_tool_calls", 3, "max_tool_calls"),
         ("n", 2, "n"),
         ("max_tokens", 5, "max_tokens"),
         ("messages", [], "messages"),
-        ("text", {"format": {"type": "json_schema", "name": "x", "schema": {}}}, "text.format"),
+        ("text", {"format": {"type": "json_schema", "name": "x"}}, "text.format"),
+        ("text", {"format": {"type": "json_schema", "name": "x", "schema": {"type": "none"}}}, "text.format"),
+        ("text", {"format": {"type": "xml"}}, "text"),
         ("text", {"verbosity": "low"}, "text.verbosity"),
         ("text", {"other": 1}, "text"),
         ("tool_choice", "required", "tool_choice"),
         ("tool_choice", {"type": "function", "name": "f"}, "tool_choice"),
+        ("tool_choice", {"type": "allowed_tools", "tools": []}, "tool_choice"),
         ("tools", [{"type": "web_search"}], "tools"),
         ("include", ["file_search_call.results"], "include"),
         ("reasoning", {"effort": "lots"}, "reasoning.effort"),
@@ -214,6 +216,17 @@ def test_what_cannot_be_done_is_refused_by_name(speaker: Server, field: str, val
     found = ask(speaker, **{field: value})
     assert found.status == 400 and found.error["param"] == named, found.error
     assert found.error["type"] == "invalid_request_error" and not speaker.client.submitted
+
+
+def test_forms_and_strict_tools_are_grammars(speaker: Server) -> None:
+    form = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}
+    strict = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+    found = ask(speaker, text={"format": form}, parallel_tool_calls=False)
+    assert found.json["text"] == {"format": form} and found.json["parallel_tool_calls"] is False
+    assert ask(speaker, tools=[strict]).json["tools"] == [strict]
+    assert ask(speaker, tools=[strict | {"strict": False}]).status == 200
+    grammars = [work.grammar is not None for work in speaker.client.submitted]
+    assert grammars == [True, True, False]
 
 
 def test_values_that_ask_for_nothing_are_taken(speaker: Server) -> None:

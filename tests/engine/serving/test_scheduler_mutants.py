@@ -51,6 +51,17 @@ MISTAKES: Final = {
         "last=state.running[row].last + 1",
         "last=state.running[row].last",
     ),
+    "a guess is in a row of the prompt": (
+        "scheduler",
+        "tuple(sorted(state.free_rows)) if",
+        "tuple(set(range(state.memory.rows)) - set(state.running)) if",
+    ),
+    "a guess that is right is not counted": (
+        "scheduler",
+        "last=state.running[row].last - tokens",
+        "last=state.running[row].last",
+    ),
+    "a row that is free is not spare": ("scheduler", "sorted(state.free_rows)", "sorted(state.free_rows)[1:]"),
     "a stop token is ignored": ("scheduler", "one.last <= steps or one.row in stopped", "one.last <= steps"),
     "a stop token of a prompt is ignored": ("scheduler", "[one.row] if stops else []", "[]"),
     "one more is overtaken": ("scheduler", "one.overtaken >= patience", "one.overtaken > patience"),

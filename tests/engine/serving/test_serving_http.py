@@ -15,7 +15,7 @@ from in_process import Received, Server, says, server
 from engine.sampling import Logprobs, SamplingParams
 from engine.serving.client import EngineRestarting
 from engine.serving.http import Limits
-from engine.serving.protocol import Cancel, Submit
+from engine.serving.protocol import Cancel, Grammar, Submit
 
 T = TypeVar("T")
 
@@ -241,8 +241,10 @@ def test_how_tokens_are_chosen(speaker: Server) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "code"),
     [
-        ("guided_json", {}, "unsupported_parameter"),
-        ("response_format", {"type": "json_object"}, "unsupported_parameter"),
+        ("guided_json", {"type": "nonsense"}, "invalid_value"),
+        ("response_format", {"type": "json_schema"}, "invalid_value"),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": 3}}}, "invalid_value"),
+        ("structured_outputs", {"regex": "("}, "invalid_value"),
         ("bad_words", ["sky"], "unsupported_parameter"),
         ("prompt_logprobs", 1, "unsupported_parameter"),
         ("logprobs", 3, "invalid_value"),
@@ -260,7 +262,7 @@ def test_how_tokens_are_chosen(speaker: Server) -> None:
         ("min_p", 1.5, "invalid_value"),
         ("min_tokens", -1, "invalid_value"),
         ("min_tokens", 1000, "invalid_value"),
-        ("tool_choice", "required", "unsupported_parameter"),
+        ("tool_choice", "required", "invalid_value"),
         ("top_k", -2, "invalid_value"),
         ("no_such_field", 1, "unsupported_parameter"),
         ("temperature", -1, "invalid_value"),
@@ -286,6 +288,52 @@ def test_what_cannot_be_done_is_refused_by_name(speaker: Server, field: str, val
     assert (found.error["param"], found.error["code"]) == (field, code)
     assert found.error["type"] == "invalid_request_error" and found.error["message"]
     assert not speaker.client.submitted and found.headers["x-should-retry"] == "false"
+
+
+def test_forms_are_grammars_of_their_generations(speaker: Server) -> None:
+    def grammar(**fields: Any) -> Grammar | None:
+        speaker.client.sent.clear()
+        found = chat(speaker, **fields)
+        assert found.status == 200, found.error
+        (work,) = speaker.client.submitted
+        assert (work.grammar is not None) == (work.sampling is not None and work.sampling.masked)
+        return work.grammar
+
+    asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}, "strict": True}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    first = grammar(response_format=asked, temperature=0)
+    assert first is not None and '"type":"object"' in first.text and not first.begun
+    opens, closes = (speaker.model.text.tokenizer.token_to_id(tag) for tag in ("<think>", "</think>"))
+    assert (first.opens, first.closes) == (opens, closes) and first.between
+    silent = grammar(response_format=asked, reasoning_effort="none")
+    assert silent is not None and silent.opens is None and silent.text == first.text
+    forced = grammar(tools=[tool], tool_choice="required")
+    assert forced is not None and "call_0" in forced.text
+    assert grammar(tools=[tool]) is None and grammar(tools=[tool], tool_choice="none") is None
+    assert grammar(tools=[tool], parallel_tool_calls=False) is not None
+    speaker.client.loaded.grammars = False
+    refused = chat(speaker, response_format=asked)
+    assert (refused.status, refused.error["param"], refused.error["code"]) == (400, "response_format", "unsupported_parameter")
+
+
+def test_a_grammar_that_the_engine_refuses_is_a_400(speaker: Server) -> None:
+    speaker.client.tokens = lambda work: speaker.client.report(ended={work.number: "invalid: the grammar is too complex"})
+    found = chat(speaker, response_format={"type": "json_object"})
+    assert (found.status, found.error["message"]) == (400, "the grammar is too complex")
+    assert 'finished_reason="error",model_name="talker"} 1.0' in speaker.metrics.text().decode()
+
+
+def test_guesses_are_counted(speaker: Server) -> None:
+    speaker.client.report(guessed=[2, 5, 2, 1, 0])
+    speaker.client.report(guessed=[1, 1, 1, 0, 0])
+    text = speaker.metrics.text().decode()
+    names = {"num_drafts": 3, "num_draft_tokens": 6, "num_accepted_tokens": 4}
+    assert all(f'vllm:spec_decode_{name}_total{{model_name="talker"}} {count}.0' in text for name, count in names.items())
+    places = [
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{model_name="talker",position="{at}"}} {count}.0'
+        for at, count in enumerate((3, 1, 0))
+    ]
+    assert all(one in text for one in places)
 
 
 def test_values_that_ask_for_nothing_are_taken(speaker: Server) -> None:

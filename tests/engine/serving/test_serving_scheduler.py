@@ -33,10 +33,10 @@ class Random(RuleBasedStateMachine):
 
     @initialize(
         memory=st.sampled_from(MEMORIES), cut=st.sampled_from([1, 3, 4, 16]), more=st.sampled_from([0, 1, 5, 16]),
-        patience=st.sampled_from([0, 1, 3]),
+        patience=st.sampled_from([0, 1, 3]), guesses=st.sampled_from([0, 1, 4]),
     )  # fmt: skip
-    def begin(self, memory: Memory, cut: int, more: int, patience: int) -> None:
-        self.model = Model(CODE, Policy(cut + more, cut, patience), memory)
+    def begin(self, memory: Memory, cut: int, more: int, patience: int, guesses: int) -> None:
+        self.model = Model(CODE, Policy(cut + more, cut, patience, guesses), memory)
         self.numbers = itertools.count()
 
     @rule(
@@ -51,9 +51,12 @@ class Random(RuleBasedStateMachine):
         ids = [*[of] * tokens, *range(10, 10 + own)][: max(1, longest - most)]
         self.model.submit(next(self.numbers), ids, min(most, longest - len(ids)), priority)
 
-    @rule(stops=st.sets(st.integers(0, 30), max_size=4), missing=st.sets(st.integers(0, 30), max_size=2))
-    def iteration(self, stops: set[int], missing: set[int]) -> None:
-        self.model.iteration(stops, missing)
+    @rule(
+        stops=st.sets(st.integers(0, 30), max_size=4), missing=st.sets(st.integers(0, 30), max_size=2),
+        guesses=st.integers(0, 3), right=st.integers(0, 3),
+    )  # fmt: skip
+    def iteration(self, stops: set[int], missing: set[int], guesses: int, right: int) -> None:
+        self.model.iteration(stops, missing, guesses, right)
 
     @precondition(lambda self: self.model.known)
     @rule(data=st.data(), wrong=st.booleans())

@@ -15,9 +15,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -135,6 +136,41 @@ def test_sampling_fields_of_openai_s_client(client: openai.OpenAI) -> None:
     )  # fmt: skip
     found = text.choices[0].logprobs
     assert found is not None and found.tokens is not None and len(found.tokens) == 4 and len(set(found.tokens)) == 1
+
+
+class Verdict(pydantic.BaseModel):
+    """A form for texts."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+    sure: bool
+    mark: Literal["a", "b"]
+
+
+def test_forms_of_openai_s_client(client: openai.OpenAI) -> None:
+    """A model with random weights writes what the schema says, and its generation ends with the text."""
+    asked: Any = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 150,
+        "temperature": 1,
+        "seed": 2,
+    }
+    parsed = client.chat.completions.parse(**asked, response_format=Verdict)
+    choice = parsed.choices[0]
+    assert choice.finish_reason == "stop" and isinstance(choice.message.parsed, Verdict)
+    with client.chat.completions.stream(**asked, response_format=Verdict) as stream:
+        streamed = stream.get_final_completion().choices[0].message
+    assert (streamed.content, streamed.parsed) == (choice.message.content, choice.message.parsed)
+    tool: Any = openai.pydantic_function_tool(Verdict, name="judge")
+    called = client.chat.completions.create(**asked, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    (call,) = called.choices[0].message.tool_calls or ()
+    assert called.choices[0].finish_reason == "tool_calls" and call.type == "function" and call.function.name == "judge"
+    Verdict.model_validate_json(call.function.arguments)
+    with pytest.raises(openai.BadRequestError, match="nonsense"):
+        client.chat.completions.create(
+            **asked,
+            response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}},
+        )
 
 
 def test_errors_that_openai_s_client_names(server: Serving, client: openai.OpenAI) -> None:

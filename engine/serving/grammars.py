@@ -1,0 +1,187 @@
+"""What a request says of the form of its generation, as one grammar of llguidance.
+
+In: `response_format`, `structured_outputs` or a `guided_` field, and tools that are strict or have to be called. Out: the
+grammar, or an error that names the field. JSON has bounded white space, so that no generation is white space without end. A
+call of a tool is in the form of Qwen (`engine.serving.tool_calls`); a text before it is free.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from engine.errors import UsageError
+from engine.serving.errors import invalid
+from engine.serving.openai_types import ChatRequest, Generation
+from engine.serving.tool_calls import CLOSE, OPEN
+
+MOST_BYTES: Final = 1 << 18
+"""Maximum bytes of a grammar. `LIMITS` of `engine.serving.constraints` bound what is made of it."""
+MOST_CHOICES: Final = 4096
+ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
+WHITE_SPACE: Final[Any] = {"whitespace_pattern": r"[ \n]{1,40}"}
+
+Form = tuple[str, str, Any]
+"""The name of the field, the kind of what it has (`json`, `regex`, `choice` or `grammar`), and that."""
+
+
+def form_of(request: Generation) -> Form | None:
+    """The form that a request asks for; ApiError if it asks for several, or if a field lacks what it needs."""
+    found: list[Form] = []
+    if (asked := request.response_format) is not None and asked.type != "text":
+        if asked.type == "json_schema" and asked.json_schema is None:
+            raise invalid("response_format", "`json_schema` is missing")
+        schema = ANY_OBJECT if asked.json_schema is None else asked.json_schema.schema
+        found.append(("response_format", "json", schema if asked.type == "json_schema" else ANY_OBJECT))
+    if (structured := request.structured_outputs) is not None:
+        forms = {"json": structured.json, "regex": structured.regex, "choice": structured.choice}
+        forms |= {"grammar": structured.grammar, "json_object": ANY_OBJECT if structured.json_object else None}
+        given = [("structured_outputs", kind.partition("_")[0], value) for kind, value in forms.items() if value is not None]
+        if not given:
+            raise invalid("structured_outputs", "it has none of `json`, `json_object`, `regex`, `choice`, `grammar`")
+        found += given
+    guided = {"json": request.guided_json, "regex": request.guided_regex, "choice": request.guided_choice}
+    guided["grammar"] = request.guided_grammar
+    found += [(f"guided_{kind}", kind, value) for kind, value in guided.items() if value is not None]
+    if len(found) > 1:
+        raise invalid(found[1][0], f"with `{found[0][0]}` there are two forms; give one")
+    return found[0] if found else None
+
+
+def grammar_of(form: Form) -> str:
+    """The grammar of a form; ApiError if it is none."""
+    from llguidance import LLMatcher, grammar_from
+
+    field, kind, value = form
+    try:
+        if kind == "json":
+            found = LLMatcher.grammar_from_json_schema(_schema(field, value), overrides=WHITE_SPACE)
+        elif kind == "choice":
+            if not 0 < len(value) <= MOST_CHOICES or not all(value):
+                raise invalid(field, f"it is not 1 to {MOST_CHOICES} texts, none of which is empty")
+            found = grammar_from("choice", json.dumps(value))
+        else:
+            found = grammar_from("regex" if kind == "regex" else "grammar", value)
+    except ValueError as error:
+        raise invalid(field, str(error)) from None
+    return check(field, found)
+
+
+def is_strict(tool: dict[str, Any]) -> bool:
+    """Whether calls of a tool must have arguments of its schema."""
+    function: Any = tool.get("function")
+    return isinstance(function, dict) and cast("dict[str, Any]", function).get("strict") is True
+
+
+def tools_form(
+    request: ChatRequest, tools: Sequence[dict[str, Any]], tags: tuple[int | None, int | None]
+) -> str | None:  # fmt: skip
+    """The grammar of generations that may, or must, call tools; None if there are none, or calls are free. `tags`: the tokens
+    around a call, None for one that is spelled. ApiError for a tool that is not there, or a form that cannot be had next to
+    calls."""
+    choice, single = request.tool_choice, not request.parallel_tool_calls
+    named = _named(choice)
+    functions = [_function(tool) for tool in tools]
+    must = named is not None or choice == "required"
+    if must and not functions:
+        raise invalid("tool_choice", "there are no tools")
+    if named is not None and (functions := [one for one in functions if one["name"] == named]) == []:
+        raise invalid("tool_choice", f"there is no tool {named[:64]!r}")
+    strict = any(map(is_strict, tools))
+    form = form_of(request)
+    if not functions or not (must or strict or single or form is not None):
+        return None
+    if form is not None and form[1] != "json":
+        raise invalid(form[0], "with `tools` it can be JSON alone")
+    field = "tool_choice" if must else "tools" if strict or form is None else form[0]
+    answer = None if form is None or must else _json(_schema(form[0], form[2]))
+    return check(field, _lark(functions, tags, must=must, single=single, answer=answer))
+
+
+def check(field: str, grammar: str) -> str:
+    """A grammar that llguidance takes; ApiError that says why it does not."""
+    from engine.serving.constraints import checked
+
+    if len(grammar) > MOST_BYTES:
+        raise invalid(field, f"it is longer than {MOST_BYTES} bytes")
+    try:
+        return checked(grammar)
+    except UsageError as error:
+        raise invalid(field, error.what) from None
+
+
+def _lark(
+    functions: Sequence[dict[str, Any]], tags: tuple[int | None, int | None], *, must: bool, single: bool, answer: str | None
+) -> str:
+    """The grammar of calls, and of what may stand before, between and instead of them: a free text, or an `answer`. A free text
+    spells no opening tag: what follows one is a call to whoever reads the text."""
+    opens, closes = (
+        f"<[{token}]>" if token is not None else _text(tag) for tag, token in zip((OPEN, CLOSE), tags, strict=True)
+    )
+    calls = " | ".join(f"call_{number}" for number in range(len(functions)))
+    more = "" if single else ' ("\\n" one)*'
+    if must or answer is not None:
+        start = f"one{more}" + ("" if must else " | answer")
+    else:
+        start = "text | free" if single else "free* text"
+    lines = ["%llguidance {}", f"start: {start}", f"one: {opens} body", f"body: {calls}"]
+    if answer is not None:
+        lines.append(f"answer: {answer}")
+    if not must and answer is None:
+        free = f"TEXT: /(.|\\n)*/ & ~/(.|\\n)*{OPEN}(.|\\n)*/"
+        lines += ["text: TEXT", f"free: TEXT {opens} body", free]
+    for number, function in enumerate(functions):
+        begin = _text(f'\n{{"name": {json.dumps(function["name"])}, "arguments": ')
+        lines.append(f"call_{number}: {begin} {_json(_arguments(function, must=must))} {_text('}' + chr(10))} {closes}")
+    return "\n".join(lines) + "\n"
+
+
+def _arguments(function: dict[str, Any], *, must: bool) -> Any:
+    """The schema of a call's arguments: that of a tool that is strict or has to be called, else any object."""
+    schema = function.get("parameters") if must or function.get("strict") is True else None
+    return _schema("tools", ANY_OBJECT if schema is None else schema)
+
+
+def _named(choice: str | dict[str, Any]) -> str | None:
+    """The tool that a choice names; ApiError for a choice that is none."""
+    if isinstance(choice, str):
+        if choice not in ("auto", "none", "required"):
+            raise invalid("tool_choice", "it is none of `auto`, `none`, `required`, and names no function")
+        return None
+    function: Any = choice.get("function", choice)
+    name: Any = cast("dict[str, Any]", function).get("name") if isinstance(function, dict) else None
+    if choice.get("type") != "function" or not isinstance(name, str):
+        raise invalid("tool_choice", "it names no function")
+    return name
+
+
+def _function(tool: dict[str, Any]) -> dict[str, Any]:
+    function: Any = tool.get("function")
+    if not isinstance(function, dict) or not isinstance(cast("dict[str, Any]", function).get("name"), str):
+        raise invalid("tools", "one has no `function` with a `name`")
+    return cast("dict[str, Any]", function)
+
+
+def _schema(field: str, value: Any) -> dict[str, Any]:
+    """A JSON schema, which may be a text; ApiError if it is none."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise invalid(field, f"the schema is no JSON: {error}") from None
+    if value is True:
+        return {}
+    if not isinstance(value, dict):
+        raise invalid(field, "the schema is no object")
+    return cast("dict[str, Any]", value)
+
+
+def _json(schema: dict[str, Any]) -> str:
+    own: Any = schema.get("x-guidance", {})
+    return "%json " + json.dumps(schema | {"x-guidance": {**own, **WHITE_SPACE} if isinstance(own, dict) else WHITE_SPACE})
+
+
+def _text(text: str) -> str:
+    """A text of a Lark grammar."""
+    return json.dumps(text)
