@@ -231,6 +231,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "chunk_starts": lambda _: {"BLOCK": 512},
     "paged_flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "paged_decode_attention": lambda _: {"BN": SLOTS},
+    "paged_decode_attention_wide": lambda _: {"BN": SLOTS},
     "paged_merge": lambda _: {"ROWS": 8},
     "decode_attention_wide": lambda _: {"BN": SLOTS},
     "rotary_decode_attention": lambda _: {"BN": SLOTS},

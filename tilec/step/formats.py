@@ -22,8 +22,6 @@ linear weight changes in one of two ways:
 A kernel of a format takes each part in the shape that it is declared in, whatever shape the launch gives the weight. The parts
 of a stacked weight (X, N, K) have the item as their first axis too, and `dequantise_each_fp8` is what dequantises it.
 
-Modes whose caches are in pages have weights of 16 bits only.
-
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
 The launch that reads it does not begin before all earlier ones have ended, unless its kernel reads it after its grid
 dependency wait (`engine.graph.verify.may_overlap`): some kernels take a weight for data that nobody writes, and read it before.
@@ -51,7 +49,7 @@ from tilec.step.declaration import (
     Statement,
 )  # fmt: skip
 from tilec.step.expressions import Expression, StepError, expression
-from tilec.step.graph import PAGED, Kind
+from tilec.step.graph import Kind
 
 SIXTEEN_BIT: Final = "16bit"
 """The format of weights that have the dtype that the model runs in. Every step has it."""
@@ -109,11 +107,7 @@ def in_format(declaration: Declaration, form: Format) -> Declaration:
                 counts[added.name] = counts[name]
     taken = {*declaration.weights, *declaration.buffers, *weights, *buffers}
     quantiser = Quantiser(form, {name: (one.parts[""], one.parts[SCALES]) for name, one in stored.items()}, taken, counts)
-    modes = {
-        name: _in_format(statements, stored, form, quantiser)
-        for name, statements in declaration.modes.items()
-        if name not in PAGED
-    }
+    modes = {name: _in_format(statements, stored, form, quantiser) for name, statements in declaration.modes.items()}
     return replace(
         declaration, weights=weights, buffers=buffers | quantiser.buffers, counts=counts | quantiser.counts, modes=modes,
         variants={**declaration.variants, **quantiser.variants}, formats={},
