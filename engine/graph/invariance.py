@@ -37,7 +37,7 @@ _CHOICES: Final = {"order": 0, "ranks": 0, "counts": 1, "begins": 1}
 _SORTED: Final = {"a": 0, "tiles": 0, "out": 0}
 
 CAPACITIES: Final[Mapping[str, Mapping[str, int]]] = {
-    "paged_decode_attention": _ITEMS, "paged_decode_attention_wide": _ITEMS, "paged_merge": _ITEMS,
+    "paged_decode_attention": _ITEMS, "paged_decode_attention_wide": _ITEMS, "paged_merge": _ITEMS, "paged_merge_wide": _ITEMS,
     "experts_sort": _CHOICES, "experts_tiles": {"counts": 1, "starts": 1, "tiles": 0},
     "experts_gather": {**_CHOICES, "starts": 1, "tiles": 0, "out": 0}, "experts_combine": {"y": 0},
     **{
