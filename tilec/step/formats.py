@@ -11,8 +11,9 @@ Every linear weight (N, K) is then several tensors, the parts of its format:
 
 A table of weights concatenates parts as it does rows: along the last axis where the rows of a weight lie there. Scales of
 `int4` have the dtype that the model runs in, which published files have; kernels take it as the constant `F`. Their blocks
-have 16 outputs, as a product on tensor cores has rows: a launch that gives `ROWS` gives 16 (`rows`). A launch that takes a
-linear weight changes in one of two ways:
+have 16 outputs, as a product on tensor cores has rows: a launch that gives `ROWS` gives 16 (`rows`). Kernels of all formats
+have at most `MOST_TOKENS` tokens in a tile: a launch that gives more as `BM` gives these. A launch that takes a linear weight
+changes in one of two ways:
 
 | argument                       | kernel     | tensors                                                                        |
 |--------------------------------|------------|--------------------------------------------------------------------------------|
@@ -59,6 +60,9 @@ WEIGHT_FORMAT: Final = "weight_format"
 
 ZEROS: Final = "_zeros"
 """Ends the name of a weight's zero points, and of the parameter that takes them."""
+
+MOST_TOKENS: Final = 32
+"""Tokens of a tile at most, in kernels that convert weights in registers (`MOST` of `kernels_src/few_tokens.py`)."""
 
 EACH: Final = "each_"
 """Begins the format's name in that of the kernel that dequantises a stacked weight, one item after the other."""
@@ -189,6 +193,8 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
             kernel, constants = f"{launch.kernel}_{form.stored_as}", {**launch.constants, **own}
             if form.rows is not None and "ROWS" in constants:
                 constants["ROWS"] = expression(ast.copy_location(ast.Constant(value=form.rows), launch.node))
+            if "BM" in constants:
+                constants["BM"] = _at_most(constants["BM"], MOST_TOKENS)
             tensors |= {f"{parameter}{suffix}": part for suffix, part in parts.items()}
             continue
         whole = replace(reference, declared=found.buffer, shape=None)
@@ -198,6 +204,14 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
         yield Launch(name, of_format, {"E": _dtype(DTYPE, launch), **own}, dequantise, {}, launch.node)
         tensors[parameter], overlaps = replace(whole, shape=reference.shape), False
     yield replace(launch, kernel=kernel, constants=constants, tensors=tensors, overlaps=overlaps)
+
+
+def _at_most(value: Expression, most: int) -> Expression:
+    """The lesser of a value and a number."""
+    node = ast.Call(func=ast.Name(id="min"), args=[value.node, ast.Constant(value=most)], keywords=[])
+    for each in (node, node.func, node.args[1]):
+        ast.copy_location(each, value.node)
+    return expression(node)
 
 
 def _dtype(name: str, launch: Launch) -> Expression:
