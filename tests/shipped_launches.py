@@ -291,10 +291,14 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         else:
             codes = parameter.name in ("a_scales", "b_scales", "w_scales")  # whose products would leave f16
             arrays[parameter.name] = (random.normal(size=shape) * (2.0**-6 if codes else 1.0)).astype(dtype)
-    if function.name in ("paged_decode_attention", "paged_decode_attention_wide"):  # rows that end inside a tile, at a chunk's end, and with one token
+    if (
+        function.name.removesuffix("_wide") == "paged_decode_attention"
+    ):  # rows that end inside a tile, at a chunk's end, and with one token
         arrays["lengths"][:] = [41, 256 + 64, 1][: ints["T"]]
         arrays["starts"] = reference("chunk_starts")(arrays["lengths"], ints["CHUNK"])
-    elif function.name in ("paged_merge", "paged_merge_wide"):  # rows of more items than a block reads at once, of one, of none; items of nobody
+    elif (
+        function.name.removesuffix("_wide") == "paged_merge"
+    ):  # rows of more items than a block reads at once, of one, of none; items of nobody
         arrays["starts"][:] = [0, 10, 11, 11][: ints["T"] + 1]
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     elif "decode_attention" in function.name:  # one sequence ends inside a tile, the second fills its slots

@@ -1,5 +1,5 @@
-"""Rows over pages with weights of eight and four bits and of mixtures of experts, on the interpreter: a row has the bits that it
-has alone, and its logits are those of the engine without pages but for the order of sums."""
+"""Rows over pages with weights of eight and four bits and of mixtures of experts, on the interpreter: a row has the bits that
+it has alone, and its logits are those of the engine without pages but for the order of sums."""
 
 from __future__ import annotations
 

@@ -71,12 +71,13 @@ def changed(graph: StepGraph, kernel: str, **others: Any) -> StepGraph:
     return graph
 
 
+EXPERTS = "model.layers.0.mlp.experts"
 SHAPING: list[tuple[str, str, dict[str, Any], str]] = [
     ("16bit", "experts_matmul_few", {"BM": 32}, "`BM` = 16, or 32"),
     ("16bit", "experts_tiles", {"BM": 64}, "`BM` = 16, or 64"),
     ("16bit", "experts_combine", {"C": 4}, "`C` = 8, or 4"),
     ("16bit", "experts_matmul_few", {"BK": 128}, "`BK` = None, or 128"),
-    ("16bit", "experts_matmul_few", {"b": View("model.layers.0.mlp.experts.down_proj.weight", (64, 2048, 768))}, "axis 0 of `b`"),
+    ("16bit", "experts_matmul_few", {"b": View(f"{EXPERTS}.down_proj.weight", (64, 2048, 768))}, "axis 0 of `b`"),
     ("16bit", "experts_combine", {"places": View("layers.0.few_places", (128, 8))}, "extent 32, or 128, on axis 0 of `places`"),
     ("16bit", "experts_combine", {"y": View("layers.1.few_sorted_down", (1024, 2048))}, "has another `y`"),
     ("fp8", "matmul_few_fp8", {"SPLIT": 2}, "`SPLIT` = None, or 2"),
@@ -87,7 +88,9 @@ SHAPING: list[tuple[str, str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("form", "kernel", "others", "match"), SHAPING)
-def test_what_shapes_a_sum_may_not_follow_the_number_of_rows(form: str, kernel: str, others: dict[str, Any], match: str) -> None:
+def test_what_shapes_a_sum_may_not_follow_the_number_of_rows(
+    form: str, kernel: str, others: dict[str, Any], match: str
+) -> None:
     with pytest.raises(GraphError, match=match):
         verify_invariance([serve(32, form=form), changed(serve(64, form=form), kernel, **others)], constants)
 

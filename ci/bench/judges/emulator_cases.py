@@ -220,7 +220,10 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "paged_decode_attention":
             return [{"T": 3, "HKV": 2, "G": 5, "PAGES": 9, "MAX": 6, "ITEMS": 8}]
         case "paged_decode_attention_wide":
-            return [{"T": 3, "HKV": 2, "G": 16, "PAGES": 9, "MAX": 6, "ITEMS": 8}, {"T": 2, "HKV": 1, "G": 11, "PAGES": 5, "MAX": 5, "ITEMS": 4}]
+            return [
+                {"T": 3, "HKV": 2, "G": 16, "PAGES": 9, "MAX": 6, "ITEMS": 8},
+                {"T": 2, "HKV": 1, "G": 11, "PAGES": 5, "MAX": 5, "ITEMS": 4},
+            ]
         case "paged_merge_wide":
             return [{"T": 3, "HKV": 2, "G": 16, "ITEMS": 19}, {"T": 1, "HKV": 1, "G": 11, "ITEMS": 1}]
         case "paged_merge":
