@@ -1,5 +1,5 @@
 """A row has the same bits wherever it is: in tiles of any number of rows if weights have eight or four bits, in any tile of
-products of both operands in eight bits, and at any place among the rows of its expert.
+products of both operands in eight bits, and in any slot among the rows of its expert.
 
 By the emulator, which runs the instructions. The interpreter's products are NumPy's, whose sums depend on a tile's shape."""
 
@@ -131,7 +131,7 @@ EXPERTS = [
 
 
 @pytest.mark.parametrize(("kernel", "form", "height"), first(6, EXPERTS))
-def test_a_row_has_the_same_bits_at_any_place_among_those_of_its_expert(kernel: str, form: str, height: int) -> None:
+def test_a_row_has_the_same_bits_in_any_slot_among_those_of_its_expert(kernel: str, form: str, height: int) -> None:
     """In tiles of other numbers, in other rows, with others and none beside it, with and without a tile of nobody."""
     rng, double = np.random.default_rng(5), 2 if "silu" in kernel else 1
     inner = 136 if form == "16bit" else 768 if kernel == "experts_matmul" else 512
@@ -141,14 +141,14 @@ def test_a_row_has_the_same_bits_at_any_place_among_those_of_its_expert(kernel: 
         weights["b"] = weights["b"].reshape(3, 2, N, inner)
     mine = numbers(rng, 2, inner)
 
-    def found(tiles: list[int], places: list[int]) -> Array:
+    def found(tiles: list[int], slots: list[int]) -> Array:
         a = numbers(rng, len(tiles) * height, inner)
-        a[places] = mine
+        a[slots] = mine
         t = {"a": a, "tiles": np.array(tiles, np.int32), **weights}
         wanted: dict[str, Any] = {"BM": height, **({"F": "bf16"} if form == "int4" else {})}
         out = emulated(name, "sm_90a", t, "out", (len(a), N), BF16, **wanted)
         assert (out[: height * (len(tiles) - tiles.count(3))] != 0).any(axis=1).all()
-        return out[places]
+        return out[slots]
 
     one = found([1, 3], [0, height - 1])
     assert one.tobytes() == found([0, 1, 1, 2], [height + 3, 2 * height + 5]).tobytes()
