@@ -65,7 +65,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 
 def served(batch: PagedBatch, row: int, pages: Sequence[int], chunks: Sequence[Sequence[int]]) -> tuple[list[int], Logits]:
-    """The first two tokens after a prompt, which is given in chunks, and the logits behind them."""
+    """The first two tokens after a prompt, which is given in chunks, and the logits after them."""
     begin = 0
     for chunk in chunks[:-1]:
         batch.extend(pages, begin, chunk)
@@ -92,7 +92,7 @@ def alone(loaded: Loaded) -> Alone:
 def test_bits_do_not_depend_on_other_rows_chunks_and_pages(
     loaded: Loaded, alone: Alone, monkeypatch: pytest.MonkeyPatch, family: str, form: str
 ) -> None:
-    """In another bucket, whose rows choose among more tiles of experts; with tokens of nobody behind each chunk, as a GPU has
+    """In another bucket, whose rows choose among more tiles of experts; with tokens of nobody after each chunk, as a GPU has
     them; and after pages that another prompt filled."""
     ids, (tokens, logits) = prompt(LENGTH), alone(family, form)
     monkeypatch.setattr(HostPages, "padded", lambda _, count, past: min(padded_length(count), 128 - past))

@@ -80,7 +80,7 @@ FEW = [f"{name}_{form}" for form in ("fp8", "int4") for name in ("matmul_split",
 
 
 def few(name: str, tile: int, arch: str, t: Mapping[str, Array], outputs: int) -> Array:
-    """A product of few rows by codes, in tiles of `tile` rows."""
+    """A product of small M by codes, in tiles of `tile` rows."""
     wanted: dict[str, Any] = {"BM": tile, **({"F": "bf16"} if name.endswith("int4") else {})}
     if "split" in name:
         return emulated(name, arch, t, "parts", (PARTS, len(t["a"]), outputs), np.float32, S=PARTS, **wanted)
@@ -132,7 +132,7 @@ EXPERTS = [
 
 @pytest.mark.parametrize(("kernel", "form", "height"), first(6, EXPERTS))
 def test_a_row_has_the_same_bits_in_any_slot_among_those_of_its_expert(kernel: str, form: str, height: int) -> None:
-    """In tiles of other numbers, in other rows, with others and none beside it, with and without a tile of nobody."""
+    """In tiles of other numbers, in other rows, with others and none next to it, with and without a tile of nobody."""
     rng, double = np.random.default_rng(5), 2 if "silu" in kernel else 1
     inner = 136 if form == "16bit" else 768 if kernel == "experts_matmul" else 512
     name = kernel + ("_few" if height == 16 else "") + ("" if form == "16bit" else f"_{form}")

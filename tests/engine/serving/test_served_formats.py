@@ -1,4 +1,4 @@
-"""The loop and the server with a tiny mixture of experts whose weights have four bits: over pages, the same tokens at any load."""
+"""The loop and the server with a tiny mixture of experts whose weights have four bits: the same tokens at any load."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def test_tokens_do_not_depend_on_other_requests(backend: InterpreterBackend) -> 
 def test_the_server_reads_the_folder_and_finds_pages(mixture: Path) -> None:
     body = {"prompt": prompt(0, 70), "max_tokens": 2, "temperature": 0}
     with serving(mixture) as server:
-        answers: list[Any] = []
+        found: list[Any] = []
         for _ in range(2):
             response = server.request("POST", "/v1/completions", body)
-            answers.append(json.loads(response.read()))
-            assert response.status == 200, answers
-    first, second = answers
+            found.append(json.loads(response.read()))
+            assert response.status == 200, found
+    first, second = found
     assert first["choices"][0]["text"] == second["choices"][0]["text"]
     assert "prompt_tokens_details" not in first["usage"]
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
