@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Wide = NDArray[np.float64]
 
-TOLERANCES = {"paged_decode_attention": 1.6e-2}
+TOLERANCES = {"paged_decode_attention": 1.6e-2, "paged_decode_attention_wide": 1.6e-2}
 """Of `tilec test`: weights are rounded to the dtype of the cache before they meet it."""
 
 
@@ -65,6 +65,9 @@ def paged_decode_attention(
     return found
 
 
+paged_decode_attention_wide = paged_decode_attention
+
+
 def paged_merge(partial: Array, maxima: Array, sums: Array, starts: Array) -> Wide:
     """Attention of each row from what its items found, 0 without any; (ITEMS, HKV, G, D), (ITEMS, HKV, G) twice, (T + 1,) ->
     (T, HKV, G, D)."""
@@ -76,6 +79,9 @@ def paged_merge(partial: Array, maxima: Array, sums: Array, starts: Array) -> Wi
             total = (_wide(sums[own]) * weights).sum(axis=0)
             out[b] = (_wide(partial[own]) * weights[..., None]).sum(axis=0) / total[..., None]
     return out
+
+
+paged_merge_wide = paged_merge
 
 
 def paged_flash_attention(q: Array, k_pages: Array, v_pages: Array, table: Array, past: int, scale: float) -> Wide:

@@ -119,6 +119,7 @@ LIKE = {
     "matmul_split_fp8": "matmul_few_fp8", "matmul_silu_mul_few_fp8": "matmul_few_fp8",
     "matmul_split_int4": "matmul_few_int4", "matmul_silu_mul_few_int4": "matmul_few_int4",
     "decode_attention_wide": "decode_attention", "rotary_decode_attention": "decode_attention",
+    "paged_decode_attention_wide": "paged_decode_attention", "paged_merge_wide": "paged_merge",
     "rotary_decode_attention_kv": "decode_attention",
     "rope_kv": "qk_norm_rope_kv", "rope_decode_attention": "decode_attention", "rope_decode_attention_kv": "decode_attention",
     "rope_merge_kv": "decode_merge",

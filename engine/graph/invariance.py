@@ -21,16 +21,33 @@ from engine.graph.integers import GraphError
 from tilec.step.graph import Constant, Op, StepGraph
 
 TILES: Final[Mapping[str, frozenset[str]]] = {
-    "matmul_few": frozenset({"BM", "BN"}), "matmul_split": frozenset({"BM", "BN"}),
-    "matmul_silu_mul_few": frozenset({"BM", "BN"}),
+    **{
+        f"{kernel}{form}": frozenset({"BM"} if form else {"BM", "BN"})
+        for kernel in ("matmul_few", "matmul_split", "matmul_silu_mul_few")
+        for form in ("", "_fp8", "_int4")
+    },
     "matmul": frozenset({"BM", "BN", "GROUP"}), "matmul_silu_mul": frozenset({"BM", "BN", "GROUP"}),
+    "matmul_fp8": frozenset({"BM", "BN", "PART", "AHEAD", "LATE", "GROUP"}),
+    "matmul_silu_mul_fp8": frozenset({"BM", "BN", "PART", "AHEAD", "LATE", "GROUP"}),
 }  # fmt: skip
 """Constants that divide the outputs of a kernel, and in `GROUP` order its tiles, and shape no sum."""
 
-CAPACITIES: Final[Mapping[str, frozenset[str]]] = {
-    "paged_decode_attention": frozenset({"partial", "maxima", "sums"}), "paged_merge": frozenset({"partial", "maxima", "sums"})
+_ITEMS: Final = {"partial": 0, "maxima": 0, "sums": 0}
+_CHOICES: Final = {"order": 0, "ranks": 0, "counts": 1, "begins": 1}
+_SORTED: Final = {"a": 0, "tiles": 0, "out": 0}
+
+CAPACITIES: Final[Mapping[str, Mapping[str, int]]] = {
+    "paged_decode_attention": _ITEMS, "paged_decode_attention_wide": _ITEMS, "paged_merge": _ITEMS, "paged_merge_wide": _ITEMS,
+    "experts_sort": _CHOICES, "experts_tiles": {"counts": 1, "starts": 1, "tiles": 0},
+    "experts_gather": {**_CHOICES, "starts": 1, "tiles": 0, "out": 0}, "experts_combine": {"y": 0},
+    **{
+        f"{kernel}{form}": _SORTED
+        for kernel in ("experts_matmul", "experts_matmul_few", "experts_matmul_silu_mul", "experts_matmul_silu_mul_few")
+        for form in ("", "_fp8", "_int4")
+    },
 }  # fmt: skip
-"""Tensors whose first extent is room for items, of which other tensors say how many there are and whose."""
+"""Tensors with an axis whose extent is room: for items of attention, for chunks of the choices of experts, whose counts are
+integers, and for rows in the order of experts. Other tensors say how many there are, and whose."""
 
 POSITIONS: Final[Mapping[str, frozenset[str]]] = {
     "flash_attention": frozenset({"past"}), "paged_flash_attention": frozenset({"past"}), "paged_gather": frozenset({"filled"}),
@@ -66,7 +83,7 @@ def _compare_views(first: StepGraph, other: StepGraph, one: Op, two: Op, paramet
     if view is None or its is None or (view.buffer, view.offset, len(view.shape)) != (its.buffer, its.offset, len(its.shape)):
         raise _refused(first, other, one.name, f"has another `{parameter}`")
     differing = [axis for axis, (extent, another) in enumerate(zip(view.shape, its.shape, strict=True)) if extent != another]
-    if differing == [0] and parameter in CAPACITIES.get(one.kernel, ()):
+    if differing == [CAPACITIES.get(one.kernel, {}).get(parameter)]:
         return
     for number, axis in enumerate(differing):
         extent, another = view.shape[axis], its.shape[axis]

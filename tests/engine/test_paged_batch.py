@@ -62,10 +62,12 @@ def test_llama_serves_over_pages(tmp_path: Path) -> None:
     llama.close()
 
 
-def test_steps_in_other_formats_do_not_serve(backend: InterpreterBackend) -> None:
+def test_steps_with_a_cache_of_codes_do_not_serve(backend: InterpreterBackend) -> None:
     assert PagedBatch.serves(backend)
     assert backend.step.declaration.modes.keys() >= {"chunk", "serve"}
-    for _, declaration in (*backend.step.declaration.formats.values(), *backend.step.declaration.caches.values()):
+    for _, declaration in backend.step.declaration.formats.values():
+        assert declaration.modes.keys() >= {"chunk", "serve"}
+    for _, declaration in backend.step.declaration.caches.values():
         assert not declaration.modes.keys() & {"chunk", "serve"}
     with pytest.raises(UsageError, match="no cache in pages"):
         require_pages(model_step(backend.config, 256, cache_format="fp8"))

@@ -52,6 +52,7 @@ ROUNDINGS = {
     "decode_attention_wide": 2,
     "paged_flash_attention": 2,
     "paged_decode_attention": 2,
+    "paged_decode_attention_wide": 2,
     "qk_norm_rope_kv": 2,
     "rotary_decode_attention": 4,
     "rotary_decode_attention_kv": 4,

@@ -67,7 +67,7 @@ def pool(rng: np.random.Generator, lengths: list[int], heads: int, most: int) ->
 
 
 def decoded(t: dict[str, Array], *, blocks: int, spare: int = 0) -> Array:
-    """A step's attention: `chunk_starts`, `paged_decode_attention`, `paged_merge`."""
+    """A step's attention: `chunk_starts`, `paged_decode_attention`, `paged_merge`, or those of more than eight query heads."""
     rows, heads, group, _ = t["q"].shape
     starts = unwritten(rows + 1, dtype=np.int32)
     launched("chunk_starts", {"CHUNK": CHUNK, "BLOCK": 16}, {"lengths": t["lengths"], "starts": starts})
@@ -76,12 +76,13 @@ def decoded(t: dict[str, Array], *, blocks: int, spare: int = 0) -> Array:
         name: unwritten(items, heads, group, *width, dtype=np.float32)
         for name, width in (("partial", (D,)), ("maxima", ()), ("sums", ()))
     }
-    launched("paged_decode_attention", DECODE, {**t, "starts": starts, **parts}, blocks=blocks, scale=SCALE)
+    wide = "_wide" if group > 8 else ""
+    launched(f"paged_decode_attention{wide}", DECODE, {**t, "starts": starts, **parts}, blocks=blocks, scale=SCALE)
     for part in parts.values():
         assert np.isfinite(part[: starts[-1]]).all()
         assert np.isnan(part[starts[-1] :]).all()
     out = unwritten(rows, heads, group, D)
-    launched("paged_merge", {"E": "bf16", "D": D, "ROWS": 4}, {**parts, "starts": starts, "out": out})
+    launched(f"paged_merge{wide}", {"E": "bf16", "D": D, "ROWS": 4}, {**parts, "starts": starts, "out": out})
     return out
 
 
@@ -101,7 +102,7 @@ def alone(t: dict[str, Array], b: int) -> dict[str, Array]:
 @settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 5 * CHUNK), min_size=1, max_size=8),
-    group=st.sampled_from((1, 2, 4, 5, 8)),
+    group=st.sampled_from((1, 2, 4, 5, 8, 11, 16)),
     heads=st.integers(1, 2),
     blocks=st.integers(1, 9),
     spare=st.integers(0, 3),
@@ -241,9 +242,12 @@ MISTAKES = [
     ("paged_decode_attention", "tl.store(sums, (item, head, 0)", "tl.store(sums, (b, head, 0)", "E0401"),
     ("paged_decode_attention", "min(max(tl.load(starts, T), 0), ITEMS)", "max(tl.load(starts, T), 0)", "E0304"),
     ("paged_decode_attention", "items * HKV, tl.num_blocks(0))", "items * HKV)", "E0306"),
+    ("paged_decode_attention_wide", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0306"),
+    ("paged_decode_attention_wide", "tl.store(sums, (item, head, 0)", "tl.store(sums, (b, head, 0)", "E0401"),
     ("paged_flash_attention", "past + T <= MAX * PAGE, ", "", "E0301"),
     ("paged_flash_attention", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0301"),
     ("paged_gather", "(i, head, 0), k.reshape", "(page, head, 0), k.reshape", "E0401"),
+    ("paged_merge_wide", "tl.grid(T, HKV)", "tl.grid(T, HKV - 1)", "E0403"),
     ("paged_merge", "tl.grid(T, HKV)", "tl.grid(T, HKV - 1)", "E0403"),
     ("chunk_starts", "T < BLOCK", "T <= BLOCK", "E0403"),
 ]

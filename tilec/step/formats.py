@@ -11,8 +11,9 @@ Every linear weight (N, K) is then several tensors, the parts of its format:
 
 A table of weights concatenates parts as it does rows: along the last axis where the rows of a weight lie there. Scales of
 `int4` have the dtype that the model runs in, which published files have; kernels take it as the constant `F`. Their blocks
-have 16 outputs, as a product on tensor cores has rows: a launch that gives `ROWS` gives 16 (`rows`). A launch that takes a
-linear weight changes in one of two ways:
+have 16 outputs, as a product on tensor cores has rows: a launch that gives `ROWS` gives 16 (`rows`). Kernels of all formats
+have 16 tokens in a tile for up to so many, and else at most `MOST_TOKENS`: a launch that gives more as `BM` gives these. They
+choose their columns themselves: `BN` is left out. A launch that takes a linear weight changes in one of two ways:
 
 | argument                       | kernel     | tensors                                                                        |
 |--------------------------------|------------|--------------------------------------------------------------------------------|
@@ -21,8 +22,6 @@ linear weight changes in one of two ways:
 
 A kernel of a format takes each part in the shape that it is declared in, whatever shape the launch gives the weight. The parts
 of a stacked weight (X, N, K) have the item as their first axis too, and `dequantise_each_fp8` is what dequantises it.
-
-Modes whose caches are in pages have weights of 16 bits only.
 
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
 The launch that reads it does not begin before all earlier ones have ended, unless its kernel reads it after its grid
@@ -34,11 +33,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tilec.step.activations import SCALES, Already, Quantiser, blocks
 from tilec.step.declaration import (
     DTYPE,
+    TOKENS,
     Condition,
     Declaration,
     Declared,
@@ -51,7 +51,7 @@ from tilec.step.declaration import (
     Statement,
 )  # fmt: skip
 from tilec.step.expressions import Expression, StepError, expression
-from tilec.step.graph import PAGED, Kind
+from tilec.step.graph import Kind
 
 SIXTEEN_BIT: Final = "16bit"
 """The format of weights that have the dtype that the model runs in. Every step has it."""
@@ -61,6 +61,9 @@ WEIGHT_FORMAT: Final = "weight_format"
 
 ZEROS: Final = "_zeros"
 """Ends the name of a weight's zero points, and of the parameter that takes them."""
+
+MOST_TOKENS: Final = 32
+"""Tokens of a tile at most, in kernels that convert weights in registers (`MOST` of `kernels_src/few_tokens.py`)."""
 
 EACH: Final = "each_"
 """Begins the format's name in that of the kernel that dequantises a stacked weight, one item after the other."""
@@ -109,11 +112,7 @@ def in_format(declaration: Declaration, form: Format) -> Declaration:
                 counts[added.name] = counts[name]
     taken = {*declaration.weights, *declaration.buffers, *weights, *buffers}
     quantiser = Quantiser(form, {name: (one.parts[""], one.parts[SCALES]) for name, one in stored.items()}, taken, counts)
-    modes = {
-        name: _in_format(statements, stored, form, quantiser)
-        for name, statements in declaration.modes.items()
-        if name not in PAGED
-    }
+    modes = {name: _in_format(statements, stored, form, quantiser) for name, statements in declaration.modes.items()}
     return replace(
         declaration, weights=weights, buffers=buffers | quantiser.buffers, counts=counts | quantiser.counts, modes=modes,
         variants={**declaration.variants, **quantiser.variants}, formats={},
@@ -196,6 +195,8 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
             constants.pop("BN", None)  # kernels that convert weights have ROWS of their own
             if form.rows is not None and "ROWS" in constants:
                 constants["ROWS"] = expression(ast.copy_location(ast.Constant(value=form.rows), launch.node))
+            if "BM" in constants:
+                constants["BM"] = _at_most(constants["BM"])
             tensors |= {f"{parameter}{suffix}": part for suffix, part in parts.items()}
             continue
         whole = replace(reference, declared=found.buffer, shape=None)
@@ -205,6 +206,15 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
         yield Launch(name, of_format, {"E": _dtype(DTYPE, launch), **own}, dequantise, {}, launch.node)
         tensors[parameter], overlaps = replace(whole, shape=reference.shape), False
     yield replace(launch, kernel=kernel, constants=constants, tensors=tensors, overlaps=overlaps)
+
+
+def _at_most(value: Expression) -> Expression:
+    """The lesser of the tokens of a tile and what kernels of all formats have: 16 for so many tokens, else `MOST_TOKENS`."""
+    node = cast("ast.Call", ast.parse(f"min(0, 16 if {TOKENS} <= 16 else {MOST_TOKENS})", mode="eval").body)
+    for each in ast.walk(node):
+        ast.copy_location(each, value.node)
+    node.args[0] = value.node
+    return expression(node)
 
 
 def _dtype(name: str, launch: Launch) -> Expression:

@@ -1,12 +1,14 @@
 """Checks and times rows over pages on this machine's GPU, with random weights.
 
     python3 ci/bench/engine.py serving_check artifacts/bundles [--models qwen3-4b,qwen3-8b] [--rows 8,32,128,256]
+    python3 ci/bench/engine.py serving_check artifacts/bundles --models qwen3-4b,qwen3-30b-a3b --weights 16bit,fp8,int4
 
-First the bits: the logits and tokens of one sequence, alone in the smallest bucket, and among others in each larger one, its
-prompt in one chunk and in chunks of odd lengths. Any bit that differs fails. Then tokens per second of all rows, greedy and
-sampled, next to the floor: the bytes of the weights and of all caches over the memory's bandwidth, or the operations over the
-rate of tensor cores, whichever takes longer. Then milliseconds of a prompt over pages, next to the same prompt in the
-contiguous cache. Exit status 1 if a bit differs.
+Each model in each format of its weights. First the bits: the logits and tokens of one sequence, alone in the smallest bucket,
+and among others in each larger one, its prompt in one chunk and in chunks of odd lengths. Any bit that differs fails. Then
+tokens per second of all rows, greedy and sampled, next to the floor: the bytes of the weights and of all caches over the
+memory's bandwidth, or the operations over the rate of tensor cores in bf16, whichever takes longer. Of experts those weights
+count that so many rows choose in the mean, if they choose at random. Then milliseconds of a prompt over pages, next to the same
+prompt in the contiguous cache. Exit status 1 if a bit differs.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ci.bench.engine.weights import BlockWeights, config_of, prompt_of
+from ci.bench.engine.low_bit_weights import LowBitWeights
+from ci.bench.engine.weights import STACKED, BlockWeights, config_of, prompt_of
 from ci.bench.front import Outcome, names
 from ci.bench.markdown import grid, page
 from engine.backends.cuda import CudaBackend
 from engine.backends.load import load_on_gpu
+from engine.checkpoint.weights import destinations
 from engine.models.config import ModelConfig
 from engine.paged_batch import PagedBatch
 from engine.sampling import SamplingParams
+from tilec.step.formats import SIXTEEN_BIT
 
 BANDWIDTH: Final = 4.8e12
 """Bytes per second of an H200's memory (NVIDIA H200 data sheet)."""
@@ -50,32 +55,41 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this case."""
     parser.add_argument("bundles", type=Path)
     parser.add_argument("--models", default="qwen3-4b,qwen3-8b")
+    parser.add_argument("--weights", default=SIXTEEN_BIT, help="formats of the weights: 16bit, fp8, w8a8 and int4")
     parser.add_argument("--rows", default="8,32,128,256")
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Check and time each model."""
+    """Check and time each model in each format of its weights."""
     found: dict[str, Any] = {}
     rows = [int(number) for number in names(options.rows)]
     for name in names(options.models):
-        config = config_of(name)
-        weights = BlockWeights(config, "bf16")
-        backend = load_on_gpu(options.bundles / f"{name}-sm_90a.bundle", config, weights, max(PREFILLS) + 256, "bf16")
-        record: dict[str, Any] = {"equal": compared(backend, config, rows), "tok_s": {}}
-        print(name, json.dumps(record), flush=True)
-        for many in rows:
-            record["tok_s"][many] = {
-                "greedy": speed(backend, config, many, None),
-                "sampled": speed(backend, config, many, SAMPLED),
-                "floor": many / floor(config, weights.bytes, many),
-            }
-            print(name, many, record["tok_s"][many], flush=True)
-        record["prefill_ms"] = {length: prefills(backend, config, length) for length in PREFILLS}
-        print(name, record["prefill_ms"], flush=True)
-        backend.close()
-        found[name] = record
+        for form in names(options.weights):
+            bundle = name if form == SIXTEEN_BIT else f"{name}-{form}"
+            found[bundle] = checked(options.bundles, bundle, config_of(name), form, rows)
     failed = not all(equal for record in found.values() for equal in record["equal"].values())
     return Outcome(found, {"serving_check.md": page(report(found))}, int(failed))
+
+
+def checked(bundles: Path, bundle: str, config: ModelConfig, form: str, rows: Sequence[int]) -> dict[str, Any]:
+    """What was found of a model whose weights have a format."""
+    weights: Any = BlockWeights(config, "bf16")
+    if form != SIXTEEN_BIT:
+        weights = LowBitWeights(config, "bf16", "fp8" if form == "w8a8" else form)
+    backend = load_on_gpu(bundles / f"{bundle}-sm_90a.bundle", config, weights, max(PREFILLS) + 256, "bf16")
+    record: dict[str, Any] = {"equal": compared(backend, config, rows), "tok_s": {}}
+    print(bundle, json.dumps(record), flush=True)
+    for many in rows:
+        record["tok_s"][many] = {
+            "greedy": speed(backend, config, many, None),
+            "sampled": speed(backend, config, many, SAMPLED),
+            "floor": many / floor(config, {one.name: one.bytes for one in weights.destinations}, many),
+        }
+        print(bundle, many, record["tok_s"][many], flush=True)
+    record["prefill_ms"] = {length: prefills(backend, config, length) for length in PREFILLS}
+    print(bundle, record["prefill_ms"], flush=True)
+    backend.close()
+    return record
 
 
 def pages_of(batch: PagedBatch, row: int, tokens: int) -> list[int]:
@@ -140,12 +154,19 @@ def speed(backend: CudaBackend, config: ModelConfig, many: int, sampling: Sampli
     return sorted(rates[1:])[1]
 
 
-def floor(config: ModelConfig, weight_bytes: int, many: int) -> float:
-    """Seconds that a step of `many` rows takes at least."""
+def floor(config: Any, sizes: Mapping[str, int], many: int) -> float:
+    """Seconds that a step of `many` rows takes at least; `sizes` are bytes of weights as they are stored."""
     of_token = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     embedding = 0 if config.tie_word_embeddings else 2 * config.vocab_size * config.hidden_size
-    read = weight_bytes - embedding + many * (CONTEXT + STEPS // 2) * of_token
-    return max(read / BANDWIDTH, many * (weight_bytes - embedding) / OPERATIONS)
+    of_row = config.num_experts_per_tok / config.num_experts if hasattr(config, "num_experts") else 1.0
+
+    def of(weights: Mapping[str, int], share: float) -> float:
+        """Bytes of weights but the embedding, of experts this share."""
+        return sum(size * (share if STACKED in name else 1) for name, size in weights.items()) - embedding
+
+    read = of(sizes, 1 - (1 - of_row) ** many) + many * (CONTEXT + STEPS // 2) * of_token
+    in_16_bits = {one.name: one.bytes for one in destinations(config, "bf16")}  # as many as operations of a row
+    return max(read / BANDWIDTH, many * of(in_16_bits, of_row) / OPERATIONS)
 
 
 def prefills(backend: CudaBackend, config: ModelConfig, length: int) -> dict[str, float]:

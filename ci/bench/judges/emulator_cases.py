@@ -221,6 +221,13 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"T": 300}, {"T": 1}]
         case "paged_decode_attention":
             return [{"T": 3, "HKV": 2, "G": 5, "PAGES": 9, "MAX": 6, "ITEMS": 8}]
+        case "paged_decode_attention_wide":
+            return [
+                {"T": 3, "HKV": 2, "G": 16, "PAGES": 9, "MAX": 6, "ITEMS": 8},
+                {"T": 2, "HKV": 1, "G": 11, "PAGES": 5, "MAX": 5, "ITEMS": 4},
+            ]
+        case "paged_merge_wide":
+            return [{"T": 3, "HKV": 2, "G": 16, "ITEMS": 19}, {"T": 1, "HKV": 1, "G": 11, "ITEMS": 1}]
         case "paged_merge":
             return [{"T": 3, "HKV": 2, "G": 4, "ITEMS": 19}, {"T": 1, "HKV": 1, "G": 7, "ITEMS": 1}]
         case "paged_gather":
@@ -369,9 +376,9 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
             arrays[name] = (np.abs(arrays[name]) + np.float32(0.5)) * np.float32(2.0**-9)
     if kernel.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
-    if kernel == "paged_decode_attention":
+    if kernel in ("paged_decode_attention", "paged_decode_attention_wide"):
         arrays["starts"] = chunk_starts(arrays["lengths"], case.env["CHUNK"])
-    if kernel == "paged_merge":  # rows with items, but for the last
+    if kernel in ("paged_merge", "paged_merge_wide"):  # rows with items, but for the last
         items = arrays["partial"].shape[0]
         arrays["starts"] = np.minimum(np.arange(case.env["T"] + 1) * (items // 2 + 1), items - items // 9).astype(np.int32)
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)

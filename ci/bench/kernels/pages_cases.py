@@ -17,6 +17,8 @@ from tilec.artifact.records import Manifest
 
 torch: Any = importlib.import_module("torch")
 
+DECODES: Final = ("paged_decode_attention", "paged_decode_attention_wide")
+MERGES: Final = ("paged_merge", "paged_merge_wide")
 CHUNK: Final = 256
 PAGE: Final = 64
 MODEL: Final = {"HKV": 8, "G": 4}
@@ -46,6 +48,12 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
                 for t, m, p, h, g in ((1, 1, 1, 1, 1), (3, 5, 7, 2, 8), (8, 9, 11, 3, 5), (33, 4, 40, 8, 2), (256, 3, 90, 2, 4))
             ]
             return [*shared, batch(8, 512), batch(2, 8192, HKV=8, G=8), batch(256, 512)]
+        case "paged_decode_attention_wide" | "paged_merge_wide":
+            shared = [
+                {"T": t, "MAX": m, "PAGES": p, "ITEMS": t * -(-m // 4) + 3, "HKV": h, "G": g}
+                for t, m, p, h, g in ((1, 1, 1, 1, 9), (3, 5, 7, 2, 16), (256, 3, 90, 2, 11))
+            ]
+            return [*shared, batch(8, 512, HKV=4, G=16), batch(256, 512, HKV=4, G=16)]
         case "paged_gather" | "paged_flash_attention":
             found = [prompt(t, before, HKV=2, G=g) for t in (1, 17, 129, 1000) for before, g in ((0, 1), (67, 2), (203, 5))]
             return [*found, prompt(17, 4096, HKV=1, G=8), prompt(2048)]
@@ -65,9 +73,9 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
             t["lengths"].fill_(t["table"].shape[1] * PAGE)
     if manifest.kernel == "chunk_starts":
         t["lengths"].copy_(torch.randint(0, 40960, t["lengths"].shape, device=device))
-    if manifest.kernel == "paged_decode_attention":
+    if manifest.kernel in DECODES:
         t["starts"].copy_(_starts(t["lengths"]))
-    if manifest.kernel == "paged_merge":  # rows of any number of items, the last without one, and items of nobody
+    if manifest.kernel in MERGES:  # rows of any number of items, the last without one, and items of nobody
         rows, items = t["starts"].shape[0] - 1, t["partial"].shape[0]
         ends = torch.arange(1, rows + 1, device=device) * (items - 2 * (items > 2)) // rows
         t["starts"].copy_(torch.cat((ends[:1] * 0, ends)))
@@ -83,10 +91,10 @@ def _starts(lengths: Any) -> Any:
 
 def bytes_moved(manifest: Manifest, t: Tensors) -> int | None:
     """Minimum traffic: keys and values of the rows' tokens, and what the items leave."""
-    if manifest.kernel == "paged_decode_attention":
+    if manifest.kernel in DECODES:
         row, items = _bytes(t["k_pages"][0, 0]), int(t["starts"][-1])
         return 2 * row * int(t["lengths"].sum()) + _bytes(t["q"]) + sum(_bytes(t[name][:items]) for name in PARTS)
-    if manifest.kernel == "paged_merge":
+    if manifest.kernel in MERGES:
         return _bytes(t["out"]) + sum(_bytes(t[name][: int(t["starts"][-1])]) for name in PARTS)
     if manifest.kernel == "paged_gather":
         return 4 * _bytes(t["k_pages"][0]) * -(-filled(t["table"].shape[0], PAGE) // PAGE)
@@ -209,10 +217,10 @@ def _rounded_flash(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
 
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
-    "chunk_starts": _chunk_starts, "paged_decode_attention": _decode, "paged_merge": _merge, "paged_gather": _gather,
+    "chunk_starts": _chunk_starts, **dict.fromkeys(DECODES, _decode), **dict.fromkeys(MERGES, _merge), "paged_gather": _gather,
     "paged_flash_attention": _flash,
 }  # fmt: skip
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], dict[str, Any]]]] = {
-    "paged_decode_attention": _rounded_decode, "paged_merge": _rounded_merge, "paged_gather": _rounded_gather,
+    **dict.fromkeys(DECODES, _rounded_decode), **dict.fromkeys(MERGES, _rounded_merge), "paged_gather": _rounded_gather,
     "paged_flash_attention": _rounded_flash,
 }  # fmt: skip

@@ -90,6 +90,11 @@ def problems(kernel: str) -> list[Problem]:
                 for name, g in models
                 for rows, tokens in ((8, 512), (32, 512), (128, 512), (256, 512), (8, 8192))
             ]
+        case "paged_decode_attention_wide" | "paged_merge_wide":
+            return [
+                one(f"{rows} rows of {tokens} 235B-A22B", None, "read", **pages_cases.batch(rows, tokens, HKV=4, G=16))
+                for rows, tokens in ((8, 512), (256, 512))
+            ]
         case "paged_flash_attention" | "paged_gather":
             return [
                 one(f"{t} after {b}", None, "read", flops, **pages_cases.prompt(t, b))

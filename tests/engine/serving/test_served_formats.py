@@ -1,0 +1,69 @@
+"""The loop and the server with a tiny mixture of experts whose weights have four bits: the same tokens at any load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_serving_loop import loaded, opened, prompt, run
+from test_serving_server import serving
+
+from engine.backends.interpreter import InterpreterBackend
+from engine.paged_batch import PagedBatch
+from engine.sampling import SamplingParams
+from engine.serving.protocol import Submit
+from engine.tools.quantize.checkpoint import prepare, write_quantised
+from engine.tools.quantize.int4 import Int4
+from engine.tools.tiny import write_tiny_model
+
+WORKS = [
+    Submit(0, prompt(0, 70), 3, sampling=SamplingParams(0.9, 20, 0.95, seed=11)),  # two chunks
+    Submit(1, prompt(1, 5), 3),
+    Submit(2, prompt(0, 70), 3, sampling=SamplingParams(0.9, 20, 0.95, seed=11)),  # its first page is found
+]
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("mixture")
+    write_tiny_model(root / "source", family="qwen3_moe", hidden_size=128)
+    write_quantised(prepare(root / "source", Int4(128, "mse")), root / "model", 1 << 20, lambda *_: None)
+    return root / "model"
+
+
+@pytest.fixture(scope="module")
+def backend(mixture: Path) -> Iterator[InterpreterBackend]:
+    one = loaded(mixture)
+    yield one
+    one.close()
+
+
+def test_tokens_do_not_depend_on_other_requests(backend: InterpreterBackend) -> None:
+    assert PagedBatch.serves(backend)
+    found: list[list[int]] = []
+    for work in WORKS[:2]:
+        loop = opened(backend, "pages")
+        found.append(run(loop, work)[0][work.number])
+        loop.close()
+    loop = opened(backend, "pages", rows=20)  # in another bucket
+    together, ended = run(loop, *WORKS)
+    loop.close()
+    assert together == {0: found[0], 1: found[1], 2: found[0]}
+    assert ended == dict.fromkeys(range(3), "length")
+
+
+def test_the_server_reads_the_folder_and_finds_pages(mixture: Path) -> None:
+    body = {"prompt": prompt(0, 70), "max_tokens": 2, "temperature": 0}
+    with serving(mixture) as server:
+        found: list[Any] = []
+        for _ in range(2):
+            response = server.request("POST", "/v1/completions", body)
+            found.append(json.loads(response.read()))
+            assert response.status == 200, found
+    first, second = found
+    assert first["choices"][0]["text"] == second["choices"][0]["text"]
+    assert "prompt_tokens_details" not in first["usage"]
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
