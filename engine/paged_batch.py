@@ -248,7 +248,7 @@ class PagedBatch:
         if self._tables_changed:
             self._steps.send(table=self._tables.table())
         self._members_changed = self._tables_changed = False
-        self._steps.send(**self._tables.places(taking))
+        self._steps.send(**self._tables.next_slots(taking))
 
     def _tokens(self, step: _Launched) -> dict[int, int]:
         """The tokens of a step by row, NO_TOKEN for one that is none; waits until they are on the host."""

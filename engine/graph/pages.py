@@ -93,7 +93,7 @@ class PageTables:
         self._sent = self._device.copy()
         return self._sent
 
-    def places(self, taking: Sequence[int]) -> dict[str, Integers]:
+    def next_slots(self, taking: Sequence[int]) -> dict[str, Integers]:
         """Positions, slots and lengths, (rows,) each, of a step that processes the next token of the rows `taking`. It counts
         as written."""
         if self._sent is None or not np.array_equal(self._sent, self._device):

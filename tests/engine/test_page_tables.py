@@ -30,13 +30,13 @@ def test_a_chunk_has_its_slots_and_a_step_the_next_ones() -> None:
     assert slots.tolist() == [20, 21, 22, 23, 12, 13]
     found.join(1, [5, 3, 9], 6)
     found.table()
-    sent = found.places([1])
+    sent = found.next_slots([1])
     assert {name: value.tolist() for name, value in sent.items()} == {
         "positions": [0, 6, 0, 0], "slots": [0, 14, 2, 3], "lengths": [1, 7, 1, 1],
     }  # fmt: skip
-    assert found.places([1])["slots"].tolist() == [0, 15, 2, 3]
-    assert found.places([1])["slots"].tolist() == [0, 36, 2, 3]
-    assert found.places([])["slots"].tolist() == [0, 1, 2, 3]
+    assert found.next_slots([1])["slots"].tolist() == [0, 15, 2, 3]
+    assert found.next_slots([1])["slots"].tolist() == [0, 36, 2, 3]
+    assert found.next_slots([])["slots"].tolist() == [0, 1, 2, 3]
 
 
 def twice_in_a_table(found: PageTables) -> None:
@@ -113,30 +113,30 @@ def stale_table(found: PageTables) -> None:
     joined(found, 0, [1, 2], 3)
     found.table()
     joined(found, 1, [3], 3)
-    found.places([0, 1])
+    found.next_slots([0, 1])
 
 
 def stale_table_of_a_removed_row(found: PageTables) -> None:
     joined(found, 0, [1, 2], 3)
     found.table()
     found.remove(0)
-    found.places([])
+    found.next_slots([])
 
 
 def never_sent(found: PageTables) -> None:
     joined(found, 0, [1], 2)
-    found.places([0])
+    found.next_slots([0])
 
 
 def row_without_a_sequence(found: PageTables) -> None:
     found.table()
-    found.places([3])
+    found.next_slots([3])
 
 
 def past_the_last_page(found: PageTables) -> None:
     joined(found, 0, [1], 4)
     found.table()
-    found.places([0])
+    found.next_slots([0])
 
 
 def rewound_into_a_shared_page(found: PageTables) -> None:
@@ -210,7 +210,7 @@ def test_whatever_is_accepted_no_sequence_writes_what_another_reads(data: st.Dat
             elif owned:
                 found.table()
                 row = data.draw(st.sampled_from(sorted(owned)))
-                sent = found.places([row])
+                sent = found.next_slots([row])
                 assert len(set(sent["slots"].tolist())) == 3
                 at = int(sent["positions"][row])
                 tokens[row][at] = writer = writer + 1

@@ -128,7 +128,7 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
         case PrivateUpdate():
             return {"alu": _lanes(op.tile, warps), "shared": READ_AND_WRITTEN * _moved(op.tile, warps)}
         case PrivateFlush():
-            return {"alu": float(op.places), "shared": float(op.part.scratch.bytes)}
+            return {"alu": float(op.slots), "shared": float(op.part.scratch.bytes)}
         case _:
             return _computed(op, warps)
 

@@ -45,7 +45,7 @@ class Call:
     def emitter(self) -> Emitter:
         return self.scope.emitter
 
-    def place(self, position: int) -> At:
+    def location(self, position: int) -> At:
         """Location of a positional argument, else of the call itself."""
         args = self.node.args[1:] if self.function is not None else self.node.args
         return self.scope.at(args[position]) if position < len(args) else self.at
@@ -83,14 +83,14 @@ class Call:
     def tensor(self, term: Term, allowed: tuple[Access, ...], verb: str) -> tuple[Value, Parameter]:
         """A tensor argument whose declared access allows `verb`; E0207, E0217."""
         if not isinstance(term, Value) or not isinstance(term.type, TensorType):
-            raise self.place(0).error("E0217", f"`{self.word}` takes a tensor, found {describe(term)}",
+            raise self.location(0).error("E0217", f"`{self.word}` takes a tensor, found {describe(term)}",
                                hint="pass a parameter declared `In`, `Out`, `InOut`, `Scratch` or `Atomic`")  # fmt: skip
         parameter = self.scope.function.parameter_of(term)
         if parameter.access not in allowed:
             names = [{"INOUT": "InOut"}.get(a.name, a.name.title()) for a in allowed]
             declared = parameter.access.name if parameter.access else ""
             shown = {"INOUT": "InOut"}.get(declared, declared.title())
-            raise self.place(0).error("E0207", f"`{parameter.name}` is declared `{shown}` and cannot be {verb}",
+            raise self.location(0).error("E0207", f"`{parameter.name}` is declared `{shown}` and cannot be {verb}",
                                hint=f"declare it `{'` or `'.join(names)}`")  # fmt: skip
         return term, parameter
 

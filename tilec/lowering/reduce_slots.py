@@ -71,13 +71,13 @@ class Slots:
         if self.vector > 1:
             address = self._address(context, own, group, ahead)
             loaded = context.load(address, vector(self.vector, self.types[group]), alignment=self.step)
-            return [context.extract(loaded, place) for place in range(self.vector)]
-        places = range(group, group + self.parts)
-        return [context.load(self._address(context, own, place, ahead), self.types[place]) for place in places]
+            return [context.extract(loaded, index) for index in range(self.vector)]
+        indices = range(group, group + self.parts)
+        return [context.load(self._address(context, own, index, ahead), self.types[index]) for index in indices]
 
     def _address(self, context: Builder, own: SsaValue, value: int, ahead: int) -> SsaValue:
-        run, place = divmod(value, self.run)
-        return context.offset(own, (run * self.threads + ahead) * self.step + place * self.unit)
+        run, index = divmod(value, self.run)
+        return context.offset(own, (run * self.threads + ahead) * self.step + index * self.unit)
 
 
 def together(parts: Sequence[Type], results: int, threads: int) -> Slots:

@@ -61,8 +61,8 @@ class Lifetimes:
         for op in reversed(block.ops):
             passing = live.difference(op.results)
             for region in op.regions:
-                held = passing | _used(region) if isinstance(op, For) else passing
-                found = max(found, self.most(region, held))
+                needed = passing | _used(region) if isinstance(op, For) else passing
+                found = max(found, self.most(region, needed))
             live = passing.union(_tiles(op.operands), *(_used(region) for region in op.regions))
             found = max(found, self.sum(live))
         return found
