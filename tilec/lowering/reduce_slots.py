@@ -50,7 +50,7 @@ class Slots:
     @property
     def vector(self) -> int:
         """Values that an access moves."""
-        is_packed = self.are_apart and all(_bytes(one) == self.unit for one in self.types)
+        is_packed = self.are_apart and all(one.bytes == self.unit for one in self.types)
         return self.run if is_packed else 1
 
     def store(self, context: Builder, own: SsaValue, values: Sequence[SsaValue]) -> None:
@@ -89,10 +89,6 @@ def together(parts: Sequence[Type], results: int, threads: int) -> Slots:
 
 def apart(parts: Sequence[Type], results: int, threads: int) -> Slots:
     """At most 16 bytes of a thread side by side."""
-    unit = max(BANK_BYTES, *map(_bytes, parts))
-    is_packed = len(parts) == 1 and _bytes(parts[0]) == unit
+    unit = max(BANK_BYTES, *(part.bytes for part in parts))
+    is_packed = len(parts) == 1 and parts[0].bytes == unit
     return Slots((*parts,) * results, len(parts), threads, gcd(results, ACCESS_BYTES // unit) if is_packed else 1, unit)
-
-
-def _bytes(type_: Type) -> int:
-    return -(-type_.bits // 8)

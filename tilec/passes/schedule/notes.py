@@ -176,7 +176,7 @@ def _staged_row(operand: Value, transposed: bool) -> int:
     op = operand.owner
     if not isinstance(op, SharedLoad) or op.transposed != transposed:
         return 0
-    return op.buffer.shared.shape[-1] * operand.tile.dtype.bits // 8
+    return operand.tile.dtype.bytes_of(op.buffer.shared.shape[-1])
 
 
 def _slow_product(op: Mma, target: Target, warps: int, faster: str | None) -> list[Note]:

@@ -47,7 +47,7 @@ class Lifetimes:
         layout = value.layout
         if value in self.free or layout is None or layout.space is not MemorySpace.REGISTERS or not value.tile.rank:
             return 0
-        size = layout.num_registers * value.tile.dtype.bits // 8
+        size = value.tile.dtype.register_bytes(layout.num_registers)
         if value in self.sliced:
             size = min(size, size * SLICES * SLICE_DEPTH // self.sliced[value])
         return -(-size // REGISTER_BYTES)
