@@ -32,12 +32,11 @@ from tilec.ir.ops import (
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
 from tilec.ir.ops.memory import AtomicScatter, AtomicUpdate
 from tilec.ir.ops.private_ops import PrivateFill, PrivateFlush, PrivateUpdate
+from tilec.ir.ops.reduction_ops import ReduceCombine, ReduceStore
 from tilec.ir.ops.staging_ops import (
     AsyncCopy,
     GroupMma,
     PackPairs,
-    ReduceCombine,
-    ReduceStore,
     RegisterGroupMma,
     ScratchLoad,
     ScratchStore,

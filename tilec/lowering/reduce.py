@@ -15,7 +15,7 @@ from typing import Final
 from tilec.ir.core import Value
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import Reduce
-from tilec.ir.ops.staging_ops import ReduceCombine, ReduceStore
+from tilec.ir.ops.reduction_ops import ReduceCombine, ReduceStore
 from tilec.ir.types import DType, f32, i32
 from tilec.lowering.arithmetic import binary, compared
 from tilec.lowering.context import Context, literal, storage

@@ -19,9 +19,9 @@ from tilec.ir.aligned import ALIGNED, aligned_text
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.thread_elements import elements_text, fewer_elements, largest, tile_warps
 from tilec.ir.ops import AtomicScatter, AtomicUpdate, Binary, Broadcast, Cast, For, Load, Mma, Reduce, Reshape, Store
+from tilec.ir.ops.reduction_ops import ReduceCombine
 from tilec.ir.ops.staging_ops import (
     GroupProduct,
-    ReduceCombine,
     Relayout,
     ScratchLoad,
     ScratchStore,
