@@ -3,13 +3,15 @@
 Vocabulary may be imported by everyone; stages import vocabulary only, never each other; drivers import anything in `tilec`.
 `engine` sees the runtime, what finds bundles for it, and the vocabulary that describes artifacts; its one file that runs
 kernels from their sources sees the frontend and the interpreter too. No files import each other in a circle, not even from
-inside a function, which is where one hides, nor for type checkers alone, under `if TYPE_CHECKING`; this holds for `ci` too. The
-runtime, the vocabulary and `tilec/__init__.py` never import a compiler package, so that a machine without one can run bundles.
+inside a function, which is where one hides, nor for type checkers alone, under `if TYPE_CHECKING`; this holds for
+`ci`, tests, kernels and examples too. The runtime, the vocabulary and `tilec/__init__.py` never import a compiler package, so
+that a machine without one can run bundles.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -64,6 +66,8 @@ ENGINE_MAY_USE: Final = (
 )  # fmt: skip
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics.diagnostic", "shipped")
+OTHERS: Final = ("ci", "tests", "kernels_src", "examples")
+"""Folders whose files import what they like, but no two each other."""
 COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs"})
 NO_COMPILER: Final = (
     "__init__", "version", "startup", "progress", "diagnostics", "language", "target", "ir", "step", "untrusted", "artifact",
@@ -71,28 +75,27 @@ NO_COMPILER: Final = (
 )  # fmt: skip
 
 
+@functools.cache
+def _imports(path: Path) -> tuple[tuple[int, tuple[str, ...], bool], ...]:
+    """Every import of a file: its line, dotted names, and whether it runs, which it does not under `if TYPE_CHECKING`."""
+    found: list[tuple[int, tuple[str, ...], bool]] = []
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), True)]
+    while waiting:
+        node, runs = waiting.pop()
+        if isinstance(node, ast.Import):
+            found.append((node.lineno, tuple(alias.name for alias in node.names), runs))
+        elif isinstance(node, ast.ImportFrom):
+            names = ["<relative>"] if node.level else [f"{node.module}.{alias.name}" for alias in node.names]
+            found.append((node.lineno, tuple(names), runs))
+        for inner in () if isinstance(node, ast.expr) else ast.iter_child_nodes(node):
+            for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and inner not in node.orelse
+            waiting.append((inner, runs and not for_types))
+    return tuple(sorted(found))
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Every import of a file as (line, dotted name), function-level ones included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            if node.level:
-                yield node.lineno, "<relative>"
-            else:
-                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-
-
-def _runs(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those under `if TYPE_CHECKING`."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            waiting += node.orelse
-        else:
-            waiting += ast.iter_child_nodes(node)
+    yield from ((line, name) for line, names, _ in _imports(path) for name in names)
 
 
 def uses(files: Mapping[str, Path], *, types: bool = False) -> dict[str, set[str]]:
@@ -100,19 +103,11 @@ def uses(files: Mapping[str, Path], *, types: bool = False) -> dict[str, set[str
     for type checkers alone."""
     found: dict[str, set[str]] = {name: set() for name in files}
     for name, path in files.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree) if types else _runs(tree):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            else:
-                continue
-            for imported in names:
-                while imported and imported not in files:  # a name inside a file, or of another project
-                    imported = imported.rpartition(".")[0]
-                if imported and imported != name:
-                    found[name].add(imported)
+        for imported in (one for _, names, runs in _imports(path) if runs or types for one in names):
+            while imported and imported not in files:  # a name inside a file, or of another project
+                imported = imported.rpartition(".")[0]
+            if imported and imported != name:
+                found[name].add(imported)
     return found
 
 
@@ -207,6 +202,7 @@ def modules(root: Path, package: str) -> dict[str, Path]:
 def main(root: Path) -> int:
     """Print every violation below `root`; 1 if there is one."""
     found: list[str] = []
+    _imports.cache_clear()
     layered = modules(root, "tilec") | modules(root, "engine")
     for path in layered.values():
         relative = path.relative_to(root)
@@ -214,7 +210,7 @@ def main(root: Path) -> int:
             reason = complaint(relative.with_suffix("").parts, name)
             if reason:
                 found.append(f"{relative}:{line}: imports {name}: {reason}")
-    files = layered | modules(root, "ci")
+    files = layered | {name: path for folder in OTHERS for name, path in modules(root, folder).items()}
     at_run_time = [f"imports in a circle: {' -> '.join(circle)}" for circle in circles(uses(files))]
     for_types = [f"files that name each other's types: {', '.join(sorted(knot))}" for knot in knotted(uses(files, types=True))]
     found += at_run_time or for_types  # those of the former are among the latter

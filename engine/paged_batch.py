@@ -337,7 +337,7 @@ class PagedBatch:
         if self._tables_changed:
             self._steps.send(table=self._tables.table())
         self._members_changed = self._tables_changed = False
-        self._steps.send(**self._tables.places(taking, lent))
+        self._steps.send(**self._tables.next_slots(taking, lent))
         for row in self._marks.keys() & set(taking):
             self._steps.constrain(row, self._members[row].token, self._marks[row].next())
 

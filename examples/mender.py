@@ -94,22 +94,22 @@ def _apart(fixes: list[Json]) -> list[Json]:
     used_spans: list[tuple[tuple[int, int], tuple[int, int]]] = []
     found: list[Json] = []
     for fix in fixes:
-        spans = [_place(edit) for edit in fix["edits"]]
+        spans = [_extent(edit) for edit in fix["edits"]]
         if all(end < begin or stop < start for begin, end in used_spans for start, stop in spans):
             used_spans += spans
             found.append(fix)
     return found
 
 
-def _place(edit: Json) -> tuple[tuple[int, int], tuple[int, int]]:
+def _extent(edit: Json) -> tuple[tuple[int, int], tuple[int, int]]:
     return (edit["line"], edit["column"]), (edit["end_line"], edit["end_column"])
 
 
 def edited(text: str, edits: list[Json]) -> str:
     """Put edits in place, from the last to the first, so that the places of the others stay what they are."""
     lines = text.split("\n")
-    for edit in sorted(edits, key=_place, reverse=True):
-        (line, column), (end_line, end_column) = _place(edit)
+    for edit in sorted(edits, key=_extent, reverse=True):
+        (line, column), (end_line, end_column) = _extent(edit)
         joined = lines[line - 1][: column - 1] + edit["text"] + lines[end_line - 1][end_column - 1 :]
         lines[line - 1 : end_line] = joined.split("\n")
     return "\n".join(lines)

@@ -38,7 +38,7 @@ def one_of_each(cases: Iterable[Any], *kinds: Callable[[Any], Hashable]) -> list
 
 def first(count: int, cases: Sequence[Any]) -> list[ParameterSet]:
     """All cases, in order; the default run includes the first `count`."""
-    return [parameters(case, place < count) for place, case in enumerate(cases)]
+    return [parameters(case, index < count) for index, case in enumerate(cases)]
 
 
 def in_turn(rows: Iterable[Any], columns: Iterable[Any], every: int = 3) -> list[ParameterSet]:

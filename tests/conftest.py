@@ -173,11 +173,11 @@ def compiled_once(run_folder: Path) -> Generator[None]:
     hundreds compiles every module that it imports."""
     with pytest.MonkeyPatch.context() as patch:
         if sys.flags.dont_write_bytecode:
-            place = str(run_folder / "bytecode")
+            bytecode = str(run_folder / "bytecode")
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-            patch.setenv("PYTHONPYCACHEPREFIX", place)
+            patch.setenv("PYTHONPYCACHEPREFIX", bytecode)
             options = client._OPTIONS  # pyright: ignore[reportPrivateUsage]
-            patch.setattr(client, "_OPTIONS", tuple(f"-Xpycache_prefix={place}" if one == "-B" else one for one in options))
+            patch.setattr(client, "_OPTIONS", tuple(f"-Xpycache_prefix={bytecode}" if one == "-B" else one for one in options))
         yield
 
 

@@ -25,7 +25,7 @@ def code(cubin: bytes) -> bytes:
     """The code of all functions, in the order of their sections."""
     assert read_image(cubin).entries
     at = int.from_bytes(cubin[40:48], "little")
-    count, strings = (int.from_bytes(cubin[place : place + 2], "little") for place in (60, 62))
+    count, strings = (int.from_bytes(cubin[offset : offset + 2], "little") for offset in (60, 62))
     assert at >= HEADER_SIZE
     sections = list(SECTION.iter_unpack(cubin[at : at + count * SECTION.size]))
     names = sections[strings][4]

@@ -113,6 +113,17 @@ def test_a_circle_of_ci_is_found_and_its_imports_are_free(tmp_path: Path, capsys
     assert capsys.readouterr().out.startswith("imports in a circle: ci.bench.engine.first -> ci.bench.engine.second ->")
 
 
+@pytest.mark.parametrize("folder", ["tests/room", "kernels_src", "examples/kernels"])
+def test_a_circle_of_tests_kernels_or_examples_is_found(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    package = folder.replace("/", ".")
+    first = f"try:\n    import {package}.second\nexcept ImportError:\n    pass\n"
+    root = tree(tmp_path, {f"{folder}/first.py": first, f"{folder}/second.py": f"from {package}.first import a\n"})
+    assert check_layers.main(root) == 1
+    assert capsys.readouterr().out == f"imports in a circle: {package}.first -> {package}.second -> {package}.first\n"
+
+
 def test_every_circle_is_reported() -> None:
     graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"c"}, "e": {"a"}}
     assert sorted(map(sorted, map(set, check_layers.circles(graph)))) == [["a", "b"], ["c", "d"]]

@@ -228,7 +228,7 @@ def test_its_accesses_are_proven_and_ordered(operations: dict[str, type[Op]], tm
     op = only(prepared, operations["negated_load"])
     (touch,) = touches(prepared)[op].made
     assert (touch.memory, touch.kind, touch.shape) == (op.operands[0], Effect.READ, (64,))
-    assert touch.layout == op.result.layout and touch.place == (op.operands[1],)
+    assert touch.layout == op.result.layout and touch.offsets == (op.operands[1],)
 
     values = np.arange(192, dtype=np.float32)
     interpreted, lowered = values.copy(), values.copy()

@@ -41,14 +41,14 @@ WRITES: dict[str, Callable[[Output], object]] = {
 @pytest.mark.parametrize("act", WRITES)
 @pytest.mark.parametrize("link", ["a", "a/b", "a/b/c"])
 def test_no_folder_is_a_link(root: Path, link: str, act: str) -> None:
-    place = root / link
-    place.parent.mkdir(parents=True, exist_ok=True)
+    file = root / link
+    file.parent.mkdir(parents=True, exist_ok=True)
     deep = root.parent / "outside"
-    place.symlink_to(deep)
+    file.symlink_to(deep)
     with pytest.raises(CompileError) as caught:
         WRITES[act](Output(root / "a" / "b", root))
     (problem,) = caught.value.diagnostics
-    assert (problem.code, f"`{place}` is a link" in problem.message) == ("E0702", True)
+    assert (problem.code, f"`{file}` is a link" in problem.message) == ("E0702", True)
     assert "remove the link" in problem.hint
     assert outside(root) == {"file": SECRET}
 
@@ -58,30 +58,30 @@ def test_no_folder_is_a_link(root: Path, link: str, act: str) -> None:
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe"])
 def test_nothing_but_a_file_is_replaced(root: Path, kind: str, act: str, anchored: bool) -> None:
     (root / "a/b/c").mkdir(parents=True)
-    place = root / "a/b/c/file"
+    file = root / "a/b/c/file"
     if kind == "folder":
-        place.mkdir()
+        file.mkdir()
     elif kind == "pipe":
-        os.mkfifo(place)
+        os.mkfifo(file)
     else:
-        place.symlink_to(root.parent / "outside" / ("file" if kind == "link" else "new"))
+        file.symlink_to(root.parent / "outside" / ("file" if kind == "link" else "new"))
     with pytest.raises(CompileError, match="E0702"):
         WRITES[act](Output(root / "a/b", root if anchored else None))
     assert outside(root) == {"file": SECRET}
 
 
 def test_a_file_with_a_second_name_is_replaced_and_never_appended_to(root: Path) -> None:
-    place, other = root / "lines", root.parent / "outside" / "file"
-    os.link(other, place)
+    file, other = root / "lines", root.parent / "outside" / "file"
+    os.link(other, file)
     with pytest.raises(CompileError) as caught:
         Output(root, root).append_line("lines", b"new")
     (problem,) = caught.value.diagnostics
-    assert (problem.code, f"`{place}` is one of 2 names of one file" in problem.message) == ("E0702", True)
+    assert (problem.code, f"`{file}` is one of 2 names of one file" in problem.message) == ("E0702", True)
     assert "`cp`" in problem.hint and outside(root) == {"file": SECRET}
     Output(root, root).write("lines", b"new\n")
     assert outside(root) == {"file": SECRET}
     Output(root, root).append_line("lines", b"more")
-    assert place.read_bytes() == b"new\nmore\n" and outside(root) == {"file": SECRET}
+    assert file.read_bytes() == b"new\nmore\n" and outside(root) == {"file": SECRET}
 
 
 def spoken(path: Path) -> Callable[[], bytes]:
@@ -267,8 +267,8 @@ def test_a_tree_is_whole_or_not_there(root: Path, monkeypatch: pytest.MonkeyPatc
     (root / "empty").mkdir()
     write_tree(root / "empty", files)
     for name in ("new", "empty"):
-        place = root / name
-        assert {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()} == files
+        file = root / name
+        assert {path.relative_to(file).as_posix(): path.read_bytes() for path in file.rglob("*") if path.is_file()} == files
     (root / "link").symlink_to(root / "none")
     (root / "empty link").symlink_to(root.parent / "outside2")
     (root.parent / "outside2").mkdir()

@@ -94,7 +94,12 @@ def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0, one_by_
             if not spilled:
                 continue
             text = f"{spilled} bytes of registers are kept in memory; the threads' largest share is of {text}"
-        place = source_of(spans, note["line"])
-        record = {"code": NOTE_CODES[note["kind"]], "message": text, "span": place and asdict(place), "hint": note["hint"]}
+        location = source_of(spans, note["line"])
+        record = {
+            "code": NOTE_CODES[note["kind"]],
+            "message": text,
+            "span": location and asdict(location),
+            "hint": note["hint"],
+        }
         found.append(record | {"aligned": note["aligned"]})
     return found

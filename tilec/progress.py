@@ -105,13 +105,13 @@ class Slot:
         """The file to delete."""
         return os.fsdecode(self._get(_SCRATCH))
 
-    def _put(self, place: tuple[int, int], data: bytes) -> None:
-        data = data[: place[1] - place[0] - 2]
-        self._memory[place[0] : place[0] + 2 + len(data)] = len(data).to_bytes(2, "little") + data
+    def _put(self, extent: tuple[int, int], data: bytes) -> None:
+        data = data[: extent[1] - extent[0] - 2]
+        self._memory[extent[0] : extent[0] + 2 + len(data)] = len(data).to_bytes(2, "little") + data
 
-    def _get(self, place: tuple[int, int]) -> bytes:
-        length = int.from_bytes(self._memory[place[0] : place[0] + 2], "little")
-        return self._memory[place[0] + 2 : min(place[0] + 2 + length, place[1])]
+    def _get(self, extent: tuple[int, int]) -> bytes:
+        length = int.from_bytes(self._memory[extent[0] : extent[0] + 2], "little")
+        return self._memory[extent[0] + 2 : min(extent[0] + 2 + length, extent[1])]
 
 
 _slot: Slot | None = None

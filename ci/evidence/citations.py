@@ -29,7 +29,7 @@ DATE_DISTANCE: Final = 16
 class Citation:
     """A citation: its location `page:line`, the results file it names, and the text in which a date counts."""
 
-    place: str
+    at: str
     file: str
     text: str
 
@@ -63,13 +63,13 @@ def complaints(found: Iterable[Citation], states: Mapping[str, Status], entries:
     for citation in found:
         entry = by_file.get(citation.file)
         if entry is None:
-            lines.append(f"{citation.place}: `{citation.file}` is no result of ci/evidence/results.toml")
+            lines.append(f"{citation.at}: `{citation.file}` is no result of ci/evidence/results.toml")
         elif not _may_stand(states[entry.name], citation.text):
             state = states[entry.name]
             remedy = (
                 f"renew it, or cite it with its date, {state.age} (`python ci/figures.py --write`)" if state.age else "renew it"
             )
-            lines.append(f"{citation.place}: `{citation.file}` is {state.state}: {'; '.join(state.reasons)}: {remedy}")
+            lines.append(f"{citation.at}: `{citation.file}` is {state.state}: {'; '.join(state.reasons)}: {remedy}")
     return lines
 
 

@@ -142,8 +142,8 @@ def column_order(stored: Stored, suffix: str, group: int) -> NDArray[np.int32] |
     groups = stored.shape[1] // group
     bad = (g_idx < 0) | (g_idx >= groups)
     if bad.any():
-        place = int(bad.argmax())
-        stored.refuse(suffix, f"holds {g_idx[place]} at [{place}], and groups are numbered from 0 to {groups - 1}")
+        index = int(bad.argmax())
+        stored.refuse(suffix, f"holds {g_idx[index]} at [{index}], and groups are numbered from 0 to {groups - 1}")
     counts = np.bincount(g_idx, minlength=groups)
     if (counts != group).any():
         number = int((counts != group).argmax())

@@ -102,9 +102,9 @@ class Stored:
         magnitude = np.abs(scales.astype(np.float32))
         bad = ~(magnitude <= np.finfo(np.float32).max / np.float32(largest))  # also true of NaN
         if bad.any():
-            place = [int(index) for index in np.argwhere(bad)[0]]
-            value = float(scales[tuple(place)])
-            self.refuse(suffix, f"holds {value:g} at {place}, and its products with codes up to {largest:g} must be finite")
+            indices = [int(index) for index in np.argwhere(bad)[0]]
+            value = float(scales[tuple(indices)])
+            self.refuse(suffix, f"holds {value:g} at {indices}, and its products with codes up to {largest:g} must be finite")
         return np.ascontiguousarray(scales.T) if transpose else scales
 
     def e4m3(self, suffix: str) -> NDArray[np.uint8]:
@@ -114,8 +114,8 @@ class Stored:
         for begin in range(0, flat.size, PIECE):
             bad = flat[begin : begin + PIECE] & 0x7F == 0x7F
             if bad.any():
-                place = [int(index) for index in np.unravel_index(begin + int(bad.argmax()), codes.shape)]
-                self.refuse(suffix, f"holds NaN (code {codes[tuple(place)]:#04x}) at {place}")
+                indices = [int(index) for index in np.unravel_index(begin + int(bad.argmax()), codes.shape)]
+                self.refuse(suffix, f"holds NaN (code {codes[tuple(indices)]:#04x}) at {indices}")
         return codes
 
     def scalar(self, suffix: str) -> np.float32:

@@ -109,7 +109,7 @@ class PageTables:
         self._sent = self._device.copy()
         return self._sent
 
-    def places(self, taking: Sequence[int], lent: Sequence[tuple[int, int]] = ()) -> dict[str, Integers]:
+    def next_slots(self, taking: Sequence[int], lent: Sequence[tuple[int, int]] = ()) -> dict[str, Integers]:
         """Positions, slots and lengths, (rows,) each, of a step that processes the next token of the rows `taking`. Of `lent`,
         rows with their owners, each processes one more token of its owner, in order. All count as written."""
         if self._sent is None or not np.array_equal(self._sent, self._device):

@@ -56,8 +56,8 @@ def shards_of(step: RankStep, rank: int) -> dict[str, Shard]:
         for (name, part), (_, shape) in zip(own.rows, whole.rows, strict=True):
             shard = Shard(shape, axis, rank * part[axis], (rank + 1) * part[axis]) if axis is not None else Shard(shape)
             if shard.of_rank != part:
-                said = "whole" if declared is None else f"a part of the {NAMES[declared.axis]}"
-                what = f"`{name}` is {list(shape)} and {list(part)} in a rank, and `shards` says that it is {said}"
+                share = "whole" if declared is None else f"a part of the {NAMES[declared.axis]}"
+                what = f"`{name}` is {list(shape)} and {list(part)} in a rank, and `shards` says that it is {share}"
                 raise ShardError(what)
             found[name] = shard
     verify_shards(

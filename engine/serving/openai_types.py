@@ -256,8 +256,8 @@ def read(body: bytes, kind: type[T], refused: Mapping[str, tuple[tuple[Any, ...]
     try:
         return msgspec.convert(fields, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        place = _FIELD.search(str(error))
-        field = place[1] if place else next(iter(re.findall(r"field `(\w+)`", str(error))), "")
+        location = _FIELD.search(str(error))
+        field = location[1] if location else next(iter(re.findall(r"field `(\w+)`", str(error))), "")
         raise ApiError(400, str(error), param=field or None, code="invalid_value") from None
 
 

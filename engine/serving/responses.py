@@ -89,10 +89,10 @@ class Items:
         }  # fmt: skip
         self.found.append(item)
         yield self._of_item("response.output_item.added")
-        place = {"item_id": item["id"], "output_index": len(self.found) - 1}
-        yield {"type": "response.function_call_arguments.delta", "delta": call.arguments, **place}
+        address = {"item_id": item["id"], "output_index": len(self.found) - 1}
+        yield {"type": "response.function_call_arguments.delta", "delta": call.arguments, **address}
         item |= {"status": "completed", "arguments": call.arguments}
-        yield {"type": "response.function_call_arguments.done", "name": call.name, "arguments": call.arguments, **place}
+        yield {"type": "response.function_call_arguments.done", "name": call.name, "arguments": call.arguments, **address}
         yield self._of_item("response.output_item.done")
 
     def _of_item(self, event: str) -> dict[str, Any]:

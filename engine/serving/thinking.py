@@ -58,8 +58,8 @@ class Thinking:
         if found:
             self._state, self._pending, self._trim = "content", rest, True
             return text.rstrip()
-        held = overlap(self._pending, CLOSE)
-        certain = self._pending[: len(self._pending) - held].rstrip()
+        kept_back = overlap(self._pending, CLOSE)
+        certain = self._pending[: len(self._pending) - kept_back].rstrip()
         self._pending = self._pending[len(certain) :]
         return certain
 

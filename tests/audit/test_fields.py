@@ -96,8 +96,8 @@ def test_the_verdict_on_true_promises_is_not_reused_for_false_ones(tmp_path: Pat
     }
     store = Store(tmp_path / "store")
     for name, change, status in (("true", None, 0), ("false", changed, 1)):
-        place = tmp_path / f"{name}.bundle"
-        place.write_bytes(samples.bundle({"advance": ADVANCE}, change=change))
-        with open_bundle(place) as bundle:
+        bundle_path = tmp_path / f"{name}.bundle"
+        bundle_path.write_bytes(samples.bundle({"advance": ADVANCE}, change=change))
+        with open_bundle(bundle_path) as bundle:
             assert audit(bundle, Options(launches=0), Verdicts(store))["summary"]["status"] == status
     assert manifest_from_json(changed).promises != MANIFEST.promises

@@ -97,15 +97,15 @@ def test_facts_about_sums_are_true_of_every_row(tmp_path: Path, least: int, larg
     for row in itertools.product(range(least, largest + 1), repeat=3):
         smt.fresh()
         query = Query(Program(function, contract_of_function(function)))
-        sums = [query.fresh(f"s{place}") for place in range(3)]
+        sums = [query.fresh(f"s{which}") for which in range(3)]
         facts = [
             fact
-            for place in range(3)
+            for which in range(3)
             for fact in query.record_sum(
-                Loaded(sums[place], "sums", (smt.integer(0), smt.integer(place), smt.integer(row[place]))), (least, largest)
+                Loaded(sums[which], "sums", (smt.integer(0), smt.integer(which), smt.integer(row[which]))), (least, largest)
             )
         ]
         for numbers in itertools.product(range(2 * least, 2 * largest + 1), repeat=3):
             chosen = [(term, smt.integer(number)) for term, number in zip(sums, numbers, strict=True)]
             holds = smt.z3.simplify(smt.z3.substitute(smt.z3.And(*facts), *chosen))
-            assert smt.z3.is_true(holds) == (list(numbers) == [sum(row[:place]) for place in range(3)])
+            assert smt.z3.is_true(holds) == (list(numbers) == [sum(row[:which]) for which in range(3)])

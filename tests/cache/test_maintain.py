@@ -24,9 +24,9 @@ def store(tmp_path: Path) -> Store:
 
 def test_prune_drops_the_least_recently_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [key_of("s", {"i": i}) for i in range(4)]
-    for place, key in enumerate(keys):
-        monkeypatch.setattr(store_module.time, "time", lambda place=place: 1000.0 + place)
-        store.put(key, {"a": bytes([place]) * 100, "shared": b"s" * 50})
+    for index, key in enumerate(keys):
+        monkeypatch.setattr(store_module.time, "time", lambda index=index: 1000.0 + index)
+        store.put(key, {"a": bytes([index]) * 100, "shared": b"s" * 50})
     monkeypatch.setattr(store_module.time, "time", lambda: 100_000.0)
     assert store.lookup(keys[0]) is not None
     monkeypatch.undo()

@@ -49,10 +49,10 @@ def test_blocks_one_by_one_use_the_cache_like_a_list_of_recent_boxes(cache: floa
     for wave in boxes_of_wave(found, 1):
         begin = moved
         for tensor, key, size in wave:
-            place = tensor, key
-            if place not in last or begin - last[place] + size > cache:
+            address = tensor, key
+            if address not in last or begin - last[address] + size > cache:
                 read += size
-            last[place] = begin
+            last[address] = begin
             moved += size
     assert traffic(found, 1, cache).read == read
 

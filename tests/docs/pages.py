@@ -200,8 +200,8 @@ class Runner:
 def problems(words: list[str]) -> list[str]:
     """The errors in a command that is not run."""
     if "&&" in words:
-        place = words.index("&&")
-        return problems(words[:place]) + problems(words[place + 1 :])
+        joint = words.index("&&")
+        return problems(words[:joint]) + problems(words[joint + 1 :])
     words = [words[0].removeprefix(".venv/bin/"), *words[1:]] if words else []
     if words[:1] == ["tilec"]:
         return _of_tilec(words[1:])
@@ -217,8 +217,8 @@ def problems(words: list[str]) -> list[str]:
 
 def _of_module(name: str, words: list[str]) -> list[str]:
     """Checks a module of this project, whose options are in its source or in that of the command that it enters."""
-    place = ROOT / name.replace(".", "/")
-    files = [path for path in (*place.glob("*.py"), place.with_suffix(".py")) if path.is_file()]
+    joint = ROOT / name.replace(".", "/")
+    files = [path for path in (*joint.glob("*.py"), joint.with_suffix(".py")) if path.is_file()]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
     for entered in re.findall(r'enter\(f"\{__package__\}\.([\w.]+)"\)', source):
         command = ROOT / name.partition(".")[0] / f"{entered.replace('.', '/')}.py"

@@ -53,13 +53,13 @@ def one_server(standing: PersistentServer, monkeypatch: pytest.MonkeyPatch) -> N
     def run(tasks: Sequence[Any], runner: Any, *_: Any, **__: Any) -> Any:
         return standing.run(tasks, runner) if tasks else iter(())
 
-    for place in (
+    for function in (
         "workers.call.run",
         "cli.check_command.run",
         "project.build.just_in_time.run_tasks",
         "project.build.driver.run_tasks",
     ):
-        monkeypatch.setattr(f"tilec.{place}", run)
+        monkeypatch.setattr(f"tilec.{function}", run)
 
 
 LONG = (

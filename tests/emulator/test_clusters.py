@@ -35,9 +35,9 @@ def test_special_registers_describe_the_cluster(seed: int) -> None:
         "nclusterid.x", "nclusterid.y", "cluster_ctarank", "cluster_nctarank", "is_explicit_cluster", "nctaid.x",
     )  # fmt: skip
     reads = "".join(f"mov.u32 %r{k}, %{name}; st.global.b32 [%d0+{4 * k}], %r{k};" for k, name in enumerate(names))
-    place = "mov.u32 %r30, %ctaid.x; mov.u32 %r31, %ctaid.y; mad.lo.u32 %r32, %r31, 4, %r30; mad.wide.u32 %d0, %r32, 48, %a0;"
+    address = "mov.u32 %r30, %ctaid.x; mov.u32 %r31, %ctaid.y; mad.lo.u32 %r32, %r31, 4, %r30; mad.wide.u32 %d0, %r32, 48, %a0;"
     out = np.zeros((6, 4, len(names)), np.uint32)
-    report = launch(program(place + reads, ["out"]), {"out": out}, threads=1, grid=(4, 6), cluster=(2, 3), seed=seed)
+    report = launch(program(address + reads, ["out"]), {"out": out}, threads=1, grid=(4, 6), cluster=(2, 3), seed=seed)
     assert report.clean, messages(report)
     y, x = np.mgrid[:6, :4]
     columns = (x % 2, y % 3, 2, 3, x // 2, y // 3, 2, 2, x % 2 + y % 3 * 2, 6, 1, 4)

@@ -249,9 +249,9 @@ ld.shared.b32 %r30, [%r7];
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("place", ["before", "after"])
-def test_a_pair_counts_both_copies_on_the_barrier_of_its_even_block(place: str, seed: int) -> None:
-    report = tensor_copy(PAIR.format(**{"before": "", "after": "", place: ".cta_group::2"}), seed)
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_pair_counts_both_copies_on_the_barrier_of_its_even_block(moment: str, seed: int) -> None:
+    report = tensor_copy(PAIR.format(**{"before": "", "after": "", moment: ".cta_group::2"}), seed)
     assert report.clean, messages(report)
     assert (report.tensors["out"] == np.concatenate([np.arange(32), 64 + np.arange(32)])).all()
 

@@ -45,10 +45,10 @@ def _original(name: str) -> tuple[foreign_cases.Launch, Any]:
     return foreign_launch, emulate(name, foreign_launch)
 
 
-@pytest.mark.parametrize(("name", "kind", "place", "found"), PLANTED)
-def test_a_planted_mistake_is_found(name: str, kind: str, place: int, found: str) -> None:
+@pytest.mark.parametrize(("name", "kind", "index", "found"), PLANTED)
+def test_a_planted_mistake_is_found(name: str, kind: str, index: int, found: str) -> None:
     foreign_launch, original = _original(name)
-    mutant = list(mutants(foreign_cases.text(name), kind))[place]
+    mutant = list(mutants(foreign_cases.text(name), kind))[index]
     report = emulate(name, foreign_launch, text=mutant.text)
     if found == "output":
         changed = [key for key in foreign_launch.expected if report.tensors[key].tobytes() != original.tensors[key].tobytes()]

@@ -135,8 +135,8 @@ def test_mn_major_elements_lie_where_the_canonical_layout_says(mode: int, width:
     next_atom, group = (stride, leading) if mode == 0 else (leading, stride)
     for row in range(128):
         for k in range(32 // size):
-            place = start + row // across * next_atom + row % across * size + k % 8 * width + k // 8 * group
-            assert found[row, k] == swizzle(place, mode)
+            offset = start + row // across * next_atom + row % across * size + k % 8 * width + k // 8 * group
+            assert found[row, k] == swizzle(offset, mode)
 
 
 def test_mn_major_tf32_has_atoms_of_32_bytes() -> None:
@@ -144,8 +144,8 @@ def test_mn_major_tf32_has_atoms_of_32_bytes() -> None:
     found = SharedDescriptor.read(bits).elements(64, 4)
     for row in range(64):
         for k in range(8):
-            place = 512 + row // 32 * 4096 + row % 32 * 4 + k % 4 * 128 + k // 4 * 512
-            assert found[row, k] == place ^ (place >> 7 & 3) << 5
+            offset = 512 + row // 32 * 4096 + row % 32 * 4 + k % 4 * 128 + k // 4 * 512
+            assert found[row, k] == offset ^ (offset >> 7 & 3) << 5
 
 
 def test_narrow_floats_have_the_values_of_their_bits() -> None:
@@ -180,13 +180,13 @@ CELLS: list[tuple[int, int, bool, bool, Callable[[int, int], tuple[int, int]]]] 
 ]
 
 
-@pytest.mark.parametrize(("rows", "columns", "pair", "weight", "place"), CELLS)
+@pytest.mark.parametrize(("rows", "columns", "pair", "weight", "offset"), CELLS)
 def test_results_lie_in_the_layout_of_their_shape(
-    rows: int, columns: int, pair: bool, weight: bool, place: Callable[[int, int], tuple[int, int]]
+    rows: int, columns: int, pair: bool, weight: bool, offset: Callable[[int, int], tuple[int, int]]
 ) -> None:
     lane, column = result_cells(rows, columns, pair, weight)
     found = {(m, n): (int(lane[m, n]), int(column[m, n])) for m in range(rows) for n in range(columns)}
-    assert found == {(m, n): place(m, n) for m in range(rows) for n in range(columns)}
+    assert found == {(m, n): offset(m, n) for m in range(rows) for n in range(columns)}
 
 
 def test_scale_factors_of_32_rows_share_a_column() -> None:

@@ -44,7 +44,7 @@ def matrix_8x4(thread: int) -> tuple[int, int]:
     return thread // 4, thread % 4
 
 
-def place(shape: str, thread: int, register: int, offset: int) -> tuple[int, int]:
+def cell_of(shape: str, thread: int, register: int, offset: int) -> tuple[int, int]:
     """Lane and column of a register, from matrices of 8 rows: worked out apart from the emulator's formulas."""
     if shape == "32x32b":
         return thread, register
@@ -82,7 +82,7 @@ def test_loads_take_the_cells_of_their_shape(shape: str, times: int, count: int,
     for warp in range(4):
         for thread in range(32):
             for register in range(count):
-                lane, column = place(shape, thread, register, 0)
+                lane, column = cell_of(shape, thread, register, 0)
                 apart = offset if thread >= 16 else 0
                 here = 64 * (32 * warp + start + lane) + 2
                 expected = here + column + apart
@@ -106,7 +106,7 @@ def test_stores_are_the_inverse_of_loads(shape: str, times: int, count: int, pac
     for warp in range(4):
         for thread in range(32):
             for register in range(count):
-                lane, column = place(shape, thread, register, 0)
+                lane, column = cell_of(shape, thread, register, 0)
                 shift, value = 24 if offset and thread >= 16 else 0, 64 * (32 * warp + thread) + register
                 if packed:
                     expected[32 * warp + lane, 2 * column + shift] = value & 0xFFFF

@@ -18,8 +18,8 @@ FORMS = {
 }  # fmt: skip
 
 
-def sums(form: str, place: str, target: str = "sm_90a", words: int | None = None) -> str:
-    """Every thread adds its elements of `given` to `out` at a byte that `place` computes from %t into %r9."""
+def sums(form: str, address: str, target: str = "sm_90a", words: int | None = None) -> str:
+    """Every thread adds its elements of `given` to `out` at a byte that `address` computes from %t into %r9."""
     dtype, count = FORMS[form]
     halves = form.endswith(("v2.f16", "v8.bf16"))
     register, bits = ("h", 16) if halves else ("r", 32)
@@ -27,7 +27,7 @@ def sums(form: str, place: str, target: str = "sm_90a", words: int | None = None
     names = ", ".join(f"%{register}{10 + k}" for k in range(items))
     size = count * np.dtype(dtype).itemsize
     loads = " ".join(f"ld.global.b{bits} %{register}{10 + k}, [%d0+{k * bits // 8}];" for k in range(items))
-    body = f"mad.wide.u32 %d0, %t, {size}, %a0; {loads} {place} mad.wide.u32 %d1, %r9, 1, %a1;"
+    body = f"mad.wide.u32 %d0, %t, {size}, %a0; {loads} {address} mad.wide.u32 %d1, %r9, 1, %a1;"
     return program(f"{body} red.relaxed.gpu.global.add.{form} [%d1], {{{names}}};", ["given", "out"], target=target)
 
 

@@ -92,8 +92,8 @@ IDS = [f"{model.bundle_name(weights)}-{target}" for model, target, weights in CA
 
 def is_sampled(case: tuple[Model, Target, str]) -> bool:
     """In the default run each model is tested on one architecture, round-robin, and in each format on another one."""
-    places = BUILD.models.index(case[0]), BUILD.targets.index(case[1]), case[0].weights.index(case[2])
-    return sum(places) % len(BUILD.targets) == 0
+    at = BUILD.models.index(case[0]), BUILD.targets.index(case[1]), case[0].weights.index(case[2])
+    return sum(at) % len(BUILD.targets) == 0
 
 
 @pytest.mark.parametrize(("model", "target", "weights"), campaign.chosen(CASES, is_sampled), ids=IDS)

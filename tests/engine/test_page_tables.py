@@ -30,13 +30,13 @@ def test_a_chunk_has_its_slots_and_a_step_the_next_ones() -> None:
     assert slots.tolist() == [20, 21, 22, 23, 12, 13]
     found.join(1, [5, 3, 9], 6)
     found.table()
-    sent = found.places([1])
+    sent = found.next_slots([1])
     assert {name: value.tolist() for name, value in sent.items()} == {
         "positions": [0, 6, 0, 0], "slots": [0, 14, 2, 3], "lengths": [1, 7, 1, 1],
     }  # fmt: skip
-    assert found.places([1])["slots"].tolist() == [0, 15, 2, 3]
-    assert found.places([1])["slots"].tolist() == [0, 36, 2, 3]
-    assert found.places([])["slots"].tolist() == [0, 1, 2, 3]
+    assert found.next_slots([1])["slots"].tolist() == [0, 15, 2, 3]
+    assert found.next_slots([1])["slots"].tolist() == [0, 36, 2, 3]
+    assert found.next_slots([])["slots"].tolist() == [0, 1, 2, 3]
 
 
 def test_guesses_have_the_slots_after_the_last_token_and_are_dropped() -> None:
@@ -46,12 +46,12 @@ def test_guesses_have_the_slots_after_the_last_token_and_are_dropped() -> None:
     assert found.lend(3, 1) and found.lend(2, 1) and not found.lend(2, 1)
     sent = found.table()
     assert sent[2].tolist() == sent[3].tolist() == sent[1].tolist() == [5, 3, 9, 0, 0, 0]
-    places = found.places([0, 1], [(3, 1), (2, 1)])
+    places = found.next_slots([0, 1], [(3, 1), (2, 1)])
     assert {name: value.tolist() for name, value in places.items()} == {
         "positions": [2, 6, 8, 7], "slots": [6, 14, 36, 15], "lengths": [3, 7, 9, 8],
     }  # fmt: skip
     found.rewind(1, 7)
-    assert found.places([1])["slots"].tolist() == [0, 15, 2, 3]  # rows that are lent, and have no guess, are parked
+    assert found.next_slots([1])["slots"].tolist() == [0, 15, 2, 3]  # rows that are lent, and have no guess, are parked
     found.remove(1)
     assert found.table()[2:].tolist() == [[0] * 6, [0] * 6]
     joined(found, 2, [5, 3], 5)
@@ -132,30 +132,30 @@ def stale_table(found: PageTables) -> None:
     joined(found, 0, [1, 2], 3)
     found.table()
     joined(found, 1, [3], 3)
-    found.places([0, 1])
+    found.next_slots([0, 1])
 
 
 def stale_table_of_a_removed_row(found: PageTables) -> None:
     joined(found, 0, [1, 2], 3)
     found.table()
     found.remove(0)
-    found.places([])
+    found.next_slots([])
 
 
 def never_sent(found: PageTables) -> None:
     joined(found, 0, [1], 2)
-    found.places([0])
+    found.next_slots([0])
 
 
 def row_without_a_sequence(found: PageTables) -> None:
     found.table()
-    found.places([3])
+    found.next_slots([3])
 
 
 def past_the_last_page(found: PageTables) -> None:
     joined(found, 0, [1], 4)
     found.table()
-    found.places([0])
+    found.next_slots([0])
 
 
 def rewound_into_a_shared_page(found: PageTables) -> None:
@@ -184,33 +184,33 @@ def lent_and_not_sent(found: PageTables) -> None:
     joined(found, 0, [1], 2)
     found.table()
     found.lend(2, 0)
-    found.places([0], [(2, 0)])
+    found.next_slots([0], [(2, 0)])
 
 
 def guess_past_the_last_page(found: PageTables) -> None:
     lent(found, [1], 3)
-    found.places([0], [(2, 0)])
+    found.next_slots([0], [(2, 0)])
 
 
 def guess_in_a_shared_page(found: PageTables) -> None:
     lent(found, [1, 2], 3)
     found._users[2] = 2  # pyright: ignore[reportPrivateUsage]
-    found.places([0], [(2, 0)])
+    found.next_slots([0], [(2, 0)])
 
 
 def guess_in_a_row_that_is_not_lent(found: PageTables) -> None:
     lent(found, [1], 2)
-    found.places([0], [(3, 0)])
+    found.next_slots([0], [(3, 0)])
 
 
 def guess_without_the_token_before(found: PageTables) -> None:
     lent(found, [1], 2)
-    found.places([], [(2, 0)])
+    found.next_slots([], [(2, 0)])
 
 
 def two_guesses_in_a_row(found: PageTables) -> None:
     lent(found, [1, 2], 2)
-    found.places([0], [(2, 0), (2, 0)])
+    found.next_slots([0], [(2, 0), (2, 0)])
 
 
 def lent_by_who_is_gone(found: PageTables) -> None:
@@ -218,7 +218,7 @@ def lent_by_who_is_gone(found: PageTables) -> None:
     found.remove(0)
     joined(found, 1, [1], 2)
     found.table()
-    found.places([1], [(2, 0)])
+    found.next_slots([1], [(2, 0)])
 
 
 MISTAKES: dict[Callable[[PageTables], None], str] = {
@@ -297,7 +297,7 @@ def test_whatever_is_accepted_no_sequence_writes_what_another_reads(data: st.Dat
                 found.lend(other, row)
                 found.table()
                 before = min(tokens[row].keys() ^ range(1000))
-                sent = found.places([row], [(other, row)])
+                sent = found.next_slots([row], [(other, row)])
                 assert len(set(sent["slots"].tolist())) == 3
                 for at in (row, other):
                     slots[int(sent["slots"][at])] = (writer + 1, int(sent["positions"][at]))
@@ -308,7 +308,7 @@ def test_whatever_is_accepted_no_sequence_writes_what_another_reads(data: st.Dat
             elif owned:
                 found.table()
                 row = data.draw(st.sampled_from(sorted(owned)))
-                sent = found.places([row])
+                sent = found.next_slots([row])
                 assert len(set(sent["slots"].tolist())) == 3
                 at = int(sent["positions"][row])
                 tokens[row][at] = writer = writer + 1

@@ -191,10 +191,10 @@ def test_a_hot_distribution_is_flat() -> None:
 def test_logits_that_are_not_finite_give_no_token(bad: float, params: SamplingParams) -> None:
     """Wherever the wrong logit is, even where its token is barred; the row next to it draws its own."""
     good = SamplingParams(1.0, 0, seed=2)
-    for place in (0, 33, 199):
+    for index in (0, 33, 199):
         logits = rounded(np.random.default_rng(0).normal(size=(2, 200)))
         expected = reference(logits[1:], [good], [0])
-        logits[0, place] = bad
+        logits[0, index] = bad
         marks = unmarked([params, good], 200)
         assert Rows(logits, [params, good], marks).drawn([0, 0]) == [NO_TOKEN, *expected]
         with pytest.raises(UsageError, match="not finite"):

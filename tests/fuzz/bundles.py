@@ -167,12 +167,12 @@ def examine(data: bytes) -> str:
         return "trailer"
     if canonical(manifest) != data[64 : 64 + length]:
         return "not canonical"
-    place = blobs_at
+    offset = blobs_at
     for blob in manifest["blobs"]:
-        place = -(-place // 128) * 128
-        if blobs_at + blob["offset"] != place or hashlib.sha256(data[place:][: blob["size"]]).hexdigest() != blob["sha256"]:
+        offset = -(-offset // 128) * 128
+        if blobs_at + blob["offset"] != offset or hashlib.sha256(data[offset:][: blob["size"]]).hexdigest() != blob["sha256"]:
             return "blob"
-        place += blob["size"]
+        offset += blob["size"]
     codes = {blob["sha256"]: data[blobs_at + blob["offset"] :][: blob["size"]] for blob in manifest["blobs"]}
     for kernel in manifest["kernels"]:
         one = kernel["manifest"]

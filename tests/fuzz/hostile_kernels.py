@@ -196,8 +196,8 @@ def _text(random: random.Random) -> dict[str, str]:
     extra = random.choice(("\n" * 300_000, "#" + "x" * 900_000, "\0", "\f", "\r", "\t", "\ufeff", "'''", "\\", "\u2028",
         "if 1:\n" * 90,
                            "x = (" + "1, " * 100_000 + ")\n", "@" * 1000, "x = " + "'a' " * 50_000, "\n" * 5000))  # fmt: skip
-    place = random.randrange(len(text))
-    return {"k.py": random.choice((text[:place] + extra + text[place:], text + extra, extra + text))}
+    index = random.randrange(len(text))
+    return {"k.py": random.choice((text[:index] + extra + text[index:], text + extra, extra + text))}
 
 
 def _slow(random: random.Random) -> dict[str, str]:

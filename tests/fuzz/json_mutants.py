@@ -29,12 +29,12 @@ TOKENS = (
 )  # fmt: skip
 
 
-def places(value: Any, at: Path = ()) -> Iterator[Path]:
+def paths(value: Any, at: Path = ()) -> Iterator[Path]:
     """The path of every value inside a JSON value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield (*at, key)
-        yield from places(item, (*at, key))
+        yield from paths(item, (*at, key))
 
 
 def get(value: Any, path: Path) -> Any:
@@ -131,7 +131,7 @@ def mutated(data: Any, rng: random.Random) -> tuple[str, Any]:
     made = json.loads(json.dumps(data))
     names: list[str] = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        found = list(places(made))
+        found = list(paths(made))
         if found:
             kind = rng.choice(KINDS)
             kind(made, rng, found)

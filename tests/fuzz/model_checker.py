@@ -45,7 +45,7 @@ FORBIDDEN: Final = (
     "urllib.Request",
 )  # fmt: skip
 LIBRARIES: Final = tuple(
-    os.path.realpath(place) for place in (sys.prefix, sys.base_prefix, sys.exec_prefix, ROOT, *sys.path) if place
+    os.path.realpath(location) for location in (sys.prefix, sys.base_prefix, sys.exec_prefix, ROOT, *sys.path) if location
 )
 """Where files of the engine and its dependencies may be opened for reading."""
 
@@ -81,17 +81,17 @@ class Watch:
     def _opened(self, path: Any, mode: Any, flags: int) -> None:
         if not isinstance(path, str | bytes | os.PathLike):
             return
-        place = os.path.realpath(os.fsdecode(path))
-        ours = place.startswith(self.folder + os.sep)
+        location = os.path.realpath(os.fsdecode(path))
+        ours = location.startswith(self.folder + os.sep)
         writes = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or (
             isinstance(mode, str) and any(c in mode for c in "wax+")
         )
-        if ours and place.endswith((".py", ".pyc", ".so")):
-            self.seen.append(f"imported {place}")
-        elif writes and place != "/dev/null":
-            self.seen.append(f"wrote {place}")
-        elif not ours and not place.startswith((*LIBRARIES, *SYSTEM)):
-            self.seen.append(f"opened {place}")
+        if ours and location.endswith((".py", ".pyc", ".so")):
+            self.seen.append(f"imported {location}")
+        elif writes and location != "/dev/null":
+            self.seen.append(f"wrote {location}")
+        elif not ours and not location.startswith((*LIBRARIES, *SYSTEM)):
+            self.seen.append(f"opened {location}")
 
 
 def answer(folder: Path, scratch: Path) -> tuple[int, str, str]:
@@ -135,28 +135,28 @@ def as_process(folder: Path) -> list[str]:
 
 def examine(seed: int, good: Path, work: Path) -> dict[str, Any]:
     """Forges the folder of a seed, runs the command, and returns the verdict."""
-    place = work / "case" / "model"
-    shutil.rmtree(place.parent, ignore_errors=True)
-    place.parent.mkdir(parents=True)
-    forged = forge(seed, good, place)
-    os.chdir(place)
-    before = set(os.listdir(place.parent)) | {CANARY}
+    location = work / "case" / "model"
+    shutil.rmtree(location.parent, ignore_errors=True)
+    location.parent.mkdir(parents=True)
+    forged = forge(seed, good, location)
+    os.chdir(location)
+    before = set(os.listdir(location.parent)) | {CANARY}
     WATCH.seen.clear()
     began, spent = time.monotonic(), time.process_time()
     wrong: list[str] = []
     status, out, err = -1, "", ""
     try:
-        status, out, err = answer(place, work)
+        status, out, err = answer(location, work)
     except BaseException as error:  # any exception that escapes the command is a bug
         wrong.append(f"{type(error).__name__}: {error}"[:300])
     seconds = time.monotonic() - began
     if "modules" in forged:
-        wrong += as_process(place)
+        wrong += as_process(location)
     os.chdir(work)
     wrong += sorted(set(WATCH.seen))
-    if (place.parent / CANARY).exists():
+    if (location.parent / CANARY).exists():
         wrong.append("code of the folder ran")
-    if set(os.listdir(place.parent)) - before:
+    if set(os.listdir(location.parent)) - before:
         wrong.append("a file was written next to the folder")
     if status not in STATUSES and not wrong:
         wrong.append(f"status {status}")

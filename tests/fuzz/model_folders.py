@@ -59,16 +59,16 @@ TARGETS: Final = (
 Change = Callable[[random.Random, Path], str]
 
 
-def forge(seed: int, good: Path, place: Path) -> str:
-    """Writes the folder of a seed at `place`, from the folder `good`; returns the faults."""
+def forge(seed: int, good: Path, target: Path) -> str:
+    """Writes the folder of a seed at `target`, from the folder `good`; returns the faults."""
     source = random.Random(seed)
-    shutil.copytree(good, place)
-    (place.parent / "secret").write_text('{"secret": 1}')
+    shutil.copytree(good, target)
+    (target.parent / "secret").write_text('{"secret": 1}')
     changes_made: list[str] = []
     changes = [source.choice(CHANGES) for _ in range(source.choice((1, 1, 1, 2, 3)))]
     for change in sorted(changes, key=lambda change: change is _kind):  # links last: no later change follows one
         try:
-            changes_made.append(change(source, place))
+            changes_made.append(change(source, target))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # by an earlier change
             changes_made.append(f"{change.__name__} after that: {type(error).__name__}")
     return "; ".join(changes_made)

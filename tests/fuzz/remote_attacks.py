@@ -49,11 +49,11 @@ REGISTRY_CODES: Final = ("E0731", "E0732", "E0733", "E0734")
 def registry_wire() -> Generator[Attempt]:
     """Attempts on a registry through a proxy."""
     found = wire.Wire()
-    with served(Registry()) as place:
-        stock(place)
-        port = int(place.rpartition(":")[2].partition("/")[0])
+    with served(Registry()) as served_at:
+        stock(served_at)
+        port = int(served_at.rpartition(":")[2].partition("/")[0])
         with wire.proxied(port, found) as other:
-            proxied = place.replace(f":{port}/", f":{other}/")
+            proxied = served_at.replace(f":{port}/", f":{other}/")
 
             def attempt(kind: str, seed: int, folder: Path) -> str:
                 found.begin(wire.HTTP[kind], random.Random(seed))

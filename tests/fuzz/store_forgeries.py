@@ -207,8 +207,8 @@ def forge(store: Path, rng: random.Random, scene: Scene) -> list[str]:
     """Changes a store in one to twelve places; returns the changes."""
     done: list[str] = []
     for _ in range(rng.choice((1, 2, 3, 6, 12))):
-        places = [path for path in sorted(store.rglob("*")) if not path.is_symlink()]
-        plain = [path for path in places if path.is_file()]
+        paths = [path for path in sorted(store.rglob("*")) if not path.is_symlink()]
+        plain = [path for path in paths if path.is_file()]
         if rng.random() < 0.5 and plain:
             kind = rng.choice(sorted(FILE_FORGERIES))
             path, action = rng.choice(plain), FILE_FORGERIES[kind]
@@ -216,9 +216,9 @@ def forge(store: Path, rng: random.Random, scene: Scene) -> list[str]:
                 continue
         else:
             kind = rng.choice(sorted(ANY_FORGERIES))
-            folders = [path for path in places if path.is_dir()]
+            folders = [path for path in paths if path.is_dir()]
             few = kind in ("link", "special", "mode") and rng.random() < 0.15 and folders
-            path, action = rng.choice(folders if few else plain or places or [store]), ANY_FORGERIES[kind]
+            path, action = rng.choice(folders if few else plain or paths or [store]), ANY_FORGERIES[kind]
         with contextlib.suppress(OSError):  # an earlier forgery blocks this one
             action(path, rng, scene)
             done.append(f"{kind} {ascii(str(path.relative_to(store)))[:60]}")

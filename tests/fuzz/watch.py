@@ -53,9 +53,9 @@ class Watch:
         if kind:
             self.violations.append(f"{event} {arguments!r:.200}")
             return
-        for place in arguments[:2]:
-            if isinstance(place, (str, bytes, os.PathLike)) and not self._is_inside(os.fsdecode(place)):
-                self.violations.append(f"{event} {place!r:.200}")
+        for location in arguments[:2]:
+            if isinstance(location, (str, bytes, os.PathLike)) and not self._is_inside(os.fsdecode(location)):
+                self.violations.append(f"{event} {location!r:.200}")
             if event == "open":
                 break
 
@@ -67,8 +67,8 @@ class Watch:
 
     def _is_inside(self, path: str) -> bool:
         assert self.inside is not None
-        place = os.path.abspath(path)
-        return place == self.inside or place.startswith(f"{self.inside}/")
+        location = os.path.abspath(path)
+        return location == self.inside or location.startswith(f"{self.inside}/")
 
 
 _WATCH = Watch()

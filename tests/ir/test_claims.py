@@ -33,14 +33,14 @@ def k(x: In[E, N], index: In[i32, N], out: Out[E, N], *, E: Const, BLOCK: Const)
     acc = full(BLOCK, 0, f32)
     for turn in range(2):
         acc = acc + load(x, bid(0), shape=BLOCK, pad=0).astype(f32)
-    store(out, {place}, acc.astype(E), mask=True)
+    store(out, {index}, acc.astype(E), mask=True)
 """
 
 
-def function(folder: Path, element: str, *, block: int = 128, place: str = "bid(0)") -> Function:
+def function(folder: Path, element: str, *, block: int = 128, index: str = "bid(0)") -> Function:
     """The kernel at a specialisation."""
     path = folder / "k.py"
-    path.write_text(KERNEL.format(place=place), encoding="utf-8")
+    path.write_text(KERNEL.format(index=index), encoding="utf-8")
     return load_kernel(path, {"E": element, "BLOCK": block}, root=folder)
 
 
@@ -55,7 +55,7 @@ def test_floats_of_a_size_claim_the_same(tmp_path: Path) -> None:
 def test_everything_else_is_claimed(tmp_path: Path) -> None:
     base = claims(function(tmp_path, "bf16"))
     assert claims(function(tmp_path, "bf16", block=256)) != base
-    assert claims(function(tmp_path, "bf16", place="bid(0) + 0 * BLOCK + 1")) != base
+    assert claims(function(tmp_path, "bf16", index="bid(0) + 0 * BLOCK + 1")) != base
     text = print_function(function(tmp_path, "bf16"))
     for dtype in ("i8", "u8", "i64", "u32"):  # proofs depend on the ranges of integers
         other = parse_function(text.replace("tensor<i32, [N]", f"tensor<{dtype}, [N]"))
@@ -82,7 +82,7 @@ def test_the_obligations_are_equal(tmp_path: Path, element: str) -> None:
 
 
 def test_a_refusal_names_the_dtypes_of_the_kernel(tmp_path: Path) -> None:
-    function(tmp_path, "bf16", place="bid(0) + 1")
+    function(tmp_path, "bf16", index="bid(0) + 1")
     work = Work(Request("k", "k.py", str(tmp_path), {"E": "bf16", "BLOCK": 128}, {}, {}, {}), None)
     work.products |= stage_named("tir").run(work)
     with pytest.raises(CompileError) as staged:

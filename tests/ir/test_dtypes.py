@@ -98,6 +98,15 @@ def test_packed_elements_share_bytes() -> None:
     assert [PACKED.bytes_of(count) for count in range(6)] == [0, 1, 1, 2, 2, 3]
 
 
+def test_a_bool_is_a_bit_in_registers_and_a_byte_in_memory() -> None:
+    assert [(DTYPES["bool"].register_bytes(count), DTYPES["bool"].bytes_of(count)) for count in (7, 8, 33)] == [
+        (0, 7),
+        (1, 8),
+        (4, 33),
+    ]
+    assert DTYPES["bf16"].register_bytes(3) == 6
+
+
 def test_a_packed_element_has_no_size_in_bytes() -> None:
     with pytest.raises(AssertionError, match="packed"):
         _ = PACKED.bytes

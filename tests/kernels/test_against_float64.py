@@ -113,7 +113,7 @@ def test_kernel_against_float64(name: str, size: dict[str, float | str]) -> None
     accesses = Accesses(function, arrays)
     run(function, arrays, scalars, dims=dims, accesses=accesses)
     assert accesses.problems() == []
-    shuffled = [tuple(map(int, place)) for place in np.ndindex(*grid)]
+    shuffled = [tuple(map(int, block_id)) for block_id in np.ndindex(*grid)]
     random.Random(seed).shuffle(shuffled)
     run(function, backwards, scalars, dims=dims, block_order=shuffled)
     # The norm of the error of n roundings of relative size u is at most n u; the f32 arithmetic before them adds next to

@@ -161,12 +161,12 @@ def test_a_layer_is_that_of_each_token_alone(few: bool, rows: int, experts: Arra
 def test_rows_are_in_the_order_of_experts(rows: int, experts: Array) -> None:
     x = np.random.default_rng(1).normal(size=(len(experts), H)).astype(BF16)
     found = placed(x, experts, rows)
-    places = reference("experts_gather").__globals__["slots_of"](experts, X, rows)
-    assert (found["places"] == places).all()
-    assert np.unique(places).size == places.size
-    assert (found["tiles"][places // rows] == experts).all()
+    slots = reference("experts_gather").__globals__["slots_of"](experts, X, rows)
+    assert (found["places"] == slots).all()
+    assert np.unique(slots).size == slots.size
+    assert (found["tiles"][slots // rows] == experts).all()
     wanted = np.zeros((len(found["out"]), H), BF16)
-    wanted[places] = x[:, None]
+    wanted[slots] = x[:, None]
     assert (found["out"].view(np.uint16) == wanted.view(np.uint16)).all()
     heights = -(-np.bincount(experts.ravel(), minlength=X) // rows)
     assert found["tiles"].tolist() == [*np.repeat(np.arange(X), heights), *[X] * (len(found["tiles"]) - heights.sum())]

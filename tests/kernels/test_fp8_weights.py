@@ -37,8 +37,8 @@ NEAR: Final = 2.0**-8
 def weights(arrays: Arrays) -> None:
     """Sets codes and scales: every code is in each block of 128 x 128, no two blocks have the same scale."""
     rows, columns = arrays["w"].shape
-    place = 7 * np.asarray(range(rows))[:, None] + np.asarray(range(columns))[None, :]
-    arrays["w"] = CODES[place % len(CODES)].view(E4M3)
+    index = 7 * np.asarray(range(rows))[:, None] + np.asarray(range(columns))[None, :]
+    arrays["w"] = CODES[index % len(CODES)].view(E4M3)
     scales = arrays["w_scales"]
     numbers = np.arange(scales.size).reshape(scales.shape)
     arrays["w_scales"] = (np.float32(2.0**-9) * (1 + numbers % 64 / np.float32(9)) * np.float32(8.1) ** (numbers // 64)).astype(

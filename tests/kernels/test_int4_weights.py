@@ -57,8 +57,8 @@ def weights(arrays: Arrays) -> None:
     meets = {(int(code), int(zero)) for g in range(group.size) for n in range(rows) for zero in arrays["w_zeros"][g, n : n + 1]
              for code in np.unique(codes[n, 128 * g : 128 * g + 128])}  # fmt: skip
     assert group.size < 8 or meets == {(code, zero) for code in range(16) for zero in range(16)}
-    places = codes.reshape(rows, -1, 8)
-    assert group.size < 2 or all(len(np.unique(places[n, :, at])) == 16 for n in range(rows) for at in range(8))
+    groups = codes.reshape(rows, -1, 8)
+    assert group.size < 2 or all(len(np.unique(groups[n, :, at])) == 16 for n in range(rows) for at in range(8))
 
 
 def made(function: Function, size: Mapping[str, float]) -> tuple[Arrays, dict[str, float]]:

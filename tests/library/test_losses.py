@@ -28,8 +28,8 @@ def test_reductions_and_ignored_labels() -> None:
     log_softmax = wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
     kept = [(0, 0, 0), (0, 2, 39), (1, 0, 7), (1, 1, 12)]
     expected = np.zeros((2, 3))
-    for place in kept:
-        expected[place[:2]] = -log_softmax[place]
+    for index in kept:
+        expected[index[:2]] = -log_softmax[index]
     with interpreted() as library:
         cross_entropy = library.module.cross_entropy
         np.testing.assert_allclose(cross_entropy(logits, labels, reduction="none"), expected, rtol=1e-5)

@@ -189,6 +189,6 @@ def test_nothing_and_wrong_arguments() -> None:
 
 def test_the_reference_of_merged_runs_is_a_sort() -> None:
     keys = np.random.default_rng(0).integers(-5, 5, (2, 23)).astype(np.int32)
-    sorted_keys, places = reference.merge_runs(keys, np.arange(23)[None, :].repeat(2, axis=0), keys[:, :1], 16)
+    sorted_keys, order = reference.merge_runs(keys, np.arange(23)[None, :].repeat(2, axis=0), keys[:, :1], 16)
     np.testing.assert_array_equal(sorted_keys, np.sort(keys, axis=1))
-    np.testing.assert_array_equal(places, np.argsort(keys, axis=1, kind="stable"))
+    np.testing.assert_array_equal(order, np.argsort(keys, axis=1, kind="stable"))

@@ -18,8 +18,8 @@ REFERENCES = references()
 
 def _tables(leading: tuple[int, ...], size: int) -> tuple[Any, Any]:
     frequencies = 10000.0 ** (-np.arange(size // 2) / (size // 2))
-    places = np.arange(np.prod(leading)).reshape(leading)[..., None] * frequencies
-    return tensor(np.cos(places), np.float32), tensor(np.sin(places), np.float32)
+    phases = np.arange(np.prod(leading)).reshape(leading)[..., None] * frequencies
+    return tensor(np.cos(phases), np.float32), tensor(np.sin(phases), np.float32)
 
 
 def _rotated(x: Any, cos: Any, sin: Any) -> Any:

@@ -35,11 +35,11 @@ def multiply(text: str, inputs: list[Array]) -> list[Array]:
     a: Any = np.zeros((warps, 16, depth))
     b: Any = np.zeros((warps, depth, 8))
     for index, word in enumerate(a_words):
-        for place in range(per):
-            a[:, group + 8 * (index % 2), 4 * per * (index // 2) + per * member + place] = word[:, :, place]
+        for offset in range(per):
+            a[:, group + 8 * (index % 2), 4 * per * (index // 2) + per * member + offset] = word[:, :, offset]
     for index, word in enumerate(b_words):
-        for place in range(per):
-            b[:, 4 * per * index + per * member + place, group] = word[:, :, place]
+        for offset in range(per):
+            b[:, 4 * per * index + per * member + offset, group] = word[:, :, offset]
     if match[3] == "tf32":
         for matrix in (a, b):
             assert not (matrix.astype(np.float32).view(np.uint32) & 0x1FFF).any(), "an operand that was not rounded to tf32"

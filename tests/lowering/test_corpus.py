@@ -158,10 +158,10 @@ def test_an_extent_whose_evaluation_needs_more_than_64_bits_is_checked_at_launch
     np.testing.assert_array_equal(results["out"], arrays["a"])
 
 
-@pytest.mark.parametrize("places", [(), (0,), (99, 100), (5, 600), range(1024), range(100)])
-def test_a_branch_on_argmax_is_uniform(places: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("positions", [(), (0,), (99, 100), (5, 600), range(1024), range(100)])
+def test_a_branch_on_argmax_is_uniform(positions: tuple[int, ...]) -> None:
     x = RANDOM.random((3, 1024)).astype(np.float32)
-    x[1, list(places)] = np.nan
+    x[1, list(positions)] = np.nan
     out = run("nan_argmax", {"x": x, "out": np.zeros(3, np.float32)}, {}, {"N": 3})["out"]
     for row, found in zip(x, out, strict=True):
         argmax = 0 if np.isnan(row).all() else int(np.nanargmax(row))

@@ -82,10 +82,10 @@ def test_the_error_of_small_arguments(exponent: int) -> None:
     assert error(x) < 2.0**-22.6 and error_below_zero(-x) < 2.0**-22.6
 
 
-@pytest.mark.parametrize("place", range(5))
-def test_a_wrong_coefficient_exceeds_the_bound(place: int) -> None:
+@pytest.mark.parametrize("index", range(5))
+def test_a_wrong_coefficient_exceeds_the_bound(index: int) -> None:
     """Each coefficient matters: without its last 16 bits the error is larger than that of the instruction."""
-    changed = tuple(bits & ~0xFFFF if k == place else bits for k, bits in enumerate(COEFFICIENTS))
+    changed = tuple(bits & ~0xFFFF if k == index else bits for k, bits in enumerate(COEFFICIENTS))
     assert error(fractions(0), changed) > BOUND
 
 

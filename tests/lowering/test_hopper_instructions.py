@@ -64,6 +64,6 @@ def test_the_copies_of_a_stage_load_each_part_from_its_own_coordinates(name: str
         for column in range(0, columns, width):
             moved = [0, 0, row % sub_tile_rows, column]
             moved[2 - gap] = row // sub_tile_rows
-            place = tuple(first + distance for first, distance in zip(start, moved, strict=True))
-            expected.add((address + stage.offset(row, column), place))
+            position = tuple(first + distance for first, distance in zip(start, moved, strict=True))
+            expected.add((address + stage.offset(row, column), position))
     assert set(thread.boxes) == expected and len(thread.boxes) == len(expected)

@@ -260,9 +260,9 @@ SHAPES = [((3, 40), 0), ((3, 40), 1), ((2, 8, 16), 1), ((512, 2), 0), ((7,), 0),
 REDUCTIONS = itertools.product((1, 4), REDUCE, ("f32", "i32", "bf16"))
 
 
-@pytest.mark.parametrize(("reduced", "place"), in_turn(REDUCTIONS, SHAPES))
-def test_reductions(reduced: tuple[int, str, str], place: tuple[tuple[int, ...], int], tmp_path: Path) -> None:
-    (warps, kind, dtype), (shape, axis) = reduced, place
+@pytest.mark.parametrize(("reduced", "axes"), in_turn(REDUCTIONS, SHAPES))
+def test_reductions(reduced: tuple[int, str, str], axes: tuple[tuple[int, ...], int], tmp_path: Path) -> None:
+    (warps, kind, dtype), (shape, axis) = reduced, axes
     a = RANDOM.integers(-6, 6, shape).astype(TYPES[dtype])  # many ties; exact sums
     result_shape = shape[:axis] + shape[axis + 1 :] or (1,)
     target = "i32" if kind.startswith("arg") else dtype

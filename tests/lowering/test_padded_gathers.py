@@ -39,12 +39,12 @@ class M(Dim):
 PICK = """def pick(x: {access}[{dtype}, {dims}], {other}take: In[i32, 64], out: Out[{dtype}, 64]):
     grid(1)
     i = load(take, 0, shape=64)
-    store(out, 0, gather(x, {place}, pad=7))
+    store(out, 0, gather(x, {chosen}, pad=7))
 """
 
 
-def text(place: str, dtype: str = "f32", access: str = "In", dims: str = "N", other: str = "") -> str:
-    return HEAD + PICK.format(place=place, dtype=dtype, access=access, dims=dims, other=other)
+def text(chosen: str, dtype: str = "f32", access: str = "In", dims: str = "N", other: str = "") -> str:
+    return HEAD + PICK.format(chosen=chosen, dtype=dtype, access=access, dims=dims, other=other)
 
 
 CONDITIONAL = {
@@ -132,15 +132,15 @@ def test_the_largest_step_is_known_for_steps_that_the_kernel_computes(steps: str
 
 
 @pytest.mark.parametrize("start", [2147483647, 2147483600, -40, -1, 5])
-@pytest.mark.parametrize("place", ["i + arange(64)", "arange(64) * 3 + i", "i + arange(64) * 67108864"])
-def test_a_step_past_the_largest_i32_is_out_of_bounds(start: int, place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", ["i + arange(64)", "arange(64) * 3 + i", "i + arange(64) * 67108864"])
+def test_a_step_past_the_largest_i32_is_out_of_bounds(start: int, chosen: str, tmp_path: Path) -> None:
     """The bounds check uses the position as i32, although the address is a 64-bit sum."""
-    function = prepare(kernel(tmp_path, text(place)), SM_90A, Overrides(warps=1))
+    function = prepare(kernel(tmp_path, text(chosen)), SM_90A, Overrides(warps=1))
     x, out = np.arange(40, dtype=np.float32), np.zeros(64, np.float32)
     take = np.full(64, start, np.int32)
     launch(function, lower(function, SM_90A), {"x": x, "take": take, "out": out}, {"N": 40})
     i, lanes = take.astype(np.int64), np.arange(64)
-    position = {"i + arange(64)": i + lanes, "arange(64) * 3 + i": lanes * 3 + i}.get(place, i + lanes * 67108864)
+    position = {"i + arange(64)": i + lanes, "arange(64) * 3 + i": lanes * 3 + i}.get(chosen, i + lanes * 67108864)
     position = (position + 2**31) % 2**32 - 2**31
     assert (out == np.where((position >= 0) & (position < 40), x[np.clip(position, 0, 39)], 7)).all()
 

@@ -57,7 +57,7 @@ def run(signature: str, body: str, arrays: dict[str, Array], scalars: dict[str, 
 
 
 def boxed(source: Array, start: int, size: int) -> Array:
-    """`source[place : place + size]`, with zeros out of bounds."""
+    """`source[start : start + size]`, with zeros out of bounds."""
     return np.array([source[i] if 0 <= i < len(source) else 0 for i in range(start, start + size)], source.dtype)
 
 

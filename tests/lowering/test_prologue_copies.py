@@ -69,8 +69,8 @@ def test_a_consumer_that_does_not_wait_is_found() -> None:
     assert {fault.kind for fault in report.faults} == {"dependency"}
 
 
-@pytest.mark.parametrize(("wanted", "places"), [({}, "wl"), ({"next": "before"}, "lw")])
-def test_each_role_waits_and_launches_dependents(wanted: Any, places: str) -> None:
+@pytest.mark.parametrize(("wanted", "order"), [({}, "wl"), ({"next": "before"}, "lw")])
+def test_each_role_waits_and_launches_dependents(wanted: Any, order: str) -> None:
     mlir = made("matmul_few", "bf16", 16, 64, stages=STAGES, **wanted).lowered.mlir
     found = "".join("w" if one == "wait" else "l" for one in re.findall(r"griddepcontrol\.(wait|launch_dependents);", mlir))
-    assert found == 2 * places
+    assert found == 2 * order

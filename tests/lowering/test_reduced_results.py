@@ -63,11 +63,11 @@ class Addresses(Builder):
         return self.zero(type)
 
 
-def accesses(places: Slots, thread: int) -> list[tuple[int, int]]:
+def accesses(slots: Slots, thread: int) -> list[tuple[int, int]]:
     """The address and the size of each access of a thread."""
     recorded = Addresses()
-    for group in places.groups():
-        places.load(recorded, cast("Any", thread * places.step), group, 0)
+    for group in slots.groups():
+        slots.load(recorded, cast("Any", thread * slots.step), group, 0)
     return recorded.taken
 
 
@@ -75,11 +75,11 @@ def accesses(places: Slots, thread: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("parts", [(f32,), (i64,), (i8,), (i1,), (f32, i32), (i64, i32), (i16, i32)])
 @pytest.mark.parametrize("form", [apart, together])
 def test_no_two_values_share_a_byte(form: Any, parts: tuple[Type, ...], results: int) -> None:
-    places = form(parts, results, THREADS)
+    slots = form(parts, results, THREADS)
     taken = [
-        byte for thread in range(THREADS) for first, size in accesses(places, thread) for byte in range(first, first + size)
+        byte for thread in range(THREADS) for first, size in accesses(slots, thread) for byte in range(first, first + size)
     ]
-    assert len(set(taken)) == len(taken) and max(taken) < places.bytes
+    assert len(set(taken)) == len(taken) and max(taken) < slots.bytes
 
 
 @pytest.mark.parametrize("results", [5, 8, 16, 33])

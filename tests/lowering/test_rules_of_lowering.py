@@ -103,8 +103,8 @@ def test_a_sum_of_indices_that_wraps_is_the_index_of_an_element(dtype: str, tmp_
     x, out = np.arange(40, dtype=np.float32), np.zeros(32, np.float32)
     at = np.arange(-16, 16).astype({"i32": np.int32, "u32": np.uint32}[dtype])
     launch(function, lowered, {"x": x, "at": at, "out": out}, {})
-    place = np.arange(-16, 16) + 5
-    assert (out == np.where(place >= 0, place, 7)).all()
+    index = np.arange(-16, 16) + 5
+    assert (out == np.where(index >= 0, index, 7)).all()
 
 
 WORDS: list[tuple[Type, int, str]] = [

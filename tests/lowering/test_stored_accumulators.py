@@ -83,9 +83,9 @@ def test_every_element_is_stored_where_its_row_has_it(
                 for thread in range(32):
                     for matrix, value in enumerate(lanes[thread][number][1]):
                         address = lanes[8 * matrix + thread // 4][number][0] + 4 * (thread % 4) - (1 << 20)
-                        for place, one in ((address, value & 0xFFFFF), (address + 2, value >> 20)):
-                            assert place not in memory, "two stores of one element"
-                            memory[place] = one
+                        for location, one in ((address, value & 0xFFFFF), (address + 2, value >> 20)):
+                            assert location not in memory, "two stores of one element"
+                            memory[location] = one
         expected = {shared.offset(row, column): row << 9 | first + column for row in range(rows) for column in range(width)}
         assert memory == expected
 

@@ -75,11 +75,13 @@ def test_a_score_has_fewer_than_six_instructions(columns: int) -> None:
     """From loaded first sums, without masks, to stored operand A. The products take 8 clocks for each score of a scheduler's
     two warps, so that what else an iteration does has time too."""
     code = disassemble(assemble(made("bf16", 256, columns, target=SM_100A, consumers=2).ptx, SM_100A).cubin).splitlines()
-    loads = [place for place, line in enumerate(code) if "LDTM" in line]
+    loads = [line_index for line_index, line in enumerate(code) if "LDTM" in line]
     loaded = loads[columns // 32 - 1]
     (label,) = re.findall(r"BRA `\((\.L_x_\d+)\)", next(line for line in code[loaded:] if "BRA" in line))
     unmasked = code.index(f"{label}:")
-    stored = [place for place, line in enumerate(code) if "STTM" in line and place > unmasked][-(-columns // 64) - 1]
+    stored = [line_index for line_index, line in enumerate(code) if "STTM" in line and line_index > unmasked][
+        -(-columns // 64) - 1
+    ]
     count = sum("/*" in line for line in code[unmasked:stored])
     exponentials = sum("MUFU.EX2" in line for line in code[unmasked:stored])
     assert exponentials == columns * 3 // 4 + 1

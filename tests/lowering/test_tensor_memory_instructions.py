@@ -58,8 +58,8 @@ def test_a_load_brings_each_element_to_the_thread_that_its_layout_names(rows: in
             lane, column = divmod(address + int(offset), 1 << 16)
             assert 32 * (warp % 4) <= lane and lane + 15 < 32 * (warp % 4 + 1), "a warp accesses its lanes"
             for thread in range(32):
-                for place, number in enumerate(numbers):
-                    more_lanes, more_columns = cell(thread, place)
+                for index, number in enumerate(numbers):
+                    more_lanes, more_columns = cell(thread, index)
                     wanted = element(rows, columns, lane + more_lanes, column - base + more_columns)
                     assert layout.coordinates(number, thread, warp) == wanted
                     assert wanted is not None

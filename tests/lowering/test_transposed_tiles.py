@@ -89,8 +89,8 @@ def test_a_warp_takes_no_bank_twice(dtype: str, tmp_path: Path) -> None:
     for op in passed:
         value = op.result if isinstance(op, ScratchLoad) else op.operands[1]
         assert value.layout is not None
-        places = [value.layout.coordinates(0, lane, 0) for lane in range(32)]
-        words = {sum(map(int.__mul__, place, op.steps)) * value.tile.dtype.bytes // 4 for place in places}
+        positions = [value.layout.coordinates(0, lane, 0) for lane in range(32)]
+        words = {sum(map(int.__mul__, position, op.steps)) * value.tile.dtype.bytes // 4 for position in positions}
         assert len({word % 32 for word in words}) == len(words)
 
 

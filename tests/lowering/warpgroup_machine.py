@@ -122,8 +122,8 @@ class Warpgroups:
         """The same of a matrix that lies MN-major: 16 rows along the depth, in sub-tiles of 64 columns."""
         start, stride, sub_tiles = _fields(descriptors)
         row, byte = np.arange(16)[:, None], 2 * np.arange(columns)[None, :]
-        place = start + byte // 128 * sub_tiles + row // 8 * stride + row % 8 * 128 + byte % 128
-        addresses = (place[..., None] + np.arange(2)).reshape(16, 2 * columns)
+        offset = start + byte // 128 * sub_tiles + row // 8 * stride + row % 8 * 128 + byte % 128
+        addresses = (offset[..., None] + np.arange(2)).reshape(16, 2 * columns)
         return self._swizzled(addresses, element).T
 
     def _swizzled(self, addresses: NDArray[np.int64], element: np.dtype) -> Array:

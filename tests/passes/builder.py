@@ -95,8 +95,8 @@ class Kernel:
         return self.div(self.add(left, right - 1), right)
 
     def load(self, tensor: Value, *offsets: Value | int | str, shape: tuple[int, ...], pad: float | None = None) -> Value:
-        places = [self._value(o) for o in offsets]
-        op = ops.Load(operands=[tensor, *places], pad=pad)
+        offset_values = [self._value(o) for o in offsets]
+        op = ops.Load(operands=[tensor, *offset_values], pad=pad)
         return self.emit(op, TileType(tensor.tensor.dtype, shape)).result
 
     def scalar_load(self, tensor: Value, *offsets: Value | int | str) -> Value:
@@ -109,8 +109,8 @@ class Kernel:
 
     def store(self, tensor: Value, *offsets: Value | int | str, shape: tuple[int, ...], mask: bool = False) -> Op:
         tile = self.zeros(shape, tensor.tensor.dtype)
-        places = [self._value(o) for o in offsets]
-        return self.emit(ops.Store(operands=[tensor, tile, *places], mask=mask))
+        offset_values = [self._value(o) for o in offsets]
+        return self.emit(ops.Store(operands=[tensor, tile, *offset_values], mask=mask))
 
     def iota(self, extent: int) -> Value:
         return self.emit(ops.Iota(), TileType(i32, (extent,))).result

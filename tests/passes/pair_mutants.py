@@ -59,16 +59,16 @@ def _changes(op: Op) -> Iterator[tuple[str, str, Change]]:
             yield "rank on another axis", "", _other_axis
             yield "rank in an offset twice", "", lambda f, o: _add_rank(f, o, len(o.operands) + o.row_axis)
         case For():
-            for place in (0, 1):
-                yield "rank in control", f"operand {place}", lambda f, o, n=place: _add_rank(f, o, n)
+            for operand in (0, 1):
+                yield "rank in control", f"operand {operand}", lambda f, o, n=operand: _add_rank(f, o, n)
         case _:
             pass
     if isinstance(op, RingOp | TensorCopy | PairMma | TmemLoad):
-        for place, value in enumerate(op.operands):
+        for operand, value in enumerate(op.operands):
             if value.type == TileType(i32):
-                yield "rank in an operand", f"operand {place}", lambda f, o, n=place: _add_rank(f, o, n)
+                yield "rank in an operand", f"operand {operand}", lambda f, o, n=operand: _add_rank(f, o, n)
             elif value.type == TileType(boolean):
-                yield "rank in an operand", f"operand {place}", lambda f, o, n=place: _is_leader(f, o, n)
+                yield "rank in an operand", f"operand {operand}", lambda f, o, n=operand: _is_leader(f, o, n)
         if not op.results:
             yield "in the leader alone", "", _in_the_leader
 
@@ -96,7 +96,7 @@ def _product_of_one_block(function: Function, op: PairMma) -> None:
 
 
 def _all_threads(op: Roles, number: int) -> None:
-    op.alone = tuple(alone and place != number for place, alone in enumerate(op.alone))
+    op.alone = tuple(alone and operand != number for operand, alone in enumerate(op.alone))
 
 
 def _scaled(function: Function, op: Binary, factor: float) -> None:
@@ -124,14 +124,14 @@ def _before(function: Function, op: Op, made: Op, type_: TileType) -> Value:
     return made.result
 
 
-def _add_rank(function: Function, op: Op, place: int) -> None:
-    added = Binary(kind="add", operands=[op.operands[place], _rank(function)])
-    op.operands[place] = _before(function, op, added, TileType(i32))
+def _add_rank(function: Function, op: Op, operand: int) -> None:
+    added = Binary(kind="add", operands=[op.operands[operand], _rank(function)])
+    op.operands[operand] = _before(function, op, added, TileType(i32))
 
 
-def _is_leader(function: Function, op: Op, place: int) -> None:
+def _is_leader(function: Function, op: Op, operand: int) -> None:
     test = Compare(kind="eq", operands=[_rank(function), constant(function, op, 0)])
-    op.operands[place] = _before(function, op, test, TileType(boolean))
+    op.operands[operand] = _before(function, op, test, TileType(boolean))
 
 
 def _in_the_leader(function: Function, op: Op) -> None:

@@ -52,15 +52,15 @@ def set_attribute(op: Op | Value, name: str, value: object) -> None:
     setattr(op, name, value)
 
 
-def set_operand(function: Function, op: Op, place: int, computed: Callable[[Function, Value], Value]) -> None:
-    op.operands[place] = computed(function, op.operands[place])
+def set_operand(function: Function, op: Op, operand: int, computed: Callable[[Function, Value], Value]) -> None:
+    op.operands[operand] = computed(function, op.operands[operand])
 
 
-def set_constant(function: Function, op: Op, place: int, number: int) -> None:
-    value = op.operands[place]
+def set_constant(function: Function, op: Op, operand: int, number: int) -> None:
+    value = op.operands[operand]
     if value.type != TileType(i32) or (isinstance(value.owner, Constant) and value.owner.value == number):
         raise IndexError
-    op.operands[place] = constant(function, op, number)
+    op.operands[operand] = constant(function, op, number)
 
 
 def constant(function: Function, op: Op, number: int) -> Value:

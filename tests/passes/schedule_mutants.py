@@ -117,26 +117,26 @@ def _changes(op: Op) -> Iterator[tuple[str, str, Change]]:
     yield from _changes_of_kind(op)
 
 
-def _changes_of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
+def _changes_of_number(op: Op, operand: int) -> Iterator[tuple[str, str, Change]]:
     """Replaces a stage, a parity or a coordinate."""
-    parity = (isinstance(op, Acquire | Wait) and place == 2) or isinstance(op, OrderWait)
-    kind = "parity" if parity else "coordinate" if isinstance(op, TensorCopy) and place > 2 else "stage"
-    owner = op.operands[place].owner
+    parity = (isinstance(op, Acquire | Wait) and operand == 2) or isinstance(op, OrderWait)
+    kind = "parity" if parity else "coordinate" if isinstance(op, TensorCopy) and operand > 2 else "stage"
+    owner = op.operands[operand].owner
     for number in (0, 1):
         if isinstance(owner, Constant) and owner.value == number:
             continue
         yield (
             f"wrong {kind}",
-            f"operand {place} is {number}",
-            lambda f, o, n=number: set_operand(f, o, place, lambda f, v: constant(f, o, n)),
+            f"operand {operand} is {number}",
+            lambda f, o, n=number: set_operand(f, o, operand, lambda f, v: constant(f, o, n)),
         )
     yield (
         f"wrong {kind}",
-        f"operand {place} one more",
-        lambda f, o: set_operand(f, o, place, lambda f, v: computed(f, o, "add", v, 1)),
+        f"operand {operand} one more",
+        lambda f, o: set_operand(f, o, operand, lambda f, v: computed(f, o, "add", v, 1)),
     )
     if parity:
-        yield "wrong parity", "turned", lambda f, o: set_operand(f, o, place, lambda f, v: computed(f, o, "sub", v, 1))
+        yield "wrong parity", "turned", lambda f, o: set_operand(f, o, operand, lambda f, v: computed(f, o, "sub", v, 1))
 
 
 def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:

@@ -25,9 +25,9 @@ def changes(op: Op) -> Iterator[tuple[str, str, Change]]:
         yield f"{op.opcode} doubled", "", double
         for step in (-2, -1, 1, 2):
             yield f"{op.opcode} moved", f"by {step}", lambda f, o, step=step: move(f, o, step)
-        for place, value in enumerate(op.operands):
+        for operand, value in enumerate(op.operands):
             if value.type == TileType(i32):
-                yield from _changes_of_number(op, place)
+                yield from _changes_of_number(op, operand)
     match op:
         case Signals():
             for arrivals in (op.arrivals - 1, op.arrivals + 1, op.arrivals * 2):
@@ -47,13 +47,13 @@ def changes(op: Op) -> Iterator[tuple[str, str, Change]]:
             pass
 
 
-def _changes_of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
+def _changes_of_number(op: Op, operand: int) -> Iterator[tuple[str, str, Change]]:
     """Replaces a stage or a parity."""
-    kind = "wrong parity" if isinstance(op, Await) and place == 2 else "wrong stage"
+    kind = "wrong parity" if isinstance(op, Await) and operand == 2 else "wrong stage"
     for number in (0, 1):
-        yield kind, f"operand {place} is {number}", lambda f, o, n=number: set_constant(f, o, place, n)
-    more = f"operand {place} one more"
-    yield kind, more, lambda f, o: set_operand(f, o, place, lambda f, v: computed(f, o, "add", v, 1))
+        yield kind, f"operand {operand} is {number}", lambda f, o, n=number: set_constant(f, o, operand, n)
+    more = f"operand {operand} one more"
+    yield kind, more, lambda f, o: set_operand(f, o, operand, lambda f, v: computed(f, o, "add", v, 1))
 
 
 def _accumulate(function: Function, op: Op, accumulates: bool) -> None:

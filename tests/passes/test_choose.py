@@ -30,7 +30,7 @@ def refused(name: str, target: Target, wanted: Overrides) -> Diagnostic:
     """The error of a shipped kernel that cannot have the requested schedule; all its parts have one source location."""
     locations = tuple((part, LOCATION) for part in wanted.given())
     with pytest.raises(CompileError) as caught:
-        choose(shipped.load(name), target, replace(wanted, places=locations))
+        choose(shipped.load(name), target, replace(wanted, locations=locations))
     (found,) = caught.value.diagnostics
     assert found.code == "E0809" and found.primary is not None and found.primary.span == LOCATION and found.hint
     return found

@@ -26,7 +26,7 @@ def k(ids: In[i32, N], other: In[i32, N], x: In[f32, 10], out: Out[f32, N, 1]):
     grid(N)
     values(ids, {low}, {high})
     b = bid(0)
-    c = load(ids, {place})
+    c = load(ids, {index})
     total = zeros((1,), f32)
     for turn in range(3):
         total = total + load(x, c, shape=(1,))
@@ -35,9 +35,9 @@ def k(ids: In[i32, N], other: In[i32, N], x: In[f32, 10], out: Out[f32, N, 1]):
 """
 
 
-def kernel(tmp_path: Path, low: int, high: int, place: str = "b") -> Function:
+def kernel(tmp_path: Path, low: int, high: int, index: str = "b") -> Function:
     path = tmp_path / "k.py"
-    path.write_text(KERNEL.format(low=low, high=high, place=place))
+    path.write_text(KERNEL.format(low=low, high=high, index=index))
     return load_kernel(path, {}, root=tmp_path)
 
 
@@ -72,7 +72,7 @@ def test_a_pad_is_not_declared(tmp_path: Path) -> None:
 
 def test_another_tensor_is_not_declared(tmp_path: Path) -> None:
     path = tmp_path / "k.py"
-    path.write_text(KERNEL.format(low=1, high=9, place="b").replace("load(ids", "load(other"))
+    path.write_text(KERNEL.format(low=1, high=9, index="b").replace("load(ids", "load(other"))
     with pytest.raises(CompileError):
         prove(load_kernel(path, {}, root=tmp_path))
 

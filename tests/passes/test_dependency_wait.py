@@ -11,7 +11,7 @@ from tests import shipped
 from tilec.frontend import load_kernel
 from tilec.ir.core import Block, Effect, Function, Op, Resident, VerifyError
 from tilec.ir.ops import For, Load, Store
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.staging_ops import AsyncCopy
 from tilec.ir.ops.sync_ops import Drain, Ring
 from tilec.ir.verifier import verify
@@ -52,19 +52,19 @@ def test_nothing_touches_memory_before_the_wait(name: str, constants: dict[str, 
     function = prepared(name, **constants)
     seen = before
     for op in function.body.ops:
-        if isinstance(op, WaitPrior):
+        if isinstance(op, DependencyWait):
             assert seen is before, "waits twice"
             seen = after
         else:
             seen.append(op)
     assert after, "never waits"
     assert all(op.effect is Effect.NONE or precedes_wait(function, op) for op in before), before
-    assert not any(isinstance(inner, WaitPrior) for op in after for region in op.regions for inner in region.walk())
+    assert not any(isinstance(inner, DependencyWait) for op in after for region in op.regions for inner in region.walk())
 
 
 def test_weights_are_loaded_before_the_wait_and_activations_after_it() -> None:
     function = prepared("scaled_matvec", **SCALED_MATVEC)
-    wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, DependencyWait))
     loads = [
         (index < wait, function.parameter_of(op.source).name)
         for index, op in enumerate(function.body.ops)
@@ -77,7 +77,7 @@ def test_weights_are_loaded_before_the_wait_and_activations_after_it() -> None:
 def test_a_schedule_states_how_many_iterations_are_loaded_before_the_wait(turns: int) -> None:
     function = load_kernel(SHIPPED / "scaled_matvec.py", SCALED_MATVEC)  # pyright: ignore[reportArgumentType]
     prepare(function, SM_90A, Schedule((Role("all", 2),), early=turns))
-    wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, DependencyWait))
     assert sum(precedes_wait(function, op) for op in function.body.ops[:wait]) == turns
     assert sum(isinstance(op, For) for op in function.body.ops) == (turns < 5)
 
@@ -100,7 +100,7 @@ def test_loads_of_resident_tensors_that_are_written_stay_after_the_wait(tmp_path
     (tmp_path / "dims.py").write_text((SHIPPED / "dims.py").read_text())
     function = prepare(load_kernel(tmp_path / "written.py", SCALED_MATVEC | {"ROWS": 4, "BLOCK": 512}), SM_90A)  # pyright: ignore[reportArgumentType]
     assert {one.tensor for one in function.residents} == {"w", "weight", "residual"}
-    wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, DependencyWait))
     touched = {function.parameter_of(op.operands[0]).name for op in function.body.ops[:wait] if isinstance(op, Load)}
     assert touched == {"w", "weight"}
 
@@ -109,7 +109,7 @@ def test_copies_of_tensors_that_the_kernel_writes_later_begin_before_the_wait() 
     """Decode attention over a short context prefetches the cache, and stores the new token once all copies are complete."""
     function = shipped.as_chosen("rotary_decode_attention_kv", SM_90A)
     ops = function.body.ops
-    wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(ops) if isinstance(op, DependencyWait))
     copies = [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
     assert {function.parameter_of(op.source).name for op in copies} == {"k_cache", "v_cache"}
     done = next(index for index, op in enumerate(ops) if isinstance(op, Drain))
@@ -119,7 +119,7 @@ def test_copies_of_tensors_that_the_kernel_writes_later_begin_before_the_wait() 
 
 def test_the_verifier_refuses_an_access_before_the_wait() -> None:
     function = prepared("add", E="bf16", BLOCK=2048)
-    wait = next(op for op in function.body.ops if isinstance(op, WaitPrior))
+    wait = next(op for op in function.body.ops if isinstance(op, DependencyWait))
     function.body.ops.remove(wait)
     function.body.ops.append(wait)
     with pytest.raises(VerifyError, match="accesses memory before the grid dependency wait"):
@@ -128,7 +128,7 @@ def test_the_verifier_refuses_an_access_before_the_wait() -> None:
 
 def test_the_verifier_refuses_a_wait_that_a_path_skips() -> None:
     function = prepared("add", E="bf16", BLOCK=2048)
-    wait = next(op for op in function.body.ops if isinstance(op, WaitPrior))
+    wait = next(op for op in function.body.ops if isinstance(op, DependencyWait))
     branch = next(op for op in function.body.ops if op.regions)
     function.body.ops.remove(wait)
     branch.regions[0].ops.insert(0, wait)
@@ -138,7 +138,7 @@ def test_the_verifier_refuses_a_wait_that_a_path_skips() -> None:
 
 def test_the_verifier_refuses_a_second_wait() -> None:
     function = prepared("add", E="bf16", BLOCK=2048)
-    function.body.ops.append(WaitPrior())
+    function.body.ops.append(DependencyWait())
     with pytest.raises(VerifyError, match="a kernel waits once"):
         verify(function)
 
@@ -147,12 +147,12 @@ def test_copies_of_resident_tensors_begin_before_the_wait() -> None:
     """Decode attention has copies of its first tiles of keys and values in flight when it waits for the queries."""
     function = shipped.as_chosen("rotary_decode_attention", SM_90A)
     ops = function.body.ops
-    wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(ops) if isinstance(op, DependencyWait))
     copies = [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
     assert len(copies) == 6  # two iterations of keys in halves, and values
     assert {function.parameter_of(op.source).name for op in copies} == {"k_cache", "v_cache"}
     written = shipped.as_chosen("decode_attention", SM_90A)  # its cache is not resident
-    front = written.body.ops[: next(index for index, op in enumerate(written.body.ops) if isinstance(op, WaitPrior))]
+    front = written.body.ops[: next(index for index, op in enumerate(written.body.ops) if isinstance(op, DependencyWait))]
     assert not [op for op in front if isinstance(op, (Ring, AsyncCopy))]
 
 
@@ -194,7 +194,7 @@ def test_copies_at_offsets_from_tensors_that_are_not_resident_stay_after_the_wai
     (tmp_path / "dims.py").write_text((SHIPPED / "dims.py").read_text())
     function = prepare(load_kernel(tmp_path / "paged.py", {"E": "bf16", "D": 128, "BN": 32}), SM_90A)
     ops = function.body.ops
-    wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(ops) if isinstance(op, DependencyWait))
     assert not [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
     assert [op for op in function.body.walk() if isinstance(op, AsyncCopy)]
 
@@ -207,6 +207,6 @@ def test_a_chip_without_dependent_launches_has_no_wait(name: str, target: Target
     assert schedule.early == 3 and schedule.next == BEFORE  # they are kept, and have no effect
     function = prepare(shipped.load(name), target, schedule)
     lowered = lower(function, target)
-    assert not any(isinstance(op, WaitPrior) for op in function.body.walk())
+    assert not any(isinstance(op, DependencyWait) for op in function.body.walk())
     assert not lowered.dependent_launch and "griddepcontrol" not in lowered.mlir
     assert lower(prepare(shipped.load(name), SM_90A, Overrides(warps=schedule.warps)), SM_90A).dependent_launch

@@ -16,7 +16,7 @@ from tilec.interpreter import run
 from tilec.ir.core import Function, VerifyError
 from tilec.ir.layouts.blocked_layouts import vector_length
 from tilec.ir.ops import Load, Mma
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.staging_ops import ScratchStore
 from tilec.ir.verifier import verify
 from tilec.passes.schedule import prepare
@@ -96,7 +96,7 @@ def test_operands_whose_depth_has_no_vectors_of_eight_bits_keep_those_of_sixteen
 def test_weights_of_the_first_iterations_do_not_wait() -> None:
     for early in (0, 1, 4):
         function = prepared(early=early)
-        wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+        wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, DependencyWait))
         names = [function.parameter_of(op.source).name for op in function.body.ops[:wait] if isinstance(op, Load)]
         assert names == ["w"] * early
 

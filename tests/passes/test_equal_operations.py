@@ -37,7 +37,7 @@ LANES = """def k(out: Out[f32, M, {size}], y: In[i32, M, 4]):
     b, p = bid(0), {lanes}
     t = load(y, (b, 0), shape=(1, 4)).reshape((4,))
     scatter(out, (b, where({first}, p, 9)), zeros((4,), f32), mask=True)
-    scatter(out, (b, where({second}, {place}, 9)), zeros((4,), f32), mask=True)
+    scatter(out, (b, where({second}, {index}, 9)), zeros((4,), f32), mask=True)
 """
 PREFIX_SUM = """def k(out: Out[f32, M, 4], y: In[i32, M, 4]):
     grid(M)
@@ -49,8 +49,8 @@ PREFIX_SUM = """def k(out: Out[f32, M, 4], y: In[i32, M, 4]):
 """
 
 
-def lanes(first: str, second: str, lanes: str = "arange(4)", place: str = "p", size: int = 4) -> str:
-    return LANES.format(first=first, second=second, lanes=lanes, place=place, size=size)
+def lanes(first: str, second: str, lanes: str = "arange(4)", index: str = "p", size: int = 4) -> str:
+    return LANES.format(first=first, second=second, lanes=lanes, index=index, size=size)
 
 
 WHOLE = {
@@ -66,7 +66,7 @@ WRONG = {
     "operands in another order": BITS.format(second="(j >> b & 1) != 0"),
     "another condition": lanes("t < 1", "t > 1"),
     "both conditions": lanes("t < 1", "t >= 0"),
-    "other lanes": lanes("t < 1", "t >= 1", place="3 - p"),
+    "other lanes": lanes("t < 1", "t >= 1", index="3 - p"),
     "the next lane's condition": lanes("t < 1", "butterfly(t, 0, 1) >= 1"),
     "more elements than lanes": lanes("t < 1", "t >= 1", size=5),
 }

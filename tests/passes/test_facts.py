@@ -70,7 +70,7 @@ def test_every_value_is_within_its_fact(tmp_path: Path, size: int, proven: bool)
             for line in KERNEL.splitlines():
                 if line.startswith("    ") and " = " in line and "load" not in line:
                     exec(line.strip(), names)
-            for fact in found.places:
+            for fact in found.by_location:
                 text = text_of(fact)
                 if fact.type != "i32" or text in ("v", "v + v"):
                     continue
@@ -84,7 +84,7 @@ def test_every_value_is_within_its_fact(tmp_path: Path, size: int, proven: bool)
 
 def test_reported_facts_are_sharp(tmp_path: Path) -> None:
     found = known(tmp_path, 8, proven=True)
-    by_text = {text_of(fact): fact for fact in found.places}
+    by_text = {text_of(fact): fact for fact in found.by_location}
     assert (by_text["first"].low, by_text["first"].high, by_text["first"].modulus) == (0, 40, 8)
     assert (by_text["part"].low, by_text["part"].high) == (0, 7)
     assert (by_text["near"].low, by_text["near"].high) == (-20, 4)
@@ -98,6 +98,6 @@ def test_reported_facts_are_sharp(tmp_path: Path) -> None:
 
 
 def test_data_that_may_wrap_is_not_assumed_to_stay_within_its_type(tmp_path: Path) -> None:
-    (found,) = [fact for fact in known(tmp_path, 8, proven=True).places if text_of(fact) == "v * 8"]
+    (found,) = [fact for fact in known(tmp_path, 8, proven=True).by_location if text_of(fact) == "v * 8"]
     assert found.whole and (found.low, found.high) == (-(2**31), 2**31 - 1)
     assert found.modulus == 8  # what survives wrapping

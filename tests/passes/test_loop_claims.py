@@ -190,9 +190,9 @@ def edited(r: random.Random, text: str) -> str:
     """A small mistake at a random place."""
     for _ in range(20):
         pattern, new = r.choice(EDITS)
-        places = list(re.finditer(pattern, text))
-        if places:
-            at = r.choice(places)
+        matches = list(re.finditer(pattern, text))
+        if matches:
+            at = r.choice(matches)
             return text[: at.start()] + at.expand(new) + text[at.end() :]
     return text
 

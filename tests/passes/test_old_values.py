@@ -298,8 +298,8 @@ PRODUCT = """def k(a: In[bf16, 128, 128], b: In[bf16, 128, 128], c: Atomic[i32, 
 def test_a_producer_executes_no_atomic(tmp_path: Path) -> None:
     """Both roles would need a place that is handed out; what only consumers use, they ask for once."""
     with pytest.raises(CompileError, match="more than launch values"):
-        place = "minimum(maximum(atomic_add(c, 1, at=1), 0), 1)"
-        prepare(built(tmp_path, PRODUCT.replace("PLACE", place)), SM_120A, Overrides(copy=TMA))
+        chosen = "minimum(maximum(atomic_add(c, 1, at=1), 0), 1)"
+        prepare(built(tmp_path, PRODUCT.replace("PLACE", chosen)), SM_120A, Overrides(copy=TMA))
     function = prepare(built(tmp_path, PRODUCT.replace("PLACE", "bid(0)")), SM_120A, Overrides(copy=TMA))
     (roles,) = [op for op in function.body.walk() if isinstance(op, Roles)]
     assert [any(isinstance(op, AtomicScatter) for op in region.walk()) for region in roles.regions] == [True, False]

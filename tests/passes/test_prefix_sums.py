@@ -177,8 +177,8 @@ def random_compaction(r: random.Random) -> str:
     def one(choices: tuple[str, ...]) -> str:
         return choices[0] if r.random() < 0.4 else r.choice(choices)
 
-    place = one(FORMS).format(f"cumsum({one(MASKS)}, 0{r.choice(WORDS)})")
-    text = COMPACT.replace(f"begin + {EXCLUSIVE}", place).replace("< end) & kept", f"< end) & {one(WRITTEN)}")
+    position = one(FORMS).format(f"cumsum({one(MASKS)}, 0{r.choice(WORDS)})")
+    text = COMPACT.replace(f"begin + {EXCLUSIVE}", position).replace("< end) & kept", f"< end) & {one(WRITTEN)}")
     return text.replace("(begin <= place) & (place < end) & ", one(BOUNDS))
 
 
@@ -234,10 +234,10 @@ def test_sums_are_found_and_are_what_they_are_called(tmp_path: Path, extent: int
 def by_definition(tile: Tile, shape: tuple[int, ...], axis: int, reverse: bool, own: bool) -> Tile:
     at = dict(zip(itertools.product(*map(range, shape)), tile, strict=True))
     found = Tile()
-    for place in at:
-        others = range(place[axis] + 1, shape[axis]) if reverse else range(place[axis])
-        summed = [*others, place[axis]] if own else others
-        found.append(sum(at[(*place[:axis], other, *place[axis + 1 :])] for other in summed))
+    for position in at:
+        others = range(position[axis] + 1, shape[axis]) if reverse else range(position[axis])
+        summed = [*others, position[axis]] if own else others
+        found.append(sum(at[(*position[:axis], other, *position[axis + 1 :])] for other in summed))
     return found
 
 
@@ -259,13 +259,13 @@ def test_a_tree_with_a_mistake_is_no_sum(tmp_path: Path, wrong: str) -> None:
 def test_facts_about_sums_hold_for_every_tile(least: int, largest: int) -> None:
     """All rows of three elements: the facts are true of their sums, and of no other numbers."""
     atoms = Atoms()
-    own = [terms.of(atoms.make(place, terms.Kind.OPAQUE, "m", (least, largest))) for place in range(3)]
+    own = [terms.of(atoms.make(position, terms.Kind.OPAQUE, "m", (least, largest))) for position in range(3)]
     label, ends, bounds = f"{terms.SUMS}0", (terms.const(least), terms.const(largest)), (2 * least, 2 * largest)
-    sums = [atoms.loaded(label, (terms.const(place), *ends, own[place]), bounds) for place in range(3)]
+    sums = [atoms.loaded(label, (terms.const(position), *ends, own[position]), bounds) for position in range(3)]
     facts = consistency([terms.Formula("ge", terms.of(atom)) for atom in sums])
     mask = [poly.atom for poly in own]
     for elements in itertools.product(range(least, largest + 1), repeat=3):
-        real = [sum(elements[:place]) for place in range(3)]
+        real = [sum(elements[:position]) for position in range(3)]
         for numbers in itertools.product(range(2 * least, 2 * largest + 1), repeat=3):
             values = dict(zip([*mask, *sums], [*elements, *numbers], strict=True))
             holds = all(terms.holds(fact, lambda atom, known=values: known[atom]) for fact in facts)

@@ -11,7 +11,7 @@ from tests.passes.schedule_mutants import mutants
 from tests.weight_products import made
 from tilec.ir.core import Block, Function, Op, VerifyError
 from tilec.ir.ops import For, If
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.staging_ops import TensorCopy
 from tilec.ir.ops.sync_ops import Acquire, Commit, Roles
 from tilec.ir.text.parser import parse_function
@@ -32,7 +32,7 @@ def prepared(name: str = "matmul_few", **wanted: int | str) -> Function:
 def around_wait(function: Function) -> tuple[list[Op], list[Op]]:
     """The producer's operations before its grid dependency wait, and those after it."""
     ops = producer(function).ops
-    wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(ops) if isinstance(op, DependencyWait))
     return list(Block(ops=ops[:wait]).walk()), list(Block(ops=ops[wait + 1 :]).walk())
 
 
@@ -56,7 +56,7 @@ def test_weights_of_the_first_stages_are_copied_before_the_wait(name: str) -> No
     assert copied(function, before) == ["b"] * STAGES and sum(isinstance(op, Acquire) for op in before) == STAGES
     assert not any(isinstance(op, Commit) for op in before)
     assert copied(function, after) == [*"a" * STAGES, "b", "a"]
-    waits = [op for op in function.body.walk() if isinstance(op, WaitPrior)]
+    waits = [op for op in function.body.walk() if isinstance(op, DependencyWait)]
     assert len(waits) == 2 and not any(op in function.body.ops for op in waits)
 
 
@@ -70,8 +70,8 @@ def test_a_schedule_states_how_many_stages_are_filled_before_the_wait(turns: int
 
 def test_no_stage_is_filled_before_the_wait_if_the_schedule_says_so_or_no_tensor_is_resident() -> None:
     function = prepared(early=0)
-    assert any(isinstance(op, WaitPrior) for op in function.body.ops)
-    assert not any(isinstance(op, WaitPrior | If) for op in producer(function).walk())
+    assert any(isinstance(op, DependencyWait) for op in function.body.ops)
+    assert not any(isinstance(op, DependencyWait | If) for op in producer(function).walk())
 
 
 def test_a_few_stages_are_filled_before_the_wait_by_default() -> None:
@@ -96,12 +96,12 @@ def activations_before_wait(function: Function) -> None:
 
 def without_a_wait(function: Function, role: int) -> None:
     part = parts(function)[role]
-    part.ops = [op for op in part.ops if not isinstance(op, WaitPrior)]
+    part.ops = [op for op in part.ops if not isinstance(op, DependencyWait)]
 
 
 def wait_in_a_branch(function: Function) -> None:
     ops = producer(function).ops
-    wait = next(op for op in ops if isinstance(op, WaitPrior))
+    wait = next(op for op in ops if isinstance(op, DependencyWait))
     branch = next(op for op in ops if isinstance(op, If))
     ops.remove(wait)
     branch.regions[0].ops.insert(0, wait)
@@ -109,7 +109,7 @@ def wait_in_a_branch(function: Function) -> None:
 
 def wait_at_the_end(function: Function) -> None:
     ops = producer(function).ops
-    wait = next(op for op in ops if isinstance(op, WaitPrior))
+    wait = next(op for op in ops if isinstance(op, DependencyWait))
     ops.remove(wait)
     ops.append(wait)
 

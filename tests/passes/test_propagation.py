@@ -11,7 +11,8 @@ from tilec.ir import ops
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden
 from tilec.ir.layouts.layout import Layout, register_map
-from tilec.ir.ops.staging_ops import Part, ReduceCombine, Relayout, ScratchLoad, SharedLoad
+from tilec.ir.ops.reduction_ops import ReduceCombine
+from tilec.ir.ops.staging_ops import Part, Relayout, ScratchLoad, SharedLoad
 from tilec.target.targets import SM_90A
 
 ATTENTION = ("flash_attention", "decode_attention")

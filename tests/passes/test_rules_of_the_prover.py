@@ -125,9 +125,9 @@ def two_stores(first: tuple[int, int], second: tuple[int, int]) -> Kernel:
     """One block that writes two elements; a store is an index and the integer that it leaves there."""
     k = Kernel(1)
     out = k.tensor("out", Access.OUT, 2, dtype=i32)
-    for place, number in (first, second):
+    for offset, number in (first, second):
         tile = k.emit(ops.Constant(value=number), TileType(i32, (1,))).result
-        k.emit(ops.Store(operands=[out, tile, k.c(place)]))
+        k.emit(ops.Store(operands=[out, tile, k.c(offset)]))
     k.function.promises = (Promise("out", const(0), const(9), sorted=True),)
     return k
 
@@ -194,7 +194,7 @@ def test_only_the_carried_value_that_is_loaded_comes_from_memory(from_memory: in
     k, arguments = carried(from_memory, initially)
     index = IndexTerms(k.function)
     findings = Findings(index, Ladder(index, Solver()))
-    assert [_from_memory(findings, argument) for argument in arguments] == [place == from_memory for place in range(3)]
+    assert [_from_memory(findings, argument) for argument in arguments] == [offset == from_memory for offset in range(3)]
 
 
 @pytest.mark.parametrize("initially", [False, True])

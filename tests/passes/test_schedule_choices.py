@@ -113,7 +113,7 @@ def touch(kind: Effect, layout: Layout | None) -> Touch:
     k = Kernel("N")
     tensor = k.tensor("out", Access.INOUT, "N")
     store = k.store(tensor, 0, shape=(32,))
-    return Touch(store, kind, tensor, place=(store.operands[2],), layout=layout, shape=(32,))
+    return Touch(store, kind, tensor, offsets=(store.operands[2],), layout=layout, shape=(32,))
 
 
 def test_accesses_by_the_same_thread_need_no_barrier() -> None:

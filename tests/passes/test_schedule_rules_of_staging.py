@@ -16,7 +16,7 @@ from tilec.frontend import load_kernel
 from tilec.ir import ops
 from tilec.ir.core import Block, Function, Resident, Value
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.staging_ops import AsyncCopy, GroupProduct, WaitMma
 from tilec.ir.types import DType, TileType, bf16, f8e4m3, f16, f32, i32
 from tilec.passes.schedule import prepare
@@ -257,7 +257,7 @@ def test_offsets_of_iterations_before_the_wait_are_constants() -> None:
         k.emit(ops.Store(operands=[out, tile, offset]))
     dependency_wait.insert(k.function, Schedule((Role("all", 1),), early=2))
     body: Block = k.function.body
-    wait = next(index for index, op in enumerate(body.ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(body.ops) if isinstance(op, DependencyWait))
     loads = [op for op in body.ops[:wait] if isinstance(op, ops.Load)]
     owners = [load.offsets[0].owner for load in loads]
     assert [owner.value for owner in owners if isinstance(owner, ops.Constant)] == [0, 16]

@@ -12,7 +12,8 @@ from tests.campaign import chosen
 from tilec.ir.core import Block, Function, Op, VerifyError
 from tilec.ir.layouts.operand_layouts import operand_layouts
 from tilec.ir.ops import Reduce
-from tilec.ir.ops.staging_ops import GroupMma, ReduceCombine, ReduceStore, Relayout, ScratchLoad, ScratchStore, SharedAlloc
+from tilec.ir.ops.reduction_ops import ReduceCombine, ReduceStore
+from tilec.ir.ops.staging_ops import GroupMma, Relayout, ScratchLoad, ScratchStore, SharedAlloc
 from tilec.ir.ops.sync_ops import Barrier, SharedFree
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function

@@ -105,7 +105,7 @@ def _changes_of_roles(op: Roles) -> Named:
         order = [*range(number, count), *range(number)]
         yield "roles of other warps", f"order {order}", lambda f, o, c=order: _reorder(o, c)
     for number in range(count):
-        flipped = tuple(one != (place == number) for place, one in enumerate(op.alone))
+        flipped = tuple(one != (slot == number) for slot, one in enumerate(op.alone))
         yield "products by other threads", f"alone {flipped}", lambda f, o, a=flipped: set_attribute(o, "alone", a)
         for warps in (1, 2, 3, 4, 8, 12):
             yield "roles of other warps", f"{warps} in role {number}", lambda f, o, n=number, w=warps: _warps(f, o, n, w)
@@ -122,26 +122,24 @@ def _other_layouts(layout: Layout | None) -> Iterator[tuple[str, Layout]]:
     first, second, *others = layout.registers
     yield "rows first", replace(layout, registers=(second, first, *others))
     yield "lanes swapped", replace(layout, lanes=layout.lanes[::-1])
-    for place in range(2, len(layout.registers) - 1):
-        yield f"registers swapped at {place}", replace(layout, registers=_exchanged(layout.registers, place))
-    wide = [
-        place for place, digit in enumerate(layout.registers) if digit.axis == 0 and digit.extent > 1 and digit.stride >= 16
-    ]
-    for place in wide:
-        yield f"a warp takes each {layout.registers[place].stride} rows", _strided(layout, place)
+    for slot in range(2, len(layout.registers) - 1):
+        yield f"registers swapped at {slot}", replace(layout, registers=_exchanged(layout.registers, slot))
+    wide = [slot for slot, digit in enumerate(layout.registers) if digit.axis == 0 and digit.extent > 1 and digit.stride >= 16]
+    for slot in wide:
+        yield f"a warp takes each {layout.registers[slot].stride} rows", _strided(layout, slot)
 
 
-def _exchanged(digits: tuple[Digit, ...], place: int) -> tuple[Digit, ...]:
+def _exchanged(digits: tuple[Digit, ...], slot: int) -> tuple[Digit, ...]:
     changed = list(digits)
-    changed[place], changed[place + 1] = changed[place + 1], changed[place]
+    changed[slot], changed[slot + 1] = changed[slot + 1], changed[slot]
     return tuple(changed)
 
 
-def _strided(layout: Layout, place: int) -> Layout:
+def _strided(layout: Layout, slot: int) -> Layout:
     """Rows of a warp at larger distances: the warp's digit has the smaller stride, and the register's the larger one."""
-    digit, (own, groups) = layout.registers[place], layout.warps
+    digit, (own, groups) = layout.registers[slot], layout.warps
     registers = list(layout.registers)
-    registers[place] = Digit(digit.extent, 0, digit.stride * own.extent if digit.stride < 128 else 32)
+    registers[slot] = Digit(digit.extent, 0, digit.stride * own.extent if digit.stride < 128 else 32)
     stride = digit.stride if digit.stride < 128 else 32 * digit.extent
     return replace(layout, registers=tuple(registers), warps=(Digit(own.extent, 0, stride), groups))
 
@@ -155,16 +153,16 @@ def _replace_layout(function: Function, old: Layout | None, new: Layout) -> None
 
 def _other_ring(function: Function, op: Op) -> None:
     """Replaces the ring by the other one."""
-    place = next(index for index, value in enumerate(op.operands) if isinstance(value.type, RingType))
+    slot = next(index for index, value in enumerate(op.operands) if isinstance(value.type, RingType))
     rings = [inner.result for inner in function.body.walk() if isinstance(inner, Ring)]
-    if op.operands[place] not in rings:
+    if op.operands[slot] not in rings:
         raise IndexError
-    op.operands[place] = rings[1 - rings.index(op.operands[place])]
+    op.operands[slot] = rings[1 - rings.index(op.operands[slot])]
 
 
-def _before(function: Function, op: Op, place: int) -> None:
+def _before(function: Function, op: Op, slot: int) -> None:
     """The stage before, of two."""
-    op.operands[place] = computed(function, op, "sub", op.operands[place], 1)
+    op.operands[slot] = computed(function, op, "sub", op.operands[slot], 1)
 
 
 def _insert(function: Function, op: Op, made: Op) -> None:
@@ -172,11 +170,11 @@ def _insert(function: Function, op: Op, made: Op) -> None:
     ops.insert(ops.index(op), made)
 
 
-def _truth(function: Function, op: Op, place: int, value: bool) -> None:
+def _truth(function: Function, op: Op, slot: int, value: bool) -> None:
     constant = Constant(value=value)
     constant.define(TileType(boolean))
     _insert(function, op, constant)
-    op.operands[place] = constant.result
+    op.operands[slot] = constant.result
 
 
 def _compared(function: Function, op: Op, condition: Value, kind: str) -> Value:
@@ -189,8 +187,8 @@ def _compared(function: Function, op: Op, condition: Value, kind: str) -> Value:
     return compare.result
 
 
-def _compare(function: Function, op: Op, place: int, kind: str) -> None:
-    op.operands[place] = _compared(function, op, op.operands[place], kind)
+def _compare(function: Function, op: Op, slot: int, kind: str) -> None:
+    op.operands[slot] = _compared(function, op, op.operands[slot], kind)
 
 
 def _only_where(function: Function, op: TmemMma, kind: str) -> None:
@@ -222,8 +220,8 @@ def _move_to_role(function: Function, op: TmemMma, number: int) -> None:
         constants.append(constant)
     op.operands[1] = op.operands[3] = op.operands[5] = constants[0].result
     op.operands[6] = constants[1].result
-    place = len(target) - (bool(target) and isinstance(target[-1], Yield))
-    target[place:place] = [*constants, op]
+    slot = len(target) - (bool(target) and isinstance(target[-1], Yield))
+    target[slot:slot] = [*constants, op]
 
 
 def _hoist(function: Function, op: TmemLoad) -> None:
@@ -285,8 +283,8 @@ def _allocate_again(function: Function, op: TmemReserve) -> None:
 
 def _reorder(op: Roles, order: list[int]) -> None:
     for name in ("names", "warps", "registers", "alone"):
-        setattr(op, name, tuple(getattr(op, name)[place] for place in order))
-    op.regions = [op.regions[place] for place in order]
+        setattr(op, name, tuple(getattr(op, name)[slot] for slot in order))
+    op.regions = [op.regions[slot] for slot in order]
 
 
 def _warps(function: Function, op: Roles, number: int, warps: int) -> None:

@@ -122,7 +122,7 @@ class _Operands:
             d.rows = r.choice((32, 64))
         if d.rows == 32:  # two warps share them, and so two share the columns
             d.columns = d.columns // 16 * 16
-        self.places: dict[str, str] = {}
+        self.axes: dict[str, str] = {}
         self.left = self._tensor("K, M" if self.left_by_columns else "M, K")
         self.right = self.another()
         if r.random() < 0.3:
@@ -133,14 +133,14 @@ class _Operands:
 
     def _tensor(self, dims: str) -> str:
         """A tensor of a matrix, or of several: along its first axis, or between the two of a matrix."""
-        place = self.d.r.choice(["", "", "", "first", "between"])
-        if place:
+        axis = self.d.r.choice(["", "", "", "first", "between"])
+        if axis:
             extent = self.d.add_dim("Z", self.d.r.choice([1, 2, 3]))
             first, second = dims.split(", ")
-            dims = f"{extent}, {dims}" if place == "first" else f"{first}, {extent}, {second}"
+            dims = f"{extent}, {dims}" if axis == "first" else f"{first}, {extent}, {second}"
             self.d.parts.add("one of several matrices")
         name = self.d.add_tensor("In", self.d.element, dims)
-        self.places[name] = place
+        self.axes[name] = axis
         return name
 
     def another(self) -> str:
@@ -160,12 +160,12 @@ class _Operands:
         return self._box(tensor or self.right, ("n", k), (self.d.columns, self.d.depth)) + ".T"
 
     def _box(self, tensor: str, index: tuple[str, str], shape: tuple[int, int]) -> str:
-        place = self.places[tensor]
-        if not place:
+        axis = self.axes[tensor]
+        if not axis:
             return f"load({tensor}, ({index[0]}, {index[1]}), shape={shape}, pad=0)"
         which = self.d.r.choice(["0", "Z - 1", "m % Z", "k % Z"])
         indices, box = (index[0], which, index[1]), (shape[0], 1, shape[1])
-        if place == "first":
+        if axis == "first":
             indices, box = (which, *index), (1, *shape)
         return f"load({tensor}, ({', '.join(indices)}), shape={box}, pad=0).reshape({shape})"
 

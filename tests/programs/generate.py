@@ -314,8 +314,8 @@ def _atomic_at_positions(d: Draft, dtype: str, shape: Shape) -> None:
     index = r.choice([f"arange({width}) % 3", f"arange({width}) ^ 3", f"(arange({width}) - 2) // 2"])
     value = r.choice([v.name for v in d.tiles.scope if v.dtype == dtype and v.shape in (shape, (1,), ())] or ["1"])
     rows = r.choice([[], [], [2]])
-    places = f"({r.choice(['0', '1', f'arange({width}) % 2'])}, {index})" if rows else index
-    d.line(f"atomic_{kind}({d.tensor('Atomic', dtype, *rows, 5)}, {value}, at={places}, mask=True)")
+    indices = f"({r.choice(['0', '1', f'arange({width}) % 2'])}, {index})" if rows else index
+    d.line(f"atomic_{kind}({d.tensor('Atomic', dtype, *rows, 5)}, {value}, at={indices}, mask=True)")
     d.parts.add("atomic at positions")
 
 

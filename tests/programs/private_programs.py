@@ -55,11 +55,11 @@ class Program:
         def loaded(name: str) -> str:
             return f"load({name}, {offset}, shape={box}).reshape(({tile},))"
 
-        places = ", ".join(loaded(f"p{axis}") for axis in axes)
+        positions = ", ".join(loaded(f"p{axis}") for axis in axes)
         value = loaded("x")
         if self.copies > 1:
             value = f"{value}[..., None] + zeros(({', '.join(['1'] * rank)}, {self.copies}), {self.dtype})"
-            places = ", ".join(f"{loaded(f'p{axis}')}[..., None]" for axis in axes)
+            positions = ", ".join(f"{loaded(f'p{axis}')}[..., None]" for axis in axes)
         extents = ["V" if self.symbolic else str(self.extents[0]), *map(str, self.extents[1:])]
         strides = ", Strides[S, 1]" if self.strided else ""
         count = self.blocks * self.rounds
@@ -70,7 +70,7 @@ class Program:
         body += [f"requires(V <= {self.extents[0] + 5})"] if self.symbolic else []
         body += [] if self.masked else [f"values(p{axis}, 0, {extent})" for axis, extent in zip(axes, extents, strict=True)]
         mask = ", mask=True" if self.masked else ""
-        body += [f"for i in range({self.rounds}):", f"    {atomic_word(self.kind)}(t, {value}, at=({places},){mask})"]
+        body += [f"for i in range({self.rounds}):", f"    {atomic_word(self.kind)}(t, {value}, at=({positions},){mask})"]
         head = f'"""Few places."""\nimport tilec\nfrom tilec import {IMPORTS}, {atomic_word(self.kind)}\n\n\n'
         head += 'class V(Dim):\n    """bins"""\n\n\n' if self.symbolic else ""
         head += 'class S(Dim):\n    """elements from row to row"""\n\n\n' if self.strided else ""
@@ -94,20 +94,20 @@ class Program:
         found: dict[str, Array] = {"x": random.integers(low, 6, shape).astype(dtype)}
         margin = 2 if self.masked else 0
         for axis, extent in enumerate(self.extents):
-            places = random.integers(0 if self.index[0] == "u" else -margin, extent + margin, shape)
-            found[f"p{axis}"] = (places * 0 if self.repeated else places).astype(numpy_dtype(DTYPES[self.index]))
+            positions = random.integers(0 if self.index[0] == "u" else -margin, extent + margin, shape)
+            found[f"p{axis}"] = (positions * 0 if self.repeated else positions).astype(numpy_dtype(DTYPES[self.index]))
         found["t"] = random.integers(low, 6, self.extents).astype(dtype)
         return found
 
     def expected(self, arrays: dict[str, Array]) -> Array:
         """Updates one after the other (`ufunc.at`)."""
-        places = [arrays[f"p{axis}"].astype(np.int64) for axis in range(len(self.extents))]
+        positions = [arrays[f"p{axis}"].astype(np.int64) for axis in range(len(self.extents))]
         inside = np.logical_and.reduce(
-            [(place >= 0) & (place < extent) for place, extent in zip(places, self.extents, strict=True)]
+            [(position >= 0) & (position < extent) for position, extent in zip(positions, self.extents, strict=True)]
         )
         out = arrays["t"].copy()
         for _ in range(self.copies):
-            COMBINED[self.kind].at(out, tuple(place[inside] for place in places), arrays["x"][inside])
+            COMBINED[self.kind].at(out, tuple(position[inside] for position in positions), arrays["x"][inside])
         return out
 
 

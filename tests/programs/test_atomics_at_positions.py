@@ -61,10 +61,10 @@ class Case:
     def text(self) -> str:
         shape = ", ".join(map(str, self.shape))
         dtype, box, more = self.dtype, f"({', '.join(('1', *map(str, self.shape)))})", ", 0" * len(self.shape)
-        places = ", ".join(f"load(p{axis}, (b{more}), shape={box}).reshape(({shape},))" for axis in range(self.axes))
+        positions = ", ".join(f"load(p{axis}, (b{more}), shape={box}).reshape(({shape},))" for axis in range(self.axes))
         value = f"load(x, (b{more}), shape={box}).reshape(({shape},))"
         compare = f"load(y, (b{more}), shape={box}).reshape(({shape},)), " if self.kind == "cas" else ""
-        call = f"{atomic_word(self.kind)}(t, {compare}{value}, at=({places},), mask=True)"
+        call = f"{atomic_word(self.kind)}(t, {compare}{value}, at=({positions},), mask=True)"
         lines = [f"old = {call}" if self.used else call]
         if self.used:
             lines.append(f"store(old_values, (b{more}), old.reshape({box}))")
@@ -127,8 +127,8 @@ def has_order(first: int | float, last: int | float, edges: list[tuple[int | flo
 
 def wrong(case: Case, before: dict[str, Array], after: dict[str, Array]) -> str:
     """The first element of which the old values fit no order; empty if there is none. Skipped positions have 0."""
-    places = [before[f"p{axis}"] for axis in range(case.axes)]
-    inside = np.logical_and.reduce([(place >= 0) & (place < EXTENT) for place in places])
+    positions = [before[f"p{axis}"] for axis in range(case.axes)]
+    inside = np.logical_and.reduce([(position >= 0) & (position < EXTENT) for position in positions])
     edges: dict[tuple[int, ...], list[tuple[int | float, int | float]]] = {}
     for index in np.ndindex(inside.shape):
         old = after["old_values"][index]
@@ -141,10 +141,10 @@ def wrong(case: Case, before: dict[str, Array], after: dict[str, Array]) -> str:
             put = new if old == before["y"][index] else old
         else:
             put = np.asarray(COMBINED[case.kind](old.item(), new.item())).astype(old.dtype)
-        edges.setdefault(tuple(int(place[index]) for place in places), []).append((old.item(), put.item()))
-    for place in np.ndindex(before["t"].shape):
-        if not has_order(before["t"][place].item(), after["t"][place].item(), edges.get(place, [])):
-            return f"t{list(place)} went from {before['t'][place]} to {after['t'][place]} by {edges.get(place, [])}"
+        edges.setdefault(tuple(int(position[index]) for position in positions), []).append((old.item(), put.item()))
+    for position in np.ndindex(before["t"].shape):
+        if not has_order(before["t"][position].item(), after["t"][position].item(), edges.get(position, [])):
+            return f"t{list(position)} went from {before['t'][position]} to {after['t'][position]} by {edges.get(position, [])}"
     if case.spread and not (after["sums"] == after["old_values"][..., None]).all():
         return "another thread has another old value"
     return ""
@@ -199,10 +199,10 @@ def confirmed(case: Case, before: dict[str, Array], after: Array) -> None:
     function = {**functions, "xor": np.bitwise_xor}.get(case.kind)
     if function is None:
         return
-    places = [before[f"p{axis}"].reshape(-1) for axis in range(case.axes)]
-    inside = np.logical_and.reduce([(place >= 0) & (place < EXTENT) for place in places])
+    positions = [before[f"p{axis}"].reshape(-1) for axis in range(case.axes)]
+    inside = np.logical_and.reduce([(position >= 0) & (position < EXTENT) for position in positions])
     wide = before["t"].astype(np.float64 if DTYPES[case.dtype].is_float else before["t"].dtype)
-    function.at(wide, tuple(place[inside] for place in places), before["x"].reshape(-1)[inside].astype(wide.dtype))
+    function.at(wide, tuple(position[inside] for position in positions), before["x"].reshape(-1)[inside].astype(wide.dtype))
     np.testing.assert_array_equal(after, wide.astype(after.dtype))
 
 

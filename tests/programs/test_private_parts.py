@@ -163,9 +163,9 @@ KEPT = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_keeps_its_atomics(name: str, tmp_path: Path) -> None:
-    places, text = KEPT[name]
+    read_from, text = KEPT[name]
     path = tmp_path / "k.py"
-    path.write_text(KERNEL.replace("PLACES", places) + f"    {text}\n")
+    path.write_text(KERNEL.replace("PLACES", read_from) + f"    {text}\n")
     prepared = prepare(load_kernel(path, {}, root=tmp_path), SM_90A)
     assert kinds(prepared, AtomicScatter) and not kinds(prepared, PrivateUpdate)
 
@@ -179,9 +179,9 @@ def test_two_tensors_have_parts_of_their_own(tmp_path: Path) -> None:
     assert sum(op in prepared.body.ops for op in kinds(prepared, Barrier)) == len(kinds(prepared, Barrier))
 
 
-def moved(ops: list[Op], op: Op, place: int) -> None:
+def moved(ops: list[Op], op: Op, where: int) -> None:
     ops.remove(op)
-    ops.insert(place, op)
+    ops.insert(where, op)
 
 
 def _first(function: Function, kind: type[Op]) -> Op:

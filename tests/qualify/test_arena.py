@@ -85,13 +85,13 @@ def test_the_nearest_tensor_is_named() -> None:
     assert arena.harm() == "2 bytes after the end of `x`: 0x07 (4 bytes of this guard zone)"
 
 
-@pytest.mark.parametrize("place", [0, 1, 2 * PERIOD - 1, 2 * PERIOD, 4 * PERIOD + 8])
-def test_a_changed_byte_of_an_input_is_named(place: int) -> None:
+@pytest.mark.parametrize("offset", [0, 1, 2 * PERIOD - 1, 2 * PERIOD, 4 * PERIOD + 8])
+def test_a_changed_byte_of_an_input_is_named(offset: int) -> None:
     arena, _ = made(tensor("x", "in", 2 * PERIOD + 5), staging=1 << 23)
-    address = arena.views()["x"].pointer + place
+    address = arena.views()["x"].pointer + offset
     (old,) = ctypes.string_at(address, 1)
     ctypes.memset(address, old ^ 1, 1)
-    assert arena.harm().startswith(f"`x`, which is only read: byte {place} is {old ^ 1:#04x}, not {old:#04x}")
+    assert arena.harm().startswith(f"`x`, which is only read: byte {offset} is {old ^ 1:#04x}, not {old:#04x}")
 
 
 def test_a_staging_buffer_smaller_than_a_period_sees_as_much() -> None:

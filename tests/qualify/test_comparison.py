@@ -25,26 +25,26 @@ def test_the_first_element_beyond_its_tolerance_is_wrong(values: list[float], da
     expected = floats(values)
     found = np.array(values, np.float32)
     assert compared(expected, found, (len(values),)) is None
-    place = data.draw(st.integers(0, len(values) - 1))
-    limit = 0.01 * abs(float(found[place])) + 0.1
-    found[place] += np.float32(0.9 * limit)
+    position = data.draw(st.integers(0, len(values) - 1))
+    limit = 0.01 * abs(float(found[position])) + 0.1
+    found[position] += np.float32(0.9 * limit)
     assert compared(expected, found, (len(values),)) is None
-    found[place:] = np.array(values, np.float32)[place:] + np.float32(3)
+    found[position:] = np.array(values, np.float32)[position:] + np.float32(3)
     wrong = compared(expected, found, (len(values),))
     assert wrong is not None
-    assert wrong.index == (place,)
-    assert wrong.count == len(values) - place
+    assert wrong.index == (position,)
+    assert wrong.count == len(values) - position
 
 
 def test_infinities_and_nan_must_be_the_same() -> None:
     expected = floats([1.0, np.inf, -np.inf, np.nan])
     assert compared(expected, np.array([1, np.inf, -np.inf, np.nan], np.float32), (4,)) is None
-    for place, value in ((0, np.nan), (0, np.inf), (1, 1.0), (1, -np.inf), (2, np.nan), (3, 1.0), (3, np.inf)):
+    for position, value in ((0, np.nan), (0, np.inf), (1, 1.0), (1, -np.inf), (2, np.nan), (3, 1.0), (3, np.inf)):
         found = np.array([1, np.inf, -np.inf, np.nan], np.float32)
-        found[place] = value
+        found[position] = value
         wrong = compared(expected, found, (4,))
         assert wrong is not None
-        assert wrong.index == (place,)
+        assert wrong.index == (position,)
 
 
 def test_integers_must_be_equal() -> None:

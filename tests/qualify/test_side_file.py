@@ -62,9 +62,9 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 @given(st.data())
 def test_no_changed_byte_is_accepted(data: st.DataObject) -> None:
     good = side_file.encode(sample())
-    place = data.draw(st.integers(0, len(good) - 1))
+    index = data.draw(st.integers(0, len(good) - 1))
     bad = bytearray(good)
-    bad[place] ^= data.draw(st.integers(1, 255))
+    bad[index] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Malformed):
         side_file.decode(bytes(bad))
 

@@ -124,8 +124,8 @@ def _many(data: Any) -> Any:
     return data | {"manifests": data["manifests"] * 200}
 
 
-def _redirect(place: str) -> Callable[[Response], Response]:
-    return lambda response: Response(307, b"", {"Location": place})
+def _redirect(address: str) -> Callable[[Response], Response]:
+    return lambda response: Response(307, b"", {"Location": address})
 
 
 def _around(registry: Registry, request: Request, response: Response) -> Response:

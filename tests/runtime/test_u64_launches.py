@@ -43,8 +43,8 @@ def test_every_number_arrives(number: int, kind: Any) -> None:
     plan.launch(0)
     sizes = [4 if slot.kind == "dim" else 8 for slot in plan.kernel.manifest.abi]
     sent = argument_bytes(driver.launches[-1], sizes)
-    place = next(index for index, slot in enumerate(plan.kernel.manifest.abi) if slot.kind == "scalar")
-    assert sent[place] == struct.pack("<Q", number)
+    slot_index = next(index for index, slot in enumerate(plan.kernel.manifest.abi) if slot.kind == "scalar")
+    assert sent[slot_index] == struct.pack("<Q", number)
 
 
 @pytest.mark.parametrize("number", [-1, -(2**63), 2**64, 2**70, np.int64(-1), np.int8(-1), True, 1.0, "1", None])

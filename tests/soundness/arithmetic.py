@@ -92,11 +92,11 @@ def sort(op: ops.Sort, operands: list[Tile]) -> list[Tile]:
     shape, axis = op.operands[0].tile.shape, op.axis
     found: list[Tile] = [[0] * len(tile) for tile in operands]
     for line in product(*map(range, (*shape[:axis], 1, *shape[axis + 1 :]))):
-        places = [_at(shape, (*line[:axis], k, *line[axis + 1 :])) for k in range(shape[axis])]
-        order = sorted(places, key=lambda place: _rank(operands[0][place]), reverse=op.descending)
+        line_indices = [_at(shape, (*line[:axis], k, *line[axis + 1 :])) for k in range(shape[axis])]
+        order = sorted(line_indices, key=lambda slot: _rank(operands[0][slot]), reverse=op.descending)
         for tile, result in zip(operands, found, strict=True):
-            for place, source in zip(places, order, strict=True):
-                result[place] = tile[source]
+            for slot, source in zip(line_indices, order, strict=True):
+                result[slot] = tile[source]
     return found
 
 
@@ -185,8 +185,8 @@ def _take(op: ops.Take, tile: Tile, indices: Tile) -> Tile:
     shape = op.operands[0].tile.shape
     found: Tile = []
     for position, index in zip(product(*map(range, op.result.tile.shape)), indices, strict=True):
-        place = int(index) if 0 <= index < shape[op.axis] else shape[op.axis] - 1
-        found.append(tile[_at(shape, (*position[: op.axis], place, *position[op.axis + 1 :]))])
+        slot = int(index) if 0 <= index < shape[op.axis] else shape[op.axis] - 1
+        found.append(tile[_at(shape, (*position[: op.axis], slot, *position[op.axis + 1 :]))])
     return found
 
 
@@ -226,7 +226,7 @@ def _position(column: Tile, choose: Callable[[float, float], float]) -> int:
             best = (max if choose is floats.maximum_number else min)(best, value)
         else:
             best = choose(best, value)
-    return next((place for place, value in enumerate(column) if value == best), 0)
+    return next((slot for slot, value in enumerate(column) if value == best), 0)
 
 
 def _mma(op: Op, left: Tile, right: Tile, acc: Tile) -> Tile:

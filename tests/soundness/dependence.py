@@ -44,7 +44,7 @@ def _index_operands(op: Op) -> list[Value]:
     """The indices or offsets of an access."""
     if isinstance(op, ops.Load | ops.Gather):
         return op.operands[1:]
-    return op.places if isinstance(op, ops.WriteOp) else []
+    return op.indices if isinstance(op, ops.WriteOp) else []
 
 
 def _sources(function: Function, values: set[Value]) -> set[Value]:

@@ -201,7 +201,7 @@ class Launch:
         if isinstance(op, ops.Invariant):
             if not number:
                 self._fault("invariant", op)
-        elif op.place == "start":
+        elif op.point == "start":
             self.numbers[op.number] = number
             if number < 1:
                 self._fault("progress", op)
@@ -297,7 +297,7 @@ class Launch:
         role = traffic.atomics if op.effect is Effect.ATOMIC else traffic.writers
         accessed: set[Element] = set()
         allow_out_of_bounds = op.mask or op.unsafe is not None
-        for position, element in enumerate(self._elements(op, tensor, op.places, op.tile, allow_out_of_bounds)):
+        for position, element in enumerate(self._elements(op, tensor, op.indices, op.tile, allow_out_of_bounds)):
             if element is None:
                 continue
             if op.unsafe is None:

@@ -37,8 +37,8 @@ def shared(s: Sketch) -> None:
     s.line(f"b, s = {'bid(0), bid(1)' if rows else 'i32(0), bid(0)'}")
     s.line(f"each = {each}")
     s.line(f"for j in range({first}, {last}):")
-    place = f"(b, {at})" if rows else at
-    _maybe_halved(s, "        ", [f"store(out, {place}, 1.0)"], ["s", "j", "b"])
+    index = f"(b, {at})" if rows else at
+    _maybe_halved(s, "        ", [f"store(out, {index}, 1.0)"], ["s", "j", "b"])
 
 
 def _maybe_halved(s: Sketch, indent: str, write: list[str], names: list[str]) -> None:
@@ -91,21 +91,21 @@ def digits(s: Sketch) -> None:
         else:
             parts[-1] = f"(t + 1) % {sizes[-1]}" if r.random() < 0.5 else parts[0]
     s.parameters.append(f"out: Out[f32, {', '.join(sizes)}]")
-    place = ", ".join(parts)
+    index = ", ".join(parts)
     if kind == "lanes":
         total = 1
         for size in sizes:
             total *= int(size)
         s.head.append("grid(1)")
         s.line(f"t = arange({total})")
-        s.line(f"scatter(out, ({place}), zeros(({total},), f32){r.choice(['', ', mask=True'])})")
+        s.line(f"scatter(out, ({index}), zeros(({total},), f32){r.choice(['', ', mask=True'])})")
         return
     if not count.replace(" * ", "").isdigit():
         s.head.append(f"requires({product} <= 100000)")
     s.head.append(f"grid({count})" if kind == "blocks" else "grid(1)")
     s.line("b = bid(0)")
     s.line("t = bid(0)" if kind == "blocks" else f"for t in range({count}):")
-    _maybe_halved(s, "    " if kind == "blocks" else "        ", [f"store(out, ({place}), 1.0)"], ["t"])
+    _maybe_halved(s, "    " if kind == "blocks" else "        ", [f"store(out, ({index}), 1.0)"], ["t"])
 
 
 def ragged(s: Sketch) -> None:
@@ -160,14 +160,14 @@ def parted(s: Sketch) -> None:
     wrong = r.random() < WRONG
     second = r.choice(["cut + 1", "maximum(cut - 1, 0)", "cut // 2"]) if wrong and r.random() < 0.5 else "cut"
     end = r.choice(["N - 1", "N + 1"]) if wrong and second == "cut" else "N"
-    place = "(b, {})" if rows else "{}"
+    index = "(b, {})" if rows else "{}"
     s.line(f"cut = {cut}")
     s.line("for j in range(cut):")
-    _maybe_halved(s, "        ", [f"store(out, {place.format('j')}, 1.0)"], ["j", "b"])
+    _maybe_halved(s, "        ", [f"store(out, {index.format('j')}, 1.0)"], ["j", "b"])
     s.indent = "    "
     backward = r.random() < 0.25
     s.line(f"for i in range({second}, {end}):" if not backward else f"for i in range({end} - {second}):")
-    s.line(f"    store(out, {place.format('N - 1 - i' if backward else 'i')}, 2.0)")
+    s.line(f"    store(out, {index.format('N - 1 - i' if backward else 'i')}, 2.0)")
 
 
 def packed(s: Sketch) -> None:
@@ -196,12 +196,12 @@ def packed(s: Sketch) -> None:
             s.line(f"at = {r.choice(changes)}")
         elif r.random() < 0.4:
             s.line(f"at = {r.choice([f'{width - 1} - at', 'flip(at, 0)', 'at ^ 1', 'butterfly(at, 0, 1)'])}")
-    place = "(b, {})" if rows else "{}"
+    index = "(b, {})" if rows else "{}"
     if r.random() < 0.5:
-        s.line(f"scatter(out, {place.format('at')}, zeros(({width},), f32){r.choice(['', ', mask=True'])})")
+        s.line(f"scatter(out, {index.format('at')}, zeros(({width},), f32){r.choice(['', ', mask=True'])})")
         return
     limit = r.choice(["1", "2"])
     quantity = r.choice(["at", "t", "flag", "arange(" + str(width) + ")"])
     for sign in ("<", ">=" if not wrong or r.random() < 0.5 else ">"):
-        at = place.format(f"where({quantity} {sign} {limit}, at, {r.choice(['-1', str(width)])})")
+        at = index.format(f"where({quantity} {sign} {limit}, at, {r.choice(['-1', str(width)])})")
         s.line(f"scatter(out, {at}, zeros(({width},), f32), mask=True)")

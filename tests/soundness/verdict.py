@@ -282,7 +282,7 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
     )
     if sizes is None:
         return None
-    fixed = {_place(key): value for key, value in example.values.items()}
+    fixed = {_index(key): value for key, value in example.values.items()}
     visit: dict[str, list[int]] = {}
     for loops in example.iterations:
         for name, value in loops.items():
@@ -302,6 +302,6 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
     return None
 
 
-def _place(key: str) -> tuple[str, tuple[int, ...]]:
+def _index(key: str) -> tuple[str, tuple[int, ...]]:
     name, _, rest = key.partition("[")
     return name, tuple(int(item) for item in rest.rstrip("]").split(",") if item.strip())

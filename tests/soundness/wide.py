@@ -141,12 +141,12 @@ def _words(s: Sketch, width: int) -> None:
 def _taken(s: Sketch, r: random.Random, width: int) -> None:
     """An index tile whose elements are taken from another one, at positions within it."""
     own = Bounded(r, list(s.bounded.scope), list(s.bounded.data), list(s.bounded.conditions))
-    places = own.cast(own.expression((width,), 2), "i32")
-    if places.low < 0 or places.high > 63:
-        places = Ranged(f"(({places.text}) % {width})", "i32", (width,), 0, width - 1)
-    extent = r.choice([places.high + 1, places.high + 2])
+    indices = own.cast(own.expression((width,), 2), "i32")
+    if indices.low < 0 or indices.high > 63:
+        indices = Ranged(f"(({indices.text}) % {width})", "i32", (width,), 0, width - 1)
+    extent = r.choice([indices.high + 1, indices.high + 2])
     value = own.expression((extent,), 1)
-    s.assign(Ranged(f"take({value.text}, {places.text}, 0)", value.dtype, (width,), value.low, value.high), "k")
+    s.assign(Ranged(f"take({value.text}, {indices.text}, 0)", value.dtype, (width,), value.low, value.high), "k")
     s.bounded.scope += s.bounded.scope[-1:] * 2
     s.parts.append("take")
 

@@ -80,10 +80,10 @@ def _compaction(s: Sketch, width: int, tile: str) -> None:
     summed, written = (other if r.random() < TOO_TIGHT else kept for _ in range(2))
     written += r.choice(["", f" & (arange({width}) < {width // 2})"])
     words = r.choice(["", ", exclusive=True", ", exclusive=True", ", reverse=True"])
-    place = f"cumsum(where({summed}, {r.choice([1, 1, 1, 2])}, 0), 0{words}) + {r.randint(-1, 1)}"
+    starts = f"cumsum(where({summed}, {r.choice([1, 1, 1, 2])}, 0), 0{words}) + {r.randint(-1, 1)}"
     name = f"kept{len(s.parameters)}"
     s.parameters.append(f"{name}: InOut[f32, {s.rows}, {width}]")
-    s.line(f"scatter({name}, ({s.row}, where({written}, {place}, {width})), zeros(({width},), f32), mask=True)")
+    s.line(f"scatter({name}, ({s.row}, where({written}, {starts}, {width})), zeros(({width},), f32), mask=True)")
     s.parts.append("compaction")
 
 

@@ -106,9 +106,9 @@ def _largest(s: Sketch, width: int) -> None:
     """The largest elements, and where they are."""
     value = s.bounded.expression((width,), 2)
     count = s.r.choice([k for k in (1, 2, 4, 8) if k <= width])
-    found, places = s.name("h"), s.name("h")
-    s.line(f"{found}, {places} = topk({value.text}, {count}, 0)")
-    _also(s, Ranged(found, value.dtype, (count,), value.low, value.high), Ranged(places, "i32", (count,), 0, width - 1))
+    found, indices = s.name("h"), s.name("h")
+    s.line(f"{found}, {indices} = topk({value.text}, {count}, 0)")
+    _also(s, Ranged(found, value.dtype, (count,), value.low, value.high), Ranged(indices, "i32", (count,), 0, width - 1))
 
 
 def _scanned(s: Sketch, width: int) -> None:

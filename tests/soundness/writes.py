@@ -168,7 +168,7 @@ def _row_element(s: Sketch) -> str:
     if bounded < 0.3:
         high = r.choice(["4", "9", "32", extent])
         s.head.append(f"values({tensor}, 0, {high})")
-    place, lines = s.indent, len(s.body)
+    depth, lines = s.indent, len(s.body)
     loop = next((k for k, line in enumerate(s.body) if line.strip().startswith("for ")), lines)
     if r.random() < 0.25 and extent != "1":
         part = r.choice([f"{extent} // 2", f"cdiv({extent}, 2)", "K"])
@@ -179,7 +179,7 @@ def _row_element(s: Sketch) -> str:
         text = [f"{name} = load({tensor}, {'b' if extent != '1' else '0'}).astype(i32)"]
     s.parameters.append(f"{tensor}: In[{dtype}, {extent}]")
     s.body[loop:loop] = [f"    {line}" for line in text]
-    s.indent = place
+    s.indent = depth
     return name
 
 
@@ -296,9 +296,9 @@ def _two_masks(s: Sketch, visit: Visit, first: str, second: str, parts: tuple[st
     """Each write goes outside where its condition is false."""
     last = visit.at.removeprefix("(b, ").removesuffix(")")
     for condition in (first, second):
-        place = s.name("a")
-        s.line(f"{place} = {last} if {condition} else {s.r.choice(['-1', '-1', '100000'])}")
-        s.line(_write(s, visit, f"(b, {place})" if visit.at != "b" else place))
+        depth = s.name("a")
+        s.line(f"{depth} = {last} if {condition} else {s.r.choice(['-1', '-1', '100000'])}")
+        s.line(_write(s, visit, f"(b, {depth})" if visit.at != "b" else depth))
 
 
 def _three_ifs(s: Sketch, visit: Visit, first: str, second: str, parts: tuple[str, str]) -> None:

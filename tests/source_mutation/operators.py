@@ -47,10 +47,10 @@ def _with(node: ast.AST, edit: Callable[[ast.AST], None]) -> str:
 
 def _compare(node: ast.AST, parent: ast.AST | None) -> Iterator[Change]:
     if isinstance(node, ast.Compare):
-        for place, op in enumerate(node.ops):
+        for index, op in enumerate(node.ops):
             new = COMPARE.get(type(op))
             if new is not None:
-                text = _with(node, lambda n, p=place, t=new: n.ops.__setitem__(p, t()))  # pyright: ignore[reportAttributeAccessIssue]
+                text = _with(node, lambda n, p=index, t=new: n.ops.__setitem__(p, t()))  # pyright: ignore[reportAttributeAccessIssue]
                 yield "flipped comparison", f"{type(op).__name__} -> {new.__name__}", node, text
 
 
@@ -58,15 +58,15 @@ def _boolean(node: ast.AST, parent: ast.AST | None) -> Iterator[Change]:
     if isinstance(node, ast.BoolOp):
         new = ast.Or if isinstance(node.op, ast.And) else ast.And
         yield "and/or", f"{type(node.op).__name__} -> {new.__name__}", node, _with(node, lambda n: setattr(n, "op", new()))
-        for place in range(len(node.values)):
+        for index in range(len(node.values)):
             if len(node.values) > 1:
-                yield "dropped condition", f"without `{ast.unparse(node.values[place])}`", node, _dropped(node, place)
+                yield "dropped condition", f"without `{ast.unparse(node.values[index])}`", node, _dropped(node, index)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield "dropped not", "without `not`", node, f"({ast.unparse(node.operand)})"
 
 
-def _dropped(node: ast.BoolOp, place: int) -> str:
-    rest = [value for k, value in enumerate(node.values) if k != place]
+def _dropped(node: ast.BoolOp, index: int) -> str:
+    rest = [value for k, value in enumerate(node.values) if k != index]
     return f"({ast.unparse(rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest))})"
 
 
@@ -124,10 +124,10 @@ def _exchange_arguments(node: ast.AST) -> None:
 
 def _word(node: ast.AST, parent: ast.AST | None) -> Iterator[Change]:
     if isinstance(node, ast.JoinedStr):
-        for place, part in enumerate(node.values):
+        for index, part in enumerate(node.values):
             for other, what in _reworded(part):
                 changed = copy.deepcopy(node)
-                changed.values[place] = ast.Constant(other)
+                changed.values[index] = ast.Constant(other)
                 yield "wrong word", what, node, ast.unparse(ast.fix_missing_locations(changed))
     elif not isinstance(parent, ast.JoinedStr | ast.Dict):
         for other, what in _reworded(node):

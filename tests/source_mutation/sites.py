@@ -135,7 +135,7 @@ def _mutants(relative: str, text: str) -> tuple[Mutant, ...]:
         for operator, what, target, new in changes(node, parent):
             if not isinstance(target, ast.expr | ast.stmt):
                 continue
-            start, end = (_place(text, lines, *at) for at in ((target.lineno, target.col_offset), _end(target)))
+            start, end = (_offset(text, lines, *at) for at in ((target.lineno, target.col_offset), _end(target)))
             old = text[start:end]
             key = (function, operator, what, old)
             seen[key] = seen.get(key, -1) + 1
@@ -143,7 +143,7 @@ def _mutants(relative: str, text: str) -> tuple[Mutant, ...]:
     return tuple(found)
 
 
-def _place(text: str, lines: list[int], line: int, column: int) -> int:
+def _offset(text: str, lines: list[int], line: int, column: int) -> int:
     start = lines[line - 1]
     stop = lines[line] if line < len(lines) else len(text)
     return start + len(text[start:stop].encode()[:column].decode())

@@ -175,12 +175,14 @@ def mutants(path: Path) -> Iterator[Mutant]:
     for number, loop in enumerate(loops):
         assert isinstance(loop.iter, ast.Call)
         stop = len(loop.iter.args) - 1 if len(loop.iter.args) < 3 else 1
-        for place, change in itertools.product({0, stop} if stop else {stop}, (1, -1)):
-            inward = (change < 0) == (place == stop)
+        for position, change in itertools.product({0, stop} if stop else {stop}, (1, -1)):
+            inward = (change < 0) == (position == stop)
             writes = _writes_out(kernel, loop.body)
             must = writes if inward else not _clipped(loop.body)
-            end = "stop" if place == stop else "start"
-            yield _mutant(path, tree, loop.iter.args[place], change, _step(loop.iter), f"loop{number}-{end}{change:+d}", must)
+            end = "stop" if position == stop else "start"
+            yield _mutant(
+                path, tree, loop.iter.args[position], change, _step(loop.iter), f"loop{number}-{end}{change:+d}", must
+            )
     yield from _index_mutants(path, tree, kernel)
     for node in ast.walk(kernel):
         if isinstance(node, ast.Call) and word(node.func) == "grid":

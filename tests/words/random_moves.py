@@ -47,8 +47,8 @@ class Moves(Tiles):
             return text
         axis = own.randrange(len(shape))
         extent, along = shape[axis], tuple(n if k == axis else 1 for k, n in enumerate(shape))
-        places = f"((arange({extent}) * {own.randrange(extent)} + {own.randrange(extent)}) % {extent}).reshape({along})"
-        return f"tilec.take({text}, {places}, {axis})"
+        indices = f"((arange({extent}) * {own.randrange(extent)} + {own.randrange(extent)}) % {extent}).reshape({along})"
+        return f"tilec.take({text}, {indices}, {axis})"
 
     def _reordered(self, dtype: str, shape: Shape, axis: int, depth: int) -> str | None:
         """The same elements in another order, or positions."""

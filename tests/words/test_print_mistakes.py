@@ -15,7 +15,7 @@ from tilec.audit import emulation
 from tilec.emulator import UnsupportedPtx, emulate
 from tilec.ir.core import Block, Function, Op, VerifyError
 from tilec.ir.ops import Print, prints
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.sync_ops import Barrier, Roles
 from tilec.ir.printed_text import difference, pieces
 from tilec.ir.text.parser import parse_function
@@ -67,7 +67,7 @@ def test_its_text_is_read_back() -> None:
 def test_a_print_comes_after_the_grid_dependency_wait() -> None:
     prepared = prepare(loaded(TWO), SM_90A, Overrides(warps=2))
     ops = prepared.body.ops
-    wait = next(op for op in ops if isinstance(op, WaitPrior))
+    wait = next(op for op in ops if isinstance(op, DependencyWait))
     ops.remove(wait)
     ops.insert(ops.index(first(prepared)) + 1, wait)
     with pytest.raises(VerifyError, match="before the grid dependency wait"):

@@ -201,8 +201,8 @@ def test_facts_about_sorts_hold_for_every_order() -> None:
     """Two rows of two elements, each in either order: nothing is assumed that one of them contradicts, and that the positions
     of a row are the same is excluded."""
     atoms = Atoms()
-    index = [(row, place) for row in range(2) for place in range(2)]
-    orders = [atoms.loaded(f"{terms.ORDER}0", (terms.const(row), terms.const(place)), (0, 1)) for row, place in index]
+    index = [(row, column) for row in range(2) for column in range(2)]
+    orders = [atoms.loaded(f"{terms.ORDER}0", (terms.const(row), terms.const(column)), (0, 1)) for row, column in index]
     facts = consistency(terms.eq(terms.of(a), terms.of(b)) for a, b in itertools.pairwise(orders))
     for numbers in itertools.product(range(2), repeat=4):
         values = dict(zip(orders, numbers, strict=True))

@@ -135,8 +135,8 @@ def test_the_network_sorts_every_sequence_of_zeros_and_ones(extent: int) -> None
 def test_the_largest_come_first(k: int, dtype: str) -> None:
     a = keys(dtype, (3, 32), k)
     positions = order(a, 1, descending=True)[:, :k]
-    for place, result, expected in ((0, dtype, np.take_along_axis(a, positions, 1)), (1, "i32", positions.astype(np.int32))):
-        one = One(f"tl.topk(a, {k}, 1)[{place}]", result, (3, k), ((dtype, (3, 32)),))
+    for index, result, expected in ((0, dtype, np.take_along_axis(a, positions, 1)), (1, "i32", positions.astype(np.int32))):
+        one = One(f"tl.topk(a, {k}, 1)[{index}]", result, (3, k), ((dtype, (3, 32)),))
         assert_same(one.interpreted(a), expected)
         assert_same(one.emulated(SM_90A, a), expected)
 

@@ -31,8 +31,8 @@ def erf(out: Builder, x: SsaValue) -> SsaValue:
     """erf(x) of an f32 within 2 units in the last place, between -1 and 1; NaN of NaN."""
     magnitude = out.float_function("fabs", x)
     near = _fma(out, x, _polynomial(out, NEAR, out.float_op("fmul", x, x)), x)
-    (held,) = out.intrinsic("minimumnum.f32", [magnitude, out.float_constant(FOUR)], [f32])
-    exponent = _polynomial(out, TAIL, held)
+    (limited,) = out.intrinsic("minimumnum.f32", [magnitude, out.float_constant(FOUR)], [f32])
+    exponent = _polynomial(out, TAIL, limited)
     (rest,) = out.inline_ptx("ex2.approx.ftz.f32 $0, $1;", "=f,f", [exponent], [f32])
     far = out.float_op("fsub", out.float_constant(ONE), rest)
     signed = out.select(out.float_compare("olt", x, out.float_constant(0)), out.negated(far), far)

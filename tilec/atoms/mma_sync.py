@@ -155,7 +155,7 @@ def unpack(out: Builder, packed: SsaValue, dtype: DType) -> list[SsaValue]:
     return [out.extract(pair, i) for i in range(2)]
 
 
-def beside(layout: Layout, products: int, warps: int) -> Layout:
+def batched(layout: Layout, products: int, warps: int) -> Layout:
     """The layout of a batch of `products` matrices, with the batch as axis 0, from the `layout` of one matrix. The batch is
     divided among `warps` groups of the warps of `layout`; each group has consecutive matrices, outermost in its registers."""
 

@@ -83,7 +83,7 @@ def store_rows(
     tiles, own = rows.shape[0] // (2 * MATRIX * grid.rows), columns // grid.columns
     warp_row = warp if grid.columns == 1 else out.urem(warp, grid.rows)
     row = out.add(out.mul(warp_row, 2 * MATRIX * tiles), out.bit_and(lane, 2 * MATRIX - 1))
-    place = _Place(rows, out.offset(base, out.mul(row, rows.pitch)), _phase(out, rows, lane), tiles, 2 * MATRIX)
+    origin = _Origin(rows, out.offset(base, out.mul(row, rows.pitch)), _phase(out, rows, lane), tiles, 2 * MATRIX)
     for across in range(grid.columns):
         begin, end = max(first, across * own), min(first + rows.width, (across + 1) * own)
         if begin >= end:
@@ -95,7 +95,7 @@ def store_rows(
                 # Two neighbors of an even number differ in their lowest bit alone, whatever the swizzle.
                 count = 2 if (column - first) // MATRIX % 2 == 0 and column + MATRIX < end else 1
                 group = (column - across * own) // MATRIX
-                _store_tiles(out, place, column - first, registers, own // MATRIX, group, count)
+                _store_tiles(out, origin, column - first, registers, own // MATRIX, group, count)
                 column += count * MATRIX
 
 
@@ -160,7 +160,7 @@ def _steps(digits: list[Digit], layout: Layout) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Origin:
     """Where a thread's rows go: `pointer` is that of its row of the first tile, `phase` the swizzle there. Its `tiles` have
     `step` rows between them."""
 
@@ -178,17 +178,17 @@ def _phase(out: Builder, rows: SharedType, lane: SsaValue) -> SsaValue:
 
 
 def _store_tiles(
-    out: Builder, place: _Place, column: int, registers: list[SsaValue], groups: int, group: int, count: int
+    out: Builder, origin: _Origin, column: int, registers: list[SsaValue], groups: int, group: int, count: int
 ) -> None:  # fmt: skip
     """Store `count` groups of 8 columns of each tile at `column` of the rows: from `group` on of the thread's `groups`."""
-    address = out.offset(place.pointer, out.shl(out.bit_xor(place.phase, column // MATRIX), 4))
-    for tile in range(place.tiles):
+    address = out.offset(origin.pointer, out.shl(out.bit_xor(origin.phase, column // MATRIX), 4))
+    for tile in range(origin.tiles):
         first_register = 4 * (groups * tile + group)
         pairs = [
-            mma_sync.pack(out, registers[register], registers[register + 1], place.rows.dtype)
+            mma_sync.pack(out, registers[register], registers[register + 1], origin.rows.dtype)
             for register in range(first_register, first_register + 4 * count, 2)
         ]
-        _stmatrix(out, out.offset(address, tile * place.step * place.rows.pitch), pairs)
+        _stmatrix(out, out.offset(address, tile * origin.step * origin.rows.pitch), pairs)
 
 
 def _stmatrix(out: Builder, address: SsaValue, pairs: list[SsaValue]) -> None:

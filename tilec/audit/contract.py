@@ -129,7 +129,7 @@ def _row_axis(op: MemoryOp) -> int | None:
     shape = op.tile.tile.shape
     if op.indexed or (shape and shape[0] != 1):
         return None
-    source = op.places[0].owner
+    source = op.indices[0].owner
     return source.axis if isinstance(source, BlockId) else None
 
 

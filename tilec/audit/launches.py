@@ -81,7 +81,7 @@ def _requests(manifest: Manifest, function: Function, contract: Contract) -> Ite
     edges = {symbol: cuts for symbol in function.dims if symbol not in function.strides and (cuts := _cuts(function, symbol))}
     past = {symbol: cuts[-1] + 1 for symbol, cuts in edges.items()}
     free = [symbol for symbol in function.dims if symbol not in edges and symbol not in function.strides]
-    several = {symbol: 2 + place % 2 for place, symbol in enumerate(free)}
+    several = {symbol: 2 + index % 2 for index, symbol in enumerate(free)}
     yield "several of each, past every edge", {**past, **several}
     for count in _counts(manifest):
         longer = _iterations(function, edges, count)

@@ -21,10 +21,10 @@ def loop_claims(program: Program, budget: Budget) -> Iterator[Finding]:
     """Two findings for each invariant, and two for each `while`."""
     starts: dict[int, Decreases] = {}
     for op in program.order:
-        if isinstance(op, Invariant) and op.place in ("entry", "end"):
-            subject = "where the loop starts" if op.place == "entry" else "after an iteration"
+        if isinstance(op, Invariant) and op.point in ("entry", "end"):
+            subject = "where the loop starts" if op.point == "entry" else "after an iteration"
             yield _true(program, op, budget).named(INVARIANT, subject)
-        elif isinstance(op, Decreases) and op.place == "start":
+        elif isinstance(op, Decreases) and op.point == "start":
             starts[op.number] = op
             yield _positive(program, op, budget).named("progress", "`while` goes on with a positive number")
         elif isinstance(op, Decreases):

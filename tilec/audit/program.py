@@ -200,7 +200,7 @@ class Program:
         pending: list[Value] = []
         for op in self.order:
             if isinstance(op, MemoryOp):
-                pending += op.places if op.unsafe is None else []
+                pending += op.indices if op.unsafe is None else []
             elif isinstance(op, Take):
                 pending += op.operands[1:]
             elif isinstance(op, Invariant | Decreases):

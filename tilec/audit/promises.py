@@ -65,7 +65,7 @@ def _within(program: Program, promise: Promise, op: MemoryOp, budget: Budget) ->
             element_index = execution.element_index(op, at)
             share = execution.element(op.tile, at)
             for name in promise.above:
-                share = smt.sub(share, _held(query, name, element_index))
+                share = smt.sub(share, _kept(query, name, element_index))
             reached = [*execution.known(op), *query.inside(promise.tensor, element_index)]
             outside = smt.some([share < query.expression(promise.low), share >= query.expression(promise.high)])
             yield never(query, [*reached, outside], budget)
@@ -73,7 +73,7 @@ def _within(program: Program, promise: Promise, op: MemoryOp, budget: Budget) ->
     return worst(parts())
 
 
-def _held(query: Query, name: str, element_index: tuple[Term, ...]) -> Term:
+def _kept(query: Query, name: str, element_index: tuple[Term, ...]) -> Term:
     """The contents of a tensor element before the launch."""
     term = query.fresh(f"old.{name}", query.program.function.parameter(name).value.tensor.dtype.integer_range())
     query.facts += query.record(Loaded(term, name, element_index))

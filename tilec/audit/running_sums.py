@@ -131,7 +131,7 @@ def _by_position(value: Value) -> list[int] | None:
 def _sets(value: Value, summed: Value, inner: list[Value]) -> Sets:
     """For each element of a value, the elements of `summed` that it is the sum of; None where it is no such sum."""
     last_use = {operand: index for index, one in enumerate(inner) for operand in _owner(one).operands}
-    known: dict[Value, Sets] = {summed: [1 << place for place in range(summed.tile.size)]}
+    known: dict[Value, Sets] = {summed: [1 << element for element in range(summed.tile.size)]}
     for index, one in enumerate(inner):
         known[one] = _combined(_owner(one), known)
         for operand in _owner(one).operands:
@@ -193,10 +193,10 @@ def _origins(op: Op) -> list[int]:
             origin = [at ^ op.mask if axis == op.axis else at for axis, at in enumerate(position)]
         else:
             origin = [0 if e == 1 else at for e, at in zip(source, position[len(position) - len(source) :], strict=True)]
-        place = 0
+        element = 0
         for extent, at in zip(source, origin, strict=True):
-            place = place * extent + at
-        found.append(place)
+            element = element * extent + at
+        found.append(element)
     return found
 
 
@@ -209,7 +209,7 @@ def _expected(shape: tuple[int, ...], axis: int, backward: bool, inclusive: bool
             continue  # not the first of a line
         added = 0
         for step in reversed(range(extent)) if backward else range(extent):
-            place = start + step * stride
-            found[place] = added | 1 << place if inclusive else added
-            added |= 1 << place
+            element = start + step * stride
+            found[element] = added | 1 << element if inclusive else added
+            added |= 1 << element
     return found

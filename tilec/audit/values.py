@@ -246,8 +246,8 @@ class Execution:
         """Positions in the operand: an index outside of the axis counts as the last position."""
         last = smt.integer(op.operands[0].tile.shape[op.axis] - 1)
         index = self.element(op.operands[1], position)
-        place = smt.choose(smt.every([index >= 0, index <= last]), index, last)
-        return (*position[: op.axis], place, *position[op.axis + 1 :])
+        chosen = smt.choose(smt.every([index >= 0, index <= last]), index, last)
+        return (*position[: op.axis], chosen, *position[op.axis + 1 :])
 
     def _sorted_from(self, op: Sort, position: Position) -> Position:
         """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
@@ -391,5 +391,5 @@ class Execution:
     def element_index(self, op: MemoryOp, position: Position) -> tuple[Term, ...]:
         """The element of the tensor that an operation accesses at a position of its tile."""
         if op.indexed:
-            return tuple(self.element(index, position) for index in op.places)
-        return tuple(smt.add(self.element(offset), at) for offset, at in zip(op.places, position, strict=True))
+            return tuple(self.element(index, position) for index in op.indices)
+        return tuple(smt.add(self.element(offset), at) for offset, at in zip(op.indices, position, strict=True))

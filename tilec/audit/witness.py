@@ -73,8 +73,8 @@ def _search(unknowns: Unknowns, solution: dict[str, Term], universal: Definition
 
 def _one_axis(unknowns: Unknowns, solution: dict[str, Term], universal: Definitions) -> bool:
     """Solves an axis with a single remaining unknown."""
-    for place, element in unknowns.targets:
-        linear = linear_in(applied(place, unknowns, solution), unknowns)
+    for index, element in unknowns.targets:
+        linear = linear_in(applied(index, unknowns, solution), unknowns)
         if linear is not None and len(linear.coefficients) == 1:
             ((name, coefficient),) = linear.coefficients.items()
             solution[name] = _digit(smt.sub(element, linear.rest), coefficient, universal)[0]
@@ -107,8 +107,8 @@ def _definition(unknowns: Unknowns, solution: dict[str, Term], universal: Defini
 
 def _several(unknowns: Unknowns, solution: dict[str, Term], universal: Definitions) -> Iterator[dict[str, Term]]:
     """Solves the unknowns of one axis as digits, in every order."""
-    for place, element in unknowns.targets:
-        linear = linear_in(applied(place, unknowns, solution), unknowns)
+    for index, element in unknowns.targets:
+        linear = linear_in(applied(index, unknowns, solution), unknowns)
         if linear is None or not 2 <= len(linear.coefficients) <= DIGITS:
             continue
         for order in permutations(sorted(linear.coefficients)):

@@ -32,12 +32,11 @@ from tilec.ir.ops import (
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
 from tilec.ir.ops.memory import AtomicScatter, AtomicUpdate
 from tilec.ir.ops.private_ops import PrivateFill, PrivateFlush, PrivateUpdate
+from tilec.ir.ops.reduction_ops import ReduceCombine, ReduceStore
 from tilec.ir.ops.staging_ops import (
     AsyncCopy,
     GroupMma,
     PackPairs,
-    ReduceCombine,
-    ReduceStore,
     RegisterGroupMma,
     ScratchLoad,
     ScratchStore,
@@ -128,7 +127,7 @@ def demand(op: Op, warps: int, without: frozenset[Op] = frozenset()) -> Demand:
         case PrivateUpdate():
             return {"alu": _lanes(op.tile, warps), "shared": READ_AND_WRITTEN * _moved(op.tile, warps)}
         case PrivateFlush():
-            return {"alu": float(op.places), "shared": float(op.part.scratch.bytes)}
+            return {"alu": float(op.slots), "shared": float(op.part.scratch.bytes)}
         case _:
             return _computed(op, warps)
 

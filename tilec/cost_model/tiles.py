@@ -36,9 +36,9 @@ def tiles_of(work: Work) -> Tiles:
     shape = work.tiles.shape
     columns: dict[tuple[str, str], Array] = {}
     for role in work.roles:
-        for place, part in (("inside", role.inside), ("around", role.around)):
+        for part_name, part in (("inside", role.inside), ("around", role.around)):
             for unit, amount in part.items():
-                columns[place, unit] = columns.get((place, unit), np.zeros(shape)) + amount
+                columns[part_name, unit] = columns.get((part_name, unit), np.zeros(shape)) + amount
     written = [box.bytes for box in work.boxes() if box.written]
     columns["", "written"] = np.broadcast_to(sum(written, start=np.zeros((1, 1))), shape)
     columns["", "read"] = np.broadcast_to(sum((role.copied for role in work.roles), start=np.zeros((1, 1))), shape)
@@ -49,8 +49,8 @@ def tiles_of(work: Work) -> Tiles:
     classes, where = np.unique(flat[work.tiles.ravel()], axis=0, return_inverse=True)
     index = np.full(work.tiles.size, NONE)
     index[work.tiles.ravel()] = where.ravel()
-    found = {name: classes[:, place] for place, name in enumerate(names)}
+    found = {name: classes[:, part_name] for part_name, name in enumerate(names)}
     inside, around = (
-        {unit: found.get((place, unit), np.zeros(len(classes))) for unit in UNITS} for place in ("inside", "around")
+        {unit: found.get((part_name, unit), np.zeros(len(classes))) for unit in UNITS} for part_name in ("inside", "around")
     )
     return Tiles(index.reshape(shape), inside, around, found["", "trips"], found["", "read"], found["", "written"])

@@ -71,7 +71,7 @@ def _numbered(boxes: list[Box], work: Work) -> list[tuple[Array, Array]]:
 def _waves(work: Work, at_once: int) -> list[Array]:
     """The flat places of the tiles that run at the same time."""
     blocks, turns = work.tiles.shape
-    places: Array = np.arange(blocks * turns, dtype=np.int64).reshape((blocks, turns))
+    blocks_in_order: Array = np.arange(blocks * turns, dtype=np.int64).reshape((blocks, turns))
     if turns > 1:
-        return [places[work.tiles[:, turn], turn] for turn in range(turns)]
-    return [places[first : first + at_once, 0] for first in range(0, blocks, max(1, at_once))]
+        return [blocks_in_order[work.tiles[:, turn], turn] for turn in range(turns)]
+    return [blocks_in_order[first : first + at_once, 0] for first in range(0, blocks, max(1, at_once))]

@@ -232,7 +232,7 @@ class _Walker:
         columns = np.broadcast_arrays(lower, trips, step, *[one for one in arrays if one is not None])
         rows, where = np.unique(np.stack([one.ravel() for one in columns], axis=1), axis=0, return_inverse=True)
         number = np.arange(int(rows[:, 1].max(initial=0)))[None, :]
-        known: dict[Value, Array | None] = {one: rows[:, 3 + place, None] for place, one in enumerate(leaves)}
+        known: dict[Value, Array | None] = {one: rows[:, 3 + index, None] for index, one in enumerate(leaves)}
         known |= self._carried(loop.regions[0]) | {loop.regions[0].arguments[0]: rows[:, :1] + number * rows[:, 2:3]}
         holds = Scalars(scalars.launch, known).get(op.operands[0])
         if holds is None:
@@ -249,9 +249,9 @@ class _Walker:
                     shape[op.sub_axis] = op.sub_tiles
                 self._moved(op.source, op.offsets, shape, scalars, count, written=False)
             case Load():
-                self._moved(op.source, op.places, list(op.tile.tile.shape), scalars, count, written=False)
+                self._moved(op.source, op.indices, list(op.tile.tile.shape), scalars, count, written=False)
             case Store():
-                self._moved(op.target, op.places, list(op.tile.tile.shape), scalars, count, written=True)
+                self._moved(op.target, op.indices, list(op.tile.tile.shape), scalars, count, written=True)
             case TensorStore():
                 self._moved(op.target, op.offsets, [op.rows, op.columns], scalars, count, written=True, column=op.column)
             case _:
@@ -262,15 +262,15 @@ class _Walker:
         written: bool, column: int = 0,
     ) -> None:  # fmt: skip
         type_, size = tensor.tensor, ONCE
-        places: list[Array] = []
+        indices: list[Array] = []
         for axis, (offset, extent, dim) in enumerate(zip(offsets, shape, type_.dims, strict=True)):
-            place = scalars.get(offset)
-            place = np.zeros((1, 1)) if place is None else place + (column if axis == len(shape) - 1 else 0)
-            size = size * np.clip(dim.evaluate(self.env) - place, 0, extent)
-            places.append(place)
+            index = scalars.get(offset)
+            index = np.zeros((1, 1)) if index is None else index + (column if axis == len(shape) - 1 else 0)
+            size = size * np.clip(dim.evaluate(self.env) - index, 0, extent)
+            indices.append(index)
         moved = size * type_.dtype.bytes * count
         moved = np.broadcast_to(moved, np.broadcast_shapes(moved.shape, (self.launched, 1)))
-        key = np.stack(np.broadcast_arrays(*places, moved)[:-1], axis=-1).astype(np.int64)
+        key = np.stack(np.broadcast_arrays(*indices, moved)[:-1], axis=-1).astype(np.int64)
         self.role.boxes.append(Box(self.names.get(tensor, tensor.name), written, key, moved))
         if not written:
             self.role.copied = self.role.copied + moved

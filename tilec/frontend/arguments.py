@@ -50,7 +50,7 @@ class Call:
     def emitter(self) -> Emitter:
         return self.scope.emitter
 
-    def place(self, position: int) -> At:
+    def location(self, position: int) -> At:
         """Location of a positional argument, else of the call itself."""
         args = self.node.args[1:] if self.function is not None else self.node.args
         return self.scope.at(args[position]) if position < len(args) else self.at
@@ -90,9 +90,11 @@ class Call:
         parts = term if isinstance(term, tuple) else ()
         if parts and all(isinstance(one, Value) and isinstance(one.type, TensorType) for one in parts):
             hint = "name one of them, such as `x[0]`, or loop over all: `for part in x:`"
-            raise self.place(0).error("E0217", f"`{self.word}` takes one tensor, found those of {len(parts)} ranks", hint=hint)
+            raise self.location(0).error(
+                "E0217", f"`{self.word}` takes one tensor, found those of {len(parts)} ranks", hint=hint
+            )
         if not isinstance(term, Value) or not isinstance(term.type, TensorType):
-            raise self.place(0).error("E0217", f"`{self.word}` takes a tensor, found {describe(term)}",
+            raise self.location(0).error("E0217", f"`{self.word}` takes a tensor, found {describe(term)}",
                                hint="pass a parameter declared `In`, `Out`, `InOut`, `Scratch` or `Atomic`")  # fmt: skip
         parameter = self.scope.function.parameter_of(term)
         if parameter.access not in allowed:
@@ -101,7 +103,7 @@ class Call:
             shown = {"INOUT": "InOut"}.get(declared, declared.title())
             hint = _OF_RANKS.get(parameter.access) or f"declare it `{'` or `'.join(names)}`"
             message = f"`{parameter.name}` is declared `{shown}` and cannot be {verb}"
-            raise self.place(0).error("E0207", message, hint=hint)
+            raise self.location(0).error("E0207", message, hint=hint)
         return term, parameter
 
     def dtype(self, term: Term) -> DType:

@@ -21,7 +21,7 @@ def clamp(call: Call) -> Term:
 def kind_of_float(call: Call) -> Term:
     """`x != x`, `abs(x) == inf`, `abs(x) < inf`; E0204 if `x` has no floats."""
     (term,) = call.bind("x")
-    at = call.place(0)
+    at = call.location(0)
     if isinstance(term, bool | int | float):
         term = as_float(term, at)
     elif not (dtype := tile_type(term, at).dtype).is_float:

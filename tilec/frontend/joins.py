@@ -30,10 +30,10 @@ def join(call: Call) -> Term:
 def split(call: Call) -> Term:
     """The two tiles along the last axis."""
     (term,) = call.bind("x")
-    value = call.emitter.value(term, call.place(0))
+    value = call.emitter.value(term, call.location(0))
     if not value.tile.rank or value.tile.shape[-1] != 2:
         hint = "its last axis has 2 elements: `reshape` or `permute` it first"
-        raise call.place(0).error("E0202", f"`split` takes a tile of shape (..., 2), found {describe(value)}", hint=hint)
+        raise call.location(0).error("E0202", f"`split` takes a tile of shape (..., 2), found {describe(value)}", hint=hint)
     return tuple(_element(call, value, position) for position in (0, 1))
 
 

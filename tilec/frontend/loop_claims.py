@@ -50,25 +50,25 @@ class Invariants:
         """Whether a condition mentions a name."""
         return any(_mentions(condition, name) for _, condition in self.conditions)
 
-    def emit(self, place: str, names: Mapping[str, Term], without: str = "") -> None:
+    def emit(self, point: str, names: Mapping[str, Term], without: str = "") -> None:
         """Evaluates the conditions at a place with the names' terms there, but those that mention `without`."""
         scope, outer = self.scope, self.scope.env
         scope.env = {**outer, **names}
         try:
             for number, condition in self.conditions:
                 if not without or not _mentions(condition, without):
-                    self._emit(place, number, condition)
+                    self._emit(point, number, condition)
         finally:
             scope.env = outer
 
-    def _emit(self, place: str, number: int, node: ast.expr) -> None:
+    def _emit(self, point: str, number: int, node: ast.expr) -> None:
         scope, block = self.scope, Block()
         at = scope.at(node)
         with scope.emitter.into(block):
             condition = arithmetic.condition(scope.emitter, expression(scope, node), at)
         _check_pure(scope, block, node, "an invariant")
         scope.emitter.block.ops += block.ops
-        scope.emitter.emit(ops.Invariant(place=place, number=number, operands=[condition]), at)
+        scope.emitter.emit(ops.Invariant(point=point, number=number, operands=[condition]), at)
 
 
 def _mentions(node: ast.expr, name: str) -> bool:
@@ -78,11 +78,11 @@ def _mentions(node: ast.expr, name: str) -> bool:
 def measure(scope: Scope, node: Measure) -> None:
     """The number of a `while`, where a pass starts or ends."""
     value = number_of_passes(scope, node.value)
-    if node.place == "start":
+    if node.point == "start":
         scope.emitter.measures[id(node.value)] = scope.emitter.next_claim()
     number = scope.emitter.measures.get(id(node.value))
     if number is not None:  # the condition may be constant, so that no pass starts
-        scope.emitter.emit(ops.Decreases(place=node.place, number=number, operands=[value]), scope.at(node))
+        scope.emitter.emit(ops.Decreases(point=node.point, number=number, operands=[value]), scope.at(node))
 
 
 def number_of_passes(scope: Scope, node: ast.expr) -> Value:

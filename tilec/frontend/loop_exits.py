@@ -87,7 +87,7 @@ class _Rewriter:
             body = [_if(flags.loop, body, node)]
         if isinstance(node, Passes):  # left by a `break`
             end = ast.copy_location(Measure(node.iter), node.iter)
-            end.place = "end"
+            end.point = "end"
             body.append(_if(flags.loop, [end], node))
         made = Passes if isinstance(node, Passes) else ast.For
         yield _like(made(node.target, node.iter, [*heads, *body] or [_like(ast.Pass(), node)], []), node)

@@ -33,7 +33,7 @@ class Head(ast.Expr):
 class Measure(ast.Expr):
     """The number of a `while` where a pass starts or ends."""
 
-    place: str = "start"
+    point: str = "start"
 
 
 class Passes(ast.For):

@@ -109,7 +109,7 @@ def _atomic_kind(call: Call, tensor: Value) -> str:
     if kind not in ops.ATOMICS.get(dtype.name, ()):
         having = [name for name, kinds in ops.ATOMICS.items() if kind in kinds]
         hint = f"use {', '.join(having[:-1])} or {having[-1]}"
-        raise call.place(0).error("E0201", f"`{call.word}` of {dtype} does not exist", hint=hint)
+        raise call.location(0).error("E0201", f"`{call.word}` of {dtype} does not exist", hint=hint)
     return kind
 
 
@@ -172,7 +172,7 @@ def _offsets(call: Call, tensor: Value, index: Term | Missing, offset: Term | Mi
         raise call.at.error("E0206", f"`{tensor.name}` has {len(extents)} axes, {len(items)} given",
                      hint=f"give {what} per axis")  # fmt: skip
     offsets: list[Value] = []
-    for item, extent, at in zip(items, extents, _places(call, len(items)), strict=True):
+    for item, extent, at in zip(items, extents, _locations(call, len(items)), strict=True):
         term = usable(item)
         arithmetic.check_integer_scalar(term, at, what, instead=_BY_TILE.get(call.word, ""))
         if in_tiles and extent != 1:
@@ -181,7 +181,7 @@ def _offsets(call: Call, tensor: Value, index: Term | Missing, offset: Term | Mi
     return offsets
 
 
-def _places(call: Call, count: int) -> list[At]:
+def _locations(call: Call, count: int) -> list[At]:
     """Location of each item of the index or offset of an access."""
     given = [keyword.value for keyword in call.node.keywords if keyword.arg in ("index", "offset", "indices", "at")]
     node = (given or call.node.args[1:2] or [call.node])[0]
@@ -241,7 +241,7 @@ def _indices(call: Call, tensor: Value, indices: Term, shape: tuple[int, ...]) -
             "E0206", f"`{tensor.name}` has {rank} axes, {len(items)} indices given", hint="give one index per axis"
         )
     tiles: list[Value] = []
-    locations = _places(call, rank)
+    locations = _locations(call, rank)
     for item, at in zip(items, locations, strict=True):
         tile = call.emitter.value(usable(item), at)
         if not tile.tile.dtype.is_integer:

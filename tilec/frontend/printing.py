@@ -23,13 +23,13 @@ def print_lines(call: Call) -> Term:
         if name != "where":
             hint = ask_first(name, ["where"], "by name: where")
             raise call.at.error("E0113", f"`{name}` is not a parameter of `print`", hint=hint)
-    values = [call.emitter.value(term, call.place(position)) for position, term in enumerate(terms, 1)]
+    values = [call.emitter.value(term, call.location(position)) for position, term in enumerate(terms, 1)]
     masked = "where" in call.keywords and call.keywords["where"] is not True
     if masked:
         values.append(_condition(call, usable(call.keywords["where"])))
     shape: tuple[int, ...] = ()
     for position, value in enumerate(values, 1):
-        shape = arithmetic.common_shape(shape, value.tile.shape, call.place(position))
+        shape = arithmetic.common_shape(shape, value.tile.shape, call.location(position))
     if not masked and TileType(i32, shape).size > MOST_ELEMENTS:
         lines, hint = TileType(i32, shape).size, "choose elements with `where=`, or print a reduction of the tile"
         raise call.at.error("E0218", f"`print` would write {lines} lines for {shape}, more than {MOST_ELEMENTS}", hint=hint)
@@ -45,9 +45,9 @@ def _text(call: Call) -> str:
         raise call.at.error("E0218", "`print` needs a text", hint=hint)
     text = call.arguments[0]
     if not isinstance(text, str):
-        raise call.place(0).error("E0218", f"`print` takes its text as a string first, found {describe(text)}", hint=hint)
+        raise call.location(0).error("E0218", f"`print` takes its text as a string first, found {describe(text)}", hint=hint)
     if not is_one_line(text):
-        raise call.place(0).error(
+        raise call.location(0).error(
             "E0218", f"the text of `print` is one line of printable characters, at most {MOST_BYTES} bytes",
             hint="each `print` writes lines of its own: leave `\\n` out",
         )  # fmt: skip
@@ -59,7 +59,7 @@ def _check_count(call: Call, text: str, given: int) -> None:
         fields = len(pieces(text)) - 1
     except ValueError as error:
         hint = "a field is `{}`; write `{{` and `}}` for braces"
-        raise call.place(0).error("E0218", f"`{error}` in the text of `print` is no field", hint=hint) from None
+        raise call.location(0).error("E0218", f"`{error}` in the text of `print` is no field", hint=hint) from None
     if fields != given:
         raise call.at.error(
             "E0218", f"the text of `print` has {_counted(fields, 'field')}, {_counted(given, 'value')} given",

@@ -26,11 +26,11 @@ def meet(call: Call) -> Term:
     function = call.scope.function
     if not values or any(function.parameter_of(one).access is not Access.SIGNAL for one in values):
         hint = "pass a parameter declared `Signal[RANKS, BLOCKS]`"
-        raise call.place(0).error("E0217", f"`meet` takes the signals of all ranks, found {describe(signals)}", hint=hint)
+        raise call.location(0).error("E0217", f"`meet` takes the signals of all ranks, found {describe(signals)}", hint=hint)
     number = call.emitter.host(rank)
     if not isinstance(rank, Value) or rank.type != TileType(i32) or number is None:
         hint = "pass a parameter such as `rank: i32`"
-        raise call.place(1).error("E0217", f"`meet` takes the number of this rank, found {describe(rank)}", hint=hint)
+        raise call.location(1).error("E0217", f"`meet` takes the number of this rank, found {describe(rank)}", hint=hint)
     if call.emitter.block is not call.emitter.body:
         message = "`meet` in a loop or a branch, where blocks and ranks may pass differently often"
         raise call.at.error("E0116", message, hint=_TOP)

@@ -37,10 +37,12 @@ def truth(call: Call) -> Term:
     term, axis, keepdims = call.bind_optional("x axis?", "keepdims?")
     assert not isinstance(term, Missing)
     if _is_scalar(call, term):
-        raise call.place(0).error("E0206", f"`{call.word}` reduces a tile, found a scalar", hint="use the condition itself")
-    type = tile_type(term, call.place(0))
+        raise call.location(0).error("E0206", f"`{call.word}` reduces a tile, found a scalar", hint="use the condition itself")
+    type = tile_type(term, call.location(0))
     if type.dtype != boolean:
-        raise call.place(0).error("E0204", f"`{call.word}` takes booleans, not {type.dtype}", hint="compare the tile: `x != 0`")
+        raise call.location(0).error(
+            "E0204", f"`{call.word}` takes booleans, not {type.dtype}", hint="compare the tile: `x != 0`"
+        )
     value = call.emitter.value(term, call.at)
     return _reduced(call, _OF_BOOLEANS[call.word], value, _axes(call, axis, type.rank), keepdims)
 
@@ -64,16 +66,16 @@ def _numbers(call: Call, term: Term | Missing) -> Value:
     assert not isinstance(term, Missing)
     if _is_scalar(call, term):
         hint = f"use `{call.word}imum(a, b)`" if call.word in ("max", "min") else "a scalar needs no reduction"
-        raise call.place(0).error("E0206", f"`{call.word}` reduces a tile, found a scalar", hint=hint)
-    if tile_type(term, call.place(0)).dtype.kind == "b":
+        raise call.location(0).error("E0206", f"`{call.word}` reduces a tile, found a scalar", hint=hint)
+    if tile_type(term, call.location(0)).dtype.kind == "b":
         hint = {"max": "use `any(x)`", "min": "use `all(x)`"}.get(call.word, "use `where(condition, 1, 0)`")
-        raise call.place(0).error("E0204", f"`{call.word}` takes numbers", hint=hint)
+        raise call.location(0).error("E0204", f"`{call.word}` takes numbers", hint=hint)
     return call.emitter.value(term, call.at)
 
 
 def _is_scalar(call: Call, term: Term) -> bool:
     """Whether a term is a number or a tile without axes; E0217 if it is neither that nor a tile."""
-    return isinstance(term, bool | int | float) or not tile_type(term, call.place(0)).rank
+    return isinstance(term, bool | int | float) or not tile_type(term, call.location(0)).rank
 
 
 def _axes(call: Call, term: Term | Missing, rank: int) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ Combine = Callable[[Values, Values], Values]
 def butterfly(call: Call) -> Term:
     """Elements whose positions differ in the bits of a mask."""
     term, axis, mask = call.bind("x axis mask")
-    value, number = _tile(call, term), call.axis(axis, tile_type(term, call.place(0)).rank)
+    value, number = _tile(call, term), call.axis(axis, tile_type(term, call.location(0)).rank)
     extent = check_extent(call, value, number)
     if not isinstance(mask, int) or isinstance(mask, bool):
         raise call.at.error("E0203", f"the mask of `butterfly` is static, found {describe(mask)}", hint="pass an integer")
@@ -45,7 +45,7 @@ def butterfly(call: Call) -> Term:
 def flip(call: Call) -> Term:
     """The elements of an axis in reverse order."""
     term, axis = call.bind("x axis")
-    value, number = _tile(call, term), call.axis(axis, tile_type(term, call.place(0)).rank)
+    value, number = _tile(call, term), call.axis(axis, tile_type(term, call.location(0)).rank)
     return moved(call, value, number, check_extent(call, value, number) - 1)
 
 
@@ -54,11 +54,11 @@ def cumulative(call: Call) -> Term:
     """The sum, product, maximum or minimum of all elements up to each."""
     term, axis, reverse, exclusive = call.bind_optional("x axis", "reverse? exclusive?")
     assert not isinstance(term, Missing) and not isinstance(axis, Missing)
-    value, number = _tile(call, term), call.axis(axis, tile_type(term, call.place(0)).rank)
+    value, number = _tile(call, term), call.axis(axis, tile_type(term, call.location(0)).rank)
     dtype, without_own = value.tile.dtype, call.flag(exclusive, "exclusive")
     if dtype == boolean:
         hint = "use `where(condition, 1, 0)`"
-        raise call.place(0).error("E0204", f"`{call.word}` takes numbers", hint=hint)
+        raise call.location(0).error("E0204", f"`{call.word}` takes numbers", hint=hint)
     if without_own and call.word in ("cummax", "cummin"):
         hint = f"`{call.word}` has no value before the first element"
         raise call.at.error("E0203", f"`exclusive` is a parameter of `cumsum` and `cumprod`, not `{call.word}`", hint=hint)
@@ -94,13 +94,13 @@ def scan(call: Call) -> Term:
     assert not isinstance(term, Missing) and not isinstance(axis, Missing)
     terms = term if isinstance(term, tuple) else (term,)
     if not terms:
-        raise call.place(1).error("E0217", "`scan` of an empty tuple", hint="pass a tile, or a tuple of tiles")
+        raise call.location(1).error("E0217", "`scan` of an empty tuple", hint="pass a tile, or a tuple of tiles")
     values = [_tile(call, one) for one in terms]
     shape = values[0].tile.shape
     for value in values:
         if value.tile.shape != shape:
             hint = "`broadcast_to` gives the tiles of a tuple one shape"
-            raise call.place(1).error("E0202", f"`scan` takes tiles of one shape, found {describe(value)}", hint=hint)
+            raise call.location(1).error("E0202", f"`scan` takes tiles of one shape, found {describe(value)}", hint=hint)
     number = call.axis(axis, len(shape))
     check_extent(call, values[0], number)
     is_tuple = isinstance(term, tuple)
@@ -120,15 +120,15 @@ def _like(call: Call, found: Term, wanted: Values, is_tuple: bool) -> Values:
     if isinstance(found, tuple) != is_tuple or len(items) != len(wanted):
         needed = f"a tuple of {len(wanted)}" if is_tuple else "a tile"
         hint = "it takes two arguments like `x` and returns one like them"
-        raise call.place(0).error("E0217", f"the function of `scan` returns {describe(found)}, not {needed}", hint=hint)
+        raise call.location(0).error("E0217", f"the function of `scan` returns {describe(found)}, not {needed}", hint=hint)
     out: Values = []
     for item, value in zip(items, wanted, strict=True):
         if not isinstance(item, Value):
             item = call.emitter.broadcast(call.emitter.cast(item, value.tile.dtype, call.at), value.tile.shape, call.at)
         if item.type != value.type:
-            code = "E0201" if tile_type(item, call.place(0)).dtype != value.tile.dtype else "E0202"
+            code = "E0201" if tile_type(item, call.location(0)).dtype != value.tile.dtype else "E0202"
             message = f"the function of `scan` returns {describe(item)} for {describe(value)}"
-            raise call.place(0).error(code, message, hint="each result has the dtype and the shape of its argument")
+            raise call.location(0).error(code, message, hint="each result has the dtype and the shape of its argument")
         out.append(item)
     return out
 
@@ -254,14 +254,14 @@ def check_extent(call: Call, value: Value, axis: int) -> int:
     if extent & (extent - 1):
         hint = f"load {1 << extent.bit_length()} elements with `pad=`{_PADS.get(call.word, '')}"
         message = f"`{call.word}` takes a power of two of elements, axis {axis} has {extent}"
-        raise call.place(0).error("E0202", message, hint=hint)
+        raise call.location(0).error("E0202", message, hint=hint)
     return extent
 
 
 def _tile(call: Call, term: Term) -> Value:
     """A tile with an axis; E0206, E0217."""
-    if isinstance(term, bool | int | float) or not tile_type(term, call.place(0)).rank:
-        raise call.place(0).error("E0206", f"`{call.word}` takes a tile, found a scalar", hint="a scalar has no axis")
+    if isinstance(term, bool | int | float) or not tile_type(term, call.location(0)).rank:
+        raise call.location(0).error("E0206", f"`{call.word}` takes a tile, found a scalar", hint="a scalar has no axis")
     return call.emitter.value(term, call.at)
 
 

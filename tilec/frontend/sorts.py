@@ -18,12 +18,14 @@ def sort(call: Call) -> Term:
     assert not isinstance(term, Missing) and not isinstance(axis, Missing)
     terms = term if isinstance(term, tuple) else (term,)
     if not terms:
-        raise call.place(0).error("E0217", "`sort` of an empty tuple", hint="pass the keys, or a tuple of keys and other tiles")
+        raise call.location(0).error(
+            "E0217", "`sort` of an empty tuple", hint="pass the keys, or a tuple of keys and other tiles"
+        )
     values = [_tile(call, one) for one in terms]
     for value in values[1:]:
         if value.tile.shape != values[0].tile.shape:
             hint = "`broadcast_to` gives the tiles of a tuple one shape"
-            raise call.place(0).error("E0202", f"`sort` takes tiles of one shape, found {describe(value)}", hint=hint)
+            raise call.location(0).error("E0202", f"`sort` takes tiles of one shape, found {describe(value)}", hint=hint)
     found = _sorted(call, values, call.axis(axis, values[0].tile.rank), call.flag(descending, "descending"))
     return tuple(found) if isinstance(term, tuple) else found[0]
 
@@ -46,10 +48,10 @@ def topk(call: Call) -> Term:
     number = call.axis(axis, value.tile.rank)
     extent = value.tile.shape[number]
     if not isinstance(count, int) or isinstance(count, bool):
-        raise call.place(1).error("E0203", f"`k` of `topk` is static, found {describe(count)}", hint="pass a constant")
+        raise call.location(1).error("E0203", f"`k` of `topk` is static, found {describe(count)}", hint="pass a constant")
     if not 0 < count <= extent or count & (count - 1):
         hint = f"take 1, 2, 4, ... up to {extent}, and leave the last ones unused"
-        raise call.place(1).error("E0203", f"`topk` takes a power of two of elements, found {count}", hint=hint)
+        raise call.location(1).error("E0203", f"`topk` takes a power of two of elements, found {count}", hint=hint)
     values, positions = _sorted(call, [value, _positions(call, value, number)], number, descending=True)
     # The sum keeps every bit of a number, the maximum the range of positions.
     return _first(call, values, number, count, "sum"), _first(call, positions, number, count, "max")
@@ -57,15 +59,15 @@ def topk(call: Call) -> Term:
 
 def _tile(call: Call, term: Term) -> Value:
     """A tile with an axis; E0206, E0217."""
-    if isinstance(term, bool | int | float) or not tile_type(term, call.place(0)).rank:
-        raise call.place(0).error("E0206", f"`{call.word}` takes a tile, found a scalar", hint="a scalar has no axis")
+    if isinstance(term, bool | int | float) or not tile_type(term, call.location(0)).rank:
+        raise call.location(0).error("E0206", f"`{call.word}` takes a tile, found a scalar", hint="a scalar has no axis")
     return call.emitter.value(term, call.at)
 
 
 def _sorted(call: Call, values: list[Value], axis: int, descending: bool) -> list[Value]:
     if values[0].tile.dtype == boolean:
         hint = "use `where(condition, 1, 0)`"
-        raise call.place(0).error("E0204", f"`{call.word}` takes numbers as keys", hint=hint)
+        raise call.location(0).error("E0204", f"`{call.word}` takes numbers as keys", hint=hint)
     check_extent(call, values[0], axis)
     op = ops.Sort(axis=axis, descending=descending, operands=values)
     return call.emitter.emit(op, call.at, *(value.tile for value in values))

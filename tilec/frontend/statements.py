@@ -305,19 +305,19 @@ def _range(scope: Scope, node: ast.expr) -> list[Value]:
     if node.keywords or not 1 <= len(node.args) <= 3 or any(isinstance(a, ast.Starred) for a in node.args):
         raise at.error("E0111", "`range` takes 1 to 3 integers", hint="write `range(stop)` or `range(start, stop, step)`")
     terms = [expression(scope, argument) for argument in node.args]
-    places = [scope.at(argument) for argument in node.args]
+    locations = [scope.at(argument) for argument in node.args]
     if len(terms) == 1:
-        terms, places = [0, *terms], [at, *places]
+        terms, locations = [0, *terms], [at, *locations]
     if len(terms) == 2:
-        terms, places = [*terms, 1], [*places, at]
+        terms, locations = [*terms, 1], [*locations, at]
     step = terms[2]
     if isinstance(step, int | float) and step <= 0:
-        raise places[2].error("E0111", f"the step is {step}", hint="loops count up: use a positive step")
+        raise locations[2].error("E0111", f"the step is {step}", hint="loops count up: use a positive step")
     values: list[Value] = []
-    for term, place in zip(terms, places, strict=True):
-        value = arithmetic.integer_scalar(scope.emitter, term, place, "a loop bound")
+    for term, location in zip(terms, locations, strict=True):
+        value = arithmetic.integer_scalar(scope.emitter, term, location, "a loop bound")
         if value.tile.dtype != i32:
-            raise place.error("E0111", f"a loop bound is i32, found {value.tile.dtype}", hint="convert with `i32(...)`")
+            raise location.error("E0111", f"a loop bound is i32, found {value.tile.dtype}", hint="convert with `i32(...)`")
         values.append(value)
     return values
 

@@ -20,13 +20,13 @@ def take(call: Call) -> Term:
     number = call.axis(axis, len(shape))
     if positions.tile.dtype != i32:
         hint = "convert them with `.astype(i32)`"
-        raise call.place(1).error("E0204", f"the indices of `take` are i32, found {positions.tile.dtype}", hint=hint)
+        raise call.location(1).error("E0204", f"the indices of `take` are i32, found {positions.tile.dtype}", hint=hint)
     if len(wanted) != len(shape):
         missing = ", ".join(":" if other == number else "None" for other in range(len(shape)))
         hint = f"insert axes of extent 1: `[{missing}]`" if len(wanted) == 1 else "give one index for each element to take"
         message = f"the indices of `take` have the axes of the tile: {shape_text(wanted)} for {shape_text(shape)}"
-        raise call.place(1).error("E0202", message, hint=hint)
-    others = arithmetic.common_shape(_at(shape, number, 1), _at(wanted, number, 1), call.place(1))
+        raise call.location(1).error("E0202", message, hint=hint)
+    others = arithmetic.common_shape(_at(shape, number, 1), _at(wanted, number, 1), call.location(1))
     result = call.dims(_at(others, number, wanted[number]))
     value = call.emitter.broadcast(value, call.dims(_at(others, number, shape[number])), call.at)
     positions = call.emitter.broadcast(positions, result, call.at)
@@ -36,7 +36,7 @@ def take(call: Call) -> Term:
 
 def _tile(call: Call, term: Term, position: int) -> Value:
     """A tile with an axis; E0206, E0217."""
-    at = call.place(position)
+    at = call.location(position)
     if isinstance(term, bool | int | float) or not tile_type(term, at).rank:
         what, hint = "a tile", "a scalar has no axis"
         if position:

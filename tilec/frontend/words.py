@@ -38,7 +38,7 @@ def cdiv(call: Call) -> Term:
         if isinstance(term, float) or (isinstance(term, Value) and not tile_type(term, call.at).dtype.is_integer):
             raise call.at.error("E0204", f"`cdiv` takes integers, found {describe(term)}", hint="use `ceil(a / b)` on floats")
     if isinstance(b, int) and b < 1:
-        raise call.place(1).error("E0205", f"`cdiv` by {b}", hint="the divisor is positive")
+        raise call.location(1).error("E0205", f"`cdiv` by {b}", hint="the divisor is positive")
     if _sum_may_wrap(call, a, b):
         return _without_sum(call, a, b)
     less_one = arithmetic.binary(call.emitter, "sub", b, 1, call.at)
@@ -87,9 +87,9 @@ def full(call: Call) -> Term:
     extents, element = call.dims(shape), call.dtype(dtype)
     if isinstance(value, Value):
         if tile_type(value, call.at).shape:
-            raise call.place(1).error("E0206", f"`full` takes a scalar, found {describe(value)}", hint="use `broadcast_to`")
+            raise call.location(1).error("E0206", f"`full` takes a scalar, found {describe(value)}", hint="use `broadcast_to`")
         return call.emitter.broadcast(call.emitter.cast(value, element, call.at), extents, call.at)
-    number = number_of(value, call.place(1))
+    number = number_of(value, call.location(1))
     return call.emitter.constant(number, TileType(element, extents), call.at)
 
 
@@ -105,9 +105,9 @@ def zeros(call: Call) -> Term:
 def where(call: Call) -> Term:
     """Element-wise choice."""
     condition, on_true, on_false = call.bind("condition on_true on_false")
-    mask = call.emitter.value(condition, call.place(0))
+    mask = call.emitter.value(condition, call.location(0))
     if mask.tile.dtype != boolean:
-        raise call.place(0).error("E0210", f"the condition of `where` is a bool tile, found {describe(condition)}",
+        raise call.location(0).error("E0210", f"the condition of `where` is a bool tile, found {describe(condition)}",
                            hint="compare it: `x != 0`")  # fmt: skip
     a, b = arithmetic.unify(call.emitter, on_true, on_false, call.at)
     shape = arithmetic.common_shape(mask.tile.shape, a.tile.shape, call.at)
@@ -187,7 +187,7 @@ def elementwise(call: Call) -> Term:
     (term,), fast = _approximated(call, "x") if approximated else (call.bind("x"), False)
     if call.word.startswith("math.") and isinstance(term, Value):
         raise call.at.error("E0203", f"`{call.word}` takes constants", hint=f"use `tilec.{name}` on tiles")
-    return arithmetic.function(call.emitter, name, term, call.place(0), fast=fast)
+    return arithmetic.function(call.emitter, name, term, call.location(0), fast=fast)
 
 
 @word("pow")
@@ -226,7 +226,7 @@ def astype(call: Call) -> Term:
 def bitcast(call: Call) -> Term:
     """The same bits as another dtype of the same width."""
     term, wanted = call.bind("x dtype")
-    value, dtype = call.emitter.value(term, call.place(0)), call.dtype(wanted)
+    value, dtype = call.emitter.value(term, call.location(0)), call.dtype(wanted)
     source = value.tile.dtype
     if "b" in (source.kind, dtype.kind):
         hint = "convert it with `.astype(i32)` first" if source.kind == "b" else "compare the bits: `x != 0`"

@@ -65,7 +65,7 @@ def order(graph: nx.DiGraph[str], layers: list[list[str]]) -> None:
             rank.update({node: i for i, node in enumerate(layer)})
 
 
-def place(graph: nx.DiGraph[str], sizes: dict[str, Size], last: frozenset[str], gap_x: float, gap_y: float) -> Placement:
+def arrange(graph: nx.DiGraph[str], sizes: dict[str, Size], last: frozenset[str], gap_x: float, gap_y: float) -> Placement:
     """Coordinates for every node of an acyclic graph; `last` are drawn in the rightmost column."""
     layers = layers_of(graph, last)
     order(graph, layers)

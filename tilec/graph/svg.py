@@ -8,7 +8,7 @@ from typing import Final
 
 import networkx as nx
 
-from tilec.graph.layering import Size, place
+from tilec.graph.layering import Size, arrange
 
 SANS: Final = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 MONO: Final = "'JetBrains Mono', 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -90,7 +90,7 @@ def svg(picture: Picture) -> str:
     by_key = {node.key: node for node in picture.nodes}
     sizes = {node.key: _size(node) for node in picture.nodes}
     tensors = frozenset(node.key for node in picture.nodes if node.kind == "tensor")
-    placement = place(graph, sizes, tensors, gap_x=72.0, gap_y=18.0)
+    placement = arrange(graph, sizes, tensors, gap_x=72.0, gap_y=18.0)
     width = max(placement.width + 2 * MARGIN, 760.0)
     height = placement.height + HEADER + FOOTER + 2 * MARGIN
     left = (width - placement.width) / 2

@@ -176,7 +176,7 @@ class BlockRun:
         if isinstance(op, Invariant):
             if not value:
                 raise self.error(op, "the invariant is false")
-        elif op.place == "start":
+        elif op.point == "start":
             if value < 1:
                 raise self.error(op, f"a pass of a `while` starts with the number {value}")
             self.numbers[op.number] = int(value)

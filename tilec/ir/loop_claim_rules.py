@@ -30,21 +30,21 @@ def _block(block: Block, loop: For | None) -> None:
             for head in _at(op.regions[0], "head").values():
                 _Turn(op).check(head, entries.get(head.number), "entry")
                 heads[head.number] = head, op
-        elif isinstance(op, Invariant) and op.place == "entry":
+        elif isinstance(op, Invariant) and op.point == "entry":
             entries[op.number] = op
-        elif isinstance(op, Invariant) and op.place == "after":
+        elif isinstance(op, Invariant) and op.point == "after":
             if op.number not in heads:
                 raise _broken(op, "is of no loop before it")
             head, of = heads[op.number]
             _Turn(of).check(head, op, "after")
-        elif isinstance(op, Invariant) and op.place == "head":
+        elif isinstance(op, Invariant) and op.point == "head":
             if loop is None:
                 raise _broken(op, "stands in no loop")
             _Turn(loop).check(op, _at(block, "end").get(op.number), "end")
 
 
-def _at(block: Block, place: str) -> dict[int, Invariant]:
-    return {op.number: op for op in block.ops if isinstance(op, Invariant) and op.place == place}
+def _at(block: Block, point: str) -> dict[int, Invariant]:
+    return {op.number: op for op in block.ops if isinstance(op, Invariant) and op.point == point}
 
 
 def _broken(op: Invariant, rule: str) -> VerifyError:
@@ -57,17 +57,17 @@ class _Turn:
 
     loop: For
 
-    def check(self, head: Invariant, other: Invariant | None, place: str) -> None:
+    def check(self, head: Invariant, other: Invariant | None, point: str) -> None:
         """Raise VerifyError unless `other` evaluates the condition of `head` at a place."""
         if other is None:
-            raise _broken(head, f"has no {place}")
-        if not self._same(head.operands[0], other.operands[0], place):
-            raise _broken(head, f"has another condition at its {place}")
+            raise _broken(head, f"has no {point}")
+        if not self._same(head.operands[0], other.operands[0], point):
+            raise _broken(head, f"has another condition at its {point}")
 
-    def _same(self, value: Value, other: Value, place: str) -> bool:
+    def _same(self, value: Value, other: Value, point: str) -> bool:
         (body,) = self.loop.regions
         if value in body.arguments:
-            return self._stands_for(body.arguments.index(value), other, place)
+            return self._stands_for(body.arguments.index(value), other, point)
         op, found = value.owner, other.owner
         is_outside = isinstance(op, Block) or all(op is not one for one in body.walk())
         if is_outside and value is other:
@@ -77,20 +77,20 @@ class _Turn:
         is_pure = op.effect is Effect.NONE and not op.regions and len(op.results) == 1
         same = op.attributes() == found.attributes() and len(op.operands) == len(found.operands)
         pairs = zip(op.operands, found.operands, strict=False)
-        return is_pure and same and all(self._same(a, b, place) for a, b in pairs)
+        return is_pure and same and all(self._same(a, b, point) for a, b in pairs)
 
-    def _stands_for(self, index: int, other: Value, place: str) -> bool:
+    def _stands_for(self, index: int, other: Value, point: str) -> bool:
         """Whether a value is that of an argument of the body at a place."""
         loop = self.loop
         if index:
             values = {"entry": loop.initial, "end": loop.regions[0].ops[-1].operands, "after": loop.results}
-            return values[place][index - 1] is other
+            return values[point][index - 1] is other
         op = other.owner
-        if place == "entry":
+        if point == "entry":
             return other is loop.lower
         if not isinstance(op, Binary):
             return False
-        if place == "end":
+        if point == "end":
             return op.kind == "add" and op.operands == [loop.regions[0].arguments[0], loop.step]
         step = loop.step.owner
         by_one = isinstance(step, Constant) and step.value == 1

@@ -11,7 +11,7 @@ from tilec.ir.core import Access, Block, Effect, Function, Op, Value, VerifyErro
 from tilec.ir.expr import Expr
 from tilec.ir.loop_claim_rules import verify_loop_claims
 from tilec.ir.ops import If, Meet, Yield
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.sync_ops import Roles
 from tilec.ir.ops.tmem_ops import TmemFree
 from tilec.ir.types import TensorType, TileType
@@ -73,12 +73,12 @@ def _verify_wait(function: Function) -> None:
     """The grid dependency wait of a kernel, if it has one, is on every path and before any access to memory that earlier
     kernels may write. It occurs once at the top level, preceded only by arithmetic, shared memory, and reads of resident
     tensors; or once at the top level of each role, if the kernel ends with its roles."""
-    waits = [op for op in function.body.walk() if isinstance(op, WaitPrior)]
+    waits = [op for op in function.body.walk() if isinstance(op, DependencyWait)]
     if not waits:
         return
     *before, last = [op for op in function.body.ops if not isinstance(op, TmemFree)]
     blocks = last.regions if isinstance(last, Roles) and waits[0] not in function.body.ops else [function.body]
-    wait_indices = [[index for index, op in enumerate(block.ops) if isinstance(op, WaitPrior)] for block in blocks]
+    wait_indices = [[index for index, op in enumerate(block.ops) if isinstance(op, DependencyWait)] for block in blocks]
     if len(waits) != len(blocks) or any(len(indices) != 1 for indices in wait_indices):
         raise VerifyError(_at(waits[0], "a kernel waits once, outside of loops and branches, or each of its roles does"))
     prologue = Block(ops=[op for block, (index,) in zip(blocks, wait_indices, strict=True) for op in block.ops[:index]])

@@ -131,7 +131,7 @@ def max_pool2d(x: Any, window: int, stride: int | None = None, padding: int = 0)
     `[..., (H + 2 * padding - window) // stride + 1, ...]`. NaN is above all numbers. Gradient: of `x`, to the first of the
     largest elements. ValueError for other numbers."""
     numbers = window, window if stride is None else stride, padding
-    out, _places = _pooled("max_pool2d", x, numbers, _max_pool2d_fixed, _max_pool2d)
+    out, _indices = _pooled("max_pool2d", x, numbers, _max_pool2d_fixed, _max_pool2d)
     return out.reshape((*x.shape[:-2], *out.shape[1:]))
 
 

@@ -189,7 +189,7 @@ def _of_pairs(
     for first in range(0, len(left), 2):
         a, b = (context.packed(values[first : first + 2], type_) for values in (left, right))
         both = context.float_op(FLOAT_KINDS[kind], a, b, contract=True)
-        results += [context.extract(both, place) for place in range(2)]
+        results += [context.extract(both, index) for index in range(2)]
     return results
 
 

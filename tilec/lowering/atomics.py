@@ -53,8 +53,8 @@ def old_value(
         return _float_extremum(context, kind, pointer, value, returns=True)
     letter, bits = _LETTERS[dtype.bits]
     operands = [_as(context, operand, bits) for operand in (compared, value) if operand is not None]
-    places = ", ".join(f"${number + 2}" for number in range(len(operands)))
-    text = f"atom.relaxed.gpu.global.{_instruction(kind, dtype)} $0, [$1], {places};"
+    operand_numbers = ", ".join(f"${number + 2}" for number in range(len(operands)))
+    text = f"atom.relaxed.gpu.global.{_instruction(kind, dtype)} $0, [$1], {operand_numbers};"
     constraints = ",".join([f"={letter}", "l", *[letter] * len(operands), "~{memory}"])
     (old,) = context.inline_ptx(text, constraints, [pointer, *operands], [bits], side_effects=True)
     return _as(context, old, storage(dtype))

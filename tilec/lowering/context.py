@@ -18,7 +18,7 @@ from tilec.ir.core import Access, Function, Op, Parameter, Value
 from tilec.ir.expr import Expr
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import For, Yield
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.staging_ops import GroupProduct, SharedAlloc
 from tilec.ir.types import DType
 from tilec.lowering.block_dependence import block_dependent_values
@@ -83,7 +83,7 @@ class Context(Builder):
         self._base = self.dynamic_shared()
         self.role_number: int = 0
         """Number of the role whose region is being lowered, from 1; 0 while all threads of the block execute the code."""
-        self.overlaps = any(isinstance(op, WaitPrior) for op in function.body.walk())
+        self.overlaps = any(isinstance(op, DependencyWait) for op in function.body.walk())
         """Whether the kernel may start while earlier kernels still run (programmatic dependent launch)."""
         self.precedes_wait = self.overlaps
         """Whether the code being lowered precedes the grid dependency wait."""

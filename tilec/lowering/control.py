@@ -32,8 +32,8 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
     end early is an `scf.while`, and is not unrolled."""
     body = op.regions[0]
     start = [context.registers(initial) for initial in op.initial]
-    going = exit_condition(op)
-    factor, step, remainder = _unrolling(op) if going is None else (1, 1, [])
+    exit_index = exit_condition(op)
+    factor, step, remainder = _unrolling(op) if exit_index is None else (1, 1, [])
     words = [_carried_words(context, initial, len(registers)) for initial, registers in zip(op.initial, start, strict=True)]
 
     def packed(values: list[list[SsaValue]]) -> list[list[SsaValue]]:
@@ -55,10 +55,10 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
     lower_bound, unsigned = context.scalar(op.lower), _is_pingpong_loop(op)
     initial = packed(start)
     counts = [len(registers) for registers in initial]
-    if going is None:
+    if exit_index is None:
         results = unpacked(context.loop(lower_bound, upper, stride, _joined(initial), run_iterations, unsigned))
     else:
-        register = sum(counts[:going])
+        register = sum(counts[:exit_index])
         bounds = lower_bound, context.scalar(op.upper), context.scalar(op.step)
         results = unpacked(context.loop_while(*bounds, _joined(initial), register, run_iterations))
     for index in remainder:

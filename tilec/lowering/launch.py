@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tilec.ir.core import Access
-from tilec.ir.ops.launch_ops import GridExtent, LaunchedBlocks, WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait, GridExtent, LaunchedBlocks
 from tilec.lowering.context import Context
 from tilec.lowering.pairs import tile_blocks
 from tilec.lowering.rules import lowers
@@ -28,8 +28,8 @@ def lower_grid_extent(context: Context, op: GridExtent) -> None:
     context.assign(op.result, [context.trunc(context.launch_value(context.function.grid[op.axis]), i32)])
 
 
-@lowers(WaitPrior)
-def lower_dependency_wait(context: Context, op: WaitPrior) -> None:
+@lowers(DependencyWait)
+def lower_dependency_wait(context: Context, op: DependencyWait) -> None:
     """By default, `launch_dependents` follows this kernel's own wait. If several later kernels were resident and waiting, their
     blocks would accumulate on whichever multiprocessors have room and finally run there, while others are idle. A schedule may
     set `before` for a kernel with few blocks whose successor has many prologue loads.

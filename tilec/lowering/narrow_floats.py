@@ -38,7 +38,7 @@ def widened_all(out: Builder, values: Sequence[SsaValue], dtype: DType) -> list[
     found: list[SsaValue] = []
     for low, high in zip(values[::2], values[1::2], strict=False):
         both = out.bitcast(widened_pair(out, low, high, dtype), vector(2, f16))
-        found += [out.fpext(out.extract(both, place), f32) for place in range(2)]
+        found += [out.fpext(out.extract(both, index), f32) for index in range(2)]
     return found + [widened(out, value, dtype) for value in values[len(found) :]]
 
 

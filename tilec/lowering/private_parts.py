@@ -52,14 +52,14 @@ def lower_private_update(context: Context, op: PrivateUpdate) -> None:
     coordinates = TileCoordinates(context, layout, op.tile.tile.shape)
     indices = [[position(context, index, one) for one in context.registers(index)] for index in op.indices]
     extents = [context.extent(op.tensor, axis) for axis in range(len(op.shape))] if op.mask else []
-    spare = context.add(context.bit_and(context.thread(), SPARE_SLOTS - 1), op.places) if op.mask else None
+    spare = context.add(context.bit_and(context.thread(), SPARE_SLOTS - 1), op.slots) if op.mask else None
     with context.where(is_first_owner(context, layout)):
         for register, value in enumerate(context.registers(op.tile)):
-            place = [index[register] for index in indices]
+            at_axes = [index[register] for index in indices]
             inside: SsaValue | None = None
-            for one, extent in zip(place, extents, strict=False):
+            for one, extent in zip(at_axes, extents, strict=False):
                 inside = conjunction(context, inside, one.below(context, extent))
-            number = _number(context, [_narrow(context, one) for one in place], op.shape)
+            number = _number(context, [_narrow(context, one) for one in at_axes], op.shape)
             number = context.select(inside, number, spare) if inside and spare else number
             pointer = context.offset(part, context.mul(number, dtype.bytes))
             with context.where(coordinates.is_original(register)):
@@ -83,7 +83,7 @@ def lower_private_flush(context: Context, op: PrivateFlush) -> None:
         with context.where(conjunction(context, changed, _inside(context, tensor, coordinates, op.shape))):
             combine(context, op.kind, _pointer(context, tensor, number, coordinates), value, dtype)
 
-    _rounds(context, op.places, flush)
+    _rounds(context, op.slots, flush)
 
 
 def _rounds(context: Context, count: int, body: Callable[[SsaValue], None]) -> None:
@@ -114,9 +114,9 @@ def _narrow(context: Context, one: Position) -> SsaValue:
     return one.value if one.value.type is i32 else context.trunc(one.value, i32)
 
 
-def _number(context: Context, place: list[SsaValue], shape: tuple[int, ...]) -> SsaValue:
+def _number(context: Context, at_axes: list[SsaValue], shape: tuple[int, ...]) -> SsaValue:
     number: SsaValue | None = None
-    for one, step in zip(place, row_major(shape), strict=True):
+    for one, step in zip(at_axes, row_major(shape), strict=True):
         part = context.mul(one, step)
         number = part if number is None else context.add(number, part)
     assert number is not None

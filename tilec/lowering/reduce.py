@@ -15,7 +15,7 @@ from typing import Final
 from tilec.ir.core import Value
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import Reduce
-from tilec.ir.ops.staging_ops import ReduceCombine, ReduceStore
+from tilec.ir.ops.reduction_ops import ReduceCombine, ReduceStore
 from tilec.ir.types import DType, f32, i32
 from tilec.lowering.arithmetic import binary, compared
 from tilec.lowering.context import Context, literal, storage
@@ -54,13 +54,13 @@ def lower_reduce_store(context: Context, op: ReduceStore) -> None:
     """Every thread stores the partial results of its warp in its own slots of scratch."""
     scratch, source = op.operands
     results = _reduce_within_warps(context, op, source)
-    places = _places(context, op, source)
-    pointer = context.scratch(scratch, places.bytes)
+    slots = _slots(context, op, source)
+    pointer = context.scratch(scratch, slots.bytes)
     thread = context.thread()
     lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)
     context.assign(scratch, [pointer, lane, warp])
-    own = context.offset(pointer, context.mul(thread, places.step))
-    places.store(context, own, [value for parts in results for value in parts])
+    own = context.offset(pointer, context.mul(thread, slots.step))
+    slots.store(context, own, [value for parts in results for value in parts])
 
 
 @lowers(ReduceCombine)
@@ -71,30 +71,30 @@ def lower_reduce_combine(context: Context, op: ReduceCombine) -> None:
     layout = source.layout
     assert layout is not None
     pointer, lane, warp = context.registers(scratch)
-    dtype, places = _compute_dtype(source.tile.dtype), _places(context, op, source)
+    dtype, slots = _compute_dtype(source.tile.dtype), _slots(context, op, source)
     warp_offsets = [0]
     for digit, weight in _weighted(layout.warps):
         if digit.axis == op.axis:
             warp_offsets = [warp_offset + weight * i for i in range(digit.extent) for warp_offset in warp_offsets]
     first_warp = _at_start(context, warp, layout.warps, op.axis)
     first_thread = context.mul(first_warp, 32) if first_warp is not None else None
-    thread = _at_start(context, lane, layout.lanes, op.axis) if places.are_apart else lane
+    thread = _at_start(context, lane, layout.lanes, op.axis) if slots.are_apart else lane
     if thread is not None and first_thread is not None:
         thread = context.add(thread, first_thread)
     thread = thread if thread is not None else first_thread
-    base = pointer if thread is None else context.offset(pointer, context.mul(thread, places.step))
+    base = pointer if thread is None else context.offset(pointer, context.mul(thread, slots.step))
     results: list[Parts] = []
-    for group in places.groups():
+    for group in slots.groups():
         totals: list[Parts] = []
         for warp_offset in sorted(warp_offsets):
-            loaded = places.load(context, base, group, 32 * warp_offset)
-            parts = [tuple(loaded[first : first + places.parts]) for first in range(0, len(loaded), places.parts)]
+            loaded = slots.load(context, base, group, 32 * warp_offset)
+            parts = [tuple(loaded[first : first + slots.parts]) for first in range(0, len(loaded), slots.parts)]
             totals = [_combine(context, op.kind, *pair, dtype) for pair in zip(totals, parts, strict=True)] if totals else parts
         results += totals
     _assign_results(context, op, source, results)
 
 
-def _places(context: Context, op: Reduction, source: Value) -> Slots:
+def _slots(context: Context, op: Reduction, source: Value) -> Slots:
     """Where the threads of the block keep the partial results."""
     layout, value = source.layout, storage(_compute_dtype(source.tile.dtype))
     assert layout is not None

@@ -50,7 +50,7 @@ class Slots:
     @property
     def vector(self) -> int:
         """Values that an access moves."""
-        is_packed = self.are_apart and all(_bytes(one) == self.unit for one in self.types)
+        is_packed = self.are_apart and all(one.bytes == self.unit for one in self.types)
         return self.run if is_packed else 1
 
     def store(self, context: Builder, own: SsaValue, values: Sequence[SsaValue]) -> None:
@@ -71,13 +71,13 @@ class Slots:
         if self.vector > 1:
             address = self._address(context, own, group, ahead)
             loaded = context.load(address, vector(self.vector, self.types[group]), alignment=self.step)
-            return [context.extract(loaded, place) for place in range(self.vector)]
-        places = range(group, group + self.parts)
-        return [context.load(self._address(context, own, place, ahead), self.types[place]) for place in places]
+            return [context.extract(loaded, index) for index in range(self.vector)]
+        indices = range(group, group + self.parts)
+        return [context.load(self._address(context, own, index, ahead), self.types[index]) for index in indices]
 
     def _address(self, context: Builder, own: SsaValue, value: int, ahead: int) -> SsaValue:
-        run, place = divmod(value, self.run)
-        return context.offset(own, (run * self.threads + ahead) * self.step + place * self.unit)
+        run, index = divmod(value, self.run)
+        return context.offset(own, (run * self.threads + ahead) * self.step + index * self.unit)
 
 
 def together(parts: Sequence[Type], results: int, threads: int) -> Slots:
@@ -89,10 +89,6 @@ def together(parts: Sequence[Type], results: int, threads: int) -> Slots:
 
 def apart(parts: Sequence[Type], results: int, threads: int) -> Slots:
     """At most 16 bytes of a thread side by side."""
-    unit = max(BANK_BYTES, *map(_bytes, parts))
-    is_packed = len(parts) == 1 and _bytes(parts[0]) == unit
+    unit = max(BANK_BYTES, *(part.bytes for part in parts))
+    is_packed = len(parts) == 1 and parts[0].bytes == unit
     return Slots((*parts,) * results, len(parts), threads, gcd(results, ACCESS_BYTES // unit) if is_packed else 1, unit)
-
-
-def _bytes(type_: Type) -> int:
-    return -(-type_.bits // 8)

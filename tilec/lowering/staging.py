@@ -112,8 +112,8 @@ def lower_shared_load(context: Context, op: SharedLoad) -> None:
     stage = stage_pointer(context, op.buffer, op.stage)
     origin = (op.row, op.column)
     if not ldmatrix.loads(layout, dtype, op.transposed):
-        place = SharedMatrix(op.buffer.shared, stage, origin, op.transposed)
-        context.assign(op.result, shared_elements.load(context, place, layout, lane, warp, storage(dtype)))
+        stored = SharedMatrix(op.buffer.shared, stage, origin, op.transposed)
+        context.assign(op.result, shared_elements.load(context, stored, layout, lane, warp, storage(dtype)))
         return
     packed = ldmatrix.load_matrices(context, op.buffer.shared, stage, layout, lane, warp, origin, op.transposed)
     context.assign(op.result, [value for word in packed for value in mma_sync.elements(context, word, dtype)])

@@ -26,6 +26,6 @@ def lower_take_load(context: Context, op: TakeLoad) -> None:
     last, distance = context.constant(op.source[op.axis] - 1), op.steps[op.axis] * size
     loaded: list[SsaValue] = []
     for row, index in zip(rows, context.registers(op.operands[1]), strict=True):
-        place = context.select(context.compare("ult", index, last), index, last)
-        loaded.append(context.load(context.offset(row, context.mul(place, distance)), i8 if is_bool else storage(tile.dtype)))
+        chosen = context.select(context.compare("ult", index, last), index, last)
+        loaded.append(context.load(context.offset(row, context.mul(chosen, distance)), i8 if is_bool else storage(tile.dtype)))
     context.assign(op.result, [context.trunc(value, i1) for value in loaded] if is_bool else loaded)

@@ -90,7 +90,7 @@ def _of_specialisation(
     verdict: Verdict, specialisation: Specialisation, file: str, line: int, column: int, word: Word | None
 ) -> str:  # fmt: skip
     assert specialisation.facts is not None
-    around = [fact for fact in specialisation.facts.places if _is_at(fact.span, verdict, file, line, column)]
+    around = [fact for fact in specialisation.facts.by_location if _is_at(fact.span, verdict, file, line, column)]
     smallest = min((size(fact.span) for fact in around if fact.span), default=None)
     facts = [fact for fact in around if fact.span and size(fact.span) == smallest]
     lines = ["  \n".join([f"`{fact.type}`", *_range_lines(fact, _named(fact, word))]) for fact in facts[:SHOWN]]

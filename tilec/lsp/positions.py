@@ -51,7 +51,7 @@ class Text:
             end = span.column + 1
         return types.Range(self.position(span.line, span.column), self.position(max(span.end_line, span.line), end))
 
-    def place(self, position: types.Position) -> tuple[int, int]:
+    def location(self, position: types.Position) -> tuple[int, int]:
         """Line (from 1) and column in characters of a position; a position past the text is clamped to its end."""
         if position.line >= len(self.lines):
             return len(self.lines), len(self.lines[-1])

@@ -184,7 +184,7 @@ class Server(LanguageServer):
         file = self._files.get(path)
         if file is None:
             return None
-        line, column = file.text.place(position)
+        line, column = file.text.location(position)
         word = file.text.word(line, column)
         if word is not None and _CODE.fullmatch(word.text) and hover.of_code(word.text):
             return _markdown([hover.of_code(word.text)], file.text, word)
@@ -221,7 +221,7 @@ class Server(LanguageServer):
         file = self._files.get(path)
         if file is None:
             return None
-        word = file.text.word(*file.text.place(position))
+        word = file.text.word(*file.text.location(position))
         symbol = await self._definition(path, word) if word is not None and not word.package else None
         if symbol is None:
             return None

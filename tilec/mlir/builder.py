@@ -7,11 +7,11 @@ rule of lowered code allows; `tilec.lowering.total` checks the text independentl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Final, Literal
 
 from tilec.ir.core import VerifyError
-from tilec.mlir.types import GENERIC, GLOBAL, SHARED, SsaValue, Type, f32, i1, i16, i32, i64, structure
+from tilec.mlir.operand_rules import check_constraints, converts, is_of_floats, type_mismatch, wrong_type
+from tilec.mlir.types import GENERIC, GLOBAL, SHARED, SsaValue, Type, f32, i1, i32, structure
 from tilec.mlir.writer import Writer
 
 IntegerOp = Literal["add", "sub", "mul", "and", "or", "xor", "shl", "lshr", "ashr", "udiv", "urem", "sdiv", "srem"]
@@ -29,8 +29,6 @@ PROVEN: Final = "tilec.proven"
 """Attribute of an operation whose right operand is proven to be one for which LLVM defines the result."""
 _CONTRACT: Final = " {fastmathFlags = #llvm.fastmath<contract>}"
 _UNCHANGED: Final = frozenset({("add", 0), ("mul", 1), ("shl", 0), ("lshr", 0), ("udiv", 1)})
-_LETTERS: Final = {"r": (i32,), "l": (i64, GLOBAL, SHARED), "h": (i16,), "f": (f32,), "b": (i1,)}
-"""Register types of the constraint letters of inline PTX."""
 
 
 class Builder(Writer):
@@ -77,9 +75,9 @@ class Builder(Writer):
                 return left
             right = self.constant(right, left.type)
         elif right.type is not left.type:
-            raise _type_mismatch(kind, left, right)
+            raise type_mismatch(kind, left, right)
         if left.type.kind != "integer":
-            raise _wrong_type(kind, left)
+            raise wrong_type(kind, left)
         mark = f" {{{PROVEN}}}" if proven else ""
         return self._value(f"llvm.{kind} {left.name}, {right.name}{mark} : {left.type.text}", left.type)
 
@@ -126,15 +124,15 @@ class Builder(Writer):
     def compare(self, kind: IntegerTest, left: SsaValue, right: SsaValue) -> SsaValue:
         """`left kind right` of integers as i1; `s` compares them as signed, `u` as unsigned."""
         if right.type is not left.type or left.type.kind != "integer":
-            raise _type_mismatch("icmp", left, right)
+            raise type_mismatch("icmp", left, right)
         return self._value(f'llvm.icmp "{kind}" {left.name}, {right.name} : {left.type.text}', i1)
 
     def select(self, condition: SsaValue, on_true: SsaValue, on_false: SsaValue) -> SsaValue:
         """`condition ? on_true : on_false`."""
         if on_true.type is not on_false.type:
-            raise _type_mismatch("select", on_true, on_false)
+            raise type_mismatch("select", on_true, on_false)
         if condition.type is not i1:
-            raise _wrong_type("select", condition)
+            raise wrong_type("select", condition)
         names = f"{condition.name}, {on_true.name}, {on_false.name}"
         return self._value(f"llvm.select {names} : i1, {on_true.type.text}", on_true.type)
 
@@ -143,34 +141,34 @@ class Builder(Writer):
     def float_op(self, kind: FloatOp, left: SsaValue, right: SsaValue, *, contract: bool = False) -> SsaValue:
         """`left kind right` of floats or vectors of them, rounded to nearest even. `contract` allows a product and the sum that
         uses it to be one `fma`."""
-        if right.type is not left.type or not _is_of_floats(left.type):
-            raise _type_mismatch(kind, left, right)
+        if right.type is not left.type or not is_of_floats(left.type):
+            raise type_mismatch(kind, left, right)
         text = f"llvm.{kind} {left.name}, {right.name}{_CONTRACT if contract else ''} : {left.type.text}"
         return self._value(text, left.type)
 
     def negated(self, value: SsaValue) -> SsaValue:
         """A float with its sign flipped."""
         if value.type.kind != "float":
-            raise _wrong_type("fneg", value)
+            raise wrong_type("fneg", value)
         return self._value(f"llvm.fneg {value.name} : {value.type.text}", value.type)
 
     def float_function(self, name: Literal["fabs", "sqrt", "floor", "ceil", "roundeven"], value: SsaValue) -> SsaValue:
         """A function for which LLVM has an intrinsic."""
         if value.type.kind != "float":
-            raise _wrong_type(name, value)
+            raise wrong_type(name, value)
         text = value.type.text
         return self._value(f"llvm.intr.{name}({value.name}) : ({text}) -> {text}", value.type)
 
     def float_compare(self, kind: FloatTest, left: SsaValue, right: SsaValue) -> SsaValue:
         """`left kind right` of floats as i1; with a NaN, `o` (ordered) tests are false and `u` (unordered) tests are true."""
         if right.type is not left.type or left.type.kind != "float":
-            raise _type_mismatch("fcmp", left, right)
+            raise type_mismatch("fcmp", left, right)
         return self._value(f'llvm.fcmp "{kind}" {left.name}, {right.name} : {left.type.text}', i1)
 
     # Conversions
 
     def _converted(self, kind: str, value: SsaValue, type: Type) -> SsaValue:
-        if not _converts(kind, value.type, type):
+        if not converts(kind, value.type, type):
             raise VerifyError(f"MLIR: `{kind}` makes no {type} of {value.name} of {value.type}")
         return self._value(f"llvm.{kind} {value.name} : {value.type.text} to {type.text}", type)
 
@@ -215,7 +213,7 @@ class Builder(Writer):
     def extract(self, vector: SsaValue, position: int) -> SsaValue:
         """An element of a vector."""
         if vector.type.kind != "vector":
-            raise _wrong_type("extractelement", vector)
+            raise wrong_type("extractelement", vector)
         index, text = self.constant(position), vector.type.text
         return self._value(f"llvm.extractelement {vector.name}[{index.name} : i32] : {text}", vector.type.parts[0])
 
@@ -231,7 +229,7 @@ class Builder(Writer):
     def insert(self, value: SsaValue, vector: SsaValue, position: int) -> SsaValue:
         """The vector with the element at a position replaced."""
         if vector.type.kind != "vector" or value.type is not vector.type.parts[0]:
-            raise _type_mismatch("insertelement", vector, value)
+            raise type_mismatch("insertelement", vector, value)
         index, text = self.constant(position), vector.type.text
         return self._value(f"llvm.insertelement {value.name}, {vector.name}[{index.name} : i32] : {text}", vector.type)
 
@@ -248,13 +246,13 @@ class Builder(Writer):
         """`pointer` moved by a number of bytes."""
         space = pointer.type.text
         if pointer.type.kind != "pointer":
-            raise _wrong_type("getelementptr", pointer)
+            raise wrong_type("getelementptr", pointer)
         if isinstance(by, int):
             if not by:
                 return pointer
             return self._value(f"llvm.getelementptr {pointer.name}[{by}] : ({space}) -> {space}, i8", pointer.type)
         if by.type.kind != "integer":
-            raise _wrong_type("getelementptr", by)
+            raise wrong_type("getelementptr", by)
         text = f"llvm.getelementptr {pointer.name}[{by.name}] : ({space}, {by.type.text}) -> {space}, i8"
         return self._value(text, pointer.type)
 
@@ -262,14 +260,14 @@ class Builder(Writer):
         """The value in memory at a pointer. `alignment` in bytes, 0 for that of the type; `invariant` if nothing writes it
         while the kernel runs."""
         if pointer.type.kind != "pointer":
-            raise _wrong_type("load", pointer)
+            raise wrong_type("load", pointer)
         attributes = f"{' invariant' if invariant else ''}{_alignment(alignment)}"
         return self._value(f"llvm.load {pointer.name}{attributes} : {pointer.type.text} -> {type.text}", type)
 
     def store(self, value: SsaValue, pointer: SsaValue, *, alignment: int = 0) -> None:
         """Writes `value` to memory at a pointer; `alignment` as in `load`."""
         if pointer.type.kind != "pointer":
-            raise _wrong_type("store", pointer)
+            raise wrong_type("store", pointer)
         types = f"{value.type.text}, {pointer.type.text}"
         self._effect(f"llvm.store {value.name}, {pointer.name}{_alignment(alignment)} : {types}")
 
@@ -297,7 +295,7 @@ class Builder(Writer):
     def shuffle(self, value: SsaValue, mask: int) -> SsaValue:
         """The i32 or f32 of the lane whose index is this lane's xor `mask` (PTX ISA, `shfl.sync.bfly`)."""
         if value.type not in (i32, f32):
-            raise _wrong_type("shfl.sync", value)
+            raise wrong_type("shfl.sync", value)
         members, offset, clamp = self.constant(-1), self.constant(mask), self.constant(31)
         names, text = f"{members.name}, {value.name}, {offset.name}, {clamp.name}", value.type.text
         return self._value(f"nvvm.shfl.sync bfly {names} : {text} -> {text}", value.type)
@@ -322,7 +320,7 @@ class Builder(Writer):
         side_effects: bool = False,
     ) -> list[SsaValue]:
         """PTX as text, in which `$i` is the i-th of results and operands; `constraints` are LLVM's, one letter for each."""
-        _check_constraints(constraints, list(results), [value.type for value in operands])
+        check_constraints(constraints, list(results), [value.type for value in operands])
         effects = " has_side_effects" if side_effects else ""
         names = f" {_names(operands)}" if operands else ""
         return self._call(f'llvm.inline_asm{effects} "{text}", "{constraints}"{names}', operands, results)
@@ -368,59 +366,3 @@ def _names(values: Sequence[SsaValue]) -> str:
 
 def _alignment(bytes_: int) -> str:
     return f" {{alignment = {bytes_} : i64}}" if bytes_ else ""
-
-
-def _wrong_type(kind: str, value: SsaValue) -> VerifyError:
-    return VerifyError(f"MLIR: `{kind}` takes no {value.name} of {value.type}")
-
-
-def _type_mismatch(kind: str, left: SsaValue, right: SsaValue) -> VerifyError:
-    return VerifyError(f"MLIR: `{kind}` takes no {left.name} of {left.type} with {right.name} of {right.type}")
-
-
-def _is_of_floats(type: Type) -> bool:
-    element = type.parts[0] if type.kind == "vector" else type
-    return element.kind == "float"
-
-
-@cache
-def _converts(kind: str, source: Type, target: Type) -> bool:
-    """Whether the conversion `kind` is defined from `source` to `target`."""
-    kinds, wider = (source.kind, target.kind), target.bits > source.bits
-    match kind:
-        case "zext" | "sext":
-            return kinds == ("integer", "integer") and wider
-        case "trunc":
-            return kinds == ("integer", "integer") and target.bits < source.bits
-        case "fpext":
-            return kinds == ("float", "float") and wider
-        case "fptrunc":
-            return kinds == ("float", "float") and target.bits < source.bits
-        case "sitofp" | "uitofp":
-            return kinds == ("integer", "float")
-        case "ptrtoint":
-            return kinds == ("pointer", "integer")
-        case "inttoptr":
-            return kinds == ("integer", "pointer")
-        case _:
-            assert kind == "bitcast", kind
-            return source.bits == target.bits > 0
-
-
-def _check_constraints(constraints: str, results: list[Type], operands: list[Type]) -> None:
-    """VerifyError unless the letters match the types, results before operands."""
-    outputs, inputs = _letters(constraints)
-    fits = len(outputs) == len(results) and len(inputs) == len(operands)
-    pairs = (*zip(outputs, results, strict=False), *zip(inputs, operands, strict=False))
-    if not fits or any(type not in _LETTERS[letter] for letter, type in pairs):
-        types = f"({', '.join(map(str, operands))}) -> ({', '.join(map(str, results))})"
-        raise VerifyError(f"MLIR: inline PTX with `{constraints}` is given {types}")
-
-
-@cache
-def _letters(constraints: str) -> tuple[list[str], list[str]]:
-    """The letters of results and of operands; an operand tied to a result has that result's letter."""
-    parts = [part for part in constraints.split(",") if part and not part.startswith("~")]
-    outputs = [part[1:] for part in parts if part.startswith("=")]
-    inputs = [outputs[int(part)] if part.isdigit() else part for part in parts if not part.startswith("=")]
-    return outputs, inputs

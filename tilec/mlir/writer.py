@@ -196,11 +196,11 @@ class Writer:
         upper: SsaValue,
         step: SsaValue,
         start: Sequence[SsaValue],
-        going: int,
+        condition_index: int,
         body: Callable[[SsaValue, list[SsaValue]], list[SsaValue]],
     ) -> list[SsaValue]:
-        """As `loop`, but it also ends before an iteration in which the carried value number `going` (i1) is false."""
-        _bit(start[going])
+        """As `loop`, but it also ends before an iteration in which the carried value number `condition_index` (i1) is false."""
+        _bit(start[condition_index])
         types = [value.type for value in (lower, *start)]
         for bound in (lower, upper, step):
             if bound.type is not i32:
@@ -212,7 +212,7 @@ class Writer:
         self._effect(f"{name}:{len(types)} = scf.while ({pairs}) : ({text}) -> ({text}) {{")
         with self._region():
             inside = self._value(f'llvm.icmp "slt" {before[0].name}, {upper.name} : i32', i1)
-            runs = self._value(f"llvm.and {inside.name}, {before[1 + going].name} : i1", i1)
+            runs = self._value(f"llvm.and {inside.name}, {before[1 + condition_index].name} : i1", i1)
             self._effect(f"scf.condition({runs.name}) {', '.join(value.name for value in before)} : {text}")
         self._effect("} do {")
         self._effect(f"^bb0({', '.join(f'{value.name}: {value.type.text}' for value in after)}):")

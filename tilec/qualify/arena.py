@@ -201,10 +201,10 @@ class Arena:
             if not same or not np.array_equal(found[whole:], one.pattern[: size - whole]):
                 expected = np.resize(one.pattern, size)
                 wrong = np.flatnonzero(found != expected)
-                place = start + int(wrong[0])
+                index = start + int(wrong[0])
                 kind = "is only read" if not one.written else "is its copy from before the launch"
                 return (
-                    f"`{name}`, which {kind}: byte {place} is {int(found[wrong[0]]):#04x}, not {int(expected[wrong[0]]):#04x}"
+                    f"`{name}`, which {kind}: byte {index} is {int(found[wrong[0]]):#04x}, not {int(expected[wrong[0]]):#04x}"
                 )
         return ""
 
@@ -255,12 +255,12 @@ def _placed(manifest: Manifest, spec: TensorSpec, values: Mapping[str, int], kin
 
 def _where(tensors: Mapping[str, Placed], byte: int, found: int, count: int) -> str:
     """Which tensor a byte of a guard zone is next to, as text."""
-    places: list[tuple[int, str]] = []
+    distances: list[tuple[int, str]] = []
     for name, one in tensors.items():
         for offset in (one.offset, one.copy):
             if offset is not None and byte >= offset + one.size:
-                places.append((byte - offset - one.size, f"bytes after the end of `{name}`"))
+                distances.append((byte - offset - one.size, f"bytes after the end of `{name}`"))
             elif offset is not None and byte < offset:
-                places.append((offset - byte, f"bytes before `{name}`"))
-    distance, place = min(places)
-    return f"{distance} {place}: {found:#04x} ({count} bytes of this guard zone)"
+                distances.append((offset - byte, f"bytes before `{name}`"))
+    distance, index = min(distances)
+    return f"{distance} {index}: {found:#04x} ({count} bytes of this guard zone)"

@@ -28,9 +28,11 @@ class Wrong:
     count: int
 
     def __str__(self) -> str:
-        place = ", ".join(map(str, self.index))
+        position = ", ".join(map(str, self.index))
         allowed = f" (tolerance {self.tolerance:.3g})" if self.tolerance else ""
-        return f"`{self.tensor}[{place}]` is {self.got:.8g}, not {self.expected:.8g}{allowed}; {self.count} elements are wrong"
+        return (
+            f"`{self.tensor}[{position}]` is {self.got:.8g}, not {self.expected:.8g}{allowed}; {self.count} elements are wrong"
+        )
 
 
 class NotComparable(ValueError):
@@ -40,14 +42,14 @@ class NotComparable(ValueError):
 def compared(expected: Expected, found: Array, shape: tuple[int, ...]) -> Wrong | None:
     """The first wrong element; None if all are right. `found` are all elements of the tensor in row-major order, as stored.
     NotComparable if `expected` is not about such a tensor."""
-    places = expected.positions()
-    if places.size and int(places[-1]) >= found.size:
-        raise NotComparable(f"the side file expects element {int(places[-1])} of `{expected.tensor}`, which has {found.size}")
-    if expected.whole and places.size != found.size:
-        raise NotComparable(f"the side file expects {places.size} elements of `{expected.tensor}`, which has {found.size}")
-    got, want = found[places], expected.bits
+    numbers = expected.positions()
+    if numbers.size and int(numbers[-1]) >= found.size:
+        raise NotComparable(f"the side file expects element {int(numbers[-1])} of `{expected.tensor}`, which has {found.size}")
+    if expected.whole and numbers.size != found.size:
+        raise NotComparable(f"the side file expects {numbers.size} elements of `{expected.tensor}`, which has {found.size}")
+    got, want = found[numbers], expected.bits
     if not DTYPES[expected.dtype].is_float:
-        limit = np.zeros(places.size)
+        limit = np.zeros(numbers.size)
         bad = got != want
         seen, truth = got.astype(np.float64), want.astype(np.float64)
     else:
@@ -61,7 +63,7 @@ def compared(expected: Expected, found: Array, shape: tuple[int, ...]) -> Wrong 
     if not wrong.size:
         return _unwritten(expected, found, shape)
     first = int(wrong[0])
-    index = tuple(int(part) for part in np.unravel_index(int(places[first]), shape))
+    index = tuple(int(part) for part in np.unravel_index(int(numbers[first]), shape))
     return Wrong(expected.tensor, index, float(seen[first]), float(truth[first]), float(limit[first]), int(wrong.size))
 
 

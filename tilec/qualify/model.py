@@ -127,14 +127,14 @@ def _kernel(bundle: Bundle, op: Op) -> BundledKernel | None:
 def _shape(manifest: Manifest, graph: StepGraph, op: Op) -> Shape | None:
     """The launch values of an operation; None if its contract refuses them, as a longer cache would."""
     views: dict[str, TensorView] = {}
-    place = 1 << 20
+    address = 1 << 20
     for name, view in op.tensors.items():
         dtype = graph.buffers[view.buffer].dtype
-        views[name] = TensorView(place, dtype, view.shape, contiguous_strides(view.shape))
-        place += -(-prod(view.shape) * ELEMENTS[dtype].bytes // 4096) * 4096
+        views[name] = TensorView(address, dtype, view.shape, contiguous_strides(view.shape))
+        address += -(-prod(view.shape) * ELEMENTS[dtype].bytes // 4096) * 4096
     try:
         launch = check_launch(manifest, {**views, **op.scalars})
     except LaunchError:
         return None
     floats = {one.name: float(launch.scalars[one.name]) for one in manifest.scalars if ELEMENTS[one.dtype].is_float}
-    return Shape(op.name, dict(launch.env), floats, place - (1 << 20))
+    return Shape(op.name, dict(launch.env), floats, address - (1 << 20))

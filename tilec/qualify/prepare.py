@@ -96,9 +96,7 @@ def prepared(subject: Subject, edges: int = EDGES, references: Path | None = Non
     if unordered := ", ".join(sorted(order_dependent(function))):
         return Entry(subject.name, tir, (), (f"all: what is in {unordered} depends on the order of atomics"[:500],))
     if any(spec.access in OF_RANKS for spec in manifest.tensors):
-        return Entry(
-            subject.name, tir, (), ("all: the kernel meets other ranks, and alone it would wait for ever",)
-        )
+        return Entry(subject.name, tir, (), ("all: the kernel meets other ranks, and alone it would wait for ever",))
     scalars = {spec.name: EDGE_SCALAR for spec in manifest.scalars if DTYPES[spec.dtype].is_float}
     scalars |= subject.shapes[0].scalars if subject.shapes else {}
     wanted = [
@@ -163,8 +161,8 @@ def _results(
     for spec in manifest.tensors:
         if spec.name in before:
             bits = _bits(spec, arrays[spec.name])
-            places = np.arange(bits.size) if order is None else np.flatnonzero(_words(bits) != _words(before[spec.name]))
-            expected.append(_expected(spec, bits, places, tolerance))
+            positions = np.arange(bits.size) if order is None else np.flatnonzero(_words(bits) != _words(before[spec.name]))
+            expected.append(_expected(spec, bits, positions, tolerance))
     if references is None or not originals:
         return tuple(expected), ""
     least = ROUNDINGS * tolerance.inner
@@ -215,18 +213,18 @@ def _sampled_blocks(manifest: Manifest, values: Mapping[str, int], amount: Work)
     return [tuple(int(part) for part in np.unravel_index(number, grid)) for number in numbers]
 
 
-def _expected(spec: TensorSpec, bits: Array, places: NDArray[np.int64], tolerance: Tolerance) -> Expected:
-    """The expected elements among `places`: all if they are few enough, else runs from the first to the last."""
-    whole = places.size == bits.size and bits.size <= WHOLE
-    if places.size > WHOLE:
-        drawn = (raw(f"elements {spec.name}", RUNS) % np.uint64(places.size)).astype(np.int64)
-        starts = np.unique(np.concatenate([[0, places.size - RUN], drawn]))
+def _expected(spec: TensorSpec, bits: Array, positions: NDArray[np.int64], tolerance: Tolerance) -> Expected:
+    """The expected elements among `positions`: all if they are few enough, else runs from the first to the last."""
+    whole = positions.size == bits.size and bits.size <= WHOLE
+    if positions.size > WHOLE:
+        drawn = (raw(f"elements {spec.name}", RUNS) % np.uint64(positions.size)).astype(np.int64)
+        starts = np.unique(np.concatenate([[0, positions.size - RUN], drawn]))
         near = np.unique((starts[:, None] + np.arange(RUN)).reshape(-1))
-        places = places[near[near < places.size]]
-    breaks = np.flatnonzero(np.diff(places) != 1) + 1
-    parts: list[Any] = np.split(places, breaks) if places.size else []
+        positions = positions[near[near < positions.size]]
+    breaks = np.flatnonzero(np.diff(positions) != 1) + 1
+    parts: list[Any] = np.split(positions, breaks) if positions.size else []
     runs = np.array([(part[0], part.size) for part in parts], np.uint64).reshape(-1, 2)
-    chosen_bits = bits[places]
+    chosen_bits = bits[positions]
     relative, absolute = tolerance.of(spec.dtype, chosen_bits)
     return Expected(spec.name, spec.dtype, relative, absolute, whole, runs, chosen_bits)
 

@@ -170,9 +170,9 @@ def _dependent(dtype: str, limits: Range, slot: int, size: int) -> Array:
         if limits.distinct and size != last - first + 1:
             raise NoContents("distinct integers that reach both ends are made for a whole range only")
         if limits.distinct:  # all values are there: the ends change places with what stands where they belong
-            for place, value in ((0, first), (-1, last)):
-                chosen[np.flatnonzero(chosen == value)[0]] = chosen[place]
-                chosen[place] = value
+            for end, value in ((0, first), (-1, last)):
+                chosen[np.flatnonzero(chosen == value)[0]] = chosen[end]
+                chosen[end] = value
         chosen[0], chosen[-1] = first, last
         if size == 1 and first != last:
             raise NoContents("one integer cannot reach both ends of a range")

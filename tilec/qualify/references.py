@@ -47,8 +47,8 @@ def compared_reference(
         if isinstance(one, str):
             return DIFFERS + one[:300]
         if one.error is not None and not one.error <= 1:
-            place = ", ".join(map(str, one.worst))
-            return f"{DIFFERS}`{one.name}[{place}]` is {one.found:g}, and {one.expected:g} by the reference"
+            index = ", ".join(map(str, one.worst))
+            return f"{DIFFERS}`{one.name}[{index}]` is {one.found:g}, and {one.expected:g} by the reference"
     return AGREES
 
 

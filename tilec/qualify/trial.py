@@ -122,12 +122,12 @@ def _repeated(arena: Arena, one: Placed, first: dict[str, Any], number: int) -> 
         return ""
     start, again = arena.part(one.spec.name, number)
     before = first[one.spec.name][start : start + again.size]
-    place = differs(before, again)
-    if place is None:
+    difference = differs(before, again)
+    if difference is None:
         return ""
     return (
-        f"repetition {number} of `{one.spec.name}`: element {start + place} is {again[place]}, and was {before[place]} in the "
-        "first launch (as stored)"
+        f"repetition {number} of `{one.spec.name}`: element {start + difference} is {again[difference]}, "
+        f"and was {before[difference]} in the first launch (as stored)"
     )
 
 

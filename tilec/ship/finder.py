@@ -108,7 +108,7 @@ def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Bundle:
     """An open bundle that lists this specialisation; installed bundles are searched first, then pulled ones. BundleError E0735
     if there is none, or two have different code for it; if the trust policy rejects all candidates, the error of the first."""
     search = _Search(arch, find_trust() or NO_POLICY)
-    for one_arch, bundle_paths in _places(search):
+    for one_arch, bundle_paths in _locations(search):
         paths = bundle_paths()
         codes = {path: code for path in paths if (code := _code_of(path, kernel, constants, one_arch, search.unusable))}
         with ExitStack() as rest:
@@ -130,7 +130,7 @@ def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Bundle:
     raise search.refusal() or search.absence("bundle with a kernel for", wanted, hint)
 
 
-def _places(search: _Search) -> Iterator[tuple[str, Callable[[], list[Path]]]]:
+def _locations(search: _Search) -> Iterator[tuple[str, Callable[[], list[Path]]]]:
     """Where bundles lie, each with the architecture that they are for: its own first, and packages before the user's folder."""
     for one in search.each():
         yield one.arch, partial(_packaged, one.arch)

@@ -57,6 +57,10 @@ class DType:
         """Storage size of `count` adjacent elements in bytes; the last byte of a packed dtype may be partly used."""
         return -(-count * (8 if self.kind == "b" else self.bits) // 8)
 
+    def register_bytes(self, count: int) -> int:
+        """Whole bytes that `count` elements fill in the registers of a thread, where a bool is a predicate of one bit."""
+        return count * self.bits // 8
+
     @property
     def is_float(self) -> bool:
         return self.kind == "f"

@@ -179,7 +179,7 @@ OVERRIDES: Final[dict[str, type]] = {
 @dataclass(frozen=True, slots=True)
 class Overrides:
     """Overrides of a schedule; `choose` decides those that are None. `target`: the architecture that they apply to, None: all.
-    `places`: source location of each override; not compared."""
+    `locations`: source location of each override; not compared."""
 
     warps: int | None = None
     blocks: int | None = None
@@ -195,15 +195,15 @@ class Overrides:
     store: str | None = None
     vector: int | None = None
     target: str | None = None
-    places: tuple[tuple[str, Span], ...] = field(default=(), compare=False)
+    locations: tuple[tuple[str, Span], ...] = field(default=(), compare=False)
 
     def given(self) -> dict[str, int | str | bool]:
         """The overrides that are set, by name."""
         return {name: value for name in OVERRIDES if (value := getattr(self, name)) is not None}
 
-    def place(self, name: str) -> Span | None:
+    def location(self, name: str) -> Span | None:
         """Source location of an override."""
-        return dict(self.places).get(name)
+        return dict(self.locations).get(name)
 
 
 NOTHING_FIXED: Final = Overrides()
@@ -212,12 +212,12 @@ NOTHING_FIXED: Final = Overrides()
 def merged(rules: tuple[Overrides, ...], target: Target) -> Overrides:
     """All rules for a target merged into one; a later rule wins."""
     found: dict[str, Any] = {}
-    places: dict[str, Span] = {}
+    locations: dict[str, Span] = {}
     for rule in rules:
         if rule.target in (None, target.name):
             found |= rule.given()
-            places |= dict(rule.places)
-    return Overrides(**found, places=tuple(places.items()))
+            locations |= dict(rule.locations)
+    return Overrides(**found, locations=tuple(locations.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,10 +72,10 @@ def made(
     """The table; None if no shape was measured with a correct candidate. StepError if the cost cannot be evaluated."""
     whole = [one for one in built if not records.wrong.get(one.cubin, "unchecked")]
     whole, known = _together(whole, {shape: records.times.get(shape, {}).keys() for shape in shapes})
-    place = records.last
-    if not known or not whole or place is None:
+    latest = records.last
+    if not known or not whole or latest is None:
         return None
-    multiprocessors = place.multiprocessors
+    multiprocessors = latest.multiprocessors
     times = [[records.times[shape][one.cubin][0] for shape in known] for one in whole]
     terms = [[features(tuned, one, shape, multiprocessors) for shape in known] for one in whole]
     alike = [repr(sorted(one.candidate.constants.items())) for one in whole]
@@ -91,7 +91,7 @@ def made(
     dates = sorted(records.dates)
     first = whole[0].manifest
     return Table(
-        tuned.kernel, first.arch, records.device, place.driver, (dates[0], dates[-1]), dict(whole[0].sources), makers(first),
+        tuned.kernel, first.arch, records.device, latest.driver, (dates[0], dates[-1]), dict(whole[0].sources), makers(first),
         cost_text(tuned.terms), tuple(kept), len(known), len(whole), found.regret, found.held_out,
     )  # fmt: skip
 

@@ -69,8 +69,8 @@ def predict(
     """The times of launches that follow each other again and again in a CUDA graph. Each but the first may overlap the one
     before; the first may with `overlapped`."""
     found: list[Estimate] = []
-    for place, one in enumerate(kernels):
-        before = kernels[place - 1]
+    for position, one in enumerate(kernels):
+        before = kernels[position - 1]
         left = card.shared - before.room.used * before.work.reserved_bytes
-        found.append(estimate(one, card, known, overlapped=overlapped or place > 0, left=left))
+        found.append(estimate(one, card, known, overlapped=overlapped or position > 0, left=left))
     return found

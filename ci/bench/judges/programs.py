@@ -155,7 +155,7 @@ def measure(options: argparse.Namespace) -> front.Outcome | int:
         return 0
     found, ran, done = check_all(options, Verdicts("programs", options.out / "verdicts"))
     if not done:
-        raise front.Unfinished(f"{len(found)} programs judged, {ran} of them now")
+        raise front.Unfinished(f"{len(found)} programs checked, {ran} of them now")
     counts = Counter(f"{job.kind} {outcome.kind}" for job, outcome in found)
     noted = [
         {"kind": job.kind, "number": job.number, "outcome": one.kind, "detail": one.detail,

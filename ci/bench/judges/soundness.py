@@ -114,8 +114,8 @@ def table(rows: list[Row], fresh: int) -> str:
     kinds = Counter(row.kind for row in rows)
     checked_rows = len(rows) - kinds["invalid"] - kinds["vacuous"]
     lines = ["# Soundness of the prover on random kernels", ""]
-    lines += [f"{len(rows)} kernels, numbers {_numbers(rows)}; {fresh} of them judged by the last run.", ""]
-    lines += ["| verdict | kernels | share of judged |", "|---|--:|--:|"]
+    lines += [f"{len(rows)} kernels, numbers {_numbers(rows)}; {fresh} of them checked by the last run.", ""]
+    lines += ["| verdict | kernels | share of checked |", "|---|--:|--:|"]
     for kind, label in KINDS.items():
         share = "" if kind in ("invalid", "vacuous") else f"{100 * kinds[kind] / max(1, checked_rows):.2f} %"
         lines.append(f"| {label} | {kinds[kind]} | {share} |")
@@ -212,7 +212,7 @@ def measure(options: argparse.Namespace) -> Outcome | int:
     rows, fresh = check_all(seeds, options.jobs, Budget(options.budget), verdicts)
     verdicts.close()
     if len(rows) < len(seeds):
-        raise Unfinished(f"{len(rows)} of {len(seeds)} kernels, {fresh} of them judged now")
+        raise Unfinished(f"{len(rows)} of {len(seeds)} kernels, {fresh} of them checked now")
     noted = [{k: v for k, v in asdict(row).items() if k not in ("features", "operations")} for row in rows
              if row.kind not in ("accepted", "refused_confirmed", "invalid")]  # fmt: skip
     counts = Counter(row.kind for row in rows)

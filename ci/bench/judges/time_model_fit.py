@@ -45,32 +45,32 @@ def microseconds_of(row: Row, known: Calibration) -> float:
 
 def fitted(rows: Sequence[Row]) -> Calibration:
     """The constants of `FITTED` that suit the rows best."""
-    begin = place = np.array([math.log(getattr(START, name)) for name in FITTED])
+    begin = point = np.array([math.log(getattr(START, name)) for name in FITTED])
     damping = 1e-2
 
-    def errors(place: Vector) -> Vector:
-        return np.concatenate([_errors(rows, _at(place)), PULL * (place - begin)])
+    def errors(point: Vector) -> Vector:
+        return np.concatenate([_errors(rows, _at(point)), PULL * (point - begin)])
 
-    error = errors(place)
+    error = errors(point)
     for _ in range(STEPS):
-        columns = [errors(place + DIFFERENCE * unit) for unit in np.eye(place.size)]
+        columns = [errors(point + DIFFERENCE * unit) for unit in np.eye(point.size)]
         slope = np.stack([(column - error) / DIFFERENCE for column in columns], axis=1)
         before = _cost(error)
         while damping < 1e4:
             step = _step(slope, error, damping)
-            after = errors(place + step)
+            after = errors(point + step)
             if _cost(after) < before:
-                place, error, damping = place + step, after, max(damping / 5, 1e-6)
+                point, error, damping = point + step, after, max(damping / 5, 1e-6)
                 break
             damping *= 5
         print(f"cost {before:.4f} -> {_cost(error):.4f}", flush=True)
         if before - _cost(error) < 2e-4 * before:
             break
-    return _at(place)
+    return _at(point)
 
 
-def _at(place: Vector) -> Calibration:
-    return replace(START, **{name: math.exp(value) for name, value in zip(FITTED, place, strict=True)})
+def _at(point: Vector) -> Calibration:
+    return replace(START, **{name: math.exp(value) for name, value in zip(FITTED, point, strict=True)})
 
 
 def rounded(known: Calibration) -> Calibration:

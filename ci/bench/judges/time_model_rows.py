@@ -179,8 +179,8 @@ def _shape_text(kernel: str, shape: Mapping[str, int]) -> str:
 
 def _part(kernel: str, described: Mapping[str, Any]) -> Part:
     texts = [
-        ", ".join(f"{name} = {json.dumps(value)}" for name, value in described[place].items())
-        for place in ("constants", "schedule")
+        ", ".join(f"{name} = {json.dumps(value)}" for name, value in described[field_name].items())
+        for field_name in ("constants", "schedule")
     ]
     return Part(kernel, texts[0], f"schedule = {{ {texts[1]} }}")
 

@@ -86,9 +86,9 @@ def _rows_of(manifest: Manifest, t: Tensors) -> Any:
     counts = np.bincount(chosen, minlength=X)
     heights = -(-counts // int(manifest.constants["BM"]))
     first = (np.cumsum(heights) - heights) * int(manifest.constants["BM"]) - (np.cumsum(counts) - counts)
-    places = np.zeros(chosen.size, np.int64)
-    places[order] = first[chosen[order]] + np.arange(chosen.size)
-    return places.reshape(*t["experts"].shape)
+    slots = np.zeros(chosen.size, np.int64)
+    slots[order] = first[chosen[order]] + np.arange(chosen.size)
+    return slots.reshape(*t["experts"].shape)
 
 
 def adjust(manifest: Manifest, t: Tensors) -> None:
@@ -122,11 +122,11 @@ def _tiles(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _gather(manifest: Manifest, t: Tensors) -> Tensors:
-    places = _rows_of(manifest, t)
+    slots = _rows_of(manifest, t)
     rows = torch.zeros(tuple(t["out"].shape), dtype=t["x"].dtype, device=t["x"].device)
     for choice in range(C):
-        rows[torch.as_tensor(places[:, choice], device=rows.device)] = t["x"]
-    return {"out": rows, **_integers({"places": places}, t["experts"])}
+        rows[torch.as_tensor(slots[:, choice], device=rows.device)] = t["x"]
+    return {"out": rows, **_integers({"places": slots}, t["experts"])}
 
 
 def _runs(t: Tensors) -> list[tuple[int, int, int]]:

@@ -144,8 +144,8 @@ def drawn(probs: Any, ids: Any, u: Any) -> Any:
     total = torch.cumsum(probs, 1)
     kept = (total - probs < 0.9).sum(1).clamp(min=1)
     target = u * total.gather(1, kept[:, None] - 1)[:, 0]
-    place = torch.minimum((total <= target[:, None]).sum(1), kept - 1)
-    return ids.gather(1, place[:, None])[:, 0]
+    index = torch.minimum((total <= target[:, None]).sum(1), kept - 1)
+    return ids.gather(1, index[:, None])[:, 0]
 
 
 def make_drawn(generator: Any, sizes: Sizes) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def make_drawn(generator: Any, sizes: Sizes) -> dict[str, Any]:
 def segment_max(x: Any, segments: Any, count: int) -> Any:
     at = segments.long()
     top = torch.full((count,), -math.inf, dtype=x.dtype, device=x.device).scatter_reduce(0, at, x, "amax")
-    place = torch.where(x == top[at], torch.arange(x.shape[0], device=x.device), x.shape[0])
-    first = torch.full((count,), x.shape[0], device=x.device).scatter_reduce(0, at, place, "amin")
+    index = torch.where(x == top[at], torch.arange(x.shape[0], device=x.device), x.shape[0])
+    first = torch.full((count,), x.shape[0], device=x.device).scatter_reduce(0, at, index, "amin")
     return top, torch.where(first < x.shape[0], first, -1).to(i32)
 
 
@@ -171,8 +171,8 @@ def upsample(x: Any) -> Any:
 
 def histogram(keys: Any, weights: Any) -> Any:
     inside = (keys >= -1) & (keys < 1)
-    place = ((keys.float() + 1) * 256).long().clamp(0, 511)
-    return torch.zeros(512, dtype=weights.dtype, device=keys.device).scatter_add(0, place, torch.where(inside, weights, 0))
+    index = ((keys.float() + 1) * 256).long().clamp(0, 511)
+    return torch.zeros(512, dtype=weights.dtype, device=keys.device).scatter_add(0, index, torch.where(inside, weights, 0))
 
 
 def our_histogram(keys: Any, weights: Any) -> Any:

@@ -205,16 +205,16 @@ def _bytes(bundle: Bundle, folder: Path, side: str) -> Iterator[Row]:
         return
     differing = np.flatnonzero(changed != original)
     runs = np.split(differing, np.flatnonzero(np.diff(differing) > 8) + 1)
-    place = next(run for run in runs if run.size <= 4)  # of several, digests of the text that the CUBIN records are longer
+    digest_run = next(run for run in runs if run.size <= 4)  # of several, digests of the text that the CUBIN records are longer
     cubin = original.copy()
-    cubin[place] = changed[place]
+    cubin[digest_run] = changed[digest_run]
     file = "fault-byte.bundle"
     (folder / file).write_bytes(one_artifact(bundle, kernel, cubin.tobytes(), texts, ptx.encode()))
-    before, after = (bytes(code[place]).hex() for code in (original, cubin))
+    before, after = (bytes(code[digest_run]).hex() for code in (original, cubin))
     yield {
         "bundle": file, "side": side, "kind": BYTE, "artifact": kernel.name, "before": before, "after": after, "emulator": "",
     }  # fmt: skip
-    print(f"{file}: {place.size} bytes at {int(place[0])}: {before} -> {after}", flush=True)
+    print(f"{file}: {digest_run.size} bytes at {int(digest_run[0])}: {before} -> {after}", flush=True)
 
 
 def one_artifact(bundle: Bundle, kernel: BundledKernel, cubin: bytes, texts: Mapping[str, bytes], ptx: bytes) -> bytes:

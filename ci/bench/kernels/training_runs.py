@@ -168,9 +168,9 @@ def texts(size: Size, steps: int) -> list[Any]:
     shape = (steps, size.batch, size.tokens + 1)
     chosen = torch.randint(0, 64, shape, device=DEVICE, generator=generator)
     follows = torch.rand(shape, device=DEVICE, generator=generator) < 0.5
-    for place in range(2, size.tokens + 1):
-        after = table[(chosen[..., place - 1] * 31 + chosen[..., place - 2]) % 4096]
-        chosen[..., place] = torch.where(follows[..., place], after, chosen[..., place])
+    for position in range(2, size.tokens + 1):
+        after = table[(chosen[..., position - 1] * 31 + chosen[..., position - 2]) % 4096]
+        chosen[..., position] = torch.where(follows[..., position], after, chosen[..., position])
     return list(chosen)
 
 

@@ -41,10 +41,10 @@ def to_fp8(module: str, weight: NDArray[np.float32]) -> tuple[Arrays, NDArray[np
     blocks = np.zeros((-(-weight.shape[0] // 128), -(-weight.shape[1] // 128)), BF16)
     values, codes = np.empty_like(weight), np.empty(weight.shape, ml_dtypes.float8_e4m3fn)
     for (i, j), _ in np.ndenumerate(blocks):
-        place = np.s_[128 * i : 128 * (i + 1), 128 * j : 128 * (j + 1)]
-        blocks[i, j] = np.abs(weight[place]).max() / 440
-        codes[place] = (weight[place] / np.float32(blocks[i, j])).astype(codes.dtype)
-        values[place] = codes[place].astype(np.float32) * np.float32(blocks[i, j])
+        block = np.s_[128 * i : 128 * (i + 1), 128 * j : 128 * (j + 1)]
+        blocks[i, j] = np.abs(weight[block]).max() / 440
+        codes[block] = (weight[block] / np.float32(blocks[i, j])).astype(codes.dtype)
+        values[block] = codes[block].astype(np.float32) * np.float32(blocks[i, j])
     return {f"{module}.weight": codes, f"{module}.weight_scale_inv": blocks}, values
 
 

@@ -61,8 +61,8 @@ def test_int4_is_that_of_the_reference(observer: str, dtype: str) -> None:
 def read_back(weight: NDArray[Any], form: Format) -> tuple[NDArray[np.float32], Errors]:
     """The values that the engine's reader finds in a file of the rounded weight, and the errors that rounding reported."""
     arrays, errors = round_weight(weight, form, threads=1)
-    with TemporaryDirectory() as place:
-        folder = Path(place)
+    with TemporaryDirectory() as path:
+        folder = Path(path)
         write(folder, {f"{MODULE}.{end}": array for end, array in arrays.items()})
         found = quantised(folder, form.config(["lm_head"]), {f"{MODULE}.weight": weight.shape})
         return dequantise(found[f"{MODULE}.weight"].form()), errors

@@ -223,8 +223,8 @@ def test_random_bytes_of_the_file_give_an_error_or_the_values_of_the_formula(
     refused = 0
     for _ in range(40):
         data = bytearray(whole)
-        for place in random.integers(begin, len(data), 200):
-            data[place] = random.integers(0, 256)
+        for index in random.integers(begin, len(data), 200):
+            data[index] = random.integers(0, 256)
         path.write_bytes(data)
         try:
             weights, dequantised = plan(folder), plan(folder, "16bit")

@@ -60,9 +60,11 @@ class Page:
     def click(self, selector: str) -> None:
         """Click in the middle of an element."""
         found = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
-        place = self.value(f"(() => {{ const at = {found}; return {{x: at.x + at.width / 2, y: at.y + at.height / 2}}; }})()")
+        position = self.value(
+            f"(() => {{ const at = {found}; return {{x: at.x + at.width / 2, y: at.y + at.height / 2}}; }})()"
+        )
         for kind in ("mousePressed", "mouseReleased"):
-            self._call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+            self._call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **position)
 
     def type(self, selector: str, text: str) -> None:
         """Replace the text of a field."""
@@ -95,13 +97,13 @@ class Page:
                 return found["result"]
             self._note(found.get("method"), found.get("params", {}))
 
-    def _note(self, method: str | None, said: Any) -> None:
+    def _note(self, method: str | None, event: Any) -> None:
         if method == "Network.requestWillBeSent":
-            self.requests.append(said["request"]["url"])
+            self.requests.append(event["request"]["url"])
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(str(said["exceptionDetails"]))
-        elif method == "Log.entryAdded" and said["entry"]["source"] != "network" and said["entry"]["level"] != "verbose":
-            self.complaints.append(said["entry"]["text"])
+            self.complaints.append(str(event["exceptionDetails"]))
+        elif method == "Log.entryAdded" and event["entry"]["source"] != "network" and event["entry"]["level"] != "verbose":
+            self.complaints.append(event["entry"]["text"])
 
     def _message(self) -> Any:
         while b"\0" not in self._pending:

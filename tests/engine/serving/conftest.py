@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from in_process import write_talker
+from in_process import Server, says, server, write_talker
 
 from engine.tools.tiny import write_tiny_model
 
@@ -23,3 +23,9 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("talker") / "talker"
     write_talker(folder)
     return folder
+
+
+@pytest.fixture
+def speaker(talker: Path) -> Server:
+    """A server whose model thinks, then says why."""
+    return server(talker, says(talker, "<think>\nhm\n</think>\n\nBecause."))

@@ -67,14 +67,14 @@ class Conversation:
         prompt = self._model.text.tokenizer.decode(work.ids, skip_special_tokens=False)
         call = f'<tool_call>\n{{"name": "{TOOL}", "arguments": {json.dumps(ARGUMENTS)}}}\n</tool_call>'
         if "<|im_start|>tool" in prompt:
-            said = AFTER_TOOL
+            reply = AFTER_TOOL
         elif re.search(rf'"name": ?"{TOOL}"', prompt):
-            said = call
+            reply = call
         elif "</think>" in prompt or "<|im_start|>assistant" not in prompt:
-            said = SENTENCE
+            reply = SENTENCE
         else:
-            said = f"<think>\n{THOUGHT}\n</think>\n\n{SENTENCE}"
-        return [*self._model.text.encode(said), self._model.generation.eos_token_id[0]]
+            reply = f"<think>\n{THOUGHT}\n</think>\n\n{SENTENCE}"
+        return [*self._model.text.encode(reply), self._model.generation.eos_token_id[0]]
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def talk(speaker: Speaker, *lines: str | type[BaseException], **options: Any) ->
     return session, out.getvalue(), notes.getvalue()
 
 
-def said(session: Session) -> list[str]:
+def contents(session: Session) -> list[str]:
     return [f"{message['role']}: {message['content']}" for message in session.messages]
 
 
@@ -88,13 +88,19 @@ def test_a_conversation() -> None:
 
     session, out, notes = talk(Parrot(says), "one", "", "two\\", "lines", system="be brief")
     assert (out, notes) == ("one!\ntwo\nlines!\n", "")
-    assert said(session) == ["system: be brief", "user: one", "assistant: one!", "user: two\nlines", "assistant: two\nlines!"]
+    assert contents(session) == [
+        "system: be brief",
+        "user: one",
+        "assistant: one!",
+        "user: two\nlines",
+        "assistant: two\nlines!",
+    ]
     assert [len(messages) for messages in heard] == [2, 4]
 
 
 def test_commands() -> None:
     session, out, notes = talk(Parrot(echo), "one", "/reset", " /help ", "/nothing", "two", "/quit", "three", system="s")
-    assert out == "one!\ntwo!\n" and said(session) == ["system: s", "user: two", "assistant: two!"]
+    assert out == "one!\ntwo!\n" and contents(session) == ["system: s", "user: two", "assistant: two!"]
     assert "a new conversation" in notes and "/reset" in notes and "there is no command /nothing" in notes
 
 
@@ -112,7 +118,7 @@ def test_a_message_without_a_reply_is_taken_out() -> None:
 
     session, _, notes = talk(Parrot(says), "one", "long", "two")
     assert notes == "error: it does not fit\n"
-    assert said(session) == ["user: one", "assistant: one!", "user: two", "assistant: two!"]
+    assert contents(session) == ["user: one", "assistant: one!", "user: two", "assistant: two!"]
 
 
 def test_ctrl_c_stops_a_reply_and_what_is_typed() -> None:
@@ -124,7 +130,7 @@ def test_ctrl_c_stops_a_reply_and_what_is_typed() -> None:
     before = signal.getsignal(signal.SIGINT)
     session, out, notes = talk(Parrot(says), "one\\", KeyboardInterrupt, "stop", "two")
     assert signal.getsignal(signal.SIGINT) is before
-    assert out.endswith("two!\n") and "stopped" in notes and said(session) == ["user: two", "assistant: two!"]
+    assert out.endswith("two!\n") and "stopped" in notes and contents(session) == ["user: two", "assistant: two!"]
 
     def says_first(messages: Sequence[Message]) -> list[Piece]:
         return [Piece("content", "so"), Piece("content", "never")]
@@ -138,7 +144,7 @@ def test_ctrl_c_stops_a_reply_and_what_is_typed() -> None:
                     return
 
     session, out, _ = talk(Interrupted(says_first), "one")
-    assert out == "so\n" and said(session) == ["user: one", "assistant: so"]
+    assert out == "so\n" and contents(session) == ["user: one", "assistant: so"]
 
     class Stuck(Parrot):
         def _reply(self, messages: Sequence[Message]) -> Iterator[Piece]:

@@ -22,8 +22,8 @@ PARSED = ToolCall("f", '{"a":"} </tool_call> \\" <"}')
 
 
 def pieces(text: str, cuts: Iterable[int]) -> list[str]:
-    places = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
-    return [text[first:last] for first, last in itertools.pairwise(places)]
+    bounds = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
+    return [text[first:last] for first, last in itertools.pairwise(bounds)]
 
 
 def split(text: str, cuts: Iterable[int] = (), *, begun: bool = False) -> tuple[str, str]:

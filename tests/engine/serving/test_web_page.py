@@ -126,7 +126,7 @@ def test_stopping(talker: Path, page: Page) -> None:
         page.wait(f"document.querySelector('{REPLY} .text')?.textContent.includes('Because')")
         page.click("#stop")
         is_over(page)
-        said = page.text(f"{REPLY} .text")
+        reply = page.text(f"{REPLY} .text")
         say(page, "and?")
         while len(submitted) < 3:
             page.value("0")
@@ -135,7 +135,7 @@ def test_stopping(talker: Path, page: Page) -> None:
             page.value("0")
         assert page.text("main") == ""
     contents = [[message["content"] for message in asked.fields["messages"]] for asked in one.asked if asked.method == "POST"]
-    assert contents == [["Why?"], ["Why?"], ["Why?", said, "and?"]] and said.startswith("Because")
+    assert contents == [["Why?"], ["Why?"], ["Why?", reply, "and?"]] and reply.startswith("Because")
     assert page.complaints == []
 
 

@@ -15,6 +15,6 @@ class M(Dim):
 @tilec.kernel
 def too_many_operations(x: In[f32, N, M], out: Out[f32, N, M]):
     grid(cdiv(N, 704), cdiv(M, 704))
-    place = (bid(0), bid(1))
-    v = load(x, place, shape=(704, 704), pad=0)  #~ E0531
-    store(out, place, exp(v) + v, mask=True)
+    index = (bid(0), bid(1))
+    v = load(x, index, shape=(704, 704), pad=0)  #~ E0531
+    store(out, index, exp(v) + v, mask=True)

@@ -15,6 +15,6 @@ class M(Dim):
 @tilec.kernel
 def too_many_operations_ok(x: In[f32, N, M], out: Out[f32, N, M]):
     grid(cdiv(N, 100), cdiv(M, 100))
-    place = (bid(0), bid(1))
-    v = load(x, place, shape=(100, 100), pad=0)
-    store(out, place, exp(v) + v, mask=True)
+    index = (bid(0), bid(1))
+    v = load(x, index, shape=(100, 100), pad=0)
+    store(out, index, exp(v) + v, mask=True)

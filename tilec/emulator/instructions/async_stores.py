@@ -141,12 +141,12 @@ def _targets(d: Decoder, width: int, *, write: bool) -> Callable[[Frame], Iterat
         for at in frame.active():
             one: Any = np.zeros(frame.n, np.bool_)
             one[at] = True
-            place = machine.locator.locate(
+            target = machine.locator.locate(
                 frame, to.value(frame), to.poison(frame), "shared::cluster", width, d.instruction, write=write, mask=one
             )
             record = _record(frame, barrier, d, one)
-            if len(place.index) and record is not None:
-                lane, index = int(frame.lanes[at]), int(place.index[0])
+            if len(target.index) and record is not None:
+                lane, index = int(frame.lanes[at]), int(target.index[0])
                 for destination in single(machine, lane, index, record, False, d.instruction):
                     yield int(at), lane, index, destination
 

@@ -189,11 +189,11 @@ def _plain(d: Decoder, operand: int, spaces: tuple[str, str], *, loads: bool) ->
 
 def _box(d: Decoder, operand: int, rank: int, space: str, *, write: bool) -> Positions:
     """A function that returns the global (-1 outside the tensor) and shared positions of the bytes of a box."""
-    place = d.address(operand)
-    items = [item for extra in place.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
+    location = d.address(operand)
+    items = [item for extra in location.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
     if len(items) != rank:
         raise d.unsupported(f"{len(items)} coordinates for a tensor of rank {rank}")
-    described = d.address_source(place)
+    described = d.address_source(location)
     coordinates = [d.source(item, "s32") for item in items]
 
     def box(frame: Frame, at: int, shared: Source, lane_mask: Any) -> tuple[Index, Index] | None:
@@ -215,16 +215,16 @@ def _box(d: Decoder, operand: int, rank: int, space: str, *, write: bool) -> Pos
             if poison is not None and poison[at]:
                 machine.faults.poison("a coordinate", d.instruction, frame, np.where(lane_mask, poison, 0).astype(np.uint8))
                 return None
-        place = machine.locator.locate(
+        location = machine.locator.locate(
             frame, shared.value(frame), shared.poison(frame), space, tensor.box_bytes, d.instruction, write=False,
             align=BOX_ALIGNMENT, mask=lane_mask,
         )  # fmt: skip
-        if not len(place.index):
+        if not len(location.index):
             return None
         corner = tuple(int(np.broadcast_to(source.value(frame), frame.n)[at]) for source in coordinates)
         offset = int(np.broadcast_to(shared.value(frame), frame.n)[at])
         outside, inside = box_addresses(tensor, corner, offset)
-        inside = inside + (int(place.index[0]) - offset)
+        inside = inside + (int(location.index[0]) - offset)
         steps = np.arange(tensor.element_bytes)
         spread = np.where(outside[:, None] >= 0, outside[:, None] - GLOBAL_BASE + steps, -1).reshape(-1)
         if not _inside_one(spread, lane, d):

@@ -61,7 +61,7 @@ def _copy(d: Decoder, state: Copies, form: str) -> Step:
 
     def step(frame: Frame) -> None:
         amounts = wanted(frame)
-        place = machine.locator.locate(
+        located = machine.locator.locate(
             frame, to.value(frame), to.poison(frame), "shared", size, d.instruction, write=True, align=size
         )
         rows = np.zeros((frame.n, size), np.uint8)
@@ -71,15 +71,15 @@ def _copy(d: Decoder, state: Copies, form: str) -> Step:
             if amount:
                 mask = None if (amounts == amount).all() else amounts == amount
                 _read(frame, source, int(amount), size, d, mask, rows, poison_rows, sources)
-        if not len(place.index):
+        if not len(located.index):
             return
-        machine.accesses.watch_write(place, d.instruction)
-        chosen = slice(None) if place.positions is None else place.positions
+        machine.accesses.watch_write(located, d.instruction)
+        chosen = slice(None) if located.positions is None else located.positions
         poison = poison_rows[chosen] if poison_rows.any() else None
         sources = sources[chosen]
-        operation = machine.ordering.in_flight.begin(sources[sources >= 0], granules(place.index, size).reshape(-1))
-        group = state.committed[place.lanes]
-        state.waiting.append(Copy(place.lanes, group, place.index, sources, rows[chosen], poison, d.instruction, operation))
+        operation = machine.ordering.in_flight.begin(sources[sources >= 0], granules(located.index, size).reshape(-1))
+        group = state.committed[located.lanes]
+        state.waiting.append(Copy(located.lanes, group, located.index, sources, rows[chosen], poison, d.instruction, operation))
 
     return step
 
@@ -114,13 +114,13 @@ def _read(
         frame, source.value(frame), source.poison(frame), "global", amount, d.instruction, write=False, align=size, mask=mask
     )
     machine.accesses.watch_read(found, d.instruction)
-    places = np.arange(frame.n) if found.positions is None else found.positions
+    written = np.arange(frame.n) if found.positions is None else found.positions
     where = found.index[:, None] + np.arange(amount)
-    rows[places, :amount] = machine.memory.data[where]
+    rows[written, :amount] = machine.memory.data[where]
     if found.allocation is None or found.allocation.poisonous:
-        poison_rows[places, :amount] = machine.memory.poison[where]
+        poison_rows[written, :amount] = machine.memory.poison[where]
     if found.allocation is None or found.allocation.tracked:
-        sources[places, : -(-amount >> SHIFT)] = granules(found.index, -(-amount >> SHIFT) << SHIFT)
+        sources[written, : -(-amount >> SHIFT)] = granules(found.index, -(-amount >> SHIFT) << SHIFT)
 
 
 def _arrive(d: Decoder, state: Copies) -> Step:

@@ -44,15 +44,15 @@ def _ask(d: Decoder) -> Step:
         for at in frame.active():
             one = np.zeros(frame.n, np.bool_)
             one[at] = True
-            place = machine.locator.locate(
+            located = machine.locator.locate(
                 frame, to.value(frame), to.poison(frame), space, REPLY_BYTES, instruction, write=True, mask=one
             )
             old, frame.mask = frame.mask, one
             found = [record for record, _ in machine.mbarriers.find(frame, barrier, instruction, space)]
             frame.mask = old
-            if not len(place.index) or not found:
+            if not len(located.index) or not found:
                 continue
-            lane, index = int(frame.lanes[at]), int(place.index[0])
+            lane, index = int(frame.lanes[at]), int(located.index[0])
             data = machine.launch_control.ask(lane, instruction)
             if everyone:
                 ranks = EVERY_RANK & ((1 << machine.wave.cluster_size) - 1)

@@ -44,16 +44,16 @@ class LaunchControl(Subsystem):
         self._reads: dict[int, dict[int, int]] = {}
 
     def _note_read(self, access: Access) -> None:
-        for place, readers in self._reads.items():
-            touched = access.lanes[(access.index < place + REPLY_BYTES) & (access.index + access.width > place)]
+        for address, readers in self._reads.items():
+            touched = access.lanes[(access.index < address + REPLY_BYTES) & (access.index + access.width > address)]
             readers.update(dict.fromkeys(touched.tolist(), self.clocks.now))
 
-    def reuse(self, place: int, lane: int, instruction: Instruction) -> None:
-        """An answer to a request of `lane` is about to be written to `place`, whose last answer must not be read any more."""
-        readers = self._reads.get(place, {})
+    def reuse(self, address: int, lane: int, instruction: Instruction) -> None:
+        """An answer to a request of `lane` is about to be written to `address`, whose last answer must not be read any more."""
+        readers = self._reads.get(address, {})
         who, when = np.array(list(readers), np.int64), np.array(list(readers.values()), np.int64)
-        self.ordering.proxies.check_reads(who, when, lane, instruction, place)
-        self._reads[place] = {}
+        self.ordering.proxies.check_reads(who, when, lane, instruction, address)
+        self._reads[address] = {}
 
     def _cluster(self, lane: int) -> int:
         return int(self.wave.cluster[self.wave.block[lane]])

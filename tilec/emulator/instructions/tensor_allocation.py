@@ -39,7 +39,7 @@ class _Request:
     lanes: Index
     count: int
     first: int = 0
-    place: Access | None = None
+    target: Access | None = None
 
 
 def _sync(d: Decoder) -> bool:
@@ -60,12 +60,12 @@ def alloc(d: Decoder) -> Step:
     def request(frame: Frame, positions: Index) -> _Request | None:
         only = np.zeros(frame.n, np.bool_)
         only[positions[0]] = True
-        place = d.machine.locator.locate(
+        target = d.machine.locator.locate(
             frame, address.value(frame), address.poison(frame), space, 4, d.instruction, write=True, mask=only
         )
         found = _columns(d, count, frame, positions)
         lanes = frame.lanes[positions]
-        return None if found is None else _Request(int(d.machine.wave.block[lanes[0]]), lanes, found, place=place)
+        return None if found is None else _Request(int(d.machine.wave.block[lanes[0]]), lanes, found, target=target)
 
     return _together(d, pair, request, lambda requests: _allocate(d, pair, requests))
 
@@ -158,7 +158,7 @@ def _allocate(d: Decoder, pair: bool, requests: list[_Request]) -> bool:
     if len({one.count for one in requests}) > 1:
         text = "tcgen05.alloc with different numbers of columns in the blocks of a pair"
         machine.faults.add("tensor-memory", text, d.instruction, int(requests[-1].lanes[0]), distinct=text)
-    first = memory.place([one.block for one in requests], count)
+    first = memory.free_columns([one.block for one in requests], count)
     if first is None:
         return False
     for one in requests:
@@ -172,9 +172,9 @@ def _allocate(d: Decoder, pair: bool, requests: list[_Request]) -> bool:
         memory.smallest[one.block] = min(memory.smallest[one.block], count)
         memory.allocate(one.block, Allocated(first, count, lane, pair, d.instruction))
         _use(d, "alloc", one, first, np.concatenate([other.lanes for other in requests]))
-        if one.place is not None and len(one.place.index):
-            machine.accesses.watch_write(one.place, d.instruction)
-            index = int(one.place.index[0])
+        if one.target is not None and len(one.target.index):
+            machine.accesses.watch_write(one.target, d.instruction)
+            index = int(one.target.index[0])
             machine.ordering.proxies.record_async_write(machine.ordering.shadow.granules(np.array([index]), 4)[0])
             machine.memory.views[4][index >> 2] = first
             machine.memory.poison[index : index + 4] = 0

@@ -74,7 +74,7 @@ class TensorMemory(Subsystem):
         self.order.clear()
 
     # --- the allocator
-    def place(self, blocks: Iterable[int], count: int) -> int | None:
+    def free_columns(self, blocks: Iterable[int], count: int) -> int | None:
         """A first column at which `count` columns are free in all these blocks: the lowest, or under a seed any; None if there
         is none."""
         free = np.ones(COLUMNS, np.bool_)

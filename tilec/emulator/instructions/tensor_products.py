@@ -29,7 +29,7 @@ Index = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class _Place:
+class _Location:
     """Where an mma of `lane` works: its blocks and the row of tensor memory where they begin."""
 
     lane: int
@@ -60,18 +60,18 @@ def _issue(d: Decoder, decoded: Form, frame: Frame, at: int) -> None:
     result = of_thread(decoded.result, frame, at, "an address in tensor memory", d)
     if blocks is None or fields is None or accumulate is None or result is None:
         return
-    place = _Place(lane, blocks)
-    corner = _corner(d, place, result, fields, decoded, "D")
-    left, left_rects = _left(d, decoded, fields, frame, at, place)
-    right = _shared(d, decoded, frame, at, place, fields, 1)
+    location = _Location(lane, blocks)
+    corner = _corner(d, location, result, fields, decoded, "D")
+    left, left_rects = _left(d, decoded, fields, frame, at, location)
+    right = _shared(d, decoded, frame, at, location, fields, 1)
     if corner is None or left is None or right is None:
         return
     rows, columns = result_cells(fields.rows, fields.columns, decoded.pair, decoded.weight)
     written = _written(decoded, frame, at, rows, d)
-    scales = ScaleFactors.of(d, decoded, fields, frame, at, place.blocks) if decoded.scales else None
+    scales = ScaleFactors.of(d, decoded, fields, frame, at, location.blocks) if decoded.scales else None
     if written is None or (decoded.scales and scales is None):
         return
-    top, first = place.top + corner[0], corner[1]
+    top, first = location.top + corner[0], corner[1]
     covered = result_rects(fields.rows, fields.columns, decoded.pair, decoded.weight)
     if not written.all():
         covered = rects_of(rows[written], 0, int(columns.max()) + 1)
@@ -80,7 +80,7 @@ def _issue(d: Decoder, decoded: Form, frame: Frame, at: int) -> None:
         bool(accumulate), decoded.halvings, scales,
     )  # fmt: skip
     reads = (*left_rects, *(scales.rects if scales else ()))
-    _start(d, place, decoded, product, reads, tuple((a + top, b + top, c + first, e + first) for a, b, c, e in covered))
+    _start(d, location, decoded, product, reads, tuple((a + top, b + top, c + first, e + first) for a, b, c, e in covered))
 
 
 def _fields(d: Decoder, decoded: Form, frame: Frame, at: int) -> InstructionDescriptor | None:
@@ -102,10 +102,10 @@ def _fields(d: Decoder, decoded: Form, frame: Frame, at: int) -> InstructionDesc
 
 
 def _start(
-    d: Decoder, place: _Place, decoded: Form, product: Product, reads: tuple[Rect, ...], writes: tuple[Rect, ...]
+    d: Decoder, location: _Location, decoded: Form, product: Product, reads: tuple[Rect, ...], writes: tuple[Rect, ...]
 ) -> None:
     """Checks the order of a product's uses of memory, and issues it."""
-    machine, lane, fields = d.machine, place.lane, product.fields
+    machine, lane, fields = d.machine, location.lane, product.fields
     if not machine.tensor_memory.owns((*writes, *reads), d.instruction, lane):
         return
     chunks = np.concatenate([one.chunks() for one in (product.left, product.right) if isinstance(one, SharedMatrix)])
@@ -113,11 +113,11 @@ def _start(
     pipe = ("mma", writes, decoded.kind, fields.rows, fields.columns, decoded.pair)
     operation = Operation("mma", np.array([lane]), machine.ordering.clocks.now, d.instruction, pipe)
     machine.tensor_memory.order.use(operation, reads, writes)
-    machine.tensor_queue.issue(Issued(operation, product.perform, shared_reads, place.blocks))
+    machine.tensor_queue.issue(Issued(operation, product.perform, shared_reads, location.blocks))
 
 
 def _corner(
-    d: Decoder, place: _Place, address: int, fields: InstructionDescriptor, decoded: Form, name: str
+    d: Decoder, location: _Location, address: int, fields: InstructionDescriptor, decoded: Form, name: str
 ) -> tuple[int, int] | None:
     """Lane and column of an address of D or A; None, and a fault, if the layout does not begin at that lane."""
     lane, column = split_address(address)
@@ -125,34 +125,34 @@ def _corner(
     if lane in allowed:
         return lane, column
     text = f"{name} at lane {lane} of tensor memory; with M {fields.rows} it begins at {' or '.join(map(str, allowed))}"
-    d.machine.faults.add("tensor-memory", text, d.instruction, place.lane, distinct=text)
+    d.machine.faults.add("tensor-memory", text, d.instruction, location.lane, distinct=text)
     return None
 
 
 def _left(
-    d: Decoder, decoded: Form, fields: InstructionDescriptor, frame: Frame, at: int, place: _Place
+    d: Decoder, decoded: Form, fields: InstructionDescriptor, frame: Frame, at: int, location: _Location
 ) -> tuple[SharedMatrix | TensorMatrix | None, tuple[Rect, ...]]:
     """Operand A and the rectangles of tensor memory that it reads; None, and a fault, if it cannot be used."""
     if not decoded.from_tensor:
-        return _shared(d, decoded, frame, at, place, fields, 0), ()
+        return _shared(d, decoded, frame, at, location, fields, 0), ()
     kind = fields.formats[0]
     if fields.turned[0]:
         text = "an instruction descriptor makes A MN-major, which in tensor memory is K-major"
-        d.machine.faults.add("descriptor", text, d.instruction, place.lane, distinct=text)
+        d.machine.faults.add("descriptor", text, d.instruction, location.lane, distinct=text)
         return None, ()
     if (decoded.weight and fields.rows < 128) or (BITS[kind] < 8 and not _dense(decoded)):
         raise d.unsupported("A of this layout in tensor memory")
     address = of_thread(decoded.left, frame, at, "an address in tensor memory", d)
-    corner = None if address is None else _corner(d, place, address, fields, decoded, "A")
+    corner = None if address is None else _corner(d, location, address, fields, decoded, "A")
     if corner is None:
         return None, ()
-    copies = [lanes + place.top + corner[0] for lanes in left_lanes(fields.rows, decoded.pair)]
+    copies = [lanes + location.top + corner[0] for lanes in left_lanes(fields.rows, decoded.pair)]
     rects = rects_of(np.concatenate(copies), corner[1], corner[1] + 8)
     return TensorMatrix(d.machine.tensor_memory, copies[0], corner[1], kind, _dense(decoded)), rects
 
 
 def _shared(
-    d: Decoder, decoded: Form, frame: Frame, at: int, place: _Place, fields: InstructionDescriptor, which: int
+    d: Decoder, decoded: Form, frame: Frame, at: int, location: _Location, fields: InstructionDescriptor, which: int
 ) -> SharedMatrix | None:
     """Operand A (`which` 0) or B (1) in shared memory, its rows divided among the blocks."""
     source, rows = (decoded.left, fields.rows) if which == 0 else (decoded.right, fields.columns)
@@ -160,7 +160,7 @@ def _shared(
     if bits is None:
         return None
     return shared_matrix(
-        d, place.lane, place.blocks, bits, rows // len(place.blocks), fields.formats[which], fields.turned[which],
+        d, location.lane, location.blocks, bits, rows // len(location.blocks), fields.formats[which], fields.turned[which],
         _dense(decoded),
     )  # fmt: skip
 

@@ -175,12 +175,12 @@ def _warpgroup_product(
     for position in range(len(form.targets)):
         values[position][span] = words[..., position].reshape(-1)
         poison[position, span] = flags[..., position].reshape(-1)
-    places = np.concatenate([left_addresses, right_addresses])  # one per chunk of 16 bytes
+    chunk_addresses = np.concatenate([left_addresses, right_addresses])  # one per chunk of 16 bytes
     shift = machine.ordering.shadow.shift
-    granules = ((places >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
-    reads = ((places >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)
-    if len(places):
-        machine.ordering.proxies.check(granules, first, d.instruction, int(places[0]))
+    granules = ((chunk_addresses >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
+    reads = ((chunk_addresses >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)
+    if len(chunk_addresses):
+        machine.ordering.proxies.check(granules, first, d.instruction, int(chunk_addresses[0]))
     machine.ordering.in_flight.check_granules(reads[:, None], np.full(len(reads), first), False, d.instruction)
     _watch(machine, granules, first, d.instruction)
     operation = machine.ordering.in_flight.begin(reads, NOTHING)

@@ -255,18 +255,18 @@ class Shadow:
                 self._through_async(self.async_writes, where, written), self._through_async(self.async_reads, where, read),
             ]  # fmt: skip
         racing = self.unordered(written, lanes, where, self.writers, atomic, before[0]) if written.any() else None
-        beside = self.unordered(read, lanes, where, self.readers, False, before[1]) if read.any() else None
+        concurrent_read = self.unordered(read, lanes, where, self.readers, False, before[1]) if read.any() else None
         plain = np.zeros(where.shape, np.bool_) if racing is None else racing
         if self.strong.table:
             strong = [
                 self.strong.conflicts(where, lanes, with_writes=wrote, strong=atomic, reach=reach) for wrote in (True, False)
             ]
-            racing, beside = _either(racing, strong[0]), _either(beside, strong[1])
+            racing, concurrent_read = _either(racing, strong[0]), _either(concurrent_read, strong[1])
         if atomic:
             self.strong.record_access(where, lanes, True, reach)
             self.writes[where] = (((self.clocks.now << LANE_BITS) + lanes + (self.clocks.first_lane + 1)) | ATOMIC)[:, None]
             self.reads[where] = 0
-            return racing, None, beside
+            return racing, None, concurrent_read
         self.strong.drop(where)
         overwritten = self._record(self.writes, where, lanes, racing, written)
         if self.writers is not None:
@@ -274,7 +274,7 @@ class Shadow:
             several = (written & LANE_MASK) == block
             self._record_lanes(self.writers, self.writes, where, lanes, written, several & plain, plain & ~several)
         self.reads[where] = 0
-        return racing, overwritten, beside
+        return racing, overwritten, concurrent_read
 
 
 def _grown(stamps: Stamps, size: int) -> Stamps:

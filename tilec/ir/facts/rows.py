@@ -12,7 +12,7 @@ def row_axis(function: Function, tensor: Value) -> int | None:
     found: set[int | None] = set()
     for op in function.body.walk():
         if isinstance(op, MemoryOp) and op.tensor is tensor:
-            (row, *_), tile = op.places, op.tile.tile
+            (row, *_), tile = op.indices, op.tile.tile
             single = not op.indexed and (tile.rank == 0 or tile.shape[0] == 1)
             found.add(row.owner.axis if single and isinstance(row.owner, BlockId) else None)
     return found.pop() if len(found) == 1 else None

@@ -32,15 +32,15 @@ OUTPUT: Final = Value(TileType(i32), "output")
 @dataclass(frozen=True, slots=True)
 class Touch:
     """One access. `memory` is a tensor, a ring's buffer, or None for scratch; in shared memory it covers the bytes `first` up
-    to `last`. `place` are the offsets of a box of `shape`, or None if any element may be accessed. `layout` says by which
-    threads; None: by any thread."""
+    to `last`. `offsets` are those of a box of `shape`; None: any element. `layout` says by which threads;
+    None: by any thread."""
 
     op: Op
     kind: Effect
     memory: Value | None
     first: int = 0
     last: int = 0
-    place: tuple[Value, ...] | None = None
+    offsets: tuple[Value, ...] | None = None
     layout: Layout | None = None
     shape: tuple[int, ...] = ()
 
@@ -119,4 +119,4 @@ def _touch(op: Op, memory: Value, kind: Effect) -> Touch:
         return Touch(op, kind, memory if isinstance(memory.type, SharedType) else None, *interval(allocation))
     if not isinstance(op, MemoryOp) or op.indexed:
         return Touch(op, kind, memory)
-    return Touch(op, kind, memory, place=tuple(op.places), layout=op.tile.layout, shape=op.tile.tile.shape)
+    return Touch(op, kind, memory, offsets=tuple(op.indices), layout=op.tile.layout, shape=op.tile.tile.shape)

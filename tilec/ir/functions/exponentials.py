@@ -28,7 +28,7 @@ TANH_ONE: Final = 10.0
 
 def exp(on: Arithmetic[F, I, B], x: F) -> F:
     """e^x: infinite above 88.72, 0 below -103.97."""
-    x = _held(on, x, -105.0, 90.0)
+    x = _limited(on, x, -105.0, 90.0)
     n, whole = nearest_integer(on, x, LOG2E)
     r = on.fma(n, on.number(-LN2_LOW), on.fma(n, on.number(-LN2_HIGH), x))
     return _scaled(on, on.add(_exp_less_one(on, r), on.number(1.0)), whole)
@@ -36,7 +36,7 @@ def exp(on: Arithmetic[F, I, B], x: F) -> F:
 
 def exp2(on: Arithmetic[F, I, B], x: F) -> F:
     """2^x: infinite from 128 on, 0 up to -150."""
-    x = _held(on, x, -152.0, 130.0)
+    x = _limited(on, x, -152.0, 130.0)
     n, whole = nearest_integer(on, x, 1.0)
     return power_of_two(on, on.sub(x, n), whole)
 
@@ -66,13 +66,13 @@ def tanh(on: Arithmetic[F, I, B], x: F) -> F:
     magnitude = on.absolute(x)
     square = on.mul(x, x)
     small = on.fma(magnitude, on.mul(square, polynomial(on, TANH, square)), magnitude)
-    power = exp(on, on.mul(_held(on, magnitude, 0.0, TANH_ONE), on.number(2.0)))
+    power = exp(on, on.mul(_limited(on, magnitude, 0.0, TANH_ONE), on.number(2.0)))
     one = on.number(1.0)
     large = on.sub(one, on.div(on.number(2.0), on.add(power, one)))
     return with_sign(on, on.select(on.less(magnitude, on.number(TANH_SMALL)), small, large), x)
 
 
-def _held(on: Arithmetic[F, I, B], x: F, low: float, high: float) -> F:
+def _limited(on: Arithmetic[F, I, B], x: F, low: float, high: float) -> F:
     """Between two bounds; a NaN stays."""
     x = on.select(on.less(on.number(high), x), on.number(high), x)
     return on.select(on.less(x, on.number(low)), on.number(low), x)

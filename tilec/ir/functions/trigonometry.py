@@ -100,8 +100,8 @@ def _of_two_over_pi(on: Arithmetic[F, I, B], first_bit: I) -> tuple[I, I, I]:
     words: list[I] = []
     for position in range(4):
         word = on.integer(WORDS[position])
-        for place in range(1, 4):
-            word = on.select_integer(on.same(first, on.integer(place)), on.integer(WORDS[position + place]), word)
+        for index in range(1, 4):
+            word = on.select_integer(on.same(first, on.integer(index)), on.integer(WORDS[position + index]), word)
         words.append(word)
     others = on.minus(on.integer(32), amount)
     high, middle, low = (on.bit_or(on.shl_by(word, amount), on.shr_by(after, others)) for word, after in pairwise(words))

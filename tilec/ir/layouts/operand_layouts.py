@@ -27,7 +27,7 @@ def operand_layouts(op: Op) -> Layouts:
         layout = op.results[0].layout if op.results else op.tile.layout
         return (None, *[layout] * (len(op.operands) - 1))
     if isinstance(op, MemoryOp) and op.indexed:
-        return (*[None] * (len(op.operands) - len(op.places)), *[op.tile.layout] * len(op.places))
+        return (*[None] * (len(op.operands) - len(op.indices)), *[op.tile.layout] * len(op.indices))
     match op:
         case PrivateUpdate():
             return (None, None, *[op.tile.layout] * (1 + len(op.indices)))

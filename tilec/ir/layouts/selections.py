@@ -49,12 +49,12 @@ def selection(source: Layout, target: Layout, shape: tuple[int, ...]) -> Selecti
     bits = tuple(bit for bit, difference in moved.items() if any(difference))
     if not bits or ((1 << len(bits)) - 1) * target.num_registers > MOST_SELECTS:
         return None
-    held = {source.coordinates(register, 0, 0): register for register in range(source.num_registers)}
+    register_at = {source.coordinates(register, 0, 0): register for register in range(source.num_registers)}
     wanted = [target.coordinates(register, 0, 0) for register in range(target.num_registers)]
     found: list[tuple[int, ...]] = []
     for values in product((0, 1), repeat=len(bits)):
         shifts = [moved[bit] for bit, value in zip(bits, values, strict=True) if value]
-        chosen = [held.get(reduce(_sum, shifts, place)) for place in wanted]
+        chosen = [register_at.get(reduce(_sum, shifts, start)) for start in wanted]
         if None in chosen:
             return None
         found.append(tuple(register for register in chosen if register is not None))
@@ -64,8 +64,8 @@ def selection(source: Layout, target: Layout, shape: tuple[int, ...]) -> Selecti
 def _difference(source: Layout, target: Layout, bit: int) -> tuple[int, ...]:
     """How much further the element of a register is in the target than in the source, for threads whose index has the bit."""
     lane, warp = (1 << bit, 0) if bit < LANE_BITS else (0, 1 << bit - LANE_BITS)
-    places = (one.coordinates(0, lane, warp) for one in (target, source))
-    return tuple(there - here for there, here in zip(*places, strict=True))
+    positions = (one.coordinates(0, lane, warp) for one in (target, source))
+    return tuple(there - here for there, here in zip(*positions, strict=True))
 
 
 def _sum(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ def too_long(function: Function) -> CompileError:
     return CompileError(Diagnostic("E0531", message) if found is None else _refusal("E0531", message, function, *found))
 
 
-def told(value: Value) -> str:
+def elements_text(value: Value) -> str:
     """Text for a tile and its elements per thread."""
     assert value.layout is not None
     shape = " x ".join(map(str, value.tile.shape))
@@ -93,5 +93,5 @@ def fewer_elements(function: Function, value: Value, most_warps: int = 16) -> st
 def _refusal(code: str, message: str, function: Function, op: Op, value: Value) -> Diagnostic:
     location = op.loc or function.loc
     note = f"a thread has 255 registers of 32 bits, and holds well up to {FITTING_ELEMENTS} elements of a tile"
-    label = Label(location, told(value)) if location else None
+    label = Label(location, elements_text(value)) if location else None
     return Diagnostic(code, message, label, notes=(note,), hint=fewer_elements(function, value))

@@ -16,7 +16,7 @@ from tilec.ir.types import TileType, i32
 
 
 @dataclass(eq=False, kw_only=True)
-class WaitPrior(Op, opcode="wait_prior", effect=Effect.CONTROL):
+class DependencyWait(Op, opcode="wait_prior", effect=Effect.CONTROL):
     """Grid dependency wait: waits until the previous grids are complete and their writes are visible (PTX ISA,
     `griddepcontrol.wait`). `launch_dependents` is issued after the wait, or before it with `before`. No operands. It occurs
     once, or once in each role, and precedes every access to memory that is not of a resident tensor."""

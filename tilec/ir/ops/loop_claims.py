@@ -26,12 +26,12 @@ class Invariant(Op, opcode="invariant"):
     num_operands = 1
     num_results = 0
 
-    place: str
+    point: str
     number: int
 
     def verify(self) -> None:
         self.require(self.operands[0].type == TileType(boolean), "the condition is a bool scalar")
-        self.require(self.place in POINTS, f"no place {self.place}")
+        self.require(self.point in POINTS, f"no point {self.point}")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -42,9 +42,9 @@ class Decreases(Op, opcode="decreases"):
     num_operands = 1
     num_results = 0
 
-    place: str
+    point: str
     number: int
 
     def verify(self) -> None:
         self.require(self.operands[0].type == TileType(i32), "the number is an i32 scalar")
-        self.require(self.place in ("start", "end"), f"no place {self.place}")
+        self.require(self.point in ("start", "end"), f"no point {self.point}")

@@ -1,6 +1,6 @@
 """Reads and writes of tensors.
 
-An access moves a tile, `tile`, between the block and a tensor, its first operand. The other operands, `places`, give the
+An access moves a tile, `tile`, between the block and a tensor, its first operand. The other operands, `indices`, give the
 location: one scalar offset of a box per tensor axis or, if the access is `indexed`, one tile of indices per tensor axis with
 an index for each element moved.
 """
@@ -55,7 +55,7 @@ class MemoryOp(Op):
         raise NotImplementedError
 
     @property
-    def places(self) -> list[Value]:
+    def indices(self) -> list[Value]:
         """An offset or index tile for each axis of the tensor."""
         raise NotImplementedError
 
@@ -82,19 +82,19 @@ class MemoryOp(Op):
 
     def _verify_box(self) -> None:
         rank = self.tensor.tensor.rank
-        self.require(self.tile.tile.rank == rank == len(self.places), "one offset and one extent per tensor axis")
-        for offset in self.places:
+        self.require(self.tile.tile.rank == rank == len(self.indices), "one offset and one extent per tensor axis")
+        for offset in self.indices:
             self.require(offset.tile.rank == 0 and offset.tile.dtype.is_integer, "offsets are integer scalars")
 
     def _verify_indices(self) -> None:
-        self.require(len(self.places) == self.tensor.tensor.rank, "one index tile per tensor axis")
-        for index in self.places:
+        self.require(len(self.indices) == self.tensor.tensor.rank, "one index tile per tensor axis")
+        for index in self.indices:
             fits = index.tile.dtype.is_integer and index.tile.shape == self.tile.tile.shape
             self.require(fits, "indices have the tile's shape")
 
 
 class ReadOp(MemoryOp):
-    """Base of reads. Operands: tensor, `places`. With `pad`, elements outside the tensor read as that value."""
+    """Base of reads. Operands: tensor, `indices`. With `pad`, elements outside the tensor read as that value."""
 
     pad: float | None
 
@@ -107,7 +107,7 @@ class ReadOp(MemoryOp):
         return self.result
 
     @property
-    def places(self) -> list[Value]:
+    def indices(self) -> list[Value]:
         return self.operands[1:]
 
     @property
@@ -116,7 +116,7 @@ class ReadOp(MemoryOp):
 
 
 class WriteOp(MemoryOp):
-    """Base of writes. Operands: tensor, tile, `places`. With `mask`, elements outside the tensor are not written."""
+    """Base of writes. Operands: tensor, tile, `indices`. With `mask`, elements outside the tensor are not written."""
 
     num_results = 0
     mask: bool
@@ -130,7 +130,7 @@ class WriteOp(MemoryOp):
         return self.operands[1]
 
     @property
-    def places(self) -> list[Value]:
+    def indices(self) -> list[Value]:
         return self.operands[2:]
 
     @property
@@ -148,7 +148,7 @@ class VectorOp(MemoryOp):
 
     @property
     def offsets(self) -> list[Value]:
-        return self.places
+        return self.indices
 
     def verify(self) -> None:
         super().verify()
@@ -189,10 +189,6 @@ class Gather(VectorOp, ReadOp, opcode="gather", effect=Effect.READ):
     vector: int = 0
     whole: bool = False
 
-    @property
-    def indices(self) -> list[Value]:
-        return self.places
-
 
 @dataclass(eq=False, kw_only=True)
 class Scatter(VectorOp, WriteOp, opcode="scatter", effect=Effect.WRITE):
@@ -203,10 +199,6 @@ class Scatter(VectorOp, WriteOp, opcode="scatter", effect=Effect.WRITE):
     unsafe: int | None = None
     vector: int = 0
     whole: bool = False
-
-    @property
-    def indices(self) -> list[Value]:
-        return self.places
 
 
 @dataclass(eq=False, kw_only=True)
@@ -250,10 +242,6 @@ class AtomicScatter(VectorOp, WriteOp, opcode="atomic_scatter", effect=Effect.AT
 
     @property
     def indices(self) -> list[Value]:
-        return self.places
-
-    @property
-    def places(self) -> list[Value]:
         return self.operands[2 : len(self.operands) - (self.kind == "cas")]
 
     @property

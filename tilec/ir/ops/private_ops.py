@@ -51,7 +51,7 @@ class _PrivateOp(Op):
         raise NotImplementedError
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         return prod(self.shape)
 
     def verify_part(self, dtype: DType) -> None:
@@ -59,7 +59,7 @@ class _PrivateOp(Op):
         self.require(isinstance(self.part.type, ScratchType), "the part is scratch")
         self.require(can_be_private(self.kind, dtype), f"no parts of {self.kind} of {dtype}")
         self.require(min(self.shape, default=0) >= 1, "an extent for each axis")
-        self.require(self.part.scratch.bytes == part_bytes(self.places, dtype), "the part has a place for each element")
+        self.require(self.part.scratch.bytes == part_bytes(self.slots, dtype), "the part has a place for each element")
 
     def verify_tensor(self, tensor: Value) -> None:
         """VerifyError unless the tensor may have this shape."""
@@ -70,9 +70,9 @@ class _PrivateOp(Op):
         self.verify_part(tensor.tensor.dtype)
 
 
-def part_bytes(places: int, dtype: DType) -> int:
+def part_bytes(slots: int, dtype: DType) -> int:
     """Shared memory of a part with its spare places: whole vectors of 16 bytes."""
-    return -(-(places + SPARE_SLOTS) * dtype.bytes // 16) * 16
+    return -(-(slots + SPARE_SLOTS) * dtype.bytes // 16) * 16
 
 
 @dataclass(eq=False, kw_only=True)

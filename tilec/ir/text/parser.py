@@ -35,6 +35,7 @@ from tilec.ir.ops import (
     overlapping_ops,
     pair_ops,
     private_ops,
+    reduction_ops,
     signal_ops,
     staging_ops,
     store_ops,
@@ -50,8 +51,8 @@ from tilec.ir.types import Type
 __all__ = ["ParseError", "parse_expr", "parse_function"]
 
 _OP_MODULES: Final = (
-    ops, butterfly_ops, launch_ops, overlapping_ops, pair_ops, private_ops, signal_ops, staging_ops, store_ops, sync_ops,
-    take_ops, tmem_chain_ops, tmem_ops,
+    ops, butterfly_ops, launch_ops, overlapping_ops, pair_ops, private_ops, reduction_ops, signal_ops, staging_ops, store_ops,
+    sync_ops, take_ops, tmem_chain_ops, tmem_ops,
 )  # fmt: skip
 """Importing them fills `OPS`."""
 _LITERALS: Final = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}

@@ -43,9 +43,9 @@ def attention_scored(
     inside, whole = tl.load(tiles, (m, 2)), tl.load(tiles, (m, 3))
     begin, stop = min(max(begin, 0), S) // BN, tl.cdiv(min(max(stop, 0), S), BN)
     gain, limit = factors(scale, cap, SCORE)
-    place, slope = 0.0, 0.0
+    index, slope = 0.0, 0.0
     if SCORE == ALIBI:
-        place = tl.reshape(tl.load(spans, (m, 2, 0), shape=(1, 1, BM)), (BM, 1)).astype(tl.f32)
+        index = tl.reshape(tl.load(spans, (m, 2, 0), shape=(1, 1, BM)), (BM, 1)).astype(tl.f32)
         slope = tl.reshape(tl.load(slopes, (head, member, m, 0), shape=(1, 1, 1, BM)), (BM, 1))
     top = tl.full((BM,), -1e30, tl.f32)
     total = tl.zeros((BM,), tl.f32)
@@ -56,7 +56,7 @@ def attention_scored(
         s = tl.mma(query, keys.T, tl.zeros((BM, BN), tl.f32))
         distance = 0.0
         if SCORE == ALIBI:
-            distance = (j * BN + tl.arange(BN)).astype(tl.f32)[None, :] - place
+            distance = (j * BN + tl.arange(BN)).astype(tl.f32)[None, :] - index
         s, _ = scored(s, distance, slope, gain, limit, SCORE)
         if j * BN < inside or j * BN + BN > whole:
             at = (j * BN + tl.arange(BN))[None, :]
@@ -68,7 +68,7 @@ def attention_scored(
         acc = tl.mma(tl.astype(p, E), values, acc * shrink[:, None])
         top = higher
         if SCORE == ALIBI:  # carried, so that threads have the rows of `higher` before the loop
-            place, slope = place + higher[:, None] * 0.0, slope + higher[:, None] * 0.0
+            index, slope = index + higher[:, None] * 0.0, slope + higher[:, None] * 0.0
     share = tl.where(total > 0, 1.0 / total, 0.0)
     tl.store(out, (m, head, member, 0), tl.reshape(tl.astype(acc * share[:, None], E), (BM, 1, 1, D)), mask=True)
     log_sum = tl.where(total > 0, (top + tl.log2(total, fast=True)) * LN2, tl.inf)

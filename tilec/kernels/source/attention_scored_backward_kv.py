@@ -54,9 +54,9 @@ def attention_scored_backward_kv(
     begin = min(max(begin, 0), T) // BM
     count = max(tl.cdiv(min(max(stop, 0), T), BM) - begin, 0)
     gain, limit = factors(scale, cap, SCORE)
-    place = 0.0
+    index = 0.0
     if SCORE == ALIBI:
-        place = tl.reshape(tl.load(spans, (tile, 2, part), shape=(1, 1, BN)), (BN, 1)).astype(tl.f32)
+        index = tl.reshape(tl.load(spans, (tile, 2, part), shape=(1, 1, BN)), (BN, 1)).astype(tl.f32)
     keys_sum = tl.zeros((BN, D), tl.f32)
     values_sum = tl.zeros((BN, D), tl.f32)
     for step in range(G * count):
@@ -69,7 +69,7 @@ def attention_scored_backward_kv(
         dp = tl.mma(values, grad.T, tl.broadcast_to(own, (BN, BM)))
         distance, slope = 0.0, 0.0
         if SCORE == ALIBI:
-            distance = (m * BM + tl.arange(BM)).astype(tl.f32)[None, :] - place
+            distance = (m * BM + tl.arange(BM)).astype(tl.f32)[None, :] - index
             slope = tl.reshape(tl.load(slopes, (head, member, tile, part), shape=(1, 1, 1, BN)), (BN, 1))
         scores, derivative = scored(s, distance, slope, gain, limit, SCORE)
         p = tl.exp2(scores + log_sum, fast=True)

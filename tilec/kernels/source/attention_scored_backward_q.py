@@ -46,9 +46,9 @@ def attention_scored_backward_q(
     inside, whole = tl.load(tiles, (m, 2)), tl.load(tiles, (m, 3))
     begin, stop = min(max(begin, 0), S) // BN, tl.cdiv(min(max(stop, 0), S), BN)
     gain, limit = factors(scale, cap, SCORE)
-    place, slope = 0.0, 0.0
+    index, slope = 0.0, 0.0
     if SCORE == ALIBI:
-        place = tl.reshape(tl.load(spans, (m, 2, 0), shape=(1, 1, BM)), (BM, 1)).astype(tl.f32)
+        index = tl.reshape(tl.load(spans, (m, 2, 0), shape=(1, 1, BM)), (BM, 1)).astype(tl.f32)
         slope = tl.reshape(tl.load(slopes, (head, member, m, 0), shape=(1, 1, 1, BM)), (BM, 1))
     log_sum = tl.reshape(tl.load(rows, (head, member, 0, m), shape=(1, 1, 1, BM)), (BM, 1))
     own = tl.reshape(tl.load(rows, (head, member, 1, m), shape=(1, 1, 1, BM)), (BM, 1))
@@ -60,7 +60,7 @@ def attention_scored_backward_q(
         dp = tl.mma(grad, values.T, tl.zeros((BM, BN), tl.f32))
         distance = 0.0
         if SCORE == ALIBI:
-            distance = (j * BN + tl.arange(BN)).astype(tl.f32)[None, :] - place
+            distance = (j * BN + tl.arange(BN)).astype(tl.f32)[None, :] - index
         scores, derivative = scored(s, distance, slope, gain, limit, SCORE)
         p = tl.exp2(scores + log_sum, fast=True)
         if j * BN < inside or j * BN + BN > whole:

@@ -36,12 +36,12 @@ def conv2d(
     tl.requires(direction >= -1 and direction <= 1 and offset >= -MOST and offset <= MOST)
     tl.grid(tl.cdiv(Q, BM), tl.cdiv(O, BN))
     m, n = tl.bid(0), tl.bid(1)
-    place = m * BM + tl.arange(BM)
+    index = m * BM + tl.arange(BM)
     acc = tl.zeros((BM, BN), tl.f32)
     for r in range(R):
         for s in range(S):
             for k in range(tl.cdiv(C, BK)):
-                a = pixels(x, place, rows, columns, r, s, k, down, up, direction, offset, BK)
+                a = pixels(x, index, rows, columns, r, s, k, down, up, direction, offset, BK)
                 taps = tl.load(weight, (n, r, s, k), shape=(BN, 1, 1, BK), pad=0).reshape((BN, BK))
                 acc = tl.mma(a, taps.T, acc)
     total = acc + tl.load(bias, n, shape=BN, pad=0).astype(tl.f32)[None, :]

@@ -88,12 +88,12 @@ def source(i: tl.Tile, tap: int, down: tl.Tile, up: tl.Tile | int, direction: tl
 
 @tl.function
 def pixels(
-    x: tl.Tensor, place: tl.Tile, rows: tl.Tile, columns: tl.Tile, r: int, s: int, part: int, down: tl.Tile,
+    x: tl.Tensor, index: tl.Tile, rows: tl.Tile, columns: tl.Tile, r: int, s: int, part: int, down: tl.Tile,
     up: tl.Tile | int, direction: tl.Tile | int, offset: tl.Tile, BK: int,
 ) -> tl.Tile:  # fmt: skip
     """BK channels of the pixels that positions of a result take with a tap of the filter; 0 where there are none."""
-    rest = place % (rows * columns)
+    rest = index % (rows * columns)
     h = source(tl.minimum(tl.maximum(rest // columns, 0), MOST), r, down, up, direction, offset)
     w = source(rest % columns, s, down, up, direction, offset)
     channel = part * BK + tl.arange(BK)
-    return tl.gather(x, ((place // (rows * columns))[:, None], h[:, None], w[:, None], channel[None, :]), pad=0)
+    return tl.gather(x, ((index // (rows * columns))[:, None], h[:, None], w[:, None], channel[None, :]), pad=0)

@@ -30,6 +30,6 @@ def histogram(
     tl.grid(tl.cdiv(N, TILES * BLOCK))
     for j in range(TILES):
         v = tl.load(x, tl.bid(0) * TILES + j, shape=BLOCK, pad=tl.inf).astype(tl.f32)
-        place = ((v - low) / (high - low) * tl.f32(BINS)).astype(tl.i32)
+        index = ((v - low) / (high - low) * tl.f32(BINS)).astype(tl.i32)
         is_inside = (v >= low) & (v <= high) & (v < tl.inf)
-        count(counts, tl.where(is_inside, tl.minimum(tl.maximum(place, 0), BINS - 1), -1), COPIES, 8)
+        count(counts, tl.where(is_inside, tl.minimum(tl.maximum(index, 0), BINS - 1), -1), COPIES, 8)

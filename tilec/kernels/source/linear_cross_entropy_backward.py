@@ -43,9 +43,9 @@ def linear_cross_entropy_backward(
     factor = tl.where(label == ignore_index, 0.0, tl.load(dloss, m, shape=BM, pad=0))[:, None]
     own = tl.load(lse, m, shape=BM, pad=tl.inf)[:, None]
     column = n * BN + tl.arange(BN)
-    place = label.astype(tl.i64) - tl.i64(first)
-    place = tl.where((place >= 0) & (place < V), place, -1).astype(tl.i32)
-    chosen = tl.where(place[:, None] == column[None, :], 1.0, 0.0)
+    index = label.astype(tl.i64) - tl.i64(first)
+    index = tl.where((index >= 0) & (index < V), index, -1).astype(tl.i32)
+    chosen = tl.where(index[:, None] == column[None, :], 1.0, 0.0)
     grad = (tl.exp2((acc - own) * LOG2E, fast=True) - chosen) * factor
     grad = tl.where(column[None, :] < V, grad, 0.0).astype(E)
     tl.store(dlogits, (m, n), grad, mask=True)

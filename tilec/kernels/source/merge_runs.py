@@ -69,7 +69,7 @@ def merge_runs(
     number = tl.where(i < of_first, i, tl.where(back < of_both - of_first, of_first + back, BLOCK))
     from_first, from_second = first + taken, second + within(before - taken, 0, MOST) - of_first
     at = tl.where(number < of_first, from_first + number, tl.where(number < of_both, from_second + number, N))
-    key, place = tl.gather(keys, (row, at), pad=LAST), tl.gather(positions, (row, at), pad=LAST)
-    found = in_order((key.astype(tl.i64) << 32) | place.astype(tl.i64), BLOCK)
+    key, index = tl.gather(keys, (row, at), pad=LAST), tl.gather(positions, (row, at), pad=LAST)
+    found = in_order((key.astype(tl.i64) << 32) | index.astype(tl.i64), BLOCK)
     tl.store(merged, (row, tile), collected((found >> 32).astype(tl.i32), BLOCK), mask=True)
     tl.store(places, (row, tile), collected((found & LAST).astype(tl.i32), BLOCK), mask=True)

@@ -70,8 +70,8 @@ def linear_cross_entropy_slopes(
     tiles, tokens, width = kept.shape
     scale = np.exp2(_wide(maxima)[:, :tokens] - _wide(lse) * LOG2E)
     weights = (_wide(kept) * scale[:, :, None]).transpose(1, 0, 2).reshape(tokens, tiles * width)
-    places: NDArray[np.int64] = np.arange(tiles * width, dtype=np.int64)
-    chosen = (labels[:, None] == first + places) & (places < count)
+    classes: NDArray[np.int64] = np.arange(tiles * width, dtype=np.int64)
+    chosen = (labels[:, None] == first + classes) & (classes < count)
     dlogits = (weights - chosen) * np.where(labels == ignore_index, 0.0, _wide(dloss))[:, None]
     columns = np.zeros((tiles * width, -(-tokens // 8) * 8))
     columns[:, :tokens] = dlogits.T

@@ -82,9 +82,9 @@ def take_columns(x: Array, columns: Integers) -> Float:
 
 def put_columns(x: Array, columns: Integers, out: Array) -> Float:
     found = out.astype(np.float64)
-    for row, (values, places) in enumerate(zip(x.astype(np.float64), columns, strict=True)):
-        inside = (places >= 0) & (places < found.shape[1])
-        np.add.at(found[row], places[inside], values[inside])
+    for row, (values, indices) in enumerate(zip(x.astype(np.float64), columns, strict=True)):
+        inside = (indices >= 0) & (indices < found.shape[1])
+        np.add.at(found[row], indices[inside], values[inside])
     return found
 
 

@@ -20,7 +20,7 @@ def _windows(x: Float, window: int, stride: int, padding: int, outside: float) -
     return views.reshape(*views.shape[:3], window * window)
 
 
-def _places(shape: tuple[int, ...], window: int, stride: int, padding: int) -> Float:
+def _indices(shape: tuple[int, ...], window: int, stride: int, padding: int) -> Float:
     """The position in its plane of each element of each window, -1 of those outside."""
     numbers = np.arange(shape[1] * shape[2], dtype=np.float64).reshape(1, *shape[1:])
     return _windows(numbers, window, stride, padding, -1)
@@ -28,15 +28,15 @@ def _places(shape: tuple[int, ...], window: int, stride: int, padding: int) -> F
 
 def max_pool2d(x: Array, window: int, stride: int, padding: int) -> tuple[Float, Float]:
     elements = _windows(x.astype(np.float64), window, stride, padding, -np.inf)
-    places = np.broadcast_to(_places(x.shape, window, stride, padding), elements.shape)
+    indices = np.broadcast_to(_indices(x.shape, window, stride, padding), elements.shape)
     which = elements.argmax(axis=-1)[..., None]
-    return np.take_along_axis(elements, which, axis=-1)[..., 0], np.take_along_axis(places, which, axis=-1)[..., 0]
+    return np.take_along_axis(elements, which, axis=-1)[..., 0], np.take_along_axis(indices, which, axis=-1)[..., 0]
 
 
 def max_pool2d_backward(dout: Array, positions: Integers, H: int, W: int) -> Float:
     found = np.zeros((dout.shape[0], H * W))
-    for plane, (values, places) in enumerate(zip(dout.astype(np.float64), positions, strict=True)):
-        np.add.at(found[plane], places.reshape(-1), values.reshape(-1))
+    for plane, (values, indices) in enumerate(zip(dout.astype(np.float64), positions, strict=True)):
+        np.add.at(found[plane], indices.reshape(-1), values.reshape(-1))
     return found.reshape(-1, H, W)
 
 
@@ -45,10 +45,10 @@ def avg_pool2d(x: Array, window: int, stride: int, padding: int) -> Float:
 
 
 def avg_pool2d_backward(dout: Array, window: int, stride: int, padding: int, H: int, W: int) -> Float:
-    places = _places((1, H, W), window, stride, padding)[0].astype(np.int64)
+    indices = _indices((1, H, W), window, stride, padding)[0].astype(np.int64)
     found = np.zeros((dout.shape[0], H * W + 1))
     for plane, values in enumerate(dout.astype(np.float64) / window**2):
-        np.add.at(found[plane], places, np.broadcast_to(values[..., None], places.shape))
+        np.add.at(found[plane], indices, np.broadcast_to(values[..., None], indices.shape))
     return found[:, :-1].reshape(-1, H, W)
 
 
@@ -59,7 +59,7 @@ def _planes(x: Array) -> Array:
 
 def max_pool2d_fixed(x: Array, window: int, stride: int, padding: int) -> tuple[Float, Float]:
     elements = _windows(_planes(x).astype(np.float64), window, stride, padding, -np.inf)
-    inside = _places(_planes(x).shape, window, stride, padding) >= 0
+    inside = _indices(_planes(x).shape, window, stride, padding) >= 0
     most = elements.max(axis=-1, keepdims=True)
     is_largest = (elements == most) | np.isnan(elements)
     return most[..., 0], (is_largest & inside).argmax(axis=-1).astype(np.float64)
@@ -68,8 +68,8 @@ def max_pool2d_fixed(x: Array, window: int, stride: int, padding: int) -> tuple[
 def max_pool2d_fixed_backward(
     dout: Array, taps: Integers, window: int, stride: int, padding: int, HS: int, W: int
 ) -> Float:  # fmt: skip
-    places = _places((1, HS * stride, W), window, stride, padding).astype(np.int64)
-    chosen = np.take_along_axis(np.broadcast_to(places, (*taps.shape, window**2)), taps.astype(np.int64)[..., None], axis=-1)
+    indices = _indices((1, HS * stride, W), window, stride, padding).astype(np.int64)
+    chosen = np.take_along_axis(np.broadcast_to(indices, (*taps.shape, window**2)), taps.astype(np.int64)[..., None], axis=-1)
     return max_pool2d_backward(dout, chosen[..., 0], HS * stride, W).reshape(-1, HS, stride, W)
 
 

@@ -27,12 +27,12 @@ def cumsum_parts(x: Array, reverse: int) -> Float:
     return cumsum(x, reverse)
 
 
-def _spread(counts: Integers, places: Integers, VECTOR: int, BLOCK: int) -> Integers:
+def _spread(counts: Integers, indices: Integers, VECTOR: int, BLOCK: int) -> Integers:
     """The counts `[BINS, COPIES]` after each number that has a bin; -1 stands for none."""
-    copies = np.arange(len(places)) % BLOCK // VECTOR % counts.shape[1]
-    inside = places >= 0
+    copies = np.arange(len(indices)) % BLOCK // VECTOR % counts.shape[1]
+    inside = indices >= 0
     found = counts.copy()
-    np.add.at(found, (places[inside], copies[inside]), 1)
+    np.add.at(found, (indices[inside], copies[inside]), 1)
     return found
 
 
@@ -45,8 +45,8 @@ def histogram(x: Array, counts: Integers, low: float, high: float, BLOCK: int) -
     wide = x.astype(np.float32)
     inside = (wide >= low) & (wide <= high) & np.isfinite(wide)
     width = np.float32(high) - np.float32(low)
-    places = (np.where(inside, wide, low).astype(np.float32) - np.float32(low)) / width * np.float32(len(counts))
-    return _spread(counts, np.where(inside, np.clip(places.astype(np.int64), 0, len(counts) - 1), -1), 8, BLOCK)
+    indices = (np.where(inside, wide, low).astype(np.float32) - np.float32(low)) / width * np.float32(len(counts))
+    return _spread(counts, np.where(inside, np.clip(indices.astype(np.int64), 0, len(counts) - 1), -1), 8, BLOCK)
 
 
 def sum_counts(counts: Integers) -> Integers:

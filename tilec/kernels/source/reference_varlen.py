@@ -30,13 +30,13 @@ def _wide(array: Array) -> Float:
 
 def _side(own: Integers, others: Integers, rows: int, before: int, after: int, tile: int) -> tuple[Array, Array]:
     """Spans of the rows of one side, and of its tiles."""
-    low, high, places, numbers = np.zeros((4, -(-rows // tile) * tile), np.int64)
+    low, high, positions, numbers = np.zeros((4, -(-rows // tile) * tile), np.int64)
     for number, (begin, stop, first, last) in enumerate(zip(own[:-1], own[1:], others[:-1], others[1:], strict=True)):
         position: NDArray[np.int64] = np.arange(begin, stop, dtype=np.int64) - int(stop) + int(last)
         a, b = np.maximum(int(first), position - before), np.minimum(int(last), position + after + 1)
         low[begin:stop], high[begin:stop] = np.where(a < b, a, 0), np.where(a < b, b, 0)
-        places[begin:stop], numbers[begin:stop] = np.where(a < b, position, 0), np.where(a < b, number, 0)
-    low, high, places, numbers = (one.reshape(-1, tile) for one in (low, high, places, numbers))
+        positions[begin:stop], numbers[begin:stop] = np.where(a < b, position, 0), np.where(a < b, number, 0)
+    low, high, positions, numbers = (one.reshape(-1, tile) for one in (low, high, positions, numbers))
     seen = low < high
     blind = (~seen & (np.arange(low.size) < rows).reshape(low.shape)).any(axis=1)
     of_tiles = (
@@ -45,7 +45,7 @@ def _side(own: Integers, others: Integers, rows: int, before: int, after: int, t
         np.where(blind, NEVER, low.max(axis=1)),
         np.where(seen, high, NEVER).min(axis=1),
     )
-    return np.stack((low, high, places, numbers), axis=1), np.stack(of_tiles, axis=1)
+    return np.stack((low, high, positions, numbers), axis=1), np.stack(of_tiles, axis=1)
 
 
 def attention_spans(
@@ -122,9 +122,9 @@ def _scored(
     if score == 2:
         bent = np.where(np.isinf(scores), 0.0, np.tanh(scores / cap))
         return np.where(np.isinf(scores), -np.inf, cap * bent), scale * (1 - bent**2)
-    place = spans[:, 2].reshape(-1)[:count, None].astype(np.int64)
+    index = spans[:, 2].reshape(-1)[:count, None].astype(np.int64)
     own = _wide(slopes).reshape(*slopes.shape[:2], -1)[..., :count, None] / LOG2E
-    return scores - own * np.abs(np.arange(len(k))[None, :] - place), scale
+    return scores - own * np.abs(np.arange(len(k))[None, :] - index), scale
 
 
 def attention_scored(

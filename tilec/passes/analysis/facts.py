@@ -40,10 +40,10 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`places`: facts by source location, in source order without duplicates. `names`: facts of parameters, dims and constants.
-    `accesses`: locations of memory accesses, as obligations name them; needed because a store has no value, and so no fact."""
+    """`by_location`: facts by source location, in source order without duplicates. `names`: facts of parameters, dims and
+    constants. `accesses`: locations of memory accesses, as obligations name them; a store has no value, and so no fact."""
 
-    places: tuple[Fact, ...]
+    by_location: tuple[Fact, ...]
     names: dict[str, Fact]
     accesses: tuple[Span, ...] = ()
 

@@ -36,7 +36,7 @@ def trusted_ops(function: Function) -> set[Op]:
 
 
 def _index_operands(op: MemoryOp | StageCopy) -> list[Value]:
-    return op.places if isinstance(op, MemoryOp) else op.offsets
+    return op.indices if isinstance(op, MemoryOp) else op.offsets
 
 
 def _sources_of(function: Function, roots: list[Value]) -> set[Op]:
@@ -60,7 +60,7 @@ def _sources_of(function: Function, roots: list[Value]) -> set[Op]:
 def _roots(op: Op) -> list[Value]:
     match op:
         case MemoryOp():
-            return [] if op.unsafe is not None else op.places
+            return [] if op.unsafe is not None else op.indices
         case Take():
             return op.operands[1:]
         case Invariant() | Decreases():

@@ -98,8 +98,8 @@ class AccessSite:
 def between_neighbours(tensor: str, instances: Iterable[Instance]) -> bool:
     """Whether neighbouring elements of a tensor, such as `cu[b]` and `cu[b + 1]`, bound what the instances access."""
     formulas = [formula for one in instances for formula in (*one.holds, *(Formula("eq", axis.start) for axis in one.axes))]
-    places = {atom.args[0] for atom in terms.closure(formulas) if atom.kind is Kind.LOADED and atom.label == tensor}
-    return any(place + 1 in places for place in places)
+    indices = {atom.args[0] for atom in terms.closure(formulas) if atom.kind is Kind.LOADED and atom.label == tensor}
+    return any(slot + 1 in indices for slot in indices)
 
 
 def access_sites(index: IndexTerms) -> list[AccessSite]:
@@ -136,11 +136,11 @@ def _instance(index: IndexTerms, op: MemoryOp) -> Instance:
     dims = [index.expression(dim) for dim in op.tensor.tensor.dims]
     positions: tuple[Poly, ...] = ()
     if op.indexed:
-        shape = op.places[0].tile.shape if op.places else ()
+        shape = op.indices[0].tile.shape if op.indices else ()
         positions = tuple(tile_position(index, op, axis, extent) for axis, extent in enumerate(shape))
-        axes = [Axis(index.element(i, positions), 1, dim) for i, dim in zip(op.places, dims, strict=True)]
+        axes = [Axis(index.element(i, positions), 1, dim) for i, dim in zip(op.indices, dims, strict=True)]
     else:
-        axes = [Axis(index.scalar(o), e, dim) for o, e, dim in zip(op.places, op.tile.tile.shape, dims, strict=True)]
+        axes = [Axis(index.scalar(o), e, dim) for o, e, dim in zip(op.indices, op.tile.tile.shape, dims, strict=True)]
     frames = index.structure.frames[op]
     loops = [frame.op for frame in frames if isinstance(frame.op, For)]
     return Instance(
@@ -194,7 +194,7 @@ def _fixed(index: IndexTerms, atom: Atom, loops: tuple[For, ...]) -> bool:
     if atom.kind is Kind.ITERATION:
         return any(index.iteration(loop).atom is atom for loop in loops)
     value = index.sources.get(atom)
-    if atom.kind is not Kind.OPAQUE or value is None or any(p.constant is None for p in index.places.get(atom, ())):
+    if atom.kind is not Kind.OPAQUE or value is None or any(p.constant is None for p in index.positions_of.get(atom, ())):
         return False
     around = index.structure.around(value)
     return around is not None and all(loop in loops for loop in around)
@@ -217,6 +217,8 @@ def _copies(index: IndexTerms, instance: Instance, copy: int) -> dict[Atom, Poly
             if atom in index.sources:
                 index.sources[twin] = index.sources[atom]
     for atom, twin in mapping.items():
-        if atom in index.places and twin.atom is not None:
-            index.places[twin.atom] = tuple(index.atoms.substitute(position, mapping) for position in index.places[atom])
+        if atom in index.positions_of and twin.atom is not None:
+            index.positions_of[twin.atom] = tuple(
+                index.atoms.substitute(position, mapping) for position in index.positions_of[atom]
+            )
     return mapping

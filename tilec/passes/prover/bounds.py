@@ -36,7 +36,7 @@ def _prove(findings: Findings, site: AccessSite) -> None:
                 discharges.append(Discharge("static"))
                 continue
             system = [*site.instance.holds, violation]
-            known = findings.index.ranges[site.op.places[axis_index]]
+            known = findings.index.ranges[site.op.indices[axis_index]]
             coarse = terms.lt(axis.dim, known.high + axis.extent) if past_the_end else terms.lt(terms.const(known.low), 0)
             discharge = findings.prove(system, lambda p=axis_index, e=past_the_end: _complaint(findings, site, p, e), coarse)
             if discharge is None:

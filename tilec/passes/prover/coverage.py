@@ -309,9 +309,9 @@ def _from_memory(findings: Findings, value: Value) -> bool:
         if isinstance(owner, ReadOp):
             return True
         if isinstance(owner, Op):
-            place = owner.results.index(value)
-            inputs = [owner.lower, owner.upper, owner.step, owner.initial[place]] if isinstance(owner, For) else owner.operands
-            pending += [*inputs, *(region.ops[-1].operands[place] for region in owner.regions)]
+            number = owner.results.index(value)
+            inputs = [owner.lower, owner.upper, owner.step, owner.initial[number]] if isinstance(owner, For) else owner.operands
+            pending += [*inputs, *(region.ops[-1].operands[number] for region in owner.regions)]
         else:
             loop = findings.index.structure.loops.get(owner)
             if loop is None:

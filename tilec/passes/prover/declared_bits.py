@@ -23,13 +23,13 @@ def by_declared(
     """The result of a bit operation that `bit_term` does not express; None if no operand has few values. `declared` are the
     ranges of the operands in launches that satisfy the declarations, `unknown` is the result as an opaque term."""
     dtype = op.result.tile.dtype
-    for place in (1,) if op.kind in ("shl", "shr") else (1, 0):
+    for index in (1,) if op.kind in ("shl", "shr") else (1, 0):
         found: list[tuple[Formula, Poly]] = []
-        for condition, value in _cases(operands[place], declared[place]):
+        for condition, value in _cases(operands[index], declared[index]):
             result = None
             if value is not None:
                 fixed, known = list(operands), list(ranges)
-                fixed[place], known[place] = terms.const(value), exactly(value)
+                fixed[index], known[index] = terms.const(value), exactly(value)
                 result = bit_term(atoms, op.kind, dtype.bits, fixed, known)
             if result is not None and op.kind == "shl" and not _fits(result, dtype):
                 result = None  # over unbounded integers it may leave the type, where the operation itself does not

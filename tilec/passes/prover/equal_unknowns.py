@@ -40,9 +40,9 @@ def _different(index: IndexTerms, found: Assignment, instances: Sequence[Instanc
         point = [*instance.blocks, *(count for _, _, count in instance.loops)]
         loops = tuple(loop for loop, _, _ in instance.loops)
         for atom in assumed_in(index, found, instance):
-            if atom not in index.places:
+            if atom not in index.positions_of:
                 continue
-            here = [*point, *index.places[atom]]
+            here = [*point, *index.positions_of[atom]]
             key = (index.sources[atom], atom.low, atom.high, loops, tuple(terms.evaluate(poly, value) for poly in here))
             first, there = seen.setdefault(key, (atom, here))
             if found[first] != found[atom]:

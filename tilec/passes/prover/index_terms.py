@@ -70,7 +70,7 @@ class IndexTerms(HostTerms):
     prefix_sums: PrefixSums = field(default_factory=PrefixSums)
     deciding: list[Op] = field(default_factory=list[Op])
     sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
-    places: dict[Atom, Positions] = field(default_factory=dict[Atom, Positions])
+    positions_of: dict[Atom, Positions] = field(default_factory=dict[Atom, Positions])
     _divisions: tuple[Binary, ...] = ()
     _claims: tuple[Invariant, ...] = ()
     _same: dict[Value, Value] = field(default_factory=dict[Value, Value])
@@ -345,17 +345,17 @@ class IndexTerms(HostTerms):
             return self.choose(terms.eq(self.iteration(loop)), first, later) if value.tile.rank else later
         return first + advance * self.iteration(loop)
 
-    def _after_loop(self, loop: For, place: int, positions: Positions) -> Poly | None:
-        advance = self._advance(loop, place, positions)
+    def _after_loop(self, loop: For, number: int, positions: Positions) -> Poly | None:
+        advance = self._advance(loop, number, positions)
         if advance is None:
             return None
         lower, upper, step = (self.scalar(v) for v in (loop.lower, loop.upper, loop.step))
         trips = self.atoms.maximum(terms.ZERO, self.atoms.quotient(upper - lower + step - 1, step))
-        return self.element(loop.initial[place], positions) + advance * trips
+        return self.element(loop.initial[number], positions) + advance * trips
 
-    def _advance(self, loop: For, place: int, positions: Positions) -> Poly | None:
+    def _advance(self, loop: For, number: int, positions: Positions) -> Poly | None:
         """Growth per iteration of a carried value's element at `positions`, if it is the same in every iteration."""
-        carried = loop.regions[0].arguments[place + 1]
+        carried = loop.regions[0].arguments[number + 1]
         if not isinstance(carried.type, TileType) or not carried.type.dtype.is_integer:
             return None
         # Translate in a copy in which this element is an unknown, so that the growth found is valid for any value of it. Other
@@ -365,7 +365,7 @@ class IndexTerms(HostTerms):
         trial._trial_values = self._trial_values | {carried}
         trial._elements = {**self._elements, (carried, positions): unknown}
         trial._conditions = dict(self._conditions)
-        growth = trial.element(loop.regions[0].ops[-1].operands[place], positions) - unknown
+        growth = trial.element(loop.regions[0].ops[-1].operands[number], positions) - unknown
         inner = {*self._varying(loop), *unknown.atoms()}
         varies_in_loop = any(atom in inner or self._inside(atom, loop) for atom in terms.closure([Formula("ge", growth)]))
         return None if varies_in_loop else growth
@@ -397,13 +397,13 @@ class IndexTerms(HostTerms):
         name = value.name if value.name.isidentifier() else "v"
         varies = bool(positions) or not self._uniform(value)
         atom = self.atoms.make((value, positions), Kind.OPAQUE, name, (bounds.low, bounds.high), varies=varies)
-        self.sources[atom], self.places[atom] = value, positions
+        self.sources[atom], self.positions_of[atom] = value, positions
         if bounds.modulus > 1:
             # Divisibility is expressed exactly: v = modulus * q + rest with a fresh q.
             share = ((bounds.low - bounds.rest) // bounds.modulus, (bounds.high - bounds.rest) // bounds.modulus)
             key = (value, positions, "multiple")
             inner = self.atoms.make(key, Kind.OPAQUE, name, share, varies=varies)
-            self.sources[inner], self.places[inner] = value, positions
+            self.sources[inner], self.positions_of[inner] = value, positions
             return terms.of(inner) * bounds.modulus + bounds.rest
         return terms.of(atom)
 

@@ -24,9 +24,9 @@ def prove_loop_claims(findings: Findings) -> None:
     """One obligation for the start of a loop and one for its iterations, for each invariant and each `while`."""
     starts: dict[int, Decreases] = {}
     for op in findings.index.function.body.walk():
-        if isinstance(op, Invariant) and op.place in ("entry", "end"):
+        if isinstance(op, Invariant) and op.point in ("entry", "end"):
             _invariant(findings, op)
-        elif isinstance(op, Decreases) and op.place == "start":
+        elif isinstance(op, Decreases) and op.point == "start":
             starts[op.number] = op
             _positive(findings, op)
         elif isinstance(op, Decreases):
@@ -36,7 +36,7 @@ def prove_loop_claims(findings: Findings) -> None:
 def _invariant(findings: Findings, op: Invariant) -> None:
     index = findings.index
     condition = index.condition(op.operands[0])
-    first = op.place == "entry"
+    first = op.point == "entry"
     _prove(
         findings,
         op,

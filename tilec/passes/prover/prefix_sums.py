@@ -83,8 +83,8 @@ class PrefixSums:
             if extent == 1:
                 continue
             along_last = (*shape[:axis], *shape[axis + 1 :], extent)
-            places = np.moveaxis(np.arange(tile.tile.size).reshape(along_last), -1, axis)
-            runs = {tile: _Runs(places, places + 1)}
+            numbers = np.moveaxis(np.arange(tile.tile.size).reshape(along_last), -1, axis)
+            runs = {tile: _Runs(numbers, numbers + 1)}
             for op in ops:
                 if len(runs) == MAX_VALUES or not any(operand in runs for operand in op.operands):
                     continue
@@ -92,7 +92,7 @@ class PrefixSums:
                 if found is None:
                     continue
                 runs[op.result] = found
-                kind = _direction(found, places, extent) if op.result.tile.shape == shape else None
+                kind = _direction(found, numbers, extent) if op.result.tile.shape == shape else None
                 if kind is not None:
                     reverse, own = kind
                     self.sums[op.result] = PrefixSum(tile, axis, reverse, own, self._number(tile, axis, reverse))
@@ -172,13 +172,13 @@ def _through_reshapes(value: Value) -> Iterator[Value]:
         yield value
 
 
-def _direction(found: _Runs, places: Numbers, extent: int) -> tuple[bool, bool] | None:
+def _direction(found: _Runs, numbers: Numbers, extent: int) -> tuple[bool, bool] | None:
     """Whether runs are those after each element (else before), and whether they include it; None if they are neither."""
-    first = places - places % extent
+    first = numbers - numbers % extent
     for reverse in (False, True):
         for own in (False, True):
-            start = places + (0 if own else 1) if reverse else first
-            end = first + extent if reverse else places + (1 if own else 0)
+            start = numbers + (0 if own else 1) if reverse else first
+            end = first + extent if reverse else numbers + (1 if own else 0)
             expected = _normal(start, end)
             if np.array_equal(found.start, expected.start) and np.array_equal(found.end, expected.end):
                 return reverse, own

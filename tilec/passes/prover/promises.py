@@ -146,9 +146,9 @@ def _stored(findings: Findings, promise: Promise, site: AccessSite) -> Stored:
     index, op, tile = findings.index, site.op, site.op.tile
     positions = tuple(tile_position(index, op, axis, extent) for axis, extent in enumerate(tile.tile.shape))
     if op.indexed:
-        element = [index.element(value, positions) for value in op.places]
+        element = [index.element(value, positions) for value in op.indices]
     else:
-        element = [index.scalar(value) + p for value, p in zip(op.places, positions, strict=True)]
+        element = [index.scalar(value) + p for value, p in zip(op.indices, positions, strict=True)]
     integer = index.element(tile, positions)
     return Stored(
         site, located(findings, op, [integer - _sum_before_launch(index, promise, tuple(element)), integer, *element])

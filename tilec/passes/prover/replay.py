@@ -144,16 +144,16 @@ class _Memory:
         loaded = [atom for atom in found if atom.kind is Kind.LOADED]
         self.known = {(a.label, tuple(terms.evaluate(arg, value) for arg in a.args)): found[a] for a in loaded}
 
-    def element(self, parameter: Parameter, place: tuple[int, ...], pad: int | None) -> int | None:
+    def element(self, parameter: Parameter, element_index: tuple[int, ...], pad: int | None) -> int | None:
         """The element of a tensor; None if it is unknown, or outside the tensor without a padding."""
         tensor = parameter.value.tensor
         try:
-            inside = all(0 <= at < dim.evaluate(self.sizes) for at, dim in zip(place, tensor.dims, strict=True))
+            inside = all(0 <= at < dim.evaluate(self.sizes) for at, dim in zip(element_index, tensor.dims, strict=True))
         except (KeyError, ZeroDivisionError):
             return None
         if not inside or parameter.access is not Access.IN or not tensor.dtype.is_integer:
             return pad if not inside else None
-        known = self.known.get((parameter.name, place))
+        known = self.known.get((parameter.name, element_index))
         return known if known is not None else self._filled(parameter)
 
     def _filled(self, parameter: Parameter) -> int | None:
@@ -185,7 +185,7 @@ def _atoms(instance: Instance) -> list[Atom]:
 
 def _element(index: IndexTerms, atom: Atom, tiles: dict[Value, Tile], found: Assignment) -> int | None:
     """The actual value of an unknown; if the value's divisibility is known, the unknown may be the quotient."""
-    value, positions = index.sources[atom], index.places.get(atom)
+    value, positions = index.sources[atom], index.positions_of.get(atom)
     tile = tiles.get(value)
     if tile is None or positions is None or len(positions) != value.tile.rank:
         return None
@@ -324,20 +324,20 @@ class _Run:
             case _:
                 return [None] * count
 
-    def read(self, op: Load | Gather, places: list[Tile]) -> Tile:
+    def read(self, op: Load | Gather, indices: list[Tile]) -> Tile:
         parameter, pad = self.function.parameter_of(op.source), None if op.pad is None else int(op.pad)
         if isinstance(op, Load):
-            starts = [tile[0] for tile in places]
+            starts = [tile[0] for tile in indices]
             points = product(*(
                 [None] * extent if start is None else range(start, start + extent)
                 for start, extent in zip(starts, op.result.tile.shape, strict=True)
             ))  # fmt: skip
         else:
-            points = zip(*places, strict=True)
+            points = zip(*indices, strict=True)
         found: Tile = []
         for point in points:
-            place = tuple(at for at in point if at is not None)
-            found.append(self.memory.element(parameter, place, pad) if len(place) == len(point) else None)
+            element_index = tuple(at for at in point if at is not None)
+            found.append(self.memory.element(parameter, element_index, pad) if len(element_index) == len(point) else None)
         return found
 
     def host(self, expr: Expr) -> int | None:

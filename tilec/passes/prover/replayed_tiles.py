@@ -35,13 +35,13 @@ def sorted_tiles(op: Sort, tiles: Sequence[Tile]) -> list[Tile]:
     found: list[Tile] = [[None] * len(tile) for tile in tiles]
     for first in range(0, prod(shape), extent * inner):
         for start in range(first, first + inner):
-            places = range(start, start + extent * inner, inner)
-            keys = [key for place in places if (key := tiles[0][place]) is not None]
+            slots = range(start, start + extent * inner, inner)
+            keys = [key for slot in slots if (key := tiles[0][slot]) is not None]
             if len(keys) == extent:
                 sign = -1 if op.descending else 1
                 order = sorted(range(extent), key=lambda at, keys=keys, sign=sign: sign * keys[at])
                 for tile, target in zip(tiles, found, strict=True):
-                    target[start : start + extent * inner : inner] = [tile[places[at]] for at in order]
+                    target[start : start + extent * inner : inner] = [tile[slots[at]] for at in order]
     return found
 
 
@@ -69,8 +69,8 @@ def taken(op: Take, tile: Tile, indices: Tile) -> Tile:
     row = inner * op.result.tile.shape[op.axis]
     found: Tile = []
     for flat, index in enumerate(indices):
-        place = None if index is None else index if 0 <= index < extent else extent - 1
-        found.append(None if place is None else tile[(flat // row * extent + place) * inner + flat % inner])
+        slot = None if index is None else index if 0 <= index < extent else extent - 1
+        found.append(None if slot is None else tile[(flat // row * extent + slot) * inner + flat % inner])
     return found
 
 

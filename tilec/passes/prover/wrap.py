@@ -157,7 +157,7 @@ def _hint(findings: Findings, op: Op) -> str:
 def _box_fits(findings: Findings, site: AccessSite) -> None:
     """A clipped box may begin outside the tensor, but the index of its last element must fit its type."""
     met: list[Discharge] = []
-    for offset, axis in zip(site.op.places, site.instance.axes, strict=True):
+    for offset, axis in zip(site.op.indices, site.instance.axes, strict=True):
         _, high = offset.tile.dtype.integer_range()
         # The offset itself fits: the operation that computes it has that obligation.
         violation = [terms.ge(terms.const(high), axis.start), terms.lt(terms.const(high), axis.start + (axis.extent - 1))]

@@ -178,10 +178,12 @@ def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, w
     assert family.specialization is not None
     most = MAX_ACCUMULATORS if family.runs_ahead else MAX_WITH_FRAGMENTS
     elements = max(op.result.tile.size for op in mmas) / (32 * schedule.tile_warps)
-    beside = any(op.result not in carried for op in mmas)  # sums of their own, such as scaled ones, take as many registers
+    separate_sums = any(
+        op.result not in carried for op in mmas
+    )  # sums of their own, such as scaled ones, take as many registers
     # A computed right operand is in registers, with what it is computed from (`fused_products`).
     computes = family.runs_ahead and any(not isinstance(_moved(op.operands[1]).owner, Load) for op in mmas)
-    few_accumulators = len(mmas) < 2 and not computes and (2 * elements < most if beside else elements <= most)
+    few_accumulators = len(mmas) < 2 and not computes and (2 * elements < most if separate_sums else elements <= most)
     if wanted.copy != TMA or few_accumulators or not target.reallocates_registers or schedule.blocks is not None:
         return schedule
     consumers = schedule.tile_warps // family.specialization.consumer_warps
@@ -246,7 +248,7 @@ def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Over
 
 def refusal(function: Function, problem: Problem, wanted: Overrides, target: Target) -> CompileError:
     """E0809 at the location of the override in the build file, or at the kernel."""
-    location = wanted.place(problem.part) or function.loc
+    location = wanted.location(problem.part) or function.loc
     message = f"`{function.name}` for {target} cannot have this schedule: {problem.text}"
     return CompileError(Diagnostic("E0809", message, Label(location) if location else None, hint=problem.hint))
 

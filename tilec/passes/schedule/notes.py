@@ -17,11 +17,11 @@ from tilec.atoms import ldmatrix, mma_sync
 from tilec.atoms.staged_operands import ROW_BYTES
 from tilec.ir.aligned import ALIGNED, aligned_text
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.layouts.thread_elements import fewer_elements, largest, tile_warps, told
+from tilec.ir.layouts.thread_elements import elements_text, fewer_elements, largest, tile_warps
 from tilec.ir.ops import AtomicScatter, AtomicUpdate, Binary, Broadcast, Cast, For, Load, Mma, Reduce, Reshape, Store
+from tilec.ir.ops.reduction_ops import ReduceCombine
 from tilec.ir.ops.staging_ops import (
     GroupProduct,
-    ReduceCombine,
     Relayout,
     ScratchLoad,
     ScratchStore,
@@ -80,7 +80,7 @@ def notes(function: Function, target: Target, faster: str | None = None) -> tupl
         op, value = heaviest
         hint = fewer_elements(function, value, MOST_WITH_ALL_REGISTERS)
         found.append(
-            Note("spill", text_line(op), told(value), f"set `{faster}` for this kernel, or {hint}" if faster else hint)
+            Note("spill", text_line(op), elements_text(value), f"set `{faster}` for this kernel, or {hint}" if faster else hint)
         )
     return tuple({(note.kind, note.text): note for note in reversed(found)}.values())[::-1]
 
@@ -176,7 +176,7 @@ def _staged_row(operand: Value, transposed: bool) -> int:
     op = operand.owner
     if not isinstance(op, SharedLoad) or op.transposed != transposed:
         return 0
-    return op.buffer.shared.shape[-1] * operand.tile.dtype.bits // 8
+    return operand.tile.dtype.bytes_of(op.buffer.shared.shape[-1])
 
 
 def _slow_product(op: Mma, target: Target, warps: int, faster: str | None) -> list[Note]:

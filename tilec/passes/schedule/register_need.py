@@ -47,7 +47,7 @@ class Lifetimes:
         layout = value.layout
         if value in self.free or layout is None or layout.space is not MemorySpace.REGISTERS or not value.tile.rank:
             return 0
-        size = layout.num_registers * value.tile.dtype.bits // 8
+        size = value.tile.dtype.register_bytes(layout.num_registers)
         if value in self.sliced:
             size = min(size, size * SLICES * SLICE_DEPTH // self.sliced[value])
         return -(-size // REGISTER_BYTES)
@@ -61,8 +61,8 @@ class Lifetimes:
         for op in reversed(block.ops):
             passing = live.difference(op.results)
             for region in op.regions:
-                held = passing | _used(region) if isinstance(op, For) else passing
-                found = max(found, self.most(region, held))
+                needed = passing | _used(region) if isinstance(op, For) else passing
+                found = max(found, self.most(region, needed))
             live = passing.union(_tiles(op.operands), *(_used(region) for region in op.regions))
             found = max(found, self.sum(live))
         return found

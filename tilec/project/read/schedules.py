@@ -112,10 +112,10 @@ def _rules(
             )
     condition = _condition(table.get("constants", {}), constants, refuse, span_of)
     wanted = _targets(table["arch"], architectures, refuse, span_of) if "arch" in table else architectures.built
-    overrides = Overrides(**found, places=tuple((key, span_of("schedule", key)) for key in found))
+    overrides = Overrides(**found, locations=tuple((key, span_of("schedule", key)) for key in found))
     for target in wanted:
         for problem in problems(_alone(overrides, target), target):
-            refuse("E0809", problem.text, overrides.place(problem.part) or span_of("schedule", ""), problem.hint)
+            refuse("E0809", problem.text, overrides.location(problem.part) or span_of("schedule", ""), problem.hint)
     if "arch" not in table:
         return [Rule(condition, overrides)]
     return [Rule(condition, replace(overrides, target=target.name)) for target in wanted]

@@ -101,7 +101,7 @@ def launch_inputs(
     storage = random_tensors(contract, merged, seed)
     for name, value in chosen.items():
         if name in tensors:
-            _place(own, contract, tensors[name], value, env, storage[name])
+            _fill(own, contract, tensors[name], value, env, storage[name])
     return merged, storage
 
 
@@ -161,7 +161,7 @@ def _check_launch(own: OwnInputs, contract: Contract, env: Mapping[str, int], nu
             raise own.refused(f"{own.shown} gives scalars that no launch has", shown, required)
 
 
-def _place(
+def _fill(
     own: OwnInputs, contract: Contract, spec: TensorSpec, value: Any, env: Mapping[str, int], storage: Array
 ) -> None:  # fmt: skip
     """Check the array of a tensor and write its elements into the tensor's storage."""

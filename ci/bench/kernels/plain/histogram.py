@@ -29,6 +29,6 @@ def histogram(
     for i in range(tl.bid(0), tl.cdiv(N, BLOCK), BLOCKS):
         x = tl.load(keys, i, shape=BLOCK, pad=tl.nan)
         w = tl.load(weights, i, shape=BLOCK, pad=0)
-        place = tl.minimum(tl.floor((x - low) * scale).astype(tl.i32), BINS - 1)
-        place = tl.where((x >= low) & (x < high), place, -1)
-        tl.atomic_add(hist, w, at=place, mask=True)
+        index = tl.minimum(tl.floor((x - low) * scale).astype(tl.i32), BINS - 1)
+        index = tl.where((x >= low) & (x < high), index, -1)
+        tl.atomic_add(hist, w, at=index, mask=True)

@@ -46,6 +46,6 @@ def log_softmax_ragged(
     shift = high + tl.log(tl.sum(total))
     for j in range(steps):
         at = begin + j * BLOCK + tl.arange(BLOCK)
-        place = tl.where(at < end, at, N)
-        v = tl.gather(x, place, pad=0).astype(tl.f32)
-        tl.scatter(out, place, (v - shift).astype(E), mask=True)
+        index = tl.where(at < end, at, N)
+        v = tl.gather(x, index, pad=0).astype(tl.f32)
+        tl.scatter(out, index, (v - shift).astype(E), mask=True)

@@ -139,9 +139,9 @@ def _follow(start: Op, touch: Touch, graph: _Graph, accesses: dict[Op, Touches])
 
 def _is_ordered(earlier: Touch, later: Touch, back_edges: frozenset[For], graph: _Graph) -> bool:
     """Whether each element of both boxes is accessed by one thread alone, the same both times."""
-    if earlier.is_shared or earlier.place is None or later.place is None:
+    if earlier.is_shared or earlier.offsets is None or later.offsets is None:
         return False
-    if not all(_equal(a, b, back_edges, graph) for a, b in zip(earlier.place, later.place, strict=True)):
+    if not all(_equal(a, b, back_edges, graph) for a, b in zip(earlier.offsets, later.offsets, strict=True)):
         return False
     common = tuple(min(a, b) for a, b in zip(_shape(earlier), _shape(later), strict=True))
     if earlier.layout is None or later.layout is None or not earlier.layout.lanes or not later.layout.lanes:

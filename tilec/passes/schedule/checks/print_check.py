@@ -18,13 +18,13 @@ Written = frozenset[tuple[str, str]]
 
 def written(function: Function) -> Written:
     """What the prints of a function say: place and text of each, with the types of its values."""
-    return frozenset(_said(op) for op in prints(function))
+    return frozenset(_shown(op) for op in prints(function))
 
 
 def check(function: Function, before: Written) -> None:
     """Raise VerifyError if a print is lost, new, or in several roles."""
     for op in prints(function):
-        if _said(op) not in before:
+        if _shown(op) not in before:
             raise VerifyError(f"{at(op)} is no print of the kernel")
     lost = before - written(function)
     if lost:
@@ -34,7 +34,7 @@ def check(function: Function, before: Written) -> None:
             _check_roles(op)
 
 
-def _said(op: Print) -> tuple[str, str]:
+def _shown(op: Print) -> tuple[str, str]:
     types = ", ".join(str(value.type) for value in op.operands)
     return str(op.loc), f"{op.text!r} of {types}"
 
@@ -43,5 +43,5 @@ def _check_roles(roles: Roles) -> None:
     seen: dict[tuple[str, str], Block] = {}
     for region in roles.regions:
         for op in region.walk():
-            if isinstance(op, Print) and seen.setdefault(_said(op), region) is not region:
+            if isinstance(op, Print) and seen.setdefault(_shown(op), region) is not region:
                 raise VerifyError(f"{at(op)} is in two roles")

@@ -44,14 +44,14 @@ def _check_part(function: Function, uses: list[tuple[int, Op]]) -> None:
     for _, op in uses:
         if not isinstance(op, _PrivateOp | SharedAlloc | SharedFree):
             raise VerifyError(f"{at(op)} uses a part of an atomic tensor")
-    places: list[int] = []
+    positions: list[int] = []
     for kind in _ORDER:
         found = [(number, op) for number, op in uses if isinstance(op, kind)]
         if len(found) != 1 or found[0][1] is not function.body.ops[found[0][0]]:
             raise VerifyError(f"{at(own[0])}: a part has one {kind.opcode}, in no loop and no branch")
-        places.append(found[0][0])
-    _, filled, flushed, _ = places
-    if sorted(places) != places:
+        positions.append(found[0][0])
+    _, filled, flushed, _ = positions
+    if sorted(positions) != positions:
         raise VerifyError(f"{at(own[0])}: a part is filled, then flushed, then freed")
     tensors = {_tensor(op) for op in own}
     if len({(op.kind, op.shape) for op in own}) > 1 or len(tensors) > 1:

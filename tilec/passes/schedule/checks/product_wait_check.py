@@ -38,9 +38,9 @@ class _Run:
         self.products: dict[Value, int] = {}
         self.started = self.complete = 0
 
-    def all_complete(self, place: str) -> None:
+    def all_complete(self, location: str) -> None:
         if self.complete < self.started:
-            raise VerifyError(f"{place}: {self.started - self.complete} products are unfinished")
+            raise VerifyError(f"{location}: {self.started - self.complete} products are unfinished")
 
     def block(self, block: Block) -> None:
         for op in block.ops:

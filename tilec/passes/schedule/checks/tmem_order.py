@@ -97,10 +97,10 @@ class TmemOrder:
             if len(times) > number - stages >= 0 and waiter is not role and times[number - stages] > clock[waiter, False]:
                 raise VerifyError(f"{at(op)}: a wait for the signal {stages} before may still be under way")
         clock[role, False] += 1
-        told = Clock(clock)
+        at_signal = Clock(clock)
         if isinstance(op, SignalMma):  # its arrival orders products alone, and what their start shows of the thread
-            told = Clock({(role, False): clock[role, False], (role, True): self._started(role)})
-        sequence.sent.append(told)
+            at_signal = Clock({(role, False): clock[role, False], (role, True): self._started(role)})
+        sequence.sent.append(at_signal)
 
     def is_sent(self, op: Await, role: Role, env: dict[Value, int]) -> bool:
         """Whether the signal that a role waits for was sent; the role then knows what it tells."""

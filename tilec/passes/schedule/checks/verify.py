@@ -33,11 +33,10 @@ from tilec.ir.layouts.shared_plan import Allocation, interval, live_shared, shar
 from tilec.ir.ops import AtomicScatter, Exp2InParts, Load, Permute, Print, Reshape, Yield
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
 from tilec.ir.ops.pair_ops import PairRing
+from tilec.ir.ops.reduction_ops import ReduceCombine, ReduceStore
 from tilec.ir.ops.signal_ops import OWN, Await, SignalMma, SignalOp
 from tilec.ir.ops.staging_ops import (
     GroupProduct,
-    ReduceCombine,
-    ReduceStore,
     Relayout,
     ScratchLoad,
     ScratchStore,

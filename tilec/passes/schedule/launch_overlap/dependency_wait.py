@@ -21,7 +21,7 @@ from typing import Final
 from tilec.ir.clone import clone
 from tilec.ir.core import Access, Block, Effect, Function, Op, Value
 from tilec.ir.ops import Constant, For, Load, Mma
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.types import TileType
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.target.schedule import BEFORE, Schedule
@@ -38,7 +38,7 @@ def insert(function: Function, schedule: Schedule) -> Function:
     prologue = set(_prologue_ops(function, function.body.ops, launch_values(function)))
     start = [op for op in function.body.ops if op in prologue]
     rest = [op for op in function.body.ops if op not in prologue]
-    function.body.ops = [*start, WaitPrior(before=schedule.next == BEFORE), *rest]
+    function.body.ops = [*start, DependencyWait(before=schedule.next == BEFORE), *rest]
     return function
 
 

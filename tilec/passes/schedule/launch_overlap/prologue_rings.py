@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tilec.ir.core import Block, Effect, Function, Op
 from tilec.ir.ops import For, If
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.staging_ops import AsyncCopy, SharedAlloc
 from tilec.ir.ops.sync_ops import Acquire, Commit, Ring
 
@@ -18,7 +18,7 @@ from tilec.ir.ops.sync_ops import Acquire, Commit, Ring
 def hoist(function: Function) -> Function:
     """Move the prologue of the first pipelined loop, in place."""
     ops = function.body.ops
-    wait = next((index for index, op in enumerate(ops) if isinstance(op, WaitPrior)), None)
+    wait = next((index for index, op in enumerate(ops) if isinstance(op, DependencyWait)), None)
     loop = next((index for index, op in enumerate(ops) if isinstance(op, For)), len(ops))
     start = next((index for index, op in enumerate(ops[:loop]) if isinstance(op, Ring)), loop)
     end = max((index + 1 for index, op in enumerate(ops[:loop]) if isinstance(op, Commit)), default=0)

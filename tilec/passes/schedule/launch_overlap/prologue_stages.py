@@ -21,7 +21,7 @@ from typing import Final
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import For, If, Yield
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.staging_ops import TensorCopy
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Ring
 from tilec.ir.types import i32
@@ -37,7 +37,7 @@ save (docs/decisions.md)."""
 def hoist(function: Function, schedule: Schedule) -> Function:
     """Peel the first iterations, in place; a kernel without a producer loop or a wait stays unchanged."""
     body = function.body
-    loop, wait = _producer_loop(function), next((op for op in body.ops if isinstance(op, WaitPrior)), None)
+    loop, wait = _producer_loop(function), next((op for op in body.ops if isinstance(op, DependencyWait)), None)
     if loop is None or wait is None:
         return function
     stages = next(op for op in loop.regions[0].ops if isinstance(op, Acquire)).ring.ring.stages

@@ -111,10 +111,10 @@ def _bounds(function: Function, tensor: Value) -> tuple[int, ...] | None:
     return shape if shape and prod(shape) <= MOST_BYTES and min(shape) >= 1 else None
 
 
-def _pays(use: _Use, places: int, tensor: Value) -> bool:
+def _pays(use: _Use, num_slots: int, tensor: Value) -> bool:
     dtype = tensor.tensor.dtype
     factor = LEAST_LOOPS if dtype.is_float or dtype.bits > 32 else LEAST_UPDATES
-    return use.updates >= factor * places
+    return use.updates >= factor * num_slots
 
 
 def _replace(function: Function, tensor: Value, use: _Use, shape: tuple[int, ...], offset: int) -> None:

@@ -224,9 +224,9 @@ class _State:
 
     def positions(self, op: AtomicScatter | Gather, layout: Layout | None) -> None:
         """The indices of an access whose tile has `layout`."""
-        for place, value in enumerate(op.operands):
+        for number, value in enumerate(op.operands):
             if value in op.indices and layout is not None:
-                op.operands[place] = self.in_layout(value, layout)
+                op.operands[number] = self.in_layout(value, layout)
 
     def spread(self, op: Broadcast) -> None:
         """What a broadcast repeats, in the part of its layout that a thread needs."""

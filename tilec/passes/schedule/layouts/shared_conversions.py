@@ -23,9 +23,8 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.shared_plan import scratch_offset, taken_bytes
 from tilec.ir.ops import AtomicScatter, Butterfly, Constant, Permute, Reduce, Reshape, Take
 from tilec.ir.ops.butterfly_ops import ButterflyLoad, ButterflyStore
+from tilec.ir.ops.reduction_ops import ReduceCombine, ReduceStore
 from tilec.ir.ops.staging_ops import (
-    ReduceCombine,
-    ReduceStore,
     Relayout,
     ScratchLoad,
     ScratchStore,

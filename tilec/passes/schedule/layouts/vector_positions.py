@@ -46,7 +46,7 @@ def _aligned(op: Gather | Scatter | AtomicScatter, alignments: Alignments) -> in
     the size of an element."""
     tensor = op.tensor.tensor
     size, last = tensor.dtype.bytes, tensor.rank - 1
-    runs = [run_of(index, alignments.facts) for index in op.places]
+    runs = [run_of(index, alignments.facts) for index in op.indices]
     along = runs[-1]
     consecutive = along is not None and along.step == 1 and all(run is not None and run.step == 0 for run in runs[:-1])
     if not consecutive or along is None or (tensor.strides is not None and tensor.strides[-1] != const(1)):
@@ -55,6 +55,6 @@ def _aligned(op: Gather | Scatter | AtomicScatter, alignments: Alignments) -> in
     running = expr_divisor(tensor.dims[last], alignments.symbols) or 1
     for axis in range(last - 1, -1, -1):
         stride = running if tensor.strides is None else expr_divisor(tensor.strides[axis], alignments.symbols)
-        aligned = gcd(aligned, stride * size * divisor(alignments.facts[op.places[axis]]))
+        aligned = gcd(aligned, stride * size * divisor(alignments.facts[op.indices[axis]]))
         running *= expr_divisor(tensor.dims[axis], alignments.symbols) or 1
     return aligned

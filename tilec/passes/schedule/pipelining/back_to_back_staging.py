@@ -22,7 +22,7 @@ from __future__ import annotations
 from tilec.atoms import tma
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops import For, Yield
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.staging_ops import SharedAlloc, TensorCopy
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, ProxyFence, Ring, SharedFree, Wait
 from tilec.ir.types import RingType, TileType, i32
@@ -39,7 +39,7 @@ def pipeline(block: Block, pair: BackToBack, stages: int, warps: int, registers:
     setup.add(ProxyFence())
     setup.add(Barrier())
     # Allocated at the start: the producer fills the rings early, so scratch used before the loop must not share their bytes.
-    start = next((index + 1 for index, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
+    start = next((index + 1 for index, op in enumerate(block.ops) if isinstance(op, DependencyWait)), 0)
     block.ops[start:start] = setup.ops
     first = (rings.zero, rings.zero)
     fill_stage(before, pair.invariant, rings.rings[0], rings.buffers[0], first, pair.invariant.load.offsets)

@@ -85,13 +85,13 @@ def assign_layouts(op: Mma, warps: int) -> list[Op]:
     operands: list[Value] = []
     layouts = mma_sync.operand_a(rows, depth, grid, dtypes[0]), mma_sync.operand_b(depth, columns, grid, dtypes[1])
     vector = next((vector for vector in _vectors(op) if depth % (GROUP_LANES * vector) == 0), 0)
-    for index, layout in enumerate(mma_sync.beside(layout, products, products_per_step) for layout in layouts):
+    for index, layout in enumerate(mma_sync.batched(layout, products, products_per_step) for layout in layouts):
         value = op.operands[index]
         if vector:
             value = _permute_k(out, value, 2 - index, vector)
         _set_load_layout(value, layout, vector)
         operands.append(relayout(out, value, layout))
-    op.result.layout = mma_sync.beside(mma_sync.accumulator(rows, columns, grid), products, products_per_step)
+    op.result.layout = mma_sync.batched(mma_sync.accumulator(rows, columns, grid), products, products_per_step)
     op.operands = [*operands, relayout(out, op.operands[2], op.result.layout)]
     return out.ops
 

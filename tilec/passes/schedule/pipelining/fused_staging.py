@@ -26,7 +26,7 @@ from tilec.atoms.products import ATOMS
 from tilec.ir.core import Block, Function, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Mma
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.staging_ops import GroupMma, RegisterGroupMma, SharedAlloc, WaitMma
 from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Release, Ring, SharedFree, Wait
 from tilec.ir.types import RingType, TileType, i32
@@ -57,7 +57,7 @@ def pipeline(function: Function, block: Block, fused: FusedProducts, stages: int
     setup.add(Barrier())
     # Allocated at the start: the producer fills the rings early, so scratch used before the loop must not share their bytes.
     ops = function.body.ops
-    start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
+    start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, DependencyWait)), 0)
     zero = (before if tiles is None else setup).number(0)
     ops[start:start] = setup.ops
     fill, read = (

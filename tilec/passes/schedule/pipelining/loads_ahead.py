@@ -44,7 +44,7 @@ def load(function: Function, registers: int) -> Function:
         loads = chosen(body, [one for one in _movable(function, body) if isinstance(one, Load | Gather)])
         loaded = [one.result for one in loads]
         moved = _needed(body, loads)
-        if loads and _held(function, body, loaded) <= registers - OTHER_REGISTERS:
+        if loads and _in_registers(function, body, loaded) <= registers - OTHER_REGISTERS:
             block.ops[index : index + 1] = _ahead(op, moved, loaded)
     return function
 
@@ -109,7 +109,7 @@ def _ahead_of_its_iteration(op: Op) -> Op:
     return ahead
 
 
-def _held(function: Function, body: Block, loaded: list[Value]) -> int:
+def _in_registers(function: Function, body: Block, loaded: list[Value]) -> int:
     """Registers that a thread holds while products run: what the loop carries, sums, operands, and what was loaded. A product
     whose result the loop carries has the registers of the value before it, if that is used no more once the product starts."""
     made = [op.result for op in body.ops if isinstance(op, GroupProduct | PackPairs) and not _replaces(body, op)]
@@ -132,7 +132,7 @@ def _ahead(loop: For, moved: list[Op], loaded: list[Value]) -> list[Op]:
     variable, kept = body.arguments[0], loop.results
     first = {variable: loop.lower}
     then.ops += clone(moved, first)
-    held = {value: body.add_argument(value.tile, value.name) for value in loaded}
+    in_registers = {value: body.add_argument(value.tile, value.name) for value in loaded}
     following = Emitter()
     after = following.binary("add", variable, loop.step)
     after.fits = True  # one step after an iteration that runs, for which the loop has an obligation
@@ -142,7 +142,7 @@ def _ahead(loop: For, moved: list[Op], loaded: list[Value]) -> list[Op]:
     start = next(index for index, op in enumerate(body.ops) if isinstance(op, GroupProduct))
     rest = [op for op in body.ops if op not in moved or not isinstance(op, Load | Gather)]
     for op in Block(ops=rest).walk():
-        op.operands = [held.get(value, value) for value in op.operands]
+        op.operands = [in_registers.get(value, value) for value in op.operands]
     rest[rest.index(body.ops[start]) + 1 : rest.index(body.ops[start]) + 1] = following.ops
     rest[-1].operands += [names[value] for value in loaded]
     body.ops = without_dead(rest)
@@ -150,7 +150,7 @@ def _ahead(loop: For, moved: list[Op], loaded: list[Value]) -> list[Op]:
     loop.operands += [first[value] for value in loaded]
     loop.results = [Value(value.type, value.name, loop, value.layout) for value in kept]
     loop.results += [Value(value.type, value.name, loop, value.layout) for value in loaded]
-    for value, argument in held.items():
+    for value, argument in in_registers.items():
         argument.layout = value.layout
     then.ops.append(loop)
     then.add(Yield(operands=loop.results[: len(kept)]))

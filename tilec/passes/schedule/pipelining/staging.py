@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from tilec.atoms import mma_sync
 from tilec.atoms.mma_sync import WarpGrid
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
-from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
-from tilec.ir.ops import Cast, Constant, For, If, Load, Mma, Reshape, Yield
-from tilec.ir.ops.staging_ops import AsyncCopy, SharedAlloc
+from tilec.ir.ops import For, Load, Mma, Reshape
+from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
 from tilec.ir.types import DType, RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
@@ -42,6 +41,7 @@ from tilec.passes.schedule.pipelining import (
 )
 from tilec.passes.schedule.pipelining.fused_products import FusedProducts
 from tilec.passes.schedule.pipelining.product_chains import Chain
+from tilec.passes.schedule.pipelining.stage_copies import copies_if_in_range, prologue_copies
 from tilec.passes.schedule.pipelining.staged_loads import (
     Operand,
     invariant_operand,
@@ -296,7 +296,7 @@ def _pipeline(
         )
         used_bytes += buffer_type.bytes
     ahead = stages - 2 if family.runs_ahead else stages - 1
-    _prologue(before, loop, operands, ring, ahead)
+    prologue_copies(before, loop, operands, ring, ahead)
     # After the prologue copies, so that they overlap the layout conversions of the other operands.
     hoist_constant_operands(before, loop, products, known)
     _rewrite_body(family, before, loop, operands, products, ring, ahead, warps)
@@ -313,55 +313,6 @@ def _pipeline(
 
 def _allocations(loop: For) -> list[SharedAlloc]:
     return [op for op in loop.regions[0].walk() if isinstance(op, SharedAlloc)]
-
-
-def _prologue(out: Emitter, loop: For, operands: list[Operand], ring: Value, count: int) -> None:
-    for ahead in range(count):
-        out.add(Acquire(operands=[ring]))
-        _copies_if_in_range(out, loop, operands, loop.lower, ahead, out.number(ahead))
-        out.add(Commit(operands=[ring]))
-
-
-def _copies_if_in_range(
-    out: Emitter, loop: For, operands: list[Operand], position: Value, ahead: int, ring_stage: Value
-) -> None:
-    """Start the copies of the iteration `ahead` steps after `position` unless the loop ends before it."""
-    # In i64, because the sum may leave i32 if the loop ends near that limit.
-    distance = out.binary("mul", out.widen(loop.step), out.number(ahead, wide=True))
-    following = out.binary("add", out.widen(position), distance)
-    condition = out.compare("lt", following, out.widen(loop.upper))
-    then = Emitter()
-    step = loop.step.owner
-    if isinstance(step, Constant) and step.value * ahead > i32.integer_range()[1]:
-        variable = then.add(Cast(operands=[following]), TileType(i32))
-    else:  # the product may wrap, so ranges know nothing of it; the sum is still right modulo 2^32
-        variable = then.binary("add", position, then.binary("mul", loop.step, then.number(ahead)))
-    variable.fits = True  # it lies between `position` and the end of the loop
-    _copies(then, loop, operands, variable, ring_stage)
-    then.add(Yield())
-    out.add(If(operands=[condition], regions=[Block(ops=then.ops), Block(ops=[Yield()])]))
-
-
-def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, ring_stage: Value) -> None:
-    mapping = {loop.regions[0].arguments[0]: variable}
-    needed = {op for operand in operands for op in operand.chain}
-    out.ops += clone([op for op in loop.regions[0].ops if op in needed], mapping)  # proofs hold: the loop has this iteration
-    for operand in operands:
-        assert operand.buffer is not None
-        offsets = [mapping.get(value, value) for value in operand.load.offsets]
-        out.add(
-            AsyncCopy(
-                operands=[operand.load.source, operand.buffer, ring_stage, *offsets],
-                vector=operand.vector,
-                row_axis=operand.row_axis,
-                sub_tiles=operand.sub_tiles,
-                gap=operand.gap,
-                pad=operand.load.pad is not None,
-                whole=operand.whole,
-                unsafe=operand.load.unsafe,
-                loc=operand.load.loc,
-            )
-        )
 
 
 def _rewrite_body(
@@ -388,7 +339,7 @@ def _rewrite_body(
         in_ring(copies.binary("sub", current, copies.number(back))),
     )
     copies.add(Acquire(operands=[ring]))
-    _copies_if_in_range(copies, loop, operands, body.arguments[0], ahead, refilled)
+    copies_if_in_range(copies, loop, operands, body.arguments[0], ahead, refilled)
     copies.add(Commit(operands=[ring]))
 
     by_mma = {product.mma: product for product in products}

@@ -26,7 +26,7 @@ from tilec.atoms import tma
 from tilec.ir.clone import clone
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.ops import For, If, Mma, Yield
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.pair_ops import PairRing
 from tilec.ir.ops.staging_ops import SharedAlloc, SharedLoad, TensorCopy
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, ProxyFence, Release, Ring, SharedFree, Wait, WarpBarrier
@@ -101,7 +101,7 @@ def pipeline(
     positions = (
         [zero] * 4 if tiles is None else [p for name in ("fill", "read") for p in carried_ring_position(tiles, zero, name)]
     )
-    start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
+    start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, DependencyWait)), 0)
     ops[start:start] = setup.ops
     loop_index = block.ops.index(loop)
     if family.runs_ahead:

@@ -23,7 +23,7 @@ from typing import Final
 from tilec.atoms import tcgen05_rows
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Broadcast, Constant, For, If, Reshape, Yield
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.signal_ops import Await, Signal, SignalMma, Signals
 from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Wait
 from tilec.ir.ops.tmem_chain_ops import TileProduct, TmemFill, TmemOperandMma, TmemScale, TmemStore, TmemTileMma
@@ -123,7 +123,7 @@ def pipeline(function: Function, block: Block, pair: BackToBack, stages: int) ->
     assert factors is not None
     kept_maximum.keep(function, pair, factors)
     chain, space = _resources(setup, pair, stages, before.number(0))
-    start = next((index + 1 for index, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
+    start = next((index + 1 for index, op in enumerate(block.ops) if isinstance(op, DependencyWait)), 0)
     block.ops[start:start] = setup.ops
     rings = chain.rings
     first, invariant = (rings.zero, rings.zero), pair.invariant

@@ -21,7 +21,7 @@ from tilec.atoms.products import ATOMS
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import For, If, Yield
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.pair_ops import PairMma, PairRing
 from tilec.ir.ops.signal_ops import SignalMma
 from tilec.ir.ops.sync_ops import Acquire, Barrier, ProxyFence, Release, Ring, Wait, WarpBarrier
@@ -79,7 +79,7 @@ def pipeline(
     zero = (before if tiles is None else setup).number(0)
     names = [f"{role}_{part}" for role in ("fill", "read", "start", "take") for part in POSITION_NAMES]
     positions = [zero] * 8 if tiles is None else [carried_position(tiles, zero, name) for name in names]
-    start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
+    start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, DependencyWait)), 0)
     ops[start:start] = setup.ops
     filled = producer_loop(loop, operands, ring, positions[:2], rank_of(function) if pair else None)
     multiplier = Emitter()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Compare, Constant, DimValue, If, Load, Store, Yield
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.staging_ops import StageCopy
 from tilec.ir.types import TileType, boolean, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
@@ -37,7 +37,7 @@ def version(function: Function) -> Function:
         for op in decided:
             _unmask(op)
         return function
-    start_index = next((index + 1 for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior)), 0)
+    start_index = next((index + 1 for index, op in enumerate(function.body.ops) if isinstance(op, DependencyWait)), 0)
     prologue = [
         *function.body.ops[:start_index],
         *(op for op in function.body.ops[start_index:] if _is_launch_scalar(op, launch_scalars)),

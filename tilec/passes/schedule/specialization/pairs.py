@@ -40,7 +40,7 @@ from tilec.ir.types import TMEM_LANES, TileType, i32
 from tilec.passes.schedule.pipelining.staged_products import Emitter
 from tilec.target.schedule import PAIR
 
-Place = tuple[Value, int]
+ValueAxis = tuple[Value, int]
 """An axis of a value."""
 
 
@@ -96,12 +96,12 @@ def _followed(function: Function) -> tuple[dict[Value, int], str | None]:
     while True:
         before = len(axes)
         for op in ops:
-            for places in _same_rows(op):
-                known = [axes[value] == axis for value, axis in places if value in axes]
+            for sides in _same_rows(op):
+                known = [axes[value] == axis for value, axis in sides if value in axes]
                 if any(known) and not all(known):
                     return axes, f"`{op.opcode}` joins rows and columns"
                 if known and all(known):
-                    axes |= {value: axis for value, axis in places if value not in axes}
+                    axes |= {value: axis for value, axis in sides if value not in axes}
         if len(axes) == before:
             break
     for op in ops:
@@ -111,7 +111,7 @@ def _followed(function: Function) -> tuple[dict[Value, int], str | None]:
     return axes, None
 
 
-def _same_rows(op: Op) -> Iterator[list[Place]]:
+def _same_rows(op: Op) -> Iterator[list[ValueAxis]]:
     """Groups of axes that have rows together: of operands, results and arguments of regions."""
     if op.elementwise:
         values = [*op.operands, *op.results]
@@ -139,7 +139,7 @@ def _same_rows(op: Op) -> Iterator[list[Place]]:
             yield from _all_axes(*values)
 
 
-def _all_axes(*values: Value) -> Iterator[list[Place]]:
+def _all_axes(*values: Value) -> Iterator[list[ValueAxis]]:
     rank = values[0].tile.rank if isinstance(values[0].type, TileType) else 0
     yield from ([(value, axis) for value in values] for axis in range(rank))
 
@@ -176,7 +176,7 @@ def _move_accesses(block: Block, axes: dict[Value, int], first: Value) -> None:
         for region in op.regions:
             _move_accesses(region, axes, first)
         if isinstance(op, Load | Store) and op.tile in axes:
-            out, position = Emitter(), len(op.operands) - len(op.places) + axes[op.tile]
+            out, position = Emitter(), len(op.operands) - len(op.indices) + axes[op.tile]
             offset = op.operands[position]
             own = first if offset.type == first.type else out.add(Cast(operands=[first]), offset.tile)
             moved = out.binary("add", offset, own)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import BlockId, For, NumBlocks, Yield
-from tilec.ir.ops.launch_ops import GridExtent, LaunchedBlocks, WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait, GridExtent, LaunchedBlocks
 from tilec.ir.types import TileType, i32
 from tilec.passes.schedule.launch_overlap.dependency_wait import block_values, launch_values
 from tilec.passes.schedule.pipelining.staged_products import Emitter
@@ -41,7 +41,7 @@ def wrap(function: Function) -> Function:
     _replace_block_queries(function.body)
     tile_dependent.update(ids)
     for op in function.body.ops:
-        if isinstance(op, WaitPrior) or (
+        if isinstance(op, DependencyWait) or (
             op.results and set(op.results) <= launch_scalars and tile_dependent.isdisjoint(op.operands)
         ):
             before_loop.append(op)
@@ -63,7 +63,7 @@ def wrap(function: Function) -> Function:
     for op in body.walk():
         op.operands = [mapping.get(value, value) for value in op.operands]
     loop = For(operands=[setup.number(0), iterations, setup.number(1)], regions=[body], variable="turn", loc=function.loc)
-    waits = [op for op in before_loop if isinstance(op, WaitPrior)]
+    waits = [op for op in before_loop if isinstance(op, DependencyWait)]
     function.body.ops = [*(op for op in before_loop if op not in waits), *setup.ops, *waits, loop]
     return function
 

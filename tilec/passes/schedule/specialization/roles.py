@@ -18,7 +18,7 @@ from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.layout import Digit
 from tilec.ir.ops import For, Load, Reshape, Yield
-from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.sync_ops import Barrier, Ring, Roles
 from tilec.ir.ops.tmem_ops import TmemAlloc, TmemFree
 from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
@@ -44,7 +44,7 @@ def split(function: Function, schedule: Schedule) -> Function:
     barrier = next(i for i, op in enumerate(body.ops) if i > ring and isinstance(op, Barrier))
     setup = body.ops[ring : barrier + 1]
     launch_scalars = launch_values(function)
-    wait = next((op for op in body.ops if isinstance(op, WaitPrior)), None)
+    wait = next((op for op in body.ops if isinstance(op, DependencyWait)), None)
     helped = {op for ops in helper_ops for op in ops}
     loaded = set[Op]() if tiles is not None else _needed(body, list(helped), [])  # elements, of which a helper's loop depends
     waits_per_role = wait is not None and any(op in helped for op in body.ops[: body.ops.index(wait)])
@@ -95,7 +95,7 @@ def _does(op: Op, work: Work) -> bool:
     return any(WORK[work](inner) for inner in Block(ops=[op]).walk())
 
 
-def _helper_block(body: Block, tiles: For | None, ops: list[Op], wait: WaitPrior | None) -> Block:
+def _helper_block(body: Block, tiles: For | None, ops: list[Op], wait: DependencyWait | None) -> Block:
     """A helper's region: its operations, each loop in a loop over the tiles if there is one. `wait`: the grid dependency wait
     that each role executes by itself."""
     if tiles is not None:

@@ -142,17 +142,17 @@ class _Walk:
 
     def _in_next_iteration(self, touch: Touch, loop: For) -> Touch:
         """An access as seen from the next iteration of `loop`: its offsets are unknown if they depend on the loop."""
-        if touch.place is None or all(loop not in self.numbering.varying_loops[n] for n in self.numbering.of(touch.place)):
+        if touch.offsets is None or all(loop not in self.numbering.varying_loops[n] for n in self.numbering.of(touch.offsets)):
             return touch
-        return replace(touch, place=None)
+        return replace(touch, offsets=None)
 
     def _conflict(self, state: State, later: tuple[Touch, ...]) -> bool:
         return any(may_conflict(a, b) and not self._same(a, b) for b in later for a in state)
 
     def _same(self, earlier: Touch, later: Touch) -> bool:
-        if earlier.is_shared or earlier.place is None or later.place is None:
+        if earlier.is_shared or earlier.offsets is None or later.offsets is None:
             return False
-        return self.numbering.of(earlier.place) == self.numbering.of(later.place) and same_threads(earlier, later)
+        return self.numbering.of(earlier.offsets) == self.numbering.of(later.offsets) and same_threads(earlier, later)
 
     def _updates_filled(self, op: Op, state: State) -> bool:
         """Whether a loop or branch updates a part that was filled before it: one barrier serves all its iterations."""
