@@ -15,7 +15,7 @@ from engine.backends.device_buffers import DeviceBuffers
 from engine.backends.device_memory import RESERVE_BYTES, DeviceMemory
 from engine.backends.launches import Launches
 from engine.backends.paged_steps import PagedDevice, serve_graphs
-from engine.backends.prompts import PrefillSteps
+from engine.backends.prompts import PrefillSteps, padded_lengths
 from engine.errors import DeviceError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import ALIGNMENT, plan_memory
@@ -79,6 +79,8 @@ class DevicePages(PagedDevice):
             self._rows, self._prompt = rows, prompt
             pointers = {name: pointer for name, (pointer, _) in self._allocations(prompt).items()}
             self._chunks.bind(pointers, self._arena[0])
+            for tokens in padded_lengths(self._chunks.largest):
+                self._chunks.prepared(tokens, 0, "argmax")
         except BaseException:
             self.close()
             raise

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from test_cuda_backend import SMALLEST
 
 from engine.backends.cuda import CudaBackend
+from engine.backends.prompts import PrefillSteps
 from engine.errors import DeviceError, UsageError
 from engine.paged_batch import PagedBatch
 from engine.sampling import BARRED, SamplingParams
@@ -148,6 +149,18 @@ def test_chunks_have_whole_tiles_of_tokens_whose_others_are_nobodys(loaded: Load
             assert slots[0] == [7, 5, 3, 9][first // 64] * 64 + first % 64
         batch.join(0, [11], 0, [1] * 40, None)
         assert values(found["last"][0], 1) == [39]
+
+
+def test_every_length_of_a_chunk_is_prepared_before_the_first_prompt(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, _ = loaded
+    with PagedBatch(backend, 4, pages=20) as batch:
+        monkeypatch.setattr(PrefillSteps, "_prepare", refuse)
+        for row, tokens in enumerate((1, 17, 65, 200)):
+            batch.join(row, list(range(1 + 4 * row, 5 + 4 * row)), 0, [3] * tokens)
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError("a step is prepared while a prompt waits")
 
 
 def test_a_row_whose_pages_are_full_is_parked_in_steps_ahead(loaded: Loaded) -> None:
