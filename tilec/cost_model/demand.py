@@ -53,8 +53,6 @@ from tilec.ir.types import TMEM_LANES, DType
 LANES: Final = 32
 GROUP_ROWS: Final = 64
 """M of one `wgmma` (PTX ISA, "wgmma.mma_async"): each 64 rows read operand B from shared memory anew."""
-GROUP_DEPTH: Final = 16
-"""K of one instruction for elements of 16 bits (PTX ISA, `wgmma` and `mma.sync`)."""
 ACCUMULATOR_BYTES: Final = 4
 POLYNOMIAL: Final = {"fma": 9.0, "alu": 3.0}
 """Operations on an element whose exp2 is a polynomial (`tilec/atoms/exponentials.py`). A packed instruction counts as two."""

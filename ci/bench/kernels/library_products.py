@@ -199,18 +199,20 @@ def _int4_matmul(x: Any, packed: Any, scales: Any, zeros: Any) -> Any:
     return x @ weights.to(x.dtype)
 
 
+def _of_matrices(sizes: Sizes) -> tuple[float, float]:
+    """Operations of one product of matrices."""
+    return 2.0 * sizes["M"] * sizes["N"] * sizes["K"], 0
+
+
 def _int4() -> Problem:
     checked = ({"M": 3, "N": 72, "K": 256}, {"M": 40, "N": 24, "K": 128}, FOUR_BITS)
 
     def moved(sizes: Sizes) -> tuple[int, int]:
         return 2 * sizes["M"] * (sizes["N"] + sizes["K"]) + sizes["N"] * sizes["K"] // 2, 0
 
-    def products(sizes: Sizes) -> tuple[float, float]:
-        return 2.0 * sizes["M"] * sizes["N"] * sizes["K"], 0
-
     return Problem(
         "int4_matmul", "4096 x 4096 x 4096", FOUR_BITS, checked, _four_bits, kernels.int4_matmul, _int4_matmul, moved,
-        products=products, like_torch=True,
+        products=_of_matrices, like_torch=True,
     )  # fmt: skip
 
 
@@ -238,12 +240,9 @@ def _fp8() -> Problem:
     def moved(sizes: Sizes) -> tuple[int, int]:
         return sizes["K"] * (sizes["M"] + sizes["N"]) + 2 * sizes["M"] * sizes["N"], 0
 
-    def products(sizes: Sizes) -> tuple[float, float]:
-        return 2.0 * sizes["M"] * sizes["N"] * sizes["K"], 0
-
     return Problem(
         "fp8_matmul", "4096 x 4096 x 4096", FOUR_BITS, checked, _eight_bits, kernels.fp8_matmul, _fp8_matmul, moved,
-        products=products, like_torch=True,
+        products=_of_matrices, like_torch=True,
     )  # fmt: skip
 
 

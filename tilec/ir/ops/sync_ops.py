@@ -260,6 +260,3 @@ class Roles(Op, opcode="roles", effect=Effect.CONTROL):
         for warps, registers in zip(self.warps, self.registers, strict=True):
             is_valid = 24 <= registers <= 256 and registers % 8 == 0 and warps % 4 == 0
             self.require(not registers or is_valid, rule)
-
-
-SHARED_TYPES: Final = (SharedType, RingType)
