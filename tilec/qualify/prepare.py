@@ -96,9 +96,7 @@ def prepared(subject: Subject, edges: int = EDGES, references: Path | None = Non
     if unordered := ", ".join(sorted(order_dependent(function))):
         return Entry(subject.name, tir, (), (f"all: what is in {unordered} depends on the order of atomics"[:500],))
     if any(spec.access in OF_RANKS for spec in manifest.tensors):
-        return Entry(
-            subject.name, tir, (), ("all: the kernel meets other ranks, and alone it would wait for ever",)
-        )
+        return Entry(subject.name, tir, (), ("all: the kernel meets other ranks, and alone it would wait for ever",))
     scalars = {spec.name: EDGE_SCALAR for spec in manifest.scalars if DTYPES[spec.dtype].is_float}
     scalars |= subject.shapes[0].scalars if subject.shapes else {}
     wanted = [
