@@ -1,5 +1,7 @@
 """What all ranks have, one after the other along the first axis, in each of them."""
 
+from typing import Literal
+
 import tilec as tl
 
 from .dims import E, N, T
@@ -15,7 +17,7 @@ class P(tl.Dim):
 @tl.kernel
 def all_gather(
     x: tl.Peer[E, RANKS, P, T, N],
-    out: tl.Out[E, RANKS * P, T, N],
+    out: tl.Out[E, Literal["RANKS * P"], T, N],
     signals: tl.Signal[RANKS, BLOCKS],
     rank: tl.i32,
     *,

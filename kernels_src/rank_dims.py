@@ -15,7 +15,7 @@ class BLOCKS(tl.Dim):
 
 
 @tl.function
-def sum_of_ranks(x, row, column, TOKENS, BLOCK):
+def sum_of_ranks(x: tuple[tl.Tensor, ...], row: int, column: int, TOKENS: int, BLOCK: int) -> tl.Tile:
     """The f32 sum of a tile of `x` of all ranks, in the order of ranks; rows past the last are 0."""
     total = tl.load(x[0], (row, column), shape=(TOKENS, BLOCK), pad=0).astype(tl.f32)
     for part in x[1:]:

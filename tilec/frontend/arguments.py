@@ -20,7 +20,7 @@ class Missing:
 
 MISSING: Final = Missing()
 
-_OF_RANKS: Final = {
+_OF_RANKS: Final[dict[Access | None, str]] = {
     Access.PEER: "each rank writes its part in a launch before this one, and others read it until they have left the next meet",
     Access.SIGNAL: "only `meet` takes signals",
 }

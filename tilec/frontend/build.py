@@ -14,7 +14,7 @@ from tilec.frontend.liveness import analyse, assigned
 from tilec.frontend.loop_exits import plain_loops
 from tilec.frontend.module import NO_TEXTS, ElementName, Module, Routine, read_module
 from tilec.frontend.printing import name_blocks
-from tilec.frontend.ranks import check_meeting
+from tilec.frontend.ranks import check_meet
 from tilec.frontend.report import Refused, compile_error
 from tilec.frontend.scope import Builders, Scope
 from tilec.frontend.signature import Constant, constant_names, read_signature
@@ -124,7 +124,7 @@ def _build(
     try:
         run(scope, body)
         _check_grid(scope, routine)
-        check_meeting(scope)
+        check_meet(scope)
         name_blocks(function)
     except Refused as refused:
         scope.problems.extend([refused.diagnostic] if refused.diagnostic else [])

@@ -42,7 +42,7 @@ def meet(call: Call) -> Term:
     return None
 
 
-def check_meeting(scope: Scope) -> None:
+def check_meet(scope: Scope) -> None:
     """Checks what the whole kernel must have for its meet: signals for each block, and peers of the same ranks. E0116."""
     function = scope.function
     met = next((op for op in function.body.ops if isinstance(op, ops.Meet)), None)

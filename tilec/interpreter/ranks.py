@@ -39,7 +39,7 @@ def run_ranks(
         raise InterpreterError("the kernel does not meet other ranks", kernel=function.name)
     ops = function.body.ops
     before, after = (Block(function.body.arguments, part) for part in (ops[:met], ops[met + 1 :]))
-    meeting, meet = threading.Barrier(len(arrays)), ops[met]
+    barrier, meet = threading.Barrier(len(arrays)), ops[met]
     assert isinstance(meet, Meet)
 
     def of_rank(rank: int) -> None:
@@ -53,14 +53,14 @@ def run_ranks(
                 for block in blocks:
                     block.execute(before)
                     _count(function, launch, meet, block)
-                meeting.wait()
+                barrier.wait()
                 for block in blocks:
                     block.unmet.clear()
                     block.execute(after)
         except threading.BrokenBarrierError:
             raise
         except BaseException:
-            meeting.abort()
+            barrier.abort()
             raise
 
     with ThreadPoolExecutor(len(arrays), thread_name_prefix="rank") as threads:

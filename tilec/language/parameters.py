@@ -7,7 +7,6 @@ the compiler they are the same as `In[i32, 4]` and `In[i32, 2 * N]`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple
 
 D = TypeVar("D")
@@ -101,14 +100,14 @@ class Atomic(Tensor, Generic[D, *Dims]):
     Floats: a number wins over a NaN, -0 is below +0, and sums of f32 may flush subnormal numbers to zero."""
 
 
-class Peer(Tensor, Generic[D, R, *Dims]):
+class Peer(tuple[Tensor, ...], Generic[D, R, *Dims]):
     """`Peer[dtype, ranks, *dims]`: a tensor of each of several ranks, GPUs that read each other's memory; a tuple of `ranks`
     tensors in the order of ranks. Read only, after `meet`: what launches before this one wrote."""
 
-    if TYPE_CHECKING:
+    if not TYPE_CHECKING:
 
-        def __getitem__(self, rank: int) -> Tensor: ...
-        def __iter__(self) -> Iterator[Tensor]: ...
+        def __class_getitem__(cls, items: Any) -> type:
+            return cls
 
 
 class Signal(Generic[R, B]):

@@ -1,4 +1,4 @@
-"""One rank's part is read before ranks have met: the other may still be a launch behind."""
+"""One rank's part is read before ranks have met: the other may not have begun this launch."""
 
 import tilec
 from tilec import Dim, Out, Peer, Signal, bid, f32, grid, i32, load, meet, store

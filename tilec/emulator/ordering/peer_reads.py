@@ -30,8 +30,10 @@ class PeerReads:
             return
         devices = self.wave.device[self.wave.block[access.lanes]]
         for allocation in access.allocations(self.memory):
+            if allocation.device is None:
+                continue
             inside = (access.index >= allocation.start) & (access.index < allocation.end)
-            others = np.flatnonzero(inside & (devices != allocation.device)) if allocation.device is not None else ()
+            others = np.flatnonzero(inside & (devices != allocation.device))
             if not len(others):
                 continue
             theirs = np.flatnonzero(self.wave.device[self.wave.block] == allocation.device)

@@ -26,7 +26,7 @@ from tilec.passes.prover.loop_claims import prove_loop_claims
 from tilec.passes.prover.order import prove_order
 from tilec.passes.prover.promises import prove_promises
 from tilec.passes.prover.races import prove_races, prove_written_once
-from tilec.passes.prover.ranks import prove_meeting
+from tilec.passes.prover.ranks import prove_meets
 from tilec.passes.prover.takes import prove_takes
 from tilec.passes.prover.terms import OutOfWork
 from tilec.passes.prover.work import Work, out_of_work, too_deep
@@ -86,7 +86,7 @@ def _prove(function: Function, work: Work) -> Proofs:
     prove_written_once(findings, sites)
     prove_coverage(findings, sites)
     prove_order(findings, sites)
-    prove_meeting(findings, sites)
+    prove_meets(findings, sites)
     prove_promises(findings, sites)
     if findings.diagnostics:
         raise CompileError(sorted(findings.diagnostics, key=_source_order))

@@ -16,7 +16,7 @@ from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.ladder import Discharge
 
 
-def prove_meeting(findings: Findings, sites: list[AccessSite]) -> None:
+def prove_meets(findings: Findings, sites: list[AccessSite]) -> None:
     """One obligation per read of a `Peer` tensor: the block has met those of the other ranks before, or never executes it."""
     function, positions = findings.index.function, findings.index.structure.position
     met = next((op for op in function.body.ops if isinstance(op, Meet)), None)

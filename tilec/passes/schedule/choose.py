@@ -85,7 +85,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     note_proofs(function)
     draft = copy_of(function)
     canonicalize(draft)
-    problem = _meeting_problem(draft, wanted)
+    problem = _meet_problem(draft, wanted)
     if problem is not None:
         raise refusal(function, problem, wanted, target)
     if wanted.cluster == PAIR:
@@ -210,9 +210,9 @@ def _override_problem(schedule: Schedule, wanted: Overrides) -> Problem | None:
     return None
 
 
-def _meeting_problem(draft: Function, wanted: Overrides) -> Problem | None:
-    """Why the blocks of a kernel that meets other ranks cannot be as wanted: each block meets its counterparts, with all of its
-    threads."""
+def _meet_problem(draft: Function, wanted: Overrides) -> Problem | None:
+    """Why the blocks of a kernel that meets other ranks cannot be as wanted: all threads of a block wait for its
+    counterparts."""
     parts = {"persistent": bool(wanted.persistent), "cluster": wanted.cluster == PAIR, "copy": wanted.copy == TMA}
     part = next((name for name, given in parts.items() if given), None)
     if part is None or not any(isinstance(op, Meet) for op in draft.body.walk()):
