@@ -114,8 +114,8 @@ def check(field: str, grammar: str) -> str:
 def _lark(
     functions: Sequence[dict[str, Any]], tags: tuple[int | None, int | None], *, must: bool, single: bool, whole: str | None
 ) -> str:
-    """The grammar of calls, and of what may stand before, between and instead of them: a free text, or a text of a form (`whole`). A free text
-    spells no opening tag: what follows one is a call to whoever reads the text."""
+    """The grammar of calls, and of what may stand before, between and instead of them: a free text, or one of a form (`whole`).
+    A free text spells no opening tag: what follows one is a call to whoever reads the text."""
     opens, closes = (
         f"<[{token}]>" if token is not None else _text(tag) for tag, token in zip((OPEN, CLOSE), tags, strict=True)
     )

@@ -176,10 +176,10 @@ def test_a_tool_of_openai_s_client_that_has_to_be_called(client: openai.OpenAI) 
         "temperature": 1,
         "seed": 2,
     }
-    tool: Any = openai.pydantic_function_tool(Verdict, name="judge")
+    tool: Any = openai.pydantic_function_tool(Verdict, name="rate")
     called = client.chat.completions.create(**asked, tools=[tool], tool_choice="required", parallel_tool_calls=False)
     (call,) = called.choices[0].message.tool_calls or ()
-    assert called.choices[0].finish_reason == "tool_calls" and call.type == "function" and call.function.name == "judge"
+    assert called.choices[0].finish_reason == "tool_calls" and call.type == "function" and call.function.name == "rate"
     Verdict.model_validate_json(call.function.arguments)
 
 
