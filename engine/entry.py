@@ -21,6 +21,7 @@ PACKAGES: Final = {
     "markupsafe": "tilec[engine]", "tokenizers": "tilec[engine]", "ml_dtypes": "tilec[engine]",
     "safetensors": "tilec[engine]", "matplotlib": "tilec[engine,bench]", "starlette": "tilec[serve]",
     "uvicorn": "tilec[serve]", "msgspec": "tilec[serve]", "prometheus_client": "tilec[serve]",
+    "llguidance": "tilec[serve]",
 }  # fmt: skip
 """The requirement to install for each package that the engine imports; `tilec[compiler]` for others."""
 

@@ -95,8 +95,8 @@ def tools_form(
     if form is not None and form[1] != "json":
         raise invalid(form[0], "with `tools` it can be JSON alone")
     field = "tool_choice" if must else "tools" if strict or form is None else form[0]
-    answer = None if form is None or must else _json(_schema(form[0], form[2]))
-    return check(field, _lark(functions, tags, must=must, single=single, answer=answer))
+    whole = None if form is None or must else _json(_schema(form[0], form[2]))
+    return check(field, _lark(functions, tags, must=must, single=single, whole=whole))
 
 
 def check(field: str, grammar: str) -> str:
@@ -112,23 +112,23 @@ def check(field: str, grammar: str) -> str:
 
 
 def _lark(
-    functions: Sequence[dict[str, Any]], tags: tuple[int | None, int | None], *, must: bool, single: bool, answer: str | None
+    functions: Sequence[dict[str, Any]], tags: tuple[int | None, int | None], *, must: bool, single: bool, whole: str | None
 ) -> str:
-    """The grammar of calls, and of what may stand before, between and instead of them: a free text, or an `answer`. A free text
-    spells no opening tag: what follows one is a call to whoever reads the text."""
+    """The grammar of calls, and of what may stand before, between and instead of them: a free text, or one of a form (`whole`).
+    A free text spells no opening tag: what follows one is a call to whoever reads the text."""
     opens, closes = (
         f"<[{token}]>" if token is not None else _text(tag) for tag, token in zip((OPEN, CLOSE), tags, strict=True)
     )
     calls = " | ".join(f"call_{number}" for number in range(len(functions)))
     more = "" if single else ' ("\\n" one)*'
-    if must or answer is not None:
-        start = f"one{more}" + ("" if must else " | answer")
+    if must or whole is not None:
+        start = f"one{more}" + ("" if must else " | whole")
     else:
         start = "text | free" if single else "free* text"
     lines = ["%llguidance {}", f"start: {start}", f"one: {opens} body", f"body: {calls}"]
-    if answer is not None:
-        lines.append(f"answer: {answer}")
-    if not must and answer is None:
+    if whole is not None:
+        lines.append(f"whole: {whole}")
+    if not must and whole is None:
         free = f"TEXT: /(.|\\n)*/ & ~/(.|\\n)*{OPEN}(.|\\n)*/"
         lines += ["text: TEXT", f"free: TEXT {opens} body", free]
     for number, function in enumerate(functions):

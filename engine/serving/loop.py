@@ -255,7 +255,7 @@ class EngineLoop:
             self._check_constraint(found, number, work)
 
     def _take_more(self, found: _Iteration, number: int, tokens: list[int], row: tuple[int, list[int], list[int]]) -> None:
-        """Tokens of a request after the first of a step: those up to the one that ends it."""
+        """Tokens of a request after the first of a step: up to its last one."""
         at, stopped, wrong = row
         kept = found.more[number] = list[int]()
         for token in tokens:

@@ -77,7 +77,7 @@ class ServedModel:
 
     async def grammar(self, make: Callable[[], str], prompt: Sequence[int] = (), *, think: bool = False) -> Grammar:
         """The grammar that `make` returns, or its ApiError; `make` runs in a thread. After a `prompt` that may be followed by a
-        thought (`think`), or has begun one, it is for the text behind that."""
+        thought (`think`), or has begun one, it is for the text after that."""
         text = await asyncio.get_running_loop().run_in_executor(self._threads, make)
         begun = self.thinks and self.thought_begun(prompt)
         if not self.thinks or not (think or begun):

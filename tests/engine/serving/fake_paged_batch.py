@@ -85,7 +85,7 @@ class FakePagedBatch:
     def verify(self, guesses: Mapping[int, Sequence[int]], spare: Sequence[int]) -> dict[int, list[int]]:
         self._fail()
         assert not self.flying, "a guess follows tokens that are not known"
-        assert len(set(spare)) == len(spare) >= sum(map(len, guesses.values())), "too few rows"
+        assert len(set(spare)) == len(spare) >= sum(map(len, guesses.values())), "more guesses than rows"
         assert not self.members.keys() & set(spare) and set(spare) <= set(range(self.rows)), "a guess in a row of another"
         self._launch()
         _, tokens = self.flying.popleft()

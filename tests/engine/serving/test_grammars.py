@@ -150,7 +150,7 @@ def test_a_strict_tool_is_called_with_its_arguments_or_not_at_all(model: ServedM
     assert tools_form(chat(tools=[tool("a")]), [tool("a")], model.call_tags) is None
 
 
-def test_a_tool_or_an_answer(model: ServedModel, constraints: Constraints) -> None:
+def test_a_tool_or_a_text_of_a_form(model: ServedModel, constraints: Constraints) -> None:
     tools = [tool("person")]
     grammar = tools_form(chat(tools=tools, response_format=SCHEMA), tools, model.call_tags)
     assert grammar is not None

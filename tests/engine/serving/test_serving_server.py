@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import openai
 import pydantic
@@ -142,8 +142,7 @@ class Verdict(pydantic.BaseModel):
     """A form for texts."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
-    sure: bool
-    mark: Literal["a", "b"]
+    ok: bool
 
 
 def test_forms_of_openai_s_client(client: openai.OpenAI) -> None:
@@ -161,16 +160,27 @@ def test_forms_of_openai_s_client(client: openai.OpenAI) -> None:
     with client.chat.completions.stream(**asked, response_format=Verdict) as stream:
         streamed = stream.get_final_completion().choices[0].message
     assert (streamed.content, streamed.parsed) == (choice.message.content, choice.message.parsed)
-    tool: Any = openai.pydantic_function_tool(Verdict, name="judge")
-    called = client.chat.completions.create(**asked, tools=[tool], tool_choice="required", parallel_tool_calls=False)
-    (call,) = called.choices[0].message.tool_calls or ()
-    assert called.choices[0].finish_reason == "tool_calls" and call.type == "function" and call.function.name == "judge"
-    Verdict.model_validate_json(call.function.arguments)
     with pytest.raises(openai.BadRequestError, match="nonsense"):
         client.chat.completions.create(
             **asked,
             response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}},
         )
+
+
+@pytest.mark.campaign
+def test_a_tool_of_openai_s_client_that_has_to_be_called(client: openai.OpenAI) -> None:
+    asked: Any = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 150,
+        "temperature": 1,
+        "seed": 2,
+    }
+    tool: Any = openai.pydantic_function_tool(Verdict, name="rate")
+    called = client.chat.completions.create(**asked, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    (call,) = called.choices[0].message.tool_calls or ()
+    assert called.choices[0].finish_reason == "tool_calls" and call.type == "function" and call.function.name == "rate"
+    Verdict.model_validate_json(call.function.arguments)
 
 
 def test_errors_that_openai_s_client_names(server: Serving, client: openai.OpenAI) -> None:
@@ -281,7 +291,7 @@ def test_it_ends_with_one_line_if_it_cannot_start(tiny: Path, tmp_path: Path) ->
 
 
 def test_other_commands_import_nothing_of_it() -> None:
-    packages = {"msgspec", "prometheus_client", "starlette", "uvicorn", "engine.serving"}
+    packages = {"llguidance", "msgspec", "prometheus_client", "starlette", "uvicorn", "engine.serving"}
     code = f"import sys, engine.cli; print(sorted({packages} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=HANG_SECONDS)
     assert done.stdout == "[]\n", done.stderr
