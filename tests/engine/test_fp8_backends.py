@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,10 @@ from engine.batch import Batch
 from engine.checkpoint.weights import WEIGHT_FORMATS, WeightPlan, Weights
 from engine.cli import run
 from engine.errors import BundleRefused
+from engine.graph.integers import GraphError
 from engine.graph.verify import may_overlap
 from engine.models.families import FAMILIES
+from engine.paged_batch import PagedBatch
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.quantize.command import command as quantize
 from engine.tools.tiny import write_tiny_model
@@ -124,6 +127,40 @@ def test_a_decode_step_has_as_many_launches_as_with_16_bits(backend: tuple[OneSe
     assert len(step) == 1 + 5 * SMALLEST.num_hidden_layers + 4
     assert [overlap for _, overlap in step] == [False] + [True] * (len(step) - 1)
     assert [kernel for kernel, _ in step].count(f"scaled_matvec_{loaded.step.weight_format}") == SMALLEST.num_hidden_layers
+
+
+def test_rows_over_pages_multiply_codes_and_chunks_of_any_length_dequantise(backend: tuple[OneSequence, FakeDriver]) -> None:
+    loaded, driver = backend
+    form, layers = loaded.step.weight_format, SMALLEST.num_hidden_layers
+    with PagedBatch(loaded.backend, 40, pages=20) as batch:
+        before = len(driver.launches)
+        batch.extend([1, 2], 0, [5])
+        assert [kernel for kernel, _ in launched(loaded, driver, before)].count(f"dequantise_{form}") == 4 * (layers - 1) + 1
+        batch.join(33, [1, 2], 1, [5] * 70, None)
+        before = len(driver.launches)
+        batch.step(ahead=False)
+        kernels = [kernel for kernel, _ in launched(loaded, driver, before)]
+    assert kernels.count(f"matmul_few_{form}") == kernels.count(f"matmul_silu_mul_few_{form}") == layers
+    assert kernels.count(f"matmul_split_{form}") == 2 * layers
+    assert not [kernel for kernel in kernels if kernel.startswith(("dequantise", "matmul_fp8", "scaled"))]
+
+
+def test_a_bundle_whose_sums_follow_the_rows_does_not_serve(
+    backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, _ = backend
+    find, kernel = loaded.launches.bundled_kernel, f"matmul_split_{loaded.step.weight_format}"
+
+    def of_rows(op: Any) -> Any:
+        """As if the bundle had other products of more than 16 rows."""
+        found = find(op)
+        if op.kernel != kernel or op.constants["BM"] == 16:
+            return found
+        return replace(found, manifest=replace(found.manifest, constants={**found.manifest.constants, "SPLIT": 8}))
+
+    monkeypatch.setattr(type(loaded.launches), "bundled_kernel", lambda _, op: of_rows(op))
+    with pytest.raises(GraphError, match=f"has `SPLIT` = 4, or 8, and `{kernel}` may add in another order"):
+        PagedBatch(loaded.backend, 40, pages=20)
 
 
 @pytest.mark.parametrize("tokens", [9, 300])

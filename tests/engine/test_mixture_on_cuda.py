@@ -20,6 +20,7 @@ from engine.batch import Batch
 from engine.errors import BundleRefused
 from engine.models.qwen3.config import Qwen3Config
 from engine.models.qwen3_moe.config import Qwen3MoeConfig
+from engine.paged_batch import PagedBatch
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Device, open_bundle
 from tilec.step.step import OUTPUT_MODES
@@ -77,6 +78,21 @@ def names(loaded: Any, driver: FakeDriver, before: int) -> list[str]:
     """The kernels of launches since `before`."""
     kernels = {kernel.function: kernel.manifest.kernel for kernel in loaded.launches._kernels.values()}
     return [kernels[launch.function] for launch in driver.launches[before:]]
+
+
+def test_rows_over_pages_have_tiles_of_experts_and_read_no_cache(backend: tuple[OneSequence, Counting]) -> None:
+    loaded, driver = backend
+    with PagedBatch(loaded.backend, 200, pages=300) as batch:
+        batch.extend([9, 8], 0, [1] * 70)
+        before = len(driver.launches)
+        batch.join(199, [9, 8], 70, [1] * 5, None)
+        chunk = names(loaded, driver, before)
+        before = len(driver.launches)
+        batch.step(ahead=False)
+        step = names(loaded, driver, before)
+    assert (chunk.count("experts_matmul"), chunk.count("experts_add"), chunk.count("paged_gather")) == (LAYERS - 1, 1, LAYERS)
+    of_layer = ("paged_decode_attention", "paged_merge", "experts_sort", "experts_matmul_few", "experts_combine")
+    assert {step.count(kernel) for kernel in of_layer} == {LAYERS}
 
 
 def test_a_decode_step(backend: tuple[OneSequence, FakeDriver]) -> None:
