@@ -17,7 +17,7 @@ from engine.backends.cuda import CudaBackend
 from engine.backends.prompts import PrefillSteps
 from engine.errors import DeviceError, UsageError
 from engine.paged_batch import PagedBatch
-from engine.sampling import BARRED, SamplingParams
+from engine.sampling import BARRED, IN_PROMPT, SamplingParams
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Bundle, Device
 
@@ -51,7 +51,7 @@ def allocations(batch: PagedBatch) -> dict[str, tuple[int, int]]:
 
 
 def test_a_server_prepares_no_prompts_of_the_other_caches(bundle: Bundle) -> None:
-    for serves, lengths in ((False, 5), (True, 0)):
+    for serves, lengths in ((False, 6), (True, 0)):  # 16, 32, and multiples of 64 up to 256
         backend = CudaBackend(bundle, Device(FakeDriver()))
         backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256, serves=serves)
         prefills: Any = backend._prefills  # pyright: ignore[reportPrivateUsage]
@@ -130,7 +130,8 @@ def test_a_row_under_a_constraint_waits_for_its_token_alone(loaded: Loaded) -> N
         assert (batch.length(0), batch.length(2)) == (22, 21)
         found, vocabulary = allocations(batch), SMALLEST.vocab_size
         state = values(found["batch.state"][0] + 2 * 4 * vocabulary, vocabulary)
-        assert state[3] == 1 and {one for at, one in enumerate(state) if at != 3} == {BARRED}
+        assert (state[3], state[7]) == (1, BARRED | IN_PROMPT)
+        assert {one for at, one in enumerate(state) if at not in (3, 7)} == {BARRED}
         assert not any(values(found["batch.state"][0], 2 * vocabulary))
         assert batch.step().keys() == {0} and batch.step().keys() == {0, 2}
 
