@@ -71,6 +71,9 @@ class RankProcessesBuffers(StepBuffers):
     def write(self, name: str, first: int, values: NDArray[Any]) -> None:
         self._tell("write", steps=self.number, name=name, first=first, values=encoded(values))
 
+    def stage(self, name: str, first: int, values: NDArray[Any]) -> None:
+        self.write(name, first, values)
+
     def fetch(self, number: int, also: Sequence[str] = ()) -> None:
         self._tell("fetch", steps=self.number, number=number, also=list(also))
 

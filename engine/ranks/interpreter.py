@@ -124,6 +124,10 @@ class RankedBuffers(StepBuffers):
         for buffers in self.of_ranks:
             buffers.write(name, first, values)
 
+    def stage(self, name: str, first: int, values: NDArray[Any]) -> None:
+        for buffers in self.of_ranks:
+            buffers.stage(name, first, values)
+
     def fetch(self, number: int, also: Sequence[str] = ()) -> None:
         """Nothing to do: the tokens are on the host."""
 

@@ -146,7 +146,7 @@ def _sources(bundle: Bundle, build: BuildFile, target: Target) -> tuple[tuple[Ke
     from tilec.project.read.closed_world import enumerate_world
     from tilec.ship.bundle.pack import kernels_packing, model_packing
 
-    named = {name: (model, *form) for model in build.models for name, *form in model.bundles()}
+    named = {name: (model, weights, cache, gpus) for model in build.models for name, weights, cache, gpus in model.bundles()}
     model, weights, cache, gpus = named.get(bundle.model, (None, "", "", 1))
     if model is None and not bundle.has_step:
         names = sorted({kernel.manifest.kernel for kernel in bundle.kernels})
