@@ -194,7 +194,7 @@ class PagedBatch:
     def verify(self, guesses: Mapping[int, Tokens[int]], spare: Tokens[int]) -> dict[int, list[int]]:
         """`step`, which processes guesses of the tokens after a row's last one too, each in one of the rows `spare`, which have
         no sequence. Returns the next tokens by row: one, and one more for each guess that was right. They are those of single
-        steps. A guess that was wrong leaves nothing behind. No step may be enqueued."""
+        steps. Nothing is left of a guess that was wrong. No step may be enqueued."""
         lent = self._lent(guesses, spare)
         taking = self._all_with_room()
         for row, owner in lent:

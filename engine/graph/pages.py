@@ -8,7 +8,7 @@ its own tokens, is the host's to ensure. `PageTables` refuses whatever would bre
 - A page is in two tables only if it is full in both and at the same index, so that it is a prefix that they share.
 - Tokens before those that a chunk writes are there: they were written, and no other sequence wrote the page since.
 - A row without a sequence has a slot of the first pages, which belong to nobody (parking). Or it is lent to a sequence: it has
-  its table, and processes one of the tokens after the one that the sequence's own row does.
+  its table, and processes a token after that of the sequence's own row.
 - A step runs only on the tables that were sent last.
 """
 

@@ -205,7 +205,11 @@ class Soak:
     async def _logs(self, lines: asyncio.StreamReader) -> None:
         """Follow the server's log."""
         while line := await lines.readline():
-            event = json.loads(line)
+            try:
+                event = json.loads(line)
+            except ValueError:  # a traceback of either process
+                self.wrong.append(line.decode(errors="replace"))
+                continue
             if event["event"] == "restarted":
                 self.down = False
                 self.restarted.set()
