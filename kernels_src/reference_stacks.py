@@ -66,9 +66,6 @@ def experts_matmul_few_int4(a: Array, tiles: Array, b: Array, b_scales: Array, b
     return experts_matmul(a, tiles, dequantise_each_int4(b, b_scales, b_zeros))
 
 
-experts_matmul_int4 = experts_matmul_few_int4
-
-
 def experts_matmul_silu_mul_few_int4(a: Array, tiles: Array, b: Array, b_scales: Array, b_zeros: Array) -> Wide:
     """`experts_matmul_silu_mul` with such weights, gate's rows before up's; (R, K), (S,), (X, 2 I, K / 8), (X, K / 128, 2 I)
     twice -> (R, I)."""
@@ -84,4 +81,3 @@ def experts_matmul_few_int4_inputs(rng: np.random.Generator, dims: dict[str, Any
 
 
 experts_matmul_silu_mul_few_int4_inputs = experts_matmul_few_int4_inputs
-experts_matmul_int4_inputs = experts_matmul_few_int4_inputs
