@@ -109,27 +109,65 @@ def attended_codes(
 
 
 @tl.function
+def query_operands(
+    low: tl.Tile, high: tl.Tile, log2_scale: tl.Tile, split: int, D: int
+) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
+    """Queries as right operands in f16, in units of a power of two that their greatest element is less than twice as great as;
+    and the scale of their scores, times that unit; (8, D) in halves -> (split, D / 2, 8) twice, (split, 8)."""
+    most = tl.maximum(tl.max(tl.abs(low.astype(tl.f32)), axis=1), tl.max(tl.abs(high.astype(tl.f32)), axis=1))
+    unit = power_of(most)
+    of_unit = inverse_of(unit)[:, None]
+    low, high = tl.astype(low.astype(tl.f32) * of_unit, tl.f16), tl.astype(high.astype(tl.f32) * of_unit, tl.f16)
+    half_low = tl.broadcast_to(low.T[None, :, :], (split, D // 2, 8))
+    half_high = tl.broadcast_to(high.T[None, :, :], (split, D // 2, 8))
+    return half_low, half_high, tl.broadcast_to((unit * log2_scale)[None, :], (split, 8))
+
+
+@tl.function
+def nothing_seen(split: int, D: int) -> tuple[tl.Tile, tl.Tile, tl.Tile, tl.Tile]:
+    """The state of `attended_codes` before the first tile."""
+    total, acc = tl.zeros((split, 8), tl.f32), tl.zeros((split, D, 8), tl.f32)
+    return total, acc, tl.full((split, 8), LOWEST, tl.f32), tl.full((split, 1), LEAST_UNIT, tl.f32)
+
+
+@tl.function
+def of_all_warps(
+    total: tl.Tile, acc: tl.Tile, top: tl.Tile, unit: tl.Tile, D: int
+) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
+    """Sums of powers, (8,), and of values, (D, 8), and the greatest score times log2(e), (8,), `LOWEST` if there is none."""
+    highest = tl.max(top, axis=0)
+    share = tl.exp2(top - highest[None, :], fast=True)
+    values = tl.sum(acc * (share * (unit * (1.0 / LARGE)))[:, None, :], axis=0)
+    values = tl.permute(values.reshape((D // 8, 8, 8)), (1, 0, 2)).reshape((D, 8))
+    return tl.sum(total * share, axis=0), values, highest
+
+
+@tl.function
 def attention_of_codes(
+    low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, k_scales: tl.Tensor, v_cache: tl.Tensor, v_scales: tl.Tensor, b: int,
+    head: int, slot: tl.Tile, log2_scale: tl.Tile, split: int, slots: int, D: int,
+) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
+    """Attention of queries, (8, D) in halves, to a sequence's short cache, of its slots before `slot`: see `of_all_warps`."""
+    half_low, half_high, of_queries = query_operands(low, high, log2_scale, split, D)
+    total, acc, top, unit = nothing_seen(split, D)
+    for j in range(tl.cdiv(slot, split * slots)):
+        tile = loaded_codes(k_cache, k_scales, v_cache, v_scales, b, head, j * split * slots, split * slots, D)
+        total, acc, top, unit = attended_codes(
+            (total, acc, top, unit), tile, half_low, half_high, j * split * slots, slot, of_queries, split, slots, D
+        )
+    return of_all_warps(total, acc, top, unit, D)
+
+
+@tl.function
+def attention_to_part(
     low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, k_scales: tl.Tensor, v_cache: tl.Tensor, v_scales: tl.Tensor, b: int,
     head: int, part: int, parts: int, slot: tl.Tile, log2_scale: tl.Tile, split: int, slots: int, D: int,
     ahead: tuple[tl.Tile, tl.Tile, tl.Tile, tl.Tile, tl.Tile],
 ) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
-    """Attention of queries, (8, D) in halves, to every `parts`-th tile of a sequence's cache from `part` on, of its slots
-    before `slot`: sums of powers, (8,), and of values, (D, 8), and the greatest score times log2(e), (8,), `LOWEST` if there
-    is none. `ahead` is the first tile (`first_codes`); each iteration loads the next one's before it ends.
-
-    Queries are multiplied in f16, in units of a power of two that their greatest element is less than twice as great as."""
-    greatest_of = tl.maximum(tl.max(tl.abs(low.astype(tl.f32)), axis=1), tl.max(tl.abs(high.astype(tl.f32)), axis=1))
-    unit_of = power_of(greatest_of)
-    of_unit = inverse_of(unit_of)[:, None]
-    low, high = tl.astype(low.astype(tl.f32) * of_unit, tl.f16), tl.astype(high.astype(tl.f32) * of_unit, tl.f16)
-    half_low = tl.broadcast_to(low.T[None, :, :], (split, D // 2, 8))
-    half_high = tl.broadcast_to(high.T[None, :, :], (split, D // 2, 8))
-    of_queries = tl.broadcast_to((unit_of * log2_scale)[None, :], (split, 8))
-    top = tl.full((split, 8), LOWEST, tl.f32)
-    total = tl.zeros((split, 8), tl.f32)
-    acc = tl.zeros((split, D, 8), tl.f32)
-    unit = tl.full((split, 1), LEAST_UNIT, tl.f32)
+    """The same of every `parts`-th tile of a cache from `part` on. `ahead` is the first of them (`first_codes`); each iteration
+    loads the next one's before it ends, so that memory is busy while threads compute."""
+    half_low, half_high, of_queries = query_operands(low, high, log2_scale, split, D)
+    total, acc, top, unit = nothing_seen(split, D)
     count = split * slots
     tiles = tl.cdiv(slot, count)
     keys_low, keys_high, v, k_scale, v_scale = ahead
@@ -141,11 +179,7 @@ def attention_of_codes(
         keys_low, keys_high, v, k_scale, v_scale = loaded_codes(
             k_cache, k_scales, v_cache, v_scales, b, head, min(j + parts, tiles - 1) * count, count, D
         )
-    highest = tl.max(top, axis=0)
-    share = tl.exp2(top - highest[None, :], fast=True)
-    values = tl.sum(acc * (share * (unit * (1.0 / LARGE)))[:, None, :], axis=0)
-    values = tl.permute(values.reshape((D // 8, 8, 8)), (1, 0, 2)).reshape((D, 8))
-    return tl.sum(total * share, axis=0), values, highest
+    return of_all_warps(total, acc, top, unit, D)
 
 
 @tl.function
