@@ -145,27 +145,12 @@ def of_all_warps(
 @tl.function
 def attention_of_codes(
     low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, k_scales: tl.Tensor, v_cache: tl.Tensor, v_scales: tl.Tensor, b: int,
-    head: int, slot: tl.Tile, log2_scale: tl.Tile, split: int, slots: int, D: int,
-) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
-    """Attention of queries, (8, D) in halves, to a sequence's short cache, of its slots before `slot`: see `of_all_warps`."""
-    half_low, half_high, of_queries = query_operands(low, high, log2_scale, split, D)
-    total, acc, top, unit = nothing_seen(split, D)
-    for j in range(tl.cdiv(slot, split * slots)):
-        tile = loaded_codes(k_cache, k_scales, v_cache, v_scales, b, head, j * split * slots, split * slots, D)
-        total, acc, top, unit = attended_codes(
-            (total, acc, top, unit), tile, half_low, half_high, j * split * slots, slot, of_queries, split, slots, D
-        )
-    return of_all_warps(total, acc, top, unit, D)
-
-
-@tl.function
-def attention_to_part(
-    low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, k_scales: tl.Tensor, v_cache: tl.Tensor, v_scales: tl.Tensor, b: int,
     head: int, part: int, parts: int, slot: tl.Tile, log2_scale: tl.Tile, split: int, slots: int, D: int,
     ahead: tuple[tl.Tile, tl.Tile, tl.Tile, tl.Tile, tl.Tile],
 ) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
-    """The same of every `parts`-th tile of a cache from `part` on. `ahead` is the first of them (`first_codes`); each iteration
-    loads the next one's before it ends, so that memory is busy while threads compute."""
+    """Attention of queries, (8, D) in halves, to every `parts`-th tile of a sequence's cache from `part` on, of its slots
+    before `slot`: see `of_all_warps`. `ahead` is the first of them (`first_codes`); each iteration loads the next one's before
+    it ends, so that memory is busy while threads compute."""
     half_low, half_high, of_queries = query_operands(low, high, log2_scale, split, D)
     total, acc, top, unit = nothing_seen(split, D)
     count = split * slots

@@ -5,7 +5,7 @@ from typing import Literal
 import tilec as tl
 
 from .cache_attention import with_new_token
-from .cache_codes import attention_to_part, decoded, first_codes, greatest, scale_of
+from .cache_codes import attention_of_codes, decoded, first_codes, greatest, scale_of
 from .dims import HKV, B, D, E, G, P, R, S
 from .rotary import normed_scale, rotated_high, rotated_low
 
@@ -55,7 +55,7 @@ def rotary_decode_attention_c8(
     query_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (8, D // 2))
     query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
     log2_scale = scale * 1.4426950408889634
-    total, acc, top = attention_to_part(
+    total, acc, top = attention_of_codes(
         query_low,
         query_high,
         k_cache,

@@ -21,8 +21,8 @@ GATED: Final = "experts_matmul_silu_mul_fp8"
 
 
 def sizes(manifest: Manifest) -> list[dict[str, int]]:
-    """Dims to check: partial tiles of columns, one block of the depth and several; empty for another kernel."""
-    shapes = ((3, 2, 128, 256), (1, 1, 128, 128), (21, 5, 384, 640), (40, 16, 768, 2048))
+    """Dims to check: partial tiles of columns, and as deep as `blocks` bounds sums of 14 bits; empty for another kernel."""
+    shapes = ((3, 2, 128, 1024), (21, 5, 384, 1152), (40, 16, 768, 2048))
     if manifest.kernel not in MEANING:
         return []
     return [{"S": tiles, "X": experts, "N": n, "I": n, "K": k} for tiles, experts, n, k in shapes]
