@@ -102,7 +102,7 @@ def decode_attention(
     q: Array, k_cache: Array, v_cache: Array, lengths: Array, scale: float, P: int, BN: int, apart: bool = False
 ) -> tuple[Wide, Wide, Wide]:
     """What each of `P` parts finds, every `P`-th tile of `BN` slots being its own, and, if it is `apart`, the last slot as if
-    it were the tile behind those of all others; (B, HKV, G, D), (B, S, HKV, D) twice, (B,) -> (B, P, HKV, G, D), (B, P, HKV, G)
+    it were the tile after those of all others; (B, HKV, G, D), (B, S, HKV, D) twice, (B,) -> (B, P, HKV, G, D), (B, P, HKV, G)
     twice."""
     sequences, heads, group, width = q.shape
     partial = np.zeros((sequences, P, heads, group, width))

@@ -212,7 +212,7 @@ ATTENTION: dict[str, Any] = {"E": "bf16", "G": 4, "D": 128, "BN": 128, "SLOTS": 
 @pytest.mark.parametrize("name", ["rotary_decode_attention_c8", "rope_decode_attention_c8"])
 @pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
 def test_codes_that_a_loop_carries_are_loaded_as_products_take_them(target: Target, name: str) -> None:
-    """The first tile, in front of the wait, and in each iteration the next one; no code passes between threads."""
+    """The first tile, before the wait, and in each iteration the next one; no code passes between threads."""
     function = load_kernel(SHIPPED / f"{name}.py", ATTENTION, root=SHIPPED.parent)
     prepare(function, target, Schedule((Role("all", 4),), blocks=2, early=0))
     ops = list(function.body.walk())

@@ -103,7 +103,7 @@ def _flash_attention(manifest: Manifest, t: Tensors) -> Results:
 
 
 def parts_of(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results, apart: bool = False) -> Results:
-    """Sums of each part of the slots: every P-th tile; the last slot, if it is `apart`, is of the tile behind those of all
+    """Sums of each part of the slots: every P-th tile; the last slot, if it is `apart`, is of the tile after those of all
     others. Queries are (B, heads, group, D)."""
     found = {name: [torch.zeros(t[name].shape, dtype=torch.float64, device=t[name].device) for _ in range(2)]
              for name in ("partial", "maxima", "sums")}  # fmt: skip
