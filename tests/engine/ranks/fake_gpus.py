@@ -29,8 +29,8 @@ class Handle:
 
 
 class IpcApi:
-    """The calls of `cuda.bindings.driver` for memory that processes share. A mapping of a rank's memory in another one is at the
-    same address, plus `MAPPED` times that rank's number plus one: nothing reads it. `fail` names a call that fails."""
+    """The calls of `cuda.bindings.driver` for memory that processes share. A mapping of a rank's memory in another one is at
+    the same address, plus `MAPPED` times that rank's number plus one: nothing reads it. `fail` names a call that fails."""
 
     MAPPED = 1 << 56
 
