@@ -110,7 +110,7 @@ def test_collectives_read_the_memory_of_all_ranks_at_the_same_offsets(ranks: Ran
     assert checked == 4
     arena, size = ranks.backends[1]._arena or (0, 0)
     signals = plan_of_meet(ranks.backends[1])
-    assert arena == regions[0].pointers[1] and signals >= arena + size, "signals are behind the activations"
+    assert arena == regions[0].pointers[1] and signals >= arena + size, "signals come after the activations"
 
 
 def plan_of_meet(backend: RankCuda) -> int:

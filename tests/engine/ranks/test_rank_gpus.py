@@ -145,7 +145,7 @@ def test_ranks_that_choose_other_tokens_are_found(started: Callable[..., GpuRank
         ranks.token()
 
 
-def test_an_interrupt_while_ranks_answer_ends_them(
+def test_an_interrupt_while_ranks_reply_ends_them(
     started: Callable[..., GpuRanks], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """One of them may have got a request, and the other not."""

@@ -252,10 +252,10 @@ def test_the_worker_s_messages_are_lines_of_json() -> None:
         assert json.dumps(str(caught.value)).count("\\n") == 0
 
 
-def test_progress_comes_between_answers_and_counts_as_none() -> None:
+def test_progress_comes_between_replies_and_counts_as_none() -> None:
     body = "say(kind='progress', done=rank); say(kind='progress', done=rank + 10); say(kind='done', rank=rank); hear()"
     heard: list[tuple[int, int]] = []
     with ranks_that(body, body) as ranks:
-        answers = ranks.gather(lambda rank, message: heard.append((rank, message["done"])))
-        assert [answer["rank"] for answer in answers] == [0, 1]
+        replies = ranks.gather(lambda rank, message: heard.append((rank, message["done"])))
+        assert [reply["rank"] for reply in replies] == [0, 1]
     assert sorted(heard) == [(0, 0), (0, 10), (1, 1), (1, 11)]
