@@ -54,8 +54,8 @@ COUNTED: Final = 128
 """Tokens that a rate is the mean of."""
 AGAIN: Final = 20
 MOST_APART: Final = 2.0
-"""The distance of logits between one GPU and two, the largest of many rows, over the largest of a few between two orders of sums
-on one GPU."""
+"""The largest distance of many rows of logits between one GPU and two, over that of a few rows in two orders of sums on one
+GPU."""
 MOST_SECONDS: Final = 1.0
 
 
@@ -251,8 +251,9 @@ def report(found: Mapping[str, Any]) -> list[str]:
         one, two = (record[key]["speed"] for key in ("one", "two"))
         rows = [[key, f"{one[key]:.1f}", f"{two[key]:.1f}", f"{_gain(key, one, two):.2f}"] for key in one]
         lines += [f"## {name}", "", *grid(("", "one GPU", "two GPUs", "times as fast"), rows), ""]
-        lines += [f"Loaded in {record['one']['load_s']:.1f} s and {record['two']['load_s']:.1f} s. Logits are at most "
-                  f"{record['apart']:.4f} apart, and on one GPU in two orders of sums {record['one']['rounding']:.4f}; {AGAIN} prompts have the same bits: {record['two']['same']}.", ""]  # fmt: skip
+        lines += [f"Loaded in {record['one']['load_s']:.1f} s and {record['two']['load_s']:.1f} s."]
+        lines += [f"Logits are at most {record['apart']:.4f} apart; on one GPU, in two orders of sums, {record['one']['rounding']:.4f}."]
+        lines += [f"{AGAIN} prompts have the same bits: {record['two']['same']}.", ""]
     kill = found.get("kill")
     if kill is not None:
         lines += ["## A rank is killed", "", f"After {kill['seconds']:.3f} s: `{kill['message']}`."]
