@@ -266,17 +266,25 @@ def shipped_mixture_bundle(made_once: Callable[[str, Make], Path], shipped_store
     return _packed(made_once, shipped_store, "16bit", model="qwen3-30b-a3b")
 
 
+@pytest.fixture(scope="session")
+def shipped_ranks_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
+    """The bundle of the smallest model that two GPUs share."""
+    return _packed(made_once, shipped_store, "16bit", gpus=2)
+
+
 def _packed(
     made_once: Callable[[str, Make], Path], shipped_store: Path, weight_format: str, cache_format: str = "16bit",
-    model: str = "qwen3-0.6b",
+    model: str = "qwen3-0.6b", gpus: int = 1,
 ) -> Path:  # fmt: skip
     def pack(folder: Path) -> None:
         command = [sys.executable, "-c", _PACKER, "bundle", "pack", "--project", _ROOT, "--model", model]
         environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
         options = ["--weights", weight_format, "--cache", cache_format, "--arch", "sm_90", "-o", str(folder)]
+        options += ["--gpus", str(gpus)]
         subprocess.run([*command, *options], env=environment, check=True, capture_output=True)
 
     name = f"bundle-{weight_format}" if cache_format == "16bit" else f"bundle-{weight_format}-cache-{cache_format}"
+    name = name if gpus == 1 else f"{name}-{gpus}-gpus"
     (path,) = made_once(name if model == "qwen3-0.6b" else f"{name}-{model}", pack).glob("*.bundle")
     return path
 

@@ -127,7 +127,7 @@ class GpuRanks(Backend):
 
         file = {"bundle": str(self.bundle.path), "digest": self.bundle.digest, "cache_format": cache_format}
         self._processes.send([{**model, **file, "ranks": ranks, "max_seq_len": max_seq_len, "dtype": dtype}] * ranks)
-        self._seconds = float(self._answers(heard)[0]["seconds"])
+        self._seconds = float(self._replies(heard)[0]["seconds"])
         self.own = self._prepared(graphs_of(self.step, 1))
         self.wait()
 
@@ -175,7 +175,7 @@ class GpuRanks(Backend):
         self._check_open()
         self._tell(order, **details)
         self._flush()
-        return self._answers()
+        return self._replies()
 
     def _flush(self) -> None:
         orders, self._orders = self._orders, []
@@ -185,7 +185,7 @@ class GpuRanks(Backend):
             self._end()
             raise
 
-    def _answers(self, progress: Callable[[int, Message], None] | None = None) -> list[Message]:
+    def _replies(self, progress: Callable[[int, Message], None] | None = None) -> list[Message]:
         """The next answers of all ranks; in between, memory that they share is mapped."""
         try:
             while True:
@@ -230,9 +230,9 @@ class GpuRanks(Backend):
             self._end()
 
 
-def _same(answers: Sequence[Message]) -> NDArray[np.int32]:
+def _same(replies: Sequence[Message]) -> NDArray[np.int32]:
     """The tokens of all ranks; EngineError if they differ."""
-    first, *others = (message["tokens"] for message in answers)
+    first, *others = (message["tokens"] for message in replies)
     for rank, tokens in enumerate(others, 1):
         if tokens != first:
             raise EngineError(f"rank {rank} chose the tokens {tokens}, and rank 0 {first}")

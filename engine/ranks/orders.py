@@ -85,15 +85,15 @@ class Orders:
         return {"tokens": self._of(order).buffers.fetched(order["number"]).tolist()}
 
     def _output(self, order: Order) -> dict[str, Any]:
-        return self._answer(self._of(order).buffers.fetched_output(order["number"], order["name"]))
+        return self._values(self._of(order).buffers.fetched_output(order["number"], order["name"]))
 
     def _latest(self, order: Order) -> dict[str, Any]:
         return {"tokens": self._of(order).buffers.latest().tolist()}
 
     def _floats(self, order: Order) -> dict[str, Any]:
-        return self._answer(self._of(order).buffers.floats(order["name"]))
+        return self._values(self._of(order).buffers.floats(order["name"]))
 
-    def _answer(self, values: Any) -> dict[str, Any]:
+    def _values(self, values: Any) -> dict[str, Any]:
         """Values of which those of rank 0 are read."""
         return {"values": encoded(values)} if self._backend.rank == 0 else {}
 

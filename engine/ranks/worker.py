@@ -120,9 +120,9 @@ def work(channel: Channel) -> None:
         orders = Orders(backend)
         while True:
             for order in channel.received()["orders"]:
-                answer = orders.follow(order)
-                if answer is not None:
-                    channel.send(kind=DONE, **answer)
+                reply = orders.follow(order)
+                if reply is not None:
+                    channel.send(kind=DONE, **reply)
 
 
 def main(descriptor: int) -> int:

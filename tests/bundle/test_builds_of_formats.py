@@ -143,16 +143,17 @@ SHIPPED = read_build_file(ROOT / "build.toml")
 
 
 OF_NO_MODEL = re.compile(
-    r"(route_experts-.*\bNORMALIZE=False\b|paged_flash_attention-|matmul_(few|split|silu_mul_few)-.*\bBM=256\b)"
+    r"(route_experts-.*\bNORMALIZE=False\b|paged_flash_attention-|.*\bRANKS=[48]\b)"
 )
 """Kernels that no model asks for: shares of experts that are not normalised; of pages, attention of prompts that reads them
-itself, and tiles of 256 rows, which nobody measured."""
+itself; and those in which more than two GPUs meet."""
 
 
 def test_every_shipped_model_finds_its_kernels_for_every_format() -> None:
     requested = {use.artifact for use in enumerate_world(SHIPPED, caches=(SIXTEEN_BIT, "fp8")).uses}
     mixtures = [model.name for model in SHIPPED.models if model.requested]
     requested |= {use.artifact for use in enumerate_world(SHIPPED, models=mixtures).uses}
+    requested |= {use.artifact for use in enumerate_world(SHIPPED, caches=(SIXTEEN_BIT, "fp8"), gpus=(2,)).uses}
     for weight_format in ("fp8", "w8a8", "int4"):
         world = enumerate_world(SHIPPED, weights=(weight_format,))
         assert not world.problems

@@ -134,6 +134,9 @@ def test_the_default_build_has_no_kernel_of_a_coded_cache() -> None:
 
 def test_models_name_formats_and_bundles() -> None:
     model_of = {one.name: one for one in read_build_file(Path(ROOT / "build.toml")).models}["qwen3-4b"]
-    assert [name for name, _, _ in model_of.bundles()] == [
-        f"qwen3-4b{weights}{cache}" for weights in ("", "-fp8", "-w8a8", "-int4") for cache in ("", "-cache-fp8")
+    assert [name for name, *_ in model_of.bundles()] == [
+        f"qwen3-4b{weights}{cache}{gpus}"
+        for weights in ("", "-fp8", "-w8a8", "-int4")
+        for cache in ("", "-cache-fp8")
+        for gpus in ("", "-2-gpus")
     ]

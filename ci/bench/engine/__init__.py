@@ -16,7 +16,7 @@ CASES: Final = {
     "int4_check": Case("INT4 weights, likewise", "low_bit_check", {"weights": "int4"}),
     "w8a8_check": Case("prompts with FP8 weights and activations compared with transformers and other formats"),
     "cache_check": Case("a cache of FP8 codes compared with one of 16 bits"),
-    "ranks_check": Case("models that two GPUs share, beside one GPU, and the all-reduce beside NCCL's"),
+    "ranks_check": Case("models that two GPUs share, compared with one GPU, and the all-reduce with NCCL's"),
     "engine_large": Case("speed of the large models", "engine_check", {"models": "qwen3-14b,qwen3-32b", "skip_check": True}),
     "experts_check": Case("mixtures of experts compared with transformers, and their speed"),
     "engine_llama": Case("a Llama 3 model compared with transformers", "engine_check", {"models": "llama3.1-8b"}),

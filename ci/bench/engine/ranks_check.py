@@ -1,4 +1,4 @@
-"""Checks and times models that two GPUs share, beside one GPU, and the all-reduce beside NCCL's.
+"""Checks and times models that two GPUs share, compared with one GPU, and the all-reduce with NCCL's.
 
     python3 ci/bench/engine.py ranks_check artifacts/bundles [--models qwen3-4b,qwen3-32b]
 
@@ -8,11 +8,12 @@ random.
 - The all-reduce of 16 KB to 8 MB, in CUDA graphs: the kernel of prompts and that of decode steps, and NCCL's without NVLink
   multicast. 1000 sums with delays at random have the same bits, in both ranks, as the sum in f32 in the order of ranks.
 - Each model on one GPU and on two: tokens per second of decode, milliseconds of a prompt, and logits of a prompt's last token
-  and of teacher-forced decode steps, compared between one and two GPUs. Twenty prompts have the same bits.
+  and of teacher-forced decode steps, compared between one and two GPUs. What rounding does is measured on one GPU: logits of
+  the same tokens as one prompt and as decode steps, which add in other orders. Twenty prompts have the same bits.
 - A rank that is killed while it generates: seconds until there is an error, and until the other process is gone.
 
-Every part is a process of its own. Exit status 1 if bits differ, logits are further apart than `MOST_APART`, or a kill takes
-longer than a second.
+Every part is a process of its own. Exit status 1 if bits differ, logits are further apart than `MOST_APART` times what rounding
+does, or a kill takes longer than a second.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ STEPS: Final = 16
 COUNTED: Final = 128
 """Tokens that a rate is the mean of."""
 AGAIN: Final = 20
-MOST_APART: Final = 0.05
-"""Relative distance of logits between one GPU and two, which round other parts of sums to 16 bits."""
+MOST_APART: Final = 2.0
+"""The largest distance of many rows of logits between one GPU and two, over that of a few rows in two orders of sums on one
+GPU."""
 MOST_SECONDS: Final = 1.0
 
 
@@ -103,7 +105,7 @@ def _outcome(found: Mapping[str, Any]) -> Outcome:
 
 def _right(found: Mapping[str, Any]) -> bool:
     sums = found.get("all_reduce", {"same": True})["same"]
-    models = all(one["apart"] <= MOST_APART and one["two"]["same"] for one in found["models"].values())
+    models = all(one["apart"] <= MOST_APART * one["one"]["rounding"] and one["two"]["same"] for one in found["models"].values())
     kill = found.get("kill", {"seconds": 0.0, "gone_seconds": 0.0})
     return sums and models and max(kill["seconds"], kill["gone_seconds"]) <= MOST_SECONDS
 
@@ -165,8 +167,12 @@ def _shared(bundles: Path, model: str) -> Backend:
 
 def _measured(backend: Backend, seconds: float) -> dict[str, Any]:
     found: dict[str, Any] = {"load_s": seconds, "speed": _speed(backend)}
+    apart: list[float] = []
     for length in LENGTHS:
-        found[f"logits_{length}"] = _logits(backend, prompt_of(length + STEPS, backend.config), length)
+        ids = prompt_of(length + STEPS, backend.config)
+        found[f"logits_{length}"] = rows = _logits(backend, ids, length)
+        apart.append(relative(backend.prompt_logits(backend.begin(), ids), rows[-1]))
+    found["rounding"] = max(apart)
     first = _logits(backend, prompt_of(LENGTHS[1] + STEPS, backend.config), LENGTHS[1])
     found["same"] = all(
         (_logits(backend, prompt_of(LENGTHS[1] + STEPS, backend.config), LENGTHS[1]) == first).all() for _ in range(AGAIN)
@@ -233,7 +239,7 @@ PARTS: Final = {"one": one_gpu, "two": two_gpus, "kill": killed}
 
 def report(found: Mapping[str, Any]) -> list[str]:
     """The tables."""
-    lines = ["# Two GPUs beside one, random weights", ""]
+    lines = ["# Two GPUs compared with one, random weights", ""]
     sums = found.get("all_reduce")
     if sums is not None:
         header = ("bytes", "kernel of prompts, us", "kernel of decode, us", "NCCL, us", "GB/s of the faster of ours")
@@ -245,8 +251,9 @@ def report(found: Mapping[str, Any]) -> list[str]:
         one, two = (record[key]["speed"] for key in ("one", "two"))
         rows = [[key, f"{one[key]:.1f}", f"{two[key]:.1f}", f"{_gain(key, one, two):.2f}"] for key in one]
         lines += [f"## {name}", "", *grid(("", "one GPU", "two GPUs", "times as fast"), rows), ""]
-        lines += [f"Loaded in {record['one']['load_s']:.1f} s and {record['two']['load_s']:.1f} s. Logits are at most "
-                  f"{record['apart']:.4f} apart; {AGAIN} prompts have the same bits: {record['two']['same']}.", ""]  # fmt: skip
+        lines += [f"Loaded in {record['one']['load_s']:.1f} s and {record['two']['load_s']:.1f} s."]
+        lines += [f"Logits are at most {record['apart']:.4f} apart; on one GPU, in two orders of sums, {record['one']['rounding']:.4f}."]
+        lines += [f"{AGAIN} prompts have the same bits: {record['two']['same']}.", ""]
     kill = found.get("kill")
     if kill is not None:
         lines += ["## A rank is killed", "", f"After {kill['seconds']:.3f} s: `{kill['message']}`."]

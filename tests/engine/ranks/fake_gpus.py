@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from engine.models.qwen3.config import Qwen3Config
 from engine.ranks.memory import HANDLE_BYTES, SharedMemory
 from engine.ranks.peers import DriverCalls
+from tilec.runtime import Bundle
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "runtime"))
 
@@ -96,6 +98,10 @@ class Meeting:
         self._barrier = threading.Barrier(ranks, timeout=60)
         self._data = [b""] * ranks
 
+    def stop(self) -> None:
+        """Let all others fail."""
+        self._barrier.abort()
+
     def exchange(self, rank: int, data: bytes) -> Sequence[bytes]:
         self._data[rank] = data
         self._barrier.wait()
@@ -107,3 +113,11 @@ class Meeting:
 def shared_memory(rank: int, meeting: Meeting, api: IpcApi) -> SharedMemory:
     """The memory of a rank of a test."""
     return SharedMemory(DriverCalls(api), rank, lambda data: meeting.exchange(rank, data))
+
+
+def model_of(bundle: Bundle, **changed: Any) -> Qwen3Config:
+    """The model of a bundle, with two layers and few tokens."""
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    numbers: dict[str, Any] = {name: bundle.config[name] for name in names}
+    numbers |= {"num_hidden_layers": 2, "vocab_size": 2048, "rms_norm_eps": 1e-6, "rope_theta": 1e6, **changed}
+    return Qwen3Config(**numbers, tie_word_embeddings=True, max_position_embeddings=40960, torch_dtype="bfloat16")

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from engine.cli import run
-from engine.errors import BundleRefused, DeviceError, EngineError, UsageError
+from engine.errors import DeviceError, EngineError, UsageError
 from engine.ranks import load
-from engine.ranks.peers import open_rank
+from engine.ranks.peers import DriverCalls, open_rank
 from engine.ranks.processes import RankEnded, RankProcesses
 
 RANK = """
@@ -139,7 +139,7 @@ class Gpus:
     """A driver of some GPUs; `apart` are pairs that do not reach each other's memory."""
 
     def __init__(self, count: int, *apart: tuple[int, int]) -> None:
-        self.count, self.apart, self.current, self.peers = count, apart, -1, list[int]()
+        self.count, self.apart, self.current, self.retained = count, apart, -1, list[int]()
         self.CUresult = SimpleNamespace(CUDA_SUCCESS=0)
 
     def cuInit(self, flags: int) -> tuple[int]:
@@ -155,18 +155,15 @@ class Gpus:
         return 0, int((device, peer) not in self.apart)
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int, int]:
+        self.retained.append(device)
         return 0, 100 + device
 
     def cuCtxSetCurrent(self, context: int) -> tuple[int]:
         self.current = context
         return (0,)
 
-    def cuCtxEnablePeerAccess(self, context: int, flags: int) -> tuple[int]:
-        self.peers.append(context)
-        return (704,) if context == 100 else (0,)
-
     def cuGetErrorName(self, code: int) -> tuple[int, bytes]:
-        return 0, {704: b"CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"}.get(code, b"CUDA_ERROR_UNKNOWN")
+        return 0, b"CUDA_ERROR_UNKNOWN"
 
     def cuGetErrorString(self, code: int) -> tuple[int, bytes]:
         return 0, b"a text"
@@ -184,55 +181,54 @@ class Gpus:
 def test_gpus_that_cannot_be_shared(gpus: Gpus, ranks: int, message: str) -> None:
     for rank in range(ranks):
         with pytest.raises(DeviceError) as caught:
-            open_rank(rank, ranks, gpus)
+            open_rank(rank, ranks, DriverCalls(gpus))
         assert message in str(caught.value)
         assert gpus.current == -1, "nothing was opened"
 
 
-def test_a_rank_opens_its_own_gpu_and_reaches_the_others() -> None:
+def test_a_rank_opens_its_own_gpu_and_no_other() -> None:
+    """A context on each GPU would take memory of the ranks there."""
     gpus = Gpus(4, (3, 0))
-    assert open_rank(1, 3, gpus) == 1
-    assert (gpus.current, gpus.peers) == (101, [100, 102])
+    assert open_rank(1, 3, DriverCalls(gpus)) == 1
+    assert (gpus.current, gpus.retained) == (101, [1])
 
 
 def test_calls_that_fail_are_named() -> None:
     gpus = Gpus(2)
     gpus.cuDevicePrimaryCtxRetain = lambda device: (999, 0)  # pyright: ignore
     with pytest.raises(DeviceError, match="cuDevicePrimaryCtxRetain"):
-        open_rank(0, 2, gpus)
+        open_rank(0, 2, DriverCalls(gpus))
 
 
 WITH_GPUS = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from engine.ranks import worker
+from engine.ranks.peers import DriverCalls
 from test_rank_processes import Gpus
 gpus = Gpus(int(sys.argv[2]), *([(0, 1)] if sys.argv[3] == "apart" else []))
-original = worker.load
-worker.load = lambda rank, model: original(rank, model, gpus)
-sys.exit(worker.main(int(sys.argv[1])))
+worker.DriverCalls = lambda: DriverCalls(gpus)
+worker.run(int(sys.argv[1]))
 """
 
 
 @pytest.mark.parametrize(
-    ("count", "joined", "kind", "message"),
+    ("count", "joined", "message"),
     [
-        (1, "joined", DeviceError, "2 GPUs are asked for, and CUDA shows 1 on this machine"),
-        (2, "apart", DeviceError, "GPU 0 cannot reach the memory of GPU 1"),
-        (2, "joined", BundleRefused, "a step of 2 GPUs needs the kernels `all_reduce`, `all_reduce_add`, "
-         "`all_reduce_add_scaled`, `all_gather`, which do not exist yet; take one GPU, or `--backend interpreter`"),
+        (1, "joined", "2 GPUs are asked for, and CUDA shows 1 on this machine"),
+        (2, "apart", "GPU 0 cannot reach the memory of GPU 1"),
     ],
-)  # fmt: skip
-def test_a_shared_step_on_gpus_is_refused_by_name(
-    count: int, joined: str, kind: type[EngineError], message: str, tiny_folder: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+)
+def test_gpus_that_cannot_be_shared_are_one_error_of_the_command(
+    count: int, joined: str, message: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     def command(_: int, descriptor: int) -> list[str]:
         return [sys.executable, "-c", WITH_GPUS, str(descriptor), str(count), joined]
 
-    original = load.start_gpus
-    monkeypatch.setattr(load, "start_gpus", lambda gpus, model: original(gpus, model, command))
-    assert run(["--model", str(tiny_folder()), "--prompt", "a", "--gpus", "2"]) == kind.exit_code
+    original = load.load_gpus
+    monkeypatch.setattr(load, "load_gpus", lambda *given, **named: original(*given, **named, command=command))
+    assert run(["--model", str(tiny_folder()), "--prompt", "a", "--gpus", "2"]) == DeviceError.exit_code
     printed = capsys.readouterr().err
     assert message in printed and printed.count("error:") == 1
 
@@ -240,7 +236,7 @@ def test_a_shared_step_on_gpus_is_refused_by_name(
 def test_a_model_that_cannot_be_shared_starts_no_process(
     tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "start_gpus", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(load, "RankProcesses", lambda *_: pytest.fail("a process was started"))
     from engine.models.families import read_config
 
     with pytest.raises(UsageError, match="3 GPUs cannot share this model"):
@@ -250,7 +246,16 @@ def test_a_model_that_cannot_be_shared_starts_no_process(
 def test_the_worker_s_messages_are_lines_of_json() -> None:
     """As the other end reads them: one object a line, nothing between."""
     with RankProcesses(1, load.worker_command) as ranks:
-        ranks.send([{"rank": 0, "ranks": 2, "model": "/nowhere"}])
+        ranks.send([{"rank": 0, "ranks": 2}])
         with pytest.raises(EngineError) as caught:
             ranks.gather()
         assert json.dumps(str(caught.value)).count("\\n") == 0
+
+
+def test_progress_comes_between_replies_and_counts_as_none() -> None:
+    body = "say(kind='progress', done=rank); say(kind='progress', done=rank + 10); say(kind='done', rank=rank); hear()"
+    heard: list[tuple[int, int]] = []
+    with ranks_that(body, body) as ranks:
+        replies = ranks.gather(lambda rank, message: heard.append((rank, message["done"])))
+        assert [reply["rank"] for reply in replies] == [0, 1]
+    assert sorted(heard) == [(0, 0), (0, 10), (1, 1), (1, 11)]
