@@ -1,4 +1,4 @@
-"""Loop-carried tiles of 16-bit floats are carried as 32-bit words, so that no instruction unpacks a load that has not
+"""Loop-carried tiles of floats of 8 and 16 bits are carried as 32-bit words, so that no instruction unpacks a load that has not
 arrived."""
 
 from __future__ import annotations
@@ -83,4 +83,36 @@ def test_machine_code_agrees() -> None:
     dtype, width, iterations, _ = CASES["halves"]
     program = Program(1, TEXT.format(dtype=dtype, width=width, turns=iterations), True, {"N": 200}, {}, 1)
     outcome = examine(program, (SM_90A,))
+    assert outcome.kind == "equal", outcome.detail
+
+
+CODES = '''import tilec
+from tilec import Dim, In, Out, cdiv, f8e4m3, f16, grid, load, store
+
+
+class N(Dim):
+    """elements"""
+
+
+@tilec.kernel
+def codes(x: In[f8e4m3, N], out: Out[f16, N]):
+    grid(1)
+    ahead, before = load(x, 0, shape=256, pad=0), load(x, 0, shape=256, pad=0)
+    for i in range(cdiv(N, 256)):
+        now, ahead = ahead, load(x, i + 1, shape=256, pad=0)
+        store(out, i, now.astype(f16) + before.astype(f16), mask=True)
+        before = now
+'''
+
+
+def test_four_codes_are_carried_in_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "k.py"
+    path.write_text(CODES, encoding="utf-8")
+    text = lower(prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(warps=1)), SM_90A).mlir
+    carried = re.findall(r"scf\.for .*iter_args\((.*?)\)", text)
+    assert carried and {arguments.count("=") for arguments in carried} == {4}  # two tiles of 256, eight elements a thread
+
+
+def test_machine_code_of_codes_agrees() -> None:
+    outcome = examine(Program(1, CODES, True, {"N": 700}, {}, 1), (SM_90A,))
     assert outcome.kind == "equal", outcome.detail

@@ -15,7 +15,7 @@ from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.core import Function, VerifyError
 from tilec.ir.layouts.blocked_layouts import vector_length
-from tilec.ir.ops import Load, Mma
+from tilec.ir.ops import For, Load, Mma
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.staging_ops import ScratchStore
 from tilec.ir.verifier import verify
@@ -204,3 +204,35 @@ def test_the_verifier_refuses_products_of_other_numbers(tmp_path: Path) -> None:
     product.operands[1] = product.operands[0]
     with pytest.raises(VerifyError, match=r"shapes are \(M, K\), \(K, N\), \(M, N\)"):
         verify(function)
+
+
+ATTENTION: dict[str, Any] = {"E": "bf16", "G": 4, "D": 128, "BN": 128, "SLOTS": 32}
+
+
+@pytest.mark.parametrize("name", ["rotary_decode_attention_c8", "rope_decode_attention_c8"])
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
+def test_codes_that_a_loop_carries_are_loaded_as_products_take_them(target: Target, name: str) -> None:
+    """The first tile, before the wait, and in each iteration the next one; no code passes between threads."""
+    function = load_kernel(SHIPPED / f"{name}.py", ATTENTION, root=SHIPPED.parent)
+    prepare(function, target, Schedule((Role("all", 4),), blocks=2, early=0))
+    ops = list(function.body.walk())
+    loads = [op for op in ops if isinstance(op, Load) and function.parameter_of(op.source).name in ("k_cache", "v_cache")]
+    assert len(loads) % 3 == 0 and len(loads) >= 6  # halves of keys, and values
+    for load in loads:
+        assert load.result.layout is not None
+        assert vector_length(load.result.layout, 16) == 16
+        assert load.vector == 16
+    loops = [op for op in ops if isinstance(op, For)]
+    for loop in loops:
+        carried = [value for value in loop.initial if value.tile.dtype.bits == 8]
+        following = [value for value in loop.regions[0].ops[-1].operands if value.tile.dtype.bits == 8]
+        assert len(carried) == len(following) == 3
+        loaded = [value.owner for value in following if isinstance(value.owner, Load)]
+        assert len(loaded) == 3 and all(isinstance(value.owner, Load) for value in carried)
+        assert [value.layout for value in carried] == [value.layout for value in following]
+        inner = list(loop.regions[0].walk())
+        assert not any(isinstance(op, ScratchStore) and op.operands[1].tile.dtype.bits == 8 for op in inner)
+        assert max(map(inner.index, [op for op in inner if isinstance(op, Mma)])) < inner.index(loaded[0])
+    wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))
+    first = [value.owner for value in loops[0].initial if value.tile.dtype.bits == 8 and isinstance(value.owner, Load)]
+    assert len(first) == 3 and all(ops.index(op) < wait for op in first)

@@ -27,9 +27,9 @@ Lower = Callable[[Sequence[Op]], None]
 
 
 def lower_for(context: Context, op: For, lower: Lower) -> None:
-    """An `scf.for` over the registers of all carried values. 16-bit floats are carried as the 32-bit words that loads produce:
-    unpacking the words loaded for the next iteration would wait for those loads at the end of the current one. A loop that may
-    end early is an `scf.while`, and is not unrolled."""
+    """An `scf.for` over the registers of all carried values. Floats of 8 and 16 bits are carried as the 32-bit words that loads
+    produce: unpacking the words loaded for the next iteration would wait for those loads at the end of the current one. A loop
+    that may end early is an `scf.while`, and is not unrolled."""
     body = op.regions[0]
     start = [context.registers(initial) for initial in op.initial]
     going = exit_condition(op)
@@ -71,7 +71,8 @@ def _carried_words(context: Context, value: Value, registers: int) -> Words | No
     """The words in which a loop carries a value; None if it is carried element by element. Integers are not packed: if only low
     bits of a result are used, LLVM leaves the rest of a word undefined."""
     dtype = value.tile.dtype
-    return Words(context, dtype, registers) if dtype.is_float and dtype.bits == 16 and registers % 2 == 0 else None
+    is_narrow = dtype.is_float and dtype.bits in (8, 16)
+    return Words(context, dtype, registers) if is_narrow and registers * dtype.bits % 32 == 0 else None
 
 
 def _is_pingpong_loop(op: For) -> bool:

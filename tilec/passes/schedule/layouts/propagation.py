@@ -83,6 +83,20 @@ def moves_of(value: Value) -> list[Op]:
     return found
 
 
+def carried_loads(function: Function) -> dict[Value, tuple[Value, Value, Value]]:
+    """Values that a loop carries from one iteration to the next, of which each is a load: what is carried in, what an iteration
+    loads for the next one, and the loop's result, by the argument of its body."""
+    found: dict[Value, tuple[Value, Value, Value]] = {}
+    for op in function.body.walk():
+        if isinstance(op, For):
+            body = op.regions[0]
+            for argument, *others in zip(body.arguments[1:], op.initial, body.ops[-1].operands, op.results, strict=True):
+                first, following, result = others
+                if isinstance(first.owner, Load) and isinstance(following.owner, Load):
+                    found[argument] = first, following, result
+    return found
+
+
 def computed_anywhere(function: Function) -> frozenset[Value]:
     """Tiles of which every thread can compute any element by itself: of positions, constants and scalars."""
     found: set[Value] = set()
@@ -130,8 +144,10 @@ class _State:
     changed: bool = True
     copies: dict[tuple[Value, Layout], Value] = field(default_factory=dict[tuple[Value, Layout], Value])
     parent: dict[Op, Block] = field(default_factory=dict[Op, Block])
+    carried: dict[Value, tuple[Value, Value, Value]] = field(default_factory=dict[Value, tuple[Value, Value, Value]])
 
     def __post_init__(self) -> None:
+        self.carried = carried_loads(self.function)
         pending = [self.function.body]
         while pending:
             block = pending.pop()
@@ -148,6 +164,9 @@ class _State:
         """Set the layout of a tile that follows from no accumulator, and those of the tiles that it is computed from, so that
         each thread loads what its own elements follow from. Others of several layouts are converted."""
         op = value.owner
+        if value in self.carried:
+            for one in (value, *self.carried[value]):
+                self.set(one, vectors_first(layout))
         if value.layout is not None or not isinstance(op, Op) or op not in self.parent or op.regions:
             return
         self.set(value, vectors_first(layout) if isinstance(op, Load) else layout)

@@ -9,15 +9,17 @@ not depend on the order of its terms, so K of both operands is permuted: a threa
 instructions. Of 16-bit elements, with k = 32 j + 8 p + 4 s + 2 h + l, lane p of four loads all s, h, l; the instruction's order
 is 16 s + 8 h + 2 p + l. The load gets the layout that results from the permutation, so no element moves between threads.
 
-An operand may be cast from what is loaded: threads convert their own fragments. Of 8-bit elements that become 16-bit ones, 16
-bytes are the fragments of four instructions: k = 64 j + 16 p + 4 s + 2 h + l, with s up to 3. An operand that threads compute
-from several tiles has the fragments' layout too; `layouts.propagation` sets those of the loads that it follows from.
+An operand may be cast from what is loaded, in this iteration of a loop or in the one before: threads convert their own
+fragments. Of 8-bit elements that become 16-bit ones, 16 bytes are the fragments of four instructions: k = 64 j + 16 p + 4 s +
+2 h + l, with s up to 3. An operand that threads compute from several tiles has the fragments' layout too;
+`layouts.propagation` sets those of the loads that it follows from.
 
 In: an `mma` of rank 3. Out: operations to insert before it; layouts on it and on the loads that feed it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import gcd, prod
 from typing import Final
 
@@ -30,6 +32,9 @@ from tilec.ir.ops import Broadcast, Load, Mma, Permute, Reshape
 from tilec.ir.types import DType, TileType
 from tilec.passes.schedule.layouts.propagation import moves_of, origin_of, source_layout
 from tilec.passes.schedule.pipelining.staged_products import Emitter, relayout
+
+Carried = Mapping[Value, tuple[Value, ...]]
+"""Loads that loops carry (`carried_loads`)."""
 
 VECTOR_BYTES: Final = 16
 """What a thread loads at once."""
@@ -52,17 +57,17 @@ def _vector(dtype: DType) -> int:
     return VECTOR_BYTES // dtype.bytes
 
 
-def _vectors(op: Mma) -> list[int]:
+def _vectors(op: Mma, carried: Carried) -> list[int]:
     """Adjacent elements along K that a thread may have of both operands, most first: as many as it loads at once of the
     narrowest dtype that one is cast from, or of their own."""
     own = _vector(op.operands[0].tile.dtype)
-    return sorted({own, *(max(own, _vector(_loaded(value).tile.dtype)) for value in op.operands[:2])}, reverse=True)
+    return sorted({own, *(max(own, _vector(_loaded(value, carried).tile.dtype)) for value in op.operands[:2])}, reverse=True)
 
 
-def _loaded(value: Value) -> Value:
+def _loaded(value: Value, carried: Carried) -> Value:
     """The loaded tile whose elements `value` has, cast and moved; `value` itself if it is none of these."""
     source = origin_of(value)
-    return source if isinstance(source.owner, Load) else value
+    return source if isinstance(source.owner, Load) or source in carried else value
 
 
 def default_warps(shape: tuple[int, ...]) -> int:
@@ -70,7 +75,7 @@ def default_warps(shape: tuple[int, ...]) -> int:
     return min(shape[0], 16)
 
 
-def assign_layouts(op: Mma, warps: int) -> list[Op]:
+def assign_layouts(op: Mma, warps: int, carried: Carried) -> list[Op]:
     """Convert the operands to the instruction's layouts; E0506 if its shape does not fit."""
     products, rows, columns = op.result.tile.shape
     depth, products_per_step = op.operands[0].tile.shape[2], gcd(products, warps)
@@ -84,12 +89,12 @@ def assign_layouts(op: Mma, warps: int) -> list[Op]:
     out = Emitter()
     operands: list[Value] = []
     layouts = mma_sync.operand_a(rows, depth, grid, dtypes[0]), mma_sync.operand_b(depth, columns, grid, dtypes[1])
-    vector = next((vector for vector in _vectors(op) if depth % (GROUP_LANES * vector) == 0), 0)
+    vector = next((vector for vector in _vectors(op, carried) if depth % (GROUP_LANES * vector) == 0), 0)
     for index, layout in enumerate(mma_sync.beside(layout, products, products_per_step) for layout in layouts):
         value = op.operands[index]
         if vector:
             value = _permute_k(out, value, 2 - index, vector)
-        _set_load_layout(value, layout, vector)
+        _set_load_layout(value, layout, vector, carried)
         operands.append(relayout(out, value, layout))
     op.result.layout = mma_sync.beside(mma_sync.accumulator(rows, columns, grid), products, products_per_step)
     op.operands = [*operands, relayout(out, op.operands[2], op.result.layout)]
@@ -107,9 +112,9 @@ def _permute_k(out: Emitter, value: Value, axis: int, vector: int) -> Value:
     return out.add(Reshape(operands=[permuted]), value.tile)
 
 
-def _set_load_layout(value: Value, layout: Layout | None, vector: int) -> None:
-    """Propagate `layout` back through reshapes, permutations, broadcasts and casts to the load that defines `value`, if threads
-    can load 16-byte vectors then, or all their `vector` adjacent elements at once."""
+def _set_load_layout(value: Value, layout: Layout | None, vector: int, carried: Carried) -> None:
+    """Propagate `layout` back through reshapes, permutations, broadcasts and casts to the load that defines `value`, or those
+    that a loop carries, if threads can load 16-byte vectors then, or all their `vector` adjacent elements at once."""
     repeated: list[tuple[Value, Layout]] = []
     for op in moves_of(value):
         if layout is None:
@@ -118,12 +123,13 @@ def _set_load_layout(value: Value, layout: Layout | None, vector: int) -> None:
             repeated.append((op.result, layout))
         value = op.operands[0]
         layout = source_layout(op, value, layout)
-    if not isinstance(value.owner, Load) or layout is None or value.layout is not None:
+    if not (isinstance(value.owner, Load) or value in carried) or layout is None or value.layout is not None:
         return
     widest = vectors_first(layout)
     most = _vector(value.tile.dtype)
     least = min(most, vector or most)
     if widest.registers and widest.registers[0].axis == widest.rank - 1 and widest.registers[0].extent >= least:
-        value.layout = widest
+        for one in (value, *carried.get(value, ())):
+            one.layout = widest
         for result, result_layout in repeated:
             result.layout = result_layout

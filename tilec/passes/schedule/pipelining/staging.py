@@ -31,6 +31,7 @@ from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Drain, ProxyFence, R
 from tilec.ir.types import DType, RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
+from tilec.passes.schedule.layouts.propagation import carried_loads
 from tilec.passes.schedule.pipelining import (
     back_to_back_staging,
     direct_products,
@@ -151,8 +152,9 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
                     chains = product_chains.find(function, loop, warps, products, invariant, facts, max_accumulators)
                     candidate = dataclasses.replace(candidate, chains=chains)
                 _pipeline(function, block, candidate, known, decide, registers)
+    carried = carried_loads(function)
     for block in _blocks(function.body):
-        _assign_other_layouts(block, warps, by_rows)
+        _assign_other_layouts(block, warps, by_rows, carried)
     return function
 
 
@@ -195,13 +197,13 @@ def _grid_of(op: Mma, warps: int, by_rows: bool) -> WarpGrid | None:
     return mma_sync.choose_warps(rows, columns, warps)
 
 
-def _assign_other_layouts(block: Block, warps: int, by_rows: bool) -> None:
+def _assign_other_layouts(block: Block, warps: int, by_rows: bool, carried: direct_products.Carried) -> None:
     """Convert the operands of every `mma` outside of pipelines to the instruction's layouts. E0506 if its shape does not
     fit."""
     ops: list[Op] = []
     for op in block.ops:
         if isinstance(op, Mma) and op.result.layout is None and op.result.tile.rank == 3:
-            ops += direct_products.assign_layouts(op, warps)
+            ops += direct_products.assign_layouts(op, warps, carried)
         elif isinstance(op, Mma) and op.result.layout is None:
             grid = _grid_of(op, warps, by_rows)
             if grid is None:
