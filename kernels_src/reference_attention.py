@@ -99,18 +99,22 @@ def _softmax(scores: Wide) -> Wide:
 
 
 def decode_attention(
-    q: Array, k_cache: Array, v_cache: Array, lengths: Array, scale: float, P: int, BN: int
+    q: Array, k_cache: Array, v_cache: Array, lengths: Array, scale: float, P: int, BN: int, apart: bool = False
 ) -> tuple[Wide, Wide, Wide]:
-    """What each of `P` parts finds, every `P`-th tile of `BN` slots being its own; (B, HKV, G, D), (B, S, HKV, D)
-    twice, (B,) -> (B, P, HKV, G, D), (B, P, HKV, G) twice."""
+    """What each of `P` parts finds, every `P`-th tile of `BN` slots being its own, and, if it is `apart`, the last slot as if
+    it were the tile after those of all others; (B, HKV, G, D), (B, S, HKV, D) twice, (B,) -> (B, P, HKV, G, D), (B, P, HKV, G)
+    twice."""
     sequences, heads, group, width = q.shape
     partial = np.zeros((sequences, P, heads, group, width))
     maxima = np.full((sequences, P, heads, group), -np.inf)
     sums = np.zeros((sequences, P, heads, group))
     for b in range(sequences):
         slots = np.arange(int(lengths[b]))
+        tiles = slots // BN
+        if apart:
+            tiles[-1] = -(-(slots.size - 1) // BN)
         for p in range(P):
-            mine = slots[slots // BN % P == p]
+            mine = slots[tiles % P == p]
             if mine.size:
                 scores = np.einsum("hgd,shd->hgs", _wide(q[b]), _wide(k_cache[b, mine])) * scale * np.log2(np.e)
                 maxima[b, p] = scores.max(axis=-1)
@@ -302,7 +306,7 @@ def _attention_c8(stored: Any, lengths: Array, scale: float, P: int, BN: int) ->
         q, keys, k_scales, values, v_scales = stored(b)
         queries = q.reshape(1, keys.shape[1], -1, q.shape[-1])
         k, v = decoded(keys, k_scales)[None], decoded(values, v_scales)[None]
-        parts.append(decode_attention(queries, k, v, np.asarray(lengths)[b : b + 1], scale, P, BN))
+        parts.append(decode_attention(queries, k, v, np.asarray(lengths)[b : b + 1], scale, P, BN, apart=True))
     partial, maxima, sums = zip(*parts, strict=True)
     return np.concatenate(partial), np.concatenate(maxima), np.concatenate(sums)
 

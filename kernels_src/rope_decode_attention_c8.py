@@ -5,7 +5,7 @@ from typing import Literal
 import tilec as tl
 
 from .cache_attention import with_new_token
-from .cache_codes import attention_of_codes, decoded, greatest, scale_of
+from .cache_codes import attention_of_codes, decoded, first_codes, greatest, scale_of
 from .dims import HKV, B, D, E, G, P, R, S
 from .rotary import rotated_high, rotated_low
 
@@ -34,12 +34,13 @@ def rope_decode_attention_c8(
     """`rope_decode_attention` of a cache of codes, by warps of SLOTS slots each. The new token's key and value are those that
     `rope_merge_kv_c8` writes: codes times their scale."""
     tl.grid(P, HKV, B)
-    tl.requires(G + 2 * HKV >= 8 and P <= 4096 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
+    tl.requires(S >= BN and G + 2 * HKV >= 8 and P <= 4096 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
     tl.values(positions, 0, R)
     tl.values(lengths, 1, S + 1)
     tl.resident(table, positions, lengths, k_cache, k_scales, v_cache, v_scales)
     part, head, b = tl.bid(0), tl.bid(1), tl.bid(2)
     slot, position = tl.load(lengths, b) - 1, tl.load(positions, b)
+    ahead = first_codes(k_cache, k_scales, v_cache, v_scales, b, head, part, slot, BN, D)
     cos = tl.load(table, (position, 0), shape=(1, D // 2))[:, None, :]
     sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
     low = tl.load(qkv, offset=(b, head * G, 0), shape=(1, 8, D // 2)).astype(tl.f32)
@@ -63,9 +64,9 @@ def rope_decode_attention_c8(
         BN // SLOTS,
         SLOTS,
         D,
-        E,
+        ahead,
     )
-    if slot // BN % P == part:
+    if tl.cdiv(slot, BN) % P == part:
         low = tl.load(qkv, offset=(b, G * HKV + head, 0), shape=(1, 1, D // 2)).astype(tl.f32)
         high = tl.load(qkv, offset=(b, G * HKV + head, D // 2), shape=(1, 1, D // 2)).astype(tl.f32)
         key_low, key_high = rotated_low(low, high, cos, sin), rotated_high(low, high, cos, sin)

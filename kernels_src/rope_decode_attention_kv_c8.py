@@ -5,7 +5,7 @@ from typing import Literal
 import tilec as tl
 
 from .cache_attention import with_new_token
-from .cache_codes import attention_of_codes, coded, decoded, greatest, scale_of
+from .cache_codes import attention_of_codes, coded, decoded, first_codes, greatest, scale_of
 from .dims import HKV, B, D, E, G, R, S
 from .rotary import rotated_high, rotated_low
 
@@ -32,12 +32,13 @@ def rope_decode_attention_kv_c8(
     """`rope_decode_attention_kv` of a cache of codes, by warps of SLOTS slots each. The new token's key and value are those
     that the cache gets: codes times their scale."""
     tl.grid(HKV, B)
-    tl.requires(G + 2 * HKV >= 8 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
+    tl.requires(S >= BN and G + 2 * HKV >= 8 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
     tl.values(positions, 0, R)
     tl.values(lengths, 1, S + 1)
     tl.resident(table, positions, lengths, k_cache, k_scales, v_cache, v_scales)
     head, b = tl.bid(0), tl.bid(1)
     slot, position = tl.load(lengths, b) - 1, tl.load(positions, b)
+    ahead = first_codes(k_cache, k_scales, v_cache, v_scales, b, head, 0, slot, BN, D)
     cos = tl.load(table, (position, 0), shape=(1, D // 2))[:, None, :]
     sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
     low = tl.load(qkv, offset=(b, G * HKV + head, 0), shape=(1, 1, D // 2)).astype(tl.f32)
@@ -51,7 +52,22 @@ def rope_decode_attention_kv_c8(
     query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
     log2_scale = scale * 1.4426950408889634
     state = attention_of_codes(
-        query_low, query_high, k_cache, k_scales, v_cache, v_scales, b, head, 0, 1, slot, log2_scale, BN // SLOTS, SLOTS, D, E
+        query_low,
+        query_high,
+        k_cache,
+        k_scales,
+        v_cache,
+        v_scales,
+        b,
+        head,
+        0,
+        1,
+        slot,
+        log2_scale,
+        BN // SLOTS,
+        SLOTS,
+        D,
+        ahead,
     )
     new_low, new_high = decoded(key_low, k_scale, D // 2), decoded(key_high, k_scale, D // 2)
     new_value = tl.reshape(decoded(value, v_scale, D), (D,))

@@ -129,7 +129,7 @@ def _merge(manifest: Manifest, t: Tensors) -> Results:
 
 def _split(manifest: Manifest, t: Tensors) -> Results:
     queries, after = _stored(manifest, t, _of_sequences(t))
-    return rounded_attention.parts_of(manifest, t, rounded_attention.grouped(queries, t), _decoded(after))
+    return rounded_attention.parts_of(manifest, t, rounded_attention.grouped(queries, t), _decoded(after), apart=True)
 
 
 def _whole(manifest: Manifest, t: Tensors) -> Results:

@@ -102,16 +102,19 @@ def _flash_attention(manifest: Manifest, t: Tensors) -> Results:
     return {"out": Rounded(out, bound)}
 
 
-def parts_of(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results) -> Results:
-    """Sums of each part of the slots: every P-th tile. Queries are (B, heads, group, D)."""
+def parts_of(manifest: Manifest, t: Tensors, queries: Rounded, caches: Results, apart: bool = False) -> Results:
+    """Sums of each part of the slots: every P-th tile; the last slot, if it is `apart`, is of the tile after those of all
+    others. Queries are (B, heads, group, D)."""
     found = {name: [torch.zeros(t[name].shape, dtype=torch.float64, device=t[name].device) for _ in range(2)]
              for name in ("partial", "maxima", "sums")}  # fmt: skip
     found["maxima"][0].fill_(-math.inf)
     tile, parts = int(manifest.constants["BN"]), t["maxima"].shape[1]
     for b, length in enumerate(t["lengths"].tolist()):
-        owner = torch.arange(length, device=t["lengths"].device) // tile % parts
-        for part in range(min(parts, -(-length // tile))):
-            own = owner == part
+        owner = torch.arange(length, device=t["lengths"].device) // tile
+        if apart:
+            owner[-1] = -(-(length - 1) // tile)
+        for part in range(min(parts, int(owner[-1]) + 1)):
+            own = owner % parts == part
             keys, values = (_by_head(caches[name][b, :length], own) for name in ("k_cache", "v_cache"))
             for name, one in zip(found, attended(manifest, queries[b], keys, values), strict=True):
                 found[name][0][b, part], found[name][1][b, part] = one.value, one.bound
