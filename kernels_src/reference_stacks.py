@@ -44,6 +44,23 @@ def experts_matmul_silu_mul_few_fp8(a: Array, tiles: Array, b: Array, b_scales: 
     return experts_matmul_silu_mul(a, tiles, weights.reshape(len(b), 2, -1, weights.shape[2]))
 
 
+def experts_matmul_fp8(a: Array, a_scales: Array, tiles: Array, b: Array, b_scales: Array) -> Wide:
+    """`experts_matmul` of codes times the scales of their blocks of 128; (R, K), (K / 128, R), (S,), (X, N, K),
+    (X, N / 128, K / 128) -> (R, N)."""
+    return experts_matmul(_rows_of_codes(a, a_scales), tiles, dequantise_each_fp8(b, b_scales))
+
+
+def experts_matmul_silu_mul_fp8(a: Array, a_scales: Array, tiles: Array, b: Array, b_scales: Array) -> Wide:
+    """`experts_matmul_silu_mul` of such codes; (R, K), (K / 128, R), (S,), (X, 2, I, K), (X, 2, I / 128, K / 128) -> (R, I)."""
+    weights = dequantise_each_fp8(b.reshape(-1, *b.shape[2:]), b_scales.reshape(-1, *b_scales.shape[2:])).reshape(b.shape)
+    return experts_matmul_silu_mul(_rows_of_codes(a, a_scales), tiles, weights)
+
+
+def _rows_of_codes(a: Array, a_scales: Array) -> Wide:
+    """Codes times the scale of each 128 columns of a row; (R, K), (K / 128, R) -> (R, K)."""
+    return a.astype(np.float64) * a_scales.astype(np.float64).T.repeat(128, axis=1)
+
+
 def experts_matmul_few_int4(a: Array, tiles: Array, b: Array, b_scales: Array, b_zeros: Array) -> Wide:
     """`experts_matmul` with weights of `dequantise_each_int4`; (R, K), (S,), (X, N, K / 8), (X, K / 128, N) twice -> (R, N)."""
     return experts_matmul(a, tiles, dequantise_each_int4(b, b_scales, b_zeros))

@@ -199,6 +199,16 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"S": 3, "X": 2, "I": 64, "I2": 128, "K": 1024},
         {"S": 4, "X": 3, "I": 128, "I2": 256, "K": 512, "E": "f16", "F": "f16"},
     ],
+    "experts_matmul_fp8": [
+        {"S": 3, "X": 2, "N": 128, "K": 256},
+        {"S": 2, "X": 3, "N": 256, "K": 384, "E": "f16"},
+        {"S": 2, "X": 2, "N": 128, "K": 384, "BM": 128},
+    ],
+    "experts_matmul_silu_mul_fp8": [
+        {"S": 3, "X": 2, "I": 128, "K": 256},
+        {"S": 2, "X": 3, "I": 128, "K": 384, "E": "f16"},
+        {"S": 2, "X": 2, "I": 256, "K": 384, "BM": 128},
+    ],
     "experts_combine": [{"T": 2, "R": 40, "eps": 1e-6}, {"T": 1, "R": 3, "E": "f16", "eps": 1e-5}],
 }
 """Dims, scalars and the relevant constants. If a kernel allows it, a block is partly out of bounds."""

@@ -218,6 +218,8 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "experts_tiles": lambda _: {"BLOCK": CHUNKS},
     "experts_gather": _experts_gather,
     "experts_matmul": lambda shapes: {**_tiles_of_experts(*shapes["b"][1:]), "GROUP": 1},
+    "experts_matmul_fp8": lambda _: {"BN": SQUARE, "PART": SQUARE, "GROUP": 1},
+    "experts_matmul_silu_mul_fp8": lambda _: {"BN": SQUARE, "PART": SQUARE, "GROUP": 1},
     "experts_matmul_few": lambda shapes: _tiles_of_experts(*shapes["b"][1:]),
     "experts_matmul_few_fp8": lambda shapes: _small_m_as_stored(SQUARE, shapes["a"][1]),
     "experts_matmul_silu_mul_few_fp8": lambda shapes: _small_m_as_stored(SQUARE, shapes["a"][1]),

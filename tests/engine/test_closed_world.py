@@ -31,6 +31,8 @@ OF_FORMAT = {
 }
 LENGTHS = [tokens for tokens in range(1, CHUNK_TOKENS + 1) if tokens % 32 in (0, 1, 31)]
 """The lengths around those at which the tiles of a product can change."""
+LONGER = range(CHUNK_TOKENS + 512, 8192 + 1, 512)
+"""Of models whose prefill takes more tokens at once."""
 
 
 def launched(build: BuildFile, model: Model, target: Target, weights: str) -> set[str]:
@@ -49,7 +51,7 @@ def launched(build: BuildFile, model: Model, target: Target, weights: str) -> se
         graphs += [
             step.graph("prefill", output_mode, tokens=tokens) for output_mode in OUTPUT_MODES for tokens in (1, 2, CHUNK_TOKENS)
         ]
-        graphs += [step.graph("prefill", tokens=tokens) for tokens in LENGTHS]
+        graphs += [step.graph("prefill", tokens=tokens) for tokens in (*LENGTHS, *LONGER) if tokens <= step.chunk_tokens]
         graphs += [
             step.graph("batch", output_mode, tokens=tokens, variants=variants)
             for output_mode in OUTPUT_MODES
@@ -103,10 +105,12 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
     assert (len(available - needed), len(needed - available)) == (0, 0)
     if model.family == "qwen3_moe":  # the counts below are those of dense models
         kernels = {name.partition("-")[0] for name in available}
-        end = "" if weights == SIXTEEN_BIT else f"_{weights}"
+        end = "" if weights == SIXTEEN_BIT else "_fp8" if weights == "w8a8" else f"_{weights}"
         names = ("experts_silu_mul", "experts_add_scaled", "experts_add", "experts_matmul_few", "experts_matmul_silu_mul_few")
         assert {"route_experts", "experts_combine", *(f"{name}{end}" for name in names)} <= kernels
-        assert ({f"dequantise{end}", f"dequantise_each{end}"} <= kernels) == bool(end)
+        assert ({f"dequantise{end}", f"dequantise_each{end}"} <= kernels) == (weights in ("fp8", "int4"))
+        of_codes = {"quantise_rows", "matmul_fp8", "experts_matmul_fp8", "experts_matmul_silu_mul_fp8"}
+        assert kernels & of_codes == (of_codes if weights == "w8a8" else set())
         assert not kernels & {"matvec_add", "matmul_silu_mul", "scaled_matvec_silu_mul"}
         return
     products = {name for name in available if name.startswith("matmul")}

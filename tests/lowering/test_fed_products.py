@@ -51,7 +51,8 @@ def test_products_and_attention_are_fed_on_every_target_without_asynchronous_pro
     kernels = {"matmul", "matmul_silu_mul", "matmul_few", "matmul_silu_mul_few", "matmul_split", "flash_attention"}
     fed = {target.name: {name for _, name, _, other in FED if other is target} for target in TARGETS}
     experts = {f"experts_{name}{few}" for name in ("matmul", "matmul_silu_mul") for few in ("", "_few")}
-    assert fed["sm_120a"] == kernels | experts | {"matmul_fp8", "matmul_silu_mul_fp8"}
+    of_codes = {f"{name}_fp8" for name in ("matmul", "matmul_silu_mul", "experts_matmul", "experts_matmul_silu_mul")}
+    assert fed["sm_120a"] == kernels | experts | of_codes
 
 
 @pytest.mark.parametrize(("_name", "kernel", "constants", "target"), campaign.one_of_each(FED, kind))

@@ -20,6 +20,7 @@ from ci.bench.kernels import (
     codes_cases,
     decode_cases,
     experts_cases,
+    experts_fp8_cases,
     experts_tile_cases,
     few_cases,
     pages_cases,
@@ -37,12 +38,13 @@ torch: Any = importlib.import_module("torch")
 
 MEANING: Final = {
     **plain_cases.MEANING, **attention_cases.MEANING, **decode_cases.MEANING, **few_cases.MEANING, **codes_cases.MEANING,
-    **experts_cases.MEANING, **experts_tile_cases.MEANING, **sampling_cases.MEANING, **pages_cases.MEANING,
+    **experts_cases.MEANING, **experts_tile_cases.MEANING, **experts_fp8_cases.MEANING,
+    **sampling_cases.MEANING, **pages_cases.MEANING,
 }  # fmt: skip
 """Each kernel as torch expressions: from a manifest and tensors, what is written."""
 ROUNDED: Final = {
     **rounded_kernels.ROUNDED, **rounded_attention.ROUNDED, **codes_cases.ROUNDED, **experts_cases.ROUNDED,
-    **experts_tile_cases.ROUNDED, **sampling_cases.ROUNDED, **pages_cases.ROUNDED,
+    **experts_tile_cases.ROUNDED, **experts_fp8_cases.ROUNDED, **sampling_cases.ROUNDED, **pages_cases.ROUNDED,
 }  # fmt: skip
 """The same with bounds of the errors of each float."""
 
@@ -173,7 +175,7 @@ def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
     """Dims to check: each dim steps through its list while the others rotate, so that odd sizes are combined."""
     given = attention_cases.sizes(manifest) or decode_cases.sizes(manifest) or sampling_cases.sizes(manifest)
     given = given or few_cases.sizes(manifest) or codes_cases.sizes(manifest) or experts_cases.sizes(manifest)
-    given = given or experts_tile_cases.sizes(manifest) or pages_cases.sizes(manifest)
+    given = given or experts_tile_cases.sizes(manifest) or experts_fp8_cases.sizes(manifest) or pages_cases.sizes(manifest)
     if given:
         yield from (dims for dims in given if fits(manifest, dims))
         return

@@ -129,7 +129,7 @@ def _gather(manifest: Manifest, t: Tensors) -> Tensors:
     return {"out": rows, **_integers({"places": places}, t["experts"])}
 
 
-def _runs(t: Tensors) -> list[tuple[int, int, int]]:
+def runs(t: Tensors) -> list[tuple[int, int, int]]:
     """First row, row after the last, and expert of tiles of one expert in a row."""
     tiles = _host(t["tiles"])
     rows = t["a"].shape[0] // tiles.size
@@ -140,7 +140,7 @@ def _runs(t: Tensors) -> list[tuple[int, int, int]]:
 def _products(t: Tensors, combined: Callable[[Any, Any], Any], none: Callable[[Any, int], Any]) -> list[Any]:
     """What each run of tiles makes of its rows and its expert's weights; `none` for those of nobody."""
     return [
-        combined(t["a"][a:b], t["b"][expert]) if expert < t["b"].shape[0] else none(t["a"], b - a) for a, b, expert in _runs(t)
+        combined(t["a"][a:b], t["b"][expert]) if expert < t["b"].shape[0] else none(t["a"], b - a) for a, b, expert in runs(t)
     ]
 
 

@@ -93,16 +93,16 @@ def _matmul(manifest: Manifest, t: Tensors) -> Results:
     return {out: _times(t[a.name], t[b.name] if transposed else t[b.name].T).stored(dtype_of(manifest, out))}
 
 
-def _silu_mul(gate: Rounded, up: Rounded) -> Rounded:
+def silu_mul(gate: Rounded, up: Rounded) -> Rounded:
     return gate * gate.sigmoid() * up
 
 
 def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Results:
     gate, up = (_times(t["a"], half) for half in t["b"])
-    return {"out": _silu_mul(gate, up).stored(dtype_of(manifest, "out"))}
+    return {"out": silu_mul(gate, up).stored(dtype_of(manifest, "out"))}
 
 
-def _blocks(a: Any, a_scales: Any, b: Any, b_scales: Any) -> Rounded:
+def blocks(a: Any, a_scales: Any, b: Any, b_scales: Any) -> Rounded:
     """A sum of products of eight bits for each block of 128 inputs, of which tensor cores may keep `EIGHT_BIT_SUM` bits, times
     the block's scales."""
     total: Rounded | None = None
@@ -120,12 +120,12 @@ def _blocks(a: Any, a_scales: Any, b: Any, b_scales: Any) -> Rounded:
 
 
 def _matmul_fp8(manifest: Manifest, t: Tensors) -> Results:
-    return {"out": _blocks(t["a"], t["a_scales"], t["b"], t["b_scales"]).stored(dtype_of(manifest, "out"))}
+    return {"out": blocks(t["a"], t["a_scales"], t["b"], t["b_scales"]).stored(dtype_of(manifest, "out"))}
 
 
 def _matmul_silu_mul_fp8(manifest: Manifest, t: Tensors) -> Results:
-    gate, up = (_blocks(t["a"], t["a_scales"], t["b"][half], t["b_scales"][half]) for half in (0, 1))
-    return {"out": _silu_mul(gate, up).stored(dtype_of(manifest, "out"))}
+    gate, up = (blocks(t["a"], t["a_scales"], t["b"][half], t["b_scales"][half]) for half in (0, 1))
+    return {"out": silu_mul(gate, up).stored(dtype_of(manifest, "out"))}
 
 
 def _quantised(_: Manifest, t: Tensors) -> Results:
@@ -167,7 +167,7 @@ def _scaled_matvec(manifest: Manifest, t: Tensors) -> Results:
 def _scaled_matvec_silu_mul(manifest: Manifest, t: Tensors) -> Results:
     both, out = _scaled(t), _out(manifest)
     half = both.value.shape[1] // 2
-    return {out: _silu_mul(both[:, :half], both[:, half:]).stored(dtype_of(manifest, out))}
+    return {out: silu_mul(both[:, :half], both[:, half:]).stored(dtype_of(manifest, out))}
 
 
 @dataclass(frozen=True, slots=True)

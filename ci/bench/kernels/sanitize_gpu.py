@@ -31,6 +31,7 @@ BASIS: Final = (
     "ci/bench/kernels/sanitize_gpu.py", "ci/bench/kernels/launch.py", "ci/bench/kernels/cases.py",
     "ci/bench/kernels/attention_cases.py", "ci/bench/kernels/decode_cases.py", "ci/bench/kernels/few_cases.py",
     "ci/bench/kernels/experts_cases.py", "ci/bench/kernels/experts_tile_cases.py",
+    "ci/bench/kernels/experts_fp8_cases.py",
 )  # fmt: skip
 """Sources that a verdict on a CUBIN depends on."""
 CLEAN: Final = "clean"

@@ -42,6 +42,7 @@ BASIS: Final = (
     "ci/bench/kernels/worker.py", "ci/bench/kernels/launch.py", "ci/bench/kernels/cases.py",
     "ci/bench/kernels/plain_cases.py", "ci/bench/kernels/attention_cases.py", "ci/bench/kernels/decode_cases.py",
     "ci/bench/kernels/few_cases.py", "ci/bench/kernels/experts_cases.py", "ci/bench/kernels/experts_tile_cases.py",
+    "ci/bench/kernels/experts_fp8_cases.py",
     "ci/bench/kernels/pages_cases.py",
     "ci/bench/kernels/stored_rows.py", "ci/bench/kernels/rounded.py", "ci/bench/kernels/rounded_kernels.py",
     "ci/bench/kernels/rounded_attention.py", "tilec/runtime",

@@ -19,7 +19,7 @@ SIZES: Final = (
 """Numbers of config.json that determine which kernels the step needs."""
 
 UNMEASURED: Final[Mapping[str, int]] = {
-    **{name: number for name, number in dense.UNMEASURED.items() if name not in ("w8a8_tokens", "row_blocks")},
+    **{name: number for name, number in dense.UNMEASURED.items() if name != "row_blocks"},
     "some_tokens": 32, "chunk_tokens": CHUNK_TOKENS,
 }  # fmt: skip
 """As `dense.UNMEASURED`."""
