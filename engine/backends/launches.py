@@ -51,7 +51,7 @@ class BundledKernels:
         return self.find(op, constants | dict(op.constants))
 
     def contract(self, op: Op, bundled: BundledKernel) -> Contract | Manifest:
-        """What the verifier of steps is told of an operation's kernel."""
+        """What the verifier of steps takes as the contract of an operation's kernel."""
         return bundled.manifest
 
     def find(self, op: Op, constants: Mapping[str, Constant]) -> BundledKernel:
