@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_driver import FakeDriver, argument_bytes
-from fake_gpus import IpcApi, Exchange, model_of, shared_memory
+from fake_gpus import Exchange, IpcApi, model_of, shared_memory
 from test_shared_memory import together
 
 from engine.backends.cuda import CudaBackend

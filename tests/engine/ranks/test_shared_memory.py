@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_gpus import IpcApi, Exchange, shared_memory
+from fake_gpus import Exchange, IpcApi, shared_memory
 
 import engine
 import tilec
