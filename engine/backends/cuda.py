@@ -206,7 +206,7 @@ class CudaBackend(Backend):
         return self.memory.allocate(size)
 
     def _ending(self) -> tuple[Plan, ...]:
-        """Launches behind those of each step."""
+        """Launches after those of each step."""
         return ()
 
     def _pages_that_fit(self, bucket: int) -> int:

@@ -35,7 +35,7 @@ class RankCuda(CudaBackend):
     def __init__(self, bundle: Bundle, shared: SharedMemory, ranks: int, device: Device | None = None) -> None:
         super().__init__(bundle, device)
         self.rank, self.ranks, self._shared = shared.rank, ranks, shared
-        self._meeting: tuple[Plan, ...] = ()
+        self._last: tuple[Plan, ...] = ()
 
     def run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         """Run a prefill step of the backend's own sequence, on inputs by role."""
@@ -54,18 +54,18 @@ class RankCuda(CudaBackend):
         signals = -(-size // ALIGNMENT) * ALIGNMENT
         arena = self._shared.allocate(signals + self.launches.signal_bytes()).pointers[self._shared.rank]
         self.launches.join(self._shared, arena + signals)
-        self._meeting = (self.launches.meeting(),)
+        self._last = (self.launches.meet(),)
         return arena
 
     def _ending(self) -> tuple[Plan, ...]:
-        return self._meeting
+        return self._last
 
     def _bundled_step(self, weights: WeightSource, cache_format: str) -> RankStep:
         return bundled_rank_step(self.bundle, self.config, weights, self.max_seq_len, self.dtype, cache_format, self.ranks)
 
     def _release(self) -> None:
         """Free the rank's resources. No other rank may use its memory any more."""
-        self._meeting = ()
+        self._last = ()
         with ExitStack() as releases:  # in reverse order, even after a failure
             releases.callback(self._shared.close)
             releases.callback(super()._release)

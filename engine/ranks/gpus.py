@@ -3,7 +3,7 @@
 That is all that keeps ranks in step. Nothing here waits for a GPU, but for the tokens that a caller asks for, and a step is
 asked for before the one before it has ended, as on one GPU. The tokens of all ranks are compared: all have the same bits.
 
-In: processes that opened their GPUs (`engine.ranks.worker`). An error, or an interrupt, between a request and its answers ends
+In: processes that opened their GPUs (`engine.ranks.worker`). An error, or an interrupt, between a request and its replies ends
 all ranks: they would no longer be where the others are.
 """
 
@@ -52,7 +52,7 @@ class AskedStep:
 
 
 class RankProcessesBuffers(StepBuffers):
-    """The buffers of steps, which each rank has. `tell` adds an order, `ask` also waits for the answers of all ranks."""
+    """The buffers of steps, which each rank has. `tell` adds an order, `ask` also waits for the replies of all ranks."""
 
     def __init__(self, number: int, graphs: Sequence[StepGraph], tell: Ask, ask: Ask) -> None:
         self.number, self.graphs = number, tuple(graphs)
@@ -166,12 +166,12 @@ class GpuRanks(Backend):
             self._ask("wait")
 
     def _tell(self, order: str, **details: Any) -> None:
-        """Add an order; those that were added are sent with the next one that is answered, or by `_flush`."""
+        """Add an order; those that were added are sent with the next one that has a reply, or by `_flush`."""
         if not self._ended:
             self._orders.append({"do": order, **details})
 
     def _ask(self, order: str, **details: Any) -> list[Message]:
-        """Send an order, and those before it, and return the answers of all ranks in order."""
+        """Send an order, and those before it, and return the replies of all ranks in order."""
         self._check_open()
         self._tell(order, **details)
         self._flush()
@@ -186,7 +186,7 @@ class GpuRanks(Backend):
             raise
 
     def _replies(self, progress: Callable[[int, Message], None] | None = None) -> list[Message]:
-        """The next answers of all ranks; in between, memory that they share is mapped."""
+        """The next replies of all ranks; in between, memory that they share is mapped."""
         try:
             while True:
                 messages = self._processes.gather(progress)

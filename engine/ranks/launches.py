@@ -94,7 +94,7 @@ class RankLaunches(Launches):
         ]
         return max(sizes, default=0)
 
-    def meeting(self) -> Plan:
+    def meet(self) -> Plan:
         """The launch in which ranks wait for each other at the end of a step."""
         op = Op("meet", MEET, {"RANKS": len(self._regions.regions[0].pointers)}, {})
         kernel = self._kernel(op, self.find(op, op.constants))

@@ -1,6 +1,6 @@
 """What the process of the engine asks each rank to do with its GPU. All ranks get the same orders, so all launch the same.
 
-| order      | with                                        | answer                                                      |
+| order      | with                                        | reply                                                       |
 |------------|---------------------------------------------|-------------------------------------------------------------|
 | `allocate` | `steps`, `sequences`                        | nothing, once all ranks have mapped what they share         |
 | `prepare`  | `steps`, `graph`: its place among the steps |                                                             |
@@ -44,7 +44,7 @@ class Orders:
         self._steps: dict[int, DecodeSteps] = {OWN: backend.own}
 
     def follow(self, order: Order) -> dict[str, Any] | None:
-        """Do what an order says; returns the answer, or None if there is none. An EngineError if it fails."""
+        """Do what an order says; returns the reply, or None if there is none. An EngineError if it fails."""
         return getattr(self, f"_{order['do']}")(order)
 
     def _of(self, order: Order) -> DecodeSteps:

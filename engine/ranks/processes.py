@@ -25,7 +25,7 @@ HANDLE: Final = "handle"
 PROGRESS: Final = "progress"
 DONE: Final = "done"
 REFUSED: Final = "refused"
-"""Kinds of messages of a rank: its GPU is open; memory for the others to map; bytes loaded; an answer; an error."""
+"""Kinds of messages of a rank: its GPU is open; memory for the others to map; bytes loaded; a reply; an error."""
 PIECE_BYTES: Final = 1 << 16
 LINE_BYTES: Final = 1 << 24
 """The longest message."""

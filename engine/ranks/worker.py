@@ -2,7 +2,7 @@
 
 In: lines of JSON from the socket of that descriptor: the first with this rank's number, the second with the model, then one for
 each thing to do (`engine.ranks.orders`). Out: `ready` with the GPU, `handle` with memory that other ranks map, `progress`,
-`done` for what is answered, or `refused` with an error, upon which all ranks end. The process ends when the other end of the
+`done` for a reply, or `refused` with an error, upon which all ranks end. The process ends when the other end of the
 socket closes, however that process ended, also while the GPU works.
 """
 

@@ -54,7 +54,7 @@ COUNTED: Final = 128
 """Tokens that a rate is the mean of."""
 AGAIN: Final = 20
 MOST_APART: Final = 2.0
-"""The largest distance of many rows of logits between one GPU and two, over that of a few rows in two orders of sums on one
+"""The largest distance of many rows of logits between one GPU and two, over that of three rows in two orders of sums on one
 GPU."""
 MOST_SECONDS: Final = 1.0
 
@@ -252,7 +252,8 @@ def report(found: Mapping[str, Any]) -> list[str]:
         rows = [[key, f"{one[key]:.1f}", f"{two[key]:.1f}", f"{_gain(key, one, two):.2f}"] for key in one]
         lines += [f"## {name}", "", *grid(("", "one GPU", "two GPUs", "times as fast"), rows), ""]
         lines += [f"Loaded in {record['one']['load_s']:.1f} s and {record['two']['load_s']:.1f} s."]
-        lines += [f"Logits are at most {record['apart']:.4f} apart; on one GPU, in two orders of sums, {record['one']['rounding']:.4f}."]
+        rounding = record["one"]["rounding"]
+        lines += [f"Logits are at most {record['apart']:.4f} apart; on one GPU, in two orders of sums, {rounding:.4f}."]
         lines += [f"{AGAIN} prompts have the same bits: {record['two']['same']}.", ""]
     kill = found.get("kill")
     if kill is not None:

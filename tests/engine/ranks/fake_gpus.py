@@ -91,7 +91,7 @@ class IpcApi:
         return ()
 
 
-class Meeting:
+class Exchange:
     """Where the ranks of a test exchange handles, each in a thread of its own."""
 
     def __init__(self, ranks: int) -> None:
@@ -110,13 +110,13 @@ class Meeting:
         return found
 
 
-def shared_memory(rank: int, meeting: Meeting, api: IpcApi) -> SharedMemory:
+def shared_memory(rank: int, exchange_of_handles: Exchange, api: IpcApi) -> SharedMemory:
     """The memory of a rank of a test."""
-    return SharedMemory(DriverCalls(api), rank, lambda data: meeting.exchange(rank, data))
+    return SharedMemory(DriverCalls(api), rank, lambda data: exchange_of_handles.exchange(rank, data))
 
 
 def model_of(bundle: Bundle, **changed: Any) -> Qwen3Config:
-    """The model of a bundle, with two layers and few tokens."""
+    """The model of a bundle, with two layers and a small vocabulary."""
     names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
     numbers: dict[str, Any] = {name: bundle.config[name] for name in names}
     numbers |= {"num_hidden_layers": 2, "vocab_size": 2048, "rms_norm_eps": 1e-6, "rope_theta": 1e6, **changed}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_driver import FakeDriver, argument_bytes
-from fake_gpus import IpcApi, Meeting, model_of, shared_memory
+from fake_gpus import Exchange, IpcApi, model_of, shared_memory
 from test_shared_memory import together
 
 from engine.backends.cuda import CudaBackend
@@ -42,14 +42,14 @@ def bundle(shipped_ranks_bundle: Path) -> Bundle:
 
 def loaded(bundle: Bundle, drivers: list[FakeDriver]) -> list[Any]:
     """The backends of two ranks, or their errors."""
-    meeting, apis, config = Meeting(2), [IpcApi(rank) for rank in range(2)], model_of(bundle)
+    exchange_of_handles, apis, config = Exchange(2), [IpcApi(rank) for rank in range(2)], model_of(bundle)
 
     def load(rank: int) -> tuple[RankCuda, IpcApi]:
         try:
-            backend = RankCuda(bundle, shared_memory(rank, meeting, apis[rank]), 2, Device(drivers[rank]))
+            backend = RankCuda(bundle, shared_memory(rank, exchange_of_handles, apis[rank]), 2, Device(drivers[rank]))
             backend.load(config, rank_weights(config, "", rank, 2, dummy=0), 1024)
         except Exception:
-            meeting.stop()
+            exchange_of_handles.stop()
             raise
         return backend, apis[rank]
 

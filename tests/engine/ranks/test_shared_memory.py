@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_gpus import IpcApi, Meeting, shared_memory
+from fake_gpus import Exchange, IpcApi, shared_memory
 
 import engine
 import tilec
@@ -37,8 +37,8 @@ def together(ranks: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def memories(apis: list[IpcApi]) -> list[SharedMemory]:
-    meeting = Meeting(len(apis))
-    return [shared_memory(rank, meeting, api) for rank, api in enumerate(apis)]
+    exchange_of_handles = Exchange(len(apis))
+    return [shared_memory(rank, exchange_of_handles, api) for rank, api in enumerate(apis)]
 
 
 def test_all_ranks_map_all_memory_and_give_it_back() -> None:
@@ -79,14 +79,14 @@ def test_memory_that_is_not_shared_is_refused() -> None:
 )
 def test_a_call_that_fails_is_one_error_and_leaves_nothing(call: str, message: str) -> None:
     apis = [IpcApi(0), IpcApi(1, call)]
-    meeting = Meeting(2)
-    shared = [shared_memory(rank, meeting, api) for rank, api in enumerate(apis)]
+    exchange_of_handles = Exchange(2)
+    shared = [shared_memory(rank, exchange_of_handles, api) for rank, api in enumerate(apis)]
 
     def work(rank: int) -> Any:
         try:
             return shared[rank].allocate(4096)
         except DeviceError:
-            meeting.stop()
+            exchange_of_handles.stop()
             raise
 
     error = together(2, work)[1]
