@@ -151,9 +151,9 @@ class GpuRanks(Backend):
 
     def prepare(self, graph: StepGraph, buffers: RankProcessesBuffers) -> AskedStep:
         replay = verify(graph, plan_memory(graph), self.contract)
-        place = next(place for place, one in enumerate(buffers.graphs) if one is graph)
-        self._tell("prepare", steps=buffers.number, graph=place)
-        return AskedStep(buffers.number, place, replay)
+        index = next(index for index, one in enumerate(buffers.graphs) if one is graph)
+        self._tell("prepare", steps=buffers.number, graph=index)
+        return AskedStep(buffers.number, index, replay)
 
     def enqueue(self, step: AskedStep) -> None:
         self._tell("run", steps=step.steps, graph=step.graph)

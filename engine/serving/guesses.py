@@ -39,15 +39,15 @@ class Text:
         known, end = self._tokens[: self._count], self._count
         if most < 1 or end <= SHORTEST:
             return []
-        places = np.flatnonzero(known[: end - 1] == known[end - 1])  # where the last token stood before
+        indices = np.flatnonzero(known[: end - 1] == known[end - 1])  # where the last token stood before
         best = -1
         for length in range(2, LONGEST + 1):
-            places = places[places >= length - 1]
-            places = places[known[places - (length - 1)] == known[end - length]] if length <= end else places[:0]
-            if not places.size:
+            indices = indices[indices >= length - 1]
+            indices = indices[known[indices - (length - 1)] == known[end - length]] if length <= end else indices[:0]
+            if not indices.size:
                 break
             if length >= SHORTEST:
-                best = int(places[-1])
+                best = int(indices[-1])
         return known[best + 1 : best + 1 + most].tolist() if best >= 0 else []
 
 
