@@ -63,8 +63,8 @@ class Orders:
         self._backend.enqueue(step)
 
     def _step(self, order: Order) -> PreparedStep:
-        steps, place = self._of(order), int(order["graph"])
-        return steps.prepared(*steps.forms[place])
+        steps, index = self._of(order), int(order["graph"])
+        return steps.prepared(*steps.forms[index])
 
     def _send(self, order: Order) -> None:
         self._of(order).buffers.send(Kind(order["kind"]), decoded_values(order["values"]))

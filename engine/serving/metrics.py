@@ -34,8 +34,8 @@ class Metrics(Watcher):
         self._drafts = self._counter("spec_decode_num_drafts", "Requests with guesses, counted in each step.")
         self._guesses = self._counter("spec_decode_num_draft_tokens", "Guesses of next tokens.")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "Guesses that were right.")
-        self._places = Counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos", "Guesses that were right, by their place in a step.",
+        self._accepted_by_position = Counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Guesses that were right, by their position in a step.",
             ("model_name", "position"), registry=self._registry,
         )  # fmt: skip
         self._success = Counter(
@@ -78,7 +78,7 @@ class Metrics(Watcher):
             self._guesses.inc(guesses)
             self._accepted.inc(sum(right))
             for position, count in enumerate(right):
-                self._places.labels(self._model, str(position)).inc(count)
+                self._accepted_by_position.labels(self._model, str(position)).inc(count)
 
     def admitted(self, times: Times) -> None:
         assert times.admitted is not None  # that is what happened
