@@ -108,11 +108,11 @@ MISTAKES = {
 
 
 def with_mistake(name: str, text: str) -> str:
-    places = {
+    addresses = {
         "there": text.partition("st.release.sys.global.b32 [")[2].partition("]")[0],
         "here": text.partition("ld.acquire.sys.global.b32 seen, [")[2].partition("]")[0],
     }
-    old, new, _ = (part.format(**places) for part in MISTAKES[name])
+    old, new, _ = (part.format(**addresses) for part in MISTAKES[name])
     assert old in text
     return text.replace(old, new)
 
