@@ -280,7 +280,7 @@ class EngineLoop:
         guesses = {} if self._rows.ahead else self._guesses(decode, guessing)
         if guesses:
             verified = self._rows.verify(guesses, decode.spare)
-            right = [sum(len(verified[row]) > place for row in guesses) for place in range(1, self._policy.guesses + 1)]
+            right = [sum(len(verified[row]) > position for row in guesses) for position in range(1, self._policy.guesses + 1)]
             found.guessed = [len(guesses), sum(map(len, guesses.values())), *right]
             more |= {row: verified[row][1:] for row in guesses}
             return {row: known[0] for row, known in verified.items()}

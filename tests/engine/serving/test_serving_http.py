@@ -301,11 +301,11 @@ def test_guesses_are_counted(speaker: Server) -> None:
     text = speaker.metrics.text().decode()
     names = {"num_drafts": 3, "num_draft_tokens": 6, "num_accepted_tokens": 4}
     assert all(f'vllm:spec_decode_{name}_total{{model_name="talker"}} {count}.0' in text for name, count in names.items())
-    places = [
+    positions = [
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{model_name="talker",position="{at}"}} {count}.0'
         for at, count in enumerate((3, 1, 0))
     ]
-    assert all(one in text for one in places)
+    assert all(one in text for one in positions)
 
 
 def test_values_that_ask_for_nothing_are_taken(speaker: Server) -> None:
