@@ -15,14 +15,14 @@ from engine.backends.device_buffers import DeviceBuffers
 from engine.backends.device_memory import RESERVE_BYTES, DeviceMemory
 from engine.backends.launches import Launches
 from engine.backends.paged_steps import PagedDevice, serve_graphs
-from engine.backends.prompts import PrefillSteps, padded_lengths
+from engine.backends.prompts import PrefillSteps, padded_lengths, union
 from engine.errors import DeviceError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import ALIGNMENT, plan_memory
 from tilec.runtime import Bundle, Driver
 from tilec.step.graph import CHUNK, SERVE, Constant, Kind, Op, StepGraph
 from tilec.step.requests import choices
-from tilec.step.step import ALL_KINDS, OutputMode, Step
+from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
 
 MOST_SLOTS: Final = 1 << 29
 """Slots of a pool that kernels can index."""
@@ -130,20 +130,32 @@ def pages_that_fit(backend: LoadedModel, bucket: int) -> int:
     """The pages of the largest pool next to the buffers and the arena of steps of up to `bucket` rows; DeviceError if not even
     one sequence's would fit."""
     step = backend.step.with_pages(1)
-    layers = min(step.layers, ALL_KINDS)
-    graphs = [step.graph(SERVE, output_mode, tokens=bucket, layers=layers) for output_mode in DECODE_MODES]
-    tokens = min(backend.chunk_tokens, backend.max_seq_len)
-    chunk = step.graph(CHUNK, "sample", tokens=tokens, layers=layers)
-    arena = max(plan_memory(graph).size for graph in (*graphs, chunk))
-    needed = arena + lasting_bytes(graphs) + lasting_bytes([chunk])
+    needed = steps_bytes(step, bucket, min(backend.chunk_tokens, backend.max_seq_len))
     free, _ = backend.driver.memory()
     values = step.values()
-    page_bytes = pool_bytes(graphs[0]) // layers * step.layers
+    layers = min(step.layers, ALL_KINDS)
+    page_bytes = pool_bytes(step.graph(SERVE, "argmax", tokens=bucket, layers=layers)) // layers * step.layers
     pages = min((free - RESERVE_BYTES - needed) // page_bytes, MOST_SLOTS // values["page_tokens"])
     if pages <= -(-bucket // values["page_tokens"]):
         what = f"{free} bytes are free, and no page of {page_bytes} is left next to the {needed} that steps need"
         raise DeviceError(what, fix="take fewer rows, or a smaller model")
     return pages
+
+
+def steps_bytes(step: Step, bucket: int, chunk_tokens: int) -> int:
+    """Bytes of the arena and of the lasting buffers but pools, of steps of `bucket` rows and of chunks. An arena grows by as
+    much with each inner layer, so that it is planned for a few."""
+
+    def planned(layers: int) -> tuple[int, int]:
+        graphs = [step.graph(SERVE, output_mode, tokens=bucket, layers=layers) for output_mode in DECODE_MODES]
+        chunk = union(step.graph(CHUNK, output_mode, tokens=chunk_tokens, layers=layers) for output_mode in OUTPUT_MODES)
+        arena = max(plan_memory(graph).size for graph in (*graphs, chunk))
+        return arena, lasting_bytes(graphs) + lasting_bytes([chunk])
+
+    arena, lasting = planned(min(step.layers, ALL_KINDS))
+    if step.layers > ALL_KINDS:
+        arena += (step.layers - ALL_KINDS) * (planned(ALL_PAIRS)[0] - arena)
+    return arena + lasting
 
 
 def lasting_bytes(graphs: list[StepGraph]) -> int:

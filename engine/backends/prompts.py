@@ -114,7 +114,7 @@ class PrefillSteps:
         self._graphs: dict[OutputMode, StepGraph] = {
             output_mode: step.graph(mode, output_mode, tokens=tokens) for output_mode in OUTPUT_MODES
         }
-        self.whole = _union(self._graphs.values())
+        self.whole = union(self._graphs.values())
         """Union of the steps in all output modes, at the largest chunk."""
         self.memory = plan_memory(self.whole)
         self._members: dict[_Kind, list[Op]] = {}
@@ -233,7 +233,7 @@ class PrefillSteps:
         return self._launches.contract(op, self._launches.bundled_kernel(op))
 
 
-def _union(graphs: Iterable[StepGraph]) -> StepGraph:
+def union(graphs: Iterable[StepGraph]) -> StepGraph:
     """A graph with the union of the operations, each once, in an order consistent with every graph. The graphs have a common
     prefix."""
     first, *others = graphs

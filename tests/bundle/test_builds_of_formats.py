@@ -142,9 +142,7 @@ def test_errors_of_a_models_formats_are_reported(root: Path, old: str, new: str,
 SHIPPED = read_build_file(ROOT / "build.toml")
 
 
-OF_NO_MODEL = re.compile(
-    r"(route_experts-.*\bNORMALIZE=False\b|paged_flash_attention-|.*\bRANKS=[48]\b)"
-)
+OF_NO_MODEL = re.compile(r"(route_experts-.*\bNORMALIZE=False\b|paged_flash_attention-|.*\bRANKS=[48]\b)")
 """Kernels that no model asks for: shares of experts that are not normalised; of pages, attention of prompts that reads them
 itself; and those in which more than two GPUs meet."""
 

@@ -21,8 +21,8 @@ State = tuple[tuple[Rank, ...], tuple[tuple[int, ...], ...], tuple[tuple[int, ..
 """Ranks; the signals of each, by who stores them; the launch whose content each of a rank's tensors has."""
 
 
-def changed(row: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:
-    return (*row[:place], value, *row[place + 1 :])
+def changed(row: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
+    return (*row[:index], value, *row[index + 1 :])
 
 
 def following(state: State, rank: int, *, waits: bool, distance: int) -> Iterator[State]:

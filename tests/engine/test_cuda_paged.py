@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from step_contracts import MODELS, shape_of
 from test_cuda_backend import SMALLEST
 
 from engine.backends.cuda import CudaBackend
-from engine.backends.prompts import PrefillSteps
+from engine.backends.device_pages import lasting_bytes, steps_bytes
+from engine.backends.paged_steps import chunk_graphs, serve_graphs
+from engine.backends.prompts import PrefillSteps, union
 from engine.errors import DeviceError, UsageError
+from engine.graph.plan import plan_memory
+from engine.models.dense import UNMEASURED
+from engine.models.steps import model_step
 from engine.paged_batch import PagedBatch
 from engine.sampling import BARRED, IN_PROMPT, SamplingParams
 from engine.tools.dummy_weights import dummy_weights
@@ -174,6 +180,18 @@ def test_a_row_whose_pages_are_full_is_parked_in_steps_ahead(loaded: Loaded) -> 
         assert values(allocations(batch)["pages.slots"][0], 2) == [0, 3 * 64]
         batch.remove(0)
         assert batch.step().keys() == {1}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_pool_of_what_is_left_fits(name: str) -> None:
+    """Bytes that are planned for a few layers are those of all."""
+    measured = {**UNMEASURED, "some_tokens": 1024, "chunk_tokens": 8192}
+    step = model_step(shape_of(name), 8448, measured=measured).with_pages(1)
+    for bucket, tokens in ((16, 2048), (256, 8192)):
+        graphs = list(serve_graphs(step, bucket).values())
+        chunk = union(chunk_graphs(step, tokens).values())
+        arena = max(plan_memory(graph).size for graph in (*graphs, chunk))
+        assert steps_bytes(step, bucket, tokens) == arena + lasting_bytes(graphs) + lasting_bytes([chunk])
 
 
 def test_pages_take_the_memory_that_is_left_and_are_freed(loaded: Loaded) -> None:

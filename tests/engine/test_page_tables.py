@@ -46,8 +46,8 @@ def test_guesses_have_the_slots_after_the_last_token_and_are_dropped() -> None:
     assert found.lend(3, 1) and found.lend(2, 1) and not found.lend(2, 1)
     sent = found.table()
     assert sent[2].tolist() == sent[3].tolist() == sent[1].tolist() == [5, 3, 9, 0, 0, 0]
-    places = found.next_slots([0, 1], [(3, 1), (2, 1)])
-    assert {name: value.tolist() for name, value in places.items()} == {
+    found_slots = found.next_slots([0, 1], [(3, 1), (2, 1)])
+    assert {name: value.tolist() for name, value in found_slots.items()} == {
         "positions": [2, 6, 8, 7], "slots": [6, 14, 36, 15], "lengths": [3, 7, 9, 8],
     }  # fmt: skip
     found.rewind(1, 7)

@@ -44,7 +44,10 @@ class Rank:
         calls = DriverCalls()
         open_rank(rank, ranks, calls)
         self.torch.cuda.set_device(rank)
-        self.ours.init_process_group("nccl", init_method="tcp://127.0.0.1:29533", rank=rank, world_size=ranks)
+        self.gpu: Any = self.torch.device("cuda", rank)  # named for each tensor: other libraries change the current one
+        self.ours.init_process_group(
+            "nccl", init_method="tcp://127.0.0.1:29533", rank=rank, world_size=ranks, device_id=self.gpu
+        )
         self.device = Device()
         self.driver = self.device.driver
         self.stream = self.driver.create_stream()
@@ -113,8 +116,8 @@ class Rank:
     def nccl_us(self, rows: int) -> float:
         """Of NCCL's, in place."""
         torch = self.torch
-        values = torch.zeros((rows, COLUMNS), dtype=torch.bfloat16, device="cuda")
-        stream = torch.cuda.ExternalStream(self.stream)
+        values = torch.zeros((rows, COLUMNS), dtype=torch.bfloat16, device=self.gpu)
+        stream = torch.cuda.ExternalStream(self.stream, self.gpu)
         self.ours.all_reduce(values)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -133,7 +136,7 @@ def same_bits(rank: Rank) -> bool:
     """Whether `SUMS` sums, with delays at random in each rank, are those in f32 in the order of ranks, rounded once."""
     torch, rows = rank.torch, 64
     parts: list[Any] = [
-        torch.randn((rows, COLUMNS), generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16).cuda()
+        torch.randn((rows, COLUMNS), generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16).to(rank.gpu)
         for seed in range(rank.ranks)
     ]
     total = parts[0].float()
@@ -142,9 +145,9 @@ def same_bits(rank: Rank) -> bool:
     expected = total.to(torch.bfloat16)
     out = torch.empty_like(expected)
     rank.put(parts[rank.rank])
-    plan, stream = rank.plan("all_reduce", rows, out), torch.cuda.ExternalStream(rank.stream)
+    plan, stream = rank.plan("all_reduce", rows, out), torch.cuda.ExternalStream(rank.stream, rank.gpu)
     delays = np.random.default_rng(rank.rank).integers(0, MOST_DELAY, SUMS)
-    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    wrong = torch.zeros((), dtype=torch.int64, device=rank.gpu)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         for delay in delays:
@@ -162,7 +165,7 @@ def main(path: str, file: str, rank_text: str, ranks_text: str) -> int:
     rank = Rank(path, int(rank_text), int(ranks_text))
     torch = rank.torch
     same = same_bits(rank)
-    out = torch.zeros((max(SIZES) // 2 // COLUMNS, COLUMNS), dtype=torch.bfloat16, device="cuda")
+    out = torch.zeros((max(SIZES) // 2 // COLUMNS, COLUMNS), dtype=torch.bfloat16, device=rank.gpu)
     rank.put(torch.zeros_like(out))
     sizes = list[Mapping[str, float]]()
     for size in SIZES:

@@ -129,7 +129,11 @@ def _all_reduce(bundles: Path, model: str, folder: Path) -> dict[str, Any]:
     environment = {**os.environ, "NCCL_NVLS_ENABLE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "ci.bench.engine.all_reduce", str(bundle), str(file)]
     ranks = [subprocess.Popen([*command, str(rank), str(GPUS)], env=environment) for rank in range(GPUS)]
-    if [rank.wait() for rank in ranks] != [0] * GPUS:
+    while any(rank.poll() is None for rank in ranks) and not any(rank.returncode for rank in ranks):
+        time.sleep(0.1)
+    if any(rank.returncode for rank in ranks):
+        for rank in ranks:
+            rank.kill()  # the others wait for it on their GPUs
         raise SystemExit("a rank of the all-reduce failed")
     return json.loads(file.read_text(encoding="utf-8"))
 
