@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_driver import FakeDriver, argument_bytes
 from fake_gpus import Exchange, IpcApi, model_of, shared_memory
 from test_shared_memory import together
 
@@ -23,6 +23,9 @@ from engine.ranks.weights import rank_weights
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Bundle, Device, open_bundle
 from tilec.step.collectives import COLLECTIVES
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "runtime"))
+from fake_driver import FakeDriver, argument_bytes
 
 TOKENS = 300
 """Of a prompt whose products are those of many tokens."""
