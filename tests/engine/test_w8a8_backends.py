@@ -45,7 +45,8 @@ def test_a_bundle_says_its_format_and_has_the_kernels(w8a8_bundle: Bundle) -> No
     assert (w8a8_bundle.model, w8a8_bundle.weight_format) == ("qwen3-0.6b-w8a8", "w8a8")
     names = {kernel.manifest.kernel for kernel in w8a8_bundle.kernels}
     assert {"quantise_rows", "matmul_fp8", "matmul_silu_mul_fp8", "matmul_few_fp8", "scaled_matvec_fp8"} <= names
-    assert not {"matmul", "matmul_silu_mul", "matmul_few", "scaled_matvec", "dequantise_fp8"} & names
+    # The head, which has 16 bits, is `matmul_few` where rows over pages share it.
+    assert not {"matmul", "matmul_silu_mul", "matmul_silu_mul_few", "scaled_matvec", "dequantise_fp8"} & names
 
 
 @pytest.mark.parametrize("tokens", [65, 300, 2048])

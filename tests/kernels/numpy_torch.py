@@ -45,8 +45,8 @@ class Tensor:
     def __getitem__(self, index: Any) -> Tensor:
         return Tensor(self.array[_arrays(index)])
 
-    def __setitem__(self, index: Any, value: Tensor) -> None:
-        self.array[_arrays(index)] = value.array.astype(self.dtype)
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.array[_arrays(index)] = np.asarray(_arrays(value)).astype(self.dtype)
 
     def __add__(self, other: Any) -> Tensor:
         return Tensor(self.array + _arrays(other))
@@ -116,6 +116,9 @@ class Tensor:
 
     def __float__(self) -> float:
         return float(self.array)
+
+    def __int__(self) -> int:
+        return int(self.array)
 
     def is_floating_point(self) -> bool:
         return self.array.dtype.kind not in "iub"
@@ -281,7 +284,7 @@ def _pad(x: Tensor, ends: tuple[int, int], value: float = 0) -> Tensor:
     return Tensor(np.pad(x.array, [(0, 0)] * (len(x.shape) - 1) + [ends], constant_values=value))
 
 
-def _zeros(shape: Any, *, dtype: Any, device: str) -> Tensor:
+def _zeros(shape: Any, *, dtype: Any = np.float32, device: str) -> Tensor:
     assert device == Tensor.device
     return Tensor(np.zeros(shape, dtype))
 

@@ -238,7 +238,7 @@ def test_a_load_keeps_the_layout_of_the_first_product_that_reads_it() -> None:
         right = k.zeros((4, 32, 16), bf16)
         op = k.emit(ops.Mma(operands=[shared, right, k.zeros((4, 32, 16))]), TileType(f32, (4, 32, 16)))
         assert isinstance(op, ops.Mma)
-        direct_products.assign_layouts(op, warps)
+        direct_products.assign_layouts(op, warps, {})
         made.append(shared.layout)
     assert made[0] is not None and made[0] is made[1]
 

@@ -91,7 +91,7 @@ def test_refusals_that_the_client_names(client: openai.OpenAI) -> None:
         client.responses.create(model="talker", input="x", previous_response_id="resp_1")
     assert (refused.value.param, refused.value.code) == ("previous_response_id", "unsupported_parameter")
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model="talker", messages=ASKED, tools=[CHAT_TOOL], tool_choice="required")
+        client.chat.completions.create(model="talker", messages=ASKED, tool_choice="required")
     assert refused.value.param == "tool_choice"
     with pytest.raises(openai.NotFoundError) as missing:
         client.responses.retrieve("resp_1")
