@@ -128,7 +128,8 @@ UNDECIDED = {(name, "grid0+1") for name in ("matmul_few", "matmul_silu_mul_few",
     ("all_reduce", "loop0-start-1"),
 }
 """Mutants for which the prover finds neither a proof nor a counterexample: an additional block stores nothing, and a loop that
-begins or ends one unit later may end at the largest i32; of `all_reduce`, one that adds a part more writes the same elements."""
+begins or ends one unit later may end at the largest i32; of `all_reduce`, a loop that adds one part more writes the same
+elements."""
 
 
 @dataclass(frozen=True)
