@@ -155,7 +155,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "rotary_decode_attention_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
     "rotary_decode_attention_kv_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09}],
     "decode_merge_kv_c8": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
-    "rope_kv_c8": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "R": 9, "S": 11}],
+    "rope_kv_c8": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "R": 9, "S": 11, "GROUP": 1}],
     "rope_decode_attention_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "P": 2, "R": 50, "scale": 0.09}],
     "rope_decode_attention_kv_c8": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "scale": 0.09}],
     "rope_merge_kv_c8": [{"B": 2, "HKV": 1, "G": 4, "S": 8, "R": 9}],

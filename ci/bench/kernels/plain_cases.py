@@ -110,14 +110,14 @@ def _argmax_reduce(manifest: Manifest, t: Tensors) -> Tensors:
 
 def _argmax_blocks(manifest: Manifest, t: Tensors) -> Tensors:
     """The lowest column among the greatest of each part."""
-    size = int(manifest.constants["BLOCK"])
-    cut = t["logits"].float().split(size, 1)
-    return {
-        "maxima": torch.stack([part.amax(1) for part in cut], 1),
-        "indices": torch.stack(
-            [(part == part.amax(1, keepdim=True)).int().argmax(1) + at * size for at, part in enumerate(cut)], 1
-        ),
-    }
+    rows, parts = t["maxima"].shape
+    size, width = int(manifest.constants["BLOCK"]), t["logits"].shape[1]
+    logits = functional.pad(t["logits"].to(torch.float32), (0, parts * size - width), value=-math.inf).reshape(
+        rows, parts, size
+    )
+    maxima = logits.amax(2)
+    columns = torch.arange(parts * size, device=t["logits"].device).reshape(1, parts, size)
+    return {"maxima": maxima, "indices": torch.where(logits == maxima[:, :, None], columns, 2147483647).amin(2)}
 
 
 def _advance(manifest: Manifest, t: Tensors) -> Tensors:
