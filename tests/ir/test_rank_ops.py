@@ -35,9 +35,16 @@ GOOD = """kernel @total(%x_0: peer tensor<f32, [64], align 16>, %x_1: peer tenso
 """
 MEET = "  meet %signals_0, %signals_1, %rank\n"
 LOAD = "    %5 = load %x_0, %0 {pad = none, unsafe = none, vector = 0, whole = false} : f32[16]\n"
+BETWEEN = GOOD[GOOD.index("%signals_1: signal") : GOOD.index(MEET) + len(MEET)]
+"""From where the signals of rank 1 are declared to where they are used."""
+FACTS, IN_ORDER = "  requires rank < 2\n", "the signals are those of all ranks, in their order"
 BROKEN = {
     "one rank": (MEET, "  meet %signals_0, %rank\n", "operand 1 is i32"),
-    "a rank twice": (MEET, MEET.replace("%signals_1", "%signals_0"), "each rank has signals of its own"),
+    "a rank twice": (MEET, MEET.replace("%signals_1", "%signals_0"), IN_ORDER),
+    "signals in another order": (MEET, "  meet %signals_1, %signals_0, %rank\n", IN_ORDER),
+    "signals of two parameters": (BETWEEN, BETWEEN.replace("%signals_1", "%other_1"), IN_ORDER),
+    "values that a launch cannot check": (FACTS, FACTS + "  values %signals_0 0 .. 4\n", "a values fact names signals_0"),
+    "a computed number": (MEET, MEET.replace("%rank", "%0"), "the number of the rank is a parameter"),
     "no number": (MEET, MEET.replace(", %rank", ", %3"), "the number of the rank is an i32 scalar"),
     "peers as signals": (MEET, MEET.replace("%signals_1", "%x_1"), "signals are u32"),
     "one count": ("tensor<u32, [4, 2, 2], align 16>, %rank", "tensor<u32, [4, 1, 2], align 16>, %rank", "signals are u32"),

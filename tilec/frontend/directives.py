@@ -99,6 +99,9 @@ def _values(scope: Scope, node: ast.Call) -> None:
             f"`values` describes an integer tensor, found {describe(tensor)}",
             hint="name a parameter such as `ids: In[i32, N]`",
         )
+    if scope.function.parameter_of(tensor).access in (Access.PEER, Access.SIGNAL):
+        message = f"a launch cannot check `{tensor.name}`: another rank may still write it"
+        raise at.error("E0217", message, hint="mask the loaded value, as in `load(x[0], i) & 7`, or clamp it")
     low, high = host_expr(scope, node.args[1]), host_expr(scope, node.args[2])
     if properties.get("ends") and not properties.get("sorted"):
         raise at.error("E0113", "`ends=True` says nothing without `sorted=True`", hint="pass `sorted=True` too")

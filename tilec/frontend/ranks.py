@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Final
 
 from tilec.frontend.arguments import Call
@@ -9,10 +10,10 @@ from tilec.frontend.emitter import Term, describe
 from tilec.frontend.scope import Scope
 from tilec.frontend.vocabulary import word
 from tilec.ir import ops
-from tilec.ir.core import Access, Precondition, Value
+from tilec.ir.core import Access, Function, Precondition, Value
 from tilec.ir.expr import binary, const
 from tilec.ir.ops.rank_ops import blocks_problem
-from tilec.ir.types import TensorType, TileType, i32
+from tilec.ir.types import TileType, i32
 
 _TOP: Final = "call it once, at the top level of the kernel"
 
@@ -21,14 +22,13 @@ _TOP: Final = "call it once, at the top level of the kernel"
 def meet(call: Call) -> Term:
     """Waits for all ranks; the launch then requires that `rank` is one of theirs. E0217, E0116."""
     signals, rank = call.bind("signals rank")
-    tensors = signals if isinstance(signals, tuple) else ()
-    values = [one for one in tensors if isinstance(one, Value) and isinstance(one.type, TensorType)]
     function = call.scope.function
-    if not values or any(function.parameter_of(one).access is not Access.SIGNAL for one in values):
+    values = _signals_of(call.scope, signals)
+    if not values:
         hint = "pass a parameter declared `Signal[RANKS, BLOCKS]`"
         raise call.location(0).error("E0217", f"`meet` takes the signals of all ranks, found {describe(signals)}", hint=hint)
     number = call.emitter.host(rank)
-    if not isinstance(rank, Value) or rank.type != TileType(i32) or number is None:
+    if not isinstance(rank, Value) or rank.type != TileType(i32) or number is None or not _is_parameter(function, rank):
         hint = "pass a parameter such as `rank: i32`"
         raise call.location(1).error("E0217", f"`meet` takes the number of this rank, found {describe(rank)}", hint=hint)
     if call.emitter.block is not call.emitter.body:
@@ -40,6 +40,22 @@ def meet(call: Call) -> Term:
         function.requires += (Precondition(condition, call.at.span),)
     call.emitter.emit(ops.Meet(operands=[*values, rank]), call.at)
     return None
+
+
+def _signals_of(scope: Scope, found: Term) -> list[Value]:
+    """The tensors of one `Signal` parameter, of all ranks in their order; empty for anything else. In another order, or of two
+    parameters, a rank would count where another one does, and counts of earlier launches would not fit."""
+    tensors = found if isinstance(found, tuple) else ()
+    for parameters in scope.signature.of_ranks.values():
+        whole = len(tensors) == len(parameters) and all(map(operator.is_, tensors, (one.value for one in parameters)))
+        if whole and parameters[0].access is Access.SIGNAL:
+            return [one.value for one in parameters]
+    return []
+
+
+def _is_parameter(function: Function, value: Value) -> bool:
+    """Whether a scalar is a parameter as the host passes it: two ranks pass two numbers, computed ones may be equal."""
+    return any(parameter.value is value and parameter.access is None for parameter in function.parameters)
 
 
 def check_meet(scope: Scope) -> None:

@@ -56,9 +56,12 @@ def _verify_signature(function: Function) -> None:
         unknown = sorted(set(expr.symbols()) - set(symbols))
         if unknown:
             raise violation(f"{expr} uses the unknown symbol {unknown[0]}")
+    shared = {p.name for p in function.parameters if p.access in (Access.PEER, Access.SIGNAL)}
     for fact in function.values:
         if fact.tensor not in names or fact.tensor in scalars:
             raise violation(f"a values fact names {fact.tensor}, which is not a tensor")
+        if fact.tensor in shared:
+            raise violation(f"a values fact names {fact.tensor}, which a launch cannot check before ranks meet")
     read = {p.name for p in function.parameters if p.access in (Access.IN, Access.INOUT)}
     written = {p.name for p in function.parameters if p.access in (Access.OUT, Access.INOUT)}
     for promise in function.promises:

@@ -59,7 +59,13 @@ class Meet(Op, opcode="meet", effect=Effect.ATOMIC):
     def verify_in(self, function: Function) -> None:
         accesses = [function.parameter_of(signal).access for signal in self.signals]
         self.require(set(accesses) == {Access.SIGNAL}, "its tensors are signals")
-        self.require(len(set(map(id, self.signals))) == len(self.signals), "each rank has signals of its own")
+        names = [function.parameter_of(signal).name for signal in self.signals]
+        stem = names[0].removesuffix("_0")
+        self.require(
+            names == [f"{stem}_{rank}" for rank in range(len(names))], "the signals are those of all ranks, in their order"
+        )
+        scalars = [parameter.value for parameter in function.parameters if parameter.access is None]
+        self.require(any(self.rank is value for value in scalars), "the number of the rank is a parameter")
         meets = [op for op in function.body.walk() if isinstance(op, Meet)]
         self.require(len(meets) == 1 and self in function.body.ops, "a kernel meets once, outside of loops and branches")
         problem = blocks_problem(function, self)
