@@ -13,6 +13,7 @@ from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Compare, Constant, DimValue, If, Load, Store, Yield
 from tilec.ir.ops.launch_ops import DependencyWait
+from tilec.ir.ops.rank_ops import Meet
 from tilec.ir.ops.staging_ops import StageCopy
 from tilec.ir.types import TileType, boolean, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
@@ -31,13 +32,15 @@ def version(function: Function) -> Function:
         return function
     launch_scalars = launch_values(function)
     facts = aligned_ranges(function)
-    decided = {op: edges for op in ops if _is_masked(op) and (edges := _edges(function, op, launch_scalars, facts)) is not None}
+    parts = [index + 1 for index, op in enumerate(function.body.ops) if isinstance(op, DependencyWait | Meet)]
+    start_index = max(parts, default=0)  # neither may be in a branch
+    masked = [op for op in Block(ops=function.body.ops[start_index:]).walk() if _is_masked(op)]
+    decided = {op: edges for op in masked if (edges := _edges(function, op, launch_scalars, facts)) is not None}
     tests = list(dict.fromkeys(edge for edges in decided.values() for edge in edges))
     if not tests:
         for op in decided:
             _unmask(op)
         return function
-    start_index = next((index + 1 for index, op in enumerate(function.body.ops) if isinstance(op, DependencyWait)), 0)
     prologue = [
         *function.body.ops[:start_index],
         *(op for op in function.body.ops[start_index:] if _is_launch_scalar(op, launch_scalars)),
