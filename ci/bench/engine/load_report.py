@@ -57,7 +57,7 @@ def load_table(ours: Tree, theirs: Tree) -> list[str]:
             if other["requests_digest"] != one["requests_digest"]:
                 raise OtherRequests(f"the load `{name}` of vLLM had other requests: run both with the same options")
             rows.append([name, THEIRS, other["requests"], other["most_together"], *figures(other)])
-            rows.append([name, RATIO, "", "", *(f"{ratio:.2f}" for ratio in ratios(one, other))])
+            rows.append([name, RATIO, "", "", *ratios(one, other)])
     return grid(header, rows, left=2)
 
 
@@ -67,10 +67,11 @@ def figures(one: Tree) -> list[str]:
     return [f"{one['requests_s']:.2f}", f"{one['output_tok_s']:.0f}", f"{one['all_tok_s']:.0f}", *times]
 
 
-def ratios(ours: Tree, theirs: Tree) -> list[float]:
-    """Of each figure, how much better ours is."""
-    found = [ours[name] / theirs[name] for name in RATES]
-    return found + [theirs[kind][name] / ours[kind][name] for kind, each in KINDS.items() for name in each]
+def ratios(ours: Tree, theirs: Tree) -> list[str]:
+    """Of each figure, how much better ours is; empty where a time is 0, since its tokens came together."""
+    pairs = [(ours[name], theirs[name]) for name in RATES]
+    pairs += [(theirs[kind][name], ours[kind][name]) for kind, each in KINDS.items() for name in each]
+    return [f"{above / below:.2f}" if above and below else "" for above, below in pairs]
 
 
 def prefix_table(ours: Tree, theirs: Tree) -> list[str]:

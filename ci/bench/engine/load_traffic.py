@@ -116,10 +116,10 @@ def digest(asked: Sequence[Asked]) -> str:
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which `share` percent of them are, between two of them in proportion (NumPy's default)."""
     ordered = sorted(values)
-    place = (len(ordered) - 1) * share / 100
-    below = math.floor(place)
+    index = (len(ordered) - 1) * share / 100
+    below = math.floor(index)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (index - below)
 
 
 def milliseconds(values: Sequence[float]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from ci.evidence import ROOT
 
 SECONDS: Final = 120.0
 """How long a server may be silent, or take to end."""
-BODY: Final = {"prompt": "Hello", "max_tokens": 32, "temperature": 0, "stream": True, "ignore_eos": True}
+BODY: Final = {"prompt": "Hello", "max_tokens": 16, "temperature": 0, "stream": True, "ignore_eos": True}
 
 
 def starts(model: Path, bundle: Path, runs: int, longest: int) -> dict[str, Any]:

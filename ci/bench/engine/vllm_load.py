@@ -124,27 +124,27 @@ class Client:
         """Send requests when they arrive, whether or not others have ended, and follow each to its end. `found` gets the
         number of each prompt's tokens that were in a cache, `steps` the time of each output and how many requests it has a
         token of."""
-        waiting, going, all_seen = deque(asked), dict[str, Seen](), list[Seen]()
+        waiting, running, all_seen = deque(asked), dict[str, Seen](), list[Seen]()
         begin = self._clock()
-        while waiting or going:
+        while waiting or running:
             while waiting and waiting[0].at <= self._clock() - begin:
                 seen = Seen(waiting.popleft(), sent=self._clock() - begin)
                 all_seen.append(seen)
-                going[self._send(seen.asked)] = seen
-            if not going or self._engine.engine_core.outputs_queue.empty():
+                running[self._send(seen.asked)] = seen
+            if not running or self._engine.engine_core.outputs_queue.empty():
                 self._sleep(PAUSE_SECONDS)
                 continue
             outputs = self._engine.step()
             now, count = self._clock() - begin, 0
             for output in outputs:
                 tokens = len(output.outputs[0].token_ids)
-                seen = going[output.request_id]
+                seen = running[output.request_id]
                 if found is not None and tokens and not seen.times:
                     found.append(output.num_cached_tokens or 0)
                 seen.times += [now] * tokens
                 count += tokens
                 if output.finished:
-                    del going[output.request_id]
+                    del running[output.request_id]
             if steps is not None:
                 steps.append((now, count))
         return all_seen
