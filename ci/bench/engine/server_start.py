@@ -23,7 +23,7 @@ BODY: Final = {"prompt": "Hello", "max_tokens": 16, "temperature": 0, "stream": 
 
 
 def starts(model: Path, bundle: Path, runs: int, longest: int) -> dict[str, Any]:
-    """The seconds of so many servers after one that is not counted, by name, and what was wrong."""
+    """The seconds of `runs` servers after one that is not counted, by name, and what was wrong."""
     found = [started(command(model, bundle, longest)) for _ in range(runs + 1 if runs else 0)][1:]
     whole = [one for one in found if "fault" not in one]
     texts = {one["text"] for one in whole}
