@@ -34,6 +34,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         for text in {texts!r}:
+            time.sleep(0.2 if text == "Hi" else 0.0)
             piece = ("data: " + json.dumps(dict(choices=[dict(text=text)])) + "\\n\\n").encode()
             self.wfile.write(b"%x\\r\\n%s\\r\\n" % (len(piece), piece))
         end = b"data: [DONE]\\n\\n"
@@ -68,7 +69,7 @@ def test_a_start_ends_with_the_first_text(monkeypatch: pytest.MonkeyPatch) -> No
     found = of_stand_ins(monkeypatch, {}, {}, {})
     assert found["faults"] == [] and len(found["runs"]) == 2, "the first one is not counted"
     for run in found["runs"]:
-        assert run["load"] == 0.25 and 0 < run["ready"] < run["first_text"]
+        assert run["load"] == 0.25 and 0 < run["ready"] < run["first_text"] - 0.2, "an event without text is none"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,11 @@ def test_the_server_itself(tmp_path: Path) -> None:
 # ---- vLLM's side
 
 
+def output_of(name: str, cached: int, *, last: bool) -> Any:
+    tokens = SimpleNamespace(token_ids=[7])
+    return SimpleNamespace(request_id=name, outputs=[tokens], finished=last, num_cached_tokens=cached)
+
+
 @dataclass
 class FakeEngine:
     """An `LLMEngine` that computes one request at a time: its first token after `first` seconds, others after `each`. What it
@@ -107,6 +113,7 @@ class FakeEngine:
     asked: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
     ready: list[tuple[float, Any]] = field(default_factory=list[tuple[float, Any]])
     free: float = 0.0
+    running: list[str] = field(default_factory=list[str])
 
     @property
     def engine_core(self) -> Any:
@@ -120,8 +127,7 @@ class FakeEngine:
         at = max(self.free, self.now) + self.first
         for number in range(parameters["max_tokens"]):
             last = number == parameters["max_tokens"] - 1
-            cached, tokens = len(prompt["prompt_token_ids"]), SimpleNamespace(token_ids=[7])
-            output = SimpleNamespace(request_id=name, outputs=[tokens], finished=last, num_cached_tokens=cached)
+            output = output_of(name, len(prompt["prompt_token_ids"]), last=last)
             self.ready.append((at + number * self.each, output))
         self.free = self.ready[-1][0]
 
@@ -155,16 +161,29 @@ def test_the_client_of_vllm_finds_the_same_times() -> None:
 
 
 def test_steps_of_a_batch_that_serve_all_rows_are_timed() -> None:
-    class Together(FakeEngine):
-        """The requests of a batch have their tokens together, the first ones late."""
+    class Steps(FakeEngine):
+        """A second for each prompt, whose request joins the steps then; these take 20 ms while all are there, and 500 ms once
+        the first has ended."""
 
         def add_request(self, name: str, prompt: Any, parameters: Any) -> None:
-            self.free = self.now if not self.ready else self.ready[0][0] - self.first
-            super().add_request(name, prompt, parameters)
-            self.ready.sort(key=lambda one: one[0])
+            most = parameters["max_tokens"]
+            self.asked.append((name, len(prompt["prompt_token_ids"]), most))
+            self.running += [name]
+            if len(self.running) < 4:
+                return
+            rows, self.running, at = self.running, [], self.now
+            for step in range(most + 3):
+                some = [name for row, name in enumerate(rows) if row <= step < row + most]
+                at += 1.0 if step < 4 else 0.02 if len(some) == 4 else 0.5
+                ends = [name for row, name in enumerate(rows) if step == row + most - 1]
+                self.ready += [(at, one) for one in (output_of(name, 512, last=name in ends) for name in some)]
 
-    found = client_of(Together(first=3.0, each=0.02)).decode(4)
+    engine = Steps()
+    found = client_of(engine).decode(4)
     assert found["tok_s"] == pytest.approx(4 / 0.02, rel=0.01) and len(found["runs"]) == 3
+    assert [most for _, _, most in engine.asked[::4]] == [8, 128, 128, 128] and {length for _, length, _ in engine.asked} == {
+        512
+    }
 
 
 # ---- the page

@@ -135,14 +135,15 @@ def test_percentiles_are_those_of_numpy(count: int) -> None:
 
 def test_a_load_whose_times_are_known() -> None:
     first = Seen(Asked(1.0, (5, 5), 3), sent=1.25, times=[2.0, 2.5, 4.0])
-    second = Seen(Asked(3.0, (6,), 1), sent=3.0, times=[3.5])
+    second = Seen(Asked(3.0, (6,), 2), sent=3.0, times=[3.5, 6.0])
     found = load_traffic.summary([first, second])
     assert found["first_ms"]["most"] == 1000.0 and found["first_ms"]["p50"] == 750.0, "from the arrival, not from the sending"
-    assert found["per_token_ms"]["p50"] == 1000.0 and found["gap_ms"]["most"] == 1500.0 and found["late_ms"] == 250.0
-    assert found["seconds"] == 3.0 and found["output_tok_s"] == round(4 / 3, 1) and found["all_tok_s"] == round(7 / 3, 1)
-    assert found["most_together"] == 2 and found["requests_s"] == round(2 / 3, 3)
-    second.times.clear()
-    with pytest.raises(ValueError, match="a request for 1 tokens got 0"):
+    assert found["per_token_ms"]["p50"] == 1750.0 and found["gap_ms"]["most"] == 2500.0 and found["late_ms"] == 250.0
+    assert found["gap_ms"]["p50"] == 1500.0, "of all requests"
+    assert found["seconds"] == 5.0 and found["output_tok_s"] == 1.0 and found["all_tok_s"] == 1.6
+    assert found["most_together"] == 2 and found["requests_s"] == 0.4
+    second.times.pop()
+    with pytest.raises(ValueError, match="a request for 2 tokens got 1"):
         load_traffic.summary([first, second])
 
 
@@ -207,9 +208,11 @@ class OfLoop:
         self.token, self.step = token, step
         self.count, self.running = 0, False
         self.queues: dict[int, asyncio.Queue[tuple[int, int]]] = {}
+        self.prompts: list[tuple[int, ...]] = []
 
     async def tokens(self, ids: Sequence[int], most: int, began: Callable[[int], None]) -> AsyncIterator[int]:
         self.count += 1
+        self.prompts.append(tuple(ids))
         queue = self.queues[self.count] = asyncio.Queue()
         self.loop.submit(Submit(self.count, list(ids), most))
         if not self.running:
@@ -243,7 +246,9 @@ def test_times_of_the_loop_follow_from_those_of_its_iterations() -> None:
 
 
 def test_a_prefix_that_is_found_is_not_computed() -> None:
-    found = virtual_time(prefixes(OfLoop(), pairs(3, 1, 128, SMALL)))
+    service = OfLoop()
+    found = virtual_time(prefixes(service, pairs(3, 1, 128, SMALL)))
+    assert len({*service.prompts}) == 6 and len({prompt[:128] for prompt in service.prompts}) == 3
     assert found["new"] == {"first_ms": dict.fromkeys(("p50", "p95", "p99", "most"), 144.0), "tokens_found": [0]}
     assert found["found"] == {"first_ms": dict.fromkeys(("p50", "p95", "p99", "most"), 16.0), "tokens_found": [128]}
     assert wrong_prefixes(found, 128) == [] and len(wrong_prefixes(found, 64)) == 1
