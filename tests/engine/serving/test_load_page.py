@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fake_paged_batch import VOCABULARY
 
-from ci.bench.engine import load_traffic, server_start
+from ci.bench import front
+from ci.bench.engine import CASES, load_traffic, server_start
 from ci.bench.engine.load_report import OtherRequests, report
-from ci.bench.engine.load_traffic import Lengths, arrivals
+from ci.bench.engine.load_traffic import LENGTHS, Lengths, arrivals, digest
+from ci.bench.engine.serving_check import rates_of_vllm
 from ci.bench.engine.vllm_load import Client
 from engine.tools.tiny import write_tiny_model
 
@@ -184,6 +187,59 @@ def test_steps_of_a_batch_that_serve_all_rows_are_timed() -> None:
     assert [most for _, _, most in engine.asked[::4]] == [8, 128, 128, 128] and {length for _, length, _ in engine.asked} == {
         512
     }
+
+
+class Rounds:
+    """An `LLMEngine` whose step gives every request a token at once. It knows prompts that begin with the same 2048 tokens."""
+
+    def __init__(self) -> None:
+        self.left: dict[str, list[int]] = {}
+        self.known: set[tuple[int, ...]] = set()
+        self.engine_core = SimpleNamespace(outputs_queue=SimpleNamespace(empty=lambda: not self.left))
+        self.vllm_config = SimpleNamespace(
+            compilation_config=SimpleNamespace(cudagraph_mode="FULL_AND_PIECEWISE"),
+            scheduler_config=SimpleNamespace(enable_chunked_prefill=True, max_num_batched_tokens=8192),
+        )  # fmt: skip
+
+    def add_request(self, name: str, prompt: Any, parameters: Any) -> None:
+        begin = tuple(prompt["prompt_token_ids"][:2048])
+        self.left[name] = [parameters["max_tokens"], 2048 if len(begin) == 2048 and begin in self.known else 0]
+        self.known.add(begin)
+
+    def step(self) -> list[Any]:
+        found = [output_of(name, cached, last=left == 1) for name, (left, cached) in self.left.items()]
+        self.left = {name: [left - 1, cached] for name, (left, cached) in self.left.items() if left > 1}
+        return found
+
+
+def test_a_whole_run_of_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it writes is what the pages of both cases take."""
+    given: dict[str, Any] = {}
+
+    def opened(**options: Any) -> Any:
+        given.update(options)
+        return SimpleNamespace(llm_engine=Rounds())
+
+    sampling = SimpleNamespace(RequestOutputKind=SimpleNamespace(DELTA="delta"))
+    monkeypatch.setitem(sys.modules, "vllm", cast(Any, SimpleNamespace(LLM=opened, SamplingParams=dict, __version__="0.26.0")))
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", cast(Any, sampling))
+    words = ["vllm_load", str(tmp_path), "--out", str(tmp_path), "--decode", "4,16", "--rates", "400", "--seconds", "0.05"]
+    assert front.run("engine", CASES, [*words, "--burst", "5", "--pairs", "2", "--cache-bytes", "99"]) == 0
+    path = tmp_path / "vllm_load.json"
+    record = json.loads(path.read_text())
+    assert given["max_num_seqs"] == 256 and given["kv_cache_memory_bytes"] == 99 and given["max_model_len"] == LENGTHS.longest
+    assert record["vllm"] == "0.26.0" and record["batched_tokens"] == 8192 and list(record["loads"]) == ["400", "at once"]
+    assert record["loads"]["400"]["requests_digest"] == digest(arrivals(400.0, 0.05, 1))
+    assert {kind: one["tokens_found"] for kind, one in record["prefixes"].items()} == {"new": [0], "found": [2048]}
+    assert rates_of_vllm([path])["qwen3-4b"].keys() == {4, 16}
+    ours: dict[str, Any] = {
+        "model": "qwen3-4b",
+        "loads": record["loads"],
+        "prefixes": record["prefixes"],
+        "start": {"runs": []},
+        "faults": [],
+    }
+    assert sum("| ratio |" in line for line in report(ours | {"vllm": record})) == 2
 
 
 # ---- the page
