@@ -1,14 +1,19 @@
 """Checks and times rows over pages on this machine's GPU, with random weights.
 
     python3 ci/bench/engine.py serving_check artifacts/bundles [--models qwen3-4b,qwen3-8b] [--rows 8,32,128,256]
+        [--vllm vllm_load.json,vllm_8b.json]
     python3 ci/bench/engine.py serving_check artifacts/bundles --models qwen3-4b,qwen3-30b-a3b --weights 16bit,fp8,int4
 
 Each model in each format of its weights. First the bits: the logits and tokens of one sequence, alone in the smallest bucket,
 and among others in each larger one, its prompt in one chunk and in chunks of odd lengths. Any bit that differs fails. Then
-tokens per second of all rows, greedy and sampled, next to the floor: the bytes of the weights and of all caches over the
-memory's bandwidth, or the operations over the rate of tensor cores in bf16, whichever takes longer. Of experts those weights
-count that so many rows choose in the mean, if they choose at random. Then milliseconds of a prompt over pages, next to the same
-prompt in the contiguous cache. Exit status 1 if a bit differs.
+tokens per second of all rows, greedy and sampled, next to two limits. The floor is the bytes of the weights and of all caches
+over the memory's bandwidth, or the operations over the rate of tensor cores in bf16, whichever takes longer. The roofline has
+rates that reads and products reach, and reads caches after the products. Of experts those weights count that so many rows
+choose in the mean, if they choose at random. Then milliseconds of a prompt over pages, next to the same prompt in the
+contiguous cache.
+
+`--vllm` are files of the case `vllm_load`, best of the same machine and hour: the table then has vLLM's greedy rates and the
+ratios. Exit status 1 if a bit differs.
 """
 
 from __future__ import annotations
@@ -16,7 +21,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +45,12 @@ BANDWIDTH: Final = 4.8e12
 """Bytes per second of an H200's memory (NVIDIA H200 data sheet)."""
 OPERATIONS: Final = 989e12
 """Operations per second of its tensor cores in bf16, dense (the same)."""
+REACHED_BANDWIDTH: Final = 4.33e12
+REACHED_OPERATIONS: Final = 700e12
+"""Rates that reads of memory and large products in bf16 reach on an H200."""
+GOAL_OF_ROOFLINE: Final = 0.80
+GOALS_OF_VLLM: Final = {8: 1.35, 32: 1.35, 128: 1.35, 256: 1.2}
+"""The least ratios that are wanted, by rows."""
 CONTEXT: Final = 512
 """Tokens of each row's prompt when its speed is measured."""
 STEPS: Final = 128
@@ -57,6 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", default="qwen3-4b,qwen3-8b")
     parser.add_argument("--weights", default=SIXTEEN_BIT, help="formats of the weights: 16bit, fp8, w8a8 and int4")
     parser.add_argument("--rows", default="8,32,128,256")
+    parser.add_argument("--vllm", default="", metavar="JSON,...", help="of the case vllm_load, one for each model")
 
 
 def measure(options: argparse.Namespace) -> Outcome:
@@ -67,6 +80,9 @@ def measure(options: argparse.Namespace) -> Outcome:
         for form in names(options.weights):
             bundle = name if form == SIXTEEN_BIT else f"{name}-{form}"
             found[bundle] = checked(options.bundles, bundle, config_of(name), form, rows)
+    for bundle, rates in rates_of_vllm(Path(path) for path in names(options.vllm)).items():
+        for many in found[bundle]["tok_s"].keys() & rates.keys() if bundle in found else ():
+            found[bundle]["tok_s"][many]["vllm"] = rates[many]
     failed = not all(equal for record in found.values() for equal in record["equal"].values())
     return Outcome(found, {"serving_check.md": page(report(found))}, int(failed))
 
@@ -83,8 +99,9 @@ def checked(bundles: Path, bundle: str, config: ModelConfig, form: str, rows: Se
         record["tok_s"][many] = {
             "greedy": speed(backend, config, many, None),
             "sampled": speed(backend, config, many, SAMPLED),
-            "floor": many / floor(config, {one.name: one.bytes for one in weights.destinations}, many),
         }
+        work = step_of(config, {one.name: one.bytes for one in weights.destinations}, many)
+        record["tok_s"][many] |= {"floor": many / work.floor, "roofline": many / work.roofline}
         print(bundle, many, record["tok_s"][many], flush=True)
     record["prefill_ms"] = {length: prefills(backend, config, length) for length in PREFILLS}
     print(bundle, record["prefill_ms"], flush=True)
@@ -154,8 +171,27 @@ def speed(backend: CudaBackend, config: ModelConfig, many: int, sampling: Sampli
     return sorted(rates[1:])[1]
 
 
-def floor(config: Any, sizes: Mapping[str, int], many: int) -> float:
-    """Seconds that a step of `many` rows takes at least; `sizes` are bytes of weights as they are stored."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a step has to do at least: bytes of weights and of caches to read, and operations of products."""
+
+    weights: float
+    caches: float
+    operations: float
+
+    @property
+    def floor(self) -> float:
+        """Seconds at the rates of the data sheet, reads and operations at the same time."""
+        return max((self.weights + self.caches) / BANDWIDTH, self.operations / OPERATIONS)
+
+    @property
+    def roofline(self) -> float:
+        """Seconds at rates that are reached: products, then the caches."""
+        return max(self.weights / REACHED_BANDWIDTH, self.operations / REACHED_OPERATIONS) + self.caches / REACHED_BANDWIDTH
+
+
+def step_of(config: Any, sizes: Mapping[str, int], many: int) -> Work:
+    """The work of a step of `many` rows; `sizes` are bytes of weights as they are stored."""
     of_token = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     embedding = 0 if config.tie_word_embeddings else 2 * config.vocab_size * config.hidden_size
     of_row = config.num_experts_per_tok / config.num_experts if hasattr(config, "num_experts") else 1.0
@@ -164,9 +200,18 @@ def floor(config: Any, sizes: Mapping[str, int], many: int) -> float:
         """Bytes of weights but the embedding, of experts this share."""
         return sum(size * (share if STACKED in name else 1) for name, size in weights.items()) - embedding
 
-    read = of(sizes, 1 - (1 - of_row) ** many) + many * (CONTEXT + STEPS // 2) * of_token
     in_16_bits = {one.name: one.bytes for one in destinations(config, "bf16")}  # as many as operations of a row
-    return max(read / BANDWIDTH, many * of(in_16_bits, of_row) / OPERATIONS)
+    caches = many * (CONTEXT + STEPS // 2) * of_token
+    return Work(of(sizes, 1 - (1 - of_row) ** many), caches, many * of(in_16_bits, of_row))
+
+
+def rates_of_vllm(paths: Iterable[Path]) -> dict[str, dict[int, float]]:
+    """Tokens per second of vLLM by model and rows."""
+    found: dict[str, dict[int, float]] = {}
+    for path in paths:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        found[record["model"]] = {int(many): rate["tok_s"] for many, rate in record["decode"].items()}
+    return found
 
 
 def prefills(backend: CudaBackend, config: ModelConfig, length: int) -> dict[str, float]:
@@ -191,19 +236,34 @@ def prefills(backend: CudaBackend, config: ModelConfig, length: int) -> dict[str
 
 
 def report(found: Mapping[str, Any]) -> list[str]:
-    """The tables of each model."""
-    lines = [f"# Rows over pages, random weights, {STEPS} tokens after prompts of {CONTEXT}"]
+    """The table of speeds of all models, then whether bits are equal and the times of prompts."""
+    lines = [f"# Rows over pages, random weights, {STEPS} tokens after prompts of {CONTEXT}", "", *speeds(found)]
     for name, record in found.items():
         lines += ["", f"## {name}", "", f"the same bits as alone: {record['equal']}", ""]
-        rows = [
-            [
-                many,
-                *(f"{rates[kind]:.0f}" for kind in ("greedy", "sampled", "floor")),
-                f"{rates['greedy'] / rates['floor']:.2f}",
-            ]
-            for many, rates in record["tok_s"].items()
-        ]
-        lines += [*grid(("rows", "greedy, tok/s", "sampled", "floor", "of the floor"), rows, left=0), ""]
         times = [[length, *(f"{ms:.2f}" for ms in kinds.values())] for length, kinds in record["prefill_ms"].items()]
         lines += grid(("tokens", *next(iter(record["prefill_ms"].values()))), times, left=0)
     return lines
+
+
+def speeds(found: Mapping[str, Any]) -> list[str]:
+    """Tokens per second of each model and number of rows, and what they are of the limits and of vLLM's."""
+    header = ["model", "rows", "greedy, tok/s", "sampled", "of the floor", "of the roofline", "goal"]
+    with_vllm = any("vllm" in rates for record in found.values() for rates in record["tok_s"].values())
+    rows: list[list[object]] = []
+    for name, record in found.items():
+        for many, rates in record["tok_s"].items():
+            shares = [f"{rates['greedy'] / rates[limit]:.2f}" for limit in ("floor", "roofline")]
+            row: list[object] = [
+                name,
+                many,
+                f"{rates['greedy']:.0f}",
+                f"{rates['sampled']:.0f}",
+                *shares,
+                f"{GOAL_OF_ROOFLINE:.2f}",
+            ]
+            if with_vllm and "vllm" in rates:
+                row += [f"{rates['vllm']:.0f}", f"{rates['greedy'] / rates['vllm']:.2f}", GOALS_OF_VLLM.get(int(many), "")]
+            elif with_vllm:
+                row += ["", "", ""]
+            rows.append(row)
+    return grid([*header, *(("vLLM, tok/s", "ratio", "goal") if with_vllm else ())], rows)
