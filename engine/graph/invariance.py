@@ -54,6 +54,11 @@ POSITIONS: Final[Mapping[str, frozenset[str]]] = {
 }  # fmt: skip
 """Scalars that say where the tokens of a chunk are in their sequence."""
 
+SHARES: Final[Mapping[str, frozenset[str]]] = {
+    "paged_decode_attention": frozenset({"blocks"}), "paged_decode_attention_wide": frozenset({"blocks"}),
+}  # fmt: skip
+"""Scalars that say how many blocks share the items of a launch, of which each block makes whole ones."""
+
 
 def verify_invariance(graphs: Iterable[StepGraph], constants: Callable[[Op], Mapping[str, Constant]]) -> None:
     """Check steps of different numbers of rows against the first of them. `constants` are all constants of the kernel that an
@@ -69,7 +74,7 @@ def _compare(first: StepGraph, other: StepGraph, constants: Callable[[Op], Mappi
     for one, two in zip(first.ops, other.ops, strict=True):
         if (one.name, one.kernel) != (two.name, two.kernel):
             raise _refused(first, other, one.name, f"launches `{one.kernel}`, or `{two.kernel}` as `{two.name}`")
-        shaping, its = ({**_shaping(op, constants(op), TILES), **_shaping(op, op.scalars, POSITIONS)} for op in (one, two))
+        shaping, its = ({**_shaping(op, constants(op), TILES), **_shaping(op, op.scalars, {**POSITIONS, **SHARES})} for op in (one, two))
         if shaping != its:
             name = min(name for name in shaping.keys() | its.keys() if shaping.get(name) != its.get(name))
             what = f"has `{name}` = {shaping.get(name)}, or {its.get(name)}, and `{one.kernel}` may add in another order"
