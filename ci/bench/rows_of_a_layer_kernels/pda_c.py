@@ -1,0 +1,85 @@
+"""pda_c"""
+from typing import Literal
+
+import tilec as tl
+
+from .dims import HKV, D, E, G, T
+from .paged_dims import ITEMS, MAX, PAGE, PAGES
+
+
+@tl.kernel
+def pda_c(
+    q: tl.In[E, T, HKV, G, D],
+    k_pages: tl.In[E, PAGES, PAGE, HKV, D],
+    v_pages: tl.In[E, PAGES, PAGE, HKV, D],
+    table: tl.In[tl.i32, T, MAX],
+    lengths: tl.In[tl.i32, T],
+    starts: tl.In[tl.i32, Literal["T + 1"]],
+    partial: tl.InOut[tl.f32, ITEMS, HKV, G, D],
+    maxima: tl.InOut[tl.f32, ITEMS, HKV, G],
+    sums: tl.InOut[tl.f32, ITEMS, HKV, G],
+    blocks: tl.i32,
+    scale: tl.f32,
+    *,
+    E: tl.Const,
+    D: tl.Const,
+    PAGE: tl.Const,
+    CHUNK: tl.Const,
+    BN: tl.Const,
+    ROWS: tl.Const,
+):
+    """First of a row from `begins`, without a load."""
+    assert PAGE % BN == 0 and CHUNK % PAGE == 0
+    tl.requires(G <= 8, T <= ROWS, blocks >= 1, blocks <= 65536, ITEMS >= 1, PAGES >= 1, ITEMS * HKV <= 1073741824, ITEMS <= 1073741824 // CHUNK)
+    tl.requires(MAX * PAGE <= 1073741824)
+    tl.values(table, 0, PAGES)
+    tl.values(lengths, 1, MAX * PAGE + 1)
+    tl.grid(blocks)
+    begins = tl.load(starts, 0, shape=ROWS, pad=2147483647)
+    items = min(max(tl.load(starts, T), 0), ITEMS)
+    log2_scale = scale * 1.4426950408889634
+    start = min(tl.bid(0) // HKV, ITEMS - 1)
+    b = min(max(tl.sum(tl.where(begins <= start, 1, 0)) - 1, 0), T - 1)
+    first_ = max(start - max(tl.max(tl.where(begins <= start, begins, 0)), 0), 0) * CHUNK
+    length_ = tl.load(lengths, b)
+    raw_ = tl.load(q, (b, tl.bid(0) % HKV, 0, 0), shape=(1, 1, 8, D), pad=0)
+    page0_ = tl.load(table, (b, min(first_ // PAGE, MAX - 1)))
+    page1_ = tl.load(table, (b, min(first_ // PAGE + 1, MAX - 1)))
+    page2_ = tl.load(table, (b, min(first_ // PAGE + 2, MAX - 1)))
+    page3_ = tl.load(table, (b, min(first_ // PAGE + 3, MAX - 1)))
+    for unit in range(tl.bid(0), items * HKV, tl.num_blocks(0)):
+        item, head = unit // HKV, unit % HKV
+        first, length, page0, page1, page2, page3 = first_, length_, page0_, page1_, page2_, page3_
+        query = tl.reshape(raw_, (8, D)).T
+        coming = min(max((unit + tl.num_blocks(0)) // HKV, 0), ITEMS - 1)
+        b = min(max(tl.sum(tl.where(begins <= coming, 1, 0)) - 1, 0), T - 1)
+        first_ = max(coming - max(tl.max(tl.where(begins <= coming, begins, 0)), 0), 0) * CHUNK
+        length_ = tl.load(lengths, b)
+        raw_ = tl.load(q, (b, (unit + tl.num_blocks(0)) % HKV, 0, 0), shape=(1, 1, 8, D), pad=0)
+        page0_ = tl.load(table, (b, min(first_ // PAGE, MAX - 1)))
+        page1_ = tl.load(table, (b, min(first_ // PAGE + 1, MAX - 1)))
+        page2_ = tl.load(table, (b, min(first_ // PAGE + 2, MAX - 1)))
+        page3_ = tl.load(table, (b, min(first_ // PAGE + 3, MAX - 1)))
+        top = tl.full((8,), -tl.inf, tl.f32)
+        total = tl.zeros((8,), tl.f32)
+        acc = tl.zeros((D, 8), tl.f32)
+        for j in range(first // BN, tl.cdiv(min(length, first + CHUNK), BN)):
+            own, tile = (j - first // BN) // (PAGE // BN), j % (PAGE // BN)
+            page = page0
+            page = page1 if own == 1 else page
+            page = page2 if own == 2 else page
+            page = page3 if own == 3 else page
+            page = min(max(page, 0), PAGES - 1)
+            k = tl.reshape(tl.load(k_pages, (page, tile, head, 0), shape=(1, BN, 1, D)), (BN, D))
+            v = tl.reshape(tl.load(v_pages, (page, tile, head, 0), shape=(1, BN, 1, D)), (BN, D))
+            s = tl.mma(k, query, tl.zeros((BN, 8), tl.f32))
+            s = tl.where((j * BN + tl.arange(BN))[:, None] < length, s, -tl.inf)
+            higher = tl.maximum(top, tl.max(s, axis=0) * log2_scale)
+            p = tl.exp2(s * log2_scale - higher[None, :], fast=True)
+            shrink = tl.exp2(top - higher, fast=True)
+            total = total * shrink + tl.sum(p, axis=0)
+            acc = tl.mma(v.T, tl.astype(p, E), acc * shrink[None, :])
+            top = higher
+        tl.store(partial, (item, head, 0, 0), tl.reshape(acc.T, (1, 1, 8, D)), mask=True)
+        tl.store(maxima, (item, head, 0), tl.reshape(top, (1, 1, 8)), mask=True)
+        tl.store(sums, (item, head, 0), tl.reshape(total, (1, 1, 8)), mask=True)
