@@ -22,8 +22,8 @@ def paged_merge(
     HEADS: tl.Const,
 ):
     """`out[b] = sum(w * partial) / sum(w * sums)` over items `starts[b]` to `starts[b + 1] - 1`, with `w = 2 ** (maxima -
-    max(maxima))`; 0 for a row without items. A block has the query heads of a key head, HEADS at most, and reads ROWS items at a
-    time, from the row's first on: so nothing of a row depends on where its items begin."""
+    max(maxima))`; 0 for a row without items. A block has the query heads of a key head, at most HEADS, and reads ROWS items at
+    a time, from the row's first on: so nothing of a row depends on where its items begin."""
     tl.requires(G <= HEADS, ITEMS <= 1073741824, HKV <= 65535)
     tl.grid(T, HKV)
     b, head = tl.bid(0), tl.bid(1)

@@ -2,8 +2,7 @@
 
 Each launch is checked fully once, at the largest extents. `at` checks other extents and scalars once for all launches: clauses
 that do not depend on addresses are checked as for any launch. No tensor may extend beyond the bytes checked before, so
-alignment and overlap need no new check. `use` then stores the parameters that all launches of the series share; the tensor maps of each are copied when it is launched,
-while the device runs those before it.
+alignment and overlap need no new check. `use` then stores the parameters that all launches of the series share; the tensor maps of each are copied when it is launched.
 """
 
 from __future__ import annotations
