@@ -2,7 +2,8 @@
 
 Each launch is checked fully once, at the largest extents. `at` checks other extents and scalars once for all launches: clauses
 that do not depend on addresses are checked as for any launch. No tensor may extend beyond the bytes checked before, so
-alignment and overlap need no new check. `use` then stores the parameters that all launches of the series share; the tensor maps of each are copied when it is launched.
+alignment and overlap need no new check. `use` then stores the parameters that all launches of the series share; the tensor
+maps of each are copied when it is launched.
 """
 
 from __future__ import annotations
