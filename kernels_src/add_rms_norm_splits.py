@@ -23,6 +23,7 @@ def add_rms_norm_splits(
 ):
     """`residual += sum_s(parts[s])` in f32, in the order of the parts, rounded once; then `out = rms_norm(residual) * weight`,
     of the sum as it was stored."""
+    tl.resident(weight)
     tl.grid(T)
     row = tl.bid(0)
     x = tl.load(parts, (0, row, 0), shape=(1, 1, H))

@@ -48,15 +48,16 @@ def qk_norm_rope_kv(
     tl.requires(HQ + 2 * HKV == HEADS and HQ % GROUP == 0 and HKV % GROUP == 0)
     tl.values(positions, 0, P)
     tl.values(slots, 0, S, distinct=True)
+    # What the host sent is read before the kernel waits for the projection.
+    tl.resident(q_weight, k_weight, table, positions, slots)
     t, group = tl.bid(0), tl.bid(1)
-    slot = tl.load(slots, t)
+    slot, position = tl.load(slots, t), tl.load(positions, t)
+    cos = tl.load(table, (position, 0), shape=(1, D // 2))[:, None, :]
+    sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
     first_key, first_value = HQ // GROUP, (HQ + HKV) // GROUP
     if group < first_value:
         low = tl.load(qkv, (t, group, 0), shape=(1, GROUP, D // 2)).astype(tl.f32)
         high = tl.load(qkv, (t, group, 1), shape=(1, GROUP, D // 2)).astype(tl.f32)
-        position = tl.load(positions, t)
-        cos = tl.load(table, (position, 0), shape=(1, D // 2))[:, None, :]
-        sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
         if group < first_key:
             w_low, w_high = tl.load(q_weight, 0, shape=D // 2).astype(tl.f32), tl.load(q_weight, 1, shape=D // 2).astype(tl.f32)
             scale = normed_scale(low, high, D, eps)

@@ -169,7 +169,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"T": 3, "HKV": 2, "G": 16, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09},
         {"T": 1, "HKV": 1, "G": 11, "PAGES": 3, "MAX": 2, "ITEMS": 1, "blocks": 1, "scale": 0.09, "E": "f16"},
     ],
-    "paged_merge": [{"T": 3, "HKV": 1, "G": 2, "ITEMS": 19}],
+    "paged_merge": [{"T": 3, "HKV": 1, "G": 2, "ITEMS": 19}, {"T": 2, "HKV": 2, "G": 3, "ITEMS": 12, "HEADS": 4}],
     "paged_merge_wide": [{"T": 3, "HKV": 1, "G": 16, "ITEMS": 19}, {"T": 2, "HKV": 2, "G": 11, "ITEMS": 12}],
     "paged_gather": [
         {"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160, "filled": 130},

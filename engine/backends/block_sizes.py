@@ -235,7 +235,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "paged_flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "paged_decode_attention": lambda _: {"BN": SLOTS},
     "paged_decode_attention_wide": lambda _: {"BN": SLOTS},
-    "paged_merge": lambda _: {"ROWS": 8},
+    "paged_merge": lambda _: {"ROWS": 8, "HEADS": 8},
     "paged_merge_wide": lambda _: {"ROWS": 8},
     "decode_attention_wide": lambda _: {"BN": SLOTS},
     "rotary_decode_attention": lambda _: {"BN": SLOTS},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from itertools import product
 from typing import Any, ClassVar, Final, Protocol
 
 from engine.backends.decode_steps import DECODE_MODES, PreparedStep, lasting_buffers
@@ -23,6 +24,9 @@ from tilec.runtime import Bundle, Driver
 from tilec.step.graph import CHUNK, SERVE, Constant, Kind, Op, StepGraph
 from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
+
+EXPECTED: Final = ("argmax", "sample")
+"""Output modes whose chunks are prepared before the first prompt comes."""
 
 MOST_SLOTS: Final = 1 << 29
 """Slots of a pool that kernels can index."""
@@ -79,8 +83,8 @@ class DevicePages(PagedDevice):
             self._rows, self._prompt = rows, prompt
             pointers = {name: pointer for name, (pointer, _) in self._allocations(prompt).items()}
             self._chunks.bind(pointers, self._arena[0])
-            for tokens in padded_lengths(self._chunks.largest):
-                self._chunks.prepared(tokens, 0, "argmax")
+            for tokens, output_mode in product(padded_lengths(self._chunks.largest), EXPECTED):
+                self._chunks.prepared(tokens, 0, output_mode)
         except BaseException:
             self.close()
             raise

@@ -40,10 +40,11 @@ TILE_ROWS: Final = 64
 SMALL_TILES: Final = (16, 32)
 """The same of products of small M."""
 
-CACHED_STEPS: Final = 128
-"""Number of prepared steps that are cached, so that a repeated prompt length needs no checks."""
+CACHED_STEPS: Final = 512
+"""Number of prepared steps that are cached, so that a repeated prompt length needs no checks: more than are prepared in advance
+for chunks of 8192 tokens, of 130 lengths in two output modes."""
 
-CACHED_KINDS: Final = 2048
+CACHED_KINDS: Final = 8192
 """Number of cached launch parameters, one per kind and extents: those of some hundred lengths."""
 
 _NUMBER: Final = re.compile(r"\.\d+(?=\.|$)")

@@ -3,7 +3,8 @@
 In: graphs of one step for several numbers of rows. GraphError names the first operation that could add in another order. The
 steps must have the same launches of the same kernels on the same buffers with the same scalars and the same constants, but for
 those constants that divide the outputs of a kernel into tiles (`TILES`): each output is then the same sum, of the same runs of
-the depth, made by a block of another size. And they must have the same extents, but for one axis of a tensor that counts the
+the depth, made by a block of another size. Blocks that share items, each of which one of them makes whole, may be of any number
+(`SHARES`). And they must have the same extents, but for one axis of a tensor that counts the
 rows, and for room (`CAPACITIES`). So nothing that shapes a reduction, such as a step of the depth, a number of parts of it or
 the tokens of a chunk of a cache, can follow from the number of rows.
 
@@ -54,6 +55,11 @@ POSITIONS: Final[Mapping[str, frozenset[str]]] = {
 }  # fmt: skip
 """Scalars that say where the tokens of a chunk are in their sequence."""
 
+SHARES: Final[Mapping[str, frozenset[str]]] = {
+    "paged_decode_attention": frozenset({"blocks"}), "paged_decode_attention_wide": frozenset({"blocks"}),
+}  # fmt: skip
+"""Scalars that say how many blocks share the items of a launch, of which each block makes whole ones."""
+
 
 def verify_invariance(graphs: Iterable[StepGraph], constants: Callable[[Op], Mapping[str, Constant]]) -> None:
     """Check steps of different numbers of rows against the first of them. `constants` are all constants of the kernel that an
@@ -69,7 +75,9 @@ def _compare(first: StepGraph, other: StepGraph, constants: Callable[[Op], Mappi
     for one, two in zip(first.ops, other.ops, strict=True):
         if (one.name, one.kernel) != (two.name, two.kernel):
             raise _refused(first, other, one.name, f"launches `{one.kernel}`, or `{two.kernel}` as `{two.name}`")
-        shaping, its = ({**_shaping(op, constants(op), TILES), **_shaping(op, op.scalars, POSITIONS)} for op in (one, two))
+        shaping, its = (
+            {**_shaping(op, constants(op), TILES), **_shaping(op, op.scalars, {**POSITIONS, **SHARES})} for op in (one, two)
+        )
         if shaping != its:
             name = min(name for name in shaping.keys() | its.keys() if shaping.get(name) != its.get(name))
             what = f"has `{name}` = {shaping.get(name)}, or {its.get(name)}, and `{one.kernel}` may add in another order"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.graph.integers import GraphError
+from engine.graph.integers import GraphError, repeats
 
 Integers = NDArray[np.int32]
 
@@ -167,7 +167,7 @@ class PageTables:
         table = np.array(pages, np.int32)
         if not 0 < len(table) <= self.table_pages or not 0 <= length <= len(table) * self.page_tokens:
             raise _refused(f"has {len(table)} pages and {length} tokens, and a table takes 1 to {self.table_pages} pages")
-        if len(np.unique(table)) < len(table):
+        if repeats(table):
             raise _refused("has a page twice")
         if table.min() < self.parking or table.max() >= self.pages:
             raise _refused(f"has pages {table.min()} to {table.max()}, and sequences have {self.parking} to {self.pages - 1}")

@@ -70,6 +70,19 @@ def test_a_server_prepares_no_prompts_of_the_other_caches(bundle: Bundle) -> Non
         backend.close()
 
 
+def test_prompts_of_all_lengths_are_prepared_for_greedy_and_sampled_tokens(loaded: Loaded) -> None:
+    backend, _ = loaded
+    with PagedBatch(backend, 2, pages=20) as batch:
+        internals: Any = batch
+        chunks = internals._steps._device._chunks
+        lengths = (16, 32, 64, 128, 192, 256)
+        prepared = dict(chunks._cached)
+        assert set(prepared) == {(tokens, 0, mode) for tokens in lengths for mode in ("argmax", "sample")}
+        batch.join(0, [1], 0, [1] * 20, SamplingParams(temperature=0.5))
+        assert chunks._cached[32, 0, "sample"] is prepared[32, 0, "sample"]
+        assert len(chunks._cached) == len(prepared)
+
+
 def test_a_bucket_is_captured_when_it_is_first_used_and_steps_run_ahead(loaded: Loaded) -> None:
     backend, driver = loaded
     with PagedBatch(backend, 40, pages=20) as batch:

@@ -133,7 +133,8 @@ def test_rows_of_all_buckets_and_tokens_of_all_chunks_are_invariant(head: Any) -
 SHAPING: list[tuple[str, dict[str, Any], str]] = [
     ("matmul_split", {"S": 4}, "`S` = 8, or 4"),
     ("paged_decode_attention", {"CHUNK": 512}, "`CHUNK` = 256, or 512"),
-    ("paged_decode_attention", {"blocks": 3}, "`blocks` = "),
+    ("paged_decode_attention", {"scale": 0.5}, "`scale` = "),
+    ("add_rms_norm_splits", {"eps": 0.5}, "`eps` = "),
     ("chunk_starts", {"CHUNK": 128}, "`CHUNK` = 256, or 128"),
     ("qk_norm_rope_kv", {"GROUP": 1}, "`GROUP` = 8, or 1"),
     ("add_rms_norm_splits", {"parts": View("layers.0.o_parts", (7, 64, 1024))}, "extent 8, or 7, on axis 0 of `parts`"),

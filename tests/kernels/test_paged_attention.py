@@ -28,6 +28,11 @@ Array = NDArray[Any]
 BF16 = ml_dtypes.bfloat16
 PAGE, CHUNK, D, SCALE = 16, 32, 32, 0.2
 DECODE = {"E": "bf16", "D": D, "PAGE": PAGE, "CHUNK": CHUNK, "BN": 16, "ROWS": 8}
+MERGE = {  # of more than eight query heads of a key head, and more than four: constants of the kernel that merges
+    (True, True): {"E": "bf16", "D": D, "ROWS": 4},
+    (False, True): {"E": "bf16", "D": D, "ROWS": 4, "HEADS": 8},
+    (False, False): {"E": "bf16", "D": D, "ROWS": 4, "HEADS": 4},
+}
 FLASH = {"E": "bf16", "D": D, "BM": 16, "BN": 16}
 
 
@@ -82,7 +87,7 @@ def decoded(t: dict[str, Array], *, blocks: int, spare: int = 0) -> Array:
         assert np.isfinite(part[: starts[-1]]).all()
         assert np.isnan(part[starts[-1] :]).all()
     out = unwritten(rows, heads, group, D)
-    launched(f"paged_merge{wide}", {"E": "bf16", "D": D, "ROWS": 4}, {**parts, "starts": starts, "out": out})
+    launched(f"paged_merge{wide}", MERGE[group > 8, group > 4], {**parts, "starts": starts, "out": out})
     return out
 
 
@@ -211,7 +216,7 @@ def test_wrong_starts_reach_nothing_outside(starts: list[int], seed: int) -> Non
     given_starts = {"starts": np.array(starts, np.int32)}
     launched("paged_decode_attention", DECODE, {**t, **given_starts, **parts}, blocks=3, scale=SCALE)
     out = unwritten(3, 1, 2, D)
-    launched("paged_merge", {"E": "bf16", "D": D, "ROWS": 4}, {**parts, **given_starts, "out": out})
+    launched("paged_merge", MERGE[False, False], {**parts, **given_starts, "out": out})
     assert not np.isnan(out.astype(np.float32)).any()
 
 

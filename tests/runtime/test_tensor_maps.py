@@ -164,7 +164,8 @@ def test_launches_of_a_series_have_their_own_maps() -> None:
     series = Series(loaded(kernel_manifest(), driver), [arguments(), arguments(a=8192)])
     shapes: dict[str, tuple[int, ...]] = {"a": (24, 72), "b": (72, 24, 72), "out": (24,)}
     fewer = series.at(shapes, {}, {})
-    for numbers, rows in ((None, 40), (fewer, 24)):
+    whole = series.at({"a": (40, 72), "b": (72, 40, 72), "out": (40,)}, {}, {})
+    for numbers, rows in ((None, 40), (fewer, 24), (whole, 40), (fewer, 24)):
         if numbers is not None:
             series.use(numbers)
         for index, pointer in enumerate((4096, 8192)):

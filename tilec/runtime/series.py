@@ -2,7 +2,8 @@
 
 Each launch is checked fully once, at the largest extents. `at` checks other extents and scalars once for all launches: clauses
 that do not depend on addresses are checked as for any launch. No tensor may extend beyond the bytes checked before, so
-alignment and overlap need no new check. `use` then stores the parameters that all launches of the series share.
+alignment and overlap need no new check. `use` then stores the parameters that all launches of the series share; the tensor
+maps of each are copied when it is launched.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Series:
         self._pointers = {name: tuple(entry[name].pointer for entry in views) for name in views[0]}
         self._elements = {name: prod(view.shape) for name, view in plans[0].checked.views.items()}
         self.grid = plans[0].grid
+        self._mapped: list[Numbers | None] = [None] * len(plans)
         self._used: Numbers | None = None
         self.use(self._packed(plans[0].checked))
 
@@ -90,14 +92,14 @@ class Series:
         if numbers is self._used:
             return
         ctypes.memmove(self._numbers, numbers.packed, len(numbers.packed))
-        if numbers.maps:
-            for plan, maps in zip(self._keep, numbers.maps, strict=True):
-                ctypes.memmove(plan.maps, maps, len(maps))
         self.grid, self._used = numbers.grid, numbers
 
     def launch(self, index: int, stream: int, *, overlap: bool = False) -> None:
         """Enqueue one launch; see `Plan.launch`."""
-        kernel = self.kernel
+        kernel, used = self.kernel, self._used
+        if used is not None and used.maps and self._mapped[index] is not used:
+            ctypes.memmove(self._keep[index].maps, used.maps[index], len(used.maps[index]))
+            self._mapped[index] = used
         overlaps = overlap and kernel.may_overlap()
         kernel.device.driver.launch(
             kernel.function, self.grid, kernel.block, kernel.shared, stream, self.parameters[index], overlaps

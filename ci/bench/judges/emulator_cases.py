@@ -229,7 +229,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "paged_merge_wide":
             return [{"T": 3, "HKV": 2, "G": 16, "ITEMS": 19}, {"T": 1, "HKV": 1, "G": 11, "ITEMS": 1}]
         case "paged_merge":
-            return [{"T": 3, "HKV": 2, "G": 4, "ITEMS": 19}, {"T": 1, "HKV": 1, "G": 7, "ITEMS": 1}]
+            return [{"T": 3, "HKV": 2, "G": 4, "ITEMS": 19}, {"T": 1, "HKV": 1, "G": int(c["HEADS"]) - 1, "ITEMS": 1}]
         case "paged_gather":
             return [{"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160}]
         case "paged_flash_attention":

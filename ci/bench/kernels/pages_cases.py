@@ -47,7 +47,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
                 {"T": t, "MAX": m, "PAGES": p, "ITEMS": t * -(-m // 4) + 3, "HKV": h, "G": g}
                 for t, m, p, h, g in ((1, 1, 1, 1, 1), (3, 5, 7, 2, 8), (8, 9, 11, 3, 5), (33, 4, 40, 8, 2), (256, 3, 90, 2, 4))
             ]
-            return [*shared, batch(8, 512), batch(2, 8192, HKV=8, G=8), batch(256, 512)]
+            found = [*shared, batch(8, 512), batch(2, 8192, HKV=8, G=8), batch(256, 512)]
+            return [dims for dims in found if dims["G"] <= int(manifest.constants.get("HEADS", 8))]
         case "paged_decode_attention_wide" | "paged_merge_wide":
             shared = [
                 {"T": t, "MAX": m, "PAGES": p, "ITEMS": t * -(-m // 4) + 3, "HKV": h, "G": g}
