@@ -212,6 +212,11 @@ class Backend(StepRunner):
         sequence.token = token
         self.own.send([sequence])
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing runs on it any more: it was closed, or a failure ended it."""
+        return self._closed
+
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the engine is closed", fix="load the model again")

@@ -37,10 +37,14 @@ KINDS: Final = {kind.exit_code: kind for kind in (UsageError, ModelError, Bundle
 Message = dict[str, Any]
 
 
-class RankEnded(EngineError):
+class RankEnded(DeviceError):
     """The process of a rank ended, and nobody had told it to."""
 
     exit_code = 6
+
+
+class RanksDiffer(DeviceError):
+    """Ranks chose different tokens, so nothing that they computed can be relied upon."""
 
 
 class RankProcesses:

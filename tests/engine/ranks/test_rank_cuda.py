@@ -118,7 +118,7 @@ def test_collectives_read_the_memory_of_all_ranks_at_the_same_offsets(ranks: Ran
 
 def plan_of_meet(backend: RankCuda) -> int:
     """The address of the rank's own signals in its meet."""
-    (plan,) = backend._ending()
+    (plan,) = backend.ending()
     return plan.checked.views[f"signals_{backend.rank}"].pointer
 
 
