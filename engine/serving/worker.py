@@ -65,7 +65,7 @@ def work(channel: Channel) -> NoReturn:
     backend, bundle = load_backend(
         load.model, config, bundle=load.bundle, backend=cast("BackendName", load.backend),
         max_seq_len=load.max_seq_len, weight_format=load.weight_format, cache_format=load.cache_format, dummy=load.dummy,
-        bundle_digest=load.bundle_digest, trust=load.trust, serves=True,
+        bundle_digest=load.bundle_digest, trust=load.trust, gpus=load.gpus, serves=True,
     )  # fmt: skip
     try:
         with device_errors():
