@@ -213,6 +213,11 @@ class Backend(StepRunner):
         self.own.send([sequence])
 
     @property
+    def watched(self) -> tuple[int, ...]:
+        """Descriptors that can be read once the device has failed while nothing was asked of it; `wait` then raises why."""
+        return ()
+
+    @property
     def closed(self) -> bool:
         """Whether nothing runs on it any more: it was closed, or a failure ended it."""
         return self._closed

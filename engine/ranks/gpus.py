@@ -91,6 +91,10 @@ class GpuRanks(Backend):
         return self._processes.pids
 
     @property
+    def watched(self) -> tuple[int, ...]:
+        return self._processes.descriptors
+
+    @property
     def kernel_seconds(self) -> float:
         return self._seconds
 

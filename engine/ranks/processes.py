@@ -88,6 +88,11 @@ class RankProcesses:
     def pids(self) -> tuple[int, ...]:
         return tuple(process.pid for process in self._processes)
 
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The sockets of the ranks, which can be read without a request only when one of them has ended."""
+        return () if self._ending else tuple(own.fileno() for own in self._sockets)
+
     def send(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Send a message to each rank. The error of a rank that has ended."""
         for own, message in zip(self._sockets, messages, strict=True):

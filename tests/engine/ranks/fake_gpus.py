@@ -19,6 +19,23 @@ from tilec.runtime import Bundle
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "runtime"))
 
+WORKER = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from fake_gpus import IpcApi
+from fake_driver import FakeDriver
+from engine.ranks import worker
+from engine.ranks.peers import DriverCalls
+from tilec.runtime import Device
+def open_gpu(rank, ranks):
+    driver = FakeDriver(devices=ranks)
+    driver.rank = rank
+    return DriverCalls(IpcApi(rank)), Device(driver)
+worker.open_gpu = open_gpu
+"""
+"""A rank's process without a GPU, up to what a test changes in it; `RUN` follows."""
+RUN = "worker.run(int(sys.argv[1]))"
+
 
 class Handle:
     """`CUipcMemHandle`."""

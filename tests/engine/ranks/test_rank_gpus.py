@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_gpus import model_of
+from fake_gpus import RUN, WORKER, model_of
 
 from engine.batch import Batch
 from engine.errors import BundleRefused, EngineError, UsageError
@@ -25,21 +25,6 @@ from engine.ranks.processes import RankEnded
 from engine.sampling import SamplingParams
 from tilec.runtime import open_bundle
 
-WORKER = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from fake_gpus import IpcApi
-from fake_driver import FakeDriver
-from engine.ranks import worker
-from engine.ranks.peers import DriverCalls
-from tilec.runtime import Device
-def open_gpu(rank, ranks):
-    driver = FakeDriver(devices=ranks)
-    driver.rank = rank
-    return DriverCalls(IpcApi(rank)), Device(driver)
-worker.open_gpu = open_gpu
-"""
-RUN = "worker.run(int(sys.argv[1]))"
 ODD = """
 from engine.backends.token_ring import TokenRing
 original = TokenRing._read_slot
