@@ -38,7 +38,7 @@ SUMS: Final = 1000
 MOST_DELAY: Final = 20000
 """Clock cycles of a delay at random."""
 SECONDS: Final = 150
-"""How long all of it may take; it took some 30 seconds."""
+"""How long all of it may take."""
 MEETING_SECONDS: Final = 60
 """How long ranks may wait for each other on the host."""
 

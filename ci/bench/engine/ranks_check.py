@@ -67,7 +67,7 @@ ROWS: Final = (16, 128)
 ROW_TOKENS: Final = 100
 ROW_STEPS: Final = 20
 PART_SECONDS: Final = 200
-"""How long a part may take; that of the largest model took some 90 seconds."""
+"""How long a part may take."""
 MORE_SECONDS: Final = 20
 """How much longer is waited for a part, or a rank, before it is killed."""
 GONE_SECONDS: Final = 10.0
@@ -159,9 +159,10 @@ def _waited(processes: Sequence[subprocess.Popen[bytes]], seconds: float, what: 
     that a process started end with it."""
     until = time.monotonic() + seconds
     try:
-        while None in (states := [one.poll() for one in processes]) and not any(
-            states
-        ):  # each is asked: the last may have ended
+        while True:
+            states = [one.poll() for one in processes]  # of all: a rank that failed may be the last
+            if None not in states or any(states):
+                break
             if time.monotonic() > until:
                 raise Failed(f"{what} had not ended after {seconds:.0f} s, and was killed")
             time.sleep(0.1)
