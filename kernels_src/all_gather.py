@@ -38,5 +38,5 @@ def all_gather(
         for r in tl.static_range(RANKS):
             for p in tl.static_range(PARTS):
                 parts = (*parts, tl.load(x[r], (p, row, column), shape=(1, TOKENS, BLOCK), pad=0))
-        for place in tl.static_range(RANKS * PARTS):
-            tl.store(out, (place, row, column), parts[place], mask=True)
+        for index in tl.static_range(RANKS * PARTS):
+            tl.store(out, (index, row, column), parts[index], mask=True)

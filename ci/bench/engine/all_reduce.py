@@ -39,7 +39,7 @@ MOST_DELAY: Final = 20000
 """Clock cycles of a delay at random."""
 SECONDS: Final = 150
 """How long all of it may take."""
-MEETING_SECONDS: Final = 60
+HOST_SECONDS: Final = 60
 """How long ranks may wait for each other on the host."""
 
 
@@ -56,7 +56,7 @@ class Rank:
         self.gpu: Any = self.torch.device("cuda", rank)  # named for each tensor: other libraries change the current one
         self.ours.init_process_group(
             "nccl", init_method=f"file://{store}", rank=rank, world_size=ranks, device_id=self.gpu,
-            timeout=timedelta(seconds=MEETING_SECONDS),
+            timeout=timedelta(seconds=HOST_SECONDS),
         )  # fmt: skip
         self.device = Device()
         self.driver = self.device.driver
@@ -176,7 +176,7 @@ def same_bits(rank: Rank) -> bool:
     return int(wrong) == 0 and len(set(rank.exchange(digest.encode()))) == 1
 
 
-def said(rank: Rank, what: str) -> None:
+def announce(rank: Rank, what: str) -> None:
     """Say what comes next, so that who waits knows where ranks are."""
     print(f"rank {rank.rank}: {what}", file=sys.stderr, flush=True)
 
@@ -186,14 +186,14 @@ def main(path: str, file: str, rank_text: str, ranks_text: str) -> int:
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     rank = Rank(path, f"{file}.store", int(rank_text), int(ranks_text))
     torch = rank.torch
-    said(rank, f"{SUMS} sums")
+    announce(rank, f"{SUMS} sums")
     same = same_bits(rank)
     out = torch.zeros((max(SIZES) // 2 // COLUMNS, COLUMNS), dtype=torch.bfloat16, device=rank.gpu)
     rank.put(torch.zeros_like(out))
     sizes = list[Mapping[str, float]]()
     for size in SIZES:
         rows = size // 2 // COLUMNS
-        said(rank, f"{size} bytes")
+        announce(rank, f"{size} bytes")
         found = {f"{kernel}_us": rank.ours_us(rank.plan(kernel, rows, out)) for kernel in ("all_reduce", "all_reduce_add")}
         best = min(found.values())
         sizes.append({"bytes": size, **found, "nccl_us": rank.nccl_us(rows), "GB_s": size / best / 1e3})

@@ -56,12 +56,12 @@ BACKEND = InterpreterBackend(KERNELS)
 
 
 def random_array(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> NDArray[Any]:
-    """Values that a kernel may get for a parameter: places are of one cache, scales small and positive."""
+    """Values that a kernel may get for a parameter: indices are of one cache, scales small and positive."""
     random = np.random.default_rng([seed, len(name), ord(name[0])])
     if dtype == "i32":
         counted = np.arange(np.prod(shape)).reshape(shape)  # also of `starts`: each row has one chunk of a cache
-        places = {"lengths": np.full(shape, 20), "positions": np.full(shape, 19), "slots": counted, "starts": counted}
-        return places.get(name, np.zeros(shape)).astype(np.int32)
+        indices = {"lengths": np.full(shape, 20), "positions": np.full(shape, 19), "slots": counted, "starts": counted}
+        return indices.get(name, np.zeros(shape)).astype(np.int32)
     if dtype == "u8":
         return random.integers(0, 16, shape).astype(np.uint8)
     if dtype == "u32":
