@@ -27,7 +27,7 @@ def all_gather(
     BLOCK: tl.Const,
 ):
     """`out[r * PARTS + p]` is part `p` of rank `r`. A block has a tile of every part of every rank in flight at once: one that
-    took them in turns would wait for the other GPU's memory once a part."""
+    took them one by one would wait for the other GPU's memory once a part."""
     tl.grid(BLOCKS)
     tl.requires(N % BLOCK == 0, tl.cdiv(T, TOKENS) * (N // BLOCK) <= MOST_TILES)
     tl.meet(signals, rank)
