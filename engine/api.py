@@ -235,7 +235,7 @@ def load_backend(
             raise UsageError("each of several GPUs has a device of its own", fix="leave `device` out")
         return load_ranks(
             path, config, gpus, backend, max_seq_len, dtype=dtype, weight_format=weight_format, cache_format=cache_format,
-            dummy=dummy, progress=progress, bundle=bundle, digest=bundle_digest, trust=trust,
+            dummy=dummy, progress=progress, bundle=bundle, digest=bundle_digest, trust=trust, serves=serves,
         )  # fmt: skip
     if dummy is not None:
         of_model = "f16" if config.dtype == "f16" else "bf16"

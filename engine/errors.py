@@ -9,6 +9,7 @@
 | 4      | BundleRefused  | the bundle is absent, damaged, for another GPU, or lacks an artifact the model needs      |
 | 5      | DeviceError    | the GPU or its driver is absent, refused a call, or memory is too little (host too)       |
 | 6      | EngineEnded    | the process of the server's engine ended on its own (`engine.serving.client`)             |
+| 5      | RanksDiffer    | ranks chose different tokens (`engine.ranks.processes`)                                   |
 | 6      | RankEnded      | the process of a rank ended on its own (`engine.ranks.processes`)                         |
 | 130    | Interrupted    | the user stopped the run (128 + SIGINT, as shells report it)                              |
 

@@ -27,6 +27,8 @@ KERNELS: Final = Path(__file__).resolve().parents[1] / "kernels_src"
 GATHER: Final = "all_gather"
 MEET: Final = "rank_meet"
 BLOCKS: Final = 3
+PARTS: Final = 3
+"""Of a sum that a rank has."""
 SUMS: Final = ("all_reduce", "all_reduce_add", "all_reduce_add_scaled")
 COLLECTIVES: Final = (*SUMS, GATHER)
 
@@ -36,7 +38,7 @@ def constants(kernel: str, ranks: int = 2, blocks: int = BLOCKS, dtype: str = "b
     found: dict[str, Any] = {"RANKS": ranks, "BLOCKS": blocks}
     if kernel != MEET:
         found |= {"E": dtype, "TOKENS": 2, "BLOCK": 64}
-    return found | ({"ROWS": 4} if kernel == "all_reduce_add_scaled" else {})
+    return found | {"all_reduce_add_scaled": {"ROWS": 4}, GATHER: {"PARTS": PARTS}}.get(kernel, {})
 
 
 @cache
@@ -78,7 +80,7 @@ def _is_shared(name: str) -> bool:
 def arguments(function: Function, ranks: int = 2, sizes: Mapping[str, int] | None = None, seed: int = 0) -> Arguments:
     """Random arguments: of floats, with some negative zeros, whose sums round differently in another order."""
     random = np.random.default_rng(seed)
-    sizes = {"T": 5, "N": 192, "P": 48 if "ROWS" in function.constants else 3} if sizes is None else sizes
+    sizes = {"T": 5, "N": 192, "P": 48} if sizes is None else sizes
     env = {name: sizes[name] for name in function.dims}
 
     def array(name: str) -> Any:

@@ -212,6 +212,16 @@ class Backend(StepRunner):
         sequence.token = token
         self.own.send([sequence])
 
+    @property
+    def watched(self) -> tuple[int, ...]:
+        """Descriptors that can be read once the device has failed while nothing was asked of it; `wait` then raises why."""
+        return ()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing runs on it any more: it was closed, or a failure ended it."""
+        return self._closed
+
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the engine is closed", fix="load the model again")

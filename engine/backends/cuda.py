@@ -135,7 +135,7 @@ class CudaBackend(Backend):
         step = self.captured_step(sequence.output_mode, self.step.decode_variants(sequence.length + 1))
         self._send(sequence, token)
         self.own.enqueued(step)
-        for plan in (*step.plans, *self._ending()):
+        for plan in (*step.plans, *self.ending()):
             plan.launch(self.stream)
         sequence.length += 1
         return self.token()
@@ -198,14 +198,14 @@ class CudaBackend(Backend):
         plans = tuple(self.launches.plans(graph, pointers))
         verify_captured(graph, allocations, arena)
         early = [may_overlap(graph, op, self.contract(op)) for op in graph.ops]
-        ending = self._ending()
+        ending = self.ending()
         return CapturedStep(graph, plans, self.capture((*plans, *ending), [*early, *[True] * len(ending)]), replay)
 
     def _allocate_arena(self, size: int) -> int:
         """Memory for activations, which the backend frees."""
         return self.memory.allocate(size)
 
-    def _ending(self) -> tuple[Plan, ...]:
+    def ending(self) -> tuple[Plan, ...]:
         """Launches after those of each step."""
         return ()
 
@@ -265,7 +265,7 @@ class CudaBackend(Backend):
         assert self._prompt is not None  # set in `load`
         self._prompt.send_to(prepared.inputs, {name: inputs[prefill.whole.role(name)] for name in prepared.inputs})
         prepared.launch(self.stream)
-        for plan in self._ending():
+        for plan in self.ending():
             plan.launch(self.stream, overlap=True)
 
     def capture(self, plans: Tokens[Plan], overlaps: Tokens[bool] = ()) -> Any:

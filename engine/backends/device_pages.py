@@ -20,7 +20,7 @@ from engine.backends.prompts import PrefillSteps, padded_lengths, union
 from engine.errors import DeviceError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import ALIGNMENT, plan_memory
-from tilec.runtime import Bundle, Driver
+from tilec.runtime import Bundle, Driver, Plan
 from tilec.step.graph import CHUNK, SERVE, Constant, Kind, Op, StepGraph
 from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
@@ -53,6 +53,8 @@ class LoadedModel(Protocol):
 
     def wait(self) -> None: ...
 
+    def ending(self) -> tuple[Plan, ...]: ...
+
 
 class DevicePages(PagedDevice):
     """Steps over pages of a loaded backend, for up to `bucket` rows. GraphError if a row's sums could depend on the number of
@@ -74,7 +76,7 @@ class DevicePages(PagedDevice):
             memory.require(size + lasting_bytes(graphs) + lasting_bytes([self._chunks.whole]) + pool_bytes(graphs[0]))
             for buffer in lasting_buffers(graphs, Kind.POOL):
                 memory.add_zeroed(buffer)
-            self._arena = (memory.allocate(size), size)
+            self._arena = (self._allocate_arena(size), size)
             table = next(buffer.name for buffer in graphs[0].of_kind(Kind.INPUT) if graphs[0].role(buffer.name) == "table")
             self.rows = rows = DeviceBuffers(driver, stream, graphs, "batch.token", self._arena, ("ids", table))
             self._releases.callback(rows.close)
@@ -92,7 +94,8 @@ class DevicePages(PagedDevice):
     def padded(self, tokens: int, past: int) -> int:
         return self._chunks.padded(tokens, past)
 
-    def prepare(self, graph: StepGraph) -> PreparedStep:
+    def prepare(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
+        graph = self._step.graph(SERVE, output_mode, tokens=bucket)
         self._captured.append(found := self._backend.captured(graph, self._allocations(self._rows), self._arena))
         return found
 
@@ -103,6 +106,12 @@ class DevicePages(PagedDevice):
         prepared = self._chunks.prepared(tokens, past, output_mode)
         self._prompt.send_to(prepared.inputs, {name: inputs[self._chunks.whole.role(name)] for name in prepared.inputs})
         prepared.launch(self._backend.stream)
+        for plan in self._backend.ending():
+            plan.launch(self._backend.stream, overlap=True)
+
+    def _allocate_arena(self, size: int) -> int:
+        """Memory for activations, which is freed with these steps."""
+        return self._memory.allocate(size)
 
     def close(self) -> None:
         """Free the captured steps and the memory, once nothing runs; idempotent."""

@@ -157,9 +157,7 @@ class InterpreterBackend(Backend):
         self._buffers.clear()
 
     def _pages_that_fit(self, bucket: int) -> int:
-        """Enough for every row at its longest."""
-        values = self.step.values()
-        return -(-bucket // values["page_tokens"]) + bucket * values["table_pages"]
+        return enough_pages(self.step, bucket)
 
     def _paged_device(self, step: Step, bucket: int) -> PagedDevice:
         return HostPages(self, step, bucket)
@@ -268,8 +266,8 @@ class HostPages(PagedDevice):
         self._rows, self._prompt = rows, prompt
         verify_invariance([step.graph("serve", "sample", tokens=one) for one in backend.buckets if one <= bucket], block_sizes)
 
-    def prepare(self, graph: StepGraph) -> PlannedStep:
-        return self._backend.planned(graph, self._rows.arrays)
+    def prepare(self, bucket: int, output_mode: OutputMode) -> PlannedStep:
+        return self._backend.planned(self._step.graph("serve", output_mode, tokens=bucket), self._rows.arrays)
 
     def enqueue(self, step: PlannedStep) -> None:
         self._backend.run_step(step)
@@ -283,6 +281,12 @@ class HostPages(PagedDevice):
     def close(self) -> None:
         self._rows.close()
         self._prompt.close()
+
+
+def enough_pages(step: Step, bucket: int) -> int:
+    """Pages for every one of `bucket` rows at its longest, and for those that are no sequence's."""
+    values = step.values()
+    return -(-bucket // values["page_tokens"]) + bucket * values["table_pages"]
 
 
 def set_inputs(graph: StepGraph, planned: PlannedStep, inputs: Mapping[str, Any]) -> None:

@@ -55,8 +55,8 @@ class PagedDevice(ABC):
         return tokens
 
     @abstractmethod
-    def prepare(self, graph: StepGraph) -> PreparedStep:
-        """Verify a step that serves and make it ready to run."""
+    def prepare(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
+        """Verify the step that serves a bucket of rows in an output mode, and make it ready to run."""
 
     @abstractmethod
     def enqueue(self, step: Any) -> None:
@@ -90,11 +90,16 @@ class PagedSteps:
         self.items = self._named[SERVE, "partial"].shape[0]
         """Chunks of all rows' tokens that attention has room for: those of every row at its longest."""
 
+    @property
+    def device(self) -> PagedDevice:
+        """What runs the steps."""
+        return self._device
+
     def prepared(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
         """The step of a bucket in an output mode; prepared on first use."""
         key = bucket, output_mode
         if key not in self._prepared:
-            found = self._device.prepare(self.step.graph(SERVE, output_mode, tokens=bucket))
+            found = self._device.prepare(bucket, output_mode)
             check_replay(found.replay)
             self._prepared[key] = found
         return self._prepared[key]

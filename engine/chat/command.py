@@ -26,7 +26,7 @@ KEY_VARIABLE: Final = "TILEC_API_KEY"
 NAME_CHARACTERS: Final = 80
 LOCAL: Final = {
     "bundle": "--bundle", "bundle_digest": "--bundle-digest", "trust": "--trust", "weight_format": "--weights",
-    "cache_format": "--cache", "dummy_weights": "--dummy-weights",
+    "cache_format": "--cache", "dummy_weights": "--dummy-weights", "gpus": "--gpus",
 }  # fmt: skip
 """Options of a model in this process that have no default."""
 
@@ -55,6 +55,7 @@ Exit status: 0 the input has ended, 2 wrong usage or no server at --url, 3 a mod
 @click.option("--backend", type=click.Choice(["cuda", "interpreter"]), default="cuda")
 @click.option("--weights", "weight_format", type=click.Choice(WEIGHT_FORMATS))
 @click.option("--cache", "cache_format", type=click.Choice(CACHE_FORMATS))
+@click.option("--gpus", type=click.IntRange(1))
 @click.option("--dummy-weights", type=int, metavar="SEED", help="Random weights of a seed.")
 @click.option("--max-seq-len", type=click.IntRange(2), default=DEFAULT_SEQUENCE, help="Most tokens of a conversation.")
 def chat_command(
@@ -77,7 +78,7 @@ def chat_command(
             raise UsageError("--model-name has no effect without --url", fix="leave it out")
         assert model is not None  # one of the two is there
         check_backend(backend, others["bundle"], others["bundle_digest"], others["trust"])
-        others["dummy"] = others.pop("dummy_weights")
+        others |= {"dummy": others.pop("dummy_weights"), "gpus": others["gpus"] or 1}
         engine = Engine.from_pretrained(model, backend=backend, max_seq_len=max_seq_len, **others)
         first = secrets.randbelow(SEED_LIMIT) if seed is None else seed
         speaker = LocalSpeaker(

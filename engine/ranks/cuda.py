@@ -15,6 +15,7 @@ from typing import Any
 from engine.backends.bundled_step import bundled_step
 from engine.backends.cuda import CudaBackend
 from engine.backends.device_buffers import DeviceBuffers, cache_bytes
+from engine.backends.device_pages import DevicePages
 from engine.backends.upload import WeightSource
 from engine.graph.plan import ALIGNMENT, plan_memory
 from engine.models.config import ModelConfig
@@ -23,7 +24,7 @@ from engine.ranks.memory import SharedMemory
 from engine.ranks.step import RankStep, rank_step
 from tilec.runtime import Bundle, Device, Plan
 from tilec.step.graph import StepGraph
-from tilec.step.step import OutputMode
+from tilec.step.step import OutputMode, Step
 
 
 class RankCuda(CudaBackend):
@@ -47,17 +48,27 @@ class RankCuda(CudaBackend):
             return super().allocate(graphs, token)
         size = max(plan_memory(graph).size for graph in graphs)
         self.memory.require(cache_bytes(graphs) + size)
-        arena = self._shared.allocate(size).pointers[self._shared.rank]
-        return DeviceBuffers(self.driver, self.stream, graphs, token, (arena, size))
+        return DeviceBuffers(self.driver, self.stream, graphs, token, (self.shared_arena(size), size))
+
+    def shared_arena(self, size: int) -> int:
+        """Memory for activations that all ranks have mapped when this returns, until they close."""
+        return self._shared.allocate(size).pointers[self._shared.rank]
+
+    def pages_that_fit(self, rows: int) -> int:
+        """The pages of the largest pool of this rank next to what up to `rows` rows need, a number of rows of steps."""
+        return self._pages_that_fit(rows)
+
+    def _paged_device(self, step: Step, bucket: int) -> DevicePages:
+        return RankPages(self, step, bucket)
 
     def _allocate_arena(self, size: int) -> int:
         signals = -(-size // ALIGNMENT) * ALIGNMENT
-        arena = self._shared.allocate(signals + self.launches.signal_bytes()).pointers[self._shared.rank]
+        arena = self.shared_arena(signals + self.launches.signal_bytes())
         self.launches.join(self._shared, arena + signals)
         self._last = (self.launches.meet(),)
         return arena
 
-    def _ending(self) -> tuple[Plan, ...]:
+    def ending(self) -> tuple[Plan, ...]:
         return self._last
 
     def _bundled_step(self, weights: WeightSource, cache_format: str) -> RankStep:
@@ -69,6 +80,17 @@ class RankCuda(CudaBackend):
         with ExitStack() as releases:  # in reverse order, even after a failure
             releases.callback(self._shared.close)
             releases.callback(super()._release)
+
+
+class RankPages(DevicePages):
+    """Steps over pages of a rank: a pool of its heads, and activations that the other ranks read."""
+
+    def __init__(self, backend: RankCuda, step: Step, bucket: int) -> None:
+        self._rank = backend
+        super().__init__(backend, step, bucket)
+
+    def _allocate_arena(self, size: int) -> int:
+        return self._rank.shared_arena(size)
 
 
 def bundled_rank_step(

@@ -9,15 +9,12 @@ all ranks: they would no longer be where the others are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from engine.backends.backend import Backend
-from engine.backends.decode_steps import StepBuffers, graphs_of
+from engine.backends.decode_steps import graphs_of
 from engine.backends.launches import BundledKernels
 from engine.backends.paged_steps import PagedDevice
 from engine.backends.prompts import padded_chunk
@@ -28,18 +25,17 @@ from engine.graph.integers import Replay
 from engine.graph.plan import plan_memory
 from engine.graph.verify import verify
 from engine.models.config import ModelConfig
+from engine.ranks.asked_buffers import AskedBuffers
+from engine.ranks.asked_pages import AskedPages
 from engine.ranks.cuda import bundled_rank_step
 from engine.ranks.launches import RankContracts
-from engine.ranks.messages import decoded, encoded, encoded_values
+from engine.ranks.messages import encoded_values
+from engine.ranks.orders import OWN, PROMPT
 from engine.ranks.processes import HANDLE, Message, RankProcesses
 from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle
-from tilec.step.graph import Kind, Op, StepGraph
+from tilec.step.graph import Op, StepGraph
 from tilec.step.step import OutputMode, Step
-
-NO_PAGES: Final = "a step of ranks has no mode over pages, so `require_pages` refused before"
-
-Ask = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,48 +45,6 @@ class AskedStep:
     steps: int
     graph: int
     replay: Replay
-
-
-class RankProcessesBuffers(StepBuffers):
-    """The buffers of steps, which each rank has. `tell` adds an order, `ask` also waits for the replies of all ranks."""
-
-    def __init__(self, number: int, graphs: Sequence[StepGraph], tell: Ask, ask: Ask) -> None:
-        self.number, self.graphs = number, tuple(graphs)
-        self._tell, self._ask = tell, ask
-
-    def send(self, kind: Kind, values: Mapping[str, Any]) -> None:
-        self._tell("send", steps=self.number, kind=kind.value, values=encoded_values(values))
-
-    def copy(self, target: str, slot: int, source: StepBuffers, name: str, source_slot: int, elements: int) -> None:
-        assert isinstance(source, RankProcessesBuffers)
-        self._tell(
-            "copy", steps=self.number, target=target, slot=slot, source=source.number, name=name, source_slot=source_slot,
-            elements=elements,
-        )  # fmt: skip
-
-    def write(self, name: str, first: int, values: NDArray[Any]) -> None:
-        self._tell("write", steps=self.number, name=name, first=first, values=encoded(values))
-
-    def stage(self, name: str, first: int, values: NDArray[Any]) -> None:
-        self.write(name, first, values)
-
-    def fetch(self, number: int, also: Sequence[str] = ()) -> None:
-        self._tell("fetch", steps=self.number, number=number, also=list(also))
-
-    def fetched_output(self, number: int, name: str) -> NDArray[Any]:
-        return decoded(self._ask("output", steps=self.number, number=number, name=name)[0]["values"])
-
-    def fetched(self, number: int) -> NDArray[np.int32]:
-        return _same(self._ask("fetched", steps=self.number, number=number))
-
-    def latest(self) -> NDArray[np.int32]:
-        return _same(self._ask("latest", steps=self.number))
-
-    def floats(self, name: str) -> NDArray[np.float32]:
-        return decoded(self._ask("floats", steps=self.number, name=name)[0]["values"])
-
-    def close(self) -> None:
-        self._tell("close", steps=self.number)
 
 
 class GpuRanks(Backend):
@@ -112,7 +66,7 @@ class GpuRanks(Backend):
         cache_format: str | None = None, progress: Progress | None = None,
     ) -> None:  # fmt: skip
         """Load a model in all ranks. `weights` are those of rank 0, of which only the form is used; `model` is the message that
-        ranks load from."""
+        ranks load from; its `serves` as of `CudaBackend.load`."""
         cache_format = self.bundle.cache_format if cache_format is None else cache_format
         self.config, self.max_seq_len = config, max_seq_len
         ranks = len(self.gpus)
@@ -137,47 +91,52 @@ class GpuRanks(Backend):
         return self._processes.pids
 
     @property
+    def watched(self) -> tuple[int, ...]:
+        return self._processes.descriptors
+
+    @property
     def kernel_seconds(self) -> float:
         return self._seconds
 
     def contract(self, op: Op) -> Contract | Manifest:
         return self._contracts.of(op, self._kernels.bundled_kernel(op))
 
-    def allocate(self, graphs: Sequence[StepGraph], token: str) -> RankProcessesBuffers:
+    def allocate(self, graphs: Sequence[StepGraph], token: str) -> AskedBuffers:
         number, self._allocated = self._allocated, self._allocated + 1
         if number:  # ranks have those of their own sequence
-            self._ask("allocate", steps=number, sequences=graphs[0].sequences)
-        return RankProcessesBuffers(number, graphs, self._tell, self._ask)
+            self.ask("allocate", steps=number, sequences=graphs[0].sequences)
+        return AskedBuffers(number, graphs, self.tell, self.ask)
 
-    def prepare(self, graph: StepGraph, buffers: RankProcessesBuffers) -> AskedStep:
+    def prepare(self, graph: StepGraph, buffers: AskedBuffers) -> AskedStep:
         replay = verify(graph, plan_memory(graph), self.contract)
         index = next(index for index, one in enumerate(buffers.graphs) if one is graph)
-        self._tell("prepare", steps=buffers.number, graph=index)
+        self.tell("prepare", steps=buffers.number, graph=index)
         return AskedStep(buffers.number, index, replay)
 
     def enqueue(self, step: AskedStep) -> None:
-        self._tell("run", steps=step.steps, graph=step.graph)
+        self.tell("run", steps=step.steps, graph=step.graph)
 
     def discard(self, step: AskedStep) -> None:
         """Nothing to do: ranks drop what they prepared when their steps are closed."""
 
     def wait(self) -> None:
         if not self._ended:
-            self._ask("wait")
+            self.ask("wait")
 
-    def _tell(self, order: str, **details: Any) -> None:
-        """Add an order; those that were added are sent with the next one that has a reply, or by `_flush`."""
+    def tell(self, order: str, **details: Any) -> None:
+        """Add an order; those that were added are sent with the next one that has a reply, or by `flush`."""
         if not self._ended:
             self._orders.append({"do": order, **details})
 
-    def _ask(self, order: str, **details: Any) -> list[Message]:
+    def ask(self, order: str, **details: Any) -> list[Message]:
         """Send an order, and those before it, and return the replies of all ranks in order."""
         self._check_open()
-        self._tell(order, **details)
-        self._flush()
+        self.tell(order, **details)
+        self.flush()
         return self._replies()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send the orders that were added."""
         orders, self._orders = self._orders, []
         try:
             self._processes.send([{"orders": orders}] * len(self.gpus))
@@ -213,14 +172,15 @@ class GpuRanks(Backend):
         return padded_chunk(tokens, past, min(self.chunk_tokens, self.max_seq_len), slots)
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
-        self._tell("chunk", inputs=encoded_values(inputs), tokens=tokens, past=past, mode=output_mode)
-        self._flush()
+        self.tell("chunk", steps=OWN, inputs=encoded_values(inputs), tokens=tokens, past=past, mode=output_mode)
+        self.flush()
 
     def _pages_that_fit(self, bucket: int) -> int:
-        raise AssertionError(NO_PAGES)
+        return min(int(reply["pages"]) for reply in self.ask("room", rows=bucket))
 
     def _paged_device(self, step: Step, bucket: int) -> PagedDevice:
-        raise AssertionError(NO_PAGES)
+        number, self._allocated = self._allocated, self._allocated + 1 + PROMPT
+        return AskedPages(self, number, step, bucket)
 
     def _release(self) -> None:
         """End all ranks, after their launches; idempotent."""
@@ -228,12 +188,3 @@ class GpuRanks(Backend):
             self.wait()
         finally:
             self._end()
-
-
-def _same(replies: Sequence[Message]) -> NDArray[np.int32]:
-    """The tokens of all ranks; EngineError if they differ."""
-    first, *others = (message["tokens"] for message in replies)
-    for rank, tokens in enumerate(others, 1):
-        if tokens != first:
-            raise EngineError(f"rank {rank} chose the tokens {tokens}, and rank 0 {first}")
-    return np.array(first, np.int32)

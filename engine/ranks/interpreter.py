@@ -16,20 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
-from engine.backends.decode_steps import StepBuffers, graphs_of, prompt_caches
+from engine.backends.block_sizes import block_sizes
+from engine.backends.decode_steps import StepBuffers, graphs_of, lasting_buffers, prompt_caches
 from engine.backends.host_buffers import HostBuffers, zeros
-from engine.backends.interpreter import KERNELS, InterpreterBackend, PlannedOp, PlannedStep
-from engine.backends.paged_steps import PagedDevice
+from engine.backends.interpreter import KERNELS, InterpreterBackend, PlannedOp, PlannedStep, enough_pages, set_inputs
+from engine.backends.paged_steps import PagedDevice, chunk_graphs, serve_graphs
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
-from engine.errors import EngineError
 from engine.graph.contract import Contract
-from engine.graph.integers import Replay, check_values
+from engine.graph.integers import Replay
+from engine.graph.invariance import verify_invariance
 from engine.graph.plan import plan_memory
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.ranks.barrier import RankBarrier, RankStopped
 from engine.ranks.collectives import collect, collective_contract
+from engine.ranks.processes import RanksDiffer
 from engine.ranks.step import RankStep, rank_step
 from engine.ranks.verify import verify_lasting
 from engine.sequence import Sequence as Generation
@@ -43,7 +45,6 @@ NO_KERNEL: Final = cast("Function", None)
 """In place of a collective's kernel: ranks of the interpreter meet in `engine.ranks.collectives`."""
 
 END: Final = "the end of a step"
-NO_PAGES: Final = "a step of ranks has no mode over pages, so `require_pages` refused before"
 
 
 class RankInterpreter(InterpreterBackend):
@@ -141,7 +142,7 @@ class RankedBuffers(StepBuffers):
         first, *others = (buffers.latest() for buffers in self.of_ranks)
         for rank, tokens in enumerate(others, 1):
             if (tokens != first).any():
-                raise EngineError(f"rank {rank} chose the tokens {tokens.tolist()}, and rank 0 {first.tolist()}")
+                raise RanksDiffer(f"rank {rank} chose the tokens {tokens.tolist()}, and rank 0 {first.tolist()}")
         return first
 
     def floats(self, name: str) -> NDArray[np.float32]:
@@ -154,6 +155,8 @@ class RankedBuffers(StepBuffers):
 
 class InterpreterRanks(Backend):
     """A `Backend` of several ranks. An error in one rank stops all, and is raised."""
+
+    buckets = InterpreterBackend.buckets
 
     def __init__(self, ranks: int, kernels: Path = KERNELS) -> None:
         super().__init__()
@@ -213,7 +216,7 @@ class InterpreterRanks(Backend):
         return RankedBuffers(graphs, token, len(self.of_ranks))
 
     def prepare(self, graph: StepGraph, buffers: RankedBuffers) -> RankedStep:
-        return self._planned(graph, [own.arrays for own in buffers.of_ranks])
+        return self.planned(graph, [own.arrays for own in buffers.of_ranks])
 
     def enqueue(self, step: RankedStep) -> None:
         self._in_threads(
@@ -241,22 +244,24 @@ class InterpreterRanks(Backend):
         return self.of_ranks[0]._closed  # pyright: ignore[reportPrivateUsage]  # of the same class
 
     def _pages_that_fit(self, bucket: int) -> int:
-        raise AssertionError(NO_PAGES)
+        return enough_pages(self.step, bucket)
 
     def _paged_device(self, step: Step, bucket: int) -> PagedDevice:
-        raise AssertionError(NO_PAGES)
+        return RankedPages(self, step, bucket)
 
-    def _planned(self, graph: StepGraph, existing: Sequence[Mapping[str, NDArray[Any]]]) -> RankedStep:
+    def planned(self, graph: StepGraph, existing: Sequence[Mapping[str, NDArray[Any]]]) -> RankedStep:
+        """A step that every rank has planned, on arrays of its own."""
         return RankedStep(tuple(rank.planned(graph, own) for rank, own in zip(self.of_ranks, existing, strict=True)))
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         graph = self.step.graph("prefill", output_mode, tokens=tokens, past=past)
-        planned = self._planned(graph, [own.except_inputs() for own in self._own_buffers.of_ranks])
+        self.run_with(graph, self._own_buffers, inputs)
+
+    def run_with(self, graph: StepGraph, buffers: RankedBuffers, inputs: Mapping[str, Any]) -> None:
+        """Run a step of a chunk in all ranks, on inputs by role and the other buffers of `buffers`."""
+        planned = self.planned(graph, [own.except_inputs() for own in buffers.of_ranks])
         for of_rank in planned.steps:
-            for name, array in of_rank.inputs.items():
-                values = inputs[graph.role(name)]
-                check_values(graph.buffers[name], values)
-                array[...] = values
+            set_inputs(graph, of_rank, inputs)
         self.enqueue(planned)
 
     def _in_threads(self, work: Sequence[Callable[[], None]]) -> None:
@@ -280,3 +285,32 @@ class InterpreterRanks(Backend):
         self._threads.shutdown()
         for rank in self.of_ranks:
             rank.close()
+
+
+class RankedPages(PagedDevice):
+    """Steps over pages of all ranks: each has a pool of its heads, with the same tables."""
+
+    def __init__(self, backend: InterpreterRanks, step: Step, bucket: int) -> None:
+        self._backend, self._step, self.bucket = backend, step, bucket
+        serve, chunk = list(serve_graphs(step, bucket).values()), list(chunk_graphs(step, 1).values())
+        ranks = len(backend.of_ranks)
+        self.rows = self._rows = RankedBuffers(serve, "batch.token", ranks)
+        self.prompt = self._prompt = RankedBuffers(chunk, "token", ranks)
+        for rows, prompt in zip(self._rows.of_ranks, self._prompt.of_ranks, strict=True):
+            prompt.arrays |= {buffer.name: rows.arrays[buffer.name] for buffer in lasting_buffers(chunk, Kind.POOL)}
+        verify_invariance([step.graph("serve", "sample", tokens=one) for one in backend.buckets if one <= bucket], block_sizes)
+
+    def prepare(self, bucket: int, output_mode: OutputMode) -> RankedStep:
+        graph = self._step.graph("serve", output_mode, tokens=bucket)
+        return self._backend.planned(graph, [own.arrays for own in self._rows.of_ranks])
+
+    def enqueue(self, step: RankedStep) -> None:
+        self._backend.enqueue(step)
+
+    def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
+        graph = self._step.graph("chunk", output_mode, tokens=tokens, past=past)
+        self._backend.run_with(graph, self._prompt, inputs)
+
+    def close(self) -> None:
+        self._rows.close()
+        self._prompt.close()

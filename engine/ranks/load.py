@@ -31,10 +31,11 @@ def load_ranks(
     path: str | PathLike[str], config: ModelConfig, gpus: int, backend: str, max_seq_len: int, *, dtype: str | None = None,
     weight_format: str | None = None, cache_format: str | None = None, dummy: int | None = None,
     progress: Progress | None = None, bundle: str | PathLike[str] | None = None, digest: str | None = None,
-    trust: TrustSource = None,
+    trust: TrustSource = None, serves: bool = False,
 ) -> tuple[Backend, Bundle | None]:  # fmt: skip
-    """A backend of `gpus` ranks, and the bundle that the caller closes after it. UsageError if they cannot have equal parts of
-    the model; on GPUs a DeviceError if there are fewer, or one cannot reach another's memory; BundleRefused."""
+    """A backend of `gpus` ranks, and the bundle that the caller closes after it; `serves` as of `CudaBackend.load`. UsageError
+    if they cannot have equal parts of the model; on GPUs a DeviceError if there are fewer, or one cannot reach another's
+    memory; BundleRefused."""
     if not 1 < gpus <= MAX_RANKS:
         raise UsageError(f"{gpus} GPUs are asked for", fix=f"ask for 1 to {MAX_RANKS}")
     of_model = "f16" if config.dtype == "f16" else "bf16"
@@ -42,7 +43,7 @@ def load_ranks(
     form = {"dtype": dtype, "dummy": dummy, "weight_format": weight_format}
     if backend != "interpreter":
         first = rank_weights(config, path, 0, gpus, dtype=dtype, dummy=dummy, weight_format=weight_format)
-        model = {"model": fspath(Path(path).resolve()), **form}
+        model = {"model": fspath(Path(path).resolve()), "serves": serves, **form}
         loaded = load_gpus(
             model, config, first, gpus, max_seq_len, cache_format, progress, bundle=bundle, digest=digest, trust=trust
         )  # fmt: skip

@@ -3,22 +3,28 @@
 | order      | with                                        | reply                                                       |
 |------------|---------------------------------------------|-------------------------------------------------------------|
 | `allocate` | `steps`, `sequences`                        | nothing, once all ranks have mapped what they share         |
+| `room`     | `rows`                                      | `pages`: of the largest pool of the rank                    |
+| `pages`    | `steps`, `rows`, `pages`                    | nothing, once all ranks have mapped what they share         |
 | `prepare`  | `steps`, `graph`: its place among the steps |                                                             |
 | `run`      | `steps`, `graph`                            |                                                             |
+| `ready`    | `steps`, `rows`, `mode`                     |                                                             |
+| `serve`    | `steps`, `rows`, `mode`                     |                                                             |
 | `send`     | `steps`, `kind`, `values`                   |                                                             |
 | `copy`     | `steps`, `target`, `slot`, `source`, ...    |                                                             |
 | `write`    | `steps`, `name`, `first`, `values`          |                                                             |
+| `stage`    | `steps`, `name`, `first`, `values`          |                                                             |
 | `fetch`    | `steps`, `number`, `also`                   |                                                             |
 | `fetched`  | `steps`, `number`                           | `tokens`                                                    |
 | `output`   | `steps`, `number`, `name`                   | `values`, of rank 0                                         |
 | `latest`   | `steps`                                     | `tokens`                                                    |
 | `floats`   | `steps`, `name`                             | `values`, of rank 0                                         |
-| `chunk`    | `inputs`, `tokens`, `past`, `mode`          |                                                             |
+| `chunk`    | `steps`, `inputs`, `tokens`, `past`, `mode` |                                                             |
 | `forget`   | `steps`                                     |                                                             |
 | `close`    | `steps`                                     |                                                             |
 | `wait`     |                                             | nothing, once all launches of the rank are complete         |
 
-`steps` is a number: 0 are those of the backend's own sequence.
+`steps` is a number: 0 are those of the backend's own sequence. Steps over pages have two: the next number has the buffers of
+their chunks. `ready` and `serve` prepare and run a step of `rows` rows over pages.
 """
 
 from __future__ import annotations
@@ -27,13 +33,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from engine.backends.cuda import CapturedStep
-from engine.backends.decode_steps import DecodeSteps, PreparedStep
+from engine.backends.decode_steps import DecodeSteps, PreparedStep, StepBuffers
+from engine.backends.paged_steps import PagedSteps
 from engine.ranks.cuda import RankCuda
 from engine.ranks.messages import decoded, decoded_values, encoded
 from tilec.step.graph import Kind
 
 Order = Mapping[str, Any]
 OWN: Final = 0
+PROMPT: Final = 1
+"""What the number of the buffers of chunks is above that of their steps."""
 
 
 class Orders:
@@ -42,17 +51,36 @@ class Orders:
     def __init__(self, backend: RankCuda) -> None:
         self._backend = backend
         self._steps: dict[int, DecodeSteps] = {OWN: backend.own}
+        self._paged: dict[int, PagedSteps] = {}
+        self._buffers: dict[int, StepBuffers] = {OWN: backend.own.buffers}
 
     def follow(self, order: Order) -> dict[str, Any] | None:
         """Do what an order says; returns the reply, or None if there is none. An EngineError if it fails."""
         return getattr(self, f"_{order['do']}")(order)
 
-    def _of(self, order: Order) -> DecodeSteps:
-        return self._steps[order["steps"]]
+    def _of(self, order: Order) -> StepBuffers:
+        return self._buffers[order["steps"]]
 
     def _allocate(self, order: Order) -> dict[str, Any]:
-        self._steps[order["steps"]] = self._backend.decode_steps(order["sequences"])
+        number = order["steps"]
+        self._steps[number] = steps = self._backend.decode_steps(order["sequences"])
+        self._buffers[number] = steps.buffers
         return {}
+
+    def _room(self, order: Order) -> dict[str, Any]:
+        return {"pages": self._backend.pages_that_fit(order["rows"])}
+
+    def _pages(self, order: Order) -> dict[str, Any]:
+        number = order["steps"]
+        self._paged[number] = paged = self._backend.paged_steps(order["rows"], order["pages"])
+        self._buffers |= {number: paged.device.rows, number + PROMPT: paged.device.prompt}
+        return {}
+
+    def _ready(self, order: Order) -> None:
+        self._paged[order["steps"]].prepared(order["rows"], order["mode"])
+
+    def _serve(self, order: Order) -> None:
+        self._paged[order["steps"]].run(order["rows"], order["mode"])
 
     def _prepare(self, order: Order) -> None:
         self._step(order)
@@ -63,49 +91,58 @@ class Orders:
         self._backend.enqueue(step)
 
     def _step(self, order: Order) -> PreparedStep:
-        steps, index = self._of(order), int(order["graph"])
+        steps, index = self._steps[order["steps"]], int(order["graph"])
         return steps.prepared(*steps.forms[index])
 
     def _send(self, order: Order) -> None:
-        self._of(order).buffers.send(Kind(order["kind"]), decoded_values(order["values"]))
+        self._of(order).send(Kind(order["kind"]), decoded_values(order["values"]))
 
     def _copy(self, order: Order) -> None:
-        source = self._steps[order["source"]].buffers
-        self._of(order).buffers.copy(
-            order["target"], order["slot"], source, order["name"], order["source_slot"], order["elements"]
-        )  # fmt: skip
+        source = self._buffers[order["source"]]
+        self._of(order).copy(order["target"], order["slot"], source, order["name"], order["source_slot"], order["elements"])
 
     def _write(self, order: Order) -> None:
-        self._of(order).buffers.write(order["name"], order["first"], decoded(order["values"]))
+        self._of(order).write(order["name"], order["first"], decoded(order["values"]))
+
+    def _stage(self, order: Order) -> None:
+        self._of(order).stage(order["name"], order["first"], decoded(order["values"]))
 
     def _fetch(self, order: Order) -> None:
-        self._of(order).buffers.fetch(order["number"], order["also"])
+        self._of(order).fetch(order["number"], order["also"])
 
     def _fetched(self, order: Order) -> dict[str, Any]:
-        return {"tokens": self._of(order).buffers.fetched(order["number"]).tolist()}
+        return {"tokens": self._of(order).fetched(order["number"]).tolist()}
 
     def _output(self, order: Order) -> dict[str, Any]:
-        return self._values(self._of(order).buffers.fetched_output(order["number"], order["name"]))
+        return self._values(self._of(order).fetched_output(order["number"], order["name"]))
 
     def _latest(self, order: Order) -> dict[str, Any]:
-        return {"tokens": self._of(order).buffers.latest().tolist()}
+        return {"tokens": self._of(order).latest().tolist()}
 
     def _floats(self, order: Order) -> dict[str, Any]:
-        return self._values(self._of(order).buffers.floats(order["name"]))
+        return self._values(self._of(order).floats(order["name"]))
 
     def _values(self, values: Any) -> dict[str, Any]:
         """Values of which those of rank 0 are read."""
         return {"values": encoded(values)} if self._backend.rank == 0 else {}
 
     def _chunk(self, order: Order) -> None:
-        self._backend.run_chunk(decoded_values(order["inputs"]), order["tokens"], order["past"], order["mode"])
+        number, inputs = order["steps"], decoded_values(order["inputs"])
+        runner = self._backend if number == OWN else self._paged[number - PROMPT].device
+        runner.run_chunk(inputs, order["tokens"], order["past"], order["mode"])
 
     def _forget(self, order: Order) -> None:
         self._backend.wait()
-        self._of(order).forget()
+        self._steps[order["steps"]].forget()
 
     def _close(self, order: Order) -> None:
-        self._steps.pop(order["steps"]).close()
+        number = order["steps"]
+        del self._buffers[number]
+        if number in self._paged:
+            del self._buffers[number + PROMPT]
+            self._paged.pop(number).close()
+        else:
+            self._steps.pop(number).close()
 
     def _wait(self, order: Order) -> dict[str, Any]:
         self._backend.wait()

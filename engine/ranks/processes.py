@@ -37,10 +37,14 @@ KINDS: Final = {kind.exit_code: kind for kind in (UsageError, ModelError, Bundle
 Message = dict[str, Any]
 
 
-class RankEnded(EngineError):
+class RankEnded(DeviceError):
     """The process of a rank ended, and nobody had told it to."""
 
     exit_code = 6
+
+
+class RanksDiffer(DeviceError):
+    """Ranks chose different tokens, so nothing that they computed can be relied upon."""
 
 
 class RankProcesses:
@@ -83,6 +87,11 @@ class RankProcesses:
     @property
     def pids(self) -> tuple[int, ...]:
         return tuple(process.pid for process in self._processes)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The sockets of the ranks, which can be read without a request only when one of them has ended."""
+        return () if self._ending else tuple(own.fileno() for own in self._sockets)
 
     def send(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Send a message to each rank. The error of a rank that has ended."""

@@ -23,6 +23,10 @@ class RankStep(Step):
         shared_numbers(declaration, numbers, ranks)
         super().__init__(declaration, numbers, ranks=ranks, **formats)
         self.whole = Step(declaration, numbers, ranks=ranks, undivided=True, **formats)
+        self._given, self._formats = (declaration, numbers, ranks), formats
+
+    def with_pages(self, pages: int) -> RankStep:
+        return RankStep(*self._given, **{**self._formats, "pages": pages})
 
     def graph(
         self, mode: Mode, head: OutputMode = "argmax", *, tokens: int = 1, past: int = 0, layers: int | None = None,

@@ -98,7 +98,9 @@ def loaded(channel: Channel, calls: DriverCalls, device: Device, rank: int, mode
     def progress(done: int, total: int) -> None:
         channel.send(kind=PROGRESS, done=done, total=total)
 
-    backend.load(config, weights, model["max_seq_len"], model["dtype"], progress, model["cache_format"])
+    backend.load(
+        config, weights, model["max_seq_len"], model["dtype"], progress, model["cache_format"], serves=model["serves"]
+    )  # fmt: skip
     gc.collect()
     gc.freeze()  # as `engine.backends.load`
     return backend

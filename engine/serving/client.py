@@ -26,14 +26,14 @@ LAST_SECONDS: Final = 10.0
 """How long the engine may take to end after its socket was closed; then it is killed."""
 
 
-KINDS: Final = {kind.exit_code: kind for kind in (UsageError, ModelError, BundleRefused, DeviceError)}
-"""The errors with which the engine's process ends, by exit status."""
-
-
 class EngineEnded(EngineError):
-    """The engine's process ended, and nobody had told it to."""
+    """The engine's process ended, or that of one of its GPUs, and nobody had told it to."""
 
     exit_code = 6
+
+
+KINDS: Final = {kind.exit_code: kind for kind in (UsageError, ModelError, BundleRefused, DeviceError, EngineEnded)}
+"""The errors with which the engine's process ends, by exit status."""
 
 
 class EngineRestarting(EngineEnded):

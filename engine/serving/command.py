@@ -26,7 +26,8 @@ KEY_FILE_BYTES: Final = 1 << 20
 
 EPILOG = """Exit status: 0 ended by SIGTERM or Ctrl-C, after requests were done or --drain-seconds had passed; 2 wrong usage, an
 address in use, or a package that is not installed; 3 a model file is absent, damaged or asks for too much; 4 the bundle is
-absent, damaged or for another GPU; 5 the GPU or its memory; 6 the engine's process ended on its own."""
+absent, damaged or for another GPU; 5 the GPU or its memory; 6 the engine's process, or that of one of its GPUs, ended on its
+own."""
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -43,6 +44,7 @@ absent, damaged or for another GPU; 5 the GPU or its memory; 6 the engine's proc
 )  # fmt: skip
 @click.option("--weights", "weight_format", type=click.Choice(WEIGHT_FORMATS), help="As of `python -m engine`.")
 @click.option("--cache", "cache_format", type=click.Choice(CACHE_FORMATS), help="As of `python -m engine`.")
+@click.option("--gpus", type=click.IntRange(1), default=1, help="As of `python -m engine`.")
 @click.option("--dummy-weights", type=int, metavar="SEED", help="Random weights of a seed, to measure without the files.")
 @click.option(
     "--max-seq-len",
@@ -95,7 +97,7 @@ def serve_command(
     backend: BackendName, weight_format: str | None, cache_format: str | None, dummy_weights: int | None, max_seq_len: int,
     rows: int | None, pages: int | None, chunk_tokens: int, speculate: str | None, max_waiting: int, max_body_bytes: int,
     request_seconds: float, stall_seconds: float, drain_seconds: int, restarts: int, api_key_file: str | None,
-    otlp_traces_endpoint: str | None,
+    otlp_traces_endpoint: str | None, gpus: int,
 ) -> None:  # fmt: skip
     """Serve the model of a folder to OpenAI's clients, on the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
     sources."""
@@ -106,7 +108,7 @@ def serve_command(
         model=str(Path(model).resolve()), backend=backend, rows=rows or usual_rows, max_seq_len=max_seq_len,
         chunk_tokens=chunk_tokens, bundle=bundle and str(Path(bundle).resolve()), bundle_digest=bundle_digest, trust=trust,
         weight_format=weight_format, cache_format=cache_format, dummy=dummy_weights, pages=pages,
-        guesses=0 if speculate is None else guesses_of(speculate),
+        guesses=0 if speculate is None else guesses_of(speculate), gpus=gpus,
     )  # fmt: skip
     limits = Limits(max_body_bytes, request_seconds, stall_seconds=stall_seconds)
     keys = _keys(api_key_file)

@@ -1,7 +1,8 @@
 """Does on a backend what the scheduler decides: one iteration is a chunk of a prompt, or a decode step of all rows.
 
-A request that goes wrong ends alone. What makes the device unusable (DeviceError) is raised, and ends everything. A request
-under a grammar is submitted to the scheduler once its grammar is ready; those that come after it do not wait for that.
+A request that goes wrong ends alone. What makes the device unusable (DeviceError, or an error that closed the backend) is
+raised, and ends everything. A request under a grammar is submitted to the scheduler once its grammar is ready; those that come
+after it do not wait for that.
 """
 
 from __future__ import annotations
@@ -203,9 +204,8 @@ class EngineLoop:
             token = self._rows.join(
                 one.row, one.pages, chunk.first, ids, work.asked.sampling, prompt=work.asked.ids, constraint=work.constraint
             )
-        except DeviceError:
-            raise
         except EngineError as error:
+            self._end_with_the_device(error)
             self._fail(found, {number: f"error: {error}"})
             return
         work.row = one.row
@@ -224,9 +224,8 @@ class EngineLoop:
         rows, more = decode.rows, dict[int, list[int]]()
         try:
             tokens = self._rows.step() if not decode.spare else self._guessed(decode, found, more)
-        except DeviceError:
-            raise
         except EngineError as error:
+            self._end_with_the_device(error)
             self._fail(found, {one.request.number: f"error: {error}" for one in rows.values()})
             return
         works, stopped, wrong = self._works, list[int](), list[int]()
@@ -253,6 +252,11 @@ class EngineLoop:
         self._fail(found, {rows[row].request.number: NOT_FINITE for row in wrong})
         for number, work in unclear.items():
             self._check_constraint(found, number, work)
+
+    def _end_with_the_device(self, error: EngineError) -> None:
+        """Raise an error after which nothing runs on the backend any more: it is not a request's alone."""
+        if isinstance(error, DeviceError) or self._backend.closed:
+            raise error
 
     def _take_more(self, found: _Iteration, number: int, tokens: list[int], row: tuple[int, list[int], list[int]]) -> None:
         """Tokens of a request after the first of a step: up to its last one."""

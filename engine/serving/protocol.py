@@ -48,6 +48,7 @@ class Load(Message):
     dummy: int | None = None
     pages: int | None = None
     guesses: int = 0
+    gpus: int = 1
 
 
 class Submit(Message):

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn, cast
 
@@ -43,9 +43,10 @@ class Channel:
         """Send a message; waits until the other process read the ones before."""
         self._connection.sendall(encoded(message))
 
-    def received(self, *, wait: bool) -> Iterator[ToEngine]:
-        """The messages that have come; with `wait`, at least some bytes. EOFError if the other end is closed."""
-        while wait or select.select([self._connection], [], [], 0)[0]:
+    def received(self, *, wait: bool, watched: Sequence[int] = ()) -> Iterator[ToEngine]:
+        """The messages that have come; with `wait`, at least some bytes, unless one of the descriptors `watched` can be read.
+        EOFError if the other end is closed."""
+        while self._connection in select.select([self._connection, *watched], [], [], None if wait else 0)[0]:
             wait = False
             piece = self._connection.recv(PIECE_BYTES)
             if not piece:
@@ -65,7 +66,7 @@ def work(channel: Channel) -> NoReturn:
     backend, bundle = load_backend(
         load.model, config, bundle=load.bundle, backend=cast("BackendName", load.backend),
         max_seq_len=load.max_seq_len, weight_format=load.weight_format, cache_format=load.cache_format, dummy=load.dummy,
-        bundle_digest=load.bundle_digest, trust=load.trust, serves=True,
+        bundle_digest=load.bundle_digest, trust=load.trust, gpus=load.gpus, serves=True,
     )  # fmt: skip
     try:
         with device_errors():
@@ -78,7 +79,9 @@ def work(channel: Channel) -> NoReturn:
             channel.send(Loaded(memory.rows, memory.longest, memory.pages, memory.page_tokens, seconds, loop.grammars))
             take(loop, pending)
             while True:
-                take(loop, channel.received(wait=loop.idle))
+                take(loop, channel.received(wait=loop.idle, watched=backend.watched if loop.idle else ()))
+                if loop.idle:
+                    backend.wait()  # nothing was asked for: the device may have failed, and says so here
                 channel.send(loop.iteration())
     finally:
         with suppress(EngineError), device_errors():  # the first error is the one to report

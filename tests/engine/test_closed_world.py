@@ -12,6 +12,7 @@ from tilec.project.read.buildfile import BuildFile, read_build_file
 from tilec.project.read.closed_world import default_entries, enumerate_world
 from tilec.project.read.models import Constant, Model
 from tilec.project.read.plan import artifact_name
+from tilec.step.collectives import COLLECTIVES, GATHER, MEET
 from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.graph import SERVE, Op
 from tilec.step.step import BATCHES, BUCKETS, CHUNK_TOKENS, DTYPES, OUTPUT_MODES, Step
@@ -35,14 +36,17 @@ LONGER = range(CHUNK_TOKENS + 512, 8192 + 1, 512)
 """Of models whose prefill takes more tokens at once."""
 
 
-def launched(build: BuildFile, model: Model, target: Target, weights: str) -> set[str]:
-    """The artifacts that graphs of a model with weights in a format launch, looked up one by one as a bundle's reader does."""
+def launched(build: BuildFile, model: Model, target: Target, weights: str, gpus: int = 1) -> set[str]:
+    """The artifacts that graphs of a model with weights in a format launch, looked up one by one as a bundle's reader does; on
+    each of several GPUs also the one in which they meet."""
     family = build.families[model.family]
     tuning = family.tunings[target]
     numbers = {**model.config, **tuning.numbers, "num_hidden_layers": 3, "rms_norm_eps": 1e-6}
     found: set[str] = set()
     for dtype in DTYPES:
-        step = Step(family.declaration, numbers, tied=True, dtype=dtype, max_seq_len=4096, weight_format=weights, pages=100)
+        step = Step(
+            family.declaration, numbers, tied=True, dtype=dtype, max_seq_len=4096, weight_format=weights, pages=100, ranks=gpus
+        )
         graphs = [
             step.graph("decode", output_mode, variants=variants)
             for output_mode in OUTPUT_MODES
@@ -67,6 +71,7 @@ def launched(build: BuildFile, model: Model, target: Target, weights: str) -> se
             for graph in graphs
             for op in graph.ops
         }
+        requested |= {(MEET, frozenset({"RANKS": gpus}.items()))} if gpus > 1 else set()
         found |= {artifact_of(build, kernel, dict(constants), target) for kernel, constants in requested}
     return found
 
@@ -126,6 +131,24 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
     for kernel, limit in (("matmul", 18), ("matmul_silu_mul", 8)):  # the number of tile shapes depends on measurements
         of_tiles, others = ([name for name in products if name.startswith(kernel + end)] for end in ends)
         assert 2 <= len(of_tiles) <= limit and not others
+
+
+SHARED = [(model, target, weights) for model, target, weights in CASES if 2 in model.gpus]
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "weights"), campaign.chosen(SHARED, is_sampled), ids=[IDS[CASES.index(case)] for case in SHARED]
+)
+def test_a_bundle_of_two_gpus_contains_exactly_what_a_rank_s_step_needs(model: Model, target: Target, weights: str) -> None:
+    """Of steps over pages, too; with the kernels in which ranks meet, and none that takes a sum of all columns."""
+    world = enumerate_world(BUILD, models=[model.name], weights=[weights], gpus=[2])
+    available = set(world.artifacts(model.name, target, weights, gpus=2))
+    needed = launched(BUILD, model, target, weights, 2)
+    assert (available - needed, needed - available) == (set(), set())
+    kernels = {name.partition("-")[0] for name in available}
+    assert kernels >= {*COLLECTIVES, MEET, "paged_decode_attention", "paged_gather", "paged_merge", "argmax_blocks"}
+    assert not [name for name in kernels if name.startswith("matvec_add")]
+    assert {use.constants["PARTS"] for use in world.uses if use.kernel == GATHER} <= {2, 4}
 
 
 def test_no_build_has_the_kernels_of_a_requested_model() -> None:

@@ -49,7 +49,7 @@ from tilec.step.declaration import (
 )  # fmt: skip
 from tilec.step.expressions import Expression, StepError, expression
 from tilec.step.formats import in_format
-from tilec.step.graph import CHUNK, SERVE, Kind
+from tilec.step.graph import Kind
 
 RANKS: Final = "ranks"
 """The name of the number of ranks in a step's text."""
@@ -127,11 +127,10 @@ def shared_numbers(declaration: Declaration, numbers: Mapping[str, Any], ranks: 
 
 
 def among_ranks(declaration: Declaration) -> Declaration:
-    """The declaration that each of several ranks has: launches replaced as `sums` says, in all formats. Ranks share no steps
-    over pages. StepError for a launch that sums over columns and for which `sums` has nothing."""
+    """The declaration that each of several ranks has: launches replaced as `sums` says, in all modes and formats. StepError for
+    a launch that sums over columns and for which `sums` has nothing."""
     replacer = _Replacer(declaration)
-    shared_modes = {name: body for name, body in declaration.modes.items() if name not in (CHUNK, SERVE)}
-    modes = {name: replacer.statements(body, per_layer=False) for name, body in shared_modes.items()}
+    modes = {name: replacer.statements(body, per_layer=False) for name, body in declaration.modes.items()}
     formats = {name: form for name, (form, _) in declaration.formats.items()}
     shared = replace(declaration, modes=modes, buffers={**declaration.buffers, **replacer.buffers}, formats={}, caches={})
     shared = replace(shared, formats={name: (form, in_format(shared, form)) for name, form in formats.items()})

@@ -2,15 +2,20 @@
 
 Both are timed by CUDA events around CUDA graphs of `COPIES` launches, after all ranks met. Kernels are those of the bundle, on
 memory that ranks map as the engine does. Rank 0 writes the file.
+
+A rank that waits for longer than `SECONDS` prints where, and ends: its GPU may wait for one that is gone, and no wait of CUDA's
+has an end. Who started the ranks ends the others.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,12 +37,16 @@ REPEATS: Final = 30
 SUMS: Final = 1000
 MOST_DELAY: Final = 20000
 """Clock cycles of a delay at random."""
+SECONDS: Final = 150
+"""How long all of it may take."""
+HOST_SECONDS: Final = 60
+"""How long ranks may wait for each other on the host."""
 
 
 class Rank:
     """A rank with its GPU, its memory and its kernels."""
 
-    def __init__(self, path: str, rank: int, ranks: int) -> None:
+    def __init__(self, path: str, store: str, rank: int, ranks: int) -> None:
         self.torch: Any = importlib.import_module("torch")
         self.ours: Any = importlib.import_module("torch.distributed")
         self.rank, self.ranks = rank, ranks
@@ -46,8 +55,9 @@ class Rank:
         self.torch.cuda.set_device(rank)
         self.gpu: Any = self.torch.device("cuda", rank)  # named for each tensor: other libraries change the current one
         self.ours.init_process_group(
-            "nccl", init_method="tcp://127.0.0.1:29533", rank=rank, world_size=ranks, device_id=self.gpu
-        )
+            "nccl", init_method=f"file://{store}", rank=rank, world_size=ranks, device_id=self.gpu,
+            timeout=timedelta(seconds=HOST_SECONDS),
+        )  # fmt: skip
         self.device = Device()
         self.driver = self.device.driver
         self.stream = self.driver.create_stream()
@@ -84,9 +94,14 @@ class Rank:
 
     def put(self, values: Any) -> None:
         """Set the first elements of this rank's `x`, when no rank reads them."""
+        self.synchronize()  # the values are made on another stream
         self.driver.copy_on_device(self.x[self.rank], values.data_ptr(), values.numel() * 2, self.stream)
         self.driver.synchronize(self.stream)
         self.ours.barrier()
+
+    def synchronize(self) -> None:
+        """Wait for all of this rank's GPU, whichever is current."""
+        self.torch.cuda.synchronize(self.gpu)
 
     def timed(self, launch: Callable[[], None], synchronize: Callable[[], None]) -> float:
         """Microseconds of one of the launches in a graph, the median of `REPEATS`."""
@@ -109,7 +124,7 @@ class Rank:
         for number in range(COPIES):
             plan.launch(self.stream, overlap=number > 0)
         graph = self.driver.end_capture(self.stream)
-        found = self.timed(lambda: self.driver.launch_graph(graph, self.stream), self.torch.cuda.synchronize)
+        found = self.timed(lambda: self.driver.launch_graph(graph, self.stream), self.synchronize)
         self.driver.destroy_graph(graph)
         return found
 
@@ -118,18 +133,19 @@ class Rank:
         torch = self.torch
         values = torch.zeros((rows, COLUMNS), dtype=torch.bfloat16, device=self.gpu)
         stream = torch.cuda.ExternalStream(self.stream, self.gpu)
-        self.ours.all_reduce(values)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(COPIES):
-                self.ours.all_reduce(values)
+        with torch.cuda.device(self.gpu):
+            self.ours.all_reduce(values)
+            self.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(COPIES):
+                    self.ours.all_reduce(values)
 
         def launch() -> None:
             with torch.cuda.stream(stream):
                 graph.replay()
 
-        return self.timed(launch, torch.cuda.synchronize)
+        return self.timed(launch, self.synchronize)
 
 
 def same_bits(rank: Rank) -> bool:
@@ -148,28 +164,36 @@ def same_bits(rank: Rank) -> bool:
     plan, stream = rank.plan("all_reduce", rows, out), torch.cuda.ExternalStream(rank.stream, rank.gpu)
     delays = np.random.default_rng(rank.rank).integers(0, MOST_DELAY, SUMS)
     wrong = torch.zeros((), dtype=torch.int64, device=rank.gpu)
-    torch.cuda.synchronize()
+    rank.synchronize()
     with torch.cuda.stream(stream):
         for delay in delays:
             out.zero_()
             torch.cuda._sleep(int(delay))
             plan.launch(rank.stream)
             wrong += (out.view(torch.int16) != expected.view(torch.int16)).sum()
-    torch.cuda.synchronize()
+    rank.synchronize()
     digest = hashlib.sha256(out.view(torch.int16).cpu().numpy().tobytes()).hexdigest()
     return int(wrong) == 0 and len(set(rank.exchange(digest.encode()))) == 1
 
 
+def announce(rank: Rank, what: str) -> None:
+    """Say what comes next, so that who waits knows where ranks are."""
+    print(f"rank {rank.rank}: {what}", file=sys.stderr, flush=True)
+
+
 def main(path: str, file: str, rank_text: str, ranks_text: str) -> int:
-    """Time and compare; returns the exit status."""
-    rank = Rank(path, int(rank_text), int(ranks_text))
+    """Time and compare; returns the exit status. 1 after `SECONDS`."""
+    faulthandler.dump_traceback_later(SECONDS, exit=True)
+    rank = Rank(path, f"{file}.store", int(rank_text), int(ranks_text))
     torch = rank.torch
+    announce(rank, f"{SUMS} sums")
     same = same_bits(rank)
     out = torch.zeros((max(SIZES) // 2 // COLUMNS, COLUMNS), dtype=torch.bfloat16, device=rank.gpu)
     rank.put(torch.zeros_like(out))
     sizes = list[Mapping[str, float]]()
     for size in SIZES:
         rows = size // 2 // COLUMNS
+        announce(rank, f"{size} bytes")
         found = {f"{kernel}_us": rank.ours_us(rank.plan(kernel, rows, out)) for kernel in ("all_reduce", "all_reduce_add")}
         best = min(found.values())
         sizes.append({"bytes": size, **found, "nccl_us": rank.nccl_us(rows), "GB_s": size / best / 1e3})

@@ -10,15 +10,18 @@ random.
 - Each model on one GPU and on two: tokens per second of decode, milliseconds of a prompt, and logits of a prompt's last token
   and of teacher-forced decode steps, compared between one and two GPUs. What rounding does is measured on one GPU: logits of
   the same tokens as one prompt and as decode steps, which add in other orders. Twenty prompts have the same bits.
+- Rows over pages, on one GPU and on two: milliseconds of a step, and whether a row has the same bits alone and among others.
 - A rank that is killed while it generates: seconds until there is an error, and until the other process is gone.
 
-Every part is a process of its own. Exit status 1 if bits differ, logits are further apart than `MOST_APART` times what rounding
-does, or a kill takes longer than a second.
+Every part is a process of its own, and ends by itself, with the place where it is, if it takes too long (`PART_SECONDS`); then
+the others still run. Exit status 1 if a part failed, bits differ, logits are further apart than `MOST_APART` times what
+rounding does, or a kill takes longer than a second.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import signal
@@ -26,13 +29,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from ci.bench.engine.all_reduce import SECONDS as ALL_REDUCE_SECONDS
 from ci.bench.engine.weights import config_of, prompt_of
 from ci.bench.front import Outcome, names
 from ci.bench.markdown import grid, page
@@ -40,6 +45,7 @@ from engine.backends.backend import Backend
 from engine.backends.load import load_on_gpu
 from engine.errors import EngineError
 from engine.models.families import read_config
+from engine.paged_batch import PagedBatch
 from engine.ranks.gpus import GpuRanks
 from engine.ranks.load import load_ranks
 from engine.tools.dummy_weights import dummy_weights
@@ -57,6 +63,15 @@ MOST_APART: Final = 2.0
 """The largest distance of many rows of logits between one GPU and two, over that of three rows in two orders of sums on one
 GPU."""
 MOST_SECONDS: Final = 1.0
+ROWS: Final = (16, 128)
+ROW_TOKENS: Final = 100
+ROW_STEPS: Final = 20
+PART_SECONDS: Final = 200
+"""How long a part may take."""
+MORE_SECONDS: Final = 20
+"""How much longer is waited for a part, or a rank, before it is killed."""
+GONE_SECONDS: Final = 10.0
+"""How long processes of a killed rank are looked for."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +87,7 @@ def measure(options: argparse.Namespace) -> Iterable[Outcome] | int:
     if options.child is None:
         return _parts(options)
     part, model, file = options.child
+    faulthandler.dump_traceback_later(PART_SECONDS, exit=True)  # a wait for a GPU has no end of its own
     found = PARTS[part](options.bundles, model)
     arrays = {name: found.pop(name) for name in [name for name in found if isinstance(found[name], np.ndarray)]}
     np.savez(f"{file}.npz", **arrays)
@@ -81,17 +97,29 @@ def measure(options: argparse.Namespace) -> Iterable[Outcome] | int:
 
 def _parts(options: argparse.Namespace) -> Iterable[Outcome]:
     """What was found so far, after each part."""
-    found: dict[str, Any] = {"models": {}}
+    found: dict[str, Any] = {"models": {}, "failed": []}
+
+    def part(*given: Any) -> Any:
+        """What a part found; None if it failed, which is recorded."""
+        try:
+            return _all_reduce(*given) if len(given) == 3 else _part(*given)
+        except Failed as error:
+            found["failed"].append(str(error))
+            return None
+
     with tempfile.TemporaryDirectory() as name:
         folder, models = Path(name), names(options.models)
         if not options.skip_all_reduce:
-            found["all_reduce"] = _all_reduce(options.bundles, models[0], folder)
+            found["all_reduce"] = part(options.bundles, models[0], folder)
             yield _outcome(found)
-        found["kill"], _ = _part("kill", models[0], options.bundles, folder)
+        found["kill"] = (part("kill", models[0], options.bundles, folder) or (None,))[0]
         yield _outcome(found)
         for model in models:
-            one, alone = _part("one", model, options.bundles, folder)
-            two, shared = _part("two", model, options.bundles, folder)
+            pair = [part(which, model, options.bundles, folder) for which in ("one", "two")]
+            if None in pair:
+                yield _outcome(found)
+                continue
+            (one, alone), (two, shared) = pair
             apart = [relative(shared[key], alone[key]) for key in sorted(alone)]
             found["models"][model] = {"one": one, "two": two, "apart": max(apart), "each": apart}
             yield _outcome(found)
@@ -104,18 +132,49 @@ def _outcome(found: Mapping[str, Any]) -> Outcome:
 
 
 def _right(found: Mapping[str, Any]) -> bool:
-    sums = found.get("all_reduce", {"same": True})["same"]
-    models = all(one["apart"] <= MOST_APART * one["one"]["rounding"] and one["two"]["same"] for one in found["models"].values())
-    kill = found.get("kill", {"seconds": 0.0, "gone_seconds": 0.0})
-    return sums and models and max(kill["seconds"], kill["gone_seconds"]) <= MOST_SECONDS
+    sums, kill = found.get("all_reduce"), found.get("kill")
+    models = all(
+        one["apart"] <= MOST_APART * one["one"]["rounding"] and one["two"]["same"] and one["two"]["rows"]["same"]
+        for one in found["models"].values()
+    )
+    killed = kill is None or (max(kill["seconds"], kill["gone_seconds"]) <= MOST_SECONDS and "SIGKILL" in kill["message"])
+    return not found["failed"] and (sums is None or sums["same"]) and models and killed
 
 
 def _part(part: str, model: str, bundles: Path, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a part found, in a process of its own: data, and arrays."""
+    """What a part found, in a process of its own: data, and arrays. Failed if it ended otherwise, or not in time."""
     file = folder / f"{part}-{model}.json"
-    subprocess.run([*_command(bundles), "--child", part, model, str(file)], check=True)
+    process = subprocess.Popen([*_command(bundles), "--child", part, model, str(file)])
+    _waited([process], PART_SECONDS + MORE_SECONDS, f"part `{part}` of {model}")
     with np.load(f"{file}.npz") as arrays:
         return json.loads(file.read_text(encoding="utf-8")), dict(arrays)
+
+
+class Failed(Exception):
+    """A part did not end as it should; the message is a line."""
+
+
+def _waited(processes: Sequence[subprocess.Popen[bytes]], seconds: float, what: str) -> None:
+    """Wait until all processes have ended well. Failed once one ends otherwise or the time is over; then none is left. Ranks
+    that a process started end with it."""
+    until = time.monotonic() + seconds
+    try:
+        while True:
+            states = [one.poll() for one in processes]  # of all: a rank that failed may be the last
+            if None not in states or any(states):
+                break
+            if time.monotonic() > until:
+                raise Failed(f"{what} had not ended after {seconds:.0f} s, and was killed")
+            time.sleep(0.1)
+        wrong = next((one.returncode for one in processes if one.returncode), 0)
+        if wrong:
+            raise Failed(f"{what} ended with status {wrong}")
+    finally:
+        for one in processes:
+            if one.poll() is None:
+                one.kill()  # it waits for the others on its GPU
+            with suppress(subprocess.TimeoutExpired):  # the driver holds it; nothing else can be done
+                one.wait(GONE_SECONDS)
 
 
 def _command(bundles: Path) -> list[str]:
@@ -129,12 +188,7 @@ def _all_reduce(bundles: Path, model: str, folder: Path) -> dict[str, Any]:
     environment = {**os.environ, "NCCL_NVLS_ENABLE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "ci.bench.engine.all_reduce", str(bundle), str(file)]
     ranks = [subprocess.Popen([*command, str(rank), str(GPUS)], env=environment) for rank in range(GPUS)]
-    while any(rank.poll() is None for rank in ranks) and not any(rank.returncode for rank in ranks):
-        time.sleep(0.1)
-    if any(rank.returncode for rank in ranks):
-        for rank in ranks:
-            rank.kill()  # the others wait for it on their GPUs
-        raise SystemExit("a rank of the all-reduce failed")
+    _waited(ranks, ALL_REDUCE_SECONDS + MORE_SECONDS, "the all-reduce")
     return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -181,7 +235,34 @@ def _measured(backend: Backend, seconds: float) -> dict[str, Any]:
     found["same"] = all(
         (_logits(backend, prompt_of(LENGTHS[1] + STEPS, backend.config), LENGTHS[1]) == first).all() for _ in range(AGAIN)
     )
+    found["rows"] = _rows(backend)
     backend.close()
+    return found
+
+
+def _rows(backend: Backend) -> dict[str, Any]:
+    """Milliseconds of a step of some rows over pages, the median of `ROW_STEPS`, and whether the logits of a row have the same
+    bits alone and among all others."""
+    found: dict[str, Any] = {"same": True}
+    prompts = [prompt_of(ROW_TOKENS + number, backend.config) for number in range(ROWS[-1])]
+    with PagedBatch(backend, ROWS[-1], pages=8 + 5 * ROWS[-1]) as batch:
+        parking, alone = batch.parking, None
+        for rows in (1, *ROWS):
+            for row in range(rows):
+                batch.join(row, [parking + 5 * row + page for page in range(5)], 0, prompts[row])
+            batch.step(ahead=False)
+            logits = batch.step_logits()[0].copy()
+            alone = logits if alone is None else alone
+            found["same"] = found["same"] and bool((logits == alone).all())
+            times = list[float]()
+            for _ in range(ROW_STEPS if rows > 1 else 0):
+                began = time.perf_counter()
+                batch.step()
+                times.append((time.perf_counter() - began) * 1e3)
+            if times:
+                found[f"step_of_{rows}_rows_ms"] = sorted(times)[ROW_STEPS // 2]
+            for row in range(rows):
+                batch.remove(row)
     return found
 
 
@@ -219,7 +300,7 @@ def _logits(backend: Backend, ids: list[int], length: int) -> Any:
 
 
 def killed(bundles: Path, model: str) -> dict[str, Any]:
-    """A rank is killed between two tokens, while its GPU and the other one work."""
+    """A rank is killed between two tokens, while its GPU and the other one work. SystemExit if nothing comes of it."""
     backend = _shared(bundles, model)
     assert isinstance(backend, GpuRanks)  # of two GPUs
     sequence = backend.begin()
@@ -232,8 +313,12 @@ def killed(bundles: Path, model: str) -> dict[str, Any]:
                 os.kill(backend.pids[1], signal.SIGKILL)
     except EngineError as error:
         message = str(error)
+    if not message:
+        raise SystemExit("a rank was killed, and there was no error")
     seconds = time.perf_counter() - began
     while any(Path(f"/proc/{pid}").exists() for pid in backend.pids):
+        if time.perf_counter() - began > GONE_SECONDS:
+            raise SystemExit(f"processes of ranks are there {GONE_SECONDS:.0f} s after one was killed")
         time.sleep(0.001)
     return {"seconds": seconds, "gone_seconds": time.perf_counter() - began, "message": message}
 
@@ -259,10 +344,16 @@ def report(found: Mapping[str, Any]) -> list[str]:
         rounding = record["one"]["rounding"]
         lines += [f"Logits are at most {record['apart']:.4f} apart; on one GPU, in two orders of sums, {rounding:.4f}."]
         lines += [f"{AGAIN} prompts have the same bits: {record['two']['same']}.", ""]
+        alone, shared = (record[key]["rows"] for key in ("one", "two"))
+        keys = [key for key in alone if key != "same"]
+        rows = [[key, f"{alone[key]:.2f}", f"{shared[key]:.2f}", f"{_gain(key, alone, shared):.2f}"] for key in keys]
+        lines += [*grid(("rows over pages", "one GPU", "two GPUs", "times as fast"), rows), ""]
+        lines += [f"A row has the same bits alone and among others: {alone['same']}, {shared['same']}.", ""]
     kill = found.get("kill")
     if kill is not None:
         lines += ["## A rank is killed", "", f"After {kill['seconds']:.3f} s: `{kill['message']}`."]
         lines += [f"All processes are gone after {kill['gone_seconds']:.3f} s.", ""]
+    lines += [f"Failed: {one}." for one in found["failed"]]
     return lines
 
 

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from engine.backends.cuda import CudaBackend
 from engine.backends.load import load_on_gpu
 from engine.checkpoint.json_file import read_object
 from engine.checkpoint.weights import WEIGHT_FORMATS, WeightPlan, Weights
@@ -23,6 +24,8 @@ from engine.errors import BundleRefused, DeviceError, EngineError, Interrupted, 
 from engine.models.config import ModelConfig
 from engine.models.families import read_config
 from engine.models.steps import CACHE_FORMATS
+from engine.ranks.gpus import GpuRanks
+from engine.ranks.load import load_ranks
 from engine.tools.bench.files import check_writable, write_atomically
 from engine.tools.bench.machine import machine_facts
 from engine.tools.bench.measure import measure
@@ -37,10 +40,11 @@ from tilec.runtime import BundleError, LaunchError
 from tilec.step.formats import SIXTEEN_BIT
 
 EPILOG: Final = """The roofline is the bandwidth over the bytes that a decode step has to move: all weights, one row of the
-embedding, the filled part of the cache.
+embedding, the filled part of the cache; of several GPUs it is that of one of them, with its part of the weights.
 
 Exit status: 0 done, 1 a result cannot be written, 2 wrong usage (also: --plot without matplotlib), 3 a model file is absent
-or damaged, 4 the bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
+or damaged, 4 the bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 6 the process of one of several GPUs
+ended, 130 interrupted."""
 
 WIDTH: Final = 200
 """Maximum width of the table in columns; a narrower terminal wraps its lines, so that no number is truncated."""
@@ -61,6 +65,7 @@ LIMIT_BYTES: Final = 64 << 20
 @click.option(
     "--cache", "cache_format", type=click.Choice(CACHE_FORMATS), help="Format of the cache. Default: that of --bundle."
 )
+@click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="GPUs that share the model.")
 @click.option("--pp", default=",".join(map(str, PROMPTS)), show_default=True, help="Prompt lengths in tokens.")
 @click.option("--tg", default=",".join(map(str, GENERATIONS)), show_default=True, help="Generation lengths in tokens.")
 @click.option("--batch", default=1, show_default=True, help="Batch size, in sequences: 1, 2, 4 or 8.")
@@ -78,7 +83,7 @@ def command(
     context: click.Context, model: str | None, bundle: str | None, dummy_weights: bool, dtype: str, pp: str, tg: str,
     batch: int, full: bool, reps: int, warmup_reps: int, seed: int, max_seq_len: int | None, nominal_tbs: float,
     json_path: str | None, plot_path: str | None, from_json: str | None, weight_format: str | None,
-    cache_format: str | None,
+    cache_format: str | None, gpus: int,
 ) -> None:  # fmt: skip
     """Measure tokens per second, end to end and decode only, with the rooflines of this GPU's memory."""
     plot = Path(plot_path) if plot_path is not None else None
@@ -106,8 +111,8 @@ def command(
     config = read_config(model)
     capacity = _cache_capacity(policy, config, max_seq_len)
     dummy = seed if dummy_weights else None
-    weights = _weights(config, model, dtype, dummy, weight_format)
-    report = _measured(config, bundle, policy, capacity, weights, dummy, nominal_tbs * 1e12, (weight_format, cache_format))
+    asked = Asked(model, config, bundle, dtype, capacity, dummy, weight_format, cache_format, gpus)
+    report = _measured(asked, policy, nominal_tbs * 1e12)
     _show(report, None)
     if target is not None:
         write_atomically(target, (json.dumps(report.to_json(), indent=1) + "\n").encode())
@@ -136,45 +141,69 @@ def _cache_capacity(policy: Policy, config: ModelConfig, max_seq_len: int | None
     return capacity
 
 
-def _weights(config: ModelConfig, folder: str, dtype: str, dummy: int | None, weight_format: str | None) -> Weights:
-    """The weights of the folder, or random ones with the seed `dummy`."""
-    if dummy is not None:
-        return make_dummy_weights(config, dtype, dummy, weight_format or SIXTEEN_BIT)
-    return WeightPlan.for_model(config, folder, dtype, weight_format=weight_format)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The model to measure: its folder and config, and how it is loaded, as of `engine.api.Engine.from_pretrained`."""
 
+    folder: str
+    config: ModelConfig
+    bundle: str
+    dtype: str
+    capacity: int
+    dummy: int | None
+    weight_format: str | None
+    cache_format: str | None
+    gpus: int
 
-def _measured(
-    config: ModelConfig, bundle: str, policy: Policy, capacity: int, weights: Weights, dummy: int | None, nominal: float,
-    formats: tuple[str | None, str | None],
-) -> Report:  # fmt: skip
-    dtype, (weight_format, cache_format) = weights.dtype, formats
-    with _bar("loading") as (_, show_bytes):
-        backend = load_on_gpu(
-            bundle, config, weights, capacity, dtype, progress=show_bytes, weight_format=weight_format,
-            cache_format=cache_format,
+    def load(self, progress: Callable[[int, int], None]) -> CudaBackend | GpuRanks:
+        """The model on its GPU, or GPUs; `progress` gets bytes done and total."""
+        if self.gpus > 1:
+            found, _ = load_ranks(
+                self.folder, self.config, self.gpus, "cuda", self.capacity, dtype=self.dtype, dummy=self.dummy,
+                progress=progress, bundle=self.bundle, weight_format=self.weight_format, cache_format=self.cache_format,
+            )  # fmt: skip
+            assert isinstance(found, GpuRanks)  # of the backend `cuda`
+            return found
+        weights = self._weights()
+        return load_on_gpu(
+            self.bundle, self.config, weights, self.capacity, weights.dtype, progress=progress,
+            weight_format=self.weight_format, cache_format=self.cache_format,
         )  # fmt: skip
+
+    def _weights(self) -> Weights:
+        """The weights of the folder, or random ones."""
+        if self.dummy is not None:
+            return make_dummy_weights(self.config, self.dtype, self.dummy, self.weight_format or SIXTEEN_BIT)
+        return WeightPlan.for_model(self.config, self.folder, self.dtype, weight_format=self.weight_format)
+
+
+def _measured(asked: Asked, policy: Policy, nominal: float) -> Report:
+    """The report of a model. Of several GPUs no bandwidth is measured; a step's bytes are then those of one of them."""
+    with _bar("loading") as (_, show_bytes):
+        backend = asked.load(show_bytes)
     try:
-        head_read = HeadRead(backend)
+        head_read = HeadRead(backend) if isinstance(backend, CudaBackend) else None
         with _bar("measuring") as (show_status, _):
-            cells, speeds = measure(backend, policy, bandwidth=head_read.sample, progress=show_status)
+            bandwidth = None if head_read is None else head_read.sample
+            cells, speeds = measure(backend, policy, bandwidth=bandwidth, progress=show_status)
         return Report(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             machine=machine_facts(backend),
             model={
-                "name": backend.bundle.model, "dtype": dtype, "bundle_sha256": backend.bundle.digest,
-                "weights": f"random, seed {dummy}" if dummy is not None else "of the model folder",
-                "weight_format": backend.bundle.weight_format, "cache_format": backend.step.cache_format,
-                "config": asdict(config),
+                "name": backend.bundle.model, "dtype": backend.step.dtype, "bundle_sha256": backend.bundle.digest,
+                "weights": f"random, seed {asked.dummy}" if asked.dummy is not None else "of the model folder",
+                "weight_format": backend.bundle.weight_format, "cache_format": backend.step.cache_format, "gpus": asked.gpus,
+                "config": asdict(asked.config),
             },
             policy={
                 "what": f"greedy, batch {policy.batch}, clocks as found, {policy.reps} repetitions after {policy.warmup_reps} "
                 "of warm-up",
-                "order": "repetitions outside, cells inside", "stop_tokens": "not heeded", "max_seq_len": capacity,
+                "order": "repetitions outside, cells inside", "stop_tokens": "not heeded", "max_seq_len": asked.capacity,
                 **asdict(policy),
             },
             nominal=nominal,
             cells=cells,
-            bandwidth=Bandwidth(head_read.what, speeds) if speeds is not None else None,
+            bandwidth=Bandwidth(head_read.what, speeds) if head_read is not None and speeds is not None else None,
         )  # fmt: skip
     finally:
         try:

@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.backends.cuda import CudaBackend
+from engine.ranks.gpus import GpuRanks
 
 DRIVER_FILE: Final = Path("/proc/driver/nvidia/version")
 """The file in which the kernel module reports its version."""
 
 
-def machine_facts(backend: CudaBackend) -> dict[str, Any]:
-    """The GPU and the software that the numbers depend on."""
+def machine_facts(backend: CudaBackend | GpuRanks) -> dict[str, Any]:
+    """The GPU, the first of several, and the software that the numbers depend on."""
+    if isinstance(backend, GpuRanks):
+        first = backend.gpus[0]
+        gpu = first["name"], first["architecture"], first["memory_bytes"]
+    else:
+        gpu = backend.device.name, backend.device.architecture, backend.driver.memory()[1]
     return {
-        "gpu": backend.device.name, "architecture": backend.device.architecture,
-        "gpu_memory_bytes": backend.driver.memory()[1], "nvidia_driver": driver_version(DRIVER_FILE),
+        "gpu": gpu[0], "architecture": gpu[1], "gpu_memory_bytes": gpu[2], "nvidia_driver": driver_version(DRIVER_FILE),
         "cuda_bindings": _version("cuda-bindings"), "tilec": _version("tilec"), "python": platform.python_version(),
     }  # fmt: skip
 

@@ -1,13 +1,25 @@
-"""Tiny models that two ranks can share, with whole blocks of every format in each."""
+"""Tiny models that two ranks can share, with whole blocks of every format in each, and ranks on GPUs that launch nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fake_gpus import RUN, WORKER, Ranks, loaded, model_of
 
+from engine.models.families import read_config
+from engine.ranks import load
+from engine.ranks.gpus import GpuRanks
 from engine.tools import tiny
+from tilec.runtime import Bundle, open_bundle
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "runtime"))
+from fake_driver import FakeDriver
 
 SHARED = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 32}
 """Each of two ranks has 256 rows of q_proj, 128 of k_proj and v_proj, 256 columns of o_proj and 128 of down_proj."""
@@ -28,3 +40,59 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         return written[family, tied]
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def bundle(shipped_ranks_bundle: Path) -> Bundle:
+    return open_bundle(shipped_ranks_bundle)
+
+
+@pytest.fixture
+def ranks(bundle: Bundle) -> Iterator[Ranks]:
+    drivers = [FakeDriver(devices=2) for _ in range(2)]
+    found = loaded(bundle, drivers)
+    assert all(isinstance(one, tuple) for one in found), found
+    made = Ranks([backend for backend, _ in found], drivers, [api for _, api in found])
+    yield made
+    for backend in made.backends:
+        backend.close()
+    for driver, api in zip(drivers, made.apis, strict=True):
+        assert not driver.buffers and not api.blocks and not api.opened, "something was not freed"
+
+
+@pytest.fixture(scope="session")
+def bundle_folder(shipped_ranks_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model without weights."""
+    with open_bundle(shipped_ranks_bundle) as bundle:
+        config = model_of(bundle)
+    folder = tmp_path_factory.mktemp("model")
+    numbers = {field.name: getattr(config, field.name) for field in fields(config)}
+    described = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **numbers}
+    (folder / "config.json").write_text(json.dumps(described), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def started(
+    bundle_folder: Path, shipped_ranks_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., GpuRanks]]:  # fmt: skip
+    """Loads two ranks with changes to their processes."""
+    found: list[GpuRanks] = []
+
+    def start(change: str = "", **options: Any) -> GpuRanks:
+        command = [sys.executable, "-c", f"{WORKER}{change}\n{RUN}"]
+        original = load.load_gpus
+        monkeypatch.setattr(
+            load, "load_gpus", lambda *given, **named: original(*given, **named, command=lambda _, fd: [*command, str(fd)])
+        )
+        given = {"dummy": 0, "bundle": shipped_ranks_bundle, **options}
+        ranks, bundle = load.load_ranks(bundle_folder, read_config(bundle_folder), 2, "cuda", 1024, **given)
+        assert isinstance(ranks, GpuRanks) and bundle is not None
+        found.append(ranks)
+        return ranks
+
+    yield start
+    for ranks in found:
+        ranks.close()
+        ranks.bundle.close()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.pids)

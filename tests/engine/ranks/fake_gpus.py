@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +14,31 @@ from typing import Any
 import numpy as np
 
 from engine.models.qwen3.config import Qwen3Config
+from engine.ranks.cuda import RankCuda
 from engine.ranks.memory import HANDLE_BYTES, SharedMemory
 from engine.ranks.peers import DriverCalls
-from tilec.runtime import Bundle
+from engine.ranks.weights import rank_weights
+from tilec.runtime import Bundle, Device
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "runtime"))
+from fake_driver import FakeDriver
+
+WORKER = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from fake_gpus import IpcApi
+from fake_driver import FakeDriver
+from engine.ranks import worker
+from engine.ranks.peers import DriverCalls
+from tilec.runtime import Device
+def open_gpu(rank, ranks):
+    driver = FakeDriver(devices=ranks)
+    driver.rank = rank
+    return DriverCalls(IpcApi(rank)), Device(driver)
+worker.open_gpu = open_gpu
+"""
+"""A rank's process without a GPU, up to what a test changes in it; `RUN` follows."""
+RUN = "worker.run(int(sys.argv[1]))"
 
 
 class Handle:
@@ -121,3 +142,48 @@ def model_of(bundle: Bundle, **changed: Any) -> Qwen3Config:
     numbers: dict[str, Any] = {name: bundle.config[name] for name in names}
     numbers |= {"num_hidden_layers": 2, "vocab_size": 2048, "rms_norm_eps": 1e-6, "rope_theta": 1e6, **changed}
     return Qwen3Config(**numbers, tie_word_embeddings=True, max_position_embeddings=40960, torch_dtype="bfloat16")
+
+
+def together(ranks: int, work: Callable[[int], Any]) -> list[Any]:
+    """What each rank returns or raises, each in a thread of its own."""
+    found: list[Any] = [None] * ranks
+
+    def one(rank: int) -> None:
+        try:
+            found[rank] = work(rank)
+        except Exception as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@dataclass
+class Ranks:
+    backends: list[RankCuda]
+    drivers: list[FakeDriver]
+    apis: list[IpcApi]
+
+
+def loaded(bundle: Bundle, drivers: list[FakeDriver]) -> list[Any]:
+    """The backends of two ranks, or their errors."""
+    exchange_of_handles, apis, config = Exchange(2), [IpcApi(rank) for rank in range(2)], model_of(bundle)
+
+    def load(rank: int) -> tuple[RankCuda, IpcApi]:
+        try:
+            backend = RankCuda(bundle, shared_memory(rank, exchange_of_handles, apis[rank]), 2, Device(drivers[rank]))
+            backend.load(config, rank_weights(config, "", rank, 2, dummy=0), 1024)
+        except Exception:
+            exchange_of_handles.stop()
+            raise
+        return backend, apis[rank]
+
+    return together(2, load)
+
+
+def kernels_of(driver: FakeDriver, first: int) -> list[str]:
+    return [launch.function[1].split("_E")[0] for launch in driver.launches[first:]]

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fake_gpus import Exchange, IpcApi, model_of, shared_memory
-from test_shared_memory import together
+from fake_gpus import Ranks, kernels_of, loaded, model_of, together
 
 from engine.backends.cuda import CudaBackend
 from engine.errors import BundleRefused, DeviceError
@@ -21,7 +17,7 @@ from engine.ranks.launches import PEER, SIGNAL
 from engine.ranks.verify import verify_lasting
 from engine.ranks.weights import rank_weights
 from engine.tools.dummy_weights import dummy_weights
-from tilec.runtime import Bundle, Device, open_bundle
+from tilec.runtime import Bundle, Device
 from tilec.step.collectives import COLLECTIVES
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "runtime"))
@@ -29,51 +25,6 @@ from fake_driver import FakeDriver, argument_bytes
 
 TOKENS = 300
 """Of a prompt whose products are those of many tokens."""
-
-
-@dataclass
-class Ranks:
-    backends: list[RankCuda]
-    drivers: list[FakeDriver]
-    apis: list[IpcApi]
-
-
-@pytest.fixture(scope="module")
-def bundle(shipped_ranks_bundle: Path) -> Bundle:
-    return open_bundle(shipped_ranks_bundle)
-
-
-def loaded(bundle: Bundle, drivers: list[FakeDriver]) -> list[Any]:
-    """The backends of two ranks, or their errors."""
-    exchange_of_handles, apis, config = Exchange(2), [IpcApi(rank) for rank in range(2)], model_of(bundle)
-
-    def load(rank: int) -> tuple[RankCuda, IpcApi]:
-        try:
-            backend = RankCuda(bundle, shared_memory(rank, exchange_of_handles, apis[rank]), 2, Device(drivers[rank]))
-            backend.load(config, rank_weights(config, "", rank, 2, dummy=0), 1024)
-        except Exception:
-            exchange_of_handles.stop()
-            raise
-        return backend, apis[rank]
-
-    return together(2, load)
-
-
-@pytest.fixture
-def ranks(bundle: Bundle) -> Iterator[Ranks]:
-    drivers = [FakeDriver(devices=2) for _ in range(2)]
-    found = loaded(bundle, drivers)
-    assert all(isinstance(one, tuple) for one in found), found
-    made = Ranks([backend for backend, _ in found], drivers, [api for _, api in found])
-    yield made
-    for backend in made.backends:
-        backend.close()
-    for driver, api in zip(drivers, made.apis, strict=True):
-        assert not driver.buffers and not api.blocks and not api.opened, "something was not freed"
-
-
-def kernels_of(driver: FakeDriver, first: int) -> list[str]:
-    return [launch.function[1].split("_E")[0] for launch in driver.launches[first:]]
 
 
 def test_all_ranks_launch_the_same_and_meet_at_the_end_of_each_step(ranks: Ranks) -> None:
@@ -118,7 +69,7 @@ def test_collectives_read_the_memory_of_all_ranks_at_the_same_offsets(ranks: Ran
 
 def plan_of_meet(backend: RankCuda) -> int:
     """The address of the rank's own signals in its meet."""
-    (plan,) = backend._ending()
+    (plan,) = backend.ending()
     return plan.checked.views[f"signals_{backend.rank}"].pointer
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_gpus import model_of
 
 from engine.batch import Batch
 from engine.errors import BundleRefused, EngineError, UsageError
@@ -23,23 +20,7 @@ from engine.ranks.gpus import GpuRanks
 from engine.ranks.messages import decoded, encoded
 from engine.ranks.processes import RankEnded
 from engine.sampling import SamplingParams
-from tilec.runtime import open_bundle
 
-WORKER = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from fake_gpus import IpcApi
-from fake_driver import FakeDriver
-from engine.ranks import worker
-from engine.ranks.peers import DriverCalls
-from tilec.runtime import Device
-def open_gpu(rank, ranks):
-    driver = FakeDriver(devices=ranks)
-    driver.rank = rank
-    return DriverCalls(IpcApi(rank)), Device(driver)
-worker.open_gpu = open_gpu
-"""
-RUN = "worker.run(int(sys.argv[1]))"
 ODD = """
 from engine.backends.token_ring import TokenRing
 original = TokenRing._read_slot
@@ -55,44 +36,6 @@ def enqueue(self, step):
 RankCuda.enqueue = enqueue
 """
 """Rank 1 cannot launch a step; rank 0 goes on."""
-
-
-@pytest.fixture(scope="module")
-def folder(shipped_ranks_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model without weights."""
-    with open_bundle(shipped_ranks_bundle) as bundle:
-        config = model_of(bundle)
-    folder = tmp_path_factory.mktemp("model")
-    numbers = {field.name: getattr(config, field.name) for field in fields(config)}
-    described = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **numbers}
-    (folder / "config.json").write_text(json.dumps(described), encoding="utf-8")
-    return folder
-
-
-@pytest.fixture
-def started(
-    folder: Path, shipped_ranks_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., GpuRanks]]:  # fmt: skip
-    """Loads two ranks with changes to their processes."""
-    found: list[GpuRanks] = []
-
-    def start(change: str = "", **options: Any) -> GpuRanks:
-        command = [sys.executable, "-c", f"{WORKER}{change}\n{RUN}"]
-        original = load.load_gpus
-        monkeypatch.setattr(
-            load, "load_gpus", lambda *given, **named: original(*given, **named, command=lambda _, fd: [*command, str(fd)])
-        )
-        given = {"dummy": 0, "bundle": shipped_ranks_bundle, **options}
-        ranks, bundle = load.load_ranks(folder, read_config(folder), 2, "cuda", 1024, **given)
-        assert isinstance(ranks, GpuRanks) and bundle is not None
-        found.append(ranks)
-        return ranks
-
-    yield start
-    for ranks in found:
-        ranks.close()
-        ranks.bundle.close()
-        assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.pids)
 
 
 def test_two_processes_generate(started: Callable[..., GpuRanks]) -> None:
@@ -162,11 +105,11 @@ def test_an_interrupt_while_ranks_reply_ends_them(
 
 
 def test_a_bundle_of_one_gpu_starts_no_process(
-    folder: Path, shipped_bundle: Path, monkeypatch: pytest.MonkeyPatch
+    bundle_folder: Path, shipped_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setattr(load, "RankProcesses", lambda *_: pytest.fail("a process was started"))
     with pytest.raises(BundleRefused, match=r"on 1 GPU, and 2 GPUs are to run it; pack .*--gpus 2`"):
-        load.load_ranks(folder, read_config(folder), 2, "cuda", 1024, dummy=0, bundle=shipped_bundle)
+        load.load_ranks(bundle_folder, read_config(bundle_folder), 2, "cuda", 1024, dummy=0, bundle=shipped_bundle)
 
 
 def test_messages_keep_arrays() -> None:

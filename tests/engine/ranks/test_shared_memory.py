@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import re
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_gpus import Exchange, IpcApi, shared_memory
+from fake_gpus import Exchange, IpcApi, shared_memory, together
 
 import engine
 import tilec
 from engine.errors import DeviceError, EngineError
 from engine.ranks.memory import Region, SharedMemory
-
-
-def together(ranks: int, work: Callable[[int], Any]) -> list[Any]:
-    """What each rank returns or raises, each in a thread of its own."""
-    found: list[Any] = [None] * ranks
-
-    def one(rank: int) -> None:
-        try:
-            found[rank] = work(rank)
-        except Exception as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
 
 
 def memories(apis: list[IpcApi]) -> list[SharedMemory]:

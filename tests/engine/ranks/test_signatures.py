@@ -35,9 +35,10 @@ def launches() -> Iterator[Case]:
     """Every launch of steps of two ranks: the rank's, that of the whole, and the graph of the whole."""
     for family, weights, caches in STEPS:
         shape: Any = SimpleNamespace(**SHAPE, rms_norm_eps=1e-6, tie_word_embeddings=False, model_type=family)
-        step = rank_step(shape, 128, "bf16", 2, weight_format=weights, cache_format=caches)
-        for mode, tokens in (("decode", 1), ("batch", 2), ("prefill", 5), ("prefill", 17)):
-            for variants in step.all_decode_variants() if mode != "prefill" else (frozenset[str](),):
+        step = rank_step(shape, 128, "bf16", 2, weight_format=weights, cache_format=caches).with_pages(4)
+        pages = [("serve", 16), ("chunk", 17)] if caches == "16bit" else []
+        for mode, tokens in (("decode", 1), ("batch", 2), ("prefill", 5), ("prefill", 17), *pages):
+            for variants in step.all_decode_variants() if mode in ("decode", "batch") else (frozenset[str](),):
                 own, whole = (
                     one.graph(mode, tokens=tokens, variants=variants)  # pyright: ignore[reportArgumentType]
                     for one in (step, step.whole)
@@ -55,12 +56,12 @@ BACKEND = InterpreterBackend(KERNELS)
 
 
 def random_array(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> NDArray[Any]:
-    """Values that a kernel may get for a parameter: places are of one cache, scales small and positive."""
+    """Values that a kernel may get for a parameter: indices are of one cache, scales small and positive."""
     random = np.random.default_rng([seed, len(name), ord(name[0])])
     if dtype == "i32":
-        return {"lengths": np.full(shape, 20), "positions": np.full(shape, 19), "slots": np.arange(np.prod(shape))}.get(
-            name, np.zeros(shape)
-        ).astype(np.int32).reshape(shape)  # fmt: skip
+        counted = np.arange(np.prod(shape)).reshape(shape)  # also of `starts`: each row has one chunk of a cache
+        indices = {"lengths": np.full(shape, 20), "positions": np.full(shape, 19), "slots": counted, "starts": counted}
+        return indices.get(name, np.zeros(shape)).astype(np.int32)
     if dtype == "u8":
         return random.integers(0, 16, shape).astype(np.uint8)
     if dtype == "u32":
