@@ -20,6 +20,7 @@ from tilec.artifact import bundle_format
 from tilec.artifact.bundle_format import FORMAT, HEADER, MAX_PROOFS, TRAILER, WITH_OBLIGATIONS, aligned, canonical, compress
 from tilec.cli import commands
 from tilec.runtime import BundleError, open_bundle
+from tilec.ship.bundle.rebuild import differences
 
 Record = dict[str, Any]
 
@@ -91,6 +92,19 @@ def test_the_same_as_with_obligations_in_the_manifests(
         assert commands.run(["bundle", command[0], str(path), *command[1:]]) == 0
     commands.run(["bundle", "diff", str(before), str(path)])
     assert ": 0 changes, 0 for the worse" in capsys.readouterr().out.replace("; ", ": ")
+
+
+def test_a_rebuild_sees_another_format_and_other_proofs(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.bundle"
+    text = canonical(samples.parts()[0]["kernels"][0]["manifest"]["obligations"][:1])
+    for data, expected in (
+        (samples.bundle(), [f"the format of the file is {WITH_OBLIGATIONS}, built again it is {FORMAT}"]),
+        (with_proof(path.read_bytes(), text), [f"scale-E=bf16-N={n}: `obligations` of its manifest differs" for n in range(3)]),
+        (samples.with_proofs_apart(), []),
+    ):
+        other.write_bytes(data)
+        with open_bundle(other) as found, open_bundle(path) as rebuilt:
+            assert differences(found, rebuilt) == expected
 
 
 def test_one_content_has_one_encoding(path: Path) -> None:

@@ -130,6 +130,11 @@ class Bundle:
         return model_digest(self.config, self.declaration.syntax)
 
     @property
+    def format(self) -> int:
+        """The format of the file; ValueError if the bundle is closed."""
+        return _header(self._open_data()).format
+
+    @property
     def manifest_text(self) -> bytes:
         """The text of the bundle's manifest; ValueError if the bundle is closed."""
         data = self._open_data()
