@@ -88,7 +88,7 @@ def opened_bundle(
         opened = _find_bundle(config, stored, architecture, digest, trust, cache_format or SIXTEEN_BIT, gpus)
     else:
         try:
-            opened = open_bundle(fspath(bundle), digest=digest, trust=trust)
+            opened = open_bundle(fspath(bundle), digest=digest, trust=trust, proofs=False)
         except BundleError as error:
             raise BundleRefused(error.message, fix=error.hint or "pack one with `tilec bundle pack`") from None
     try:

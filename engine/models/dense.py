@@ -12,5 +12,6 @@ NUMBERS: Final = (*SIZES, "rms_norm_eps")
 
 UNMEASURED: Final[Mapping[str, int]] = {
     "parts": 33, "head_parts": 8, "short_slots": 64, "few_tokens": 8, "few_blocks": 132, "row_blocks": 8, "w8a8_tokens": 8,
+    "coded_slots": 128,
 }  # fmt: skip
 """Values for the measured numbers of a bundle if there is no bundle: any that the kernels support will do."""

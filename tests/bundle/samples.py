@@ -149,12 +149,34 @@ def bundle(arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), **changes: An
     return encode(description, blobs)
 
 
+def with_proofs_apart(arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), **changes: Any) -> bytes:
+    """The bundle of `bundle` as it is packed: the obligations of its kernels are among its texts."""
+    description, blobs = parts(arch, salts)
+    description = copy.deepcopy(description)
+    for kernel in description["kernels"]:
+        kernel["manifest"] |= changes
+    return encode(*apart(description, blobs))
+
+
+def apart(
+    description: dict[str, Any], blobs: dict[str, bytes]
+) -> tuple[dict[str, Any], dict[str, bytes], dict[str, bytes]]:  # fmt: skip
+    """Description, blobs and proofs of a bundle whose obligations are apart from its manifests."""
+    description = copy.deepcopy(description)
+    proofs: dict[str, bytes] = {}
+    for kernel in description["kernels"]:
+        text = bundle_format.proofs_of(kernel["manifest"])
+        kernel["proofs"] = hashlib.sha256(text).hexdigest()
+        proofs[kernel["proofs"]] = text
+    return description, blobs, proofs
+
+
 def source(name: str, blob: str) -> dict[str, bytes]:
     """Stub tile IR and PTX of a kernel."""
     return {"tir": f"kernel @{name}".encode() * 20, "ptx": f".entry {blob}".encode() * 20}
 
 
-def encode(description: dict[str, Any], blobs: dict[str, bytes]) -> bytes:
+def encode(description: dict[str, Any], blobs: dict[str, bytes], proofs: dict[str, bytes] | None = None) -> bytes:
     """The bundle, with the texts of every kernel whose manifest has the digests of `parts`."""
     texts: dict[str, bytes] = {}
     for kernel in description["kernels"]:
@@ -162,4 +184,4 @@ def encode(description: dict[str, Any], blobs: dict[str, bytes]) -> bytes:
             digest = hashlib.sha256(data).hexdigest()
             if kernel["manifest"]["digests"].get(name) == digest:
                 texts[digest] = data
-    return bundle_format.encode(description, blobs, texts)
+    return bundle_format.encode(description, blobs, texts, proofs)

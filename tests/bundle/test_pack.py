@@ -16,7 +16,7 @@ import pytest
 from tests import shipped
 from tests.bundle import mutants
 from tests.files import copy_kernels
-from tilec.artifact.bundle_format import encode
+from tilec.artifact.bundle_format import canonical, encode
 from tilec.cli import commands
 from tilec.project.read import models
 from tilec.runtime import load_artifact, open_bundle
@@ -134,15 +134,21 @@ def changed(bundle: Path, path: Path) -> Path:
         data = bundle.read_bytes()
         start = data.index(b'{"arch"')
         description = json.JSONDecoder().raw_decode(data[start : data.index(b"\x7fELF")].decode("latin-1"))[0]
-        del description["blobs"]
+        del description["blobs"], description["texts"]
         description["kernels"] = [one for one in description["kernels"] if one["manifest"]["kernel"] != "embedding"]
-        norm = next(one["manifest"] for one in description["kernels"] if one["manifest"]["kernel"] == "rms_norm")
-        first = next(one for one in norm["obligations"] if one["rung"] == "set")
+        record = next(one for one in description["kernels"] if one["manifest"]["kernel"] == "rms_norm")
+        norm, proofs = record["manifest"], opened.proofs()
+        obligations = json.loads(proofs[record["proofs"]])
+        first = next(one for one in obligations if one["rung"] == "set")
         first["rung"] = "launch"
         norm["resources"]["spill_bytes"] = 8
         norm["launch_checks"].append({"condition": ["<=", "T", 4], "text": "T is at most 4"})
+        text = canonical(obligations)
+        record["proofs"] = hashlib.sha256(text).hexdigest()
+        proofs[record["proofs"]] = text
+        proofs = {one["proofs"]: proofs[one["proofs"]] for one in description["kernels"]}
         blobs = {one["blob"]: opened.cubin(one["name"]) for one in description["kernels"]}
-    path.write_bytes(encode(description, blobs))
+    path.write_bytes(encode(description, blobs, {}, proofs))
     return path
 
 
@@ -205,13 +211,13 @@ def test_what_its_sources_do_not_build_is_named(small: tuple[Path, Path], tmp_pa
     first, right = (one for one in manifest["kernels"] if one["manifest"]["kernel"] == "rms_norm")
     with open_bundle(path) as bundle:
         blobs = {one.blob: bundle.cubin(one) for one in bundle.kernels}
-        texts = bundle.texts()
+        texts, proofs = bundle.texts(), bundle.proofs()
     first["blob"] = first["manifest"]["digests"]["cubin"] = right["blob"]
     manifest["kernels"][0]["manifest"]["launch_checks"] = []
     del manifest["blobs"], manifest["texts"]
     used = {one["blob"] for one in manifest["kernels"]}
     forged = tmp_path / "forged.bundle"
-    forged.write_bytes(encode(manifest, {digest: code for digest, code in blobs.items() if digest in used}, texts))
+    forged.write_bytes(encode(manifest, {digest: code for digest, code in blobs.items() if digest in used}, texts, proofs))
     status, row, err = rebuilt(root, forged)
     assert (status, row["intact"], row["rebuilt"]) == (1, True, False)
     assert row["differences"] == [

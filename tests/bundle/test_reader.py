@@ -93,7 +93,8 @@ def test_wrong_architecture_format_and_digest(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[8:12] = (FORMAT + 1).to_bytes(4, "little")
     path.write_bytes(mutants.sealed(bytes(data[:-32])))
-    assert refusal(path).message == f"`{path}` has format {FORMAT + 1}; this tilec reads format {FORMAT}"
+    reads = f"this tilec reads formats {FORMAT - 1} and {FORMAT}; pack it again: `tilec bundle pack`"
+    assert refusal(path).message == f"`{path}` has format {FORMAT + 1}; {reads}"
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,27 @@ def test_a_bundle_says_its_format(coded_bundle: Bundle, bundle: Bundle) -> None:
     assert not {"rotary_decode_attention", "decode_merge_kv", "qk_norm_rope_kv"} & names
 
 
+def test_a_long_context_has_attention_by_more_warps(backend: tuple[OneSequence, FakeDriver], bundle: Bundle) -> None:
+    """Only of one sequence to codes: its parts and all else stay as they are, and 16 bits have no such form."""
+    step = backend[0].backend.step
+    bound = step.bound("near")
+    assert bound == 10240 and step.bounds("filled") == (256, bound)
+    forms = [step.decode_variants(filled) for filled in (1, 256, 257, bound, bound + 1)]
+    assert list(map(sorted, forms)) == [["near", "short"], ["near", "short"], ["near"], ["near"], []]
+    for mode, tokens, tiles in (("decode", 1, (64, 128)), ("batch", 4, (64, 64))):
+        near, far = (step.graph(mode, "argmax", tokens=tokens, variants=variants).ops for variants in forms[-2:])
+        found: set[tuple[int, int]] = set()
+        for one, other in zip(near, far, strict=True):
+            assert one.kernel == other.kernel and one.tensors == other.tensors
+            if one.constants != other.constants or one.kernel == "rotary_decode_attention_c8":
+                assert one.kernel == "rotary_decode_attention_c8"
+                found.add((one.constants["BN"], other.constants["BN"]))
+        assert found == {tiles}
+    plain, _ = load(bundle)
+    assert plain.backend.step.bounds("filled") == (256,)
+    plain.close()
+
+
 def launched(loaded: OneSequence, driver: FakeDriver, before: int) -> list[str]:
     kernels = {kernel.function: kernel.manifest.kernel for kernel in loaded.launches._kernels.values()}
     return [kernels[launch.function] for launch in driver.launches[before:]]

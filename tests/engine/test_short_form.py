@@ -47,7 +47,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBac
 
 
 def set_short_slots(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
-    monkeypatch.setattr(Step, "bound", lambda step, variant: {"short": slots, "few": 8}[variant])
+    monkeypatch.setattr(Step, "bound", lambda step, variant: {"short": slots, "few": 8, "near": 0}[variant])
 
 
 @pytest.mark.parametrize(

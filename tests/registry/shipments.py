@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 
 from tests.bundle import samples
+from tilec.artifact.bundle_format import FORMAT, WITH_OBLIGATIONS
 from tilec.artifact.signature_format import PAYLOAD_TYPE
 from tilec.ship.registry.push import Shipment
 
@@ -22,9 +23,11 @@ def sidecar(*names: str) -> bytes:
 
 
 def shipment(
-    arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), attestations: bytes = b"", model: str = "tiny-1b"
+    arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), attestations: bytes = b"", model: str = "tiny-1b", *,
+    form: int = WITH_OBLIGATIONS,
 ) -> Shipment:  # fmt: skip
-    """The bundle of a model with the dimensions of `tiny-1b`, for an architecture."""
+    """The bundle of a model with the dimensions of `tiny-1b`, for an architecture, in a format."""
     description, blobs = samples.parts(arch, salts)
-    data = samples.encode(description | {"model": model}, blobs)
+    description |= {"model": model}
+    data = samples.encode(*samples.apart(description, blobs)) if form == FORMAT else samples.encode(description, blobs)
     return Shipment(data, model, arch, hashlib.sha256(data).hexdigest(), attestations)

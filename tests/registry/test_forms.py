@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 import urllib.parse
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -198,10 +199,10 @@ def test_what_is_not_dockers_configuration(
 
 
 @settings(max_examples=15)
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
-def test_a_bundle_is_its_parts(salts: list[int]) -> None:
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.sampled_from([samples.bundle, samples.with_proofs_apart]))
+def test_a_bundle_is_its_parts(salts: list[int], made: Callable[..., bytes]) -> None:
     """Split and joined again it has the same bytes; no CUBIN is among the parts twice."""
-    data = samples.bundle(salts=salts)
+    data = made(salts=salts)
     parts = split(data)
     assert join(parts.frame, parts.blobs) == data
     assert [hashlib.sha256(blob).hexdigest() for blob in parts.blobs[:-1]] == [

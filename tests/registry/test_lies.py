@@ -14,6 +14,7 @@ from tests.registry.changes import CHANGES, attempt, stock
 from tests.registry.lies import FAMILIES, Family
 from tests.registry.server import Registry, Request, Response, served
 from tests.registry.shipments import shipment, sidecar
+from tilec.artifact.bundle_format import FORMAT, WITH_OBLIGATIONS
 from tilec.runtime import BundleError
 from tilec.ship.finder import checked
 from tilec.ship.registry import oci
@@ -67,6 +68,31 @@ def test_a_tampered_response_is_refused(family: Family, stocked: tuple[Registry,
     assert not folder.exists() or list(folder.iterdir()) == []
     assert registry.sent - before <= MAX_READ
     assert len(registry.requests) - request < 30
+
+
+def test_a_bundle_of_each_format(stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    """Bundles of both formats under one tag arrive as they were; only their types say which format they have."""
+    _, repository = stocked
+    both = [shipment("sm_90a", form=FORMAT), shipment("sm_100a", form=WITH_OBLIGATIONS)]
+    with Client(read_reference(repository), push=True) as client:
+        push(client, both, "formats")
+    with Client(read_reference(f"{repository}:formats")) as client:
+        types = {one.annotations[oci.ARCH]: one.artifact_type for one in client.document("formats").layers}
+        pulled = pull(client, Wanted(), tmp_path / "out", checked)
+    assert types == {"sm_90a": oci.BUNDLES[FORMAT], "sm_100a": oci.BUNDLES[WITH_OBLIGATIONS]} and len(set(types.values())) == 2
+    assert {one.arch: one.path.read_bytes() for one in pulled} == {one.arch: one.data for one in both}
+
+
+def test_a_bundle_under_the_type_of_another_format(
+    stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    _, repository = stocked
+    with monkeypatch.context() as lie, Client(read_reference(repository), push=True) as client:
+        lie.setitem(oci.BUNDLE_MANIFESTS, FORMAT, oci.BUNDLE_MANIFESTS[WITH_OBLIGATIONS])
+        push(client, [shipment("sm_90a", form=FORMAT)], "mistyped")
+    with Client(read_reference(f"{repository}:mistyped")) as client, pytest.raises(RegistryError) as caught:
+        pull(client, Wanted(), tmp_path / "out", checked)
+    assert caught.value.code == "E0732" and "names another format than its bundle's" in caught.value.message
 
 
 def test_a_bundle_that_differs_from_its_manifest(stocked: tuple[Registry, str], tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_there_and_back(host: str, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_through_skopeo(host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """skopeo copies the index and its referrers to a folder and back under another name."""
     path = tmp_path / "tiny-1b-sm_90a.bundle"
-    path.write_bytes(samples.bundle())
+    path.write_bytes(samples.with_proofs_apart())
     Path(f"{path}.intoto.jsonl").write_bytes(sidecar("a"))
     status, out, _ = command(capsys, "push", str(path), f"oci://{host}/one:v1")
     assert status == 0

@@ -47,6 +47,11 @@ def manifest_from_json(data: Any) -> Manifest:
         raise ValueError("the manifest is nested too deep") from None
 
 
+def obligations_from_json(data: Any) -> tuple[Obligation, ...]:
+    """The obligations of a manifest from its list of them; ValueError names the first invalid field."""
+    return tuple(_obligation(item, f"obligations[{i}]") for i, item in enumerate(_list(data, "obligations")))
+
+
 def _manifest(record: dict[str, Any]) -> Manifest:
     if record["format"] is True or record["format"] != MANIFEST_FORMAT:
         raise ValueError(f"manifest: format is not {MANIFEST_FORMAT}; what another version of tilec made is to be built again")
@@ -98,9 +103,7 @@ def _manifest(record: dict[str, Any]) -> Manifest:
         ),
         no_alias=tuple(_pair(item, by_kind["pointer"]) for item in _list(record["no_alias"], "no_alias")),
         resources=_resources(record["resources"]),
-        obligations=tuple(
-            _obligation(item, f"obligations[{i}]") for i, item in enumerate(_list(record["obligations"], "obligations"))
-        ),
+        obligations=obligations_from_json(record["obligations"]),
         unsafe=_texts(record["unsafe"], "unsafe"),
         digests=_text_map(record["digests"], "digests"),
         toolchain=_text_map(record["toolchain"], "toolchain"),

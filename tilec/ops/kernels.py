@@ -93,7 +93,7 @@ class Kernels:
             path = Path(source)
             if os.path.isdir(path):
                 return self._from_folder(path, constants, device)
-            return self._from_bundle(open_bundle(path, chip=device.architecture), constants, device)
+            return self._from_bundle(open_bundle(path, chip=device.architecture, proofs=False), constants, device)
         if all(is_installed(package) for package in PACKAGES):
             # Imported by name, so that importing this module does not import the compiler.
             just_in_time: Any = importlib.import_module("tilec.project.build.just_in_time")

@@ -17,11 +17,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tilec.artifact.bundle_format import (
-    FORMAT,
+    FORMATS,
     HEADER,
     MAGIC,
     MAX_BLOBS,
@@ -34,7 +35,7 @@ from tilec.artifact.bundle_format import (
 )
 from tilec.artifact.cubin_image import Image, check_image, read_image
 from tilec.ir.aligned import ALIGNED
-from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_contents
+from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_contents, with_proofs
 from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
@@ -129,6 +130,11 @@ class Bundle:
         return model_digest(self.config, self.declaration.syntax)
 
     @property
+    def format(self) -> int:
+        """The format of the file; ValueError if the bundle is closed."""
+        return _header(self._open_data()).format
+
+    @property
     def manifest_text(self) -> bytes:
         """The text of the bundle's manifest; ValueError if the bundle is closed."""
         data = self._open_data()
@@ -173,13 +179,22 @@ class Bundle:
         and verified here, not when a bundle is opened; BundleError E0705 if one does not match its digest."""
         stream = self._bytes(self._texts.offset, self._texts.size)
         try:
-            found = expand(stream, self._texts.entries)
+            everything = expand(stream, (*self._texts.proofs, *self._texts.entries))
         except ValueError as error:
             raise BundleError("E0705", f"`{self.path}` is damaged: {error}") from None
+        found = {digest: everything[digest] for digest, _ in self._texts.entries}
         named_digests = {kernel.manifest.digests.get(name, "") for kernel in self.kernels for name in TEXTS}
         if found.keys() - named_digests:
             raise BundleError("E0705", f"`{self.path}` is damaged: no kernel uses one of its texts")
         return found
+
+    def proofs(self) -> dict[str, bytes]:
+        """The proofs of all kernels as texts by hex sha256, which a kernel has as `proofs`; empty in a bundle of format 3.
+        BundleError E0705 if one does not match its digest."""
+        try:
+            return expand(self._bytes(self._texts.offset, self._texts.size), self._texts.proofs, whole=False)
+        except ValueError as error:
+            raise BundleError("E0705", f"`{self.path}` is damaged: {error}") from None
 
     def load(self, kernel: BundledKernel | str, device: Device) -> Kernel:
         """Load the kernel on a device; LaunchError E0902 if the device has another architecture."""
@@ -188,12 +203,16 @@ class Bundle:
 
 
 def open_bundle(
-    path: str | Path, *, arch: str | None = None, chip: str | None = None, digest: str | None = None, trust: TrustSource = None
+    path: str | Path, *, arch: str | None = None, chip: str | None = None, digest: str | None = None, trust: TrustSource = None,
+    proofs: bool = True,
 ) -> Bundle:  # fmt: skip
     """Read and verify a bundle. `arch` is the exact architecture that it must be built for, `chip` the own architecture of a
     device that must run its code (`Device.architecture`), `digest` the hex sha256 that the whole file must have. `trust` is the
     policy that names who must have signed it: a `Trust`, a policy file, `none`, or None for the policy of the environment and
     the user's configuration (`find_trust`).
+
+    Without `proofs`, the record of the proofs is not read: manifests have no obligations, which no launch needs, and opening
+    takes less time. The digest of the file covers them either way.
 
     BundleError: E0703 cannot be read, E0704 not a bundle or another format, E0705 damaged or wrong digest, E0706 another
     architecture, E0714 not signed as the policy requires, E0715 no valid policy, E0717 no package that verifies signatures.
@@ -215,6 +234,8 @@ def open_bundle(
         _check_blobs(memoryview(data)[header.blobs_offset :], contents)
         if not _gaps_are_zero(data, header, contents):
             raise ValueError("there are bytes between its blobs")
+        if proofs:
+            contents = _with_proofs(contents, data, header)
     except _Refused as error:
         raise BundleError(error.code, f"`{path}` {error.message}") from None
     except ValueError as error:
@@ -269,8 +290,9 @@ def _header(data: bytes) -> Header:
     if magic != MAGIC:
         raise _Refused("E0704", "is not a bundle")
     header = Header(*fields)
-    if header.format != FORMAT:
-        raise _Refused("E0704", f"has format {header.format}; this tilec reads format {FORMAT}")
+    if header.format not in FORMATS:
+        reads = f"this tilec reads formats {' and '.join(map(str, FORMATS))}"
+        raise _Refused("E0704", f"has format {header.format}; {reads}; pack it again: `tilec bundle pack`")
     if header.file_size != len(data):
         raise ValueError(f"{len(data)} bytes where its header says {header.file_size}")
     if header.manifest_size > min(MAX_MANIFEST, len(data) - HEADER.size - TRAILER) or header.blobs > MAX_BLOBS:
@@ -297,6 +319,14 @@ def _check_blobs(blobs: memoryview, contents: Contents) -> None:
             check_image(images[kernel.blob], kernel.manifest.arch, kernel.manifest.entry)
         except ValueError as error:
             raise ValueError(f"the code of `{kernel.name}` {error}") from None
+
+
+def _with_proofs(contents: Contents, data: bytes, header: Header) -> Contents:
+    """The contents with the obligations of every kernel; ValueError if those are damaged or invalid."""
+    texts = contents.texts
+    start = header.blobs_offset + texts.offset
+    found = expand(data[start : start + texts.size], texts.proofs, whole=False) if texts.proofs else {}
+    return replace(contents, kernels=with_proofs(contents.kernels, found))
 
 
 def _gaps_are_zero(data: bytes, header: Header, contents: Contents) -> bool:

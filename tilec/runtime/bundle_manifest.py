@@ -1,12 +1,14 @@
 """Parses the manifest of a bundle: untrusted JSON becomes kernels with contracts and safety records, or a ValueError.
 
     {"arch": "sm_90a", "blobs": [{"offset": 0, "sha256": "...", "size": 6376}], "config": {"hidden_size": 1024},
-     "kernels": [{"blob": "...", "manifest": {...}, "name": "...", "steps": ["..."]}], "model": "qwen3-4b",
-     "step": ["Module", ...], "texts": {"entries": [{"sha256": "...", "size": 2048}], "size": 700},
+     "kernels": [{"blob": "...", "manifest": {...}, "name": "...", "proofs": "...", "steps": ["..."]}], "model": "qwen3-4b",
+     "step": ["Module", ...],
+     "texts": {"entries": [{"sha256": "...", "size": 2048}], "proofs": [{"sha256": "...", "size": 9000}], "size": 700},
      "tuning": [{"measured": "...", "numbers": {"parts": 32}}]}
 
 `step` is the syntax tree of the model's step and `tuning` its measured numbers (`tilec.step`). `offset` is relative to the
-first blob. `steps` are the operations of the step that need the kernel.
+first blob. `steps` are the operations of the step that need the kernel, `proofs` the digest of the obligations of its manifest,
+which are among the texts (`with_proofs` reads them). In format 3 obligations are in the manifest, and there are no `proofs`.
 
 A bundle of kernels without a model has a step whose modes are empty, and its `config` is the names of exactly its kernels:
 `{"kernels": "rms_norm softmax"}`. So the model digest, by which a trust policy knows a bundle, stands for these names.
@@ -15,12 +17,24 @@ A bundle of kernels without a model has a step whose modes are empty, and its `c
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tilec.artifact.bundle_format import MAX_BLOBS, MAX_MANIFEST, MAX_TEXTS, MODEL, NAME, STEP, Header, layout
-from tilec.artifact.manifest_reader import manifest_from_json
-from tilec.artifact.records import Manifest
+from tilec.artifact.bundle_format import (
+    FORMAT,
+    MAX_BLOBS,
+    MAX_MANIFEST,
+    MAX_PROOFS,
+    MAX_TEXTS,
+    MODEL,
+    NAME,
+    STEP,
+    Header,
+    layout,
+)
+from tilec.artifact.manifest_reader import manifest_from_json, obligations_from_json
+from tilec.artifact.records import Manifest, Obligation
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.expressions import StepError
 from tilec.step.formats import WEIGHT_FORMAT
@@ -44,21 +58,25 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class BundledKernel:
-    """One artifact: its contract and safety record, the operations of the step that use it, and the digest of its CUBIN."""
+    """One artifact: its contract and safety record, the operations of the step that use it, and the digests of its CUBIN and of
+    its proofs; of these none in format 3. If the proofs were not read, its manifest has no obligations."""
 
     name: str
     manifest: Manifest
     steps: tuple[str, ...]
     blob: str
+    proofs: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Tile IR and PTX: offset of their stream (from the first blob), its bytes, and digest and size of each text in it."""
+    """Proofs, tile IR and PTX: offset of their stream (from the first blob), its bytes, and digest and size of each of the
+    proofs and of each text in it."""
 
     offset: int
     size: int
     entries: tuple[tuple[str, int], ...]
+    proofs: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +99,9 @@ def read_contents(text: bytes, header: Header) -> Contents:
     data = _object(_parsed(text), ("arch", "blobs", "config", "kernels", "model", "step", "texts", "tuning"), "manifest")
     arch = _matching(data["arch"], _ARCH, "arch")
     blobs = _blobs(data["blobs"])
-    size, entries = _texts(data["texts"])
-    expected, offsets = layout(len(text), (blob.size for blob in blobs), size)
+    apart = header.format == FORMAT
+    size, entries, proofs = _texts(data["texts"], apart=apart)
+    expected, offsets = layout(len(text), (blob.size for blob in blobs), size, header.format)
     if header != expected:
         raise ValueError("its header does not agree with its manifest")
     first = expected.blobs_offset
@@ -90,12 +109,15 @@ def read_contents(text: bytes, header: Header) -> Contents:
         if blob.offset != offset - first:
             raise ValueError(f"blob {blob.sha256[:12]} is at the wrong offset")
     by_digest = {blob.sha256: blob for blob in blobs}
-    kernels = [_kernel(item, arch, by_digest, f"kernels[{i}]") for i, item in enumerate(_items(data["kernels"], "kernels"))]
+    items = enumerate(_items(data["kernels"], "kernels"))
+    kernels = [_kernel(item, arch, by_digest, f"kernels[{i}]", apart=apart) for i, item in items]
     names = [kernel.name for kernel in kernels]
     if names != sorted(set(names)):
         raise ValueError("its kernels are unsorted, or two have the same name")
     if {kernel.blob for kernel in kernels} != by_digest.keys():
         raise ValueError("it has a blob that no kernel uses")
+    if apart and {kernel.proofs for kernel in kernels} != {digest for digest, _ in proofs}:
+        raise ValueError("its proofs are not those of its kernels")
     config = _config(data["config"])
     declaration, tuning, tables = _step(data["step"], data["tuning"])
     if WEIGHT_FORMAT in config and config[WEIGHT_FORMAT] not in declaration.formats:
@@ -114,7 +136,7 @@ def read_contents(text: bytes, header: Header) -> Contents:
         config,
         tuple(kernels),
         by_digest,
-        Texts(offsets[-1] - first, size, entries),
+        Texts(offsets[-1] - first, size, entries, proofs),
         declaration,
         tuning,
         tables,
@@ -167,33 +189,43 @@ def _blobs(data: Any) -> list[Blob]:
     return blobs
 
 
-def _texts(data: Any) -> tuple[int, tuple[tuple[str, int], ...]]:
-    record = _object(data, ("entries", "size"), "texts")
-    items = _items(record["entries"], "texts.entries")
+def _texts(data: Any, *, apart: bool) -> tuple[int, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
+    """Bytes of the stream, its texts, and the proofs before them, which it has if they are `apart` from the manifests."""
+    record = _object(data, ("entries", "proofs", "size") if apart else ("entries", "size"), "texts")
+    entries = _entries(record["entries"], "texts.entries")
+    proofs = _entries(record["proofs"], "texts.proofs") if apart else ()
+    size = _size(record["size"], "texts.size")
+    proof_bytes = sum(length for _, length in proofs)
+    total = proof_bytes + sum(length for _, length in entries)
+    if proof_bytes > MAX_PROOFS or total > MAX_TEXTS or bool(entries or proofs) != bool(size):
+        raise ValueError("texts: their sizes are invalid")
+    return size, entries, proofs
+
+
+def _entries(data: Any, where: str) -> tuple[tuple[str, int], ...]:
+    """Digest and size of each text of a list."""
+    items = _items(data, where)
     if len(items) > MAX_BLOBS:
-        raise ValueError("texts: too many")
+        raise ValueError(f"{where}: too many")
     entries: list[tuple[str, int]] = []
     for i, item in enumerate(items):
-        entry = _object(item, ("sha256", "size"), f"texts.entries[{i}]")
-        digest = _matching(entry["sha256"], _DIGEST, f"texts.entries[{i}].sha256")
-        entries.append((digest, _size(entry["size"], f"texts.entries[{i}].size")))
+        entry = _object(item, ("sha256", "size"), f"{where}[{i}]")
+        digest = _matching(entry["sha256"], _DIGEST, f"{where}[{i}].sha256")
+        entries.append((digest, _size(entry["size"], f"{where}[{i}].size")))
     digests = [digest for digest, _ in entries]
     if digests != sorted(set(digests)):
-        raise ValueError("texts: unsorted, or one is repeated")
-    size = _size(record["size"], "texts.size")
-    if sum(length for _, length in entries) > MAX_TEXTS or bool(entries) != bool(size):
-        raise ValueError("texts: their sizes are invalid")
-    return size, tuple(entries)
+        raise ValueError(f"{where}: unsorted, or one is repeated")
+    return tuple(entries)
 
 
-def _kernel(data: Any, arch: str, blobs: dict[str, Blob], where: str) -> BundledKernel:
-    record = _object(data, ("blob", "manifest", "name", "steps"), where)
+def _kernel(data: Any, arch: str, blobs: dict[str, Blob], where: str, *, apart: bool) -> BundledKernel:
+    record = _object(data, ("blob", "manifest", "name", *(("proofs",) if apart else ()), "steps"), where)
     name = _matching(record["name"], NAME, f"{where}.name")
     blob = _matching(record["blob"], _DIGEST, f"{where}.blob")
     if blob not in blobs:
         raise ValueError(f"`{name}`: its blob is missing")
     try:
-        manifest = manifest_from_json(record["manifest"])
+        manifest = manifest_from_json(_with_no_obligations(record["manifest"]) if apart else record["manifest"])
     except RecursionError:
         raise ValueError(f"`{name}`: nested too deep") from None
     except ValueError as error:
@@ -210,7 +242,37 @@ def _kernel(data: Any, arch: str, blobs: dict[str, Blob], where: str) -> Bundled
     steps = tuple(_matching(step, STEP, f"{where}.steps") for step in _items(record["steps"], f"{where}.steps"))
     if list(steps) != sorted(set(steps)):
         raise ValueError(f"`{name}`: its steps are unsorted")
-    return BundledKernel(name, manifest, steps, blob)
+    proofs = _matching(record["proofs"], _DIGEST, f"{where}.proofs") if apart else None
+    return BundledKernel(name, manifest, steps, blob, proofs)
+
+
+def _with_no_obligations(data: Any) -> Any:
+    """The manifest of an artifact whose obligations are elsewhere, as data of a whole one."""
+    if not isinstance(data, dict):
+        return data  # refused by the reader of manifests
+    record: dict[str, Any] = data  # pyright: ignore[reportUnknownVariableType]
+    if "obligations" in record:
+        raise ValueError("its obligations are in its manifest and apart from it")
+    return {**record, "obligations": []}
+
+
+def with_proofs(kernels: tuple[BundledKernel, ...], texts: Mapping[str, bytes]) -> tuple[BundledKernel, ...]:
+    """Kernels with the obligations that `texts` has by digest; ValueError if those of one are invalid."""
+    known: dict[str, tuple[Obligation, ...]] = {}
+    found: list[BundledKernel] = []
+    for kernel in kernels:
+        digest = kernel.proofs
+        if digest is None:  # it has them already
+            found.append(kernel)
+            continue
+        if digest not in known:
+            try:
+                data = parse(texts[digest], limit=MAX_PROOFS, canonical=True, largest=LARGEST_OF_MANIFEST)
+                known[digest] = obligations_from_json(data)
+            except ValueError as error:
+                raise ValueError(f"`{kernel.name}`: its proofs: {error}") from None
+        found.append(replace(kernel, manifest=replace(kernel.manifest, obligations=known[digest])))
+    return tuple(found)
 
 
 def _step(syntax: Any, tables: Any) -> tuple[Declaration, Tuning, list[Any]]:

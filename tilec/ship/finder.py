@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tilec.artifact.bundle_format import FORMAT, HEADER, MAGIC, MAX_MANIFEST, MODEL, SUFFIX
+from tilec.artifact.bundle_format import FORMATS, HEADER, MAGIC, MAX_MANIFEST, MODEL, SUFFIX
 from tilec.cache.location import check_private, create, store_root
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.runtime import Bundle, BundleError, open_bundle
@@ -162,7 +162,7 @@ class _Search:
         """The accepted bundles among some files, open; each is verified when the iterator reaches it."""
         for path in paths:
             try:
-                yield open_bundle(path, arch=self.arch, digest=self.digest, trust=self.trust)
+                yield open_bundle(path, arch=self.arch, digest=self.digest, trust=self.trust, proofs=False)
             except BundleError as error:
                 self.refused.append(error)
 
@@ -267,8 +267,8 @@ def _description(path: Path) -> dict[str, Any]:
             raise ValueError("is not a file")
         front = file.read(HEADER.size)
         magic, *fields = HEADER.unpack(front) if len(front) == HEADER.size else (b"", 0)
-        if magic != MAGIC or fields[0] != FORMAT:
-            raise ValueError(f"is not a bundle of format {FORMAT}, which this tilec reads")
+        if magic != MAGIC or fields[0] not in FORMATS:
+            raise ValueError(f"is not a bundle of format {' or '.join(map(str, FORMATS))}, which this tilec reads")
         size: int = fields[4]
         if size > MAX_MANIFEST:
             raise ValueError("asks for more than a bundle may hold")

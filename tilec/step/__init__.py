@@ -38,6 +38,7 @@ A launch takes a linear weight as it is stored, `w=mlp.down_proj`, and is then o
 128], above=w8a8_tokens)` has the weights of another, and in longer prompts its products take what the text calls
 `quantised(normed)` in eight bits (`activations`). Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head` (the
 output mode), and `pages`, of which caches in pages have so many: `pool(dtype, [pages, page_tokens, heads, head_dim])`. Launches
-and conditions may also ask for the `mode`. Any other name is a measured number of `[[tuning]]` in build.toml. Constants that a
-launch omits are tuned too: see `tuning`. `ranks` documents `shards` and `sums`.
+and conditions may also ask for the `mode`, and whether caches are `coded`, which they are in a format other than 16 bits. Any
+other name is a measured number of `[[tuning]]` in build.toml. Constants that a launch omits are tuned too: see `tuning`.
+`ranks` documents `shards` and `sums`.
 """

@@ -47,6 +47,9 @@ CACHE_FORMAT: Final = "cache_format"
 CODED: Final = "c8"
 """Ends the name of a kernel whose caches have codes of eight bits."""
 
+CODED_CACHES: Final = "coded"
+"""A step's name for whether its caches have codes."""
+
 CACHE: Final = "_cache"
 """Ends the name of a parameter that takes a cache; that of its scales has `SCALES` instead."""
 

@@ -10,7 +10,7 @@ import ast
 from dataclasses import replace
 from typing import Any, Final
 
-from tilec.step.caches import is_coded, with_caches
+from tilec.step.caches import CODED_CACHES, is_coded, with_caches
 from tilec.step.declaration import (
     DTYPE,
     LENGTHS,
@@ -46,7 +46,7 @@ FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
-RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, RANKS, "max_seq_len", "head", "mode", "pages"}
+RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, RANKS, CODED_CACHES, "max_seq_len", "head", "mode", "pages"}
 """Names whose values come from the request for a step, or change within it."""
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch", CHUNK, SERVE)

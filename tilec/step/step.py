@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from tilec.step.caches import cached_declaration
+from tilec.step.caches import CODED_CACHES, cached_declaration
 from tilec.step.declaration import DTYPE, TOKENS, Declaration, Declared, Reference
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at, stacked
@@ -91,7 +91,8 @@ class Step:
         self.declaration, self.cache_format = cached_declaration(stored, cache_format), cache_format
         self.dtype, self.tied, self.weight_format = dtype, tied, weight_format
         self._values: dict[str, Any] = {
-            **numbers, "dtype": dtype, "max_seq_len": max_seq_len, "pages": pages, RANKS: ranks
+            **numbers, "dtype": dtype, "max_seq_len": max_seq_len, "pages": pages, RANKS: ranks,
+            CODED_CACHES: cache_format != SIXTEEN_BIT,
         }  # fmt: skip
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tilec.artifact.bundle_format import canonical as canonical_text
 
@@ -87,19 +87,20 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(data: Any, printable: bool, longest: int) -> None:
-    """Checks depth and strings level by level, without recursion."""
+    """Checks depth and strings level by level, without recursion; a string once per level, because most are repeated."""
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH):
+        texts = {value for value in level if isinstance(value, str)}
+        if any(len(text) > longest or (printable and not text.isprintable()) for text in texts):
+            raise ValueError("a text in it is too long or has control characters")
         below: list[Any] = []
         for value in level:
-            if isinstance(value, str):
-                if len(value) > longest or (printable and not value.isprintable()):
-                    raise ValueError("a text in it is too long or has control characters")
-            elif isinstance(value, list):
-                below.extend(value)  # pyright: ignore[reportUnknownArgumentType]
+            if isinstance(value, list):
+                below.extend(cast("list[Any]", value))
             elif isinstance(value, dict):
-                below.extend(value)  # pyright: ignore[reportUnknownArgumentType]
-                below.extend(value.values())  # pyright: ignore[reportUnknownArgumentType]
+                table = cast("dict[str, Any]", value)
+                below.extend(table)
+                below.extend(table.values())
         if not below:
             return
         level = below

@@ -226,4 +226,6 @@ def one_artifact(bundle: Bundle, kernel: BundledKernel, cubin: bytes, texts: Map
     digests |= {"cubin": hashlib.sha256(cubin).hexdigest(), "ptx": hashlib.sha256(ptx).hexdigest()}
     record["blob"] = digests["cubin"]
     description = {key: value for key, value in whole.items() if key not in ("blobs", "texts")} | {"kernels": [record]}
-    return encode_bundle(description, {digests["cubin"]: cubin}, {digests["tir"]: tir, digests["ptx"]: ptx})
+    texts = {digests["tir"]: tir, digests["ptx"]: ptx}
+    proofs = None if kernel.proofs is None else {kernel.proofs: bundle.proofs()[kernel.proofs]}
+    return encode_bundle(description, {digests["cubin"]: cubin}, texts, proofs)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tilec.artifact.bundle_format import SUFFIX, encode
+from tilec.artifact.bundle_format import SUFFIX, encode, proofs_of
 from tilec.cache import Store
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.ir.aligned import ALIGNED_SUFFIX
@@ -86,6 +87,7 @@ def bundle_bytes(packing: Packing, target: Target, built: BuildResult, store: St
     kernels: list[dict[str, object]] = []
     blobs: dict[str, bytes] = {}
     texts: dict[str, bytes] = {}
+    proofs: dict[str, bytes] = {}
     aligned = {name + ALIGNED_SUFFIX: () for name in packing.artifacts if name + ALIGNED_SUFFIX in by_name}
     artifacts: dict[str, Sequence[str]] = {**packing.artifacts, **aligned}
     for name in sorted(artifacts):
@@ -99,10 +101,15 @@ def bundle_bytes(packing: Packing, target: Target, built: BuildResult, store: St
         digest: str = manifest["digests"]["cubin"]
         blobs[digest] = entry.outputs["cubin"]
         texts |= {manifest["digests"][text]: entry.outputs[text] for text in ("tir", "ptx")}
-        kernels.append({"name": name, "blob": digest, "steps": list(artifacts[name]), "manifest": manifest})
+        text = proofs_of(manifest)
+        proof = hashlib.sha256(text).hexdigest()
+        proofs[proof] = text
+        kernels.append(
+            {"name": name, "blob": digest, "steps": list(artifacts[name]), "manifest": manifest, "proofs": proof}
+        )  # fmt: skip
     description = {"model": packing.name, "arch": target.name, "config": packing.config, "kernels": kernels}
     description |= {"step": packing.step, "tuning": list(packing.tuning)}
-    return encode(description, blobs, texts)
+    return encode(description, blobs, texts, proofs)
 
 
 def _refuse_prints(name: str, target: Target, ptx: bytes) -> None:

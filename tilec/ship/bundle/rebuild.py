@@ -26,6 +26,7 @@ def differences(bundle: Bundle, rebuilt: Bundle) -> list[str]:
         for what, original, other in (
             ("the model", bundle.model, rebuilt.model),
             ("the architecture", bundle.arch, rebuilt.arch),
+            ("the format of the file", bundle.format, rebuilt.format),
         )
         if original != other
     ]

@@ -4,10 +4,10 @@ They are written as canonical JSON without times or machine names, so that one b
 parsed strictly: known fields have known types, bounded counts and sizes. Unknown fields are ignored, as the specification
 requires; an invalid document is not used.
 
-A bundle is a manifest with our `artifactType` and config. The config is the bundle's own manifest; the layers are its CUBINs in
-the order of their digests, then its texts. An attestation is a manifest whose `subject` is the bundle's, with the in-toto
-bundle as its layer. A second one in cosign's layout has each envelope as a layer, under the tag `sha256-<hex>.att` (cosign's
-ATTESTATION_SPEC and SIGNATURE_SPEC; `.sig` is for its other format, which is not written).
+A bundle is a manifest with the `artifactType` of its format and our config. The config is the bundle's own manifest; the layers
+are its CUBINs in the order of their digests, then its compressed texts. An attestation is a manifest whose `subject` is the
+bundle's, with the in-toto bundle as its layer. A second one in cosign's layout has each envelope as a layer, under the tag
+`sha256-<hex>.att` (cosign's ATTESTATION_SPEC and SIGNATURE_SPEC; `.sig` is for its other format, which is not written).
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, cast
 
-from tilec.artifact.bundle_format import FORMAT, MAX_BLOBS, MAX_FILE, MAX_MANIFEST, canonical
+from tilec.artifact.bundle_format import FORMAT, FORMATS, MAX_BLOBS, MAX_FILE, MAX_MANIFEST, canonical
 from tilec.artifact.signature_format import MAX_SIDECAR, SIDECAR_MEDIA_TYPE
 from tilec.ship.registry.reference import DIGEST
 from tilec.untrusted.strict_json import parse
 
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
-BUNDLE: Final = f"application/vnd.tilec.bundle.v{FORMAT}"
-BUNDLE_MANIFEST: Final = f"application/vnd.tilec.bundle.manifest.v{FORMAT}+json"
+BUNDLES: Final = {form: f"application/vnd.tilec.bundle.v{form}" for form in FORMATS}
+"""The artifact type of a bundle by its format: a tilec that does not read a format does not see its bundles."""
+BUNDLE: Final = BUNDLES[FORMAT]
+"""The artifact type of an index of bundles, of whatever formats."""
+BUNDLE_MANIFESTS: Final = {form: f"application/vnd.tilec.bundle.manifest.v{form}+json" for form in FORMATS}
 CUBIN: Final = "application/vnd.tilec.cubin"
 TEXTS: Final = "application/vnd.tilec.texts+xz"
 ATTESTATIONS: Final = SIDECAR_MEDIA_TYPE

@@ -14,12 +14,14 @@ from typing import Any, Final, cast
 
 from tilec.artifact.bundle_format import (
     FORMAT,
+    FORMATS,
     HEADER,
     MAGIC,
     MAX_BLOBS,
     MAX_FILE,
     MAX_MANIFEST,
     TRAILER,
+    WITH_OBLIGATIONS,
     Header,
     canonical,
     layout,
@@ -48,6 +50,8 @@ class Frame:
     size: int
     config: str
     """The numbers of the bundle's model, as canonical JSON."""
+    form: int
+    """The format of the bundle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,9 @@ def frame_of(manifest: bytes) -> Frame:
     if not isinstance(blobs, list) or not isinstance(texts, dict) or not isinstance(config, dict):
         raise ValueError("it has no `blobs`, `texts` and `config`")
     rows = cast("list[Any]", blobs)
-    text_size = _size(cast("dict[str, Any]", texts).get("size"), "texts")
+    stream = cast("dict[str, Any]", texts)
+    text_size = _size(stream.get("size"), "texts")
+    form = FORMAT if "proofs" in stream else WITH_OBLIGATIONS
     if len(rows) > MAX_BLOBS:
         raise ValueError(f"it names {len(rows)} blobs")
     known: list[tuple[str, int]] = []
@@ -79,13 +85,13 @@ def frame_of(manifest: bytes) -> Frame:
         if not isinstance(digest, str) or not _HEX.fullmatch(digest):
             raise ValueError("it names a blob without a digest")
         known.append((digest, _size(cast("dict[str, Any]", row).get("size"), digest[:12])))
-    header, offsets = layout(len(manifest), (size for _, size in known), text_size)
+    header, offsets = layout(len(manifest), (size for _, size in known), text_size, form)
     if header.file_size > MAX_FILE:
         raise ValueError(f"its bundle would have {header.file_size} bytes")
     pieces = [Piece(digest, offset, size) for (digest, size), offset in zip(known, offsets[:-1], strict=True)]
     if text_size:
         pieces.append(Piece("", offsets[-1], text_size))
-    return Frame(header.encode() + manifest, tuple(pieces), header.file_size, canonical(config).decode("ascii"))
+    return Frame(header.encode() + manifest, tuple(pieces), header.file_size, canonical(config).decode("ascii"), form)
 
 
 def _size(value: Any, location: str) -> int:
@@ -97,8 +103,8 @@ def _size(value: Any, location: str) -> int:
 def split(data: bytes) -> Parts:
     """The parts of a verified bundle; ValueError if joining them does not reproduce its bytes."""
     magic, *fields = HEADER.unpack(data[: HEADER.size]) if len(data) >= HEADER.size + TRAILER else (b"",)
-    if magic != MAGIC or fields[0] != FORMAT:
-        raise ValueError(f"is not a bundle of format {FORMAT}")
+    if magic != MAGIC or fields[0] not in FORMATS:
+        raise ValueError(f"is not a bundle of format {' or '.join(map(str, FORMATS))}")
     header = Header(*fields)
     manifest = data[HEADER.size : HEADER.size + header.manifest_size]
     frame = frame_of(manifest)

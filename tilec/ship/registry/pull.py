@@ -54,9 +54,8 @@ class Wanted:
     def fits(self, one: Descriptor) -> bool:
         """Whether a descriptor in an index matches. `artifactType` may be empty: older tools drop it when they copy indexes."""
         stated = one.annotations
-        kind = (
-            one.media_type == oci.MANIFEST and one.artifact_type in ("", oci.BUNDLE) and {oci.MODEL, oci.ARCH} <= stated.keys()
-        )
+        bundle = one.media_type == oci.MANIFEST and one.artifact_type in ("", *oci.BUNDLES.values())
+        kind = bundle and {oci.MODEL, oci.ARCH} <= stated.keys()
         named = self.arch in ("", stated.get(oci.ARCH)) and self.model in ("", stated.get(oci.MODEL))
         return kind and named and (self.numbers is None or _is_for(stated.get(oci.CONFIG, ""), self.numbers))
 
@@ -128,7 +127,7 @@ def _agreed(client: Client, stated: Descriptor) -> Document:
     """The manifest of a descriptor in an index; E0732 unless both agree."""
     client.expect(stated.size)
     found = client.document(stated.digest, stated)
-    if found.descriptor.artifact_type != oci.BUNDLE or found.descriptor.annotations != stated.annotations:
+    if found.descriptor.artifact_type not in oci.BUNDLES.values() or found.descriptor.annotations != stated.annotations:
         raise client.invalid_response(f"its manifest {stated.digest[:19]} differs from its entry in the index")
     return found
 
@@ -198,12 +197,14 @@ def _frame(client: Client, document: Document) -> Frame:
     """The frame of the bundle; E0732 if the layers do not match the bundle's own manifest."""
     config = document.config
     assert config is not None  # `document` is a manifest
-    if config.media_type != oci.BUNDLE_MANIFEST or config.size > MAX_MANIFEST:
+    if config.media_type not in oci.BUNDLE_MANIFESTS.values() or config.size > MAX_MANIFEST:
         raise client.invalid_response(f"its manifest {document.descriptor.digest[:19]} has no bundle's manifest")
     try:
         frame = frame_of(client.blob(config))
     except ValueError as error:
         raise client.invalid_response(f"the manifest of its bundle: {error}") from None
+    if config.media_type != oci.BUNDLE_MANIFESTS[frame.form]:
+        raise client.invalid_response(f"its manifest {document.descriptor.digest[:19]} names another format than its bundle's")
     expected = [
         (oci.CUBIN, f"sha256:{one.sha256}", one.size) if one.sha256 else (oci.TEXTS, "", one.size) for one in frame.pieces
     ]

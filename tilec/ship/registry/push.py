@@ -64,7 +64,7 @@ def push(client: Client, shipments: Sequence[Shipment], tag: str) -> Pushed:
     for one in shipments:
         parts = split(one.data)
         layers = _layers(parts)
-        put(describe(oci.BUNDLE_MANIFEST, parts.manifest), parts.manifest)
+        put(describe(oci.BUNDLE_MANIFESTS[parts.frame.form], parts.manifest), parts.manifest)
         for layer, blob in zip(layers, parts.blobs, strict=True):
             put(layer, blob)
         descriptor, text = _manifest(one, parts, layers)
@@ -88,8 +88,9 @@ def _layers(parts: Parts) -> list[Descriptor]:
 def _manifest(one: Shipment, parts: Parts, layers: Sequence[Descriptor]) -> tuple[Descriptor, bytes]:
     """The manifest of a bundle, and the descriptor for the index."""
     known = {oci.MODEL: one.model, oci.ARCH: one.arch, oci.SHA256: one.sha256, oci.CONFIG: parts.frame.config}
-    text = oci.manifest(oci.BUNDLE, describe(oci.BUNDLE_MANIFEST, parts.manifest), layers, known)
-    return replace(describe(oci.MANIFEST, text), artifact_type=oci.BUNDLE, annotations=known), text
+    form = parts.frame.form
+    text = oci.manifest(oci.BUNDLES[form], describe(oci.BUNDLE_MANIFESTS[form], parts.manifest), layers, known)
+    return replace(describe(oci.MANIFEST, text), artifact_type=oci.BUNDLES[form], annotations=known), text
 
 
 def _attach(client: Client, subject: Descriptor, one: Shipment, put: _Upload) -> None:
