@@ -220,13 +220,16 @@ class _Reader:
                     ast.Name(id="f8e4m3" as dtype),
                     ast.List(elts=[ast.Constant(value=1), ast.Constant(value=columns)]),
                 ],
-                keywords=[ast.keyword(arg="above", value=ast.Name(id=above))],
-            ) if name.isidentifier() and above not in RESERVED and type(columns) is int:
+                keywords=[ast.keyword(arg="above", value=ast.Name(id=above)), *more],
+            ) if (
+                name.isidentifier() and above not in RESERVED and type(columns) is int
+                and [(one.arg, ast.unparse(one.value)) for one in more] in ([], [("serve", "True")])
+            ):
                 other = self.formats.get(weights)
                 if other is None or other.activations is not None or (other.dtype, other.block[1]) != (dtype, columns):
                     what = f"`{weights}` is no earlier format of weights alone, of {dtype} with scales of {columns} columns"
                     raise StepError(what, node)
-                return replace(other, name=name, weights=weights, activations=Activations(dtype, (1, columns), above))
+                return replace(other, name=name, weights=weights, activations=Activations(dtype, (1, columns), above, bool(more)))
             case _:
                 known = (
                     "`scaled(f8e4m3, [128, 128])`, `grouped(u4, 128, scales=dtype, zeros=u8, rows=16)` or "
