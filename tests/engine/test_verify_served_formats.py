@@ -62,6 +62,20 @@ def test_experts_of_rows_have_one_height_of_tiles_and_those_of_chunks_another() 
         assert tiles == {height}
 
 
+@pytest.mark.parametrize("form", ["fp8", "int4"])
+def test_tiles_of_codes_hold_the_rows_of_a_bucket(form: str) -> None:
+    """Up to the most tokens of a tile; experts' tiles have the height by which rows are sorted."""
+    dense, mixture = ({rows: serve(rows, shape, form) for rows in BUCKETS} for shape in (TINY, MIXTURE))
+    for name in ("matmul_few", "matmul_split", "matmul_silu_mul_few"):
+        tiles = {
+            rows: {op.constants["BM"] for op in graph.ops if op.kernel == f"{name}_{form}"} for rows, graph in dense.items()
+        }
+        assert tiles == {8: {8}, 16: {16}, 32: {32}, 64: {32}, 128: {32}, 256: {32}}
+    for graph in mixture.values():
+        heights = {op.constants["BM"] for op in graph.ops if op.kernel.startswith("experts_matmul") and form in op.kernel}
+        assert heights == {16}
+
+
 def changed(graph: StepGraph, kernel: str, **others: Any) -> StepGraph:
     """Gives the first operation of a kernel other constants or views, by name."""
     position, op = next((position, op) for position, op in enumerate(graph.ops) if op.kernel == kernel)

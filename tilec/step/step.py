@@ -34,7 +34,7 @@ two have caches in pages: tokens of a prompt, and the next token of each of seve
 BATCHES: Final = (2, 4, 8)
 """Supported batch sizes; they divide the N = 8 columns of an `mma` instruction."""
 
-BUCKETS: Final = (16, 32, 64, 128, 256)
+BUCKETS: Final = (8, 16, 32, 64, 128, 256)
 """Numbers of rows for which a step that serves is prepared; fewer rows take the next bucket."""
 
 DTYPES: Final = ("bf16", "f16")
