@@ -12,9 +12,9 @@ Every linear weight (N, K) is then several tensors, the parts of its format:
 A table of weights concatenates parts as it does rows: along the last axis where the rows of a weight lie there. Scales of
 `int4` have the dtype that the model runs in, which published files have; kernels take it as the constant `F`. Their blocks
 have 16 outputs, as a product on tensor cores has rows: a launch that gives `ROWS` gives 16 (`rows`). Kernels of all formats
-have 8 tokens in a tile for up to so many, 16 for up to 16, and else at most `MOST_TOKENS`: a launch that gives more as `BM` gives
-these, unless the weight is stacked. They choose their columns themselves: `BN` is left out. A launch that takes a linear weight
-changes in one of two ways:
+have 8 tokens in a tile for up to so many, 16 for up to 16, and else at most `MOST_TOKENS`: a launch that gives more as `BM`
+gives these, unless the weight is stacked. They choose their columns themselves: `BN` is left out. A launch that takes a linear
+weight changes in one of two ways:
 
 | argument                       | kernel     | tensors                                                                        |
 |--------------------------------|------------|--------------------------------------------------------------------------------|
