@@ -80,7 +80,7 @@ class PlannedStep:
 class InterpreterBackend(Backend):
     """A `Backend` in NumPy. `kernels` is the folder of the kernels' sources; UsageError if it is absent."""
 
-    buckets = (2, 4, 8, *BUCKETS)
+    buckets = (2, 4, *BUCKETS)
     """More than a GPU has: time goes with the rows."""
 
     def __init__(self, kernels: Path = KERNELS) -> None:

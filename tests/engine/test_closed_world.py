@@ -53,7 +53,9 @@ def launched(build: BuildFile, model: Model, target: Target, weights: str, gpus:
             for variants in step.all_decode_variants()
         ]
         graphs += [
-            step.graph("prefill", output_mode, tokens=tokens) for output_mode in OUTPUT_MODES for tokens in (1, 2, CHUNK_TOKENS)
+            step.graph("prefill", output_mode, tokens=tokens)
+            for output_mode in OUTPUT_MODES
+            for tokens in (1, 2, 16, CHUNK_TOKENS)
         ]
         graphs += [step.graph("prefill", tokens=tokens) for tokens in (*LENGTHS, *LONGER) if tokens <= step.chunk_tokens]
         graphs += [

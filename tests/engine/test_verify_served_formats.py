@@ -62,6 +62,20 @@ def test_experts_of_rows_have_one_height_of_tiles_and_those_of_chunks_another() 
         assert tiles == {height}
 
 
+@pytest.mark.parametrize("form", ["fp8", "int4"])
+def test_tiles_of_codes_hold_the_rows_of_a_bucket(form: str) -> None:
+    """Up to the most tokens of a tile; experts' tiles have the height by which rows are sorted."""
+    dense, mixture = ({rows: serve(rows, shape, form) for rows in BUCKETS} for shape in (TINY, MIXTURE))
+    for name in ("matmul_few", "matmul_split", "matmul_silu_mul_few"):
+        tiles = {
+            rows: {op.constants["BM"] for op in graph.ops if op.kernel == f"{name}_{form}"} for rows, graph in dense.items()
+        }
+        assert tiles == {8: {8}, 16: {16}, 32: {32}, 64: {32}, 128: {32}, 256: {32}}
+    for graph in mixture.values():
+        heights = {op.constants["BM"] for op in graph.ops if op.kernel.startswith("experts_matmul") and form in op.kernel}
+        assert heights == {16}
+
+
 def changed(graph: StepGraph, kernel: str, **others: Any) -> StepGraph:
     """Gives the first operation of a kernel other constants or views, by name."""
     position, op = next((position, op) for position, op in enumerate(graph.ops) if op.kernel == kernel)
@@ -105,9 +119,15 @@ def test_rows_of_an_expert_may_not_be_wider_in_another_bucket() -> None:
 
 
 def test_activations_of_eight_bits_follow_no_length() -> None:
-    """The chunk of one token multiplies codes too, where a prefill of one token would not."""
+    """The chunk of one token multiplies codes too, where a prefill of one token would not, and so do rows that share a step."""
     kernels = [[op.kernel for op in chunk(tokens, TINY, "w8a8").ops] for tokens in (1, 2000)]
-    assert kernels[0] == kernels[1]
-    assert "matmul_fp8" in kernels[0]
-    assert "dequantise_fp8" not in kernels[0]
-    assert "matmul_few_fp8" in [op.kernel for op in serve(256, TINY, "w8a8").ops]
+    rows = [[op.kernel for op in serve(tokens, TINY, "w8a8").ops] for tokens in (16, 256)]
+    assert kernels[0] == kernels[1] and rows[0] == rows[1]
+    for found in (kernels[0], rows[0]):
+        assert not {"dequantise_fp8", "matmul_few_fp8", "matmul_split_fp8"} & {*found}
+        assert found.count("matmul_silu_mul_fp8") == found.count("quantise_rows") // 4
+    assert rows[0].count("quantise_rows") == 8 and rows[0].count("matmul_fp8") == 6
+
+
+def test_rows_with_experts_keep_activations_of_16_bits() -> None:
+    assert "quantise_rows" not in [op.kernel for op in serve(256, form="w8a8").ops]

@@ -5,9 +5,9 @@
 
 In such a format, the launch has two cases. In a prefill of at most `w8a8_tokens` tokens, it is that of the format of the
 weights: the weight is dequantised, and the activations have 16 bits. In longer ones, `quantise_rows` writes codes of the
-activations and f32 scales (K / 128, M), and the kernel is `matmul_fp8`, which takes `a`, `a_scales`, `b`, `b_scales`. In all
-other formats `quantised(normed)` is `normed`. A tensor that several products take is quantised once, if no launch between them
-uses it in another way.
+activations and f32 scales (K / 128, M), and the kernel is `matmul_fp8`, which takes `a`, `a_scales`, `b`, `b_scales`. With
+`serve=True` after `above` so do all rows of a step that serves. In all other formats `quantised(normed)` is `normed`. A tensor
+that several products take is quantised once, if no launch between them uses it in another way.
 """
 
 from __future__ import annotations

@@ -116,11 +116,13 @@ class Variant:
 @dataclass(frozen=True, slots=True)
 class Activations:
     """How a format quantises activations, in prefills of more tokens than the number `above`: codes of `dtype`, with an f32
-    scale for each block of `block[0]` rows and `block[1]` columns."""
+    scale for each block of `block[0]` rows and `block[1]` columns. With `serve` a step that serves does too, whatever its
+    number of rows, and uses no variant that is for a small number."""
 
     dtype: str
     block: tuple[int, int]
     above: str
+    serve: bool = False
 
 
 @dataclass(frozen=True, slots=True)

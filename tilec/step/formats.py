@@ -12,8 +12,9 @@ Every linear weight (N, K) is then several tensors, the parts of its format:
 A table of weights concatenates parts as it does rows: along the last axis where the rows of a weight lie there. Scales of
 `int4` have the dtype that the model runs in, which published files have; kernels take it as the constant `F`. Their blocks
 have 16 outputs, as a product on tensor cores has rows: a launch that gives `ROWS` gives 16 (`rows`). Kernels of all formats
-have 16 tokens in a tile for up to so many, and else at most `MOST_TOKENS`: a launch that gives more as `BM` gives these. They
-choose their columns themselves: `BN` is left out. A launch that takes a linear weight changes in one of two ways:
+have 8 tokens in a tile for up to so many, 16 for up to 16, and else at most `MOST_TOKENS`: a launch that gives more as `BM`
+gives these, unless the weight is stacked. They choose their columns themselves: `BN` is left out. A launch that takes a linear
+weight changes in one of two ways:
 
 | argument                       | kernel     | tensors                                                                        |
 |--------------------------------|------------|--------------------------------------------------------------------------------|
@@ -61,6 +62,9 @@ WEIGHT_FORMAT: Final = "weight_format"
 
 ZEROS: Final = "_zeros"
 """Ends the name of a weight's zero points, and of the parameter that takes them."""
+
+TILES_OF_TOKENS: Final = (8, 16)
+"""Tokens of a tile, of kernels that convert weights in registers, in steps of up to so many."""
 
 MOST_TOKENS: Final = 32
 """Tokens of a tile at most, in kernels that convert weights in registers (`MOST` of `kernels_src/few_tokens.py`)."""
@@ -195,7 +199,7 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
             constants.pop("BN", None)  # kernels that convert weights have ROWS of their own
             if form.rows is not None and "ROWS" in constants:
                 constants["ROWS"] = expression(ast.copy_location(ast.Constant(value=form.rows), launch.node))
-            if "BM" in constants:
+            if "BM" in constants and not reference.declared.items:  # tiles of experts have the height that rows are sorted by
                 constants["BM"] = _at_most(constants["BM"])
             tensors |= {f"{parameter}{suffix}": part for suffix, part in parts.items()}
             continue
@@ -209,8 +213,9 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
 
 
 def _at_most(value: Expression) -> Expression:
-    """The lesser of the tokens of a tile and what kernels of all formats have: 16 for so many tokens, else `MOST_TOKENS`."""
-    node = cast("ast.Call", ast.parse(f"min(0, 16 if {TOKENS} <= 16 else {MOST_TOKENS})", mode="eval").body)
+    """The lesser of the tokens of a tile and what kernels of all formats have: the fewest that hold all, or `MOST_TOKENS`."""
+    fitting = "".join(f"{tile} if {TOKENS} <= {tile} else " for tile in TILES_OF_TOKENS)
+    node = cast("ast.Call", ast.parse(f"min(0, {fitting}{MOST_TOKENS})", mode="eval").body)
     for each in ast.walk(node):
         ast.copy_location(each, value.node)
     node.args[0] = value.node

@@ -46,6 +46,7 @@ FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
+SERVES: Final = "serve=True"
 RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, RANKS, CODED_CACHES, "max_seq_len", "head", "mode", "pages"}
 """Names whose values come from the request for a step, or change within it."""
 REQUIRED: Final = ("decode", "prefill")
@@ -220,17 +221,20 @@ class _Reader:
                     ast.Name(id="f8e4m3" as dtype),
                     ast.List(elts=[ast.Constant(value=1), ast.Constant(value=columns)]),
                 ],
-                keywords=[ast.keyword(arg="above", value=ast.Name(id=above))],
-            ) if name.isidentifier() and above not in RESERVED and type(columns) is int:
+                keywords=[ast.keyword(arg="above", value=ast.Name(id=above)), *more],
+            ) if (
+                name.isidentifier() and above not in RESERVED and type(columns) is int and {*map(ast.unparse, more)} <= {SERVES}
+            ):
                 other = self.formats.get(weights)
                 if other is None or other.activations is not None or (other.dtype, other.block[1]) != (dtype, columns):
                     what = f"`{weights}` is no earlier format of weights alone, of {dtype} with scales of {columns} columns"
                     raise StepError(what, node)
-                return replace(other, name=name, weights=weights, activations=Activations(dtype, (1, columns), above))
+                activations = Activations(dtype, (1, columns), above, serve=bool(more))
+                return replace(other, name=name, weights=weights, activations=activations)
             case _:
                 known = (
                     "`scaled(f8e4m3, [128, 128])`, `grouped(u4, 128, scales=dtype, zeros=u8, rows=16)` or "
-                    "`activations(FORMAT, f8e4m3, [1, 128], above=NUMBER)`"
+                    "`activations(FORMAT, f8e4m3, [1, 128], above=NUMBER)`, perhaps with `serve=True`"
                 )
                 raise StepError(f"`{name}` is not a format, as {known}", node)
 

@@ -34,7 +34,7 @@ two have caches in pages: tokens of a prompt, and the next token of each of seve
 BATCHES: Final = (2, 4, 8)
 """Supported batch sizes; they divide the N = 8 columns of an `mma` instruction."""
 
-BUCKETS: Final = (16, 32, 64, 128, 256)
+BUCKETS: Final = (8, 16, 32, 64, 128, 256)
 """Numbers of rows for which a step that serves is prepared; fewer rows take the next bucket."""
 
 DTYPES: Final = ("bf16", "f16")
@@ -96,8 +96,11 @@ class Step:
         }  # fmt: skip
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
+        self._serves_codes = False
         if weight_format != SIXTEEN_BIT:
             self._refuse_misfit(declaration, weight_format)
+            activations = declaration.formats[weight_format][0].activations
+            self._serves_codes = activations is not None and activations.serve
         self._forms: dict[tuple[Mode, OutputMode, int | None, Variants], Form] = {}
 
     def _refuse_misfit(self, declaration: Declaration, weight_format: str) -> None:
@@ -155,10 +158,10 @@ class Step:
     def used_variants(self, mode: Mode, tokens: int, variants: Variants = NO_VARIANT) -> Variants:
         """The variants that a step of a mode uses: those that `variants` gives of a decode step, and those of a prefill's
         tokens. A row of a step over pages must have the same launches whatever the number of its tokens: a chunk uses no
-        variant for few of them, and a step that serves uses all."""
-        if mode == SERVE:
+        variant for few of them, and a step that serves uses all, or none if its format says so (`Activations.serve`)."""
+        if mode == SERVE and not self._serves_codes:
             return frozenset(name for name, variant in self.declaration.variants.items() if variant.quantity == TOKENS)
-        return NO_VARIANT if mode == CHUNK else self.variants(TOKENS, tokens) if mode == "prefill" else variants
+        return NO_VARIANT if mode in (CHUNK, SERVE) else self.variants(TOKENS, tokens) if mode == "prefill" else variants
 
     def decode_variants(self, filled: int) -> Variants:
         """The variants that a decode step uses if its caches have at most `filled` filled slots."""
