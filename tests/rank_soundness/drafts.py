@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 
 from tests.soundness.sketch import LANGUAGE_NAMES, WideKernel
 
-WORDS = (*LANGUAGE_NAMES, "Peer", "Signal", "meet", "ensures", "resident")
+WORDS = (*LANGUAGE_NAMES, "Peer", "Signal", "astype", "ensures", "meet")
 FLOATS = ("f32", "f32", "f32", "bf16", "f16")
 
 
 def with_imports(text: str) -> str:
     """The text, importing the words that it uses; the first line is the docstring of the file."""
-    first, *rest = [line for line in text.splitlines(keepends=True) if not line.startswith(("import tilec", "from tilec import"))]
+    first, *rest = [
+        line for line in text.splitlines(keepends=True) if not line.startswith(("import tilec", "from tilec import"))
+    ]
     body = "".join(rest)
     used = sorted(word for word in dict.fromkeys(WORDS) if re.search(rf"(?<![\w.]){word}\b", body))
     return f"{first}\nimport tilec\nfrom tilec import {', '.join(used)}\n{body}"

@@ -1,4 +1,4 @@
-"""Mistakes in the tile IR of a kernel of several ranks, past the frontend: what the IR's verifier and the prover alone refuse."""
+"""Mistakes in the tile IR of a kernel of several ranks, past the frontend: only verifier and prover can refuse them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def _edit(make: Edit) -> Edit:
     return make
 
 
-def edit_function(r: random.Random, function: Function) -> str:
-    """Makes one edit; its name, or `none` if there is no place for any."""
-    for name in r.sample(sorted(EDITS), len(EDITS)):
+def edit_function(r: random.Random, function: Function, *names: str) -> str:
+    """Makes one edit, one of those named if some are; its name, or `none` if there is no place for any."""
+    for name in r.sample(names or sorted(EDITS), len(names or EDITS)):
         if EDITS[name](r, function):
             return name
     return "none"

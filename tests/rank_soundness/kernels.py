@@ -95,7 +95,10 @@ def added(draft: Draft) -> None:
         w = draft.tensor("In", "f32", columns)
         body.append(f"v = v * load({w}, column, shape={t}{pad})[None, :]")
     body.append(f"v = v + load({y}, (row, column), shape={shape}{pad}){cast}")
-    draft.after += [f"columns = {tiles}", *draft.steps(f"{rows} * columns", [*body, f"store({y}, (row, column), {_back(dtype)}{mask})"])]
+    draft.after += [
+        f"columns = {tiles}",
+        *draft.steps(f"{rows} * columns", [*body, f"store({y}, (row, column), {_back(dtype)}{mask})"]),
+    ]
 
 
 def gathered(draft: Draft) -> None:
@@ -118,14 +121,13 @@ def own_slice(draft: Draft) -> None:
     s = draft.dim("S", 1 << 10)
     x = draft.parts(dtype, f'"{ranks} * {s}"')
     out = draft.tensor(draft.r.choice(("Out", "InOut")), dtype, s)
+    place, tiles, shape = f"rank * {s} + i", s, ""
     if draft.r.random() < 0.5:
-        read, tiles, shape = (lambda part: f"load({part}, rank * {s} + i)"), s, ""
-        write = f"store({out}, i, {_back(dtype)})"
-    else:
         draft.head.append(f"requires({s} % {t} == 0)")
-        read, tiles, shape = (lambda part: f"load({part}, offset=rank * {s} + i * {t}, shape={t})"), f"({s} // {t})", f"({t},)"
-        write = f"store({out}, i, {_back(dtype)})"
-    draft.after += draft.steps(tiles, [*_sum(draft, x, read, shape, dtype), write])
+        place, tiles, shape = f"offset=rank * {s} + i * {t}, shape={t}", f"({s} // {t})", f"({t},)"
+    write = f"store({out}, i, {_back(dtype)})"
+    lines = _sum(draft, x, lambda part: f"load({part}, {place})", shape, dtype)
+    draft.after += draft.steps(tiles, [*lines, write])
 
 
 def placed_slice(draft: Draft) -> None:
@@ -190,7 +192,11 @@ def kept_rows(draft: Draft) -> None:
     """Rows of a scratch tensor, written before the meet or after it, and read after it."""
     t = draft.tile
     n = draft.dim("N")
-    s, x, out = draft.tensor("Scratch", "f32", draft.blocks, t), draft.parts("f32", n), draft.tensor("Out", "f32", draft.blocks, t)
+    s, x, out = (
+        draft.tensor("Scratch", "f32", draft.blocks, t),
+        draft.parts("f32", n),
+        draft.tensor("Out", "f32", draft.blocks, t),
+    )
     write = f"store({s}, (b, 0), zeros((1, {t}), f32))"
     (draft.before if draft.r.random() < 0.6 else draft.after).append(write)
     one = draft.r.randrange(draft.ranks)
@@ -229,8 +235,8 @@ def nothing(draft: Draft) -> None:
 
 SCHEDULES: dict[str, Callable[[Draft], None]] = {
     one.__name__: one
-    for one in (summed, added, gathered, own_slice, placed_slice, transposed, indexed, counted, a_block_each, kept_rows, nearest,
-                helped, nothing)
+    for one in (summed, added, gathered, own_slice, placed_slice, transposed, indexed, counted, a_block_each, kept_rows,
+                nearest, helped, nothing)
 }  # fmt: skip
 
 

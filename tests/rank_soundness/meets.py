@@ -1,10 +1,10 @@
 """The meets of all blocks of all ranks, simulated count by count, and which ranks' earlier launches each block then knows of.
 
-The protocol is that of `tilec/ir/SEMANTICS.md`, "Ranks", and of the table of signals in `tilec/ir/ops/rank_ops.py`: a signal word
-is known by its parameter, the rank in whose memory it is, its block, its column and its slot. In: the meets of each block in
+The protocol is that of `tilec/ir/SEMANTICS.md`, "Ranks", and of the table of signals in `tilec/ir/ops/rank_ops.py`: a word of
+signals has a parameter, the rank in whose memory it is, its block, its column and its slot. In: the meets of each block in
 the order in which it executes them. Out: faults, and by block what it knows after each of its meets.
 
-What one launch writes is never ordered before what another rank's launch reads: a meet orders the launches before this one only.
+A meet orders the launches before this one only, never what one rank writes in a launch before what another reads in it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ Word = tuple[str, int, int, int, int]
 
 
 class Meets:
-    """All meets of a launch. `counts`: how many meets the blocks have made before it, by signal parameter; whatever kernels were
-    launched, all ranks have made equally many."""
+    """All meets of a launch. `counts`: how many meets the blocks have made before it, by signal parameter; all ranks have made
+    equally many, whatever kernels were launched."""
 
     def __init__(self, blocks: Sequence[Block], counts: Mapping[str, int]) -> None:
         self.blocks = blocks
@@ -79,11 +79,11 @@ class Meets:
 
     def run(self, seed: int) -> list[MeetFault]:
         """Let blocks go on in some order until none can; at most one fault of each kind and operation."""
-        order, moved = list(self.blocks), True
+        order, moved = list(self.blocks), 1
         r = random.Random(seed)
         while moved:
             r.shuffle(order)
-            moved = any([self._goes_on(block) for block in order])  # a list: every block has its turn
+            moved = sum(self._goes_on(block) for block in order)
         for block in self.blocks:
             if (stuck := block.next) is not None:
                 self._fault("deadlock", stuck, block, f"it waits in meet {len(block.known)} of {len(block.meetings)}")

@@ -16,6 +16,14 @@ from tests.soundness.source_edits import kernel_node, mutate_source
 Mistake = Callable[[random.Random, ast.Module], bool]
 """Makes a mistake, if the kernel has a place for it."""
 MISTAKES: dict[str, Mistake] = {}
+OWN = ("In", "Out", "InOut", "Scratch")
+HEADS = (
+    "if rank == 0:", "if b < 1:", "if True:", "for q in range(rank):", "for q in range(1):", "for q in range(2):",
+    "for q in static_range(1):", "for q in static_range(2):", "if num_blocks(0) > 1:", "if 1 > 2:",
+)  # fmt: skip
+"""What the meet may be put into; the frontend folds some, as it should."""
+NUMBERS = ("rank // 2", "rank * 1", "rank + 0", "rank % 2", "rank - 1", "b", "max(rank, 0)", "min(rank, 1)", "other", "turned")
+"""What the meet may be given as the number of the rank; `other` is another parameter, `turned` a name given anew."""
 
 
 def _mistake(make: Mistake) -> Mistake:
@@ -28,10 +36,18 @@ def with_mistake(r: random.Random, text: str) -> tuple[str, str]:
     if r.random() < 1 / 3:
         return with_imports(mutate_source(r, text)), "edit"
     for name in r.sample(sorted(MISTAKES), len(MISTAKES)):
-        tree = ast.parse(text)
-        if MISTAKES[name](r, tree):
-            return with_imports(ast.unparse(ast.fix_missing_locations(tree)) + "\n"), name
+        changed = made(name, r, text)
+        if changed is not None:
+            return changed, name
     return text, "none"
+
+
+def made(name: str, r: random.Random, text: str) -> str | None:
+    """The text with the mistake of a name, or None if it has no place for it."""
+    tree = ast.parse(text)
+    if not MISTAKES[name](r, tree):
+        return None
+    return with_imports(ast.unparse(ast.fix_missing_locations(tree)) + "\n")
 
 
 def _expression(text: str) -> ast.expr:
@@ -62,11 +78,6 @@ def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
             body = getattr(inner, name, None)
             if isinstance(body, list) and body and not isinstance(inner, ast.Module | ast.ClassDef):
                 yield body
-
-
-def _loads(tree: ast.Module) -> list[ast.Call]:
-    """Calls that read memory, in the kernel."""
-    return [node for node in ast.walk(kernel_node(tree)) if isinstance(node, ast.Call) and _is_call(node, "load", "gather")]
 
 
 def _parts(tree: ast.Module) -> list[tuple[str, int]]:
@@ -119,12 +130,11 @@ def another_meet(r: random.Random, tree: ast.Module) -> bool:
 
 @_mistake
 def meet_within(r: random.Random, tree: ast.Module) -> bool:
-    """The meet in a branch or a loop; some are none for the front end, which folds constants."""
+    """The meet in a branch or a loop."""
     if (found := _meet(tree)) is None:
         return False
     body, index, _ = found
-    head = r.choice(("if rank == 0:", "if b < 1:", "if True:", "for q in range(rank):", "for q in range(1):", "for q in range(2):",
-                     "for q in static_range(1):", "for q in static_range(2):", "if num_blocks(0) > 1:", "if 1 > 2:"))  # fmt: skip
+    head = r.choice(HEADS)
     (outer,) = _statements(f"{head}\n    pass")
     assert isinstance(outer, ast.If | ast.For)
     outer.body = [body[index]]
@@ -148,8 +158,7 @@ def other_number(r: random.Random, tree: ast.Module) -> bool:
         return False
     ranks, routine = _ranks(tree), kernel_node(tree)
     dims = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
-    number = r.choice((f"(rank + 1) % {ranks}", "rank // 2", "rank * 1", "rank + 0", f"{ranks} - 1 - rank", "rank % 2", "rank - 1", "b",
-                       "max(rank, 0)", "min(rank, 1)", "other", "turned", *dims))  # fmt: skip
+    number = r.choice((*NUMBERS, "{ranks} - 1 - rank", "(rank + 1) % {ranks}", *dims)).format(ranks=ranks)
     if number == "other":
         routine.args.args.insert(r.randrange(len(routine.args.args) + 1), ast.arg("other", _expression("i32")))
     if number == "turned":
@@ -213,7 +222,6 @@ def hoisted_read(r: random.Random, tree: ast.Module) -> bool:
     head = r.choice(("", "", f"if rank == {k}:", f"if rank != {k}:", "if b < 0:", f"if rank >= {ranks}:", "for q in range(0):",
                      "for q in range(rank):", "if num_blocks(0) < 1:", 'with unsafe("ranks have met elsewhere"):'))  # fmt: skip
     text = f"early = {read}" if not head else f"{head}\n    early = {read}"
-    body[r.randrange(1, index + 1) : 0] = []
     body[index:index] = _statements(text)
     return True
 
@@ -268,16 +276,13 @@ def rank_for_block(r: random.Random, tree: ast.Module) -> bool:
     return _replaced(kernel_node(tree), node, _expression(replacement))
 
 
-def _replaced(root: ast.AST, old: ast.AST, new: ast.AST) -> bool:
-    for node in ast.walk(root):
-        for name, value in ast.iter_fields(node):
-            if value is old:
-                setattr(node, name, new)
-                return True
-            if isinstance(value, list) and any(item is old for item in value):
-                value[next(k for k, item in enumerate(value) if item is old)] = new
-                return True
-    return False
+def _replaced(root: ast.AST, old: ast.Name, new: ast.expr) -> bool:
+    class Replace(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return new if node is old else node
+
+    Replace().visit(root)
+    return True
 
 
 @_mistake
@@ -295,7 +300,9 @@ def other_grid(r: random.Random, tree: ast.Module) -> bool:
 @_mistake
 def no_bounds(r: random.Random, tree: ast.Module) -> bool:
     """A load without `pad`, a store without `mask`, or a `requires` less."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and any(k.arg in ("pad", "mask") for k in node.keywords)]
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and any(k.arg in ("pad", "mask") for k in node.keywords)
+    ]
     body = kernel_node(tree).body
     required = [s for s in body if isinstance(s, ast.Expr) and _is_call(s.value, "requires", "values")]
     if calls and (not required or r.random() < 0.6):
@@ -316,6 +323,8 @@ def other_ranks(r: random.Random, tree: ast.Module) -> bool:
         return False
     note = r.choice(notes)
     numbers = [n for n in ast.walk(note.slice) if isinstance(n, ast.Constant) and type(n.value) is int]
+    if not numbers:
+        return False
     number = r.choice(numbers)
     assert isinstance(number.value, int)
     number.value = max(0, number.value + r.choice((-1, 1)))
@@ -326,10 +335,10 @@ def other_ranks(r: random.Random, tree: ast.Module) -> bool:
 def as_own(r: random.Random, tree: ast.Module) -> bool:
     """A tensor of the rank is declared as another kind, so that rules of reading, writing or coverage change."""
     notes = [a.annotation for a in kernel_node(tree).args.args if isinstance(a.annotation, ast.Subscript)
-             and isinstance(a.annotation.value, ast.Name) and a.annotation.value.id in ("In", "Out", "InOut", "Scratch")]  # fmt: skip
+             and isinstance(a.annotation.value, ast.Name) and a.annotation.value.id in OWN]  # fmt: skip
     if not notes:
         return False
     word = r.choice(notes).value
     assert isinstance(word, ast.Name)
-    word.id = r.choice(("In", "Out", "InOut", "Scratch"))
+    word.id = r.choice(OWN)
     return True

@@ -1,6 +1,6 @@
 """Compares two verdicts on a kernel of several ranks: the compiler's, and that of running every block of every rank.
 
-The compiler's has three parts, and a kernel is accepted if none refuses it: the frontend, the verifier of the tile IR, the prover.
+The compiler's has three parts: frontend, verifier of the tile IR, prover. A kernel is accepted if none of them refuses it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from itertools import combinations, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.rank_soundness.ir_edits import edit_function
+from tests.rank_soundness.ir_edits import EDITS, edit_function
 from tests.rank_soundness.kernels import random_rank_kernel
 from tests.rank_soundness.launches import SHARED, RankFault, place_of, run_ranks
 from tests.rank_soundness.mistakes import with_mistake
 from tests.soundness.enumeration import OverBudget
 from tests.soundness.memory import NoSuchLaunch
-from tests.soundness.sketch import WideKernel
 from tests.soundness.verdict import KINDS, integer_scalars, replay
 from tilec.artifact.records import LaunchCheck
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
@@ -33,6 +32,8 @@ from tilec.passes.prover.aliasing import launch_checks
 
 LARGEST = {0: 1, 1: 9, 2: 5, 3: 3}
 """Extents that are run completely, by the number of dims; of more dims up to 2."""
+MULTIPLES = (1, 2, 4, 6, 8)
+"""Extents that are tried if a contract allows few of those."""
 LARGE = (MAX_DIM, 1 << 20, 1 << 10, 64)
 IR_SHARE = 0.25
 """Of the kernels with a mistake: those that have it in the tile IR."""
@@ -40,7 +41,8 @@ IR_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RankKernel:
-    """A kernel as text; `edit`: the seed of an edit of its tile IR, or None. `mistakes`: their names."""
+    """A kernel as text; `edit`: the seed of an edit of its tile IR, or None; `mistakes`: their names, for an edit that of the
+    one to make, or `in the IR` for any."""
 
     text: str
     schedule: str
@@ -50,9 +52,9 @@ class RankKernel:
 
 @dataclass(frozen=True, slots=True)
 class RankVerdict:
-    """`kind`: accepted, false_accept, refused_confirmed (enumeration shows a fault), refused_harmless (it shows none), vacuous (no
-    launch satisfies the contract), invalid (refused by the frontend), malformed (an edit of the IR left no program). `codes`: the
-    prover's, and `IR` for the verifier's refusal."""
+    """`kind`: accepted, false_accept, refused_confirmed (enumeration shows a fault), refused_harmless (it shows none), vacuous
+    (no launch satisfies the contract), invalid (refused by the frontend), malformed (an edit of the IR left no program).
+    `codes`: the prover's, and `IR` for the verifier's refusal."""
 
     kind: str
     codes: tuple[str, ...] = ()
@@ -85,7 +87,9 @@ def parse(kernel: RankKernel) -> tuple[Function | None, str]:
             function = load_kernel(path, {})
         except CompileError as error:
             return None, error.diagnostics[0].code
-    name = "" if kernel.edit is None else edit_function(random.Random(kernel.edit), function)
+    name = ""
+    if kernel.edit is not None:
+        name = edit_function(random.Random(kernel.edit), function, *(one for one in kernel.mistakes if one in EDITS))
     return function, name
 
 
@@ -179,9 +183,10 @@ def valuations(
     most = LARGEST.get(len(function.dims), 2)
     small = list(product(range(1, most + 1), repeat=len(function.dims)))
     r.shuffle(small)
+    small += [tuple(r.choice(MULTIPLES) for _ in function.dims) for _ in range(200)]
     large = [tuple(r.choice((*LARGE, 1, 3, 7)) for _ in function.dims) for _ in range(12)] if function.dims else []
     yielded = 0
-    for numbers, sampled in [*((n, False) for n in small * (1 if function.dims else 3)), *((n, True) for n in large)]:
+    for numbers, sampled in [*((n, False) for n in (small if function.dims else small[:3])), *((n, True) for n in large)]:
         if yielded >= launches + (3 if sampled else 0):
             continue
         sizes = dict(zip(function.dims, numbers, strict=True))
@@ -218,4 +223,3 @@ def _replayed(function: Function, refused: tuple[Diagnostic, ...], checks: tuple
                 if fault is not None:
                     return RankFault(fault.kind, str(fault))
     return None
-
