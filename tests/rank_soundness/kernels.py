@@ -162,7 +162,10 @@ def indexed(draft: Draft) -> None:
     else:
         source = draft.tensor("In", "i32", n)
         draft.head.append(f"values({source}, 0, {m})")
-    body = [f"at = load({source}, i)", *_sum(draft, x, lambda part: f"load({part}, at)", "", "f32")]
+    at = f"load({source}, i)"
+    if r.random() < 0.5:
+        at = f"min(max({at}, 0), {m} - 1)"
+    body = [f"at = {at}", *_sum(draft, x, lambda part: f"load({part}, at)", "", "f32")]
     draft.after += draft.steps(n, [*body, f"store({out}, i, v)"])
 
 
@@ -228,6 +231,16 @@ def helped(draft: Draft) -> None:
     draft.after += draft.steps(f"cdiv({n}, {t})", body)
 
 
+def searched(draft: Draft) -> None:
+    """The first element of a part that is positive, found by a loop that ends there, or by as many steps as the rank has."""
+    n, one = draft.dim("N"), draft.r.randrange(draft.ranks)
+    x, out, at = draft.parts("i32", n), draft.tensor("Out", "i32", draft.blocks), draft.name("place")
+    steps = draft.r.choice((n, n, "rank", f"min(rank + b, {n})", f"min({n}, 3)"))
+    place = "j" if steps != "rank" else draft.r.choice((f"min(j, {n} - 1)", f"j % {n}"))
+    draft.after += [f"{at} = i32(0)", f"for j in range({steps}):", f"    if load({x}[{one}], {place}) > 0:", "        break",
+                    f"    {at} = {place}", f"store({out}, b, load({x}[{(one + 1) % draft.ranks}], {at}))"]  # fmt: skip
+
+
 def nothing(draft: Draft) -> None:
     """Nothing but the meet."""
     draft.names.append("only")
@@ -236,7 +249,7 @@ def nothing(draft: Draft) -> None:
 SCHEDULES: dict[str, Callable[[Draft], None]] = {
     one.__name__: one
     for one in (summed, added, gathered, own_slice, placed_slice, transposed, indexed, counted, a_block_each, kept_rows,
-                nearest, helped, nothing)
+                nearest, searched, helped, nothing)
 }  # fmt: skip
 
 

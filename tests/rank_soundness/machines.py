@@ -22,7 +22,7 @@ from tilec.emulator.ranks import emulate_ranks
 from tilec.interpreter import run_ranks
 from tilec.interpreter.dtypes import numpy_dtype
 from tilec.ir import ops
-from tilec.ir.core import Access, Function
+from tilec.ir.core import Access, Block, Function
 from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import choose, prepare
@@ -59,7 +59,7 @@ def disagreement(kernel: RankKernel, seed: int = 0, target: Target = SM_90A) -> 
     function, _ = parse(kernel)
     assert function is not None
     proofs = prove(function)
-    if not any(isinstance(op, ops.Meet) for op in function.body.ops):
+    if not _meets_first(function):
         return None
     launches = [sizes for sizes, large in valuations(function, proofs.launch_checks, random.Random(seed), 6) if not large]
     if not launches:
@@ -85,6 +85,14 @@ def disagreement(kernel: RankKernel, seed: int = 0, target: Target = SM_90A) -> 
             if not np.array_equal(found, one[name]):
                 return f"{name} of rank {rank} at {dict(sizes[rank])}: {found.tolist()}, not {one[name].tolist()}"
     return ""
+
+
+def _meets_first(function: Function) -> bool:
+    """Whether ranks meet, and no operation before that names a part: not in a branch that nobody takes, nor without proof."""
+    met = next((k for k, op in enumerate(function.body.ops) if isinstance(op, ops.Meet)), None)
+    early = [tensor for op in Block(ops=function.body.ops[:met]).walk() for tensor, _ in op.touched()]
+    parts = [p.value for p in function.parameters if p.access is Access.PEER]
+    return met is not None and not any(tensor in parts for tensor in early)
 
 
 def _shared(function: Function) -> set[str]:
