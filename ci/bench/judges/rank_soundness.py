@@ -98,9 +98,10 @@ def planted_cases() -> Iterator[Case]:
         yield Case(PLANTED + position, mutant.kernel, f"{mutant.shipped}: {mutant.mistake}")
 
 
-def checked(task: tuple[Case, Line | None]) -> tuple[Row, str, bool]:
-    """The verdict on one kernel, its key, and whether it is the cached one."""
-    case, line = task
+def checked(task: tuple[Case | int, Line | None]) -> tuple[Row, str, bool]:
+    """The verdict on one kernel, a case or the number of a random one, its key, and whether it is the cached one."""
+    given, line = task
+    case = random_case(given) if isinstance(given, int) else given
     schedules = tuple(case.kernel.schedule.split())
     function, name = parse(case.kernel)
     if function is None:
@@ -121,12 +122,12 @@ def checked(task: tuple[Case, Line | None]) -> tuple[Row, str, bool]:
     return row, now, kept is not None
 
 
-def check_all(cases: Iterator[Case], jobs: int, budget: Budget, verdicts: Verdicts) -> tuple[list[Row], int]:
+def check_all(cases: Sequence[Case | int], jobs: int, budget: Budget, verdicts: Verdicts) -> tuple[list[Row], int]:
     """Rows of all kernels within the budget, and how many were checked now; verdicts are stored as they arrive."""
     rows: list[Row] = []
     fresh = 0
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=50) as pool:
-        tasks = ((case, verdicts.known(case.number)) for case in cases)
+        tasks = ((case, verdicts.known(case if isinstance(case, int) else case.number)) for case in cases)
         while not budget.is_spent() and (batch := list(islice(tasks, 100 * jobs))):
             for row, now, is_kept in pool.map(checked, batch, chunksize=10):
                 rows.append(row)
@@ -216,7 +217,7 @@ def measure(options: argparse.Namespace) -> Outcome | int:
     verdicts = Verdicts("rank_soundness", options.out / "verdicts")
     planted = [] if options.no_planted else list(planted_cases())
     numbers = range(options.first, options.first + options.count)
-    rows, fresh = check_all(iter([*map(random_case, numbers), *planted]), options.jobs, Budget(options.budget), verdicts)
+    rows, fresh = check_all([*numbers, *planted], options.jobs, Budget(options.budget), verdicts)
     verdicts.close()
     if len(rows) < len(numbers) + len(planted):
         raise Unfinished(f"{len(rows)} of {len(numbers) + len(planted)} kernels, {fresh} of them checked now")
