@@ -39,8 +39,6 @@ KINDS = {
     "malformed": "no program after an edit of the tile IR, and refused by its verifier",
     "crash": "the compiler failed",
 }
-UNJUDGED = ("invalid", "vacuous", "malformed")
-"""Kinds of verdicts that say nothing about the prover."""
 PLANTED = 1_000_000_000
 """Cases from here on are shipped kernels with a mistake."""
 BASIS = (
@@ -177,7 +175,7 @@ def page(rows: Sequence[Row], fresh: int) -> str:
 
 def _outcomes(rows: Sequence[Row], parts_of: Callable[[Row], Sequence[str]]) -> list[str]:
     """Verdicts by part of a kernel; one of several parts is in a line for each."""
-    lines = ["| | kernels | accepted | false accepts | refused, fault | refused, harmless | frontend | not judged |"]
+    lines = ["| | kernels | accepted | false accepts | refused, fault | refused, harmless | frontend | nothing said |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|")
     by_part: dict[str, Counter[str]] = {}
     for row in rows:
