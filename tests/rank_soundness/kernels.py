@@ -108,10 +108,10 @@ def gathered(draft: Draft) -> None:
     x = draft.parts(dtype, p, n)
     out = draft.tensor("Out", dtype, f'"{ranks} * {p}"', n)
     tiles, pad, mask = _pad(draft, n, t)
-    place = draft.r.choice((f"k * {p} + j", f"k * {p} + j", f"{p} * k + j"))
+    index = draft.r.choice((f"k * {p} + j", f"k * {p} + j", f"{p} * k + j"))
     body = [f"for j in range({p}):", f"    for k in static_range({ranks}):",
             f"        part = load({x}[k], (j, i), shape=(1, {t}){pad})",
-            f"        store({out}, ({place}, i), part{mask})"]  # fmt: skip
+            f"        store({out}, ({index}, i), part{mask})"]  # fmt: skip
     draft.after += draft.steps(tiles, body)
 
 
@@ -121,12 +121,12 @@ def own_slice(draft: Draft) -> None:
     s = draft.dim("S", 1 << 10)
     x = draft.parts(dtype, f'"{ranks} * {s}"')
     out = draft.tensor(draft.r.choice(("Out", "InOut")), dtype, s)
-    place, tiles, shape = f"rank * {s} + i", s, ""
+    index, tiles, shape = f"rank * {s} + i", s, ""
     if draft.r.random() < 0.5:
         draft.head.append(f"requires({s} % {t} == 0)")
-        place, tiles, shape = f"offset=rank * {s} + i * {t}, shape={t}", f"({s} // {t})", f"({t},)"
+        index, tiles, shape = f"offset=rank * {s} + i * {t}, shape={t}", f"({s} // {t})", f"({t},)"
     write = f"store({out}, i, {_back(dtype)})"
-    lines = _sum(draft, x, lambda part: f"load({part}, {place})", shape, dtype)
+    lines = _sum(draft, x, lambda part: f"load({part}, {index})", shape, dtype)
     draft.after += draft.steps(tiles, [*lines, write])
 
 
@@ -136,8 +136,8 @@ def placed_slice(draft: Draft) -> None:
     s = draft.dim("S", 1 << 10)
     x, y = draft.parts(dtype, s), draft.tensor("InOut", dtype, f'"{ranks} * {s}"')
     body = _sum(draft, x, lambda part: f"load({part}, i)", "", dtype)
-    place = draft.r.choice((f"rank * {s} + i", f"rank * {s} + i", f"({ranks} - 1 - rank) * {s} + i"))
-    draft.after += draft.steps(s, [*body, f"store({y}, {place}, {_back(dtype)})"])
+    index = draft.r.choice((f"rank * {s} + i", f"rank * {s} + i", f"({ranks} - 1 - rank) * {s} + i"))
+    draft.after += draft.steps(s, [*body, f"store({y}, {index}, {_back(dtype)})"])
 
 
 def transposed(draft: Draft) -> None:
@@ -236,9 +236,9 @@ def searched(draft: Draft) -> None:
     n, one = draft.dim("N"), draft.r.randrange(draft.ranks)
     x, out, at = draft.parts("i32", n), draft.tensor("Out", "i32", draft.blocks), draft.name("place")
     steps = draft.r.choice((n, n, "rank", f"min(rank + b, {n})", f"min({n}, 3)"))
-    place = "j" if steps != "rank" else draft.r.choice((f"min(j, {n} - 1)", f"j % {n}"))
-    draft.after += [f"{at} = i32(0)", f"for j in range({steps}):", f"    if load({x}[{one}], {place}) > 0:", "        break",
-                    f"    {at} = {place}", f"store({out}, b, load({x}[{(one + 1) % draft.ranks}], {at}))"]  # fmt: skip
+    index = "j" if steps != "rank" else draft.r.choice((f"min(j, {n} - 1)", f"j % {n}"))
+    draft.after += [f"{at} = i32(0)", f"for j in range({steps}):", f"    if load({x}[{one}], {index}) > 0:", "        break",
+                    f"    {at} = {index}", f"store({out}, b, load({x}[{(one + 1) % draft.ranks}], {at}))"]  # fmt: skip
 
 
 def nothing(draft: Draft) -> None:

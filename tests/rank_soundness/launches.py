@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.rank_soundness.meets import Block as RankBlock
-from tests.rank_soundness.meets import Meeting, Meets
+from tests.rank_soundness.meets import Entry, Meets
 from tests.soundness.dependence import _sources  # pyright: ignore[reportPrivateUsage]
 from tests.soundness.enumeration import BlockIndex, Launch
 from tests.soundness.memory import Element, Memory
@@ -103,8 +103,8 @@ class RankLaunch(Launch):
     def _meet(self, op: ops.Meet) -> None:
         self._step()
         names = [self.parameters[signal].name for signal in op.signals]
-        signals = tuple((name.rpartition("_")[0], place_of(name)) for name in names)
-        self.blocks[-1].meetings.append(Meeting(op, self._scalar(op.rank), signals))
+        signals = tuple((name.rpartition("_")[0], rank_of(name)) for name in names)
+        self.blocks[-1].entries.append(Entry(op, self._scalar(op.rank), signals))
         self.met = True
 
     def _elements(
@@ -117,16 +117,16 @@ class RankLaunch(Launch):
             yield element
 
     def _note(self, op: Op, name: str, is_signal: bool, element: Element) -> None:
-        touched, meets = self.touched[-1], len(self.blocks[-1].meetings)
+        touched, meets = self.touched[-1], len(self.blocks[-1].entries)
         if is_signal:
             touched.signals.add(name)
         is_read = isinstance(op, ops.Load | ops.Gather)
         (touched.reads if is_read else touched.writes).setdefault((name, element), set()).add(self.rank)
         if is_read:
-            touched.early.setdefault((place_of(name), meets, name), element)
+            touched.early.setdefault((rank_of(name), meets, name), element)
 
 
-def place_of(name: str) -> int:
+def rank_of(name: str) -> int:
     """The rank whose memory a tensor of several ranks is in: they are `NAME_0`, `NAME_1`, ..."""
     return int(name.rpartition("_")[2])
 
@@ -154,7 +154,7 @@ def run_ranks(
 
 def _between_ranks(launches: Sequence[RankLaunch], r: random.Random) -> list[RankFault]:
     blocks = [block for launch in launches for block in launch.blocks]
-    names = sorted({name for block in blocks for meeting in block.meetings for name, _ in meeting.signals})
+    names = sorted({name for block in blocks for entry in block.entries for name, _ in entry.signals})
     meets = Meets(blocks, {name: r.choice((0, 1, 2, 7, 2**31 - 1, 2**32 - 1)) for name in names})
     found = [RankFault(one.kind, f"{one.text}, block {one.block}", one.rank) for one in meets.run(r.getrandbits(32))]
     reads: dict[tuple[str, Element], set[int]] = {}

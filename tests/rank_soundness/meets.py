@@ -24,7 +24,7 @@ MODULUS: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Entry:
     """A block executes a meet. `number`: what it says that its rank is; `signals`: the parameter and the rank in whose memory
     they are, by place."""
 
@@ -39,7 +39,7 @@ class Block:
 
     rank: int
     number: int
-    meetings: list[Meeting] = field(default_factory=list[Meeting])
+    entries: list[Entry] = field(default_factory=list[Entry])
     known: list[frozenset[int]] = field(default_factory=list[frozenset[int]])
     waits_for: dict[int, int] = field(default_factory=dict[int, int])  # by slot: the count that it has entered with
 
@@ -47,10 +47,10 @@ class Block:
         self.known = [frozenset({self.rank})]  # launches of one rank come one after the other
 
     @property
-    def next(self) -> Meeting | None:
-        """The meet that it is in, or comes to."""
+    def next(self) -> Entry | None:
+        """The meet that it is in, or enters next."""
         done = len(self.known) - 1
-        return self.meetings[done] if done < len(self.meetings) else None
+        return self.entries[done] if done < len(self.entries) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +86,28 @@ class Meets:
             moved = sum(self._goes_on(block) for block in order)
         for block in self.blocks:
             if (stuck := block.next) is not None:
-                self._fault("deadlock", stuck, block, f"it waits in meet {len(block.known)} of {len(block.meetings)}")
+                self._fault("deadlock", stuck, block, f"it waits in meet {len(block.known)} of {len(block.entries)}")
         return self.faults
 
-    def _fault(self, kind: str, meeting: Meeting, block: Block, text: str) -> None:
-        if not any((fault.kind, fault.op) == (kind, meeting.op) for fault in self.faults):
-            self.faults.append(MeetFault(kind, meeting.op, block.rank, block.number, text))
+    def _fault(self, kind: str, entry: Entry, block: Block, text: str) -> None:
+        if not any((fault.kind, fault.op) == (kind, entry.op) for fault in self.faults):
+            self.faults.append(MeetFault(kind, entry.op, block.rank, block.number, text))
 
     def _word(self, word: Word) -> tuple[int, frozenset[int]]:
         return self.words.get(word, (self.counts.get(word[0], 0), frozenset()))
 
     def _goes_on(self, block: Block) -> bool:
-        """Whether a block enters its next meet, or leaves the one that it has entered."""
-        meeting = block.next
-        if meeting is None:
+        """Whether a block enters its next meet, or leaves its last one."""
+        entry = block.next
+        if entry is None:
             return False
-        if not 0 <= meeting.number < len(meeting.signals):
-            self._fault("signal", meeting, block, f"it says that its rank is {meeting.number}")
+        if not 0 <= entry.number < len(entry.signals):
+            self._fault("signal", entry, block, f"it says that its rank is {entry.number}")
             return False
         if not block.waits_for:
-            self._enter(block, meeting)
+            self._enter(block, entry)
             return True
-        own, seen = meeting.signals[meeting.number], list[frozenset[int]]()
+        own, seen = entry.signals[entry.number], list[frozenset[int]]()
         for slot, count in block.waits_for.items():
             found, known = self._word((*own, block.number, ENTERED, slot))
             if (found - count) % MODULUS >= MODULUS // 2:
@@ -117,18 +117,18 @@ class Meets:
         block.waits_for = {}
         return True
 
-    def _enter(self, block: Block, meeting: Meeting) -> None:
+    def _enter(self, block: Block, entry: Entry) -> None:
         """Thread `slot` counts, and tells rank `slot`."""
-        own = meeting.signals[meeting.number]
+        own = entry.signals[entry.number]
         if own[1] != block.rank:
-            self._fault("signal", meeting, block, f"it counts in the memory of rank {own[1]}")
-        if meeting.number != block.rank:
-            self._fault("signal", meeting, block, f"it says that it is rank {meeting.number}")
-        for slot, there in enumerate(meeting.signals):
+            self._fault("signal", entry, block, f"it counts in the memory of rank {own[1]}")
+        if entry.number != block.rank:
+            self._fault("signal", entry, block, f"it says that it is rank {entry.number}")
+        for slot, there in enumerate(entry.signals):
             if there[1] != slot:
-                self._fault("signal", meeting, block, f"it tells rank {there[1]} what is for rank {slot}")
+                self._fault("signal", entry, block, f"it tells rank {there[1]} what is for rank {slot}")
             made = (*own, block.number, MADE, slot)
             count = (self._word(made)[0] + 1) % MODULUS
             self.words[made] = (count, frozenset())
-            self.words[(*there, block.number, ENTERED, meeting.number)] = (count, block.known[-1])
+            self.words[(*there, block.number, ENTERED, entry.number)] = (count, block.known[-1])
             block.waits_for[slot] = count

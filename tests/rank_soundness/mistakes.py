@@ -217,8 +217,8 @@ def hoisted_read(r: random.Random, tree: ast.Module) -> bool:
     body, index, _ = found
     name, ranks = r.choice(parts)
     k = r.randrange(ranks)
-    rank_of = len(next(a for a in kernel_node(tree).args.args if a.arg == name).annotation.slice.elts) - 2  # pyright: ignore
-    read = f"load({name}[{k}], ({', '.join('0' * rank_of)}{',' if rank_of == 1 else ''}))"
+    axes = len(next(a for a in kernel_node(tree).args.args if a.arg == name).annotation.slice.elts) - 2  # pyright: ignore
+    read = f"load({name}[{k}], ({', '.join('0' * axes)}{',' if axes == 1 else ''}))"
     head = r.choice(("", "", f"if rank == {k}:", f"if rank != {k}:", "if b < 0:", f"if rank >= {ranks}:", "for q in range(0):",
                      "for q in range(rank):", "if num_blocks(0) < 1:", 'with unsafe("ranks have met elsewhere"):'))  # fmt: skip
     text = f"early = {read}" if not head else f"{head}\n    early = {read}"
@@ -239,13 +239,13 @@ def read_before(r: random.Random, tree: ast.Module) -> bool:
 @_mistake
 def other_part(r: random.Random, tree: ast.Module) -> bool:
     """A part of another rank, one that does not exist, or one by a number of the launch."""
-    places = [node for node in ast.walk(kernel_node(tree)) if isinstance(node, ast.Subscript)
+    found = [node for node in ast.walk(kernel_node(tree)) if isinstance(node, ast.Subscript)
               and isinstance(node.value, ast.Name) and node.value.id in dict(_parts(tree))]  # fmt: skip
-    if not places:
+    if not found:
         return False
-    node, ranks = r.choice(places), _ranks(tree)
-    place = r.choice((*map(str, range(ranks)), str(ranks), "-1", "rank", "b", "1:", ":1"))
-    shown = _expression(f"parts[{place}]")
+    node, ranks = r.choice(found), _ranks(tree)
+    index = r.choice((*map(str, range(ranks)), str(ranks), "-1", "rank", "b", "1:", ":1"))
+    shown = _expression(f"parts[{index}]")
     assert isinstance(shown, ast.Subscript)
     node.slice = shown.slice
     return True

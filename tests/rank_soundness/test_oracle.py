@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from tests.rank_soundness.launches import run_ranks
-from tests.rank_soundness.meets import Block, Meeting, Meets
+from tests.rank_soundness.meets import Block, Entry, Meets
 from tests.rank_soundness.shipped import SHIPPED, text_of
 from tests.rank_soundness.verdict import RankKernel, examine, generate, overlapping
 from tilec.ir.core import Function
@@ -84,7 +84,7 @@ def test_a_block_passes_only_what_is_counted() -> None:
     """Of two ranks the second meets twice; what a block knows grows with each meet that it passes."""
     meet = Meet()
     signals = (("signals", 0), ("signals", 1))
-    blocks = [Block(0, 0, [Meeting(meet, 0, signals)]), Block(1, 0, [Meeting(meet, 1, signals)] * 2)]
+    blocks = [Block(0, 0, [Entry(meet, 0, signals)]), Block(1, 0, [Entry(meet, 1, signals)] * 2)]
     faults = Meets(blocks, {"signals": 2**32 - 1}).run(0)
     assert [(fault.kind, fault.rank) for fault in faults] == [("deadlock", 1)]
     assert blocks[0].known == [frozenset({0}), frozenset({0, 1})] and blocks[1].known == [frozenset({1}), frozenset({0, 1})]

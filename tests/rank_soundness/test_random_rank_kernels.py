@@ -130,7 +130,7 @@ def test_a_meet_in_which_ranks_do_not_find_each_other_is_refused(name: str) -> N
 
 
 @pytest.mark.parametrize("name", READS)
-def test_reads_before_the_meet_are_judged(name: str) -> None:
+def test_reads_before_the_meet_have_their_verdicts(name: str) -> None:
     early, kind = READS[name]
     assert examine(kernel(early=early)).kind == kind
 
@@ -144,7 +144,7 @@ def test_a_prover_blind_for_meets_is_caught(name: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("edit", ["meet_in_a_region", "meet_again"])
 def test_a_verifier_blind_for_meets_is_caught(edit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A meet that only some blocks or ranks come to, or not equally often, past the frontend."""
+    """A meet that only some blocks or ranks execute, or not equally often, past the frontend."""
     changed = [RankKernel(with_imports(BRANCH), "", (edit,), seed) for seed in range(8)]
     kinds = {examine(one).kind for one in changed}
     assert "false_accept" not in kinds and "refused_confirmed" in kinds

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from tests.rank_soundness.ir_edits import EDITS, edit_function
 from tests.rank_soundness.kernels import random_rank_kernel
-from tests.rank_soundness.launches import SHARED, RankFault, place_of, run_ranks
+from tests.rank_soundness.launches import SHARED, RankFault, rank_of, run_ranks
 from tests.rank_soundness.mistakes import with_mistake
 from tests.soundness.enumeration import OverBudget
 from tests.soundness.memory import NoSuchLaunch
@@ -144,7 +144,7 @@ def overlapping(function: Function, no_alias: tuple[tuple[str, str], ...]) -> Ra
 
 def number_of_ranks(function: Function) -> int:
     """How many ranks run a kernel: as many as it has parts of a tensor, or signals; two if it has none."""
-    return max((place_of(p.name) + 1 for p in function.parameters if p.access in SHARED), default=2)
+    return max((rank_of(p.name) + 1 for p in function.parameters if p.access in SHARED), default=2)
 
 
 def rank_name(function: Function) -> str:
