@@ -9,6 +9,7 @@ from ci.bench.front import Case
 
 CASES: Final = {
     "soundness": Case("the prover's verdicts on random kernels, against enumeration"),
+    "rank_soundness": Case("the compiler's verdicts on random kernels in which ranks meet, against enumeration"),
     "mutations": Case("every mutant of every shipped kernel"),
     "library_mutations": Case("every mutant of every kernel of the library"),
     "audit": Case("`tilec audit` on the bundles of every model, on an idle and on a busy machine"),
