@@ -45,7 +45,8 @@ def test_the_first_chunk_of_a_server_imports_nothing() -> None:
     """`np.unique`, for one, would import `numpy.ma`."""
     lines = (
         "import sys", "from engine.graph.pages import PageTables", "tables = PageTables(4, 40, 4, 6)",
-        "before = set(sys.modules)", "tables.chunk([5, 3, 9], 0, 6)", "tables.join(1, [5, 3, 9], 6)", "print(sorted(set(sys.modules) - before))",
+        "before = set(sys.modules)", "tables.chunk([5, 3, 9], 0, 6)", "tables.join(1, [5, 3, 9], 6)",
+        "print(sorted(set(sys.modules) - before))",
     )  # fmt: skip
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
