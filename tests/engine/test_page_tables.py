@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -37,6 +39,17 @@ def test_a_chunk_has_its_slots_and_a_step_the_next_ones() -> None:
     assert found.next_slots([1])["slots"].tolist() == [0, 15, 2, 3]
     assert found.next_slots([1])["slots"].tolist() == [0, 36, 2, 3]
     assert found.next_slots([])["slots"].tolist() == [0, 1, 2, 3]
+
+
+def test_the_first_chunk_of_a_server_imports_nothing() -> None:
+    """`np.unique`, for one, would import `numpy.ma`."""
+    lines = (
+        "import sys", "from engine.graph.pages import PageTables", "tables = PageTables(4, 40, 4, 6)",
+        "before = set(sys.modules)", "tables.chunk([5, 3, 9], 0, 6)", "tables.join(1, [5, 3, 9], 6)",
+        "print(sorted(set(sys.modules) - before))",
+    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_guesses_have_the_slots_after_the_last_token_and_are_dropped() -> None:
