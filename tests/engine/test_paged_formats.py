@@ -32,6 +32,8 @@ CASES = [
 MODELS = first(3, CASES)
 DISTANCE = 0.04
 """Of logits that other kernels computed, relative to their deviation: twice the greatest that was measured."""
+OF_EIGHT_BITS = 0.17
+"""The same where one of the two has activations of eight bits: twice what was measured of Qwen3."""
 
 Logits = NDArray[np.float32]
 Loaded = Callable[[str, str], InterpreterBackend]
@@ -118,4 +120,6 @@ def test_logits_are_those_of_the_engine_without_pages(loaded: Loaded, alone: Alo
     expected: Any = None
     for token in tokens:
         expected = backend.decode_logits(sequence, token)
-    assert np.sqrt(np.mean((logits - expected) ** 2)) < DISTANCE * expected.std()
+    # Rows over pages have activations of eight bits with `w8a8` in dense models, a decode step of one token has not.
+    allowed = OF_EIGHT_BITS if form == "w8a8" and family != "qwen3_moe" else DISTANCE
+    assert np.sqrt(np.mean((logits - expected) ** 2)) < allowed * expected.std()
