@@ -13,8 +13,7 @@ from tests import campaign
 from tests.rank_soundness.drafts import with_imports
 from tests.rank_soundness.mistakes import MISTAKES, made
 from tests.rank_soundness.shipped import SHIPPED, mutants, text_of
-from tests.rank_soundness.verdict import RankKernel, RankVerdict, examine, generate, parse, parts_of_one
-from tilec.ir.core import Function
+from tests.rank_soundness.verdict import RankKernel, RankVerdict, examine, generate
 from tilec.ir.ops import Meet
 
 BATCHES: Final = 25
@@ -71,25 +70,12 @@ def kernel(ranks: int = 2, given: str = "signals, rank", early: str = "first = 0
     return RankKernel(with_imports(KERNEL.format(ranks=ranks, given=given, early=early)), "sum")
 
 
-def names_its_rank(function: Function) -> bool:
-    """Whether each meet is given the signals of one parameter, and a parameter as its number."""
-    scalars = [p.value for p in function.parameters if p.access is None]
-    return all(
-        parts_of_one([function.parameter_of(signal).name for signal in op.signals]) and op.rank in scalars
-        for op in function.body.walk()
-        if isinstance(op, Meet)
-    )
-
-
 def _finds_nothing(*_: object) -> None:
     """In place of a check."""
 
 
 def check(kernel: RankKernel, verdict: RankVerdict) -> None:
-    if verdict.kind == "false_accept":
-        function, edit = parse(kernel)
-        assert function is not None
-        assert not names_its_rank(function), f"{kernel.text}\n{kernel.mistakes} {edit}: accepted, but {verdict.fault}"
+    assert verdict.kind != "false_accept", f"{kernel.text}\n{kernel.mistakes}: accepted, but {verdict.fault}"
 
 
 @pytest.mark.parametrize("batch", campaign.first(2, range(BATCHES)))
@@ -122,7 +108,6 @@ def test_a_meet_in_which_ranks_do_not_find_each_other_is_refuted(name: str) -> N
     assert fault in faults or {verdict.kind for verdict in found} == {"invalid"}, found
 
 
-@pytest.mark.xfail(strict=True, reason="the compiler takes any signals and any integer of the launch")
 @pytest.mark.parametrize("name", MEETS)
 def test_a_meet_in_which_ranks_do_not_find_each_other_is_refused(name: str) -> None:
     ranks, given, _ = MEETS[name]

@@ -6,7 +6,7 @@ The compiler's has three parts: frontend, verifier of the tile IR, prover. A ker
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, product
@@ -152,12 +152,6 @@ def rank_name(function: Function) -> str:
     names = {p.value: p.name for p in function.parameters if p.access is None}
     meets = [op for op in function.body.walk() if isinstance(op, ops.Meet)]
     return next((names[op.rank] for op in meets if op.rank in names), "rank")
-
-
-def parts_of_one(names: Sequence[str]) -> bool:
-    """Whether tensors are those of one parameter of several ranks, in the order of ranks."""
-    stem = names[0].rpartition("_")[0] if names else ""
-    return bool(names) and [*names] == [f"{stem}_{rank}" for rank in range(len(names))]
 
 
 def _search(
