@@ -43,7 +43,9 @@ class LoadedModel(Protocol):
     driver: Driver
     stream: int
     memory: DeviceMemory
-    launches: Launches
+
+    @property
+    def launches(self) -> Launches: ...
 
     def captured(self, graph: StepGraph, own: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> PreparedStep: ...
 
