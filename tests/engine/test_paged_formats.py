@@ -120,6 +120,6 @@ def test_logits_are_those_of_the_engine_without_pages(loaded: Loaded, alone: Alo
     expected: Any = None
     for token in tokens:
         expected = backend.decode_logits(sequence, token)
-    # Rows over pages have activations of eight bits with `w8a8` in dense models, a decode step of one token has not.
+    # Rows over pages have activations of eight bits with `w8a8` in dense models; a decode step of one token has 16 bits.
     allowed = OF_EIGHT_BITS if form == "w8a8" and family != "qwen3_moe" else DISTANCE
     assert np.sqrt(np.mean((logits - expected) ** 2)) < allowed * expected.std()
