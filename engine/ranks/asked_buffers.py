@@ -6,7 +6,8 @@ Tokens are those of all ranks, which must be the same; of other outputs those of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from engine.ranks.processes import Message, RanksDiffer
 from tilec.step.graph import Kind, StepGraph
 
 Ask = Callable[..., Any]
+
+FLOATS_TOGETHER: Final = 1 << 21
+"""Floats of a message: 11 MB as text, of the 16 that a message may have (`engine.ranks.processes`)."""
 
 
 class AskedBuffers(StepBuffers):
@@ -55,7 +59,13 @@ class AskedBuffers(StepBuffers):
         return _same(self._ask("latest", steps=self.number))
 
     def floats(self, name: str) -> NDArray[np.float32]:
-        return decoded(self._ask("floats", steps=self.number, name=name)[0]["values"])
+        """In parts, since the logits of many rows are longer than a message may be."""
+        shape = next(graph.buffers[name].shape for graph in self.graphs if name in graph.buffers)
+        whole = np.empty(prod(shape), np.float32)
+        for first in range(0, whole.size, FLOATS_TOGETHER):
+            part = decoded(self._ask("floats", steps=self.number, name=name, first=first, count=FLOATS_TOGETHER)[0]["values"])
+            whole[first : first + part.size] = part
+        return whole.reshape(shape)
 
     def close(self) -> None:
         self._tell("close", steps=self.number)

@@ -17,7 +17,7 @@
 | `fetched`  | `steps`, `number`                           | `tokens`                                                    |
 | `output`   | `steps`, `number`, `name`                   | `values`, of rank 0                                         |
 | `latest`   | `steps`                                     | `tokens`                                                    |
-| `floats`   | `steps`, `name`                             | `values`, of rank 0                                         |
+| `floats`   | `steps`, `name`, `first`, `count`           | `values`, of rank 0, from the one after `first` others      |
 | `chunk`    | `steps`, `inputs`, `tokens`, `past`, `mode` |                                                             |
 | `forget`   | `steps`                                     |                                                             |
 | `close`    | `steps`                                     |                                                             |
@@ -120,7 +120,8 @@ class Orders:
         return {"tokens": self._of(order).latest().tolist()}
 
     def _floats(self, order: Order) -> dict[str, Any]:
-        return self._values(self._of(order).floats(order["name"]))
+        first, count = order["first"], order["count"]
+        return self._values(self._of(order).floats(order["name"]).ravel()[first : first + count])
 
     def _values(self, values: Any) -> dict[str, Any]:
         """Values of which those of rank 0 are read."""

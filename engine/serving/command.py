@@ -15,7 +15,7 @@ from engine.models.families import read_config
 from engine.models.steps import CACHE_FORMATS
 from engine.serving.guesses import guesses_of
 from engine.serving.http import Limits
-from engine.serving.protocol import Load
+from engine.serving.protocol import CHUNK_TOKENS, Load
 from engine.serving.server import Options, keys_of, serve
 from engine.serving.traces import Traces
 from tilec.step.step import BATCHES
@@ -61,7 +61,7 @@ own."""
     "--pages", type=click.IntRange(1), metavar="N", help="Pages of 64 tokens for all requests.  [default: what fits the GPU]"
 )  # fmt: skip
 @click.option(
-    "--chunk-tokens", type=click.IntRange(1), default=512,
+    "--chunk-tokens", type=click.IntRange(1), default=CHUNK_TOKENS,
     help="Most tokens of a prompt that are computed between two tokens of other requests.",
 )  # fmt: skip
 @click.option(

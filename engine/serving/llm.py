@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from engine.api import Engine, Prompt
 from engine.backends.load import device_errors
@@ -22,13 +22,10 @@ from engine.sampling import SamplingParams
 from engine.serving.client import EngineClient
 from engine.serving.generated_text import GeneratedText
 from engine.serving.loop import EngineLoop
-from engine.serving.protocol import Load, Submit
+from engine.serving.protocol import CHUNK_TOKENS, Load, Submit
 from engine.serving.rows import rows_of
 from engine.text.tokenizer import Text
 from tilec.step.step import BATCHES
-
-CHUNK_TOKENS: Final = 512
-"""Most tokens of a prompt that are computed between two tokens of others."""
 
 
 @dataclass(frozen=True, slots=True)

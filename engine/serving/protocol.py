@@ -15,6 +15,10 @@ from engine.sampling import Logprobs, SamplingParams
 
 LENGTH_BYTES: Final = 4
 
+CHUNK_TOKENS: Final = 2048
+"""Default of the most tokens of a prompt that are computed between two tokens of others. With 512, requests of a GPU that is
+nearly busy wait six times as long for their first token (docs/decisions.md, "Requests that arrive at random")."""
+
 
 class Message(msgspec.Struct, array_like=True, tag=True):
     """A message of either process."""

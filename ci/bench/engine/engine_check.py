@@ -91,7 +91,8 @@ def our_logits(backend: CudaBackend, ids: Any, length: int) -> Any:
 def drawn_wrong(backend: CudaBackend, config: ModelConfig) -> int:
     """Number of sampled tokens that differ from those that the reference samples from the same steps' logits."""
     wrong, ids = 0, [int(i) for i in np.random.default_rng(5).integers(0, config.vocab_size, 33)]
-    for temperature, top_k, top_p in ((0.6, 20, 0.95), (1.5, 64, 1.0), (0.01, 1, 0.1)):
+    # 19.4 of 20 equal tokens: repeated random weights give tokens the same logit, and 0.95 would cut exactly between two.
+    for temperature, top_k, top_p in ((0.6, 20, 0.97), (1.5, 64, 1.0), (0.01, 1, 0.1)):
         params = SamplingParams(temperature, top_k, top_p, seed=11)
         sequence = backend.begin()
         backend.prefill(sequence, ids, params)

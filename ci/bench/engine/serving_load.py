@@ -51,7 +51,7 @@ from ci.bench.engine.server_start import starts
 from ci.bench.front import Outcome
 from ci.bench.markdown import page
 from engine.serving.client import EngineClient
-from engine.serving.protocol import Load, Submit
+from engine.serving.protocol import CHUNK_TOKENS, Load, Submit
 
 INDEX_FILE: Final = "model.safetensors.index.json"
 MOST_WAITING: Final = 100_000
@@ -64,7 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="qwen3-4b")
     options_of_traffic(parser)
     parser.add_argument("--rows", type=int, default=256)
-    parser.add_argument("--chunk-tokens", type=int, default=512)
+    parser.add_argument("--chunk-tokens", type=int, default=CHUNK_TOKENS)
     parser.add_argument("--starts", type=int, default=3, help="servers that are started, after one that is not counted")
     parser.add_argument("--vllm", type=Path, metavar="JSON", help="of the case vllm_load")
 

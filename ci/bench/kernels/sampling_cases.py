@@ -27,12 +27,13 @@ LOGPROB_ERROR: Final = 2.0**-13
 
 
 def sizes(manifest: Manifest) -> list[dict[str, int]]:
-    """Dims of launches: a vocabulary within one group, one of a tile, and a model's."""
+    """Dims of launches: a vocabulary within one group, of no fewer tokens than are reported, one of a tile, and a model's."""
     if manifest.kernel not in MEANING:
         return []
     align, rest = int(manifest.constants["ALIGN"]), {"NUMBERS": 8, "FACTORS": 4}
     rest = {"NUMBERS": 8} if manifest.kernel == "sample_report" else rest
-    return [{"B": b, "V": v, "GROUPS": -(-v // 32)} | rest for b, v in ((1, align), (4, 2056), (3, 151936))]
+    least = -(-int(manifest.constants.get("TOP", 1)) // align) * align
+    return [{"B": b, "V": v, "GROUPS": -(-v // 32)} | rest for b, v in ((1, least), (4, 2056), (3, 151936))]
 
 
 def adjust(manifest: Manifest, t: Tensors) -> None:
