@@ -55,7 +55,7 @@ def subjects() -> dict[str, list[Make]]:
         "persistent": [_product(64, 64, **wide), _product(128, 64, **wide)],
         "stores by TMA": [_product(64, 64, stages=2, store="tma"), _product(64, 64, **wide, store="tma")],
         "split depth": [_small_m("matmul_split"), _shipped("matmul_split", 0)],
-        "back-to-back products": [_small_m("matmul_silu_mul_few"), _shipped("matmul_silu_mul", 0), _attention(64, 128)],
+        "back-to-back products": [_small_m("matmul_silu_mul_few", tokens=64), _shipped("matmul_silu_mul", 0), _attention(64, 128)],
         "early issue": [_small_m("matmul_few", stages=6), _product(64, 64, stages=4), _shipped("matmul_few", 0)],
     }
     plain = [name for name in sorted(shipped_launches.SIZES) if "matmul" not in name and name != "flash_attention"]
@@ -90,9 +90,9 @@ def _product(rows: int, columns: int, **wanted: Any) -> Make:
     return make
 
 
-def _small_m(name: str, **wanted: Any) -> Make:
+def _small_m(name: str, tokens: int = 16, **wanted: Any) -> Make:
     def make() -> Subject:
-        kernel = weight_products.made(name, "bf16", 16, 64, **{"stages": 2, **wanted})
+        kernel = weight_products.made(name, "bf16", tokens, 64, **{"stages": 2, **wanted})
 
         def run(text: str, seed: int, steps: int) -> Report:
             extents = SMALL_M[seed % len(SMALL_M)]
@@ -105,7 +105,7 @@ def _small_m(name: str, **wanted: Any) -> Make:
             values = dict(zip(weight_products.DIMS[name], extents, strict=True))
             return emulate(text, kernel.manifest, arrays, values, seed=seed, limits=Limits(instructions=steps))
 
-        return Subject(_name(name, 16, 64, wanted), "", kernel.ptx, run)
+        return Subject(_name(name, tokens, 64, wanted), "", kernel.ptx, run)
 
     return make
 
