@@ -110,12 +110,37 @@ def summary(results: Results) -> list[str]:
     lines = ["| what | compared with | tilec | on | result |", "|---|---|---|---|---|"]
     compared, gpu = f"transformers (eager): {theirs} tokens/s", _gpu(results, "engine_check")
     lines.append(f"| decode of Qwen3 4B, batch 1 | {compared} | {ours} tokens/s | {gpu} | {_cited('engine_check')} |")
+    ratio = [f"{row['greedy'] / row['vllm']:.2f}" for row in results.data("serving_check")["qwen3-4b"]["tok_s"].values()]
+    of_rows = f"{', '.join(ratio)} of its rate | {_gpu(results, 'serving_check')} | {_cited('serving_check')} |"
+    lines.append(f"| decode of Qwen3 4B, batches of 8, 32, 128, 256 | vLLM 0.26 | {of_rows}")
     for label, library, name, path in ratios:
         least, mean = (results.text(name, f"{path}.{statistic}", ".2f") for statistic in ("least", "mean"))
         rates = f"{mean} of its rate; at worst {least}"
         lines.append(f"| {label} | {library} | {rates} | {_gpu(results, name)} | {_cited(name)} |")
     build = f"cold build for one architecture, {artifacts} artifacts"
     return [*lines, f"| {build} | | {seconds} s | {jobs} CPU cores | {_cited('build_speed')} |"]
+
+
+def rows_beside_vllm(results: Results) -> list[str]:
+    """Decode of rows over pages, and requests that arrive at random, each beside vLLM; for a page in `docs/`."""
+    lines = ["| model | rows | tokens/s | vLLM | ratio |", "|---|--:|--:|--:|--:|"]
+    check = results.data("serving_check")
+    for model in ("qwen3-4b", "qwen3-8b"):
+        for rows, row in check[model]["tok_s"].items():
+            lines.append(
+                f"| {model} | {rows} | {row['greedy']:,.0f} | {row['vllm']:,.0f} | {row['greedy'] / row['vllm']:.2f} |"
+            )
+    load = results.data("serving_load")
+    lines += ["", "| requests a second | | served a second | first token p50, ms | p95 | p99 | per token p50, ms | p95 | p99 |"]
+    lines.append("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    for rate in load["loads"]:
+        for side, of in (("ours", load), ("vLLM", load["vllm"])):
+            row = of["loads"][rate]
+            times = [
+                f"{row[name][part]:.{digits}f}" for name, digits in (("first_ms", 0), ("per_token_ms", 1)) for part in PARTS
+            ]
+            lines.append(f"| {rate} | {side} | {row['requests_s']:.1f} | {' | '.join(times)} |")
+    return lines
 
 
 def predicted(results: Results) -> list[str]:
@@ -153,7 +178,10 @@ def clients(results: Results) -> list[str]:
     return lines
 
 
+PARTS: Final = ("p50", "p95", "p99")
+
 TABLES: Final[dict[str, Callable[[Results], list[str]]]] = {
     "kernels": kernels, "engine": engine, "builds": builds, "summary": summary, "predicted": predicted,
+    "rows_beside_vllm": rows_beside_vllm,
     "functions": functions, "clients": clients,
 }  # fmt: skip

@@ -46,7 +46,6 @@ def test_the_plan_of_the_repository_is_valid() -> None:
         "clients",
         "serving_check",
         "serving_load",
-        "ranks_check",
         "container_size",
     }
     assert registry.keys() - plan.keys() == manual

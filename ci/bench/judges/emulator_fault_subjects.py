@@ -55,7 +55,11 @@ def subjects() -> dict[str, list[Make]]:
         "persistent": [_product(64, 64, **wide), _product(128, 64, **wide)],
         "stores by TMA": [_product(64, 64, stages=2, store="tma"), _product(64, 64, **wide, store="tma")],
         "split depth": [_small_m("matmul_split"), _shipped("matmul_split", 0)],
-        "back-to-back products": [_small_m("matmul_silu_mul_few", tokens=64), _shipped("matmul_silu_mul", 0), _attention(64, 128)],
+        "back-to-back products": [
+            _small_m("matmul_silu_mul_few", tokens=64),
+            _shipped("matmul_silu_mul", 0),
+            _attention(64, 128),
+        ],
         "early issue": [_small_m("matmul_few", stages=6), _product(64, 64, stages=4), _shipped("matmul_few", 0)],
     }
     plain = [name for name in sorted(shipped_launches.SIZES) if "matmul" not in name and name != "flash_attention"]
