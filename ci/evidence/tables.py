@@ -121,8 +121,8 @@ def summary(results: Results) -> list[str]:
     return [*lines, f"| {build} | | {seconds} s | {jobs} CPU cores | {_cited('build_speed')} |"]
 
 
-def rows_beside_vllm(results: Results) -> list[str]:
-    """Decode of rows over pages, and requests that arrive at random, each beside vLLM; for a page in `docs/`."""
+def rows_and_vllm(results: Results) -> list[str]:
+    """Decode of rows over pages, and requests that arrive at random, each compared with vLLM; for a page in `docs/`."""
     lines = ["| model | rows | tokens/s | vLLM | ratio |", "|---|--:|--:|--:|--:|"]
     check = results.data("serving_check")
     for model in ("qwen3-4b", "qwen3-8b"):
@@ -182,6 +182,6 @@ PARTS: Final = ("p50", "p95", "p99")
 
 TABLES: Final[dict[str, Callable[[Results], list[str]]]] = {
     "kernels": kernels, "engine": engine, "builds": builds, "summary": summary, "predicted": predicted,
-    "rows_beside_vllm": rows_beside_vllm,
+    "rows_and_vllm": rows_and_vllm,
     "functions": functions, "clients": clients,
 }  # fmt: skip
