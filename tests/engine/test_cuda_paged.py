@@ -99,7 +99,7 @@ def test_a_bucket_is_captured_when_it_is_first_used_and_steps_run_ahead(loaded: 
         batch.join(17, [2, 3], 0, [5] * 64, None)
         batch.step(ahead=False)
         batch.step(ahead=False)
-        assert [step.graph.tokens for step in captured] == [16, 32]
+        assert [step.graph.tokens for step in captured] == [8, 32]
         batch.remove(17)
         before = len(driver.launches)
         batch.step(ahead=False)
