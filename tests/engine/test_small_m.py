@@ -110,7 +110,7 @@ def test_both_forms_generate_alike(backend: InterpreterBackend, monkeypatch: pyt
     """A prompt in one chunk of either form, and after an earlier chunk."""
 
     def logits(small_m: int) -> list[Any]:
-        monkeypatch.setattr(Step, "bound", lambda step, variant: {"short": 64, "few": small_m}[variant])
+        monkeypatch.setattr(Step, "bound", lambda step, variant: {"short": 64, "near": 0, "few": small_m}[variant])
         sequence = backend.begin()
         prefill_logits = [backend.prompt_logits(sequence, PROMPT[:5]), backend.prompt_logits(sequence, PROMPT[5:])]
         return [*prefill_logits, backend.decode_logits(sequence, 7)]

@@ -17,7 +17,7 @@ from tests.soundness.source_edits import mutate_source
 SHIPPED = ("all_gather", "all_reduce", "all_reduce_add", "all_reduce_add_scaled", "rank_meet")
 FOLDER = ROOT / "kernels_src"
 SHARED_FILES = ("rank_dims", "dims")
-NUMBERS = {"RANKS": 2, "BLOCKS": 2, "TOKENS": 2, "BLOCK": 4, "ROWS": 2}
+NUMBERS = {"RANKS": 2, "BLOCKS": 2, "TOKENS": 2, "BLOCK": 4, "ROWS": 2, "PARTS": 2}
 """Of constants, so small that a launch of a few elements has several tiles for each block."""
 DRAWS = 24
 """How often each kind of mistake is drawn for a kernel."""

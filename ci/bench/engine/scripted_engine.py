@@ -27,6 +27,8 @@ class Backend:
     """What the loop and the worker ask of a backend."""
 
     chunk_tokens = max_seq_len = LONGEST
+    watched: tuple[int, ...] = ()
+    closed = False
 
     def check_vocabulary(self, ids: Sequence[int]) -> None:
         """UsageError for a token that is none."""

@@ -168,6 +168,7 @@ class FakeBackend:
 
     chunk_tokens: int = 2048
     max_seq_len: int = 4096
+    closed: bool = False
 
     def check_vocabulary(self, ids: Sequence[int]) -> None:
         if any(not 0 <= token < VOCABULARY for token in ids):
