@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.backends.decode_steps import StepBuffers
 from engine.ranks.messages import decoded, encoded, encoded_values
-from engine.ranks.processes import Message, RanksDiffer
+from engine.ranks.processes import Message, same_tokens
 from tilec.step.graph import Kind, StepGraph
 
 Ask = Callable[..., Any]
@@ -73,8 +73,4 @@ class AskedBuffers(StepBuffers):
 
 def _same(replies: Sequence[Message]) -> NDArray[np.int32]:
     """The tokens of all ranks; RanksDiffer if they are not the same."""
-    first, *others = (message["tokens"] for message in replies)
-    for rank, tokens in enumerate(others, 1):
-        if tokens != first:
-            raise RanksDiffer(f"rank {rank} chose the tokens {tokens}, and rank 0 {first}")
-    return np.array(first, np.int32)
+    return same_tokens([np.array(message["tokens"], np.int32) for message in replies])

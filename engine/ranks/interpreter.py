@@ -31,7 +31,7 @@ from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.ranks.barrier import RankBarrier, RankStopped
 from engine.ranks.collectives import collect, collective_contract
-from engine.ranks.processes import RanksDiffer
+from engine.ranks.processes import same_tokens
 from engine.ranks.step import RankStep, rank_step
 from engine.ranks.verify import verify_lasting
 from engine.sequence import Sequence as Generation
@@ -139,11 +139,7 @@ class RankedBuffers(StepBuffers):
         return self.latest()
 
     def latest(self) -> NDArray[np.int32]:
-        first, *others = (buffers.latest() for buffers in self.of_ranks)
-        for rank, tokens in enumerate(others, 1):
-            if (tokens != first).any():
-                raise RanksDiffer(f"rank {rank} chose the tokens {tokens.tolist()}, and rank 0 {first.tolist()}")
-        return first
+        return same_tokens([buffers.latest() for buffers in self.of_ranks])
 
     def floats(self, name: str) -> NDArray[np.float32]:
         return self.of_ranks[0].floats(name)

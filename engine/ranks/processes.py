@@ -18,6 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.errors import BundleRefused, DeviceError, EngineError, ModelError, UsageError
 
 READY: Final = "ready"
@@ -45,6 +48,15 @@ class RankEnded(DeviceError):
 
 class RanksDiffer(DeviceError):
     """Ranks chose different tokens, so nothing that they computed can be relied upon."""
+
+
+def same_tokens(of_ranks: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """The tokens that all ranks chose, given for each rank; RanksDiffer if they are not the same."""
+    first, *others = of_ranks
+    for rank, tokens in enumerate(others, 1):
+        if (tokens != first).any():
+            raise RanksDiffer(f"rank {rank} chose the tokens {tokens.tolist()}, and rank 0 {first.tolist()}")
+    return first
 
 
 class RankProcesses:
