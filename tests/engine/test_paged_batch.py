@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from paged_logits import logits_of
 
 from engine.backends.host_buffers import HostBuffers
 from engine.backends.interpreter import HostPages, InterpreterBackend
@@ -81,17 +82,6 @@ def test_tokens_are_those_of_the_engine_without_pages(backend: InterpreterBacken
     expected = [first, *backend.stream_tokens(sequence, first, 3)]
     with PagedBatch(backend, 2) as batch:
         assert generated(batch, 0, [5, 3], prompt(length), 4) == expected
-
-
-def logits_of(batch: PagedBatch, row: int, pages: Sequence[int], chunks: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-    """The logits after a prompt and its first two tokens, given in chunks."""
-    first = 0
-    for chunk in chunks[:-1]:
-        batch.extend(pages, first, chunk)
-        first += len(chunk)
-    batch.join(row, pages, first, chunks[-1], None)
-    batch.step(ahead=False)
-    return batch.step_logits()[row]
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from paged_logits import logits_of
 from test_ranks_on_interpreter import TOLERANCE, distance, one_rank, two_ranks
 
 from engine.backends.backend import Backend
@@ -47,13 +48,7 @@ def arrays_of(batch: PagedBatch, prompt: bool = False) -> list[dict[str, NDArray
 
 def rows_of(batch: PagedBatch, row: int, pages: Sequence[int], chunks: Sequence[Sequence[int]]) -> NDArray[np.float32]:
     """The logits of a row, whose prompt came in chunks, after two tokens. AssertionError if ranks differ in a bit of them."""
-    first = 0
-    for chunk in chunks[:-1]:
-        batch.extend(pages, first, chunk)
-        first += len(chunk)
-    batch.join(row, pages, first, chunks[-1], None)
-    batch.step(ahead=False)
-    found = batch.step_logits()[row].copy()
+    found = logits_of(batch, row, pages, chunks).copy()
     bits = {own["batch.logits"].tobytes() for own in arrays_of(batch)}
     assert len(bits) == 1, "ranks differ"
     return found
