@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tilec.step import parsing
 from tilec.step.activations import SCALES, SCALES_DTYPE
 from tilec.step.declaration import (
     DTYPE,
@@ -160,7 +161,7 @@ def _dequantise(launch: Launch, parameter: str, reference: Reference, parts: _St
 
 def _read(text: str, node: ast.stmt) -> Expression:
     """An expression, at the location of a launch."""
-    body = ast.parse(text, mode="eval").body
+    body = parsing.term(text)
     for each in ast.walk(body):
         ast.copy_location(each, node)
     return expression(body)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tilec.ir.expr import ARITHMETIC, COMPARISONS
+from tilec.step import parsing
 
 Evaluate = Callable[[Mapping[str, Any]], Any]
 
@@ -48,7 +49,7 @@ _FUNCTIONS: Final[dict[str, tuple[int, Callable[..., Any]]]] = {
 def parse(text: str) -> Expression:
     """The expression in a text of at most `MAX_TEXT` characters; StepError if it is not one."""
     try:
-        node = ast.parse(text, mode="eval").body if len(text) <= MAX_TEXT else None
+        node = parsing.term(text) if len(text) <= MAX_TEXT else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         node = None
     if node is None:

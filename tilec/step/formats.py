@@ -36,6 +36,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
+from tilec.step import parsing
 from tilec.step.activations import SCALES, Already, Quantiser, blocks
 from tilec.step.declaration import (
     DTYPE,
@@ -215,7 +216,7 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored], form: Format) -> It
 def _at_most(value: Expression) -> Expression:
     """The lesser of the tokens of a tile and what kernels of all formats have: the fewest that hold all, or `MOST_TOKENS`."""
     fitting = "".join(f"{tile} if {TOKENS} <= {tile} else " for tile in TILES_OF_TOKENS)
-    node = cast("ast.Call", ast.parse(f"min(0, {fitting}{MOST_TOKENS})", mode="eval").body)
+    node = cast("ast.Call", parsing.term(f"min(0, {fitting}{MOST_TOKENS})"))
     for each in ast.walk(node):
         ast.copy_location(each, value.node)
     node.args[0] = value.node

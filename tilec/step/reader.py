@@ -10,6 +10,7 @@ import ast
 from dataclasses import replace
 from typing import Any, Final
 
+from tilec.step import parsing
 from tilec.step.caches import CODED_CACHES, is_coded, with_caches
 from tilec.step.declaration import (
     DTYPE,
@@ -59,7 +60,7 @@ def read_declaration(text: str) -> Declaration:
     if len(text) > MAX_TEXT:
         raise StepError(f"a step has more than {MAX_TEXT} characters")
     try:
-        tree = ast.parse(text)
+        tree = parsing.module(text)
     except SyntaxError as error:
         found = StepError(f"not the syntax of a step: {error.msg}")
         found.line, found.column, found.end = error.lineno or 0, max(0, (error.offset or 1) - 1), error.offset or 1
