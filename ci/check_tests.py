@@ -3,8 +3,8 @@
 pytest skips folders named `build`, `dist` or `venv`, folders outside `testpaths`, and files that a `conftest.py` ignores. Test
 files there are silently never run, nor are tests whose marks no run selects. So this script asks pytest for all tests, and for
 those selected by each of `RUNS`, and asks git for every file named like a test. A function whose cases are all in a campaign,
-and a file whose tests are, must also have a case in the default run, so that breakage is found there. Few functions may lack a
-recorded time (`tests/times.py`), since `core` leaves them out.
+and a file whose tests are, must also have a case in the default run, so that breakage is found there; a function may be too
+slow for that, but no file. Few functions may lack a recorded time (`tests/times.py`), since `core` leaves them out.
 
 Status: 0 every test file has a collected test and every test has a run, 1 some have none (each is named), too many have no
 recorded time, or pytest cannot collect.
@@ -29,6 +29,8 @@ RUNS: Final = (DEFAULT, CAMPAIGNS, ("-m", "gpu"))
 """Options of the existing runs: two of the gate, and the one on a GPU."""
 
 
+LONG: Final = ("-m", "long")
+"""Functions that are too slow for the default run."""
 UNTIMED: Final = ("-m", "untimed")
 MOST_UNTIMED: Final = 100
 """How many test functions may lack a recorded time."""
@@ -83,14 +85,14 @@ def function(test: str) -> str:
     return test.partition("[")[0]
 
 
-def faults(files: set[str], every: set[str], runs: dict[tuple[str, ...], set[str]]) -> list[str]:
+def faults(files: set[str], every: set[str], long: set[str], runs: dict[tuple[str, ...], set[str]]) -> list[str]:
     """A line for each file without a test, each test without a run, and each function or file that has cases only in campaigns.
-    A test without cases may be a campaign on its own, in a file with other tests."""
+    A test without cases, or one of `long`, may be a campaign on its own, in a file with other tests."""
     tested = {test.partition("::")[0] for test in every}
     found = [f"{name}: pytest collects no test of it" for name in sorted(files - tested)]
     found += [f"{test}: no run selects it" for test in sorted(every.difference(*runs.values()))]
     default_runs = {name for test in runs[DEFAULT] for name in (function(test), test.partition("::")[0])}
-    alone = {function(test) for test in runs[CAMPAIGNS] if "[" in test} - default_runs
+    alone = {function(test) for test in runs[CAMPAIGNS] - long if "[" in test} - default_runs
     alone |= {test.partition("::")[0] for test in runs[CAMPAIGNS]} - default_runs
     return found + [f"{name}: the default run has no case of it" for name in sorted(alone)]
 
@@ -107,11 +109,11 @@ def main(root: Path) -> int:
     """Print what is never run; returns the exit status."""
     wanted = test_files(root)
     try:
-        every, untimed, *selected = collected(root, (("-m", ""), UNTIMED, *RUNS))
+        every, untimed, long, *selected = collected(root, (("-m", ""), UNTIMED, LONG, *RUNS))
     except CannotCollect as error:
         print(f"pytest cannot collect the tests:\n{error}")
         return 1
-    found = faults(wanted, every, dict(zip(RUNS, selected, strict=True))) + without_time(untimed)
+    found = faults(wanted, every, long, dict(zip(RUNS, selected, strict=True))) + without_time(untimed)
     for line in found:
         print(line)
     if not found:

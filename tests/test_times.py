@@ -16,6 +16,7 @@ from tests.files import ROOT
 from tests.times import (
     CORE_SECONDS,
     COVER_SECONDS,
+    DEFAULT_SECONDS,
     FAMILY_SECONDS,
     SHARD_SECONDS,
     SPARSEST,
@@ -37,6 +38,10 @@ CASES = st.builds(Cases, SECONDS, st.integers(1, 9))
 RECORDS = st.builds(Times, st.dictionaries(NAMES, st.builds(Function, CASES, CASES)))
 
 
+def file_of(function: str) -> str:
+    return function.partition("::")[0]
+
+
 @given(RECORDS)
 def test_the_default_run_takes_no_more_of_a_function_than_its_share(times: Times) -> None:
     for name, (plain, _) in times.functions.items():
@@ -44,6 +49,35 @@ def test_the_default_run_takes_no_more_of_a_function_than_its_share(times: Times
         assert 1 <= every <= SPARSEST
         assert every == SPARSEST or plain.seconds / every <= FAMILY_SECONDS
         assert every == 1 or plain.seconds / (every - 1) > FAMILY_SECONDS
+
+
+@given(RECORDS)
+def test_the_default_run_takes_no_more_than_its_budget_and_all_that_fits(times: Times) -> None:
+    long, sampled = times.long(), {name: plain.sampled for name, (plain, _) in times.functions.items() if plain.count}
+    here = sampled.keys() - long
+    quickest = {min(seconds for other, seconds in sampled.items() if file_of(other) == file_of(name)) for name in sampled}
+    total = sum(sampled[name] for name in here)
+    assert total <= DEFAULT_SECONDS + sum(quickest)
+    assert {file_of(name) for name in sampled} == {file_of(name) for name in here}
+    for name in long:
+        assert total + sampled[name] > DEFAULT_SECONDS - 1e-6
+        assert all(sampled[name] >= sampled[other] for other in here if file_of(other) == file_of(name))
+
+
+def test_the_slowest_functions_are_left_to_the_campaigns() -> None:
+    half = Function(Cases(DEFAULT_SECONDS / 2, 1))
+    slow = {f"a/test_a.py::test_{name}": half for name in "abc"}
+    alone = {"a/test_b.py::test_alone": Function(Cases(DEFAULT_SECONDS, 1))}
+    marked = {"a/test_a.py::test_marked": Function(Cases(), Cases(1.0, 1))}
+    assert Times(slow | marked).long() == {"a/test_a.py::test_c"}
+    assert Times(slow | alone).long() == {"a/test_a.py::test_b", "a/test_a.py::test_c"}
+    assert Times(slow | marked).of_files(campaign=False) == {"a/test_a.py": DEFAULT_SECONDS}
+
+
+def test_what_is_recorded_fits_into_ten_minutes() -> None:
+    """The record of this project, its quickest functions of files and shared fixtures included, on two cores."""
+    times = read_times()
+    assert sum(times.of_files(campaign=False).values()) + sum(times.fixtures.values()) < 2 * 600 * 0.7
 
 
 @given(st.lists(SECONDS.map(lambda value: value * 5), max_size=40))
@@ -175,12 +209,15 @@ def test_that_shares(shared): ...
 
 def test_new(): ...
 
+@pytest.mark.parametrize("number", range(2))
+def test_endless(number): ...
+
 @pytest.mark.campaign
 def test_of_a_campaign(): ...
 """
 RECORD = """{"functions": {"test_b.py": {"test_slow": [1e9, 1]}, "test_a.py": {
- "test_slow": [3.0, 4, 170.0, 1], "test_quick": [0.4, 4], "test_that_shares": [0.1, 1],
- "test_of_a_campaign": [0.0, 0, 179.0, 1]}},
+ "test_slow": [3.0, 4, 590.0, 1], "test_quick": [0.4, 4], "test_that_shares": [0.1, 1],
+ "test_endless": [1190.0, 2], "test_of_a_campaign": [0.0, 0, 599.0, 1]}},
  "fixtures": {"test_a.py": {"shared": 9.0}}}"""
 RUN = """
 import sys
@@ -189,7 +226,7 @@ import pytest
 from tests import times
 
 times.TESTS = Path(sys.argv[1])
-MARKS = ("core", "campaign", "untimed")
+MARKS = ("core", "campaign", "long", "untimed")
 
 class Plugin:
     def pytest_collection_modifyitems(self, items):
@@ -197,7 +234,7 @@ class Plugin:
         times.mark(items, record)
         for item in items:
             print("item", item.name, *sorted(mark.name for mark in item.iter_markers() if mark.name in MARKS))
-        for number in range(5):
+        for number in range(7):
             print("shard", *(item.name for item in times.in_shard(items, record, number)))
 
 pytest.main([sys.argv[1], "--collect-only", "-q", "-p", "no:cacheprovider", "-c", "/dev/null"], [Plugin()])
@@ -212,11 +249,17 @@ def test_marks_of_a_run(tmp_path: Path) -> None:
     assert [line.removeprefix("item ") for line in lines if line.startswith("item ")] == [
         "test_quick[0] core", "test_quick[1]", "test_quick[2]", "test_quick[3]",
         "test_slow[0] core", "test_slow[1] campaign", "test_slow[2] campaign", "test_slow[3]",
-        "test_that_shares", "test_new untimed", "test_of_a_campaign campaign",
+        "test_that_shares", "test_new untimed", "test_endless[0] campaign long", "test_endless[1] campaign long",
+        "test_of_a_campaign campaign",
     ]  # fmt: skip
     shards = [line.split()[1:] for line in lines if line.startswith("shard")]
-    assert shards[:2] == [["test_slow[1]", "test_slow[2]"], ["test_of_a_campaign"]]
-    assert shards[2:] == [shards[0], shards[1], shards[0]]
+    assert shards[:4] == [
+        ["test_slow[1]", "test_slow[2]", "test_endless[0]"],
+        ["test_endless[1]"],
+        ["test_of_a_campaign"],
+        shards[0],
+    ]
+    assert shards[3:] == [*shards[:3], shards[0]]
 
 
 SPENDING = """

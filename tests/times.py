@@ -36,7 +36,10 @@ FAMILY_SECONDS: Final = 1.0
 """What the cases of one function may take in the default run; the campaigns have the others."""
 SPARSEST: Final = 20
 """The default run has at least one case in this many of each function."""
-SHARD_SECONDS: Final = 180.0
+DEFAULT_SECONDS: Final = 550.0
+"""What the tests of the default run take together on one core, without collection and fixtures that are shared: with them, less
+than 10 minutes on two cores. The campaigns have the slowest functions, of which not even one case fits."""
+SHARD_SECONDS: Final = 600.0
 """What the tests of one shard of the campaigns take together on one core, without collection."""
 CORE_SECONDS: Final = 45.0
 """What the tests of `core` take together, with the fixtures that they share and without collection: with the collection in two
@@ -68,6 +71,16 @@ class Cases(NamedTuple):
         """Seconds of a case."""
         return self.seconds / max(self.count, 1)
 
+    @property
+    def every(self) -> int:
+        """One case in how many fits in FAMILY_SECONDS; at most SPARSEST."""
+        return min(max(math.ceil(self.seconds / FAMILY_SECONDS), 1), SPARSEST)
+
+    @property
+    def sampled(self) -> float:
+        """Seconds of one case in `every`, the first among them."""
+        return self.each * math.ceil(self.count / self.every)
+
 
 class Function(NamedTuple):
     """The record of a function: cases that the source leaves to the default run, and those that it marks as campaign."""
@@ -84,18 +97,30 @@ class Times:
     fixtures: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def every(self, function: str) -> int:
-        """One case in how many is in the default run, of the cases that the source does not mark."""
-        seconds = self.functions.get(function, Function()).plain.seconds
-        return min(max(math.ceil(seconds / FAMILY_SECONDS), 1), SPARSEST)
+        """One case in how many is in the default run, of the cases that the source does not mark, if it has any of them."""
+        return self.functions.get(function, Function()).plain.every
+
+    def long(self) -> set[str]:
+        """The functions of which the default run has no case, the slowest: it has the quickest of each file, then the quickest
+        of all, until they would take more than DEFAULT_SECONDS."""
+        sampled = {name: plain.sampled for name, (plain, _) in self.functions.items() if plain.count}
+        quickest: dict[str, str] = {}
+        known = sorted(sampled, key=lambda name: (sampled[name], name))
+        for name in known:
+            quickest.setdefault(name.partition("::")[0], name)
+        left, total = set(sampled), 0.0
+        for name in dict.fromkeys((*quickest.values(), *known)):
+            if quickest[name.partition("::")[0]] == name or total + sampled[name] <= DEFAULT_SECONDS:
+                left.remove(name)
+                total += sampled[name]
+        return left
 
     def of_files(self, *, campaign: bool) -> dict[str, float]:
         """Seconds of each file in the default run, or in the campaigns."""
-        found: dict[str, float] = defaultdict(float)
+        found, long = defaultdict[str, float](float), self.long()
         for name, (plain, marked) in self.functions.items():
-            share = 1 / self.every(name)
-            found[name.partition("::")[0]] += (
-                marked.seconds + plain.seconds * (1 - share) if campaign else plain.seconds * share
-            )
+            here = 0.0 if name in long else plain.sampled
+            found[name.partition("::")[0]] += marked.seconds + plain.seconds - here if campaign else here
         return dict(found)
 
     def of_case(self, function: str, *, marked: bool) -> float:
@@ -173,15 +198,18 @@ def _marked_by_source(item: pytest.Item) -> bool:
 
 
 def mark(items: Sequence[pytest.Item], times: Times) -> None:
-    """Mark the cases that the default run leaves to the campaigns, those of `core`, and those without a record. A record needs
-    to know of each test whether the source marks it, and how many such cases its function has."""
-    seen = Counter[str]()
+    """Mark cases that the default run leaves to the campaigns, functions of which it has none (`long`), cases of `core`, and
+    those without a record. A record needs to know of each test whether the source marks it, and how many such cases its
+    function has."""
+    seen, long = Counter[str](), times.long()
     counts = Counter((function_of(item), is_campaign(item)) for item in items)
     for item in items:
         name = function_of(item)
         item.user_properties += [("campaign", is_campaign(item)), ("cases", counts[name, is_campaign(item)])]
         if not is_campaign(item):
-            if seen[name] % times.every(name):
+            if name in long:
+                item.add_marker(pytest.mark.long)
+            if name in long or seen[name] % times.every(name):
                 item.add_marker(pytest.mark.campaign)
             seen[name] += 1
     plain = [item for item in items if not is_campaign(item) and item.get_closest_marker("gpu") is None]
