@@ -5,8 +5,9 @@
     python ci/renew_all.py --list                       what would run, in order; runs nothing
 
 A result is renewed by `ci/renew.py`, which stamps it. What the file lists under `[steps]` is made only where a result needs it
-and no earlier run left it. One job at a time has a GPU. A job that waits for processors lets later, smaller ones
-begin before it, but one that has a GPU does not wait for processors. When the seconds have passed, what still runs is
+and no earlier run left it. One job at a time has a GPU; later jobs leave their GPUs to one that waits for several. A job that
+waits for processors lets later, smaller ones begin before it, but one that has a GPU does not wait for processors, and results
+of processors alone run at low priority, so that they disturb it little. When the seconds have passed, what still runs is
 terminated and its result stays as it was. Each job's output goes to a file of its name in `--logs`. A table is printed last.
 
 Nothing begins if a result has no digest, such as where the record of products is of other sources.
@@ -17,6 +18,7 @@ Exit status: 0 if all were renewed, 1 if one failed, 2 for wrong arguments, 3 if
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import shlex
@@ -44,23 +46,27 @@ GRACE: Final = 5.0
 """Seconds between the request to end and the end by force."""
 WRITING: Final = 15.0
 """Seconds that a job with a budget has to write what it found."""
+PATIENT: Final = 10
+"""The niceness of what no GPU waits for."""
 ANY: Final = 1e6
 """A budget of seconds where none is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A step or a result. `processors` is a count, or below 1 a part of the machine's; `environment` adds to that of this
-    process; `makes` is what a step leaves, relative to the root, or empty."""
+    """A step or a result. `gpus` is how many it has to itself; `processors` a count, or below 1 a part of the machine's;
+    `environment` adds to that of this process; `makes` is what a step leaves, relative to the root, or empty; `patient` jobs
+    run at low priority."""
 
     name: str
     command: str
-    gpu: bool = False
+    gpus: int = 0
     processors: float = 1
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     makes: str = ""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    patient: bool = False
 
     def share(self, processors: int) -> int:
         """How many of the machine's processors it takes."""
@@ -78,7 +84,8 @@ def read_plan(registry: Mapping[str, Entry], path: Path = PLAN) -> dict[str, Job
                 if name not in registry or name in jobs:
                     raise RegistryError(f"{path.name}: `{name}` is no result, or a step has its name")
                 given["command"] = f"python ci/renew.py {name} {given.pop('arguments', '')}"
-                given["gpu"] = registry[name].gpu
+                given.setdefault("gpus", int(registry[name].gpu))
+                given["patient"] = not given["gpus"]
             given |= {key: tuple(given.get(key, ())) for key in ("needs", "after")}
             try:
                 jobs[name] = Job(name, **given)
@@ -106,19 +113,19 @@ def chosen(jobs: Mapping[str, Job], names: Sequence[str], root: Path = ROOT) -> 
 
 @dataclass(slots=True)
 class Progress:
-    """What has ended, with its exit status, or None where it was not begun; and what runs, with its processors and GPU."""
+    """What has ended, with its exit status, or None where it was not begun; and what runs, with its processors and GPUs."""
 
     jobs: Sequence[Job]
     processors: int
     gpus: list[int]
     ended: dict[str, int | None] = field(default_factory=dict[str, "int | None"])
-    running: dict[str, tuple[int, int | None]] = field(default_factory=dict[str, "tuple[int, int | None]"])
+    running: dict[str, tuple[int, list[int]]] = field(default_factory=dict[str, "tuple[int, list[int]]"])
 
     def begin(self) -> Job | None:
-        """The next job to begin, or None while nothing can; its processors and GPU are taken."""
+        """The next job to begin, or None while nothing can; its processors and GPUs are taken."""
         here = {job.name for job in self.jobs}
         free = self.processors - sum(taken for taken, _ in self.running.values())
-        busy = {gpu for _, gpu in self.running.values()}
+        busy = {gpu for _, gpus in self.running.values() for gpu in gpus}
         idle = [gpu for gpu in self.gpus if gpu not in busy]
         for job in self.jobs:
             if job.name in self.ended or job.name in self.running:
@@ -128,9 +135,11 @@ class Progress:
             if job.name in self.ended or any(name in here and name not in self.ended for name in (*job.needs, *job.after)):
                 continue
             share = job.share(self.processors)
-            if (job.gpu and idle) or (not job.gpu and share <= free):
-                self.running[job.name] = share, idle[0] if job.gpu else None
+            if len(idle) >= job.gpus and (job.gpus or share <= free):
+                self.running[job.name] = share, idle[: job.gpus]
                 return job
+            if job.gpus:
+                idle = []
         return None
 
     def end(self, name: str, code: int | None) -> None:
@@ -147,15 +156,20 @@ def run(progress: Progress, seconds: float, logs: Path, root: Path = ROOT) -> di
     while True:
         now = time.monotonic() - start
         while now < seconds and (job := progress.begin()):
-            share, gpu = progress.running[job.name]
+            share, gpus = progress.running[job.name]
             command = job.command.format(processors=share, seconds=int(min(seconds - now - WRITING, ANY)))
             words = [sys.executable if word == "python" else word for word in shlex.split(command)]
-            device = {"CUDA_VISIBLE_DEVICES": str(gpu)} if gpu is not None else {}
+            if job.patient:
+                words = ["nice", "-n", str(PATIENT), *words]
+            device = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))} if gpus else {}
             output = (logs / f"{job.name}.log").open("wb")
             process = subprocess.Popen(
                 words, cwd=root, env=os.environ | job.environment | device, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
+            if job.patient:
+                with contextlib.suppress(OSError):  # where Linux shares processors between sessions first
+                    Path(f"/proc/{process.pid}/autogroup").write_text(str(PATIENT), encoding="ascii")
             processes[job.name] = process, output, now
         if not processes:
             return took
@@ -198,7 +212,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="renew several results at the same time")
     parser.add_argument("names", nargs="*", metavar="NAME", help="results or steps; without one, all stale results of the plan")
     parser.add_argument("--processors", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--gpus", type=int, default=1, help="how many; 0 leaves out what needs one")
+    parser.add_argument("--gpus", type=int, default=1, help="how many; what needs more is left out")
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--logs", type=Path, default=LOGS, metavar="FOLDER")
     parser.add_argument("--list", action="store_true", help="print what would run, in order")
@@ -210,7 +224,7 @@ def main() -> int:
     names = options.names or [
         name for name, state in states_of(ROOT, registry).items() if state.state != "fresh" and name in plan
     ]
-    jobs = [job for job in chosen(plan, names) if options.gpus or not job.gpu]
+    jobs = [job for job in chosen(plan, names) if job.gpus <= options.gpus]
     if options.list:
         print("\n".join(f"{job.name:20} {job.share(options.processors):3}  {job.command}" for job in jobs))
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from random import Random
@@ -90,7 +91,7 @@ def test_what_needs_a_failed_job_is_not_begun_and_what_comes_after_it_is() -> No
 
 def test_a_gpu_does_not_wait_for_processors() -> None:
     progress = Progress(
-        [Job("wide", "x", processors=4), Job("one", "x", gpu=True), Job("two", "x", gpu=True), Job("more", "x")], 4, [0]
+        [Job("wide", "x", processors=4), Job("one", "x", gpus=1), Job("two", "x", gpus=1), Job("more", "x")], 4, [0]
     )
     assert begun(progress) == ["wide", "one"]
     progress.end("one", 0)
@@ -99,27 +100,47 @@ def test_a_gpu_does_not_wait_for_processors() -> None:
     assert begun(progress) == ["more"]
 
 
+def test_gpus_are_left_to_a_job_that_waits_for_several() -> None:
+    progress = Progress(
+        [Job("one", "x", gpus=1), Job("both", "x", gpus=2), Job("other", "x", gpus=1), Job("judge", "x")], 4, [0, 1]
+    )
+    assert begun(progress) == ["one", "judge"]
+    progress.end("one", 0)
+    assert begun(progress) == ["both"]
+    assert progress.running["both"][1] == [0, 1]
+    progress.end("both", 0)
+    assert begun(progress) == ["other"]
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_results_of_processors_alone_run_at_low_priority(tmp_path: Path, patient: bool) -> None:
+    job = Job("a", "python -c 'import os; print(os.nice(0))'", patient=patient)
+    renew_all.run(Progress([job], 1, []), 1e9, tmp_path / "logs", tmp_path)
+    own = os.nice(0)
+    assert int((tmp_path / "logs/a.log").read_text()) == min(own + renew_all.PATIENT * patient, 19)
+
+
 @given(
     st.lists(
-        st.tuples(st.booleans(), st.sampled_from((0.2, 0.9, 1, 2, 5)), st.sets(st.integers(0, 9))), min_size=1, max_size=10
+        st.tuples(st.integers(0, 2), st.sampled_from((0.2, 0.9, 1, 2, 5)), st.sets(st.integers(0, 9))), min_size=1, max_size=10
     ),
     st.integers(1, 6),
     st.integers(0, 2),
     st.randoms(),
 )
 def test_every_job_ends_and_nothing_is_taken_twice(
-    drawn: list[tuple[bool, float, set[int]]], processors: int, gpus: int, random: Random
+    drawn: list[tuple[int, float, set[int]]], processors: int, gpus: int, random: Random
 ) -> None:
-    """Jobs wait only for earlier ones, so all end; those that need a GPU where there is none do not begin."""
+    """Jobs wait only for earlier ones, so all end; those that need more GPUs than there are do not begin."""
     jobs = [
-        Job(str(number), "x", gpu=gpu, processors=share, needs=tuple(str(n) for n in before if n < number))
-        for number, (gpu, share, before) in enumerate(drawn)
+        Job(str(number), "x", gpus=wanted, processors=share, needs=tuple(str(n) for n in before if n < number))
+        for number, (wanted, share, before) in enumerate(drawn)
     ]
-    kept = [job for job in jobs if gpus or not job.gpu]
+    kept = [job for job in jobs if job.gpus <= gpus]
     progress = Progress(kept, processors, list(range(gpus)))
     while begun(progress) or progress.running:
-        taken = [share for share, gpu in progress.running.values() if gpu is None]
-        used = [gpu for _, gpu in progress.running.values() if gpu is not None]
+        taken = [share for share, used in progress.running.values() if not used]
+        used = [gpu for _, used in progress.running.values() for gpu in used]
         assert sum(taken) <= processors and len(used) == len(set(used))
         progress.end(random.choice(sorted(progress.running)), 0)
     assert progress.ended == {job.name: 0 for job in kept}
