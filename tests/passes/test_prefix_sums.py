@@ -231,6 +231,24 @@ def test_sums_are_found_and_are_what_they_are_called(tmp_path: Path, extent: int
     assert len(kinds) == 4
 
 
+def test_sums_have_one_number_if_they_are_of_one_tile_in_one_direction(tmp_path: Path) -> None:
+    """Also where a value is the sum of several tiles, which are each other's reshapes."""
+    function = function_of(
+        tmp_path,
+        """def kernel(x: In[i32, 2, 8], out: InOut[i32, 8]):
+    grid(1)
+    values(x, 0, 100)
+    a, b = load(x, (0, 0), shape=(1, 8)).reshape((8,)), load(x, (1, 0), shape=(1, 8)).reshape((8,))
+    again = a.reshape((2, 4)).reshape((8,))
+    store(out, 0, cumsum(again, 0, exclusive=True) + cumsum(b, 0, exclusive=True) + cumsum(b, 0) + cumsum(b, 0, reverse=True))
+""",
+    )
+    tiles = dict[int, set[tuple[Value, int, bool]]]()
+    for one in PrefixSums().find(function).sums.values():
+        tiles.setdefault(one.number, set()).add((one.tile, one.axis, one.reverse))
+    assert len(tiles) >= 3 and all(len(same) == 1 for same in tiles.values())
+
+
 def by_definition(tile: Tile, shape: tuple[int, ...], axis: int, reverse: bool, own: bool) -> Tile:
     at = dict(zip(itertools.product(*map(range, shape)), tile, strict=True))
     found = Tile()

@@ -82,7 +82,9 @@ def _before(low: int, high: int, extent: int) -> tuple[int, int]:
 
 def _statements(s: Sketch, width: int) -> None:
     """One or two statements of the words."""
-    for part in s.r.sample([_halves, _largest, _scanned, _repeated, _not_a_number, _rounded, _printed, _resident], 2):
+    for part in s.r.sample(
+        [_halves, _largest, _scanned, _counted, _counted, _repeated, _not_a_number, _rounded, _printed, _resident], 2
+    ):
         part(s, width)
         s.parts.append(part.__name__.removeprefix("_"))
 
@@ -119,6 +121,20 @@ def _scanned(s: Sketch, width: int) -> None:
     s.helpers.append(f"@tilec.function\ndef {name}(first, second):\n    return {act}")
     s.line(f"{found} = scan({name}, {value.text}, 0{s.r.choice(['', ', reverse=True'])})")
     _also(s, Ranged(found, value.dtype, (width,), value.low, value.high))
+
+
+def _counted(s: Sketch, width: int) -> None:
+    """How many elements are marked before each in one tile, less those in another; both may have been through other shapes."""
+    counts: list[str] = []
+    for _ in range(2):
+        value = s.bounded.expression((width,), 1)
+        marks = f"where({value.text} > {s.r.randint(value.low, value.high)}, 1, 0)"
+        if width > 2:
+            marks += "".join(f".reshape((2, {width // 2})).reshape(({width},))" for _ in range(s.r.randint(0, 2)))
+        counts.append(f"cumsum({marks}, 0{s.r.choice([', exclusive=True', ', exclusive=True', ', reverse=True', ''])})")
+    name = s.name("h")
+    s.line(f"{name} = {counts[0]} - {counts[1]}")
+    _also(s, Ranged(name, "i32", (width,), -width, width))
 
 
 def _repeated(s: Sketch, width: int) -> None:

@@ -57,6 +57,7 @@ class PrefixSums:
 
     sums: dict[Value, PrefixSum] = field(default_factory=dict[Value, PrefixSum])
     additions: set[Op] = field(default_factory=set[Op])
+    _numbers: dict[tuple[Value, int, bool], int] = field(default_factory=dict[tuple[Value, int, bool], int])
     _tables: dict[Value, Numbers | None] = field(default_factory=dict[Value, "Numbers | None"])
 
     def find(self, function: Function) -> PrefixSums:
@@ -102,8 +103,7 @@ class PrefixSums:
         return followed
 
     def _number(self, tile: Value, axis: int, reverse: bool) -> int:
-        same = (one.number for one in self.sums.values() if (one.tile, one.axis, one.reverse) == (tile, axis, reverse))
-        return next(same, len(self.sums))
+        return self._numbers.setdefault((tile, axis, reverse), len(self._numbers))
 
     def _transferred(self, op: Op, runs: Mapping[Value, _Runs]) -> _Runs | None:
         """The runs of a result; None if they are not followed."""
