@@ -108,3 +108,32 @@ def test_text_and_record_contain_the_promise() -> None:
     (ids, positions, *_) = map(to_json, prove(function).promises)
     assert ids == {"tensor": "ids", "low": 0, "high": "vocab_size"}
     assert positions == {"tensor": "positions", "low": 0, "high": 1, "above": ["positions", "going"]}
+
+
+MASKED = """import tilec
+from tilec import Dim, In, InOut, bid, cdiv, ensures, grid, i32, load, store, values
+
+class N(Dim):
+    pass
+
+class M(Dim):
+    pass
+
+@tilec.kernel
+def k(a: In[i32, {extent}], out: InOut[i32, N]):
+    grid(cdiv(N, 4))
+    values(a, 0, 5)
+    values(out, 0, 5)
+    ensures(out, 0, 5)
+    i = bid(0)
+    store(out, i, load(a, i, shape=4, pad=7), mask=True)
+"""
+
+
+def test_what_a_mask_drops_breaks_no_promise(tmp_path: Path) -> None:
+    """Where the other tensor may be shorter, a pad outside of the range is stored."""
+    for extent in "NM":
+        (tmp_path / f"{extent}.py").write_text(MASKED.format(extent=extent))
+    prove(load_kernel(tmp_path / "N.py", {}, root=tmp_path))
+    with pytest.raises(CompileError, match="E0406"):
+        prove(load_kernel(tmp_path / "M.py", {}, root=tmp_path))

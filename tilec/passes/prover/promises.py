@@ -28,11 +28,12 @@ from tilec.passes.prover.wrap import located, prove_operations
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """One store of a kernel. The axes of `instance` are the integer minus the sum of the `above` elements, the integer itself,
-    and the index of the element; `holds` also states that the element is inside the tensor."""
+    """One store of a kernel to a tensor of `dims`. The axes of `instance` are the integer minus the sum of the `above`
+    elements, the integer itself, and the index of the element; `holds` also states that the element is inside the tensor."""
 
     site: AccessSite
     instance: Instance
+    dims: tuple[Poly, ...]
 
     @property
     def share(self) -> Poly:
@@ -49,13 +50,12 @@ class Stored:
     @property
     def holds(self) -> list[Formula]:
         """Everything that is true when the element is written."""
-        dims = [axis.dim for axis in self.site.instance.axes]
-        inside = [f for e, dim in zip(self.element, dims, strict=True) for f in (terms.ge(e), terms.lt(e, dim))]
+        inside = [f for e, dim in zip(self.element, self.dims, strict=True) for f in (terms.ge(e), terms.lt(e, dim))]
         return [*self.instance.holds, *inside]
 
     def renamed(self, index: IndexTerms, copy: int) -> Stored:
         """The same store with fresh unknowns."""
-        return Stored(self.site, self.instance.renamed(index, copy))
+        return Stored(self.site, self.instance.renamed(index, copy), self.dims)
 
 
 def prove_promises(findings: Findings, sites: list[AccessSite]) -> None:
@@ -150,9 +150,8 @@ def _stored(findings: Findings, promise: Promise, site: AccessSite) -> Stored:
     else:
         element = [index.scalar(value) + p for value, p in zip(op.indices, positions, strict=True)]
     integer = index.element(tile, positions)
-    return Stored(
-        site, located(findings, op, [integer - _sum_before_launch(index, promise, tuple(element)), integer, *element])
-    )
+    instance = located(findings, op, [integer - _sum_before_launch(index, promise, tuple(element)), integer, *element])
+    return Stored(site, instance, tuple(index.expression(dim) for dim in op.tensor.tensor.dims))
 
 
 def _sum_before_launch(index: IndexTerms, promise: Promise, element: tuple[Poly, ...]) -> Poly:
