@@ -127,11 +127,17 @@ def dims_of(index: IndexTerms, tensor: str) -> list[Poly]:
 
 
 def _each(index: IndexTerms, fact: ValueFact, elements: list[Atom]) -> Iterator[Formula]:
-    """The range of every element, and the values of the first and the last."""
+    """The range of every element, and the values of the first and the last. Sorted and distinct integers rise by at least one
+    from each to the next, so as many as there are before an element are between it and the least, and likewise above it."""
     low, high = index.expression(fact.low), index.expression(fact.high)
     for atom in elements:
         value = terms.of(atom)
         yield terms.conjunction((terms.ge(value, low), terms.lt(value, high)))
+        if fact.sorted and fact.distinct:
+            (count,), (position,) = dims_of(index, fact.tensor), atom.args
+            outside = (terms.lt(position, 0), terms.ge(position, count))
+            between = terms.conjunction((terms.ge(value - low, position), terms.ge(high - value, count - position)))
+            yield terms.disjunction((*outside, between))
         if fact.ends:
             (count,), (position,) = dims_of(index, fact.tensor), atom.args
             yield terms.disjunction((terms.ge(position, 1), terms.eq(value, low)))
@@ -139,13 +145,19 @@ def _each(index: IndexTerms, fact: ValueFact, elements: list[Atom]) -> Iterator[
 
 
 def _room(index: IndexTerms, fact: ValueFact) -> Iterator[Formula]:
-    """Distinct values need a range at least as large as the number of elements; different end values need two elements."""
+    """Distinct values need a range at least as large as the number of elements, within that of their dtype; different end
+    values need two elements."""
     low, high = index.expression(fact.low), index.expression(fact.high)
+    dtype = index.function.parameter(fact.tensor).value.tensor.dtype
     count = terms.ONE
     for dim in dims_of(index, fact.tensor):
         count = count * dim
     if fact.distinct:
         yield terms.ge(high - low, count)
+        least, largest = dtype.integer_range()
+        yield terms.ge(terms.const(largest + 1 - least), count)
+        yield terms.ge(high - least, count)
+        yield terms.ge(terms.const(largest + 1) - low, count)
     if fact.ends:
         yield terms.disjunction((terms.ge(count, 2), terms.eq(high - low, 1)))
 
