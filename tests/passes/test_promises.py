@@ -137,3 +137,27 @@ def test_what_a_mask_drops_breaks_no_promise(tmp_path: Path) -> None:
     prove(load_kernel(tmp_path / "N.py", {}, root=tmp_path))
     with pytest.raises(CompileError, match="E0406"):
         prove(load_kernel(tmp_path / "M.py", {}, root=tmp_path))
+
+
+CARRIED = """import tilec
+from tilec import In, InOut, ensures, grid, i32, invariant, load, maximum, minimum, store
+
+@tilec.kernel
+def k(x: In[i32, 4], out: InOut[i32, 4]):
+    grid(1)
+    ensures(out, 0, 5)
+    c = i32(0)
+    for j in range(4):
+        invariant(c == j, {index} <= c + 1)
+        store(out, {index}, 1)
+        c = maximum(minimum(load(x, j), j + 1), j + 1)
+"""
+
+
+def test_two_iterations_have_carried_numbers_of_their_own(tmp_path: Path) -> None:
+    """An invariant ties the number to the iteration, which makes no map one-to-one: `(j ^ 1) // 2` is twice each of two."""
+    for name, index in (("right", "j ^ 1"), ("wrong", "(j ^ 1) // 2")):
+        (tmp_path / f"{name}.py").write_text(CARRIED.format(index=index))
+    prove(load_kernel(tmp_path / "right.py", {}, root=tmp_path))
+    with pytest.raises(CompileError, match="E0403"):
+        prove(load_kernel(tmp_path / "wrong.py", {}, root=tmp_path))

@@ -33,6 +33,8 @@ REFUSED = {
     "q1_contradiction": {"E0307"},
     "q2_values": {"E0307"},
     "t1_two_divisors": {"E0306"},
+    "u1_two_sums": {"E0303"},
+    "u2_sums_of_two_shapes": {"E0303"},
 }
 
 

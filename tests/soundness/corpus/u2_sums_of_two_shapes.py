@@ -4,18 +4,14 @@ import tilec
 from tilec import Dim, In, InOut, cumsum, f32, gather, grid, i32, load, reshape, store, where
 
 
-class N(Dim):
-    """elements"""
-
-
 class M(Dim):
     """entries of the table"""
 
 
 @tilec.kernel
-def u2_sums_of_two_shapes(x: In[i32, N], z: In[i32, 2, 8], t: In[f32, M], out: InOut[f32, 2, 8]):
+def u2_sums_of_two_shapes(x: In[i32, 16], z: In[i32, 2, 8], t: In[f32, M], out: InOut[f32, 2, 8]):
     grid(1)
-    a = where(load(x, 0, shape=16, pad=0) > 0, 1, 0)
+    a = where(load(x, 0, shape=16) > 0, 1, 0)
     b = where(load(z, (0, 0), shape=(2, 8)) > 0, 1, 0)
     y = reshape(reshape(a, (2, 8)), (16,))
     s = cumsum(y, 0, exclusive=True)

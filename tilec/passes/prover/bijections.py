@@ -120,8 +120,10 @@ def _cells(findings: Findings, axis: Axis, part: tuple[Poly | None, int, Poly]) 
 def _one_to_one(
     findings: Findings, instance: Instance, permuted: list[Atom], cells: list[Poly | None], counts: list[Poly]
 ) -> list[Discharge] | None:
-    """Proofs that every cell lies in the box and that different values of `permuted` have different cells."""
+    """Proofs that every cell lies in the box and that different values of `permuted` have different cells. Two executions have
+    untranslated values of their own, such as a number that a loop carries, also where a fact ties one to `permuted`."""
     atoms = findings.index.atoms
+    untranslated = [atom for atom in _base(list(instance.holds)) if atom.kind is Kind.OPAQUE]
     proofs: list[Discharge | Refusal] = []
     for cell, count in zip(cells, counts, strict=True):
         if cell is not None:
@@ -129,10 +131,9 @@ def _one_to_one(
             proofs.append(findings.ladder.discharge([*instance.holds, terms.ge(cell, count)]))
     copies: list[dict[Atom, Poly]] = []
     for copy in (1, 2):
-        names = {a: f"{a.name}_{copy}" for a in permuted}
         twins = {
-            a: atoms.make((a, copy), a.kind, names[a], (a.low, a.high), args=a.args, label=a.label, level=a.level)
-            for a in permuted
+            a: atoms.make((a, copy), a.kind, f"{a.name}_{copy}", (a.low, a.high), args=a.args, label=a.label, level=a.level)
+            for a in (*permuted, *untranslated)
         }
         copies.append({a: terms.of(twin) for a, twin in twins.items()})
     system = [told_apart((copies[0][a], copies[1][a]) for a in permuted)]
