@@ -7,9 +7,12 @@ from tilec.ir.core import Function, Op, Value
 
 
 def deciding_values(function: Function) -> set[Value]:
-    """Every value that determines an index, a loop bound or a condition (not through memory)."""
+    """Every value that determines an index, a loop bound, a condition or what a promise is about (not through memory)."""
     found: set[Value] = set()
+    promised = {function.parameter(promise.tensor).value for promise in function.promises}
     for op in function.body.walk():
+        if isinstance(op, ops.WriteOp) and op.target in promised:
+            found.add(op.tile)
         if isinstance(op, ops.For):
             found.update(op.operands[:3])
         elif isinstance(op, ops.If):

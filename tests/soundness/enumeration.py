@@ -5,14 +5,15 @@ access, or an index of `take`, is out of bounds), race (two blocks access an ele
 is written twice in a block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no
 block), wrap (index arithmetic overflows its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch`
 element is read before its block wrote it, or a `Peer` one before its block met other ranks), address (two elements of a strided
-tensor share memory), invariant (one is false), progress (the number of a `while` is not positive or does not fall). Large
-launches can be sampled: `only` selects blocks, and loops keep the ends. Values that no index, bound or condition depends on are
-not computed.
+tensor share memory), invariant (one is false), progress (the number of a `while` is not positive or does not fall), promise
+(what `ensures` says of a tensor is not true at the end). Large launches can be sampled: `only` selects blocks, and loops keep
+the ends; promises are then not judged. Values that no index, bound, condition or promise depends on are not computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -25,10 +26,16 @@ from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
 from tilec.ir.types import MAX_DIM
 
 BlockIndex = tuple[int, ...]
+LONG = 64
+"""Sampled launches run no more iterations of a loop that carries values."""
 
 
 class OverBudget(Exception):
     """The launch takes more steps than allowed."""
+
+
+class _Cut(Exception):
+    """A loop that carries values was not run to its end: what follows in the block would be no true run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +102,25 @@ class Launch:
         self.values: dict[Value, Tile] = {}
         self.numbers: dict[int, int] = {}
         self.met = False
+        self.before: dict[tuple[str, Element], int | float] = {}
 
     def run(self) -> list[Fault]:
         """All faults, at most one per kind and operation."""
         if self.only is None:
             self._step(prod(self.grid))
+            self._remember()
         blocks = product(*map(range, self.grid)) if self.only is None else iter(self.only)
         for block in blocks:
             self.block = block
             self.written_by_block = {p.name: set() for p in self.function.parameters if p.access is not None}
             self.values, self.met = self._arguments(), False
-            self._run(self.function.body)
+            with suppress(_Cut):
+                self._run(self.function.body)
         self._races()
         self._addresses()
         if self.only is None:
             self._uncovered()
+            self._broken_promises()
         return list(self.faults.values())
 
     def _arguments(self) -> dict[Value, Tile]:
@@ -229,14 +240,16 @@ class Launch:
             self.values[body.arguments[0]] = [iteration]
             self._run(body)
             self._bind(body.arguments[1:], body.ops[-1].operands)
+        if op.initial and self.only is not None and len(iteration_values) > LONG:
+            raise _Cut
         self._bind(op.results, body.arguments[1:])
 
     def _iterations(self, op: ops.For, every: range) -> Iterable[int]:
-        if self.only is None or len(every) <= 64:
+        if self.only is None or len(every) <= LONG:
             return every
         self.skipped = True
         if op.initial:
-            return every[:64]  # carried values forbid skipping; a prefix of the iterations is still a true run
+            return every[:LONG]  # carried values forbid skipping; a prefix of the iterations is still a true run
         chosen = {*every[:3], *every[-3:], *(v for v in self.visit.get(op.variable, ()) if v in every)}
         return sorted(chosen)
 
@@ -350,6 +363,29 @@ class Launch:
                     if self._address(parameter.value, element) not in written:
                         self._fault("coverage", None, parameter.name, element)
                         break
+
+    def _all_elements(self, tensor: str) -> list[Element]:
+        dims = next(self.dims[p.value] for p in self.function.parameters if p.name == tensor)
+        self._step(prod(dims))
+        return list(product(*map(range, dims)))
+
+    def _remember(self) -> None:
+        """The elements that a promise compares with, before the launch."""
+        for name in {name for promise in self.function.promises for name in promise.above}:
+            self.before |= {(name, element): self.memory.read(name, element) for element in self._all_elements(name)}
+
+    def _broken_promises(self) -> None:
+        """Elements that were not written are what they were: any that the contract allows."""
+        for promise in self.function.promises:
+            low, high = promise.low.evaluate(self.sizes), promise.high.evaluate(self.sizes)
+            elements = self._all_elements(promise.tensor)
+            left = [self.memory.read(promise.tensor, element) for element in elements]
+            for position, (element, value) in enumerate(zip(elements, left, strict=True)):
+                share = value - sum(self.before[name, element] for name in promise.above)
+                equal = promise.distinct and value in left[:position]
+                if not low <= share < high or equal or (promise.sorted and position and value < left[position - 1]):
+                    self._fault("promise", None, promise.tensor, element)
+                    break
 
 
 def _record_block(role: dict[Element, set[BlockIndex]], element: Element, block: BlockIndex) -> None:

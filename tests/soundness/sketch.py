@@ -15,9 +15,9 @@ LANGUAGE_NAMES = (
     "exp2", "f16", "f32", "bf16", "full", "gather", "grid", "i8", "i16", "i32", "i64", "load", "maximum", "minimum",
     "num_blocks", "requires", "scatter", "sqrt", "store", "u8", "u16", "u32", "u64", "unsafe", "values", "where", "zeros",
     "f8e4m3", "f8e5m2", "floor", "ceil", "exp", "log2", "log", "rsqrt", "tanh", "sigmoid", "sin", "cos", "mma",
-    "take", "invariant", "decreases", "cumsum", "argsort", "atomic_cas", "bitcast", "butterfly", "clamp", "cummax", "cummin",
-    "cumprod", "erf", "flip", "isfinite", "isinf", "isnan", "join", "mulhi", "print", "resident", "round", "scan", "sort",
-    "split", "static_range", "topk",
+    "take", "invariant", "decreases", "ensures", "cumsum", "argsort", "atomic_cas", "bitcast", "butterfly", "clamp",
+    "cummax", "cummin", "cumprod", "erf", "flip", "isfinite", "isinf", "isnan", "join", "mulhi", "print", "resident",
+    "round", "scan", "sort", "split", "static_range", "topk",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.soundness.enumeration import Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.schedules import SCHEDULES
 from tests.soundness.verdict import examine, search
+from tilec.frontend import load_kernel
 from tilec.passes.prover.aliasing import launch_checks
 
 
@@ -60,6 +62,75 @@ def test_a_stale_index_after_a_join_is_found() -> None:
     kernel = Description("join", ["N"], [Tensor("x", "In", ["N"])], body)
     assert faults(kernel, N=1) == set()
     assert faults(kernel, N=2) == {"bounds"}
+
+
+PROMISE = """import tilec
+from tilec import Dim, In, InOut, arange, bid, cdiv, ensures, gather, grid, i32, scatter, values
+
+class N(Dim):
+    pass
+
+@tilec.kernel
+def k(x: In[i32, N], out: InOut[i32, N]):
+    grid(cdiv(N, 2))
+    values(x, 0, 3)
+    {before}
+    ensures(out, {promise})
+    e = bid(0) * 2 + arange(2)
+    scatter(out, {index}, {value}, mask=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("promise", "value", "index", "before", "kinds"),
+    [
+        ("0, 3", "gather(x, e, pad=9)", "e", "", set[str]()),
+        ("0, 2", "gather(x, e, pad=9)", "e", "", {"promise"}),
+        ("0, 3", "gather(x, e, pad=9)", "e // 2 * 2 + 1", "", {"promise", "once"}),
+        ("0, N, distinct=True", "e", "N - 1 - e", "", set[str]()),
+        ("0, N, sorted=True", "e", "e", "", set[str]()),
+        ("0, N, sorted=True", "e", "N - 1 - e", "", {"promise"}),
+        ("0, N, distinct=True", "e // 2", "e", "", {"promise"}),
+        ("0, 3, above=out", "gather(out, e, pad=0) + gather(x, e, pad=0)", "e", "values(out, 0, 9)", set[str]()),
+        ("1, 3, above=out", "gather(out, e, pad=0) + gather(x, e, pad=0)", "e", "values(out, 0, 9)", {"promise"}),
+        ("0, 9", "i32(0) * e", "e * 2", "values(out, 0, 9)", set[str]()),
+        ("0, 9", "i32(0) * e", "e * 2", "values(out, 0, 10)", {"promise"}),
+    ],
+)
+def test_broken_promises_are_found(tmp_path: Path, promise: str, value: str, index: str, before: str, kinds: set[str]) -> None:
+    (tmp_path / "k.py").write_text(
+        PROMISE.format(promise=promise, value=value, index=index, before=before or "values(x, 0, 3)")
+    )
+    function, found = load_kernel(tmp_path / "k.py", {}, root=tmp_path), set[str]()
+    for seed in range(30):
+        found |= {fault.kind for fault in Launch(function, {"N": 6}, Memory(function, {"N": 6}, seed)).run()}
+    assert found == kinds
+
+
+def test_what_follows_a_loop_that_is_cut_is_no_run(tmp_path: Path) -> None:
+    """The claim is true before each iteration and after the last, of which a sampled launch runs the first alone."""
+    text = """import tilec
+from tilec import Dim, InOut, grid, i32, invariant, requires, store
+
+class N(Dim):
+    pass
+
+@tilec.kernel
+def k(out: InOut[i32, N]):
+    requires(N <= 1 << 20)
+    grid(1)
+    c = i32(0)
+    for j in range(N):
+        invariant(c == j)
+        store(out, {index}, 1)
+        c = j + 1
+"""
+    for index, kinds in (("c", set[str]()), ("c + 1", {"bounds"})):
+        (tmp_path / "k.py").write_text(text.format(index=index))
+        function = load_kernel(tmp_path / "k.py", {}, root=tmp_path)
+        for size, only in ((9, None), (1 << 17, [(0,)])):
+            faults = Launch(function, {"N": size}, Memory(function, {"N": size}, 0), only=only).run()
+            assert {fault.kind for fault in faults} == (kinds if only is None else set[str]()), (index, size)
 
 
 def test_contents_follow_what_the_kernel_declares() -> None:

@@ -17,6 +17,7 @@ from tests.soundness.enumeration import Fault, Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.mutations import mutate
 from tests.soundness.near_limits import near_limits
+from tests.soundness.promised import promised
 from tests.soundness.schedules import SCHEDULES
 from tests.soundness.sketch import WideKernel, with_imports
 from tests.soundness.source_edits import mutate_source
@@ -43,7 +44,9 @@ LIMITS_SEEDS = 3_000_000_000
 """Kernels from here on compute an index near the limits of its dtype."""
 WORDS_SEEDS = 4_000_000_000
 """Kernels from here on are over the whole language with its newer words."""
-FAMILIES = (U64_SEEDS, WRITES_SEEDS, LIMITS_SEEDS, WORDS_SEEDS)
+PROMISES_SEEDS = 5_000_000_000
+"""Kernels from here on promise what integers they leave."""
+FAMILIES = (U64_SEEDS, WRITES_SEEDS, LIMITS_SEEDS, WORDS_SEEDS, PROMISES_SEEDS)
 """The first numbers of kernels of one kind each, so that the kernels of all other numbers stay what they were."""
 WITH_U64 = (*INTEGERS, *["u64"] * 8)
 """Integers of a kernel from `U64_SEEDS` on: about half of them are u64."""
@@ -53,6 +56,9 @@ KINDS = {
     "E0401": "race", "E0402": "race", "E0403": "coverage", "E0404": "once", "E0405": "order", "E0406": "promise",
     "E0407": "order",
 }  # fmt: skip
+
+STANDS_FOR = {"coverage": ("promise",)}
+"""A tensor that is left partly unwritten may break a promise about it, by what it held before."""
 
 
 @dataclass(slots=True)
@@ -86,6 +92,8 @@ def generate(seed: int) -> Description:
 def generate_any(seed: int) -> Description | WideKernel:
     """The kernel of a seed: with probability `WIDE_SHARE` one over the whole language with up to two mistakes, else that of
     `generate`. From `U64_SEEDS` on, one over the whole language of which many integers are u64."""
+    if seed >= PROMISES_SEEDS:
+        return _with_mistakes(r := random.Random(f"promises kernel {seed - PROMISES_SEEDS}"), promised(r), [0, 0, 0, 1])
     if seed >= WORDS_SEEDS:
         return _with_mistakes(r := random.Random(f"words kernel {seed - WORDS_SEEDS}"), with_words(r))
     if seed >= LIMITS_SEEDS:
@@ -288,7 +296,7 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
         for name, value in loops.items():
             visit.setdefault(name, []).append(value)
     blocks = example.blocks or None
-    if kind == "coverage":
+    if kind in ("coverage", "promise"):
         blocks = None
     # Values that the counterexample leaves open (a position of a largest element, for example) are drawn anew each time.
     for seed in range(24 if example.note else 1):
@@ -296,7 +304,7 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
             faults = Launch(function, sizes, Memory(function, sizes, seed, fixed), 300_000, blocks, visit).run()
         except (NoSuchLaunch, OverBudget, ZeroDivisionError):
             return None
-        found = next((fault for fault in faults if fault.kind == kind), None)
+        found = next((fault for fault in faults if fault.kind in (kind, *STANDS_FOR.get(kind, ()))), None)
         if found is not None:
             return found
     return None
