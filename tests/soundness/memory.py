@@ -12,6 +12,8 @@ from tilec.ir.core import Function
 from tilec.ir.types import DType
 
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 2.5, 3.0, 7.75, -2.0, 1e-3, 300.0, 3e9, -3e9, 1e30, *map(float, ("nan", "inf", "-inf")))
+ANY = 0.1
+"""How often an element of a wide range is any number of it."""
 Element = tuple[int, ...]
 
 
@@ -121,11 +123,12 @@ class Memory:
         return self.pick(*self._ranges[tensor])
 
     def pick(self, low: int, high: int) -> int:
-        """An integer from `low` to `high`: any of few, one near the ends or zero of many."""
-        if high - low <= 64:
+        """An integer from `low` to `high`: any of few; of many one at the ends, near zero or a power of two, at times any."""
+        if high - low <= 64 or self._random.random() < ANY:
             return self._random.randint(low, high)
-        edge_values = [value for value in (low, high, -1, 0, 1, 2, 3, 5) if low <= value <= high]
-        return self._random.choice(edge_values)
+        power = self._random.choice((1, -1)) << self._random.randint(2, 63)
+        edge_values = (low, high, -1, 0, 1, 2, 3, 5, power, power - 1)
+        return self._random.choice([value for value in edge_values if low <= value <= high])
 
 
 def _row_major(element: Element, dims: Sequence[int]) -> int:

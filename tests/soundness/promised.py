@@ -83,8 +83,10 @@ def _loop(s: Sketch) -> None:
         ("j + 1", "c == j, {} <= c + 1", Stored("1", "1", "2", ("sorted",))),
     ])  # fmt: skip
     index = r.choice(["j", "j", "j", f"{extent - 1} - j", "j ^ 1", "c" if claim.startswith("c == j") else "j"])
-    if r.random() < WRONG:
-        index = r.choice([f"({index}) // 2", f"minimum({index}, {max(1, extent - 2)})", f"({index}) ^ {extent // 2}"])
+    if r.random() < 2 * WRONG:
+        index = r.choice(
+            [f"({index}) // 2", f"({index}) // 2", f"minimum({index}, {max(1, extent - 2)})", f"({index}) ^ {extent // 2}"]
+        )
     if index not in ("j", "c"):
         stored = stored._replace(relations=tuple(one for one in stored.relations if one != "sorted"))
     access = _promise(s, str(extent), stored)

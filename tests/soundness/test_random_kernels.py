@@ -19,6 +19,7 @@ from tests.soundness.shrink import smallest
 from tests.soundness.sketch import WideKernel
 from tests.soundness.verdict import (
     FAMILIES,
+    PROMISES_SEEDS,
     U64_SEEDS,
     WRITES_SEEDS,
     Verdict,
@@ -29,7 +30,7 @@ from tests.soundness.verdict import (
     text_of,
 )
 from tilec.ir.core import Function
-from tilec.passes.prover import writers
+from tilec.passes.prover import bijections, writers
 
 BATCHES = 10
 OUT = Tensor("out", "Out", ["N"])
@@ -106,6 +107,14 @@ def test_writers_outside_of_their_loops_are_caught(monkeypatch: pytest.MonkeyPat
     named = writers._named  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(writers, "_may_contradict", lambda _: False)
     monkeypatch.setattr(writers, "_named", lambda *of: (([], conditions) for _, conditions in named(*of)))
+    assert examine(kernel, seed).kind == "false_accept"
+
+
+def test_carried_numbers_that_two_executions_share_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An invariant about one number for all iterations made any map of them one-to-one. The family of promises finds it."""
+    kernel = generate_any(seed := PROMISES_SEEDS + 1363)
+    assert examine(kernel, seed).kind == "refused_confirmed"
+    monkeypatch.setattr(bijections, "_untranslated", lambda _: [])
     assert examine(kernel, seed).kind == "false_accept"
 
 

@@ -193,7 +193,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the case."""
     parser.add_argument("--count", "--kernels", type=int, default=20_000)
     parser.add_argument("--first", "--seed", type=int, default=0, help="number of the first kernel")
-    parser.add_argument("--each", type=int, default=1000, help="how many kernels of each family follow (default 1000)")
+    parser.add_argument("--each", type=int, default=3000, help="how many kernels of each family follow (default 3000)")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="print one kernel and the verdict on it")
     parser.add_argument("--shrink", type=int, metavar="NUMBER", help="print the smallest kernel like this false accept")
 

@@ -120,10 +120,8 @@ def _cells(findings: Findings, axis: Axis, part: tuple[Poly | None, int, Poly]) 
 def _one_to_one(
     findings: Findings, instance: Instance, permuted: list[Atom], cells: list[Poly | None], counts: list[Poly]
 ) -> list[Discharge] | None:
-    """Proofs that every cell lies in the box and that different values of `permuted` have different cells. Two executions have
-    untranslated values of their own, such as a number that a loop carries, also where a fact ties one to `permuted`."""
+    """Proofs that every cell lies in the box and that different values of `permuted` have different cells."""
     atoms = findings.index.atoms
-    untranslated = [atom for atom in _base(list(instance.holds)) if atom.kind is Kind.OPAQUE]
     proofs: list[Discharge | Refusal] = []
     for cell, count in zip(cells, counts, strict=True):
         if cell is not None:
@@ -133,7 +131,7 @@ def _one_to_one(
     for copy in (1, 2):
         twins = {
             a: atoms.make((a, copy), a.kind, f"{a.name}_{copy}", (a.low, a.high), args=a.args, label=a.label, level=a.level)
-            for a in (*permuted, *untranslated)
+            for a in (*permuted, *_untranslated(instance))
         }
         copies.append({a: terms.of(twin) for a, twin in twins.items()})
     system = [told_apart((copies[0][a], copies[1][a]) for a in permuted)]
@@ -145,6 +143,12 @@ def _one_to_one(
     proofs.append(findings.ladder.discharge(system))
     discharges = [proof for proof in proofs if isinstance(proof, Discharge)]
     return discharges if len(discharges) == len(proofs) else None
+
+
+def _untranslated(instance: Instance) -> list[Atom]:
+    """Values of which two executions have their own, such as a number that a loop carries, also where a fact ties it to what is
+    permuted."""
+    return [atom for atom in _base(list(instance.holds)) if atom.kind is Kind.OPAQUE]
 
 
 # Lanes of a tile and iterations of a loop
