@@ -21,8 +21,8 @@ def matmul_few(
     BN: tl.Const,
     BK: tl.Const,
 ):
-    """Accumulated in f32, rounded once; a block has BN outputs of BM tokens. Either operand may be the left one: an output is the
-    same sum."""
+    """Accumulated in f32, rounded once; a block has BN outputs of BM tokens. Whichever operand is the left one, an output is
+    the same sum."""
     TOKENS_LEFT = BM % 64 == 0 and BN % 64 != 0
     tl.resident(b)
     tl.requires(K % 8 == 0 and N % 8 == 0)

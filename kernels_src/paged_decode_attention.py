@@ -17,8 +17,8 @@ def place(
     begins: tl.Tile, lengths: tl.Tensor, q: tl.Tensor, table: tl.Tensor, item: int, head: int, rows: int, most: int, width: int,
     pages: int, page: int,
 ) -> tuple[int, int, tl.Tile, int, int, int, int]:  # fmt: skip
-    """Of an item of rows whose items begin at `begins`: its first token, the tokens of its row, the row's queries of a key head,
-    (1, 1, 8, width), and its pages, at most four; after the last of `pages` it is there again."""
+    """Of an item of rows whose items begin at `begins`: its first token, the tokens of its row, the row's queries of a key
+    head, (1, 1, 8, width), and its pages, at most four; after the last of `pages` it is there again."""
     b = min(max(tl.sum(tl.where(begins <= item, 1, 0)) - 1, 0), rows - 1)
     first = max(item - max(tl.max(tl.where(begins <= item, begins, 0)), 0), 0) * pages
     found = ()
@@ -55,8 +55,8 @@ def paged_decode_attention(
     Of its tokens an item gives, per query head, the maximum of `q @ k.T * scale` in units of log 2, the sum of
     `2 ** (score - maximum)` and the sum of values with these weights, for `paged_merge`. What follows the last item stays as it
     is. Nothing of an item depends on other rows. `scale` is positive. Slots past the end of a row are multiplied by
-    zero, so they must hold finite numbers. `blocks` blocks share the items; a row past ROWS has none. With ROWS up to AHEAD, where
-    a block has one item mostly, it reads all that says where the item's keys are at once, and so for the item after each.
+    zero, so they must hold finite numbers. `blocks` blocks share the items; a row past ROWS has none. With ROWS up to AHEAD,
+    where a block has one item mostly, it reads all that says where the item's keys are at once, and so for the item after each.
     """
     assert PAGE % BN == 0 and CHUNK % PAGE == 0 and (ROWS > AHEAD or CHUNK <= 4 * PAGE)
     tl.requires(G <= 8, T <= ROWS, blocks >= 1, blocks <= 65536, ITEMS * HKV <= 1073741824, ITEMS <= 1073741824 // CHUNK)
