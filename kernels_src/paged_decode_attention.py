@@ -68,7 +68,6 @@ def paged_decode_attention(
     items = min(max(tl.load(starts, T), 0), ITEMS)
     log2_scale = scale * 1.4426950408889634
     if ROWS <= AHEAD:
-        tl.requires(ITEMS >= 1, PAGES >= 1)
         next_first, next_length, next_query, page0, page1, page2, page3 = place(
             begins, lengths, q, table, min(tl.bid(0) // HKV, ITEMS - 1), tl.bid(0) % HKV, T, MAX, D, CHUNK // PAGE, PAGE
         )
