@@ -1,6 +1,9 @@
 """Attention of a new token of each row over its pages of a cache (Kwon et al., Efficient Memory Management for Large Language
 Model Serving with PagedAttention, 2023), in chunks that blocks share (Dao et al., Flash-Decoding)."""
 
+# A branch on a constant defines what a branch on the same one reads, and a dim is an integer.
+# pyright: reportPossiblyUnboundVariable=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportReturnType=false
+
 from typing import Literal
 
 import tilec as tl
@@ -96,7 +99,7 @@ def paged_decode_attention(
         acc = tl.zeros((D, 8), tl.f32)
         for j in range(first // BN, tl.cdiv(min(length, first + CHUNK), BN)):
             own, tile = (j - first // BN) // (PAGE // BN), j % (PAGE // BN)
-            page = pages[0]  # pyright: ignore[reportGeneralTypeIssues]
+            page = pages[0]
             for i in tl.static_range(1, CHUNK // PAGE):
                 page = pages[i] if own == i else page
             k = tl.reshape(tl.load(k_pages, (page, tile, head, 0), shape=(1, BN, 1, D)), (BN, D))

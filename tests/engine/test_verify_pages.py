@@ -142,7 +142,7 @@ OF_ROWS = [
 
 @pytest.mark.parametrize(("name", "launch", "constant", "wanted"), OF_ROWS)
 def test_tiles_follow_the_number_of_rows(name: str, launch: str, constant: str, wanted: list[int]) -> None:
-    """Larger ones where each of 132 multiprocessors has at most one; and the kernel of attention is that of so many rows."""
+    """Larger ones where each of 132 multiprocessors has at most one; and attention is that of a bucket."""
     measured = {**UNMEASURED, "few_blocks": 132, "row_blocks": 528}
     of = model_step(shape_of(name), 2048, measured=measured).with_pages(50)
     graphs = [of.graph("serve", "argmax", tokens=tokens, layers=1) for tokens in BUCKETS]
