@@ -98,11 +98,13 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"M": 5, "N": 8, "K": 200, "E": "f16"},
         {"M": 34, "N": 136, "K": 136, "BM": 32},
         {"M": 70, "N": 72, "K": 328, "BM": 64},
+        {"M": 130, "N": 104, "K": 200, "BM": 128, "BN": 96},
     ],
     "matmul_silu_mul_few": [
         {"M": 18, "I": 72, "K": 136},
         {"M": 5, "I": 8, "K": 200, "E": "f16"},
         {"M": 70, "I": 136, "K": 328, "BM": 64},
+        {"M": 258, "I": 72, "K": 200, "BM": 256},
     ],
     "matmul_split": [
         {"M": 34, "N": 136, "K": 328},
@@ -164,6 +166,8 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "paged_decode_attention": [
         {"T": 3, "HKV": 2, "G": 4, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09},
         {"T": 1, "HKV": 1, "G": 8, "PAGES": 3, "MAX": 2, "ITEMS": 1, "blocks": 1, "scale": 0.09, "E": "f16"},
+        {"T": 3, "HKV": 2, "G": 4, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09, "ROWS": 8},
+        {"T": 3, "HKV": 2, "G": 5, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09, "ROWS": 32},
     ],
     "paged_decode_attention_wide": [
         {"T": 3, "HKV": 2, "G": 16, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09},

@@ -28,13 +28,14 @@ TILES: Final[Mapping[str, frozenset[str]]] = {
         for form in ("", "_fp8", "_int4")
     },
     "quantise_rows": frozenset({"ROWS"}),
+    "paged_decode_attention": frozenset({"ROWS"}),
     "matmul": frozenset({"BM", "BN", "GROUP"}),
     "matmul_silu_mul": frozenset({"BM", "BN", "GROUP"}),
     "matmul_fp8": frozenset({"BM", "BN", "PART", "AHEAD", "LATE", "GROUP"}),
     "matmul_silu_mul_fp8": frozenset({"BM", "BN", "PART", "AHEAD", "LATE", "GROUP"}),
 }  # fmt: skip
 """Constants that divide the outputs of a kernel, and in `GROUP` order its tiles, and shape no sum; `ROWS` of a block,
-each of which is quantised alone."""
+each of which is quantised alone, or among which the row of an item of attention is found."""
 
 _ITEMS: Final = {"partial": 0, "maxima": 0, "sums": 0}
 _CHOICES: Final = {"order": 0, "ranks": 0, "counts": 1, "begins": 1}

@@ -15,6 +15,7 @@ from engine.graph.integers import GraphError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract, verify
+from engine.models.dense import UNMEASURED
 from engine.models.steps import model_step
 from tilec.artifact.records import ValueCheck
 from tilec.step.graph import Kind, Op, StepGraph, View
@@ -36,7 +37,7 @@ def chunk(tokens: int = 20, head: Any = "argmax", past: int = 70) -> StepGraph:
 @pytest.mark.parametrize("name", DENSE)
 def test_real_steps_are_verified(name: str) -> None:
     for head in ("argmax", "sample", "logits"):
-        for tokens in (16, 256):
+        for tokens in (8, 32, 256):
             graph = serve(tokens, head, shape_of(name))
             check_replay(verify(graph, plan_memory(graph), contract))
 
@@ -128,6 +129,25 @@ def constants(op: Op) -> Any:
 def test_rows_of_all_buckets_and_tokens_of_all_chunks_are_invariant(head: Any) -> None:
     verify_invariance([serve(tokens, head) for tokens in BUCKETS], constants)
     verify_invariance([chunk(tokens, head, past) for tokens, past in ((1, 0), (7, 64), (2048, 0))], constants)
+
+
+OF_ROWS = [
+    ("qwen3-4b", "gate_up_proj", "BM", [64, 64, 64, 64, 128, 256]),
+    ("qwen3-14b", "gate_up_proj", "BM", [64, 64, 64, 64, 128, 128]),  # 182 tiles of 96 outputs
+    ("qwen3-8b", "qkv_proj", "BN", [64, 64, 64, 64, 64, 96]),
+    ("qwen3-14b", "qkv_proj", "BN", [64, 64, 64, 64, 64, 128]),  # 150 tiles of 96 outputs by 128 rows
+    ("qwen3-8b", "attention", "ROWS", [8, 256, 32, 256, 256, 256]),
+]
+
+
+@pytest.mark.parametrize(("name", "launch", "constant", "wanted"), OF_ROWS)
+def test_tiles_follow_the_number_of_rows(name: str, launch: str, constant: str, wanted: list[int]) -> None:
+    """Larger ones where each of 132 multiprocessors has at most one; and attention is that of a bucket."""
+    measured = {**UNMEASURED, "few_blocks": 132, "row_blocks": 528}
+    of = model_step(shape_of(name), 2048, measured=measured).with_pages(50)
+    graphs = [of.graph("serve", "argmax", tokens=tokens, layers=1) for tokens in BUCKETS]
+    found = [[op.constants[constant] for op in graph.ops if op.name.endswith(launch)] for graph in graphs]
+    assert found == [[one] for one in wanted]
 
 
 SHAPING: list[tuple[str, dict[str, Any], str]] = [

@@ -28,12 +28,18 @@ Tile = tuple[int, int]
 """Its rows of tokens and its columns of outputs."""
 OF_WEIGHTS: tuple[Tile, ...] = ((16, 64), (32, 64), (64, 64), (128, 64), (128, 128))
 TILES: dict[str, tuple[Tile, ...]] = {
-    "matmul_few": OF_WEIGHTS, "matmul_split": OF_WEIGHTS,
-    "matmul_silu_mul_few": ((64, 64), (64, 24), (64, 80), (64, 112), (128, 64), (128, 48), (128, 96)),
+    "matmul_few": (*OF_WEIGHTS, (128, 96)), "matmul_split": OF_WEIGHTS,
+    "matmul_silu_mul_few": (
+        (64, 64), (64, 24), (64, 80), (64, 112), (128, 64), (128, 48), (128, 96), (256, 24), (256, 64), (256, 80), (256, 96)
+    ),
 }  # fmt: skip
+ELSEWHERE: dict[str, tuple[Tile, ...]] = {
+    "matmul_few": ((128, 64), (128, 96)), "matmul_split": ((128, 64),), "matmul_silu_mul_few": ((128, 64), (256, 64)),
+}  # fmt: skip
+"""Tiles of other architectures."""
 CASES = [
     *((name, tile, "sm_90a") for name, tiles in TILES.items() for tile in tiles[1:]),
-    *((name, (128, 64), arch) for name in TILES for arch in ("sm_100a", "sm_120a")),
+    *((name, tile, arch) for name, tiles in ELSEWHERE.items() for tile in tiles for arch in ("sm_100a", "sm_120a")),
 ]
 K, N, PARTS = 328, 40, 3
 """A depth whose last step is not full, outputs that fill no tile, and parts of a split, the last of which has fewer steps."""
@@ -101,12 +107,25 @@ def test_a_row_has_the_bits_that_it_has_alone(name: str) -> None:
         np.testing.assert_array_equal(emulated(name, TILES[name][0], "sm_90a", one), whole[..., row : row + 1, :])
 
 
+def left(name: str, tile: Tile) -> tuple[int, int]:
+    """Rows of the left operand of a tile's products and columns of the right one: tokens are on the left in gate and up, and
+    where a tile's weights do not fill 64 rows."""
+    rows, columns = tile
+    if "silu" in name:
+        return rows, 2 * columns
+    return (columns, rows) if columns % 64 == 0 else (rows, columns)
+
+
 @pytest.mark.parametrize("name", list(TILES))
 def test_an_iteration_has_the_same_products(name: str) -> None:
     """Of any tile: the depth of an instruction, and how many of them add to one accumulator for each step of 64."""
     shape = re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.f32\.bf16\.bf16")
-    found = {tile: shape.findall(ptx(name, tile, "sm_90a")[0]) for tile in TILES[name]}
-    for (rows, columns), products in found.items():
-        assert {int(width) for width, _ in products} == {2 * columns if "silu" in name else rows}
+    steps: set[float] = set()
+    for tile in TILES[name]:
+        text, described = ptx(name, tile, "sm_90a")
+        products, (rows, columns) = shape.findall(text), left(name, tile)
+        assert {int(width) for width, _ in products} == {columns}
         assert {int(depth) for _, depth in products} == {16}
-    assert len({len(products) for products in found.values()}) == 1
+        of_tile = rows // 64 // (described.block // 128 - 1)  # accumulators of a consumer, next to the producer
+        steps.add(len(products) / of_tile)
+    assert len(steps) == 1

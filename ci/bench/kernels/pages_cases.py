@@ -31,6 +31,11 @@ def batch(rows: int, tokens: int, **model: int) -> dict[str, int]:
     return {"T": rows, "MAX": pages, "PAGES": rows * pages, "ITEMS": rows * -(-tokens // CHUNK), **(model or MODEL)}
 
 
+def _most_rows(manifest: Manifest) -> int:
+    """The rows that a kernel's launch may have."""
+    return int(manifest.constants["ROWS"]) if manifest.kernel == "paged_decode_attention" else 1 << 30
+
+
 def prompt(tokens: int, before: int = 0, **model: int) -> dict[str, int]:
     """Dims of a prompt's chunk after so many tokens, and three more slots if there are any."""
     pages = -(-(tokens + before + 3 * (before > 0)) // PAGE)
@@ -48,7 +53,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
                 for t, m, p, h, g in ((1, 1, 1, 1, 1), (3, 5, 7, 2, 8), (8, 9, 11, 3, 5), (33, 4, 40, 8, 2), (256, 3, 90, 2, 4))
             ]
             found = [*shared, batch(8, 512), batch(2, 8192, HKV=8, G=8), batch(256, 512)]
-            return [dims for dims in found if dims["G"] <= int(manifest.constants.get("HEADS", 8))]
+            heads, rows = int(manifest.constants.get("HEADS", 8)), _most_rows(manifest)
+            return [dims for dims in found if dims["G"] <= heads and dims["T"] <= rows]
         case "paged_decode_attention_wide" | "paged_merge_wide":
             shared = [
                 {"T": t, "MAX": m, "PAGES": p, "ITEMS": t * -(-m // 4) + 3, "HKV": h, "G": g}

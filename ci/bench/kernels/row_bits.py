@@ -134,8 +134,15 @@ def batches(bench: Bench, entries: list[Entry]) -> Iterator[Row]:
         one |= {name: t[name][moved].contiguous() for name in ("k_pages", "v_pages")}
         one["table"] = torch.argsort(moved)[one["table"].long()].to(torch.int32)
         for blocks in (1, launch.BLOCKS):
-            case = f"a row of {int(lengths[b])} tokens, {blocks} blocks"
-            yield compared("batches", "paged_decode_attention", case, decoded(bench, kernels, one, blocks), together[row])
+            for of in _attention(entries):
+                alone = decoded(bench, [kernels[0], of, kernels[2]], one, blocks)
+                case = f"a row of {int(lengths[b])} tokens, {blocks} blocks, ROWS = {of.manifest.constants['ROWS']}"
+                yield compared("batches", "paged_decode_attention", case, alone, together[row])
+
+
+def _attention(entries: list[Entry]) -> list[Entry]:
+    """The forms of a step's attention, for batches of some numbers of rows."""
+    return [entry for entry in entries if entry.manifest.kernel == "paged_decode_attention" and entry.dtype == "bf16"]
 
 
 def decoded(bench: Bench, kernels: Sequence[Entry], t: Tensors, blocks: int) -> Any:
