@@ -255,9 +255,8 @@ def _rounded_flash(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
 
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
-    "chunk_starts": _chunk_starts, **dict.fromkeys(DECODES, _decode),
-    **dict.fromkeys(("paged_decode_attention_c8", "paged_gather_c8"), _values), **dict.fromkeys(MERGES, _merge), "paged_gather": _gather,
-    "paged_flash_attention": _flash,
+    "chunk_starts": _chunk_starts, **dict.fromkeys(DECODES, _decode), **dict.fromkeys(MERGES, _merge), "paged_gather": _gather,
+    "paged_decode_attention_c8": _values, "paged_gather_c8": _values, "paged_flash_attention": _flash,
 }  # fmt: skip
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], dict[str, Any]]]] = {
     **dict.fromkeys(DECODES, _rounded_decode), **dict.fromkeys(MERGES, _rounded_merge), "paged_gather": _rounded_gather,
