@@ -53,8 +53,11 @@ def paged_decode_attention_c8(
         pages = ()
         for i in tl.static_range(CHUNK // PAGE):
             pages = (*pages, tl.load(table, (b, min(first // PAGE + i, MAX - 1))))
-        # A tile is loaded before the one in front of it is multiplied, so that memory is busy while threads compute.
-        keys_low, keys_high, v, k_scale, v_scale = loaded_codes(k_pages, k_scales, v_pages, v_scales, pages[0], head, 0, BN, D)
+        # The next tile is loaded before a tile is multiplied, so that memory is busy while threads compute.
+        page = pages[0]  # pyright: ignore[reportGeneralTypeIssues]
+        keys_low, keys_high, v, k_scale, v_scale = loaded_codes(
+            k_pages, k_scales, v_pages, v_scales, page, head, 0, BN, D  # pyright: ignore[reportArgumentType]
+        )  # fmt: skip
         low = tl.reshape(tl.load(q, (b, head, 0, 0), shape=(1, 1, 8, D // 2), pad=0), (8, D // 2))
         high = tl.reshape(tl.load(q, (b, head, 0, 1), shape=(1, 1, 8, D // 2), pad=0), (8, D // 2))
         half_low, half_high, of_queries = query_operands(low, high, log2_scale, BN // SLOTS, D)
@@ -63,7 +66,8 @@ def paged_decode_attention_c8(
         for j in range(tiles):
             total, acc, top, unit_of_scales = attended_codes(
                 (total, acc, top, unit_of_scales), (keys_low, keys_high, v, k_scale, v_scale), half_low, half_high,
-                first + j * BN, length, of_queries, BN // SLOTS, SLOTS, D
+                first + j * BN,  # pyright: ignore[reportArgumentType]
+                length, of_queries, BN // SLOTS, SLOTS, D
             )  # fmt: skip
             following = min(j + 1, tiles - 1)
             own, tile = following // (PAGE // BN), following % (PAGE // BN)
@@ -71,8 +75,8 @@ def paged_decode_attention_c8(
             for i in tl.static_range(1, CHUNK // PAGE):
                 page = pages[i] if own == i else page
             keys_low, keys_high, v, k_scale, v_scale = loaded_codes(
-                k_pages, k_scales, v_pages, v_scales, page, head, tile * BN, BN, D
-            )
+                k_pages, k_scales, v_pages, v_scales, page, head, tile * BN, BN, D  # pyright: ignore[reportArgumentType]
+            )  # fmt: skip
         sum_of_powers, values, highest = of_all_warps(total, acc, top, unit_of_scales, D)
         tl.store(partial, (item, head, 0, 0), tl.reshape(values.T, (1, 1, 8, D)), mask=True)
         tl.store(maxima, (item, head, 0), tl.reshape(highest, (1, 1, 8)), mask=True)

@@ -223,9 +223,9 @@ def test_an_unsafe_mistake_is_refused(name: str, right: str, wrong: str, code: s
 
 
 WRONG = [
-    ("first + j * BN, length,", "j * BN, length,"),  # tiles of later chunks seem filled
-    ("first + j * BN, length,", "first + j * BN, length + 1,"),  # a slot past the row's end
-    ("k_pages, k_scales, v_pages, v_scales, page,", "k_pages, v_scales, v_pages, v_scales, page,"),
+    ("first + j * BN,", "j * BN,"),  # tiles of later chunks seem filled
+    ("length, of_queries", "length + 1, of_queries"),  # a slot past the row's end
+    ("k_pages, k_scales, v_pages, v_scales, page, head, tile", "k_pages, v_scales, v_pages, v_scales, page, head, tile"),
     ("min(j + 1, tiles - 1)", "min(j, tiles - 1)"),  # a tile twice, and the last one never
     ("following % (PAGE // BN)", "0"),
     ("page = pages[i] if own == i else page", "page = pages[i] if own > i else page"),
