@@ -16,7 +16,7 @@ from test_ranks_on_interpreter import TOLERANCE, distance, one_rank, two_ranks
 from engine.backends.backend import Backend
 from engine.backends.host_buffers import HostBuffers
 from engine.backends.prompts import padded_length
-from engine.errors import ModelError, UsageError
+from engine.errors import ModelError
 from engine.graph.integers import GraphError
 from engine.paged_batch import PagedBatch
 from engine.ranks import interpreter as ranks_on_interpreter
