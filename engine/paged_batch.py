@@ -86,7 +86,7 @@ class PagedBatch:
 
     @staticmethod
     def serves(backend: Backend) -> bool:
-        """Whether a backend's model has the step that serves: one with a cache of 16 bits."""
+        """Whether a backend's model has the step that serves."""
         return SERVE in backend.step.declaration.modes
 
     def __enter__(self) -> Self:

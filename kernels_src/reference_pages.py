@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Wide = NDArray[np.float64]
 
-TOLERANCES = {"paged_decode_attention": 1.6e-2, "paged_decode_attention_wide": 1.6e-2}
+TOLERANCES = dict.fromkeys(("paged_decode_attention", "paged_decode_attention_wide", "paged_decode_attention_c8"), 1.6e-2)
 """Of `tilec test`: weights are rounded to the dtype of the cache before they meet it."""
 
 
@@ -68,6 +68,18 @@ def paged_decode_attention(
 paged_decode_attention_wide = paged_decode_attention
 
 
+def decoded(codes: Array, scales: Array) -> Wide:
+    """Rows of pages of codes; (PAGES, PAGE, HKV, D), (PAGES, PAGE, HKV) -> (PAGES, PAGE, HKV, D)."""
+    return _wide(codes) * _wide(scales)[..., None]
+
+
+def paged_decode_attention_c8(
+    q: Array, k_pages: Array, k_scales: Array, v_pages: Array, v_scales: Array, *others: Any
+) -> tuple[Wide, Wide, Wide]:
+    """`paged_decode_attention` of pages of codes, each with its scales, (PAGES, PAGE, HKV)."""
+    return paged_decode_attention(q, decoded(k_pages, k_scales), decoded(v_pages, v_scales), *others)
+
+
 def paged_merge(partial: Array, maxima: Array, sums: Array, starts: Array) -> Wide:
     """Attention of each row from what its items found, 0 without any; (ITEMS, HKV, G, D), (ITEMS, HKV, G) twice, (T + 1,) ->
     (T, HKV, G, D)."""
@@ -104,3 +116,8 @@ def paged_gather(
     for cache, pages in zip(found, (k_pages, v_pages), strict=True):
         cache[:count] = rows_of(pages, table, count)
     return found
+
+
+def paged_gather_c8(k_pages: Array, k_scales: Array, v_pages: Array, v_scales: Array, *others: Any) -> tuple[Wide, Wide]:
+    """`paged_gather` of pages of codes, each with its scales, (PAGES, PAGE, HKV)."""
+    return paged_gather(decoded(k_pages, k_scales), decoded(v_pages, v_scales), *others)

@@ -173,9 +173,17 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"T": 3, "HKV": 2, "G": 16, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09},
         {"T": 1, "HKV": 1, "G": 11, "PAGES": 3, "MAX": 2, "ITEMS": 1, "blocks": 1, "scale": 0.09, "E": "f16"},
     ],
+    "paged_decode_attention_c8": [
+        {"T": 3, "HKV": 2, "G": 4, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09},
+        {"T": 1, "HKV": 1, "G": 8, "PAGES": 3, "MAX": 2, "ITEMS": 1, "blocks": 1, "scale": 0.09, "E": "f16"},
+    ],
     "paged_merge": [{"T": 3, "HKV": 1, "G": 2, "ITEMS": 19}, {"T": 2, "HKV": 2, "G": 3, "ITEMS": 12, "HEADS": 4}],
     "paged_merge_wide": [{"T": 3, "HKV": 1, "G": 16, "ITEMS": 19}, {"T": 2, "HKV": 2, "G": 11, "ITEMS": 12}],
     "paged_gather": [
+        {"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160, "filled": 130},
+        {"HKV": 1, "PAGES": 2, "MAX": 1, "S": 128, "filled": 2},
+    ],
+    "paged_gather_c8": [
         {"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160, "filled": 130},
         {"HKV": 1, "PAGES": 2, "MAX": 1, "S": 128, "filled": 2},
     ],
@@ -246,7 +254,9 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "sample_report": lambda env: (env["TOP"],),
     **dict.fromkeys(("experts_add_scaled", "experts_add_scaled_fp8", "experts_add_scaled_int4"), lambda env: (env["GROUP"],)),
     "chunk_starts": lambda env: (env["CHUNK"],),
-    **dict.fromkeys(("paged_decode_attention", "paged_decode_attention_wide"), lambda env: (env["CHUNK"],)),
+    **dict.fromkeys(
+        ("paged_decode_attention", "paged_decode_attention_wide", "paged_decode_attention_c8"), lambda env: (env["CHUNK"],)
+    ),
     "experts_sort": lambda env: (env["X"], env["BLOCK"]),
     "experts_tiles": lambda env: (env["BM"], env["S"]),
     "experts_gather": lambda env: (env["X"], env["BM"], env["S"]),
@@ -307,7 +317,7 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
             codes = parameter.name in ("a_scales", "b_scales", "w_scales")  # whose products would leave f16
             arrays[parameter.name] = (random.normal(size=shape) * (2.0**-6 if codes else 1.0)).astype(dtype)
     if (
-        function.name.removesuffix("_wide") == "paged_decode_attention"
+        function.name.removesuffix("_wide").removesuffix("_c8") == "paged_decode_attention"
     ):  # rows that end inside a tile, at a chunk's end, and with one token
         arrays["lengths"][:] = [41, 256 + 64, 1][: ints["T"]]
         arrays["starts"] = reference("chunk_starts")(arrays["lengths"], ints["CHUNK"])

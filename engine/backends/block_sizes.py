@@ -246,6 +246,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "rotary_decode_attention_kv_c8": lambda _: {"BN": SLOTS, "SLOTS": PART},
     "rope_decode_attention_c8": lambda _: {"BN": SLOTS, "SLOTS": PART},
     "rope_decode_attention_kv_c8": lambda _: {"BN": SLOTS, "SLOTS": PART},
+    "paged_decode_attention_c8": lambda _: {"BN": SLOTS, "SLOTS": PART},
     "dequantise_c8": lambda shapes: {"SLOTS": SLOTS, "HEADS": shapes["cache"][1]},
     "sample_maxima": _row_of_logits,
     "sample_rows": _searched_row,

@@ -193,7 +193,7 @@ class PagedSteps:
 def require_pages(step: Step) -> None:
     """UsageError if a step has no modes whose caches are in pages."""
     if SERVE not in step.declaration.modes:
-        raise UsageError("the model's step has no cache in pages", fix="take a cache of 16 bits, or a batch")
+        raise UsageError("the model's step has no cache in pages", fix="take a batch")
 
 
 def serve_graphs(step: Step, bucket: int) -> dict[OutputMode, StepGraph]:

@@ -37,12 +37,13 @@ TILES: Final[Mapping[str, frozenset[str]]] = {
 """Constants that divide the outputs of a kernel, and in `GROUP` order its tiles, and shape no sum; `ROWS` of a block,
 each of which is quantised alone, or among which the row of an item of attention is found."""
 
+_DECODES: Final = ("paged_decode_attention", "paged_decode_attention_wide", "paged_decode_attention_c8")
 _ITEMS: Final = {"partial": 0, "maxima": 0, "sums": 0}
 _CHOICES: Final = {"order": 0, "ranks": 0, "counts": 1, "begins": 1}
 _SORTED: Final = {"a": 0, "tiles": 0, "out": 0}
 
 CAPACITIES: Final[Mapping[str, Mapping[str, int]]] = {
-    "paged_decode_attention": _ITEMS, "paged_decode_attention_wide": _ITEMS, "paged_merge": _ITEMS, "paged_merge_wide": _ITEMS,
+    **dict.fromkeys((*_DECODES, "paged_merge", "paged_merge_wide"), _ITEMS),
     "experts_sort": _CHOICES, "experts_tiles": {"counts": 1, "starts": 1, "tiles": 0},
     "experts_gather": {**_CHOICES, "starts": 1, "tiles": 0, "out": 0}, "experts_combine": {"y": 0},
     **{
@@ -56,12 +57,11 @@ integers, and for rows in the order of experts. Other tensors say how many there
 
 POSITIONS: Final[Mapping[str, frozenset[str]]] = {
     "flash_attention": frozenset({"past"}), "paged_flash_attention": frozenset({"past"}), "paged_gather": frozenset({"filled"}),
+    "paged_gather_c8": frozenset({"filled"}),
 }  # fmt: skip
 """Scalars that say where the tokens of a chunk are in their sequence."""
 
-SHARES: Final[Mapping[str, frozenset[str]]] = {
-    "paged_decode_attention": frozenset({"blocks"}), "paged_decode_attention_wide": frozenset({"blocks"}),
-}  # fmt: skip
+SHARES: Final[Mapping[str, frozenset[str]]] = dict.fromkeys(_DECODES, frozenset({"blocks"}))
 """Scalars that say how many blocks share the items of a launch, of which each block makes whole ones."""
 
 

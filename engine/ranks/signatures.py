@@ -26,6 +26,7 @@ _CACHES: Final = "k_cache[t,.,h,.] v_cache[t,.,h,.]"
 _CODES: Final = f"{_CACHES} k_scales[t,.,h] v_scales[t,.,h]"
 _PARTS: Final = "partial[t,.,h,.,.] maxima[t,.,h,.] sums[t,.,h,.]"
 _POOLS: Final = "k_pages[.,.,h,.] v_pages[.,.,h,.]"
+_CODED_POOLS: Final = f"{_POOLS} k_scales[.,.,h] v_scales[.,.,h]"
 _ITEMS: Final = "partial[.,h,.,.] maxima[.,h,.] sums[.,h,.]"
 _NEW: Final = "qkv[t,h,.] q_weight[.] k_weight[.] table[.,.] positions[t] slots[t]"
 
@@ -71,8 +72,10 @@ SIGNATURES: Final[Mapping[str, str]] = {
     "decode_attention": f"q[t,h,.,.] {_CACHES} lengths[t] -> {_PARTS}",
     "flash_attention": "q[t,h,.,.] k_cache[.,h,.] v_cache[.,h,.] -> out[t,h,.,.]",
     "paged_decode_attention": f"q[t,h,.,.] {_POOLS} table[t,.] lengths[t] starts[.] -> {_ITEMS}",
+    "paged_decode_attention_c8": f"q[t,h,.,.] {_CODED_POOLS} table[t,.] lengths[t] starts[.] -> {_ITEMS}",
     "paged_merge": f"{_ITEMS} starts[.] -> out[t,h,.,.]",
     "paged_gather": f"{_POOLS} table[.] -> k_cache[.,h,.] v_cache[.,h,.]",
+    "paged_gather_c8": f"{_CODED_POOLS} table[.] -> k_cache[.,h,.] v_cache[.,h,.]",
     "qk_norm_rope_kv": f"{_NEW} -> q[t,h,.] k_cache[.,h,.] v_cache[.,h,.]",
     "qk_norm_rope_kv_c8": f"{_NEW} -> q[t,h,.] k_cache[.,h,.] v_cache[.,h,.] k_scales[.,h] v_scales[.,h]",
     "rope_decode_attention": f"qkv[t,h,.] {_ROTARY} {_CACHES} -> {_PARTS}",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.models.families import family_of
-from engine.models.steps import Shape
+from engine.models.steps import Shape, check_cache_format
 from engine.ranks.verify import verify_ranks
 from tilec.step.declaration import Declaration
 from tilec.step.formats import SIXTEEN_BIT
@@ -46,6 +46,7 @@ def rank_step(
     """The step of a rank of a model, as `engine.models.steps.model_step`."""
     family = family_of(config.model_type)
     numbers = {name: getattr(config, name) for name in family.numbers}
+    check_cache_format(numbers, cache_format)
     numbers |= dict(family.unmeasured if measured is None else measured)
     return RankStep(
         family.declaration() if declaration is None else declaration, numbers, ranks, tied=config.tie_word_embeddings,

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from engine.sampling import Logprobs, SamplingParams
+from tilec.step.formats import SIXTEEN_BIT
 
 LENGTH_BYTES: Final = 4
 
@@ -76,7 +77,8 @@ class Cancel(Message):
 
 class Loaded(Message):
     """From the engine, first: the model is loaded. `rows` sequences of up to `longest` tokens fit, in `pages` pages of
-    `page_tokens`; `seconds` were needed. `grammars`: whether generations can be under a grammar."""
+    `page_tokens`; `seconds` were needed. `grammars`: whether generations can be under a grammar. `cache_format`: how keys and
+    values are stored."""
 
     rows: int
     longest: int
@@ -84,6 +86,7 @@ class Loaded(Message):
     page_tokens: int
     seconds: float
     grammars: bool = True
+    cache_format: str = SIXTEEN_BIT
 
 
 class Refused(Message):

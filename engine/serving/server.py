@@ -86,7 +86,8 @@ async def _serve(load: Load, options: Options, listening: socket.socket) -> int:
         address = listening.getsockname()
         log(
             "ready", model=model.name, host=address[0], port=address[1], rows=loaded.rows, tokens_of_row=loaded.longest,
-            pages=loaded.pages, page_tokens=loaded.page_tokens, load_seconds=round(loaded.seconds, 3),
+            pages=loaded.pages, page_tokens=loaded.page_tokens, tokens=loaded.pages * loaded.page_tokens,
+            cache=loaded.cache_format, load_seconds=round(loaded.seconds, 3),
             start_seconds=round(time.perf_counter() - start, 3),
         )  # fmt: skip
         if not options.keys and options.host not in LOCAL:

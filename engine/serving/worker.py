@@ -76,7 +76,8 @@ def work(channel: Channel) -> NoReturn:
             loop = EngineLoop(backend, on, load.chunk_tokens, grammars, load.guesses)
             memory = loop.memory
             seconds = time.perf_counter() - start
-            channel.send(Loaded(memory.rows, memory.longest, memory.pages, memory.page_tokens, seconds, loop.grammars))
+            fits = memory.rows, memory.longest, memory.pages, memory.page_tokens
+            channel.send(Loaded(*fits, seconds, loop.grammars, backend.step.cache_format))
             take(loop, pending)
             while True:
                 take(loop, channel.received(wait=loop.idle, watched=backend.watched if loop.idle else ()))

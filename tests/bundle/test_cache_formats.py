@@ -25,6 +25,9 @@ buffers = {
     "k_cache.*": cache(dtype, [slots, 2, width]),
     "state": cache(dtype, [slots, width]),
     "counts": cache(f32, [slots, width]),
+    "k_pages.*": pool(dtype, [pages, 16, 2, width]),
+    "chunk.k_cache": cache(dtype, [slots, 2, width]),
+    "chunk.table": input(i32, [slots // 16], low=0, high=pages),
     "layers.*.y": activation(dtype, [tokens, width]),
 }
 
@@ -41,6 +44,14 @@ def prefill():
         up = matmul(a=x, b=dequantised(up), out=y)
         store = store(y=y, k_cache=k_cache)
         attend = flash(E=dtype, q=y, keys=dequantised(k_cache[1, slots, 2, width]), past=past)
+
+
+def chunk():
+    for layer in layers:
+        up = product(E=dtype, x=x, w=up, out=y)
+        store = store(y=y, k_cache=k_pages[pages * 16, 2, width])
+        gather = gather(k_pages=k_pages, table=chunk.table, k_cache=chunk.k_cache, filled=past + tokens)
+        attend = flash(E=dtype, q=y, keys=chunk.k_cache, past=past)
 """
 NUMBERS = {"width": 128, "num_hidden_layers": 2}
 
@@ -83,6 +94,26 @@ def test_a_prompt_takes_what_a_launch_before_dequantised() -> None:
     assert attend.kernel == "flash" and attend.tensors["keys"] == View("k_cache.16bit", (1, 64, 2, 128))
     shared = graph.buffers["k_cache.16bit"]
     assert (shared.dtype, shared.shape, shared.kind) == ("f16", (64, 2, 128), Kind.CACHE)
+
+
+def test_pages_are_codes_and_scales_and_what_is_taken_from_them_has_16_bits() -> None:
+    graph = model().with_pages(9).graph("chunk", tokens=5, past=7)
+    pools = {buffer.name: (buffer.dtype, buffer.shape) for buffer in graph.of_kind(Kind.POOL)}
+    assert pools == {
+        name: found
+        for layer in range(2)
+        for name, found in (
+            (f"k_pages.{layer}", ("f8e4m3", (9, 16, 2, 128))), (f"k_pages_scales.{layer}", ("f32", (9, 16, 2))),
+        )
+    }  # fmt: skip
+    assert {buffer.name: buffer.dtype for buffer in graph.of_kind(Kind.CACHE)} == {"chunk.k_cache": "f16"}
+    *_, store, gather, attend = graph.ops
+    assert (store.kernel, gather.kernel, attend.kernel) == ("store_c8", "gather_c8", "flash")
+    assert store.tensors["k_cache"] == View("k_pages.1", (144, 2, 128))
+    assert store.tensors["k_scales"] == View("k_pages_scales.1", (144, 2))
+    assert gather.tensors["k_pages"].buffer == "k_pages.1" and gather.tensors["k_cache"].buffer == "chunk.k_cache"
+    assert gather.tensors["k_scales"] == View("k_pages_scales.1", (9, 16, 2))
+    assert attend.tensors["keys"] == View("chunk.k_cache", (64, 2, 128))
 
 
 def test_weights_and_caches_have_formats_of_their_own() -> None:
@@ -128,7 +159,9 @@ def test_the_default_build_has_no_kernel_of_a_coded_cache() -> None:
     assert not any(entry.name.endswith("_c8") for entry in default_entries(build, plain))
     by_default, with_codes = ({entry.name for entry in default_entries(build, world)} for world in (plain, coded))
     added = with_codes - by_default
-    assert added == {path.stem for path in (ROOT / "kernels_src").glob("*_c8.py")}
+    of_pages = {"paged_decode_attention_c8", "paged_gather_c8"}  # which a bundle's build adds, as those of 16 bits
+    assert added | of_pages == {path.stem for path in (ROOT / "kernels_src").glob("*_c8.py")} and not added & of_pages
+    assert of_pages <= {use.kernel for use in coded.uses} and not of_pages & {use.kernel for use in plain.uses}
     assert {use.cache for use in coded.uses} == {"fp8"} and {use.weights for use in coded.uses} == {"16bit"}
 
 

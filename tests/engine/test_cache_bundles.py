@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from one_sequence import OneSequence
@@ -16,8 +17,9 @@ from engine.backends.cuda import CudaBackend
 from engine.backends.load import _find_bundle
 from engine.batch import Batch
 from engine.errors import BundleRefused
+from engine.paged_batch import PagedBatch
 from engine.tools.dummy_weights import dummy_weights
-from tilec.runtime import Bundle, Device, open_bundle
+from tilec.runtime import Bundle, BundleError, Device, open_bundle
 from tilec.ship.finder import own_bundles_folder
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
@@ -127,6 +129,52 @@ def test_a_batch_takes_over_codes_and_scales(backend: tuple[OneSequence, FakeDri
         assert "rotary_decode_attention_kv_c8" in launched(loaded, driver, before)
         allocations = batch._steps.buffers.allocations
         assert allocations["batch.k_cache_scales.0"][1] == 2 * SLOTS * SMALLEST.num_key_value_heads * 4
+
+
+def test_a_server_has_pages_of_codes(backend: tuple[OneSequence, FakeDriver]) -> None:
+    """A prompt's chunk dequantises what it gathers, and a step stores codes before it attends to them."""
+    loaded, driver = backend
+    with PagedBatch(loaded.backend, 20, pages=30) as batch:
+        before = len(driver.launches)
+        batch.join(0, [3, 2, 1], 0, [1] * 130, None)
+        prompt = launched(loaded, driver, before)
+        assert prompt.count("paged_gather_c8") == prompt.count("qk_norm_rope_kv_c8") == SMALLEST.num_hidden_layers
+        assert not {"paged_gather", "dequantise_c8", "qk_norm_rope_kv"} & {*prompt} and "flash_attention" in prompt
+        before = len(driver.launches)
+        assert batch.step(ahead=False) == {0: 0}  # the fake device writes nothing
+        step = launched(loaded, driver, before)
+        assert step.count("paged_decode_attention_c8") == step.count("paged_merge") == SMALLEST.num_hidden_layers
+        assert step.index("qk_norm_rope_kv_c8") < step.index("paged_decode_attention_c8")
+
+
+def test_nearly_twice_the_tokens_fit_in_pages_of_codes(coded_bundle: Bundle, bundle: Bundle) -> None:
+    """A row of a head has 132 bytes, where 16 bits are 256."""
+    found: list[int] = []
+    for one in (coded_bundle, bundle):
+        loaded, driver = load(one)
+        driver.limit = sum(buffer.size for buffer in driver.buffers.values()) + (1 << 30)
+        with PagedBatch(loaded.backend, 2) as batch:
+            found.append(batch.pages)
+        loaded.close()
+    row = SMALLEST.num_hidden_layers * 2 * 64 * SMALLEST.num_key_value_heads
+    assert abs(found[0] * 132 - found[1] * 256) * row <= 4 << 20 and found[0] > 1.9 * found[1] > 1000
+
+
+def test_a_bundle_without_the_kernels_of_pages_is_refused(coded_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, _ = load(coded_bundle)
+    found = loaded.backend.launches._bundled_kernels
+    found.clear()
+    find = Bundle.find
+
+    def without(self: Bundle, kernel: str, **constants: Any) -> Any:
+        if kernel.startswith("paged_gather"):
+            raise BundleError("E0804", f"there is no `{kernel}` in it")
+        return find(self, kernel, **constants)
+
+    monkeypatch.setattr(Bundle, "find", without)
+    with pytest.raises(BundleRefused, match=r"gather`: there is no `paged_gather_c8` in it; pack the bundle of this model"):
+        PagedBatch(loaded.backend, 2, pages=20)
+    loaded.close()
 
 
 def refusal(bundle: Bundle, cache_format: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dense_reference
@@ -20,10 +21,12 @@ from engine.backends.interpreter import InterpreterBackend
 from engine.batch import Batch
 from engine.checkpoint.weights import WeightPlan
 from engine.cli import run
+from engine.errors import UsageError
 from engine.graph.plan import plan_memory
 from engine.graph.verify import GraphError, verify
 from engine.models.families import FAMILIES, read_config
 from engine.models.steps import CACHE_FORMATS, model_step
+from engine.ranks.step import rank_step
 from engine.tools.tiny import write_tiny_model
 from tilec.step.graph import Kind
 
@@ -130,6 +133,16 @@ def test_slots_have_a_byte_an_element_and_a_scale_a_row(models: Callable[[str], 
     assert (np.abs(codes[:5].astype(np.float32)).max(axis=-1) == 448).all() and (scales[:5] > 0).all()
     row = heads * width
     assert (scales[5:] == before[1][5:]).all() and codes.tobytes()[5 * row :] == before[0][5 * row :]
+
+
+def test_more_query_heads_than_kernels_take_are_refused() -> None:
+    wide: Any = SimpleNamespace(**{**vars(TINY), "num_attention_heads": 128})
+    model_step(wide, 256)
+    refusal = "up to 8 query heads of a key head, and the model has 16; leave out `--cache fp8`"
+    with pytest.raises(UsageError, match=refusal):
+        model_step(wide, 256, cache_format="fp8")
+    with pytest.raises(UsageError, match=refusal):
+        rank_step(wide, 256, "bf16", 2, cache_format="fp8")
 
 
 @pytest.mark.parametrize(("mode", "tokens"), [("decode", 1), ("batch", 4), ("prefill", 100)])

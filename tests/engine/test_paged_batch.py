@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,15 @@ def test_llama_serves_over_pages(tmp_path: Path) -> None:
     llama.close()
 
 
-def test_steps_with_a_cache_of_codes_do_not_serve(backend: InterpreterBackend) -> None:
+def test_steps_of_all_formats_serve_and_one_without_the_mode_is_refused(backend: InterpreterBackend) -> None:
     assert PagedBatch.serves(backend)
-    assert backend.step.declaration.modes.keys() >= {"chunk", "serve"}
-    for _, declaration in backend.step.declaration.formats.values():
-        assert declaration.modes.keys() >= {"chunk", "serve"}
-    for _, declaration in backend.step.declaration.caches.values():
-        assert not declaration.modes.keys() & {"chunk", "serve"}
+    declaration = backend.step.declaration
+    for _, one in ((None, declaration), *declaration.formats.values(), *declaration.caches.values()):
+        assert one.modes.keys() >= {"chunk", "serve"}
+    alone = replace(declaration, modes={name: mode for name, mode in declaration.modes.items() if name != "serve"})
+    require_pages(model_step(backend.config, 256, declaration=declaration))
     with pytest.raises(UsageError, match="no cache in pages"):
-        require_pages(model_step(backend.config, 256, cache_format="fp8"))
+        require_pages(model_step(backend.config, 256, declaration=alone))
 
 
 @pytest.mark.parametrize("length", [3, 64, 70])

@@ -40,6 +40,7 @@ MORE: dict[str, list[dict[str, float | str]]] = {
         for t, past in ((1, 0), (17, 5), (129, 63))
     ],
     "paged_gather": [{"HKV": 3, "PAGES": 9, "MAX": 5, "S": 258, "filled": 257}],
+    "paged_gather_c8": [{"HKV": 3, "PAGES": 9, "MAX": 5, "S": 258, "filled": 257}],
     "paged_merge": [{"T": 2, "HKV": 3, "G": 5, "ITEMS": 12}],
     "chunk_starts": [{"T": t} for t in (2, 256, 511)],
     "decode_attention": [{"B": 2, "HKV": 1, "G": 2, "S": 96, "P": 48, "scale": 0.09}],
@@ -61,6 +62,7 @@ ROUNDINGS = {
     "paged_flash_attention": 2,
     "paged_decode_attention": 2,
     "paged_decode_attention_wide": 2,
+    "paged_decode_attention_c8": 2,
     "qk_norm_rope_kv": 2,
     "rotary_decode_attention": 4,
     "rotary_decode_attention_kv": 4,

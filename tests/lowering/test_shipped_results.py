@@ -30,7 +30,7 @@ def without_tma(name: str, target: Target, size: dict[str, float | str]) -> Func
 
 ROUNDINGS = {
     "rotary_decode_attention": 8, "rope_decode_attention": 8, "rotary_decode_attention_c8": 8, "rope_decode_attention_c8": 8,
-    "paged_decode_attention": 8, "paged_decode_attention_wide": 8,
+    "paged_decode_attention": 8, "paged_decode_attention_wide": 8, "paged_decode_attention_c8": 8,
 }  # fmt: skip
 """Tolerance factors. The sums of this kernel are not divided by their weights yet, and queries, keys and weights are rounded in
 between."""

@@ -12,7 +12,10 @@ with `SCALES` after it. A launch that takes such a cache changes in one of two w
 |                                |           | a launch of `dequantise_c8` writes before                          |
 
 The shared cache is filled anew in each layer, and no layer reads what another left there. It is a cache and no activation
-because only the filled slots are written, and no others are read. Pages have 16 bits: modes that use them are left out.
+because only the filled slots are written, and no others are read.
+
+Pools of pages change as caches do, `k_pages=k_pages` with scales as `k_scales`. Modes over pages keep nothing elsewhere: caches
+of their own, such as `chunk.k_cache`, are where a kernel puts what it took from pages, and stay in 16 bits.
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ CODED: Final = "c8"
 CODED_CACHES: Final = "coded"
 """A step's name for whether its caches have codes."""
 
-CACHE: Final = "_cache"
-"""Ends the name of a parameter that takes a cache; that of its scales has `SCALES` instead."""
+STORES: Final = ("_cache", "_pages")
+"""End the name of a parameter that takes a cache; that of its scales has `SCALES` instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ def cached_declaration(declaration: Declaration, name: str) -> Declaration:
 
 def is_coded(declared: Declared) -> bool:
     """Whether a buffer is a cache that formats store in another way."""
-    return declared.kind is Kind.CACHE and declared.dtype == DTYPE
+    keeps = declared.kind is Kind.POOL or (declared.kind is Kind.CACHE and declared.name.partition(".")[0] not in PAGED)
+    return keeps and declared.dtype == DTYPE
 
 
 def _in_format(declaration: Declaration, form: CacheFormat) -> Declaration:
@@ -95,7 +99,7 @@ def _in_format(declaration: Declaration, form: CacheFormat) -> Declaration:
             if parts is not None and added.name != name and (added.name in declaration.buffers or added.name in buffers):
                 raise StepError(f"`{added.name}` is there, and is the name of what `{name}` needs in `{form.name}`")
             buffers[added.name] = added
-    modes = {name: _statements(statements, stored) for name, statements in declaration.modes.items() if name not in PAGED}
+    modes = {name: _statements(statements, stored) for name, statements in declaration.modes.items()}
     return replace(declaration, buffers=buffers, modes=modes, formats={}, caches={})
 
 
@@ -139,12 +143,18 @@ def _launches(launch: Launch, stored: Mapping[str, _Stored]) -> Iterator[Launch]
         scales = Reference(parts.scales, reference.previous, shape)
         if not reference.dequantised:
             kernel = f"{launch.kernel}_{CODED}"
-            name = f"{parameter.removesuffix(CACHE)}{SCALES}"
-            tensors |= {parameter: replace(reference, declared=parts.codes), name: scales}
+            tensors |= {parameter: replace(reference, declared=parts.codes), _scales_of(parameter): scales}
             continue
         yield _dequantise(launch, parameter, reference, parts)
         tensors[parameter] = Reference(parts.shared, False, reference.shape)
     yield replace(launch, kernel=kernel, tensors=tensors)
+
+
+def _scales_of(parameter: str) -> str:
+    """The parameter that takes the scales of what another takes the codes of: `k_scales` of `k_cache` and of `k_pages`."""
+    for ending in STORES:
+        parameter = parameter.removesuffix(ending)
+    return f"{parameter}{SCALES}"
 
 
 def _dequantise(launch: Launch, parameter: str, reference: Reference, parts: _Stored) -> Launch:

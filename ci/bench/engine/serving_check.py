@@ -3,9 +3,11 @@
     python3 ci/bench/engine.py serving_check artifacts/bundles [--models qwen3-4b,qwen3-8b] [--rows 8,32,128,256]
         [--vllm vllm_load.json,vllm_8b.json]
     python3 ci/bench/engine.py serving_check artifacts/bundles --models qwen3-4b,qwen3-30b-a3b --weights 16bit,fp8,int4
+    python3 ci/bench/engine.py serving_check artifacts/bundles --models qwen3-4b --caches 16bit,fp8
 
-Each model in each format of its weights. First the bits: the logits and tokens of one sequence, alone in the smallest bucket,
-and among others in each larger one, its prompt in one chunk and in chunks of odd lengths. Any bit that differs fails. Then
+Each model in each format of its weights and of its caches. First the bits: the logits and tokens of one sequence, alone in the
+smallest bucket, and among others in each larger one, its prompt in one chunk and in chunks of odd lengths. Any bit that differs
+fails. Next to them is how far these logits are from those of the contiguous cache, whose kernels add in another order. Then
 tokens per second of all rows, greedy and sampled, next to two limits. The floor is the bytes of the weights and of all caches
 over the memory's bandwidth, or the operations over the rate of tensor cores in bf16, whichever takes longer. The roofline has
 rates that reads and products reach, and reads caches after the products. Of experts those weights count that so many rows
@@ -23,6 +25,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,17 +71,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundles", type=Path)
     parser.add_argument("--models", default="qwen3-4b,qwen3-8b")
     parser.add_argument("--weights", default=SIXTEEN_BIT, help="formats of the weights: 16bit, fp8, w8a8 and int4")
+    parser.add_argument("--caches", default=SIXTEEN_BIT, help="formats of the caches: 16bit and fp8")
     parser.add_argument("--rows", default="8,32,128,256")
     parser.add_argument("--vllm", default="", metavar="JSON,...", help="of the case vllm_load, one for each model")
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    """Check and time each model in each format of its weights."""
+    """Check and time each model in each format of its weights and caches."""
     found: dict[str, Any] = {}
     rows = [int(number) for number in names(options.rows)]
     for name in names(options.models):
-        for form in names(options.weights):
+        for form, cache in product(names(options.weights), names(options.caches)):
             bundle = name if form == SIXTEEN_BIT else f"{name}-{form}"
+            bundle += "" if cache == SIXTEEN_BIT else f"-cache-{cache}"
             found[bundle] = checked(options.bundles, bundle, config_of(name), form, rows)
     for bundle, rates in rates_of_vllm(Path(path) for path in names(options.vllm)).items():
         for many in found[bundle]["tok_s"].keys() & rates.keys() if bundle in found else ():
@@ -88,19 +93,21 @@ def measure(options: argparse.Namespace) -> Outcome:
 
 
 def checked(bundles: Path, bundle: str, config: ModelConfig, form: str, rows: Sequence[int]) -> dict[str, Any]:
-    """What was found of a model whose weights have a format."""
+    """What was found of a model whose weights have a format, and its caches that of the bundle."""
     weights: Any = BlockWeights(config, "bf16")
     if form != SIXTEEN_BIT:
         weights = LowBitWeights(config, "bf16", "fp8" if form == "w8a8" else form)
     backend = load_on_gpu(bundles / f"{bundle}-sm_90a.bundle", config, weights, max(PREFILLS) + 256, "bf16")
     record: dict[str, Any] = {"equal": compared(backend, config, rows), "tok_s": {}}
+    record["from_contiguous"] = from_contiguous(backend, config)
     print(bundle, json.dumps(record), flush=True)
     for many in rows:
         record["tok_s"][many] = {
             "greedy": speed(backend, config, many, None),
             "sampled": speed(backend, config, many, SAMPLED),
         }
-        work = step_of(config, {one.name: one.bytes for one in weights.destinations}, many)
+        coded = backend.step.cache_format != SIXTEEN_BIT
+        work = step_of(config, {one.name: one.bytes for one in weights.destinations}, many, coded=coded)
         record["tok_s"][many] |= {"floor": many / work.floor, "roofline": many / work.roofline}
         print(bundle, many, record["tok_s"][many], flush=True)
     record["prefill_ms"] = {length: prefills(backend, config, length) for length in PREFILLS}
@@ -149,6 +156,19 @@ def bits(
         return found
 
 
+def from_contiguous(backend: CudaBackend, config: ModelConfig) -> float:
+    """How far the logits of a sequence over pages are from those in the contiguous cache, after the same tokens: the root mean
+    square of the differences over the deviation, the greatest of the steps."""
+    ids, distances = prompt_of(PROMPT, config), list[float]()
+    over_pages = bits(backend, config, 1, 0, ids, 2 * CONTEXT)
+    sequence = backend.begin()
+    backend.prefill(sequence, ids)
+    for token, logits in over_pages:
+        expected = backend.decode_logits(sequence, token)
+        distances.append(float(np.sqrt(np.mean((logits - expected) ** 2)) / expected.std()))
+    return max(distances)
+
+
 def same(left: Sequence[tuple[int, Any]], right: Sequence[tuple[int, Any]]) -> bool:
     """Whether tokens and all bits of logits are equal."""
     return all(a[0] == b[0] and a[1].tobytes() == b[1].tobytes() for a, b in zip(left, right, strict=True))
@@ -190,9 +210,11 @@ class Work:
         return max(self.weights / REACHED_BANDWIDTH, self.operations / REACHED_OPERATIONS) + self.caches / REACHED_BANDWIDTH
 
 
-def step_of(config: Any, sizes: Mapping[str, int], many: int) -> Work:
-    """The work of a step of `many` rows; `sizes` are bytes of weights as they are stored."""
-    of_token = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+def step_of(config: Any, sizes: Mapping[str, int], many: int, *, coded: bool = False) -> Work:
+    """The work of a step of `many` rows; `sizes` are bytes of weights as they are stored. `coded`: caches have a byte for an
+    element, and four for each row of a head."""
+    of_head = config.head_dim + 4 if coded else 2 * config.head_dim
+    of_token = 2 * config.num_hidden_layers * config.num_key_value_heads * of_head
     embedding = 0 if config.tie_word_embeddings else 2 * config.vocab_size * config.hidden_size
     of_row = config.num_experts_per_tok / config.num_experts if hasattr(config, "num_experts") else 1.0
 
@@ -240,6 +262,7 @@ def report(found: Mapping[str, Any]) -> list[str]:
     lines = [f"# Rows over pages, random weights, {STEPS} tokens after prompts of {CONTEXT}", "", *speeds(found)]
     for name, record in found.items():
         lines += ["", f"## {name}", "", f"the same bits as alone: {record['equal']}", ""]
+        lines += [f"from logits in the contiguous cache: {record['from_contiguous']:.4f} of their deviation", ""]
         times = [[length, *(f"{ms:.2f}" for ms in kinds.values())] for length, kinds in record["prefill_ms"].items()]
         lines += grid(("tokens", *next(iter(record["prefill_ms"].values()))), times, left=0)
     return lines

@@ -219,7 +219,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": 2, "HKV": 3, "S": 9, "R": 50}]
         case "chunk_starts":
             return [{"T": 300}, {"T": 1}]
-        case "paged_decode_attention":
+        case "paged_decode_attention" | "paged_decode_attention_c8":
             return [{"T": 3, "HKV": 2, "G": 5, "PAGES": 9, "MAX": 6, "ITEMS": 8}]
         case "paged_decode_attention_wide":
             return [
@@ -230,7 +230,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"T": 3, "HKV": 2, "G": 16, "ITEMS": 19}, {"T": 1, "HKV": 1, "G": 11, "ITEMS": 1}]
         case "paged_merge":
             return [{"T": 3, "HKV": 2, "G": 4, "ITEMS": 19}, {"T": 1, "HKV": 1, "G": int(c["HEADS"]) - 1, "ITEMS": 1}]
-        case "paged_gather":
+        case "paged_gather" | "paged_gather_c8":
             return [{"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160}]
         case "paged_flash_attention":
             return [{"T": m + 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3}, {"T": 3, "HKV": 2, "G": 1, "PAGES": 2, "MAX": 1}]
@@ -376,7 +376,7 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
             arrays[name] = (np.abs(arrays[name]) + np.float32(0.5)) * np.float32(2.0**-9)
     if kernel.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
-    if kernel in ("paged_decode_attention", "paged_decode_attention_wide"):
+    if kernel in ("paged_decode_attention", "paged_decode_attention_wide", "paged_decode_attention_c8"):
         arrays["starts"] = chunk_starts(arrays["lengths"], case.env["CHUNK"])
     if kernel in ("paged_merge", "paged_merge_wide"):  # rows with items, but for the last
         items = arrays["partial"].shape[0]

@@ -23,7 +23,7 @@ Results = dict[str, Any]
 
 
 def _is_coded(manifest: Manifest) -> bool:
-    return manifest.kernel.endswith("_c8")
+    return manifest.kernel.endswith("_c8") and not manifest.kernel.startswith("paged_")
 
 
 def sizes(manifest: Manifest) -> list[dict[str, int]]:
@@ -58,11 +58,16 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
     """Every code but NaN's, by scales of rows whose greatest element is some ones, in place."""
     for name in ("cache", "k_cache", "v_cache") if _is_coded(manifest) else ():
         if name in t:
-            found = torch.randint(0, 254, t[name].shape, device=t[name].device)
-            t[name].view(torch.uint8).copy_(found + (found >= 127))
-            t[name.replace("_cache", "_scales").replace("cache", "scales")].abs_().add_(0.5).mul_(2.0**-9)
+            fill(t[name], t[name.replace("_cache", "_scales").replace("cache", "scales")])
     if manifest.kernel in ("decode_merge_kv_c8", "rope_merge_kv_c8"):
         t["sums"].abs_().add_(0.5)
+
+
+def fill(codes: Any, scales: Any) -> None:
+    """Every code but NaN's, by scales of rows whose greatest element is some ones, in place."""
+    found = torch.randint(0, 254, codes.shape, device=codes.device)
+    codes.view(torch.uint8).copy_(found + (found >= 127))
+    scales.abs_().add_(0.5).mul_(2.0**-9)
 
 
 def _codes_of(quotient: Any) -> Any:

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
-from ci.bench.kernels import attention_cases, rounded_attention
+from ci.bench.kernels import attention_cases, codes_cases, rounded_attention
 from ci.bench.kernels.launch import Tensors, filled
 from ci.bench.kernels.rounded import Rounded, exact, joined
 from tilec.artifact.records import Manifest
 
 torch: Any = importlib.import_module("torch")
 
-DECODES: Final = ("paged_decode_attention", "paged_decode_attention_wide")
+DECODES: Final = ("paged_decode_attention", "paged_decode_attention_wide", "paged_decode_attention_c8")
+GATHERS: Final = ("paged_gather", "paged_gather_c8")
 MERGES: Final = ("paged_merge", "paged_merge_wide")
 CHUNK: Final = 256
 PAGE: Final = 64
@@ -47,7 +48,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     match manifest.kernel:
         case "chunk_starts":
             return [{"T": t} for t in (1, 2, 31, 32, 33, 128, 255, 256, 511)]
-        case "paged_decode_attention" | "paged_merge":
+        case "paged_decode_attention" | "paged_decode_attention_c8" | "paged_merge":
             shared = [
                 {"T": t, "MAX": m, "PAGES": p, "ITEMS": t * -(-m // 4) + 3, "HKV": h, "G": g}
                 for t, m, p, h, g in ((1, 1, 1, 1, 1), (3, 5, 7, 2, 8), (8, 9, 11, 3, 5), (33, 4, 40, 8, 2), (256, 3, 90, 2, 4))
@@ -61,7 +62,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
                 for t, m, p, h, g in ((1, 1, 1, 1, 9), (3, 5, 7, 2, 16), (256, 3, 90, 2, 11))
             ]
             return [*shared, batch(8, 512, HKV=4, G=16), batch(256, 512, HKV=4, G=16)]
-        case "paged_gather" | "paged_flash_attention":
+        case "paged_gather" | "paged_gather_c8" | "paged_flash_attention":
             found = [prompt(t, before, HKV=2, G=g) for t in (1, 17, 129, 1000) for before, g in ((0, 1), (67, 2), (203, 5))]
             return [*found, prompt(17, 4096, HKV=1, G=8), prompt(2048)]
         case _:
@@ -78,6 +79,9 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
         t["table"].copy_(order.view(t["table"].shape))
         if "lengths" in t:
             t["lengths"].fill_(t["table"].shape[1] * PAGE)
+    if "k_scales" in t:
+        for name in "kv":
+            codes_cases.fill(t[f"{name}_pages"], t[f"{name}_scales"])
     if manifest.kernel == "chunk_starts":
         t["lengths"].copy_(torch.randint(0, 40960, t["lengths"].shape, device=device))
     if manifest.kernel in DECODES:
@@ -99,17 +103,23 @@ def _starts(lengths: Any) -> Any:
 def bytes_moved(manifest: Manifest, t: Tensors) -> int | None:
     """Minimum traffic: keys and values of the rows' tokens, and what the items leave."""
     if manifest.kernel in DECODES:
-        row, items = _bytes(t["k_pages"][0, 0]), int(t["starts"][-1])
+        row, items = _token_bytes(t), int(t["starts"][-1])
         return 2 * row * int(t["lengths"].sum()) + _bytes(t["q"]) + sum(_bytes(t[name][:items]) for name in PARTS)
     if manifest.kernel in MERGES:
         return _bytes(t["out"]) + sum(_bytes(t[name][: int(t["starts"][-1])]) for name in PARTS)
-    if manifest.kernel == "paged_gather":
-        return 4 * _bytes(t["k_pages"][0]) * -(-filled(t["table"].shape[0], PAGE) // PAGE)
+    if manifest.kernel in GATHERS:
+        tokens = -(-filled(t["table"].shape[0], PAGE) // PAGE) * PAGE
+        return 2 * tokens * (_token_bytes(t) + _bytes(t["k_cache"][0]))
     return None
 
 
 def _bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
+
+
+def _token_bytes(t: Tensors) -> int:
+    """Bytes of the keys of a token, their scales included."""
+    return _bytes(t["k_pages"][0, 0]) + (_bytes(t["k_scales"][0, 0]) if "k_scales" in t else 0)
 
 
 PARTS: Final = ("partial", "maxima", "sums")
@@ -215,6 +225,33 @@ def _rounded_gather(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
     return {name: exact(value) for name, value in _gather(manifest, t).items()}
 
 
+def decoded(t: Tensors) -> Tensors:
+    """The tensors of a launch with codes times their scales, in float64, in place of codes."""
+    pages = {f"{name}_pages": t[f"{name}_pages"].double() * t[f"{name}_scales"].double()[..., None] for name in "kv"}
+    return {**t, **pages}
+
+
+def _rounded_codes(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
+    return _rounded_decode(manifest, decoded(t))
+
+
+def _rounded_gather_of_codes(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
+    count = min(-(-filled(t["table"].shape[0], PAGE) // PAGE) * PAGE, t["k_cache"].shape[0])
+    index, pages = torch.arange(count, device=t["table"].device), decoded(t)
+    return {
+        f"{name}_cache": rounded_attention.with_rows(
+            t[f"{name}_cache"], index,
+            Rounded(in_order(pages[f"{name}_pages"], t["table"])[:count]).stored(str(manifest.constants["E"])),
+        )
+        for name in "kv"
+    }  # fmt: skip
+
+
+def _values(manifest: Manifest, t: Tensors) -> Tensors:
+    """What is written, without bounds: torch has no kernel of such pages to compare with."""
+    return {name: one.value for name, one in ROUNDED[manifest.kernel](manifest, t).items()}
+
+
 def _flash(manifest: Manifest, t: Tensors) -> Tensors:
     return attention_cases.MEANING["flash_attention"](manifest, contiguous(t))
 
@@ -225,9 +262,10 @@ def _rounded_flash(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "chunk_starts": _chunk_starts, **dict.fromkeys(DECODES, _decode), **dict.fromkeys(MERGES, _merge), "paged_gather": _gather,
-    "paged_flash_attention": _flash,
+    "paged_decode_attention_c8": _values, "paged_gather_c8": _values, "paged_flash_attention": _flash,
 }  # fmt: skip
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], dict[str, Any]]]] = {
     **dict.fromkeys(DECODES, _rounded_decode), **dict.fromkeys(MERGES, _rounded_merge), "paged_gather": _rounded_gather,
+    "paged_decode_attention_c8": _rounded_codes, "paged_gather_c8": _rounded_gather_of_codes,
     "paged_flash_attention": _rounded_flash,
 }  # fmt: skip

@@ -84,7 +84,7 @@ def problems(kernel: str) -> list[Problem]:
             ]
         case "chunk_starts":
             return [one(f"{t} rows", T=t) for t in (8, 256)]
-        case "paged_decode_attention" | "paged_merge":
+        case "paged_decode_attention" | "paged_decode_attention_c8" | "paged_merge":
             return [
                 one(f"{rows} rows of {tokens} {name}", None, "read", **pages_cases.batch(rows, tokens, HKV=8, G=g))
                 for name, g in models
@@ -95,11 +95,11 @@ def problems(kernel: str) -> list[Problem]:
                 one(f"{rows} rows of {tokens} 235B-A22B", None, "read", **pages_cases.batch(rows, tokens, HKV=4, G=16))
                 for rows, tokens in ((8, 512), (256, 512))
             ]
-        case "paged_flash_attention" | "paged_gather":
+        case "paged_flash_attention" | "paged_gather" | "paged_gather_c8":
             return [
                 one(f"{t} after {b}", None, "read", flops, **pages_cases.prompt(t, b))
                 for t, b in ((512, 0), (2048, 0), (8192, 0), (512, 7677))
-                for flops in (0.0 if kernel == "paged_gather" else 4.0 * 128 * 32 * t * (b + (t + 1) / 2),)
+                for flops in (0.0 if kernel.startswith("paged_gather") else 4.0 * 128 * 32 * t * (b + (t + 1) / 2),)
             ]
         case "qk_norm_rope_kv":
             return [one(f"{t} tokens 4B", T=t, HQ=32, HKV=8, HEADS=48, S=t, P=40960) for t in (1, 8, 512, 4096)]

@@ -112,8 +112,13 @@ def _first(entries: list[Entry], name: str, dtype: str = "bf16") -> Entry | None
 
 
 def batches(bench: Bench, entries: list[Entry]) -> Iterator[Row]:
-    """Attention of a step, each row alone and among others."""
-    names = ("chunk_starts", "paged_decode_attention", "paged_merge")
+    """Attention of a step, each row alone and among others, to pages of 16 bits and of codes."""
+    for form in ("", "_c8"):
+        yield from _batches(bench, entries, form)
+
+
+def _batches(bench: Bench, entries: list[Entry], form: str) -> Iterator[Row]:
+    names = ("chunk_starts", f"paged_decode_attention{form}", "paged_merge")
     kernels = [entry for name in names for entry in [_first(entries, name)] if entry is not None]
     if len(kernels) < len(names):
         return
@@ -126,23 +131,30 @@ def batches(bench: Bench, entries: list[Entry]) -> Iterator[Row]:
         "q": torch.randn(rows, heads, group, width, device=device).to(torch.bfloat16), "k_pages": pages[0], "v_pages": pages[1],
         "table": torch.randint(0, 2048, (rows, most), device=device, dtype=torch.int32), "lengths": lengths,
     }  # fmt: skip
+    if form:
+        for name in "kv":
+            t[f"{name}_pages"] = t[f"{name}_pages"].to(torch.float8_e4m3fn)
+            t[f"{name}_scales"] = torch.rand(2048, PAGE, heads, device=device) + 0.1
+    pools = [name for name in t if name.endswith(("_pages", "_scales"))]
     together = decoded(bench, kernels, t, launch.BLOCKS)
     for b in range(0, rows, max(1, rows // LENGTHS)):
         row = slice(b, b + 1)
         one = {name: t[name][row].clone() for name in ("q", "table", "lengths")}  # aligned, as kernels require
         moved = torch.randperm(2048, device=device)
-        one |= {name: t[name][moved].contiguous() for name in ("k_pages", "v_pages")}
+        one |= {name: _moved(t[name], moved) for name in pools}
         one["table"] = torch.argsort(moved)[one["table"].long()].to(torch.int32)
         for blocks in (1, launch.BLOCKS):
-            for of in _attention(entries):
+            for of in (entry for entry in entries if entry.manifest.kernel == names[1] and entry.dtype == "bf16"):
                 alone = decoded(bench, [kernels[0], of, kernels[2]], one, blocks)
                 case = f"a row of {int(lengths[b])} tokens, {blocks} blocks, ROWS = {of.manifest.constants['ROWS']}"
-                yield compared("batches", "paged_decode_attention", case, alone, together[row])
+                yield compared("batches", names[1], case, alone, together[row])
 
 
-def _attention(entries: list[Entry]) -> list[Entry]:
-    """The forms of a step's attention, for batches of some numbers of rows."""
-    return [entry for entry in entries if entry.manifest.kernel == "paged_decode_attention" and entry.dtype == "bf16"]
+def _moved(pool: Any, order: Any) -> Any:
+    """A pool with its pages in another order; torch does not index codes."""
+    if pool.dtype != torch.float8_e4m3fn:
+        return pool[order].contiguous()
+    return pool.view(torch.uint8)[order].contiguous().view(pool.dtype)
 
 
 def decoded(bench: Bench, kernels: Sequence[Entry], t: Tensors, blocks: int) -> Any:

@@ -4,8 +4,8 @@
 
 - products: every specialisation of a product of small M, by numbers of rows up to 256, against the one with the smallest tile
   of tokens on 256 rows. Products of prompts (`matmul`, `matmul_silu_mul`) are compared too, and only reported.
-- batches: attention of a step over pages (`chunk_starts`, `paged_decode_attention`, `paged_merge`), each row alone, in another
-  pool, against the row among 256, at 40 lengths.
+- batches: attention of a step over pages (`chunk_starts`, `paged_decode_attention`, `paged_merge`) of 16 bits and of codes
+  (`paged_decode_attention_c8`), each row alone, in another pool, against the row among 256, at 40 lengths.
 - prompts: `flash_attention` after `paged_gather`, and `paged_flash_attention`, in chunks of several sizes against the whole.
 
 Status 1 if bits differ. Times of the same kernels are those of `kernels_gpu`. Needs torch and cuda-bindings; `--dry-run` runs

@@ -16,7 +16,7 @@ from test_ranks_on_interpreter import TOLERANCE, distance, one_rank, two_ranks
 from engine.backends.backend import Backend
 from engine.backends.host_buffers import HostBuffers
 from engine.backends.prompts import padded_length
-from engine.errors import ModelError, UsageError
+from engine.errors import ModelError
 from engine.graph.integers import GraphError
 from engine.paged_batch import PagedBatch
 from engine.ranks import interpreter as ranks_on_interpreter
@@ -199,9 +199,20 @@ def test_a_failure_in_one_rank_s_chunk_is_raised_once(two: InterpreterRanks, mon
         assert batch.join(0, [1, 2], 0, prompt(9)) >= 0
 
 
-def test_a_cache_of_codes_serves_without_pages(tiny_folder: Callable[..., Path]) -> None:
-    ranks = two_ranks(tiny_folder(), cache_format="fp8")
-    assert not PagedBatch.serves(ranks)
-    with pytest.raises(UsageError, match="no cache in pages"):
-        PagedBatch(ranks, 2)
-    ranks.close()
+def test_two_ranks_serve_pages_of_codes(tiny_folder: Callable[..., Path]) -> None:
+    """Each has the codes and scales of its heads, which are those of one rank but for keys near the middle of two codes."""
+    one, two = one_rank(tiny_folder(), cache_format="fp8"), two_ranks(tiny_folder(), cache_format="fp8")
+    with PagedBatch(one, 2) as batch:
+        expected = [batch.join(0, [2, 1], 0, prompt(70)), batch.step(ahead=False)[0]]
+        logits = batch.step_logits()[0].copy()
+    with PagedBatch(two, 2) as batch:
+        alone = rows_of(batch, 0, [1, 2], [prompt(70)])
+        assert (arrays_of(batch)[0]["k_pages.0"].shape[2], arrays_of(batch)[1]["k_pages_scales.1"].shape[2]) == (4, 4)
+    with PagedBatch(two, 4) as batch:
+        tokens = [batch.join(3, [7, 5], 0, prompt(70)), batch.step(ahead=False)[3]]
+        assert (batch.step_logits()[3] == alone).all()
+        batch.remove(3)
+        assert (rows_of(batch, 1, [4, 6], [prompt(70)[:9], prompt(70)[9:]]) == alone).all(), "in chunks"
+    assert tokens == expected and 0 < distance(alone, logits) < TOLERANCE
+    one.close()
+    two.close()

@@ -36,8 +36,8 @@ def launches() -> Iterator[Case]:
     for family, weights, caches in STEPS:
         shape: Any = SimpleNamespace(**SHAPE, rms_norm_eps=1e-6, tie_word_embeddings=False, model_type=family)
         step = rank_step(shape, 128, "bf16", 2, weight_format=weights, cache_format=caches).with_pages(4)
-        pages = [("serve", 16), ("chunk", 17)] if caches == "16bit" else []
-        for mode, tokens in (("decode", 1), ("batch", 2), ("prefill", 5), ("prefill", 17), *pages):
+        modes = (("decode", 1), ("batch", 2), ("prefill", 5), ("prefill", 17), ("serve", 16), ("chunk", 17))
+        for mode, tokens in modes:
             for variants in step.all_decode_variants() if mode in ("decode", "batch") else (frozenset[str](),):
                 own, whole = (
                     one.graph(mode, tokens=tokens, variants=variants)  # pyright: ignore[reportArgumentType]

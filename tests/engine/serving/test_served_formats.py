@@ -1,7 +1,9 @@
-"""The loop and the server with a tiny mixture of experts whose weights have four bits: the same tokens at any load."""
+"""The loop and the server with a tiny mixture of experts whose weights have four bits, and with pages of eight bits: the same
+tokens at any load."""
 
 from __future__ import annotations
 
+import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 from test_serving_loop import loaded, opened, prompt, run
-from test_serving_server import serving
+from test_serving_server import HANG_SECONDS, KEY, serving, started
 
 from engine.backends.interpreter import InterpreterBackend
 from engine.paged_batch import PagedBatch
@@ -67,3 +69,24 @@ def test_the_server_reads_the_folder_and_finds_pages(mixture: Path) -> None:
     assert first["choices"][0]["text"] == second["choices"][0]["text"]
     assert "prompt_tokens_details" not in first["usage"]
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
+
+
+def test_the_server_has_pages_of_codes_and_says_so(tiny: Path) -> None:
+    """With guesses, which give the tokens without them; the second request finds the first page of the first."""
+    ids = prompt(0, 30) * 3
+    body = {"prompt": ids, "max_tokens": 4, "temperature": 0}
+    texts: list[str] = []
+    for options in (("--cache", "fp8"), ("--cache", "fp8", "--speculate", "ngram:2")):
+        with started(tiny, *options) as process:
+            assert process.stderr is not None
+            loading, ready = (json.loads(process.stderr.readline()) for _ in range(2))
+            assert (loading["event"], ready["event"], ready["cache"]) == ("loading", "ready", "fp8")
+            assert ready["tokens"] == ready["pages"] * ready["page_tokens"] >= 2 * 256
+            for cached in (0, 64):
+                connection = http.client.HTTPConnection("127.0.0.1", ready["port"], timeout=HANG_SECONDS)
+                connection.request("POST", "/v1/completions", json.dumps(body), {"authorization": f"Bearer {KEY}"})
+                found = json.loads(connection.getresponse().read())
+                texts.append(found["choices"][0]["text"])
+                details = found["usage"].get("prompt_tokens_details") or {"cached_tokens": 0}
+                assert details["cached_tokens"] == cached
+    assert len(set(texts)) == 1

@@ -13,9 +13,9 @@ from ci.bench.engine.weights import config_of
 from engine.checkpoint.weights import destinations
 
 
-def work_of(model: str, many: int) -> Work:
+def work_of(model: str, many: int, *, coded: bool = False) -> Work:
     config = config_of(model)
-    return step_of(config, {one.name: one.bytes for one in destinations(config, "bf16")}, many)
+    return step_of(config, {one.name: one.bytes for one in destinations(config, "bf16")}, many, coded=coded)
 
 
 def test_the_work_of_a_step_is_that_of_the_config() -> None:
@@ -27,6 +27,8 @@ def test_the_work_of_a_step_is_that_of_the_config() -> None:
     assert one.weights == many.weights == pytest.approx(2 * parameters, rel=1e-4)
     assert one.operations == one.weights and many.operations == 256 * one.operations
     assert many.caches == 256 * one.caches == 256 * (512 + 64) * 36 * 2 * 8 * 128 * 2
+    codes = work_of("qwen3-4b", 256, coded=True)
+    assert codes.caches * 256 == many.caches * 132 and codes.weights == many.weights
     eight = work_of("qwen3-8b", 8)
     assert eight.weights == pytest.approx(2 * (8.19e9 - 151_936 * 4096), rel=0.01), "an embedding that is only looked up"
 
@@ -43,7 +45,7 @@ def record(vllm: float | None = None) -> dict[str, Any]:
     rates = {"greedy": 3000.0, "sampled": 2900.0, "floor": 4000.0, "roofline": 3750.0}
     rates |= {} if vllm is None else {"vllm": vllm}
     prefills = {18: {"pages": 1.0, "pages, first": 2.0, "contiguous": 1.0, "contiguous, first": 2.0}}
-    return {"equal": {"8": True}, "tok_s": {8: rates}, "prefill_ms": prefills}
+    return {"equal": {"8": True}, "from_contiguous": 0.0123, "tok_s": {8: rates}, "prefill_ms": prefills}
 
 
 def test_the_table_has_ratios_where_vllm_was_measured(tmp_path: Path) -> None:
@@ -54,4 +56,5 @@ def test_the_table_has_ratios_where_vllm_was_measured(tmp_path: Path) -> None:
     table = speeds({"qwen3-4b": record(2000.0), "qwen3-8b": record()})
     assert table[-2] == "| qwen3-4b | 8 | 3000 | 2900 | 0.75 | 0.80 | 0.80 | 2000 | 1.50 | 1.35 |"
     assert table[-1] == "| qwen3-8b | 8 | 3000 | 2900 | 0.75 | 0.80 | 0.80 |  |  |  |"
-    assert "## qwen3-8b" in report({"qwen3-4b": record(), "qwen3-8b": record()})
+    page = report({"qwen3-4b": record(), "qwen3-8b": record()})
+    assert "## qwen3-8b" in page and "from logits in the contiguous cache: 0.0123 of their deviation" in page
