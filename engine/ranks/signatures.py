@@ -72,6 +72,8 @@ SIGNATURES: Final[Mapping[str, str]] = {
     "flash_attention": "q[t,h,.,.] k_cache[.,h,.] v_cache[.,h,.] -> out[t,h,.,.]",
     "paged_decode_attention": f"q[t,h,.,.] {_POOLS} table[t,.] lengths[t] starts[.] -> {_ITEMS}",
     "paged_merge": f"{_ITEMS} starts[.] -> out[t,h,.,.]",
+    "packed_flash_attention": "q[t,h,.,.] k_cache[.,h,.] v_cache[.,h,.] firsts[t] lasts[t] -> out[t,h,.,.]",
+    "embedding": "ids[.] table[.,n] -> out[.,n]",
     "paged_gather": f"{_POOLS} table[.] -> k_cache[.,h,.] v_cache[.,h,.]",
     "qk_norm_rope_kv": f"{_NEW} -> q[t,h,.] k_cache[.,h,.] v_cache[.,h,.]",
     "qk_norm_rope_kv_c8": f"{_NEW} -> q[t,h,.] k_cache[.,h,.] v_cache[.,h,.] k_scales[.,h] v_scales[.,h]",
