@@ -76,7 +76,7 @@ class PagedBatch:
         self.rows, self.longest, self._backend = rows, backend.max_seq_len, backend
         self._steps = steps = backend.paged_steps(rows, pages)
         self.page_tokens, self.pages, self.items = steps.page_tokens, steps.pages, steps.items
-        self._limits = Limits(backend.chunk_tokens, steps.prompts, steps.chunk_slots, steps.prompt_slots)
+        self.limits = Limits(backend.chunk_tokens, steps.prompts, steps.chunk_slots, steps.prompt_slots)
         self._tables = PageTables(
             steps.bucket, steps.pages, steps.page_tokens, steps.table_pages, steps.chunk_slots // steps.page_tokens,
             steps.prompt_slots // steps.page_tokens,
@@ -130,7 +130,7 @@ class PagedBatch:
         found: list[int | EngineError | None] = [self._refusal(piece, pieces[:number]) for number, piece in enumerate(pieces)]
         numbers = [number for number, refusal in enumerate(found) if refusal is None]
         taken = [pieces[number] for number in numbers]
-        for launch in launches(taken, self._limits):
+        for launch in launches(taken, self.limits):
             tokens = self._prefill(taken, launch)
             for stretch, token in zip((one for one in launch if one.last), tokens, strict=True):
                 piece = taken[stretch.piece]

@@ -107,8 +107,8 @@ def paged_gather(
 
 
 def prompts_in_slots(tokens: int, slots: int, tile: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """`firsts` and `lasts` of `packed_flash_attention` for tokens of up to three prompts, which begin at multiples of `tile` and
-    share the slots; (T,) twice. The prompts have tokens before those of the launch, where there is room."""
+    """`firsts` and `lasts` of `packed_flash_attention` for tokens of up to three prompts, which begin at multiples of `tile`
+    and share the slots; (T,) twice. The prompts have tokens before those of the launch, where there is room."""
     tiles = slots // tile
     count = min(3, tiles, tokens)
     begins = [number * tiles // count * tile for number in range(count + 1)]
