@@ -118,9 +118,7 @@ class PagedBatch:
         `sampling` None is greedy; else the n-th token uses the n-th random number of its seed. `prompt` are all tokens of the
         prompt, which penalties need; `ids` if None. `constraint` says which tokens `masked` sampling may draw; once it has
         ended, the row must be removed."""
-        token = self._only(Piece(pages, first, ids, row, sampling, prompt, constraint))
-        assert token is not None  # the piece has a row
-        return token
+        return self._only(Piece(pages, first, ids, row, sampling, prompt, constraint))
 
     def compute(self, pieces: Tokens[Piece]) -> list[int | EngineError | None]:
         """`extend` or `join` of several prompts, of which several are computed in one launch; those with a row also choose a
@@ -144,12 +142,12 @@ class PagedBatch:
                     found[numbers[stretch.piece]] = error
         return found
 
-    def _only(self, piece: Piece) -> int | None:
-        """The token of one piece, or the error with which it ends."""
+    def _only(self, piece: Piece) -> int:
+        """The token of one piece, NO_TOKEN without a row; raises the error with which it ends."""
         (token,) = self.compute([piece])
         if isinstance(token, EngineError):
             raise token
-        return token
+        return NO_TOKEN if token is None else token
 
     def _refusal(self, piece: Piece, before: Tokens[Piece]) -> UsageError | None:
         """What is wrong with a piece, which comes after others."""

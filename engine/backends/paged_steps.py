@@ -187,7 +187,7 @@ class PagedSteps:
 
     def prompt_logits(self) -> NDArray[np.float32]:
         """The logits of the last chunk, which gave them, of the first prompt that ended, (vocab,); waits for them."""
-        return self._device.prompt.floats(self._named[CHUNK, "logits"].name)[0]
+        return self._device.prompt.floats(self._named[CHUNK, "logits"].name, 1)[0]
 
     def close(self) -> None:
         """Free steps and memory; idempotent."""

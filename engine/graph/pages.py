@@ -105,12 +105,12 @@ class PageTables:
             rows = slice(row, row := row + part.count)
             own, firsts, lasts = np.asarray(part.pages, np.int32), packed.firsts[rows], packed.lasts[rows]
             positions = np.arange(part.first, part.first + part.count)
-            seen = packed.table[firsts[:, None] // size + np.arange(-(-(part.first + part.count) // size))]
+            begin, used = int(firsts[0]), -(-(part.first + part.count) // size)
             wrong = [
-                (packed.positions[rows] != positions).any() or (lasts - firsts != positions).any(),
+                (packed.positions[rows] != positions).any() or (lasts - begin != positions).any(),
                 (packed.slots[rows] != self._slots(own[positions // size], positions)).any(),
-                (firsts % (self.prompt_pages * size) != 0).any() or lasts.max() >= packed.filled,
-                (seen != own[: seen.shape[1]]).any(),
+                (firsts != begin).any() or begin % (self.prompt_pages * size) != 0 or begin + used * size > packed.filled,
+                not np.array_equal(packed.table[begin // size : begin // size + used], own[:used]),
             ]
             if any(wrong):
                 raise _refused(f"would give tokens {part.first} to {positions[-1]} of a prompt slots that are not its own")

@@ -141,8 +141,8 @@ class RankedBuffers(StepBuffers):
     def latest(self) -> NDArray[np.int32]:
         return same_tokens([buffers.latest() for buffers in self.of_ranks])
 
-    def floats(self, name: str) -> NDArray[np.float32]:
-        return self.of_ranks[0].floats(name)
+    def floats(self, name: str, rows: int | None = None) -> NDArray[np.float32]:
+        return self.of_ranks[0].floats(name, rows)
 
     def close(self) -> None:
         for buffers in self.of_ranks:

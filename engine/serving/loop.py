@@ -88,10 +88,12 @@ class EngineLoop:
     """Rows on a loaded backend, and their scheduler. The tokens of a request depend on no other request. Not thread-safe.
 
     `on`: the rows, and their memory without sequences (`engine.serving.rows.rows_of`), which are this loop's from now on.
-    `grammars` None: requests cannot be under one. `guesses` as in `engine.serving.scheduler.Policy`."""
+    `grammars` None: requests cannot be under one. `guesses` and `prompts` as in `engine.serving.scheduler.Policy`; None: as
+    many prompts as a launch of the rows takes, which is the most."""
 
     def __init__(
-        self, backend: Backend, on: tuple[Rows, Memory], chunk_tokens: int, grammars: Grammars | None = None, guesses: int = 0
+        self, backend: Backend, on: tuple[Rows, Memory], chunk_tokens: int, grammars: Grammars | None = None, guesses: int = 0,
+        prompts: int | None = None,
     ) -> None:  # fmt: skip
         self._backend = backend
         self._rows, self.memory = on
@@ -101,8 +103,9 @@ class EngineLoop:
         if guesses and not self._shares:
             raise UsageError(NOT_IN_PAGES, fix="leave out --speculate")
         launch = self._rows.limits
+        prompts = min(prompts or launch.prompts, launch.prompts)
         self._policy = Policy(
-            chunk_tokens, cut, guesses=guesses, prompts=launch.prompts, slots=launch.slots, prompt_slots=launch.prompt_slots
+            chunk_tokens, cut, guesses=guesses, prompts=prompts, slots=launch.slots, prompt_slots=launch.prompt_slots
         )
         self._grammars = grammars if self._shares else None
         self._preparing: dict[int, tuple[Submit, Future[GrammarConstraint]]] = {}

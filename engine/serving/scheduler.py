@@ -92,8 +92,8 @@ class Admitted:
 @dataclass(frozen=True, slots=True)
 class State:
     """All requests: those that wait, in the order in which they came; those whose prompts are computed, in the order in which
-    they were admitted; those that decode, by row. `steps`: decode steps so far. `budget`: tokens of prompts that may be computed
-    before the next one."""
+    they were admitted; those that decode, by row. `steps`: decode steps so far. `budget`: tokens of prompts that may be
+    computed before the next one."""
 
     memory: Memory
     free_rows: frozenset[int]

@@ -208,7 +208,7 @@ def test_a_chunk_that_gives_tokens_slots_of_others_is_refused(mistake: Callable[
     found = tables()
     packed = found.chunk(parts)
     found.check_packed(parts, packed)
-    with pytest.raises(GraphError, match="slots that are not its own|of which 14 are of prompts"):
+    with pytest.raises(GraphError, match=r"slots that are not its own|of which 14 are of prompts"):
         found.check_packed(parts, mistake(packed))
 
 
@@ -216,7 +216,7 @@ def test_a_page_of_two_prompts_of_a_chunk_is_refused_unless_both_only_read_it() 
     found = tables()
     with pytest.raises(GraphError, match="has page 3, which another prompt of the chunk has too"):
         found.chunk([Part([5, 3], 0, 6), Part([3], 0, 2)])
-    with pytest.raises(GraphError, match="has page [35], which another prompt of the chunk has too"):
+    with pytest.raises(GraphError, match=r"has page [35], which another prompt of the chunk has too"):
         found.chunk([Part([5, 3], 0, 6), Part([5, 3], 0, 6)])
     found.chunk([Part([5, 3], 0, 4)])
     packed = found.chunk([Part([5, 3], 4, 1), Part([5, 8], 4, 3)])  # both go on after the same full page

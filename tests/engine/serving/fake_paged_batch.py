@@ -60,7 +60,7 @@ class FakePagedBatch:
     members: dict[int, _Member] = field(default_factory=dict[int, _Member])
     flying: deque[tuple[dict[int, _Member], dict[int, int]]] = field(default_factory=deque[Any])
 
-    limits: Limits = Limits(2048, 3, 1 << 20, 128)
+    limits: Limits = field(default_factory=lambda: Limits(2048, 3, 1 << 20, 128))
     launches: list[int] = field(default_factory=list[int])
     """The number of prompts of each call of `compute`."""
 

@@ -95,7 +95,6 @@ MISTAKES: Final = {
         "prompt.request.keys[prompt.done // state.memory.page_tokens :]",
         "prompt.request.keys",
     ),
-    "a chunk is of all prompts": ("scheduler", "prompt if one is chunk.request else one", "prompt"),
     "a prompt that ended is computed again": (
         "scheduler",
         "prompts=tuple(other for other in state.prompts if other is not chunk.request)",
