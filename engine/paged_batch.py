@@ -321,9 +321,9 @@ class PagedBatch:
     def _prefill(self, pieces: Tokens[Piece], launch: Tokens[Stretch]) -> list[int | None]:
         """Process some tokens of several pieces in one launch. Returns a token of each piece that they are the last ones of:
         None without a row, any if the host chooses it."""
-        parts = [Part(pieces[one.piece].pages, pieces[one.piece].first + one.start, one.count) for one in launch]
-        ids = [token for one in launch for token in pieces[one.piece].ids[one.start : one.start + one.count]]
-        ends = np.cumsum([one.count for one in launch]) - 1
+        parts = [Part(pieces[one.piece].pages, pieces[one.piece].first + one.start, one.tokens) for one in launch]
+        ids = [token for one in launch for token in pieces[one.piece].ids[one.start : one.start + one.tokens]]
+        ends = np.cumsum([one.tokens for one in launch]) - 1
         ended = [number for number, one in enumerate(launch) if one.last and pieces[one.piece].row is not None]
         sampling = [pieces[launch[number].piece].sampling for number in ended]
         output_mode: OutputMode = "argmax" if ended else "none"

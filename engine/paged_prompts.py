@@ -70,11 +70,11 @@ class Limits:
 
 
 class Stretch(NamedTuple):
-    """`count` tokens of the piece of this number, from the `start`-th of it on; `last`: they are its last ones."""
+    """`tokens` tokens of the piece of this number, from the `start`-th of it on; `last`: they are its last ones."""
 
     piece: int
     start: int
-    count: int
+    tokens: int
     last: bool
 
 

@@ -29,11 +29,11 @@ Integers = NDArray[np.int32]
 
 
 class Part(NamedTuple):
-    """Tokens of a prompt, `count` from position `first` on, of a sequence in no row, which has these pages."""
+    """`tokens` tokens of a prompt from position `first` on, of a sequence in no row, which has these pages."""
 
     pages: Sequence[int]
     first: int
-    count: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,36 +76,36 @@ class PageTables:
         """What a chunk with tokens of some prompts needs. They count as written."""
         tables = [self._checked(part.pages, part.first) for part in parts]
         for part, table in zip(parts, tables, strict=True):
-            if part.count < 1 or part.first + part.count > len(table) * self.page_tokens:
-                what = f"no slots for tokens {part.first} to {part.first + part.count - 1}"
+            if part.tokens < 1 or part.first + part.tokens > len(table) * self.page_tokens:
+                what = f"no slots for tokens {part.first} to {part.first + part.tokens - 1}"
                 raise _refused(f"has {len(table)} pages, and {what}")
         self._check_apart(parts, tables)
         copied, begin = np.zeros(self.chunk_pages, np.int32), 0
         found: list[tuple[Integers, Integers, Integers]] = []
         for part, table in zip(parts, tables, strict=True):
-            used = -(-(part.first + part.count) // self.page_tokens)
+            used = -(-(part.first + part.tokens) // self.page_tokens)
             if begin + used > self.chunk_pages:
                 raise _refused(f"of all prompts of a chunk has {self.chunk_pages} pages, and they have more")
             copied[begin : begin + used] = table[:used]
-            positions = np.arange(part.first, part.first + part.count, dtype=np.int32)
+            positions = np.arange(part.first, part.first + part.tokens, dtype=np.int32)
             slots = self._slots(table[positions // self.page_tokens], positions)
-            found.append((positions, slots, np.full(part.count, begin * self.page_tokens, np.int32)))
+            found.append((positions, slots, np.full(part.tokens, begin * self.page_tokens, np.int32)))
             begin += -(-used // self.prompt_pages) * self.prompt_pages
         positions, slots, firsts = (np.concatenate(values) for values in zip(*found, strict=True))
         packed = Packed(copied, positions, slots, firsts, firsts + positions, begin * self.page_tokens)
         self.check_packed(parts, packed)
         for part, table in zip(parts, tables, strict=True):
-            self._fill(table, part.first + part.count)
+            self._fill(table, part.first + part.tokens)
         return packed
 
     def check_packed(self, parts: Sequence[Part], packed: Packed) -> None:
         """Refuse a chunk unless each of its tokens writes its own slot, and attends to its prompt's tokens up to itself."""
         row, size = 0, self.page_tokens
         for part in parts:
-            rows = slice(row, row := row + part.count)
+            rows = slice(row, row := row + part.tokens)
             own, firsts, lasts = np.asarray(part.pages, np.int32), packed.firsts[rows], packed.lasts[rows]
-            positions = np.arange(part.first, part.first + part.count)
-            begin, used = int(firsts[0]), -(-(part.first + part.count) // size)
+            positions = np.arange(part.first, part.first + part.tokens)
+            begin, used = int(firsts[0]), -(-(part.first + part.tokens) // size)
             wrong = [
                 (packed.positions[rows] != positions).any() or (lasts - begin != positions).any(),
                 (packed.slots[rows] != self._slots(own[positions // size], positions)).any(),

@@ -94,6 +94,11 @@ CUTS: list[list[list[Piece]]] = [
 """Calls, each with the pieces that it computes."""
 
 
+def whole(_: HostPages, tokens: int, filled: int) -> tuple[int, int]:
+    """Tiles of tokens, and room as a GPU has."""
+    return padded_room(tokens, filled, 320, 512)
+
+
 @pytest.mark.parametrize("calls", CUTS)
 @pytest.mark.parametrize("whole_tiles", [False, True])
 def test_a_prompt_has_its_bits_whatever_prompts_share_its_launches(
@@ -102,7 +107,7 @@ def test_a_prompt_has_its_bits_whatever_prompts_share_its_launches(
 ) -> None:  # fmt: skip
     """Also with tokens of nobody after them, as a GPU has."""
     if whole_tiles:
-        monkeypatch.setattr(HostPages, "padded", lambda _, tokens, filled: padded_room(tokens, filled, 320, 512))
+        monkeypatch.setattr(HostPages, "padded", whole)
     with PagedBatch(backend, 4) as batch:
         tokens: dict[int, int] = {}
         for pieces in calls:
@@ -241,13 +246,13 @@ def test_every_token_is_in_one_launch_that_has_room_for_it(data: st.DataObject) 
     done = [0] * len(pieces)
     for launch in launches(pieces, limits):
         assert 0 < len(launch) <= limits.prompts
-        assert sum(one.count for one in launch) <= limits.tokens
+        assert sum(one.tokens for one in launch) <= limits.tokens
         assert [one.piece for one in launch] == sorted({one.piece for one in launch})
-        needed = [-(-(pieces[one.piece].first + one.start + one.count) // 8) * 8 for one in launch]
+        needed = [-(-(pieces[one.piece].first + one.start + one.tokens) // 8) * 8 for one in launch]
         assert sum(needed) <= 64 or len(launch) == 1
         for one in launch:
             assert one.start == done[one.piece]
-            done[one.piece] += one.count
+            done[one.piece] += one.tokens
             assert one.last == (done[one.piece] == len(pieces[one.piece].ids))
             assert len(launch) == 1 or not (one.last and pieces[one.piece].on_host)
     assert done == [len(piece.ids) for piece in pieces]
