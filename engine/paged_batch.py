@@ -10,10 +10,9 @@
     tokens = batch.verify({row: [5, 9]}, [spare, spare])    a step that processes guesses of a row's next tokens too
 
 Who has which page is the caller's to decide (`engine.serving`), and `engine.graph.pages` refuses what would let two sequences
-meet. A row's logits have the same bits alone and among others, in any row and bucket, however its prompt was divided into
-chunks, whatever other prompts these had tokens of, and whether pages of its prompt were computed for it or for another prompt
-with the same beginning. Keys and values of generated tokens are those of a step, not of a prompt: a prompt that has these
-tokens gets other bits.
+meet. A row's logits have the same bits alone and among others, in any row and bucket, whatever chunks its prompt was divided
+into and shared with others, and whether its pages were computed for it or for another prompt with the same beginning. Keys and
+values of generated tokens are those of a step, not of a prompt: a prompt that has these tokens gets other bits.
 
 Guesses of a row's next tokens are processed in rows that have no sequence, with the row's pages: each layer writes the keys of
 all rows before any row attends to them. So a guess's logits have the bits that they would have one step later, and the tokens
@@ -35,8 +34,8 @@ from engine.backends.backend import Backend
 from engine.backends.paged_steps import MOST_ROWS, bucket_of
 from engine.constraint import ConstrainedMarks, Constraint
 from engine.errors import DeviceError, EngineError, UsageError
-from engine.graph.pages import PageTables, Part
-from engine.paged_prompts import Limits, Piece, Stretch, launches
+from engine.graph.pages import PageTables
+from engine.paged_prompts import Limits, Piece, Stretch, head_of, launches, parts_of
 from engine.sampling import Logprobs, SamplingParams, logprobs_of, sample_logits, token_marks
 from engine.sequence import Sequence
 from tilec.step.graph import SERVE
@@ -123,13 +122,17 @@ class PagedBatch:
     def compute(self, pieces: Tokens[Piece]) -> list[int | EngineError | None]:
         """`extend` or `join` of several prompts, of which several are computed in one launch; those with a row also choose a
         token. Returns that token of each piece, None without a row, or why it was refused or went wrong; the others are
-        unaffected. GraphError for pages that would let two prompts meet."""
+        unaffected, also by values that are not finite. GraphError for pages that would let two prompts meet."""
         self.logprobs = {}
         found: list[int | EngineError | None] = [self._refusal(piece, pieces[:number]) for number, piece in enumerate(pieces)]
         numbers = [number for number, refusal in enumerate(found) if refusal is None]
         taken = [pieces[number] for number in numbers]
         for launch in launches(taken, self.limits):
             tokens = self._prefill(taken, launch)
+            if len(launch) > 1 and any(token is not None and not self._is_token(token) for token in tokens):
+                # A prompt with infinite values: multiplied by 0 they reach rows of other prompts in its tiles.
+                self._tables.drop(parts_of(taken, launch))
+                tokens = [token for stretch in launch for token in self._prefill(taken, [stretch])]
             for stretch, token in zip((one for one in launch if one.last), tokens, strict=True):
                 piece = taken[stretch.piece]
                 try:
@@ -321,20 +324,14 @@ class PagedBatch:
     def _prefill(self, pieces: Tokens[Piece], launch: Tokens[Stretch]) -> list[int | None]:
         """Process some tokens of several pieces in one launch. Returns a token of each piece that they are the last ones of:
         None without a row, any if the host chooses it."""
-        parts = [Part(pieces[one.piece].pages, pieces[one.piece].first + one.start, one.tokens) for one in launch]
         ids = [token for one in launch for token in pieces[one.piece].ids[one.start : one.start + one.tokens]]
-        ends = np.cumsum([one.tokens for one in launch]) - 1
-        ended = [number for number, one in enumerate(launch) if one.last and pieces[one.piece].row is not None]
-        sampling = [pieces[launch[number].piece].sampling for number in ended]
-        output_mode: OutputMode = "argmax" if ended else "none"
-        if any(pieces[launch[number].piece].on_host for number in ended):
-            output_mode = "logits"
-        elif any(one is not None for one in sampling):
-            output_mode = "sample"
-        packed = self._tables.chunk(parts)
-        self._steps.chunk(ids, packed, [int(ends[number]) for number in ended], sampling, output_mode)
+        ends = np.cumsum([one.tokens for one in launch]).tolist()
+        last = {end - 1: pieces[one.piece] for one, end in zip(launch, ends, strict=True) if one.last}
+        ended = {row: piece for row, piece in last.items() if piece.row is not None}
+        output_mode, packed = head_of(ended.values()), self._tables.chunk(parts_of(pieces, launch))
+        self._steps.chunk(ids, packed, {row: piece.sampling for row, piece in ended.items()}, output_mode)
         chosen = iter(self._steps.chosen() if output_mode in ("argmax", "sample") else [NO_TOKEN] * len(ended))
-        return [next(chosen) if number in ended else None for number, one in enumerate(launch) if one.last]
+        return [next(chosen) if row in ended else None for row in last]
 
     def _launch(
         self, taking: list[int], lent: Tokens[tuple[int, int]] = (), guesses: Mapping[int, Tokens[int]] = NOTHING
@@ -396,4 +393,7 @@ class PagedBatch:
         """What a fetched step chose in a row, NO_TOKEN if that is none."""
         assert step.fetched is not None  # `_tokens` fetched it
         token = int(step.fetched[row])
-        return token if 0 <= token < self._backend.config.vocab_size else NO_TOKEN
+        return token if self._is_token(token) else NO_TOKEN
+
+    def _is_token(self, token: int) -> bool:
+        return 0 <= token < self._backend.config.vocab_size

@@ -6,14 +6,16 @@ the same bits whatever else its launch has, so only time depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.backends.backend import Backend
 from engine.constraint import Constraint
 from engine.errors import UsageError
+from engine.graph.pages import Part
 from engine.sampling import SamplingParams
+from tilec.step.step import OutputMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,20 @@ class Stretch(NamedTuple):
     start: int
     tokens: int
     last: bool
+
+
+def head_of(ending: Collection[Piece]) -> OutputMode:
+    """The output mode of a launch in which these prompts end."""
+    if not ending:
+        return "none"
+    if any(piece.on_host for piece in ending):
+        return "logits"
+    return "argmax" if all(piece.sampling is None for piece in ending) else "sample"
+
+
+def parts_of(pieces: Sequence[Piece], launch: Sequence[Stretch]) -> list[Part]:
+    """What a launch computes of each prompt."""
+    return [Part(pieces[one.piece].pages, pieces[one.piece].first + one.start, one.tokens) for one in launch]
 
 
 def launches(pieces: Sequence[Piece], limits: Limits) -> Iterator[list[Stretch]]:

@@ -27,7 +27,7 @@ def packed_flash_attention(
 ):
     """Token t attends to slots `firsts[t]` to `lasts[t]`: `softmax(q @ k.T * scale) @ v` in f32, `scale` > 0. Neither falls
     from a token to the next. A prompt begins at a multiple of BN, so a token's sums have the order that its position gives,
-    whatever stands beside its prompt: a tile of keys in which all of its weights are 0 changes nothing.
+    whatever stands next to its prompt: a tile of keys in which all of its weights are 0 changes nothing.
 
     Slots that a block multiplies by zero must hold finite numbers: those of other prompts with a token in it, and those between
     a prompt's last token and the next multiple of BN. Scores are above -3e38. Blocks take the last rows first.

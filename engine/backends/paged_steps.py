@@ -161,23 +161,22 @@ class PagedSteps:
         return self._device.rows.floats(self._named[SERVE, "logits"].name)
 
     def chunk(
-        self, ids: Sequence[int], packed: Packed, last: Sequence[int], sampling: Sequence[SamplingParams | None],
-        output_mode: OutputMode,
+        self, ids: Sequence[int], packed: Packed, ended: Mapping[int, SamplingParams | None], output_mode: OutputMode
     ) -> None:  # fmt: skip
-        """Run or enqueue a chunk of prompts, of which those end whose last token is in a row of `last`. Tokens of nobody may
-        follow: their keys and values go to the first slots of the pool, which belong to nobody; no prompt's token attends to
-        them."""
+        """Run or enqueue a chunk of prompts, of which those end whose last token is in a row of `ended`, with how they are
+        sampled. Tokens of nobody may follow: their keys and values go to the first slots of the pool, which belong to nobody;
+        no prompt's token attends to them."""
         tokens, filled = self._device.padded(len(ids), packed.filled)
-        more, room = tokens - len(ids), self.prompts - len(last)
+        more, room = tokens - len(ids), self.prompts - len(ended)
         if output_mode == "sample":
-            drawn = [settings(GREEDY if one is None else one, 0, 1) for one in (*sampling, *[None] * room)]
+            drawn = [settings(GREEDY if one is None else one, 0, 1) for one in (*ended.values(), *[None] * room)]
             values = {self._named[CHUNK, role].name: np.array([one[role] for one in drawn]) for role in drawn[0]}
             self._device.prompt.send(Kind.SETTING, values)
         inputs = {
             "ids": [*ids, *[0] * more], "positions": _lengthened(packed.positions, more),
             "slots": np.concatenate([packed.slots, np.arange(more, dtype=np.int32)]), "table": packed.table,
             "firsts": _lengthened(packed.firsts, more), "lasts": _lengthened(packed.lasts, more),
-            "last": np.array([*last, *[0] * room], np.int32), "draw": np.zeros(self.prompts, np.int32),
+            "last": np.array([*ended, *[0] * room], np.int32), "draw": np.zeros(self.prompts, np.int32),
         }  # fmt: skip
         self._device.run_chunk(inputs, tokens, filled - tokens, output_mode)
 

@@ -98,6 +98,11 @@ class PageTables:
             self._fill(table, part.first + part.tokens)
         return packed
 
+    def drop(self, parts: Sequence[Part]) -> None:
+        """Tokens of a chunk count as not written any more: it is done again."""
+        for part in parts:
+            self._fill(np.array(part.pages, np.int32), part.first)
+
     def check_packed(self, parts: Sequence[Part], packed: Packed) -> None:
         """Refuse a chunk unless each of its tokens writes its own slot, and attends to its prompt's tokens up to itself."""
         row, size = 0, self.page_tokens

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from engine.backends.interpreter import HostPages, InterpreterBackend
 from engine.backends.prompts import padded_room
 from engine.checkpoint.weights import WeightPlan
-from engine.errors import UsageError
+from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
 from engine.graph.pages import Packed, PageTables, Part
 from engine.paged_batch import PagedBatch
@@ -138,6 +138,22 @@ def test_a_piece_that_is_wrong_leaves_the_others_alone(backend: InterpreterBacke
     with PagedBatch(backend, 4) as batch:
         first, *errors, last = batch.compute([piece(0), *wrong, piece(1)])
         assert [type(error) for error in errors] == [UsageError] * 3
+        assert isinstance(first, int)
+        assert isinstance(last, int)
+        found = bits(batch, {0: first, 1: last})
+        assert found == {row: alone[row] for row in (0, 1)}
+
+
+def test_a_prompt_whose_values_are_not_finite_changes_no_bit_of_another(
+    backend: InterpreterBackend, alone: dict[int, Bits]
+) -> None:
+    """Its rows are in tiles with those before and after it."""
+    with PagedBatch(backend, 4) as batch:
+        internals: Any = batch
+        batch.compute([piece(2, 0, 65)])
+        internals._steps._device.rows.arrays["v_pages.0"][PAGES[2][0]] = np.inf
+        first, error, last = batch.compute([piece(0), piece(2, 65), piece(1)])
+        assert isinstance(error, ModelError)
         assert isinstance(first, int)
         assert isinstance(last, int)
         found = bits(batch, {0: first, 1: last})

@@ -207,7 +207,7 @@ class Model:
         size, unit, policy = self.memory.page_tokens, self.policy.prompt_slots, self.policy
         assert 0 < len(chunks) <= policy.prompts, "a launch has more prompts than it may"
         assert tuple(chunk.request for chunk in chunks) == self.state.prompts[: len(chunks)], "prompts are not in their order"
-        assert all(chunk.last for chunk in chunks[:-1]), "a prompt begins before the one in front of it ends"
+        assert all(chunk.last for chunk in chunks[:-1]), "a prompt begins before the one before it ends"
         assert sum(chunk.tokens for chunk in chunks) <= policy.chunk_tokens, "a launch has more tokens than it may"
         slots = sum(-(-(chunk.first + chunk.tokens) // unit) * unit for chunk in chunks)
         assert len(chunks) == 1 or slots <= policy.slots, "a launch has more slots than there are"
