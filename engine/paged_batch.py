@@ -3,15 +3,16 @@
     with PagedBatch(backend, 64) as batch:
         batch.extend(pages, 0, ids[:512])               a part of a prompt; chooses no token
         token = batch.join(row, pages, 512, ids[512:])  the rest; the sequence is in the row now
+        tokens = batch.compute([Piece(...), Piece(...)])    either of several prompts, in one launch
         tokens = batch.step()                           {row: its next token}, for every row with a sequence
         batch.remove(row)                               end a sequence; the others are unaffected
 
     tokens = batch.verify({row: [5, 9]}, [spare, spare])    a step that processes guesses of a row's next tokens too
 
 Who has which page is the caller's to decide (`engine.serving`), and `engine.graph.pages` refuses what would let two sequences
-meet. A row's logits have the same bits alone and among others, in any row and bucket, however its prompt was divided into
-chunks, and whether pages of its prompt were computed for it or for another prompt with the same beginning. Keys and values of
-generated tokens are those of a step, not of a prompt: a prompt that has these tokens gets other bits.
+meet. A row's logits have the same bits alone and among others, in any row and bucket, whatever chunks its prompt was divided
+into and shared with others, and whether its pages were computed for it or for another prompt with the same beginning. Keys and
+values of generated tokens are those of a step, not of a prompt: a prompt that has these tokens gets other bits.
 
 Guesses of a row's next tokens are processed in rows that have no sequence, with the row's pages: each layer writes the keys of
 all rows before any row attends to them. So a guess's logits have the bits that they would have one step later, and the tokens
@@ -32,8 +33,9 @@ from numpy.typing import NDArray
 from engine.backends.backend import Backend
 from engine.backends.paged_steps import MOST_ROWS, bucket_of
 from engine.constraint import ConstrainedMarks, Constraint
-from engine.errors import UsageError
+from engine.errors import DeviceError, EngineError, UsageError
 from engine.graph.pages import PageTables
+from engine.paged_prompts import Limits, Piece, Stretch, head_of, launches, parts_of
 from engine.sampling import Logprobs, SamplingParams, logprobs_of, sample_logits, token_marks
 from engine.sequence import Sequence
 from tilec.step.graph import SERVE
@@ -73,7 +75,11 @@ class PagedBatch:
         self.rows, self.longest, self._backend = rows, backend.max_seq_len, backend
         self._steps = steps = backend.paged_steps(rows, pages)
         self.page_tokens, self.pages, self.items = steps.page_tokens, steps.pages, steps.items
-        self._tables = PageTables(steps.bucket, steps.pages, steps.page_tokens, steps.table_pages)
+        self.limits = Limits(backend.chunk_tokens, steps.prompts, steps.chunk_slots, steps.prompt_slots)
+        self._tables = PageTables(
+            steps.bucket, steps.pages, steps.page_tokens, steps.table_pages, steps.chunk_slots // steps.page_tokens,
+            steps.prompt_slots // steps.page_tokens,
+        )  # fmt: skip
         self.parking = self._tables.parking
         self._members: dict[int, Sequence] = {}
         self._rooms: dict[int, int] = {}
@@ -81,7 +87,7 @@ class PagedBatch:
         self._in_flight: deque[_Launched] = deque()
         self._launched = 0
         self.logprobs: dict[int, Logprobs] = {}
-        """Probabilities of the tokens that the last `join` or `step` returned, by row, of those that ask for them."""
+        """Probabilities of the tokens that the last `join`, `compute` or `step` returned, by row, where they are asked for."""
         self._tables_changed = self._members_changed = True
 
     @staticmethod
@@ -101,7 +107,7 @@ class PagedBatch:
 
     def extend(self, pages: Tokens[int], first: int, ids: Tokens[int]) -> None:
         """Process a chunk of a prompt at positions `first` and on, of a sequence in no row that has these pages."""
-        self._prefill(pages, first, ids, "none", None)
+        self._only(Piece(pages, first, ids))
 
     def join(
         self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None = None, *,
@@ -111,46 +117,78 @@ class PagedBatch:
         `sampling` None is greedy; else the n-th token uses the n-th random number of its seed. `prompt` are all tokens of the
         prompt, which penalties need; `ids` if None. `constraint` says which tokens `masked` sampling may draw; once it has
         ended, the row must be removed."""
-        if not 0 <= row < self.rows or row in self._members:
-            raise UsageError(f"row {row} of the batch is not free")
-        whole = list(ids if prompt is None else prompt)
-        if sampling is not None:
-            sampling.check_tokens(self._backend.config.vocab_size)
-            if sampling.adjusts and len(whole) != first + len(ids):
-                raise UsageError(f"the prompt has {first + len(ids)} tokens, and penalties are given {len(whole)} of them")
-        if (constraint is not None) != (sampling is not None and sampling.masked):
-            raise UsageError("a constraint needs masked sampling, and masked sampling a constraint")
-        marks = None
-        if constraint is not None and sampling is not None:
-            marks = ConstrainedMarks(constraint, sampling, whole, self._backend.config.vocab_size)
-        token = self._first_token(row, pages, first, ids, sampling, whole, marks)
-        length = first + len(ids)
-        self._steps.begin_row(row, sampling, whole, token)
-        self._tables.join(row, pages, length)
-        self._members[row] = Sequence(length, token=token, sampling=sampling, start=length - 1)
-        self._rooms[row] = min(len(pages) * self.page_tokens, self.longest)
-        if marks is not None:
-            self._marks[row] = marks
-        self._tables_changed = self._members_changed = True
-        return token
+        return self._only(Piece(pages, first, ids, row, sampling, prompt, constraint))
 
-    def _first_token(
-        self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None,
-        prompt: Tokens[int], constrained: ConstrainedMarks | None,
-    ) -> int:  # fmt: skip
-        """Process the last chunk of a prompt and choose a token: on the host if a chunk's head lacks what is asked for."""
+    def compute(self, pieces: Tokens[Piece]) -> list[int | EngineError | None]:
+        """`extend` or `join` of several prompts, of which several are computed in one launch; those with a row also choose a
+        token. Returns that token of each piece, None without a row, or why it was refused or went wrong; the others are
+        unaffected, also by values that are not finite. GraphError for pages that would let two prompts meet."""
         self.logprobs = {}
-        if sampling is None or sampling.simple:
-            self._prefill(pages, first, ids, "argmax" if sampling is None else "sample", sampling)
-            return self._backend.in_vocabulary(self._steps.chosen())
-        self._prefill(pages, first, ids, "logits", sampling)
+        found: list[int | EngineError | None] = [self._refusal(piece, pieces[:number]) for number, piece in enumerate(pieces)]
+        numbers = [number for number, refusal in enumerate(found) if refusal is None]
+        taken = [pieces[number] for number in numbers]
+        for launch in launches(taken, self.limits):
+            tokens = self._prefill(taken, launch)
+            if len(launch) > 1 and any(token is not None and not self._is_token(token) for token in tokens):
+                # A prompt with infinite values: multiplied by 0 they reach rows of other prompts in its tiles.
+                self._tables.drop(parts_of(taken, launch))
+                tokens = [token for stretch in launch for token in self._prefill(taken, [stretch])]
+            for stretch, token in zip((one for one in launch if one.last), tokens, strict=True):
+                piece = taken[stretch.piece]
+                try:
+                    if token is not None and piece.row is not None:
+                        token = self._taken(piece, piece.row, self._chosen(piece, piece.row, token))
+                    found[numbers[stretch.piece]] = token
+                except EngineError as error:
+                    if isinstance(error, DeviceError) or self._backend.closed:
+                        raise
+                    found[numbers[stretch.piece]] = error
+        return found
+
+    def _only(self, piece: Piece) -> int:
+        """The token of one piece, NO_TOKEN without a row; raises the error with which it ends."""
+        (token,) = self.compute([piece])
+        if isinstance(token, EngineError):
+            raise token
+        return NO_TOKEN if token is None else token
+
+    def _refusal(self, piece: Piece, before: Tokens[Piece]) -> UsageError | None:
+        """What is wrong with a piece, which comes after others."""
+        taken = piece.row in self._members or any(piece.row == other.row for other in before)
+        try:
+            if piece.row is not None and (taken or not 0 <= piece.row < self.rows):
+                raise UsageError(f"row {piece.row} of the batch is not free")
+            piece.check(self._backend, min(self.longest, len(piece.pages) * self.page_tokens))
+        except UsageError as error:
+            return error
+        return None
+
+    def _chosen(self, piece: Piece, row: int, token: int) -> int:
+        """The first token of a prompt that ended: what the device chose, or from its logits on the host."""
+        sampling = piece.sampling
+        if sampling is None or not piece.on_host:
+            return self._backend.in_vocabulary(token)
         logits = self._steps.prompt_logits()
-        marks = token_marks(sampling, prompt, (), logits.size) if constrained is None else constrained.next()
+        constrained = None
+        if piece.constraint is not None:
+            constrained = ConstrainedMarks(piece.constraint, sampling, piece.whole, logits.size)
+        marks = token_marks(sampling, piece.whole, (), logits.size) if constrained is None else constrained.next()
         token = sample_logits(logits, sampling, 0, marks)
         if constrained is not None:
             constrained.accept(token)
+            self._marks[row] = constrained
         if sampling.logprobs is not None:
-            self.logprobs = {row: logprobs_of(logits, token, sampling.logprobs)}
+            self.logprobs[row] = logprobs_of(logits, token, sampling.logprobs)
+        return token
+
+    def _taken(self, piece: Piece, row: int, token: int) -> int:
+        """Take the sequence of a prompt that ended into its row, with its first token; returns it."""
+        length = piece.first + len(piece.ids)
+        self._steps.begin_row(row, piece.sampling, piece.whole, token)
+        self._tables.join(row, piece.pages, length)
+        self._members[row] = Sequence(length, token=token, sampling=piece.sampling, start=length - 1)
+        self._rooms[row] = min(len(piece.pages) * self.page_tokens, self.longest)
+        self._tables_changed = self._members_changed = True
         return token
 
     def remove(self, row: int) -> None:
@@ -283,20 +321,17 @@ class PagedBatch:
             raise UsageError(f"the sequence in row {row} fills the {self._rooms[row]} tokens of its pages", fix="remove it")
         return taking
 
-    def _prefill(
-        self, pages: Tokens[int], first: int, ids: Tokens[int], output_mode: OutputMode, sampling: SamplingParams | None
-    ) -> None:  # fmt: skip
-        if not ids:
-            raise UsageError("the prompt is empty", fix="give at least one token")
-        if first < 0 or first + len(ids) > min(self.longest, len(pages) * self.page_tokens):
-            what = f"tokens {first} to {first + len(ids) - 1} do not fit {len(pages)} pages and max-seq-len {self.longest}"
-            raise UsageError(what, fix="give more pages, or raise --max-seq-len")
-        self._backend.check_vocabulary(ids)
-        for start in range(0, len(ids), self._backend.chunk_tokens):
-            chunk = ids[start : start + self._backend.chunk_tokens]
-            table, slots = self._tables.chunk(pages, first + start, len(chunk))
-            last = start + len(chunk) == len(ids)
-            self._steps.chunk(chunk, first + start, table, slots, output_mode if last else "none", sampling)
+    def _prefill(self, pieces: Tokens[Piece], launch: Tokens[Stretch]) -> list[int | None]:
+        """Process some tokens of several pieces in one launch. Returns a token of each piece that they are the last ones of:
+        None without a row, any if the host chooses it."""
+        ids = [token for one in launch for token in pieces[one.piece].ids[one.start : one.start + one.tokens]]
+        ends = np.cumsum([one.tokens for one in launch]).tolist()
+        last = {end - 1: pieces[one.piece] for one, end in zip(launch, ends, strict=True) if one.last}
+        ended = {row: piece for row, piece in last.items() if piece.row is not None}
+        output_mode, packed = head_of(ended.values()), self._tables.chunk(parts_of(pieces, launch))
+        self._steps.chunk(ids, packed, {row: piece.sampling for row, piece in ended.items()}, output_mode)
+        chosen = iter(self._steps.chosen() if output_mode in ("argmax", "sample") else [NO_TOKEN] * len(ended))
+        return [next(chosen) if row in ended else None for row in last]
 
     def _launch(
         self, taking: list[int], lent: Tokens[tuple[int, int]] = (), guesses: Mapping[int, Tokens[int]] = NOTHING
@@ -358,4 +393,7 @@ class PagedBatch:
         """What a fetched step chose in a row, NO_TOKEN if that is none."""
         assert step.fetched is not None  # `_tokens` fetched it
         token = int(step.fetched[row])
-        return token if 0 <= token < self._backend.config.vocab_size else NO_TOKEN
+        return token if self._is_token(token) else NO_TOKEN
+
+    def _is_token(self, token: int) -> bool:
+        return 0 <= token < self._backend.config.vocab_size

@@ -121,3 +121,32 @@ def paged_gather(
 def paged_gather_c8(k_pages: Array, k_scales: Array, v_pages: Array, v_scales: Array, *others: Any) -> tuple[Wide, Wide]:
     """`paged_gather` of pages of codes, each with its scales, (PAGES, PAGE, HKV)."""
     return paged_gather(decoded(k_pages, k_scales), decoded(v_pages, v_scales), *others)
+
+
+def prompts_in_slots(tokens: int, slots: int, tile: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """`firsts` and `lasts` of `packed_flash_attention` for tokens of up to three prompts, which begin at multiples of `tile`
+    and share the slots; (T,) twice. The prompts have tokens before those of the launch, where there is room."""
+    tiles = slots // tile
+    count = min(3, tiles, tokens)
+    begins = [number * tiles // count * tile for number in range(count + 1)]
+    rooms = [end - begin for begin, end in pairwise(begins)]
+    left, firsts, lasts = tokens, list[int](), list[int]()
+    for number, (begin, room) in enumerate(zip(begins, rooms, strict=False)):
+        own = max(min(room, -(-left // (count - number))), left - sum(rooms[number + 1 :]))
+        past = (room - own) // 2
+        firsts += [begin] * own
+        lasts += range(begin + past, begin + past + own)
+        left -= own
+    return np.array(firsts, np.int32), np.array(lasts, np.int32)
+
+
+def packed_flash_attention(
+    q: Array, k_cache: Array, v_cache: Array, firsts: Array, lasts: Array, scale: float
+) -> Wide:  # fmt: skip
+    """Attention of each token to slots `firsts[t]` to `lasts[t]`; (T, HKV, G, D), (S, HKV, D) twice, (T,) twice -> (T, HKV, G,
+    D)."""
+    slots = np.arange(k_cache.shape[0])[None, :]
+    seen = (slots >= np.asarray(firsts)[:, None]) & (slots <= np.asarray(lasts)[:, None])
+    scores = np.where(seen, np.einsum("thgd,shd->hgts", _wide(q), _wide(k_cache)) * scale, -np.inf)
+    raised = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.einsum("hgts,shd->thgd", raised / raised.sum(axis=-1, keepdims=True), _wide(v_cache))

@@ -187,6 +187,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160, "filled": 130},
         {"HKV": 1, "PAGES": 2, "MAX": 1, "S": 128, "filled": 2},
     ],
+    "packed_flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 384, "scale": 0.09}],
     "paged_flash_attention": [{"T": 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3, "past": 169, "scale": 0.09}],
     "experts_sort": [{"T": 70, "P": 2}, {"T": 3, "P": 1}],
     "experts_tiles": [{"P": 3, "S": 150}, {"P": 70, "S": 131, "BM": 128}],
@@ -316,7 +317,9 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         else:
             codes = parameter.name in ("a_scales", "b_scales", "w_scales")  # whose products would leave f16
             arrays[parameter.name] = (random.normal(size=shape) * (2.0**-6 if codes else 1.0)).astype(dtype)
-    if (
+    if function.name == "packed_flash_attention":
+        arrays["firsts"], arrays["lasts"] = reference("prompts_in_slots")(ints["T"], ints["S"], ints["BN"])
+    elif (
         function.name.removesuffix("_wide").removesuffix("_c8") == "paged_decode_attention"
     ):  # rows that end inside a tile, at a chunk's end, and with one token
         arrays["lengths"][:] = [41, 256 + 64, 1][: ints["T"]]

@@ -230,6 +230,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "argmax_blocks": lambda _: {"ALIGN": 1},
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
     "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
+    "packed_flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "decode_attention": lambda _: {"BN": SLOTS},
     "chunk_starts": lambda _: {"BLOCK": 512},
     "paged_flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},

@@ -81,8 +81,8 @@ class StepBuffers(ABC):
         """The tokens of the last step, (sequences,); waits for it. No fetched step may be outstanding."""
 
     @abstractmethod
-    def floats(self, name: str) -> NDArray[np.float32]:
-        """An output of the last step, in its buffer's shape; waits for it."""
+    def floats(self, name: str, rows: int | None = None) -> NDArray[np.float32]:
+        """An output of the last step, in its buffer's shape, or of its first axis so many; waits for it."""
 
     @abstractmethod
     def close(self) -> None:

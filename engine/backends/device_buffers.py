@@ -120,9 +120,9 @@ class DeviceBuffers(StepBuffers):
     def latest(self) -> NDArray[np.int32]:
         return self._ring.latest()
 
-    def floats(self, name: str) -> NDArray[np.float32]:
+    def floats(self, name: str, rows: int | None = None) -> NDArray[np.float32]:
         buffer, (pointer, _) = self._outputs[name], self._memory.allocations[name]
-        raw = np.empty(buffer.shape, np.uint16)
+        raw = np.empty((rows or buffer.shape[0], *buffer.shape[1:]), np.uint16)
         self._driver.copy_to_host(raw.ctypes.data, pointer, raw.nbytes, self._stream)
         self._driver.synchronize(self._stream)
         if buffer.dtype == "f16":

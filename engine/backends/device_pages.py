@@ -16,7 +16,7 @@ from engine.backends.device_buffers import DeviceBuffers
 from engine.backends.device_memory import RESERVE_BYTES, DeviceMemory
 from engine.backends.launches import Launches
 from engine.backends.paged_steps import PagedDevice, serve_graphs
-from engine.backends.prompts import PrefillSteps, padded_lengths, union
+from engine.backends.prompts import PrefillSteps, padded_lengths, padded_room, union
 from engine.errors import DeviceError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import ALIGNMENT, plan_memory
@@ -82,19 +82,19 @@ class DevicePages(PagedDevice):
             table = next(buffer.name for buffer in graphs[0].of_kind(Kind.INPUT) if graphs[0].role(buffer.name) == "table")
             self.rows = rows = DeviceBuffers(driver, stream, graphs, "batch.token", self._arena, ("ids", table))
             self._releases.callback(rows.close)
-            self.prompt = prompt = DeviceBuffers(driver, stream, [self._chunks.whole], "token", self._arena)
+            self.prompt = prompt = DeviceBuffers(driver, stream, [self._chunks.whole], "chunk.token", self._arena)
             self._releases.callback(prompt.close)
             self._rows, self._prompt = rows, prompt
             pointers = {name: pointer for name, (pointer, _) in self._allocations(prompt).items()}
             self._chunks.bind(pointers, self._arena[0])
             for tokens, output_mode in product(padded_lengths(self._chunks.largest), EXPECTED):
-                self._chunks.prepared(tokens, 0, output_mode)
+                self._chunks.prepared(tokens, self.padded(tokens, tokens)[1] - tokens, output_mode)
         except BaseException:
             self.close()
             raise
 
-    def padded(self, tokens: int, past: int) -> int:
-        return self._chunks.padded(tokens, past)
+    def padded(self, tokens: int, filled: int) -> tuple[int, int]:
+        return padded_room(tokens, filled, self._chunks.largest, self._step.values()["chunk_slots"])
 
     def prepare(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
         graph = self._step.graph(SERVE, output_mode, tokens=bucket)

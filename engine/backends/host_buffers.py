@@ -58,8 +58,8 @@ class HostBuffers(StepBuffers):
     def latest(self) -> NDArray[np.int32]:
         return self.arrays[self._token]
 
-    def floats(self, name: str) -> NDArray[np.float32]:
-        return self.arrays[name].astype(np.float32)
+    def floats(self, name: str, rows: int | None = None) -> NDArray[np.float32]:
+        return self.arrays[name][:rows].astype(np.float32)
 
     def close(self) -> None:
         self.arrays.clear()

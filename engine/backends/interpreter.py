@@ -261,7 +261,7 @@ class HostPages(PagedDevice):
     def __init__(self, backend: InterpreterBackend, step: Step, bucket: int) -> None:
         self._backend, self._step, self.bucket = backend, step, bucket
         serve, chunk = list(serve_graphs(step, bucket).values()), list(chunk_graphs(step, 1).values())
-        self.rows, self.prompt = rows, prompt = HostBuffers(serve, "batch.token"), HostBuffers(chunk, "token")
+        self.rows, self.prompt = rows, prompt = HostBuffers(serve, "batch.token"), HostBuffers(chunk, "chunk.token")
         prompt.arrays |= {buffer.name: rows.arrays[buffer.name] for buffer in lasting_buffers(chunk, Kind.POOL)}
         self._rows, self._prompt = rows, prompt
         verify_invariance([step.graph("serve", "sample", tokens=one) for one in backend.buckets if one <= bucket], block_sizes)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from engine.backends.decode_steps import (
     DECODE_MODES,
+    GREEDY,
     LASTING,
     REPORTS,
     TOKEN_STATE,
@@ -29,6 +30,7 @@ from engine.backends.decode_steps import (
 )  # fmt: skip
 from engine.errors import UsageError
 from engine.graph.integers import GraphError, Replay
+from engine.graph.pages import Packed
 from engine.sampling import SamplingParams, settings
 from engine.sequence import Sequence as Generation
 from tilec.step.graph import CHUNK, SERVE, Kind, StepGraph
@@ -50,9 +52,10 @@ class PagedDevice(ABC):
     rows: StepBuffers
     prompt: StepBuffers
 
-    def padded(self, tokens: int, past: int) -> int:
-        """The number of tokens that a chunk of `tokens` after `past` others is computed with: at most 63 more."""
-        return tokens
+    def padded(self, tokens: int, filled: int) -> tuple[int, int]:
+        """The numbers of tokens and of copied slots with which a chunk is computed that has `tokens` and needs `filled`: at
+        most 63 tokens more, and no more slots than there are."""
+        return tokens, filled
 
     @abstractmethod
     def prepare(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
@@ -64,7 +67,7 @@ class PagedDevice(ABC):
 
     @abstractmethod
     def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
-        """Run or enqueue a chunk of `tokens` tokens after `past`; inputs by role."""
+        """Run or enqueue a chunk of `tokens` tokens, which copies as many slots and `past` more; inputs by role."""
 
     @abstractmethod
     def close(self) -> None:
@@ -87,6 +90,10 @@ class PagedSteps:
         self._prepared: dict[tuple[int, OutputMode], PreparedStep] = {}
         values, self.table_pages = step.values(), self._named[SERVE, "table"].shape[1]
         self.pages, self.page_tokens = values["pages"], values["page_tokens"]
+        self.prompts: int = values["most_prompts"]
+        """Of how many prompts a chunk has tokens at most."""
+        self.chunk_slots, self.prompt_slots = values["chunk_slots"], values["prompt_slots"]
+        """Slots of all tokens that the prompts of a chunk have so far; each prompt takes a multiple of the second."""
         self.items = self._named[SERVE, "partial"].shape[0]
         """Chunks of all rows' tokens that attention has room for: those of every row at its longest."""
 
@@ -154,32 +161,32 @@ class PagedSteps:
         return self._device.rows.floats(self._named[SERVE, "logits"].name)
 
     def chunk(
-        self, ids: Sequence[int], first: int, table: NDArray[np.int32], slots: NDArray[np.int32], output_mode: OutputMode,
-        sampling: SamplingParams | None = None,
+        self, ids: Sequence[int], packed: Packed, ended: Mapping[int, SamplingParams | None], output_mode: OutputMode
     ) -> None:  # fmt: skip
-        """Run or enqueue a chunk of a prompt whose tokens begin at position `first`. Tokens of nobody may follow them: their
-        keys and values go to the first slots of the pool, which belong to nobody; no token of the prompt attends to them."""
-        last, more = first + len(ids) - 1, self._device.padded(len(ids), first) - len(ids)
-        slots = np.concatenate([slots, np.arange(more, dtype=np.int32)])
+        """Run or enqueue a chunk of prompts, of which those end whose last token is in a row of `ended`, with how they are
+        sampled. Tokens of nobody may follow: their keys and values go to the first slots of the pool, which belong to nobody;
+        no prompt's token attends to them."""
+        tokens, filled = self._device.padded(len(ids), packed.filled)
+        more, room = tokens - len(ids), self.prompts - len(ended)
         if output_mode == "sample":
-            assert sampling is not None
-            roles = settings(sampling, last, self._named[CHUNK, "uniforms"].shape[1])
-            self._device.prompt.send(
-                Kind.SETTING, {self._named[CHUNK, role].name: np.array([value]) for role, value in roles.items()}
-            )
+            drawn = [settings(GREEDY if one is None else one, 0, 1) for one in (*ended.values(), *[None] * room)]
+            values = {self._named[CHUNK, role].name: np.array([one[role] for one in drawn]) for role in drawn[0]}
+            self._device.prompt.send(Kind.SETTING, values)
         inputs = {
-            "ids": [*ids, *[0] * more], "positions": np.arange(first, last + 1 + more, dtype=np.int32), "slots": slots,
-            "table": table, "last": len(ids) - 1, "draw": last,
+            "ids": [*ids, *[0] * more], "positions": _lengthened(packed.positions, more),
+            "slots": np.concatenate([packed.slots, np.arange(more, dtype=np.int32)]), "table": packed.table,
+            "firsts": _lengthened(packed.firsts, more), "lasts": _lengthened(packed.lasts, more),
+            "last": np.array([*ended, *[0] * room], np.int32), "draw": np.zeros(self.prompts, np.int32),
         }  # fmt: skip
-        self._device.run_chunk(inputs, len(ids) + more, first, output_mode)
+        self._device.run_chunk(inputs, tokens, filled - tokens, output_mode)
 
-    def chosen(self) -> int:
-        """The token that the last chunk chose; waits for it."""
-        return int(self._device.prompt.latest()[0])
+    def chosen(self) -> list[int]:
+        """The tokens that the last chunk chose, of the prompts that ended, in order, and others after them; waits for them."""
+        return self._device.prompt.latest().tolist()
 
     def prompt_logits(self) -> NDArray[np.float32]:
-        """The logits of the last chunk, (vocab,), which gave them; waits for it."""
-        return self._device.prompt.floats(self._named[CHUNK, "logits"].name)[0]
+        """The logits of the last chunk, which gave them, of the first prompt that ended, (vocab,); waits for them."""
+        return self._device.prompt.floats(self._named[CHUNK, "logits"].name, 1)[0]
 
     def close(self) -> None:
         """Free steps and memory; idempotent."""
@@ -188,6 +195,11 @@ class PagedSteps:
             with ExitStack() as releases:
                 releases.callback(self._device.close)
                 self._prepared.clear()
+
+
+def _lengthened(values: NDArray[np.int32], more: int) -> NDArray[np.int32]:
+    """The values, and the last one `more` times."""
+    return np.concatenate([values, np.full(more, values[-1])])
 
 
 def require_pages(step: Step) -> None:

@@ -72,6 +72,16 @@ def padded_chunk(tokens: int, past: int, largest: int, slots: int) -> int:
     return padded if past + padded <= slots else tokens
 
 
+ROOM_SLOTS: Final = 512
+"""Slots that chunks over pages copy are a multiple of that, so that few numbers occur with each number of tokens."""
+
+
+def padded_room(tokens: int, filled: int, largest: int, most: int) -> tuple[int, int]:
+    """The numbers of tokens, `largest` at most, and of copied slots, `most` at most, with which a chunk over pages is computed
+    that has `tokens` and needs `filled`."""
+    return min(padded_length(tokens), largest), min(-(-filled // ROOM_SLOTS) * ROOM_SLOTS, most)
+
+
 def padded_lengths(largest: int) -> list[int]:
     """All numbers of tokens up to `largest` with which prompts of up to `largest` tokens are computed."""
     return sorted({min(padded_length(tokens), largest) for tokens in range(1, largest + 1)})

@@ -56,7 +56,7 @@ CAPACITIES: Final[Mapping[str, Mapping[str, int]]] = {
 integers, and for rows in the order of experts. Other tensors say how many there are, and whose."""
 
 POSITIONS: Final[Mapping[str, frozenset[str]]] = {
-    "flash_attention": frozenset({"past"}), "paged_flash_attention": frozenset({"past"}), "paged_gather": frozenset({"filled"}),
+    "paged_flash_attention": frozenset({"past"}), "paged_gather": frozenset({"filled"}),
     "paged_gather_c8": frozenset({"filled"}),
 }  # fmt: skip
 """Scalars that say where the tokens of a chunk are in their sequence."""

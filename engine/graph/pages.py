@@ -7,6 +7,8 @@ its own tokens, is the host's to ensure. `PageTables` refuses whatever would bre
 - A sequence writes its next token after the last one. Its full pages are never written again; the others are its own.
 - A page is in two tables only if it is full in both and at the same index, so that it is a prefix that they share.
 - Tokens before those that a chunk writes are there: they were written, and no other sequence wrote the page since.
+- Of the prompts of a chunk none has a page that another one writes there. Their pages are copied one prompt after the other,
+  and a token attends to slots of its own prompt, up to its own: what is sent says so row by row, and is compared once more.
 - A row without a sequence has a slot of the first pages, which belong to nobody (parking). Or it is lent to a sequence: it has
   its table, and processes a token after that of the sequence's own row.
 - A step runs only on the tables that were sent last.
@@ -15,7 +17,8 @@ its own tokens, is the host's to ensure. `PageTables` refuses whatever would bre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +28,37 @@ from engine.graph.integers import GraphError, repeats
 Integers = NDArray[np.int32]
 
 
-class PageTables:
-    """Tables of `rows` rows over a pool of `pages` pages of `page_tokens` tokens each; a table has at most `table_pages`.
-    GraphError for what is refused."""
+class Part(NamedTuple):
+    """`tokens` tokens of a prompt from position `first` on, of a sequence in no row, which has these pages."""
 
-    def __init__(self, rows: int, pages: int, page_tokens: int, table_pages: int) -> None:
+    pages: Sequence[int]
+    first: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What a chunk of several prompts needs: the pages of all, (n,), and for each token its position, its slot in the pool, and
+    of the slots to which the pages are copied the first and the last that it attends to, (count,) each. `filled` slots are
+    copied."""
+
+    table: Integers
+    positions: Integers
+    slots: Integers
+    firsts: Integers
+    lasts: Integers
+    filled: int
+
+
+class PageTables:
+    """Tables of `rows` rows over a pool of `pages` pages of `page_tokens` tokens each; a table has at most `table_pages`, and
+    the prompts of a chunk `chunk_pages` together, each a multiple of `prompt_pages`. GraphError for what is refused."""
+
+    def __init__(
+        self, rows: int, pages: int, page_tokens: int, table_pages: int, chunk_pages: int = 0, prompt_pages: int = 1
+    ) -> None:  # fmt: skip
         self.rows, self.pages, self.page_tokens, self.table_pages = rows, pages, page_tokens, table_pages
+        self.chunk_pages, self.prompt_pages = chunk_pages or table_pages, prompt_pages
         self.parking = -(-rows // page_tokens)
         """Pages at the start of the pool that belong to nobody."""
         self._tables: dict[int, Integers] = {}
@@ -44,18 +72,66 @@ class PageTables:
         self._sent: Integers | None = None
         self._lent: dict[int, int] = {}  # rows without a sequence that have the table of another row
 
-    def chunk(self, pages: Sequence[int], first: int, count: int) -> tuple[Integers, Integers]:
-        """Table, (table_pages,), and slots, (count,), of the tokens from `first` on of a sequence in no row, which has these
-        pages. They count as written."""
-        table = self._checked(pages, first)
-        if count < 1 or first + count > len(table) * self.page_tokens:
-            raise _refused(f"has {len(table)} pages, and no slots for tokens {first} to {first + count - 1}")
-        positions = np.arange(first, first + count)
-        slots = self._slots(table[positions // self.page_tokens], positions)
-        self._fill(table, first + count)
-        whole = np.zeros(self.table_pages, np.int32)
-        whole[: len(table)] = table
-        return whole, slots
+    def chunk(self, parts: Sequence[Part]) -> Packed:
+        """What a chunk with tokens of some prompts needs. They count as written."""
+        tables = [self._checked(part.pages, part.first) for part in parts]
+        for part, table in zip(parts, tables, strict=True):
+            if part.tokens < 1 or part.first + part.tokens > len(table) * self.page_tokens:
+                what = f"no slots for tokens {part.first} to {part.first + part.tokens - 1}"
+                raise _refused(f"has {len(table)} pages, and {what}")
+        self._check_apart(parts, tables)
+        copied, begin = np.zeros(self.chunk_pages, np.int32), 0
+        found: list[tuple[Integers, Integers, Integers]] = []
+        for part, table in zip(parts, tables, strict=True):
+            used = -(-(part.first + part.tokens) // self.page_tokens)
+            if begin + used > self.chunk_pages:
+                raise _refused(f"of all prompts of a chunk has {self.chunk_pages} pages, and they have more")
+            copied[begin : begin + used] = table[:used]
+            positions = np.arange(part.first, part.first + part.tokens, dtype=np.int32)
+            slots = self._slots(table[positions // self.page_tokens], positions)
+            found.append((positions, slots, np.full(part.tokens, begin * self.page_tokens, np.int32)))
+            begin += -(-used // self.prompt_pages) * self.prompt_pages
+        positions, slots, firsts = (np.concatenate(values) for values in zip(*found, strict=True))
+        packed = Packed(copied, positions, slots, firsts, firsts + positions, begin * self.page_tokens)
+        self.check_packed(parts, packed)
+        for part, table in zip(parts, tables, strict=True):
+            self._fill(table, part.first + part.tokens)
+        return packed
+
+    def drop(self, parts: Sequence[Part]) -> None:
+        """Tokens of a chunk count as not written any more: it is done again."""
+        for part in parts:
+            self._fill(np.array(part.pages, np.int32), part.first)
+
+    def check_packed(self, parts: Sequence[Part], packed: Packed) -> None:
+        """Refuse a chunk unless each of its tokens writes its own slot, and attends to its prompt's tokens up to itself."""
+        row, size = 0, self.page_tokens
+        for part in parts:
+            rows = slice(row, row := row + part.tokens)
+            own, firsts, lasts = np.asarray(part.pages, np.int32), packed.firsts[rows], packed.lasts[rows]
+            positions = np.arange(part.first, part.first + part.tokens)
+            begin, used = int(firsts[0]), -(-(part.first + part.tokens) // size)
+            wrong = [
+                (packed.positions[rows] != positions).any() or (lasts - begin != positions).any(),
+                (packed.slots[rows] != self._slots(own[positions // size], positions)).any(),
+                (firsts != begin).any() or begin % (self.prompt_pages * size) != 0 or begin + used * size > packed.filled,
+                not np.array_equal(packed.table[begin // size : begin // size + used], own[:used]),
+            ]
+            if any(wrong):
+                raise _refused(f"would give tokens {part.first} to {positions[-1]} of a prompt slots that are not its own")
+        if row != packed.slots.size:
+            raise _refused(f"is for {packed.slots.size} tokens, of which {row} are of prompts")
+
+    def _check_apart(self, parts: Sequence[Part], tables: Sequence[Integers]) -> None:
+        """Refuse prompts of which one has a page that another one writes in the same chunk."""
+        writers = np.zeros(self.pages, np.int32)
+        users = np.zeros(self.pages, np.int32)
+        for part, table in zip(parts, tables, strict=True):
+            users[table] += 1
+            writers[table[part.first // self.page_tokens :]] += 1
+        shared = np.flatnonzero((writers > 0) & (users > 1))
+        if shared.size:
+            raise _refused(f"has page {shared[0]}, which another prompt of the chunk has too, and which one of them writes")
 
     def join(self, row: int, pages: Sequence[int], length: int) -> None:
         """Give a row the table of a sequence with `length` tokens."""

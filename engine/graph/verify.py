@@ -16,7 +16,8 @@ artifact's manifest (`In`, `Out`, `InOut`); an `Out` is written whole, as the co
 | rows    | in a batch, a block of an operation that uses a cache accesses one sequence only: of every tensor with rows   |
 |         | per sequence, the index on the first axis is the block's index on one grid axis, the same for all             |
 | pages   | a pool is read at pages of the step's table, and written at the step's slots, no two of which are the same:   |
-|         | the host checks who has these whenever it sends them (`engine.graph.pages`)                                   |
+|         | the host checks who has these whenever it sends them (`engine.graph.pages`). A copy of the pages of several   |
+|         | prompts is read from each token's first to its last slot, as the host sends them                              |
 | memory  | activations that are live at the same operation do not overlap in the arena, and all lie inside it            |
 |         | (`engine.graph.memory_rule`)                                                                                  |
 | ends    | every output is written whole                                                                                 |
@@ -41,7 +42,7 @@ from typing import Final
 from engine.graph.contract import Contract
 from engine.graph.integers import GraphError, Promised, Replay, WrittenValues, bounds_violation, written_values
 from engine.graph.memory_rule import refused, verify_memory
-from engine.graph.pages_rule import check_pools
+from engine.graph.pages_rule import check_copies, check_pools
 from engine.graph.plan import MemoryPlan
 from tilec.artifact.records import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck
 from tilec.ir.expr import Expr
@@ -168,6 +169,7 @@ class _Step:
         if self.graph.sequences > 1:
             self._rows(op, specs)
         check_pools(self.graph, op, specs.values(), indexed.contract.value_checks)
+        check_copies(self.graph, op, specs.values(), indexed.contract.value_checks)
         return spans
 
     def extents(self, op: Op, indexed: _IndexedContract) -> None:

@@ -58,13 +58,15 @@ class AskedBuffers(StepBuffers):
     def latest(self) -> NDArray[np.int32]:
         return _same(self._ask("latest", steps=self.number))
 
-    def floats(self, name: str) -> NDArray[np.float32]:
+    def floats(self, name: str, rows: int | None = None) -> NDArray[np.float32]:
         """In parts, since the logits of many rows are longer than a message may be."""
-        shape = next(graph.buffers[name].shape for graph in self.graphs if name in graph.buffers)
+        first, *others = next(graph.buffers[name].shape for graph in self.graphs if name in graph.buffers)
+        shape = (rows or first, *others)
         whole = np.empty(prod(shape), np.float32)
-        for first in range(0, whole.size, FLOATS_TOGETHER):
-            part = decoded(self._ask("floats", steps=self.number, name=name, first=first, count=FLOATS_TOGETHER)[0]["values"])
-            whole[first : first + part.size] = part
+        for begin in range(0, whole.size, FLOATS_TOGETHER):
+            count = min(FLOATS_TOGETHER, whole.size - begin)
+            part = decoded(self._ask("floats", steps=self.number, name=name, first=begin, count=count)[0]["values"])
+            whole[begin : begin + part.size] = part
         return whole.reshape(shape)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.backends.paged_steps import PagedDevice, chunk_graphs, serve_graphs
-from engine.backends.prompts import padded_chunk
+from engine.backends.prompts import padded_room
 from engine.graph.contract import Contract
 from engine.graph.integers import Replay
 from engine.graph.plan import plan_memory
@@ -55,11 +55,11 @@ class AskedPages(PagedDevice):
         chunk = list(chunk_graphs(step, 1).values())
         self.rows = AskedBuffers(number, list(serve_graphs(step, bucket).values()), ranks.tell, ranks.ask)
         self.prompt = AskedBuffers(number + PROMPT, chunk, ranks.tell, ranks.ask)
-        self._slots = chunk[0].buffers["rope_table"].shape[0]
+        self._slots: int = step.values()["chunk_slots"]
         ranks.ask("pages", steps=number, rows=bucket, pages=step.values()["pages"])
 
-    def padded(self, tokens: int, past: int) -> int:
-        return padded_chunk(tokens, past, min(self._ranks.chunk_tokens, self._ranks.max_seq_len), self._slots)
+    def padded(self, tokens: int, filled: int) -> tuple[int, int]:
+        return padded_room(tokens, filled, min(self._ranks.chunk_tokens, self._ranks.max_seq_len), self._slots)
 
     def prepare(self, bucket: int, output_mode: OutputMode) -> AskedRows:
         graph = self._step.graph(SERVE, output_mode, tokens=bucket)

@@ -141,8 +141,8 @@ class RankedBuffers(StepBuffers):
     def latest(self) -> NDArray[np.int32]:
         return same_tokens([buffers.latest() for buffers in self.of_ranks])
 
-    def floats(self, name: str) -> NDArray[np.float32]:
-        return self.of_ranks[0].floats(name)
+    def floats(self, name: str, rows: int | None = None) -> NDArray[np.float32]:
+        return self.of_ranks[0].floats(name, rows)
 
     def close(self) -> None:
         for buffers in self.of_ranks:
@@ -291,7 +291,7 @@ class RankedPages(PagedDevice):
         serve, chunk = list(serve_graphs(step, bucket).values()), list(chunk_graphs(step, 1).values())
         ranks = len(backend.of_ranks)
         self.rows = self._rows = RankedBuffers(serve, "batch.token", ranks)
-        self.prompt = self._prompt = RankedBuffers(chunk, "token", ranks)
+        self.prompt = self._prompt = RankedBuffers(chunk, "chunk.token", ranks)
         for rows, prompt in zip(self._rows.of_ranks, self._prompt.of_ranks, strict=True):
             prompt.arrays |= {buffer.name: rows.arrays[buffer.name] for buffer in lasting_buffers(chunk, Kind.POOL)}
         verify_invariance([step.graph("serve", "sample", tokens=one) for one in backend.buckets if one <= bucket], block_sizes)

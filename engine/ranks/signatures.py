@@ -74,6 +74,8 @@ SIGNATURES: Final[Mapping[str, str]] = {
     "paged_decode_attention": f"q[t,h,.,.] {_POOLS} table[t,.] lengths[t] starts[.] -> {_ITEMS}",
     "paged_decode_attention_c8": f"q[t,h,.,.] {_CODED_POOLS} table[t,.] lengths[t] starts[.] -> {_ITEMS}",
     "paged_merge": f"{_ITEMS} starts[.] -> out[t,h,.,.]",
+    "packed_flash_attention": "q[t,h,.,.] k_cache[.,h,.] v_cache[.,h,.] firsts[t] lasts[t] -> out[t,h,.,.]",
+    "embedding": "ids[.] table[.,n] -> out[.,n]",
     "paged_gather": f"{_POOLS} table[.] -> k_cache[.,h,.] v_cache[.,h,.]",
     "paged_gather_c8": f"{_CODED_POOLS} table[.] -> k_cache[.,h,.] v_cache[.,h,.]",
     "qk_norm_rope_kv": f"{_NEW} -> q[t,h,.] k_cache[.,h,.] v_cache[.,h,.]",

@@ -62,7 +62,11 @@ own."""
 )  # fmt: skip
 @click.option(
     "--chunk-tokens", type=click.IntRange(1), default=CHUNK_TOKENS,
-    help="Most tokens of a prompt that are computed between two tokens of other requests.",
+    help="Most tokens of prompts that are computed between two tokens of other requests.",
+)  # fmt: skip
+@click.option(
+    "--chunk-prompts", type=click.IntRange(1), metavar="N",
+    help="Most prompts whose tokens are computed in one launch.  [default: 8, or 1 for a model without a step over pages]",
 )  # fmt: skip
 @click.option(
     "--speculate", metavar="ngram:K",
@@ -95,9 +99,9 @@ own."""
 def serve_command(
     model: str, model_name: str | None, host: str, port: int, bundle: str | None, bundle_digest: str | None, trust: str | None,
     backend: BackendName, weight_format: str | None, cache_format: str | None, dummy_weights: int | None, max_seq_len: int,
-    rows: int | None, pages: int | None, chunk_tokens: int, speculate: str | None, max_waiting: int, max_body_bytes: int,
-    request_seconds: float, stall_seconds: float, drain_seconds: int, restarts: int, api_key_file: str | None,
-    otlp_traces_endpoint: str | None, gpus: int,
+    rows: int | None, pages: int | None, chunk_tokens: int, chunk_prompts: int | None, speculate: str | None, max_waiting: int,
+    max_body_bytes: int, request_seconds: float, stall_seconds: float, drain_seconds: int, restarts: int,
+    api_key_file: str | None, otlp_traces_endpoint: str | None, gpus: int,
 ) -> None:  # fmt: skip
     """Serve the model of a folder to OpenAI's clients, on the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
     sources."""
@@ -109,6 +113,7 @@ def serve_command(
         chunk_tokens=chunk_tokens, bundle=bundle and str(Path(bundle).resolve()), bundle_digest=bundle_digest, trust=trust,
         weight_format=weight_format, cache_format=cache_format, dummy=dummy_weights, pages=pages,
         guesses=0 if speculate is None else guesses_of(speculate), gpus=gpus,
+        chunk_prompts=chunk_prompts,
     )  # fmt: skip
     limits = Limits(max_body_bytes, request_seconds, stall_seconds=stall_seconds)
     keys = _keys(api_key_file)

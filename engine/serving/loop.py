@@ -1,4 +1,4 @@
-"""Does on a backend what the scheduler decides: one iteration is a chunk of a prompt, or a decode step of all rows.
+"""Does on a backend what the scheduler decides: one iteration is a launch of chunks of prompts, or a decode step of all rows.
 
 A request that goes wrong ends alone. What makes the device unusable (DeviceError, or an error that closed the backend) is
 raised, and ends everything. A request under a grammar is submitted to the scheduler once its grammar is ready; those that come
@@ -7,13 +7,14 @@ after it do not wait for that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from engine.backends import Backend
 from engine.errors import DeviceError, EngineError, UsageError
+from engine.paged_prompts import Piece
 from engine.sampling import Logprobs
 from engine.serving.constraints import GrammarConstraint
 from engine.serving.guesses import Text
@@ -27,6 +28,7 @@ from engine.serving.scheduler import (
     Decode,
     Idle,
     Policy,
+    Prompts,
     Request,
     State,
     advanced,
@@ -86,10 +88,12 @@ class EngineLoop:
     """Rows on a loaded backend, and their scheduler. The tokens of a request depend on no other request. Not thread-safe.
 
     `on`: the rows, and their memory without sequences (`engine.serving.rows.rows_of`), which are this loop's from now on.
-    `grammars` None: requests cannot be under one. `guesses` as in `engine.serving.scheduler.Policy`."""
+    `grammars` None: requests cannot be under one. `guesses` and `prompts` as in `engine.serving.scheduler.Policy`; None: as
+    many prompts as a launch of the rows takes, which is the most."""
 
     def __init__(
-        self, backend: Backend, on: tuple[Rows, Memory], chunk_tokens: int, grammars: Grammars | None = None, guesses: int = 0
+        self, backend: Backend, on: tuple[Rows, Memory], chunk_tokens: int, grammars: Grammars | None = None, guesses: int = 0,
+        prompts: int | None = None,
     ) -> None:  # fmt: skip
         self._backend = backend
         self._rows, self.memory = on
@@ -98,7 +102,11 @@ class EngineLoop:
         cut = min(chunk_tokens, self.memory.page_tokens) if self._shares else chunk_tokens
         if guesses and not self._shares:
             raise UsageError(NOT_IN_PAGES, fix="leave out --speculate")
-        self._policy = Policy(chunk_tokens, cut, guesses=guesses)
+        launch = self._rows.limits
+        prompts = min(prompts or launch.prompts, launch.prompts)
+        self._policy = Policy(
+            chunk_tokens, cut, guesses=guesses, prompts=prompts, slots=launch.slots, prompt_slots=launch.prompt_slots
+        )
         self._grammars = grammars if self._shares else None
         self._preparing: dict[int, tuple[Submit, Future[GrammarConstraint]]] = {}
         self._state = State.empty(self.memory)
@@ -155,20 +163,18 @@ class EngineLoop:
             self._take_prepared()
         found = _Iteration(ended=self._refused)
         self._refused = {}
-        before = self._state.prompt
+        before = self._state.prompts
         self._state, iteration = plan(self._state, self._policy)
-        now = self._state.prompt
-        if now is not None and now is not before:
-            found.cached[now.request.number] = now.cached
+        found.cached = {one.request.number: one.cached for one in self._state.prompts[len(before) :]}
         match iteration:
-            case Chunk():
-                self._compute(iteration, found)
+            case Prompts():
+                self._compute(iteration.chunks, found)
             case Decode():
                 self._decode(iteration, found)
             case Idle():
                 pass
         state = self._state
-        running = len(state.running) + (state.prompt is not None)
+        running = len(state.running) + len(state.prompts)
         return Report(
             found.tokens, found.ended, list(found.cached), found.prompt_tokens, running, len(state.waiting), state.memory.used,
             found.cached, found.logprobs, found.more, found.guessed,
@@ -189,29 +195,41 @@ class EngineLoop:
             except EngineError as error:
                 self._refused[number] = f"invalid: {error}"
 
-    def _compute(self, chunk: Chunk, found: _Iteration) -> None:
-        """A chunk of a prompt; the last one takes its sequence into its row."""
-        one = chunk.request
-        number = one.request.number
-        work = self._works[number]
-        ids = work.asked.ids[chunk.first : chunk.first + chunk.tokens]
+    def _compute(self, chunks: Sequence[Chunk], found: _Iteration) -> None:
+        """Chunks of prompts; the last one of a prompt takes its sequence into its row."""
         try:
-            if not chunk.last:
-                self._rows.extend(one.pages, chunk.first, ids)
-                self._state = advanced(self._state, chunk)
-                found.prompt_tokens = chunk.tokens
-                return
-            token = self._rows.join(
-                one.row, one.pages, chunk.first, ids, work.asked.sampling, prompt=work.asked.ids, constraint=work.constraint
-            )
+            tokens = self._rows.compute([self._piece(chunk) for chunk in chunks])
         except EngineError as error:
             self._end_with_the_device(error)
-            self._fail(found, {number: f"error: {error}"})
+            self._fail(found, {chunk.request.request.number: f"error: {error}" for chunk in chunks})
             return
-        work.row = one.row
-        found.prompt_tokens, found.tokens[number] = chunk.tokens, token
-        if one.row in self._rows.logprobs:
-            found.logprobs[number] = self._rows.logprobs[one.row]
+        for chunk, token in zip(chunks, tokens, strict=True):
+            if isinstance(token, EngineError):
+                self._fail(found, {chunk.request.request.number: f"error: {token}"})
+                continue
+            found.prompt_tokens += chunk.tokens
+            if token is None:
+                self._state = advanced(self._state, chunk)
+            else:
+                self._join(chunk, token, found)
+
+    def _piece(self, chunk: Chunk) -> Piece:
+        """What a chunk computes."""
+        one = chunk.request
+        work = self._works[one.request.number]
+        ids = work.asked.ids[chunk.first : chunk.first + chunk.tokens]
+        if not chunk.last:
+            return Piece(one.pages, chunk.first, ids)
+        return Piece(one.pages, chunk.first, ids, one.row, work.asked.sampling, work.asked.ids, work.constraint)
+
+    def _join(self, chunk: Chunk, token: int, found: _Iteration) -> None:
+        """A prompt has its first token, and a row."""
+        row, number = chunk.request.row, chunk.request.request.number
+        work = self._works[number]
+        work.row = row
+        found.tokens[number] = token
+        if row in self._rows.logprobs:
+            found.logprobs[number] = self._rows.logprobs[row]
         if work.text is not None:
             work.text.extend([token])
         self._state, ended = joined(self._state, chunk, stops=work.ends(token))

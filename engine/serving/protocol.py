@@ -37,8 +37,9 @@ class Grammar(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Load(Message):
-    """To the engine, first: load a model. `rows` and `pages` as in `engine.serving.rows.rows_of`, `chunk_tokens` and
-    `guesses` as in `engine.serving.scheduler`; the others as in `engine.api.Engine.from_pretrained`."""
+    """To the engine, first: load a model. `rows` and `pages` as in `engine.serving.rows.rows_of`, `chunk_tokens`, `guesses` and
+    `chunk_prompts` (None: as many as a launch takes) as in `engine.serving.scheduler`; the others as in
+    `engine.api.Engine.from_pretrained`."""
 
     model: str
     backend: str
@@ -54,6 +55,7 @@ class Load(Message):
     pages: int | None = None
     guesses: int = 0
     gpus: int = 1
+    chunk_prompts: int | None = None
 
 
 class Submit(Message):

@@ -12,10 +12,10 @@ from typing import Final, Protocol
 
 from engine.backends import Backend
 from engine.batch import Batch
-from engine.constraint import Constraint
-from engine.errors import UsageError
+from engine.errors import DeviceError, EngineError, UsageError
 from engine.paged_batch import PagedBatch
-from engine.sampling import Logprobs, SamplingParams
+from engine.paged_prompts import Limits, Piece
+from engine.sampling import Logprobs
 from engine.sequence import Sequence
 from engine.serving.memory import ContiguousRows, Memory
 from engine.serving.pool import Pool
@@ -27,23 +27,21 @@ NOT_IN_PAGES: Final = "this model's caches are not in pages"
 
 
 class Rows(Protocol):
-    """Sequences that decode together, one a row. One prompt is computed at a time."""
+    """Sequences that decode together, one a row."""
 
-    def extend(self, pages: Tokens[int], first: int, ids: Tokens[int]) -> None:
-        """Compute a part of a prompt that is not its end: tokens from position `first` on of the sequence with these pages."""
+    @property
+    def limits(self) -> Limits:
+        """What one call of `compute` can do in one launch."""
+        ...
+
+    def compute(self, pieces: Tokens[Piece]) -> list[int | EngineError | None]:
+        """Compute pieces of prompts; a piece with a row is the rest of its prompt, whose sequence is in that row then. Returns
+        the first token of each of these, None for a piece without a row, or why it went wrong, which ends no other."""
         ...
 
     @property
     def logprobs(self) -> Mapping[int, Logprobs]:
-        """Probabilities of the tokens that the last `join` or `step` returned, by row, of those that ask for them."""
-        ...
-
-    def join(
-        self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None = None, *,
-        prompt: Tokens[int] | None = None, constraint: Constraint | None = None,
-    ) -> int:  # fmt: skip
-        """Compute the rest of a prompt and take the sequence into a row that has none; returns its first token. `prompt`: all
-        tokens of the prompt. `constraint`: which tokens may be generated."""
+        """Probabilities of the tokens that the last `compute` or `step` returned, by row, of those that ask for them."""
         ...
 
     @property
@@ -76,23 +74,32 @@ class ContiguousBatch:
     def __init__(self, backend: Backend, rows: int) -> None:
         self._backend, self._batch = backend, Batch(backend, rows, one_graph=True)
         self._sequence = Sequence()  # of the prompt that is computed
+        self.limits = Limits(backend.chunk_tokens, 1, backend.max_seq_len, 1)
 
-    def extend(self, pages: Tokens[int], first: int, ids: Tokens[int]) -> None:
-        self._begin(first)
-        self._backend.extend(self._sequence, ids)
+    def compute(self, pieces: Tokens[Piece]) -> list[int | EngineError | None]:
+        found: list[int | EngineError | None] = []
+        for piece in pieces:
+            try:
+                found.append(self._computed(piece))
+            except EngineError as error:
+                if isinstance(error, DeviceError) or self._backend.closed:
+                    raise
+                found.append(error)
+        return found
+
+    def _computed(self, piece: Piece) -> int | None:
+        if piece.constraint is not None:
+            raise UsageError(NOT_IN_PAGES, fix="leave out what constrains the generation")
+        if piece.first == 0:
+            self._sequence = self._backend.begin()
+        if piece.row is not None:
+            return self._batch.join(piece.row, self._sequence, piece.ids, piece.sampling)
+        self._backend.extend(self._sequence, piece.ids)
+        return None
 
     @property
     def logprobs(self) -> Mapping[int, Logprobs]:
         return self._batch.logprobs
-
-    def join(
-        self, row: int, pages: Tokens[int], first: int, ids: Tokens[int], sampling: SamplingParams | None = None, *,
-        prompt: Tokens[int] | None = None, constraint: Constraint | None = None,
-    ) -> int:  # fmt: skip
-        if constraint is not None:
-            raise UsageError(NOT_IN_PAGES, fix="leave out what constrains the generation")
-        self._begin(first)
-        return self._batch.join(row, self._sequence, ids, sampling)
 
     @property
     def ahead(self) -> bool:
@@ -109,10 +116,6 @@ class ContiguousBatch:
 
     def close(self) -> None:
         self._batch.close()
-
-    def _begin(self, first: int) -> None:
-        if first == 0:
-            self._sequence = self._backend.begin()
 
 
 def rows_of(backend: Backend, rows: int = 0, pages: int | None = None) -> tuple[Rows, Memory]:

@@ -1,9 +1,9 @@
 """Continuous batching: which prompt is computed, and when a step decodes. Pure functions from state to state: no I/O, no clock.
 
     state = submit(state, request)               a request waits
-    state, iteration = plan(state, policy)       what to do now: a chunk of a prompt, a decode step, or nothing
+    state, iteration = plan(state, policy)       what to do now: chunks of prompts, a decode step, or nothing
     state = advanced(state, chunk)               a chunk was done that is not the last of its prompt
-    state, ended = joined(state, chunk, ...)     the last chunk was done and chose a token
+    state, ended = joined(state, chunk, ...)     the last chunk of a prompt was done and chose a token
     state, ended = decoded(state, ...)           a decode step was done
     state = without(state, number)               a request was cancelled, or went wrong
 
@@ -22,7 +22,10 @@ What holds after each of them:
    others, each of them at most `patience` times. Then the overtaken go before anything else, and what they need is kept for
    them.
 6. A step may process guesses of next tokens in rows that are free, and in no others: a guess keeps nobody waiting.
-7. Of a prompt, pages that the memory has from other prompts are not computed again, but at least its last token is.
+7. Of a prompt, pages that the memory has from other prompts are not computed again, but at least its last token is. So a prompt
+   that begins as another one of the same launch waits for that.
+8. The chunks of one launch are of different prompts, in the order in which they were admitted. All but the last one end theirs,
+   and a request is admitted only once those before it end in this launch.
 
 A decode step costs no work for requests that go on: only the number of steps changes, and each request knows the step at which
 it has all its tokens.
@@ -41,12 +44,16 @@ from engine.serving.memory import Memory
 class Policy:
     """Constants of the scheduler. `chunk_tokens`: most tokens of prompts between two decode steps. `cut_tokens`, at most as
     many: where a prompt may be divided. `patience`: how often a request is overtaken. `guesses`: most guesses of a request in
-    one step."""
+    one step. `prompts`: of how many prompts one launch has tokens at most. All tokens that these have by then take `slots` at
+    most, each prompt's a multiple of `prompt_slots`; a prompt alone has room."""
 
     chunk_tokens: int
     cut_tokens: int
     patience: int = 16
     guesses: int = 0
+    prompts: int = 1
+    slots: int = 1 << 30
+    prompt_slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +91,14 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All requests: those that wait, in the order in which they came; the one whose prompt is computed; those that decode, by
-    row. `steps`: decode steps so far. `budget`: tokens of prompts that may be computed before the next one."""
+    """All requests: those that wait, in the order in which they came; those whose prompts are computed, in the order in which
+    they were admitted; those that decode, by row. `steps`: decode steps so far. `budget`: tokens of prompts that may be
+    computed before the next one."""
 
     memory: Memory
     free_rows: frozenset[int]
     waiting: tuple[Waiting, ...] = ()
-    prompt: Admitted | None = None
+    prompts: tuple[Admitted, ...] = ()
     running: Mapping[int, Admitted] = field(default_factory=dict[int, "Admitted"])
     steps: int = 0
     budget: int = 0
@@ -112,6 +120,13 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompts:
+    """Compute these chunks in one launch, or at least one after the other."""
+
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Decode:
     """Compute a token of each of the sequences in these rows. `spare`: rows in which guesses of their next tokens may be."""
 
@@ -124,7 +139,7 @@ class Idle:
     """There is nothing to do until a request comes."""
 
 
-Iteration = Chunk | Decode | Idle
+Iteration = Prompts | Decode | Idle
 
 NO_MORE: Final[Mapping[int, int]] = {}
 
@@ -140,16 +155,11 @@ def submit(state: State, request: Request) -> State:
 
 
 def plan(state: State, policy: Policy) -> tuple[State, Iteration]:
-    """What to do now, and the state in which a request may have been admitted for it. The caller does it, then says so with
-    `advanced`, `joined` or `decoded`."""
-    left = state.budget if state.running else policy.chunk_tokens
-    if state.prompt is None and left:
-        state = _admitted(state, policy.patience)
-    prompt = state.prompt
-    if prompt is not None:
-        tokens = _tokens(prompt, left, policy.cut_tokens)
-        if tokens:
-            return state, Chunk(prompt, prompt.done, tokens, prompt.done + tokens == prompt.request.prompt)
+    """What to do now, and the state in which requests may have been admitted for it. The caller does it, then says so with
+    `advanced` or `joined` for each chunk, or with `decoded`."""
+    state, chunks = _packed(state, policy, state.budget if state.running else policy.chunk_tokens)
+    if chunks:
+        return state, Prompts(chunks)
     if state.running:
         spare = tuple(sorted(state.free_rows)) if policy.guesses else ()
         return replace(state, budget=policy.chunk_tokens), Decode(state.running, spare)
@@ -160,7 +170,8 @@ def advanced(state: State, chunk: Chunk) -> State:
     """The state after a chunk that is not the last of its prompt."""
     prompt = replace(chunk.request, done=chunk.first + chunk.tokens)
     memory = _shared(state.memory, chunk.request, prompt.done)
-    return replace(state, memory=memory, prompt=prompt, budget=max(0, state.budget - chunk.tokens))
+    prompts = tuple(prompt if one is chunk.request else one for one in state.prompts)
+    return replace(state, memory=memory, prompts=prompts, budget=max(0, state.budget - chunk.tokens))
 
 
 def joined(state: State, chunk: Chunk, *, stops: bool) -> tuple[State, dict[int, str]]:
@@ -168,8 +179,9 @@ def joined(state: State, chunk: Chunk, *, stops: bool) -> tuple[State, dict[int,
     ended, by number, as of `decoded`."""
     one = replace(chunk.request, done=chunk.request.request.prompt, last=state.steps + chunk.request.request.max_tokens - 1)
     state = replace(
-        state, memory=_shared(state.memory, chunk.request, one.done), prompt=None, running={**state.running, one.row: one},
-        budget=max(0, state.budget - chunk.tokens),
+        state, memory=_shared(state.memory, chunk.request, one.done),
+        prompts=tuple(other for other in state.prompts if other is not chunk.request),
+        running={**state.running, one.row: one}, budget=max(0, state.budget - chunk.tokens),
     )  # fmt: skip
     return _ended(state, [one.row] if stops else [])
 
@@ -197,14 +209,38 @@ def decoded(
 def without(state: State, number: int, *, wrong: bool = False) -> State:
     """The state without a request, whatever it was doing; unchanged if there is none of this number. If it went `wrong`, other
     requests read nothing of its pages any more."""
-    prompt = state.prompt
-    if prompt is not None and prompt.request.number == number:
-        return _freed(replace(state, prompt=None), [prompt], forget=wrong)
+    gone = [one for one in state.prompts if one.request.number == number]
+    if gone:
+        prompts = tuple(one for one in state.prompts if one.request.number != number)
+        return _freed(replace(state, prompts=prompts), gone, forget=wrong)
     gone = [one for one in state.running.values() if one.request.number == number]
     if gone:
         return _freed(state, gone, forget=wrong)
     waiting = tuple(one for one in state.waiting if one.request.number != number)
     return replace(state, waiting=waiting) if len(waiting) < len(state.waiting) else state
+
+
+def _packed(state: State, policy: Policy, left: int) -> tuple[State, tuple[Chunk, ...]]:
+    """The chunks of the next launch, of at most `left` tokens, and the state in which their requests are admitted."""
+    chunks, slots = list[Chunk](), 0
+    pending = set[bytes]()  # keys of pages that the launch computes
+    while left and len(chunks) < policy.prompts:
+        if len(chunks) == len(state.prompts):
+            state = _admitted(state, policy.patience, pending)
+        if len(chunks) == len(state.prompts):
+            break
+        prompt = state.prompts[len(chunks)]
+        tokens = _tokens(prompt, left, policy.cut_tokens)
+        end = prompt.done + tokens
+        slots += -(-end // policy.prompt_slots) * policy.prompt_slots
+        if not tokens or (chunks and slots > policy.slots):
+            break
+        chunks.append(Chunk(prompt, prompt.done, tokens, end == prompt.request.prompt))
+        if not chunks[-1].last:
+            break
+        pending.update(prompt.request.keys[prompt.done // state.memory.page_tokens :])
+        left -= tokens
+    return state, tuple(chunks)
 
 
 def _tokens(prompt: Admitted, left: int, cut: int) -> int:
@@ -230,14 +266,16 @@ def _ended(state: State, stopped: Collection[int]) -> tuple[State, dict[int, str
     return _freed(state, gone), {one.request.number: "stop" if one.row in stopped else "length" for one in gone}
 
 
-def _admitted(state: State, patience: int) -> State:
+def _admitted(state: State, patience: int, pending: set[bytes]) -> State:
     """The state in which the request that is next has its row and pages; unchanged if none waits, or while the next one does
-    not fit: what is free is then kept for it."""
+    not fit: what is free is then kept for it. Also unchanged while pages with keys `pending` are computed that it can use."""
     if not state.waiting or not state.free_rows:
         return state
     index = _next(state.waiting, patience)
     request = state.waiting[index].request
     reusable = request.keys[: (request.prompt - 1) // state.memory.page_tokens]
+    if not pending.isdisjoint(reusable):
+        return state
     row = min(state.free_rows)
     found = state.memory.grant(row, request.prompt + request.max_tokens, reusable)
     if found is None:
@@ -246,7 +284,7 @@ def _admitted(state: State, patience: int) -> State:
     earlier = [replace(one, overtaken=one.overtaken + 1) for one in state.waiting[:index]]
     return replace(
         state, waiting=(*earlier, *state.waiting[index + 1 :]), free_rows=state.free_rows - {row}, memory=memory,
-        prompt=Admitted(request, row, grant.pages, grant.cached, grant.cached),
+        prompts=(*state.prompts, Admitted(request, row, grant.pages, grant.cached, grant.cached)),
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def work(channel: Channel) -> NoReturn:
             ending = GenerationConfig.read(load.model, config).eos_token_id
             grammars = Constraints(load.model, config.vocab_size, ending)
             on = rows_of(backend, load.rows, load.pages)
-            loop = EngineLoop(backend, on, load.chunk_tokens, grammars, load.guesses)
+            loop = EngineLoop(backend, on, load.chunk_tokens, grammars, load.guesses, load.chunk_prompts)
             memory = loop.memory
             seconds = time.perf_counter() - start
             fits = memory.rows, memory.longest, memory.pages, memory.page_tokens

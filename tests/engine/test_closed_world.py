@@ -122,10 +122,10 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
         return
     products = {name for name in available if name.startswith("matmul")}
     query = model.config["num_attention_heads"] * model.config["head_dim"]
-    rows_of_both = 0 if query == model.config["hidden_size"] else 2  # are gathered
+    rows_of_both = 0 if query == model.config["hidden_size"] else 2 * len(DTYPES)  # of one prompt, and of several, are gathered
     # What dequantises or quantises, and kernels of batches that the head shares with a linear layer if that has 16 bits too.
     more = 0 if weights == SIXTEEN_BIT else 1 + len(BATCHES)
-    pages = 2 + 6 * len(DTYPES)  # kernels that only steps over pages launch, attention for three sizes of batches
+    pages = 2 + 7 * len(DTYPES)  # kernels that only steps over pages launch, attention for three sizes of batches
     assert len(available - products) == 90 + rows_of_both + len(DTYPES) * more + pages
     ends_of_formats = ("_fp8", "_int4", "quantise_rows")
     assert {kernel for name in available if (kernel := name.partition("-")[0]).endswith(ends_of_formats)} == OF_FORMAT[weights]

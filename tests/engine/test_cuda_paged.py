@@ -23,6 +23,7 @@ from engine.graph.plan import plan_memory
 from engine.models.dense import UNMEASURED
 from engine.models.steps import model_step
 from engine.paged_batch import PagedBatch
+from engine.paged_prompts import Piece
 from engine.sampling import BARRED, IN_PROMPT, SamplingParams
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Bundle, Device
@@ -77,9 +78,9 @@ def test_prompts_of_all_lengths_are_prepared_for_greedy_and_sampled_tokens(loade
         chunks = internals._steps._device._chunks
         lengths = (16, 32, 64, 128, 192, 256)
         prepared = dict(chunks._cached)
-        assert set(prepared) == {(tokens, 0, mode) for tokens in lengths for mode in ("argmax", "sample")}
+        assert set(prepared) == {(tokens, 512 - tokens, mode) for tokens in lengths for mode in ("argmax", "sample")}
         batch.join(0, [1], 0, [1] * 20, SamplingParams(temperature=0.5))
-        assert chunks._cached[32, 0, "sample"] is prepared[32, 0, "sample"]
+        assert chunks._cached[32, 480, "sample"] is prepared[32, 480, "sample"]
         assert len(chunks._cached) == len(prepared)
 
 
@@ -160,7 +161,7 @@ def test_chunks_have_whole_tiles_of_tokens_whose_others_are_nobodys(loaded: Load
     with PagedBatch(backend, 2, pages=20) as batch:
         internals: Any = batch
         found = internals._steps._device._prompt.allocations
-        for first, count, padded in ((0, 1, 16), (1, 17, 32), (18, 33, 64), (51, 65, 128), (116, 140, 140)):
+        for first, count, padded in ((0, 1, 16), (1, 17, 32), (18, 33, 64), (51, 65, 128), (116, 140, 192)):
             batch.extend([7, 5, 3, 9], first, [1] * count)
             embedding = next(launch for launch in reversed(driver.launches) if launch.function[1] == "embedding")
             assert embedding.grid[0] == padded
@@ -168,7 +169,30 @@ def test_chunks_have_whole_tiles_of_tokens_whose_others_are_nobodys(loaded: Load
             assert slots[count:] == list(range(padded - count))
             assert slots[0] == [7, 5, 3, 9][first // 64] * 64 + first % 64
         batch.join(0, [11], 0, [1] * 40, None)
-        assert values(found["last"][0], 1) == [39]
+        assert values(found["chunk.last"][0], 1) == [39]
+
+
+def test_the_number_of_prompts_of_a_chunk_is_data(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One or four prompts with as many tokens have the launches of the same plan."""
+    backend, driver = loaded
+    with PagedBatch(backend, 9, pages=30) as batch:
+        monkeypatch.setattr(PrefillSteps, "_prepare", refuse)
+        began = len(driver.launches)
+        batch.compute([Piece([29], 0, [1] * 64, 8)])
+        alone = [(launch.function, launch.grid) for launch in driver.launches[began:]]
+        began = len(driver.launches)
+        internals: Any = batch
+        assert batch.limits.slots // batch.limits.prompt_slots == 4
+        batch.compute([Piece([10 + row], 0, [row] * 8, row) for row in range(4)])
+        found = internals._steps._device._prompt.allocations
+        assert values(found["chunk.last"][0], 8) == [7, 15, 23, 31, 0, 0, 0, 0]
+        assert values(found["chunk.firsts"][0], 32) == [128 * (row // 8) for row in range(32)]
+        assert values(found["chunk.lasts"][0], 32) == [128 * (row // 8) + row % 8 for row in range(32)]
+        assert values(found["chunk.table"][0], 8) == [10, 0, 11, 0, 12, 0, 13, 0]
+        assert len(driver.launches) - began == len(alone)
+        began = len(driver.launches)
+        batch.compute([Piece([20 + row], 0, [row] * 16, 4 + row) for row in range(4)])
+        assert [(launch.function, launch.grid) for launch in driver.launches[began:]] == alone
 
 
 def test_every_length_of_a_chunk_is_prepared_before_the_first_prompt(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:

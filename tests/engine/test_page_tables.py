@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.graph.integers import GraphError
-from engine.graph.pages import PageTables
+from engine.graph.pages import PageTables, Part
 
 PAGE = 4
 
@@ -21,15 +21,15 @@ def tables(rows: int = 4, pages: int = 40, table_pages: int = 6) -> PageTables:
 
 
 def joined(found: PageTables, row: int, pages: list[int], length: int, first: int = 0) -> None:
-    found.chunk(pages, first, length - first)
+    found.chunk([Part(pages, first, length - first)])
     found.join(row, pages, length)
 
 
 def test_a_chunk_has_its_slots_and_a_step_the_next_ones() -> None:
     found = tables()
-    table, slots = found.chunk([5, 3, 9], 0, 6)
-    assert table.tolist() == [5, 3, 9, 0, 0, 0]
-    assert slots.tolist() == [20, 21, 22, 23, 12, 13]
+    packed = found.chunk([Part([5, 3, 9], 0, 6)])
+    assert packed.table.tolist() == [5, 3, 0, 0, 0, 0]
+    assert packed.slots.tolist() == [20, 21, 22, 23, 12, 13]
     found.join(1, [5, 3, 9], 6)
     found.table()
     sent = found.next_slots([1])
@@ -44,8 +44,8 @@ def test_a_chunk_has_its_slots_and_a_step_the_next_ones() -> None:
 def test_the_first_chunk_of_a_server_imports_nothing() -> None:
     """`np.unique`, for one, would import `numpy.ma`."""
     lines = (
-        "import sys", "from engine.graph.pages import PageTables", "tables = PageTables(4, 40, 4, 6)",
-        "before = set(sys.modules)", "tables.chunk([5, 3, 9], 0, 6)", "tables.join(1, [5, 3, 9], 6)",
+        "import sys", "from engine.graph.pages import PageTables, Part", "tables = PageTables(4, 40, 4, 6)",
+        "before = set(sys.modules)", "tables.chunk([Part([5, 3, 9], 0, 6)])", "tables.join(1, [5, 3, 9], 6)",
         "print(sorted(set(sys.modules) - before))",
     )  # fmt: skip
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
@@ -72,63 +72,63 @@ def test_guesses_have_the_slots_after_the_last_token_and_are_dropped() -> None:
 
 
 def twice_in_a_table(found: PageTables) -> None:
-    found.chunk([5, 5], 0, 6)
+    found.chunk([Part([5, 5], 0, 6)])
 
 
 def in_parking(found: PageTables) -> None:
-    found.chunk([0], 0, 1)
+    found.chunk([Part([0], 0, 1)])
 
 
 def outside(found: PageTables) -> None:
-    found.chunk([40], 0, 1)
+    found.chunk([Part([40], 0, 1)])
 
 
 def too_many(found: PageTables) -> None:
-    found.chunk(list(range(1, 8)), 0, 1)
+    found.chunk([Part(list(range(1, 8)), 0, 1)])
 
 
 def past_the_pages(found: PageTables) -> None:
-    found.chunk([1], 2, 3)
+    found.chunk([Part([1], 2, 3)])
 
 
 def own_page_of_a_row(found: PageTables) -> None:
     joined(found, 0, [1, 2], 6)
-    found.chunk([3, 2], 0, 6)
+    found.chunk([Part([3, 2], 0, 6)])
 
 
 def reserved_page_of_a_row(found: PageTables) -> None:
     joined(found, 0, [1, 2, 7], 3)
-    found.chunk([7], 0, 1)
+    found.chunk([Part([7], 0, 1)])
 
 
 def write_to_a_shared_page(found: PageTables) -> None:
     joined(found, 0, [1, 2], 6)
-    found.chunk([1, 3], 2, 4)
+    found.chunk([Part([1, 3], 2, 4)])
 
 
 def shared_at_another_index(found: PageTables) -> None:
     joined(found, 0, [1, 2, 3], 9)
-    found.chunk([2, 5], 4, 1)
+    found.chunk([Part([2, 5], 4, 1)])
 
 
 def shared_before_it_is_full(found: PageTables) -> None:
     joined(found, 0, [1, 2], 6)
-    found.chunk([1, 2, 3], 8, 1)
+    found.chunk([Part([1, 2, 3], 8, 1)])
 
 
 def another_index_than_it_was_written_at(found: PageTables) -> None:
-    found.chunk([1, 2], 0, 8)
-    found.chunk([2, 3], 4, 1)
+    found.chunk([Part([1, 2], 0, 8)])
+    found.chunk([Part([2, 3], 4, 1)])
 
 
 def tokens_that_nobody_wrote(found: PageTables) -> None:
-    found.chunk([1, 2], 4, 1)
+    found.chunk([Part([1, 2], 4, 1)])
 
 
 def tokens_of_another_sequence(found: PageTables) -> None:
-    found.chunk([1, 2], 0, 6)
-    found.chunk([2], 0, 1)  # the first sequence was given up, as far as its pages say
-    found.chunk([1, 2], 6, 1)
+    found.chunk([Part([1, 2], 0, 6)])
+    found.chunk([Part([2], 0, 1)])  # the first sequence was given up, as far as its pages say
+    found.chunk([Part([1, 2], 6, 1)])
 
 
 def joined_twice(found: PageTables) -> None:
@@ -137,7 +137,7 @@ def joined_twice(found: PageTables) -> None:
 
 
 def joined_with_more_than_it_has(found: PageTables) -> None:
-    found.chunk([1, 2], 0, 3)
+    found.chunk([Part([1, 2], 0, 3)])
     found.join(0, [1, 2], 5)
 
 
@@ -294,7 +294,7 @@ def test_whatever_is_accepted_no_sequence_writes_what_another_reads(data: st.Dat
                 count = data.draw(st.integers(1, 6))
                 writer += 1
                 prefix = {at: slots.get(mine[at // PAGE] * PAGE + at % PAGE) for at in range(first) if at // PAGE < len(mine)}
-                _, written = found.chunk(mine, first, count)
+                written = found.chunk([Part(mine, first, count)]).slots
                 slots |= {int(slot): (writer, first + at) for at, slot in enumerate(written)}
                 found.join(row, mine, first + count)
                 assert all(known is not None and known[1] == at for at, known in prefix.items())

@@ -15,7 +15,7 @@ from paged_logits import logits_of
 from engine.backends.host_buffers import HostBuffers
 from engine.backends.interpreter import HostPages, InterpreterBackend
 from engine.backends.paged_steps import require_pages
-from engine.backends.prompts import padded_length
+from engine.backends.prompts import padded_room
 from engine.checkpoint.weights import WeightPlan
 from engine.constraint import ConstrainedMarks
 from engine.errors import ModelError, UsageError
@@ -107,10 +107,10 @@ def test_tokens_of_nobody_after_a_chunk_change_no_bit(
     """A GPU computes chunks with whole tiles of tokens."""
     ids, more = prompt(270), []
 
-    def padded(_: HostPages, tokens: int, past: int) -> int:
-        found = padded_length(tokens)
-        more.append(found - tokens)
-        return found if past + found <= 384 else tokens
+    def padded(_: HostPages, tokens: int, filled: int) -> tuple[int, int]:
+        found = padded_room(tokens, filled, 320, 768)
+        more.append(found[0] - tokens)
+        return found
 
     monkeypatch.setattr(HostPages, "padded", padded)
     with PagedBatch(backend, 2) as batch:

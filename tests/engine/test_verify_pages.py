@@ -111,6 +111,40 @@ def test_pages_beyond_the_pool_are_refused() -> None:
     refused(graph, "holds 0 to 50, and `table` of `paged_decode_attention` takes 0 to 49")
 
 
+@pytest.mark.parametrize("role", ["firsts", "lasts"])
+def test_slots_of_a_chunk_that_are_not_those_that_the_host_sent_are_refused(role: str) -> None:
+    """A chunk before may have left them (stale), or they are those of another launch."""
+    graph = chunk()
+    graph.buffer("left", "i32", (20,), Kind.CACHE, low=0, high=4096)
+    refused(changed(graph, "packed_flash_attention", **{role: View("left", (20,))}), f"`{role}` from `left`|is computed")
+    graph = chunk()
+    graph.buffer("others", "i32", (20,), Kind.INPUT, low=0, high=4096)
+    match = f"takes its `{role}` from `others`, not from the step's input"
+    refused(changed(graph, "packed_flash_attention", **{role: View("others", (20,))}), match)
+
+
+def test_attention_that_knows_no_prompt_of_a_chunk_is_refused() -> None:
+    """`flash_attention` would attend to all tokens before a token's row, those of other prompts too."""
+    graph = chunk()
+    position, op = next((at, op) for at, op in enumerate(graph.ops) if op.kernel == "packed_flash_attention")
+    tensors = {name: view for name, view in op.tensors.items() if name not in ("firsts", "lasts")}
+    scalars = {**op.scalars, "past": 0}
+    graph.ops[position] = replace(op, kernel="flash_attention", tensors=tensors, scalars=scalars)
+    refused(graph, "takes its `firsts` from nothing")
+
+
+def test_slots_beyond_the_copy_of_a_chunk_are_refused() -> None:
+    graph = chunk()
+    graph.buffers["chunk.lasts"] = replace(graph.buffers["chunk.lasts"], high=4097)
+    refused(graph, "holds 0 to 4096, and `lasts` of `packed_flash_attention` takes 0 to 4095")
+
+
+def test_a_prompt_that_ends_beyond_the_chunk_is_refused() -> None:
+    graph = chunk()
+    graph.buffers["chunk.last"] = replace(graph.buffers["chunk.last"], high=21)
+    refused(graph, "holds 0 to 20, and `ids` of `embedding` takes 0 to 19")
+
+
 def test_tokens_that_count_from_what_they_were_are_refused() -> None:
     graph = step().graph("serve", tokens=16)
     replay = verify(graph, plan_memory(graph), contract)

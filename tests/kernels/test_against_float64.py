@@ -39,6 +39,9 @@ MORE: dict[str, list[dict[str, float | str]]] = {
         {"T": t, "HKV": 1, "G": 2, "PAGES": 4, "MAX": 3, "past": past, "scale": 0.09}
         for t, past in ((1, 0), (17, 5), (129, 63))
     ],
+    "packed_flash_attention": [
+        {"T": t, "HKV": 1, "G": 2, "S": s, "scale": 0.09} for t, s in ((1, 128), (2, 256), (129, 384), (383, 384))
+    ],
     "paged_gather": [{"HKV": 3, "PAGES": 9, "MAX": 5, "S": 258, "filled": 257}],
     "paged_gather_c8": [{"HKV": 3, "PAGES": 9, "MAX": 5, "S": 258, "filled": 257}],
     "paged_merge": [{"T": 2, "HKV": 3, "G": 5, "ITEMS": 12}],
@@ -59,6 +62,7 @@ ROUNDINGS = {
     "flash_attention": 2,
     "decode_attention": 2,
     "decode_attention_wide": 2,
+    "packed_flash_attention": 2,
     "paged_flash_attention": 2,
     "paged_decode_attention": 2,
     "paged_decode_attention_wide": 2,

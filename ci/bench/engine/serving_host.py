@@ -23,7 +23,8 @@ from typing import Any, Final, cast
 
 from ci.bench.front import Outcome
 from ci.bench.markdown import grid, page
-from engine.constraint import ConstrainedMarks, Constraint
+from engine.constraint import ConstrainedMarks
+from engine.paged_prompts import Limits, Piece
 from engine.sampling import Logprobs, SamplingParams
 from engine.serving.constraints import Constraints
 from engine.serving.grammars import grammar_of
@@ -52,16 +53,12 @@ class SameTokens:
         self.logprobs: dict[int, Logprobs] = {}
         self.ending: int | None = None
 
-    def extend(self, pages: Sequence[int], first: int, ids: Sequence[int]) -> None:
-        """Nothing."""
+    limits = Limits(LONGEST, 8, 1 << 20, 128)
 
-    def join(
-        self, row: int, pages: Sequence[int], first: int, ids: Sequence[int], sampling: SamplingParams | None = None, *,
-        prompt: Sequence[int] | None = None, constraint: Constraint | None = None,
-    ) -> int:  # fmt: skip
-        """Token 5."""
-        self.tokens[row] = 5
-        return 5
+    def compute(self, pieces: Sequence[Piece]) -> list[int | None]:
+        """Token 5 of each prompt that ends."""
+        self.tokens |= {piece.row: 5 for piece in pieces if piece.row is not None}
+        return [None if piece.row is None else 5 for piece in pieces]
 
     @property
     def ahead(self) -> bool:

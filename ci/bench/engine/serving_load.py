@@ -65,6 +65,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     options_of_traffic(parser)
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--chunk-tokens", type=int, default=CHUNK_TOKENS)
+    parser.add_argument("--chunk-prompts", type=int, help="prompts of one launch; as many as it takes if left out")
     parser.add_argument("--starts", type=int, default=3, help="servers that are started, after one that is not counted")
     parser.add_argument("--vllm", type=Path, metavar="JSON", help="of the case vllm_load")
 
@@ -82,10 +83,16 @@ def measure(options: argparse.Namespace) -> Outcome:
         print("start", json.dumps(started), flush=True)
         load = Load(
             model=str(model), backend="cuda", rows=options.rows, max_seq_len=LENGTHS.longest,
-            chunk_tokens=options.chunk_tokens, bundle=str(options.bundle.resolve()),
+            chunk_tokens=options.chunk_tokens, bundle=str(options.bundle.resolve()), chunk_prompts=options.chunk_prompts,
         )  # fmt: skip
         record = asyncio.run(of_engine(load, options))
-    record = {"model": options.model, "chunk_tokens": options.chunk_tokens, **record, "start": started}
+    record = {
+        "model": options.model,
+        "chunk_tokens": options.chunk_tokens,
+        "chunk_prompts": options.chunk_prompts,
+        **record,
+        "start": started,
+    }
     record["faults"] = [*started["faults"], *wrong_prefixes(record["prefixes"])]
     if options.vllm is not None:
         record["vllm"] = json.loads(options.vllm.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ci.evidence.verdicts import key
 from kernels_src.reference_experts_tiles import experts_sort, experts_tiles
-from kernels_src.reference_pages import chunk_starts
+from kernels_src.reference_pages import chunk_starts, prompts_in_slots
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.runtime import load_artifact
 from tilec.target.dtypes import DTYPES
@@ -234,6 +234,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"HKV": 2, "PAGES": 5, "MAX": 3, "S": 160}]
         case "paged_flash_attention":
             return [{"T": m + 20, "HKV": 1, "G": 2, "PAGES": 5, "MAX": 3}, {"T": 3, "HKV": 2, "G": 1, "PAGES": 2, "MAX": 1}]
+        case "packed_flash_attention":
+            return [{"T": m // 2 + 20, "HKV": 1, "G": 2, "S": 3 * n}, {"T": m + 3, "HKV": 1, "G": 1, "S": 6 * n}]
         case "advance":
             return [{}]
         case kernel:
@@ -376,6 +378,8 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
             arrays[name] = (np.abs(arrays[name]) + np.float32(0.5)) * np.float32(2.0**-9)
     if kernel.removesuffix("_c8") in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
+    if kernel == "packed_flash_attention":
+        arrays["firsts"], arrays["lasts"] = prompts_in_slots(*(case.env[name] for name in ("T", "S", "BN")))
     if kernel in ("paged_decode_attention", "paged_decode_attention_wide", "paged_decode_attention_c8"):
         arrays["starts"] = chunk_starts(arrays["lengths"], case.env["CHUNK"])
     if kernel in ("paged_merge", "paged_merge_wide"):  # rows with items, but for the last

@@ -23,6 +23,7 @@ from ci.bench.kernels import (
     experts_fp8_cases,
     experts_tile_cases,
     few_cases,
+    packed_cases,
     pages_cases,
     plain_cases,
     rounded_attention,
@@ -39,12 +40,13 @@ torch: Any = importlib.import_module("torch")
 MEANING: Final = {
     **plain_cases.MEANING, **attention_cases.MEANING, **decode_cases.MEANING, **few_cases.MEANING, **codes_cases.MEANING,
     **experts_cases.MEANING, **experts_tile_cases.MEANING, **experts_fp8_cases.MEANING,
-    **sampling_cases.MEANING, **pages_cases.MEANING,
+    **sampling_cases.MEANING, **pages_cases.MEANING, **packed_cases.MEANING,
 }  # fmt: skip
 """Each kernel as torch expressions: from a manifest and tensors, what is written."""
 ROUNDED: Final = {
     **rounded_kernels.ROUNDED, **rounded_attention.ROUNDED, **codes_cases.ROUNDED, **experts_cases.ROUNDED,
     **experts_tile_cases.ROUNDED, **experts_fp8_cases.ROUNDED, **sampling_cases.ROUNDED, **pages_cases.ROUNDED,
+    **packed_cases.ROUNDED,
 }  # fmt: skip
 """The same with bounds of the errors of each float."""
 
@@ -75,6 +77,7 @@ def make_tensors(manifest: Manifest, dims: Mapping[str, int], device: str) -> Te
     experts_tile_cases.adjust(manifest, tensors)
     sampling_cases.adjust(manifest, tensors)
     pages_cases.adjust(manifest, tensors)
+    packed_cases.adjust(manifest, tensors)
     return tensors
 
 
@@ -176,6 +179,7 @@ def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
     given = attention_cases.sizes(manifest) or decode_cases.sizes(manifest) or sampling_cases.sizes(manifest)
     given = given or few_cases.sizes(manifest) or codes_cases.sizes(manifest) or experts_cases.sizes(manifest)
     given = given or experts_tile_cases.sizes(manifest) or experts_fp8_cases.sizes(manifest) or pages_cases.sizes(manifest)
+    given = given or packed_cases.sizes(manifest)
     if given:
         yield from (dims for dims in given if fits(manifest, dims))
         return

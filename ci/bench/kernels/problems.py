@@ -82,6 +82,8 @@ def problems(kernel: str) -> list[Problem]:
                 one(f"{t} after {past(t, s)}", flops=_causal_flops(t, s), T=t, S=s, HKV=8, G=4)
                 for t, s in ((512, 512), (2048, 2048), (4096, 4096), (8192, 8192), (1000, 8192))
             ]
+        case "packed_flash_attention":
+            return [one(f"{t} of 3 prompts in {s}", T=t, S=s, HKV=8, G=4) for t, s in ((512, 512), (2048, 2048), (2048, 8192))]
         case "chunk_starts":
             return [one(f"{t} rows", T=t) for t in (8, 256)]
         case "paged_decode_attention" | "paged_decode_attention_c8" | "paged_merge":

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.constraint import Constraint
-from engine.errors import UsageError
+from engine.errors import DeviceError, EngineError, UsageError
+from engine.paged_prompts import Limits, Piece
 from engine.sampling import Logprobs, SamplingParams
 
 MASK = (1 << 61) - 1
@@ -58,6 +59,32 @@ class FakePagedBatch:
     slots: dict[int, int] = field(default_factory=dict[int, int])
     members: dict[int, _Member] = field(default_factory=dict[int, _Member])
     flying: deque[tuple[dict[int, _Member], dict[int, int]]] = field(default_factory=deque[Any])
+
+    limits: Limits = field(default_factory=lambda: Limits(2048, 3, 1 << 20, 128))
+    launches: list[int] = field(default_factory=list[int])
+    """The number of prompts of each call of `compute`."""
+
+    def compute(self, pieces: Sequence[Piece]) -> list[int | EngineError | None]:
+        assert 0 < len(pieces) <= self.limits.prompts, "more prompts than a launch takes"
+        assert sum(len(piece.ids) for piece in pieces) <= self.limits.tokens, "more tokens than a launch takes"
+        self.launches.append(len(pieces))
+        found: list[int | EngineError | None] = []
+        for piece in pieces:
+            try:
+                found.append(self._computed(piece))
+            except EngineError as error:
+                if isinstance(error, DeviceError):
+                    raise
+                found.append(error)
+        return found
+
+    def _computed(self, piece: Piece) -> int | None:
+        if piece.row is None:
+            self.extend(piece.pages, piece.first, piece.ids)
+            return None
+        return self.join(
+            piece.row, piece.pages, piece.first, piece.ids, piece.sampling, prompt=piece.prompt, constraint=piece.constraint
+        )
 
     def extend(self, pages: Sequence[int], first: int, ids: Sequence[int]) -> None:
         self._fail()

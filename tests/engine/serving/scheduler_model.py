@@ -92,8 +92,8 @@ class Model:
         code, before = self.code.scheduler, self.state
         self.state, iteration = code.plan(before, self.policy)
         self._check_admission(before)
-        if isinstance(iteration, code.Chunk):
-            self._chunk(iteration, set(stops))
+        if isinstance(iteration, code.Prompts):
+            self._launch(before, iteration.chunks, set(stops))
         elif isinstance(iteration, code.Decode):
             self._decode(iteration, set(stops), set(missing), (guesses, right))
         else:
@@ -115,14 +115,14 @@ class Model:
             self.iteration()
         assert not self.known, "a request does not end"
         state = self.state
-        assert state.memory.used == 0 and not state.running and not state.waiting and state.prompt is None
+        assert state.memory.used == 0 and not state.running and not state.waiting and not state.prompts
         assert state.free_rows == frozenset(range(self.memory.rows))
 
     def check(self) -> None:
         """Rows have one owner, requests are where they belong and have what they may need, pages are right."""
         state, memory = self.state, self.memory
         assert all(row == one.row for row, one in state.running.items())
-        owners = [*state.running.values(), *([state.prompt] if state.prompt else [])]
+        owners = [*state.running.values(), *state.prompts]
         rows = [*state.free_rows, *(one.row for one in owners)]
         assert sorted(rows) == list(range(memory.rows)), "a row is lost, or has two owners"
         numbers = [*(one.request.number for one in owners), *(one.request.number for one in state.waiting)]
@@ -152,31 +152,36 @@ class Model:
                 yield from ((number, text) for text in self.texts[page.key])
 
     def _check_admission(self, before: Any) -> None:
-        """At most one request was admitted, nobody was overtaken too often by it, and it found all that there was for it. If
-        none was, none could be."""
-        now = self.state.prompt
-        if now is None:
+        """Requests were admitted one after the other, nobody was overtaken too often by one, and each found all that there was
+        for it. If no prompt is computed, none could be."""
+        now = self.state.prompts
+        if not now:
             after_decode = self.last is self.code.scheduler.Decode
             free = before.free_rows and before.waiting and (not before.running or after_decode)
             assert not free or not self._could_begin(before), "a request waits that could begin"
-            return
-        if before.prompt is not None and before.prompt.request == now.request:
-            return
-        assert before.prompt is None, "a prompt was given up for another"
+        assert now[: len(before.prompts)] == before.prompts, "a prompt was given up for another"
+        rows, taken = set(before.free_rows), set[int]()
+        for admitted in now[len(before.prompts) :]:
+            assert admitted.row == min(rows), "a row is taken that makes the bucket larger"
+            rows.remove(admitted.row)
+            table = enumerate(getattr(before.memory, "table", ()))
+            self._check_admitted(admitted, {page.key for number, page in table if number not in taken})
+            taken.update(admitted.pages[admitted.cached // self.memory.page_tokens :])  # which lose their keys
+
+    def _check_admitted(self, now: Any, keys: set[bytes]) -> None:
+        """Check a request that was admitted when the memory had pages with these keys."""
         admitted = self.known[now.request.number]
         for one in self.known.values():
             if not one.admitted and one.request.number < admitted.request.number:  # numbers rise
                 one.overtaken += 1
                 assert one.overtaken <= self.policy.patience, "a request was overtaken too often"
                 assert one.request.priority > now.request.priority, "a request was overtaken by one that may not"
-        keys = {page.key for page in getattr(before.memory, "table", ())}
         expected = 0
         for key in now.request.keys[: (now.request.prompt - 1) // self.memory.page_tokens]:
             if key not in keys:
                 break
             expected += self.memory.page_tokens
         assert now.cached == expected == now.done, "a prefix is not found"
-        assert now.row == min(before.free_rows), "a row is taken that makes the bucket larger"
         admitted.admitted, admitted.pages, admitted.computed = True, now.pages, expected
         self.hits += expected
         for position in range(expected):
@@ -185,9 +190,7 @@ class Model:
     def _could_begin(self, state: Any) -> bool:
         """Whether the request that goes next would have enough pages, counted page by page."""
         memory, size = state.memory, self.memory.page_tokens
-        waiting = sorted(state.waiting, key=lambda one: (one.request.priority, one.request.number))
-        late = [one for one in state.waiting if one.overtaken >= self.policy.patience]
-        one = (late or waiting)[0].request
+        one = self._following(state)
         needed = -(-(one.prompt + one.max_tokens) // size)
         if not isinstance(memory, self.code.pool.Pool):
             return True
@@ -198,6 +201,35 @@ class Model:
         owned = sum(page.readers > 0 for page in memory.table)
         items = -(-(one.prompt + one.max_tokens) // memory.item_tokens)
         return needed - len(hits) <= memory.pages - owned - idle and items <= memory.items
+
+    def _launch(self, before: Any, chunks: Any, stops: set[int]) -> None:
+        """Chunks of one launch: what it has room for, of different prompts, none of which computes what another one does."""
+        size, unit, policy = self.memory.page_tokens, self.policy.prompt_slots, self.policy
+        assert 0 < len(chunks) <= policy.prompts, "a launch has more prompts than it may"
+        assert tuple(chunk.request for chunk in chunks) == self.state.prompts[: len(chunks)], "prompts are not in their order"
+        assert all(chunk.last for chunk in chunks[:-1]), "a prompt begins before the one before it ends"
+        assert sum(chunk.tokens for chunk in chunks) <= policy.chunk_tokens, "a launch has more tokens than it may"
+        slots = sum(-(-(chunk.first + chunk.tokens) // unit) * unit for chunk in chunks)
+        assert len(chunks) == 1 or slots <= policy.slots, "a launch has more slots than there are"
+        computed = set[bytes]()
+        for chunk in chunks:
+            keys, reusable = chunk.request.request.keys, (chunk.request.request.prompt - 1) // size
+            assert computed.isdisjoint(keys[chunk.first // size : reusable]), "a prefix is computed twice in a launch"
+            computed.update(keys[chunk.first // size :])
+        room = policy.chunk_tokens if not before.running else before.budget
+        full = len(chunks) == policy.prompts or sum(chunk.tokens for chunk in chunks) == room
+        if chunks[-1].last and not full and self.state.waiting and self.state.free_rows:
+            following = self._following(self.state).keys[: (self._following(self.state).prompt - 1) // size]
+            waits = len(self.state.prompts) > len(chunks) or not computed.isdisjoint(following)
+            assert waits or not self._could_begin(self.state), "a launch has room for a prompt that could begin"
+        for chunk in chunks:
+            self._chunk(chunk, stops)
+
+    def _following(self, state: Any) -> Any:
+        """The request that goes next."""
+        waiting = sorted(state.waiting, key=lambda one: (one.request.priority, one.request.number))
+        late = [one for one in state.waiting if one.overtaken >= self.policy.patience]
+        return (late or waiting)[0].request
 
     def _chunk(self, iteration: Any, stops: set[int]) -> None:
         number = iteration.request.request.number
@@ -231,14 +263,14 @@ class Model:
         self._tokens([number], stops, ended)
 
     def _decode(self, iteration: Any, stops: set[int], missing: set[int], guesses: tuple[int, int]) -> None:
-        if self.state.prompt is not None:
+        if self.state.prompts:
             assert self.last is not self.code.scheduler.Decode, "a prompt waits for more than one step"
         running = {one.row: one.request.number for one in self.state.running.values()}
         rows = {row: one.request.number for row, one in iteration.rows.items()}
         assert rows == running and running, "a step leaves a row out"
         self.since_decode = 0
         got = {row: number for row, number in rows.items() if number not in missing}
-        owners = {*running, *([self.state.prompt.row] if self.state.prompt else [])}
+        owners = {*running, *(one.row for one in self.state.prompts)}
         spare = set(range(self.memory.rows)) - owners if self.policy.guesses else set[int]()
         assert set(iteration.spare) == spare and len(iteration.spare) == len(spare), "a guess is in a row that has an owner"
         room, more = len(spare), dict[int, int]()

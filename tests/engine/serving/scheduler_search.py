@@ -27,7 +27,8 @@ SMALL = (((1, 1, 1, 1, 5), 2, 1), ((1, 1, 1), 1, 0), ((1, 1, 1, 1), 3, 0), ((1, 
 def explore(code: Code, kind: str, most: int = 1_000_000) -> int:
     """Every state that two or three rows, their pages and `SMALL` reach: each request may come, be cancelled, go wrong or end
     by a stop token at any time. Returns their number; AssertionError if one is wrong."""
-    policy = code.scheduler.Policy(chunk_tokens=3, cut_tokens=3 if kind == "contiguous" else 2, patience=1, guesses=1)
+    prompts = 1 if kind == "contiguous" else 2
+    policy = code.scheduler.Policy(3, 3 if kind == "contiguous" else 2, 1, guesses=1, prompts=prompts, slots=7, prompt_slots=2)
     seen: set[Any] = set()
     waiting: list[tuple[Model, int]] = [(Model(code, policy, memory_of(code, kind), ahead=1), 0)]
     while waiting and len(seen) < most:
@@ -58,7 +59,7 @@ def fingerprint(model: Model) -> Any:
     state = model.state
     running = tuple(sorted((row, one.request.number, one.pages, one.last - state.steps) for row, one in state.running.items()))
     return (
-        state.memory, state.free_rows, state.waiting, state.prompt, running, state.budget, model.since_decode, model.last,
+        state.memory, state.free_rows, state.waiting, state.prompts, running, state.budget, model.since_decode, model.last,
         tuple(sorted(model.slots.items(), key=lambda one: one[0])),
     )  # fmt: skip
 
@@ -70,7 +71,15 @@ def walk(code: Code, seed: int, steps: int = 150) -> None:
         cut = draw.choice([1, 2, 3])
         model = Model(
             code,
-            code.scheduler.Policy(cut + draw.choice([0, 2]), cut, draw.choice([0, 1, 3]), draw.choice([0, 3])),
+            code.scheduler.Policy(
+                cut + draw.choice([0, 2, 9]),
+                cut,
+                draw.choice([0, 1, 3]),
+                draw.choice([0, 3]),
+                draw.choice([1, 2, 3]),
+                draw.choice([8, 13, 100]),
+                draw.choice([1, 2, 4]),
+            ),
             memory_of(code, kind),
         )
         for number in range(steps):

@@ -217,3 +217,25 @@ def test_what_does_not_fit_the_pool_is_refused() -> None:
     assert traffic.ended[0] == "error: 600 tokens and 41 more do not fit a context of 640"
     assert traffic.ended[1] == "length" and len(traffic.tokens[1]) == 40
     assert traffic.ended[2].startswith("error") and traffic.ended[3].startswith("error")
+
+
+def test_short_prompts_share_launches_and_one_that_goes_wrong_ends_alone() -> None:
+    batch = FakePagedBatch(8, 80, 4096)
+    traffic = Traffic(opened(batch))
+    works = [Submit(number, [number] * (30 + number), 4) for number in range(7)]
+    broken = batch.join
+
+    def join(row: int, *arguments: Any, **options: Any) -> int:
+        if options["prompt"][0] == 1:
+            raise ModelError("the logits are not finite")
+        return broken(row, *arguments, **options)
+
+    batch.join = join  # pyright: ignore[reportAttributeAccessIssue]
+    for work in works:
+        traffic.submit(work)
+    report = traffic.iteration()
+    assert (report.prompt_tokens, list(report.tokens), list(report.ended)) == (30 + 32, [0, 2], [1])
+    traffic.run()
+    assert batch.launches == [3, 3, 1]
+    assert all(traffic.tokens[work.number] == tokens_alone(work) for work in works if work.number != 1)
+    assert batch.members == {}

@@ -17,11 +17,19 @@ MISTAKES: Final = {
     "a step does not allow more prompts": ("scheduler", "replace(state, budget=policy.chunk_tokens), Decode", "state, Decode"),
     "prompts are unbounded": (
         "scheduler",
-        "left = state.budget if state.running else policy.chunk_tokens",
-        "left = policy.chunk_tokens",
+        "policy, state.budget if state.running else policy.chunk_tokens)",
+        "policy, policy.chunk_tokens)",
     ),
-    "a first chunk costs nothing": ("scheduler", "prompt=prompt, budget=max(0, state.budget - chunk.tokens)", "prompt=prompt"),
-    "a last chunk costs nothing": ("scheduler", "budget=max(0, state.budget - chunk.tokens),\n    )", "\n    )"),
+    "a first chunk costs nothing": (
+        "scheduler",
+        "prompts=prompts, budget=max(0, state.budget - chunk.tokens)",
+        "prompts=prompts",
+    ),
+    "a last chunk costs nothing": (
+        "scheduler",
+        "one.row: one}, budget=max(0, state.budget - chunk.tokens),\n",
+        "one.row: one},\n",
+    ),
     "prompts are divided anywhere": ("scheduler", "(prompt.done + left) // cut * cut - prompt.done", "left"),
     "only the prompt has pages": ("scheduler", "request.prompt + request.max_tokens, reusable", "request.prompt, reusable"),
     "a whole prompt is reused": ("scheduler", "(request.prompt - 1) // state.memory", "request.prompt // state.memory"),
@@ -42,8 +50,8 @@ MISTAKES: Final = {
     "what went wrong is read": ("scheduler", "memory.freed(one.pages, forget=forget)", "memory.freed(one.pages)"),
     "a prompt that is cancelled goes on": (
         "scheduler",
-        "_freed(replace(state, prompt=None), [prompt]",
-        "_freed(state, [prompt]",
+        "_freed(replace(state, prompts=prompts), gone",
+        "_freed(state, gone",
     ),
     "a token too many": ("scheduler", "chunk.request.request.max_tokens - 1)", "chunk.request.request.max_tokens)"),
     "a token too few after a step without one": (
@@ -70,6 +78,27 @@ MISTAKES: Final = {
         "scheduler",
         "key=lambda index: (waiting[index].request.priority",
         "key=lambda index: (-waiting[index].request.priority",
+    ),
+    "a launch has a prompt too many": ("scheduler", "len(chunks) < policy.prompts", "len(chunks) <= policy.prompts"),
+    "a launch has one prompt": ("scheduler", "left and len(chunks) < policy.prompts", "left and not chunks"),
+    "the tokens of a launch are unbounded": ("scheduler", "        left -= tokens\n", ""),
+    "the slots of a launch are unbounded": ("scheduler", "or (chunks and slots > policy.slots)", ""),
+    "the slots of a prompt are not whole": ("scheduler", "-(-end // policy.prompt_slots) * policy.prompt_slots", "end"),
+    "a prompt begins before the one in front ends": (
+        "scheduler",
+        "if not chunks[-1].last:\n            break",
+        "if not chunks[-1].last:\n            pass",
+    ),
+    "a prefix is computed twice in a launch": ("scheduler", "if not pending.isdisjoint(reusable):", "if False:"),
+    "a prefix that is there keeps others waiting": (
+        "scheduler",
+        "prompt.request.keys[prompt.done // state.memory.page_tokens :]",
+        "prompt.request.keys",
+    ),
+    "a prompt that ended is computed again": (
+        "scheduler",
+        "prompts=tuple(other for other in state.prompts if other is not chunk.request)",
+        "prompts=state.prompts",
     ),
     # Of the pool.
     "free pages that are hits count twice": ("pool", "len(hits) > self.free - idle", "len(hits) > self.free"),

@@ -17,7 +17,7 @@ from scheduler_search import details, explore, order_of_eviction
 
 from engine.serving.memory import PAGE_TOKENS, ContiguousRows, Memory
 from engine.serving.pool import Pool
-from engine.serving.scheduler import Chunk, Decode, Policy, Request, fits, without
+from engine.serving.scheduler import Decode, Policy, Prompts, Request, fits, without
 
 CODE = Code()
 MEMORIES: tuple[Memory, ...] = (
@@ -95,8 +95,8 @@ def test_a_flood_of_urgent_requests_does_not_starve_another() -> None:
     for number in range(1, 40):
         model.submit(number, range(8), 2)
         iteration = model.iteration()
-        if isinstance(iteration, Chunk) and iteration.first == 0:
-            order.append(iteration.request.request.number)
+        if isinstance(iteration, Prompts) and iteration.chunks[0].first == 0:
+            order.append(iteration.chunks[0].request.request.number)
     assert order.index(0) == 5
     model.drain()
 
@@ -110,7 +110,7 @@ def test_what_is_free_is_kept_for_a_large_request() -> None:
     model.submit(2, range(8), 2)
     assert isinstance(model.iteration(), Decode)
     iteration = model.iteration()
-    assert isinstance(iteration, Chunk) and iteration.request.request.number == 1
+    assert isinstance(iteration, Prompts) and iteration.chunks[0].request.request.number == 1
     model.drain()
 
 
@@ -120,7 +120,42 @@ def test_a_long_prompt_and_a_generation_alternate() -> None:
     model.iteration()
     model.submit(1, range(320), 8)
     kinds = [type(model.iteration()).__name__ for _ in range(10)]
-    assert kinds == ["Decode", "Chunk"] * 5 or kinds == ["Chunk", "Decode"] * 5
+    assert kinds == ["Decode", "Prompts"] * 5 or kinds == ["Prompts", "Decode"] * 5
+    model.drain()
+
+
+def chunks_of(iteration: Prompts) -> list[tuple[int, int]]:
+    """The request and the tokens of each chunk of a launch."""
+    return [(chunk.request.request.number, chunk.tokens) for chunk in iteration.chunks]
+
+
+def test_short_prompts_share_a_launch() -> None:
+    """As many as it takes, in their order; the last one may be divided. One that begins as another one waits for it."""
+    model = Model(CODE, Policy(400, 64, prompts=4), Pool.empty(16, 80, 1000))
+    for number, length in enumerate((60, 70, 300, 10, 10, 10, 10)):
+        model.submit(number, [number] * length, 8)
+    same = [9] * 200
+    model.submit(7, same, 8)
+    model.submit(8, same, 8)
+    model.submit(9, [10] * 30, 8)
+    launches: list[list[tuple[int, int]]] = []
+    for _ in range(8):
+        iteration = model.iteration()
+        if isinstance(iteration, Prompts):
+            launches.append(chunks_of(iteration))
+    assert launches == [
+        [(0, 60), (1, 70), (2, 256)], [(2, 44), (3, 10), (4, 10), (5, 10)], [(6, 10), (7, 200)], [(8, 8), (9, 30)],
+    ]  # fmt: skip
+    model.drain()
+
+
+def test_prompts_of_a_launch_have_room_for_all_their_tokens() -> None:
+    """A long prompt that was found but for its end takes as many slots as all of its tokens."""
+    model = Model(CODE, Policy(400, 64, prompts=4, slots=768, prompt_slots=128), Pool.empty(16, 80, 1000))
+    for number, length in enumerate((100, 130, 300, 10)):
+        model.submit(number, [number] * length, 8)
+    iteration = model.iteration()
+    assert isinstance(iteration, Prompts) and chunks_of(iteration) == [(0, 100), (1, 130), (2, 128)]
     model.drain()
 
 
@@ -136,24 +171,29 @@ def test_short_prompts_share_the_tokens_between_two_steps() -> None:
     done: list[tuple[int, int] | None] = []
     for _ in range(8):
         iteration = model.iteration()
-        done.append((iteration.request.request.number, iteration.tokens) if isinstance(iteration, Chunk) else None)
+        done.append(chunks_of(iteration)[0] if isinstance(iteration, Prompts) else None)
     assert done == [(1, 60), (2, 60), (3, 60), None, (4, 60), (5, 128), None, (5, 172)]
     model.drain()
+
+
+def first_chunk(model: Model) -> Any:
+    """The first chunk of the launch that is next."""
+    return model.iteration().chunks[0]
 
 
 def test_a_prefix_is_found_while_its_first_request_decodes_and_after() -> None:
     model = Model(CODE, Policy(512, 64), Pool.empty(4, 40, 1000))
     prompt = [*range(200)]
     model.submit(0, prompt, 3)
-    assert model.iteration().first == 0
+    assert first_chunk(model).first == 0
     assert isinstance(model.iteration(), Decode)
     model.submit(1, [*prompt[:150], *range(9)], 3)
-    assert (iteration := model.iteration()).first == 2 * PAGE_TOKENS and iteration.request.cached == 2 * PAGE_TOKENS
-    assert iteration.request.pages[:2] == model.state.running[0].pages[:2]
+    assert (chunk := first_chunk(model)).first == 2 * PAGE_TOKENS and chunk.request.cached == 2 * PAGE_TOKENS
+    assert chunk.request.pages[:2] == model.state.running[0].pages[:2]
     model.drain()
     for ids, found in ((prompt, 3), (prompt[:192], 2), (prompt[:193], 3), (prompt[1:], 0)):  # one token at least is computed
         model.submit(2, ids, 1)
-        assert model.iteration().first == found * PAGE_TOKENS
+        assert first_chunk(model).first == found * PAGE_TOKENS
         model.drain()
 
 
@@ -172,7 +212,7 @@ def test_what_goes_wrong_leaves_nothing_in_the_cache() -> None:
         model.iteration()
         model.cancel(number, wrong=wrong)
         model.submit(number + 10, range(200), 3)
-        assert model.iteration().first == (0 if wrong else 64)
+        assert first_chunk(model).first == (0 if wrong else 64)
         model.cancel(number + 10, wrong=True)
 
 
