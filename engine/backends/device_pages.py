@@ -26,7 +26,7 @@ from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
 
 EXPECTED: Final = ("argmax", "sample")
-"""Output modes whose chunks are prepared before the first prompt comes."""
+"""Output modes whose chunks are prepared while nothing else is to be done."""
 
 MOST_SLOTS: Final = 1 << 29
 """Slots of a pool that kernels can index."""
@@ -54,6 +54,8 @@ class LoadedModel(Protocol):
     def discard(self, step: Any) -> None: ...
 
     def wait(self) -> None: ...
+
+    def finish(self) -> None: ...
 
     def ending(self) -> tuple[Plan, ...]: ...
 
@@ -87,14 +89,19 @@ class DevicePages(PagedDevice):
             self._rows, self._prompt = rows, prompt
             pointers = {name: pointer for name, (pointer, _) in self._allocations(prompt).items()}
             self._chunks.bind(pointers, self._arena[0])
-            for tokens, output_mode in product(padded_lengths(self._chunks.largest), EXPECTED):
-                self._chunks.prepared(tokens, 0, output_mode)
+            self._expected = product(padded_lengths(self._chunks.largest), EXPECTED)
         except BaseException:
             self.close()
             raise
 
     def padded(self, tokens: int, past: int) -> int:
         return self._chunks.padded(tokens, past)
+
+    def prepare_chunk(self) -> bool:
+        for tokens, output_mode in self._expected:
+            self._chunks.prepared(tokens, 0, output_mode)
+            return True
+        return False
 
     def prepare(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
         graph = self._step.graph(SERVE, output_mode, tokens=bucket)
@@ -105,6 +112,7 @@ class DevicePages(PagedDevice):
         self._backend.enqueue(step)
 
     def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
+        self._backend.finish()
         prepared = self._chunks.prepared(tokens, past, output_mode)
         self._prompt.send_to(prepared.inputs, {name: inputs[self._chunks.whole.role(name)] for name in prepared.inputs})
         prepared.launch(self._backend.stream)

@@ -54,6 +54,10 @@ class PagedDevice(ABC):
         """The number of tokens that a chunk of `tokens` after `past` others is computed with: at most 63 more."""
         return tokens
 
+    def prepare_chunk(self) -> bool:
+        """Make a chunk of a length that may come ready; False if all are."""
+        return False
+
     @abstractmethod
     def prepare(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
         """Verify the step that serves a bucket of rows in an output mode, and make it ready to run."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Protocol
 
 from engine.models.families import family_of
 from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.graph import StepGraph
 from tilec.step.reader import Declaration
 from tilec.step.step import OutputMode, Step
-
-CACHE_FORMATS: Final = (SIXTEEN_BIT, "fp8")
-"""The formats of caches that the families' steps declare, and 16 bits."""
 
 
 class Shape(Protocol):

@@ -8,7 +8,6 @@ socket closes, however that process ended, also while the GPU works.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import select
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from engine.backends.load import device_errors
+from engine.backends.load import device_errors, without_collections
 from engine.errors import BundleRefused, DeviceError, EngineError
 from engine.models.families import read_config
 from engine.ranks.cuda import RankCuda
@@ -99,11 +98,10 @@ def loaded(channel: Channel, calls: DriverCalls, device: Device, rank: int, mode
     def progress(done: int, total: int) -> None:
         channel.send(kind=PROGRESS, done=done, total=total)
 
-    backend.load(
-        config, weights, model["max_seq_len"], model["dtype"], progress, model["cache_format"], serves=model["serves"]
-    )  # fmt: skip
-    gc.collect()
-    gc.freeze()  # as `engine.backends.load`
+    with without_collections():
+        backend.load(
+            config, weights, model["max_seq_len"], model["dtype"], progress, model["cache_format"], serves=model["serves"]
+        )  # fmt: skip
     return backend
 
 

@@ -15,10 +15,6 @@ from engine.sampling import Logprobs, SamplingParams
 
 LENGTH_BYTES: Final = 4
 
-CHUNK_TOKENS: Final = 2048
-"""Default of the most tokens of a prompt that are computed between two tokens of others. With 512, requests of a GPU that is
-nearly busy wait six times as long for their first token (docs/decisions.md, "Requests that arrive at random")."""
-
 
 class Message(msgspec.Struct, array_like=True, tag=True):
     """A message of either process."""
@@ -54,6 +50,11 @@ class Load(Message):
     guesses: int = 0
     gpus: int = 1
 
+    @property
+    def wakes(self) -> bool:
+        """Whether the engine's own process uses a GPU; of several, each has a process of its own."""
+        return self.backend == "cuda" and self.gpus == 1
+
 
 class Submit(Message):
     """To the engine: generate up to `max_tokens` tokens after `ids`, ended by one of `stop_tokens`. `number` is the caller's
@@ -76,7 +77,8 @@ class Cancel(Message):
 
 class Loaded(Message):
     """From the engine, first: the model is loaded. `rows` sequences of up to `longest` tokens fit, in `pages` pages of
-    `page_tokens`; `seconds` were needed. `grammars`: whether generations can be under a grammar."""
+    `page_tokens`; `seconds` were needed. `grammars`: whether generations can be under a grammar. `phases`: seconds of the
+    parts of the process's start (`engine.phases`)."""
 
     rows: int
     longest: int
@@ -84,6 +86,7 @@ class Loaded(Message):
     page_tokens: int
     seconds: float
     grammars: bool = True
+    phases: dict[str, float] = {}
 
 
 class Refused(Message):

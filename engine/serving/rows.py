@@ -29,6 +29,10 @@ NOT_IN_PAGES: Final = "this model's caches are not in pages"
 class Rows(Protocol):
     """Sequences that decode together, one a row. One prompt is computed at a time."""
 
+    def prepare(self) -> bool:
+        """Make something ready that a request may need, in a few milliseconds; False if nothing is left."""
+        ...
+
     def extend(self, pages: Tokens[int], first: int, ids: Tokens[int]) -> None:
         """Compute a part of a prompt that is not its end: tokens from position `first` on of the sequence with these pages."""
         ...
@@ -76,6 +80,9 @@ class ContiguousBatch:
     def __init__(self, backend: Backend, rows: int) -> None:
         self._backend, self._batch = backend, Batch(backend, rows, one_graph=True)
         self._sequence = Sequence()  # of the prompt that is computed
+
+    def prepare(self) -> bool:
+        return False
 
     def extend(self, pages: Tokens[int], first: int, ids: Tokens[int]) -> None:
         self._begin(first)

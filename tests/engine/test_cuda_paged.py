@@ -60,12 +60,14 @@ def test_a_server_prepares_no_prompts_of_the_other_caches(bundle: Bundle) -> Non
     for serves, lengths in ((False, 6), (True, 0)):  # 16, 32, and multiples of 64 up to 256
         backend = CudaBackend(bundle, Device(FakeDriver()))
         backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256, serves=serves)
-        prefills: Any = backend._prefills  # pyright: ignore[reportPrivateUsage]
-        assert sum(len(one._cached) for one in prefills) == lengths
+        internals: Any = backend
+        assert sum(len(one._cached) for one in internals._prefills) == lengths
+        assert (internals._own is None) == serves and bool(backend.memory.allocations.keys() & caches) != serves
         with PagedBatch(backend, 2, pages=20) as batch:
             batch.join(0, [1], 0, [1, 2], None)
         sequence = backend.begin()
         backend.prefill(sequence, [1] * 20)  # one that comes is prepared then
+        prefills = internals._prefills
         assert sum(len(one._cached) for one in prefills) == max(1, lengths)
         backend.close()
 
