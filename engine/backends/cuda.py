@@ -171,7 +171,7 @@ class CudaBackend(Backend):
         self.own = self._prepared(own.decode)  # captures steps while the weights are uploaded
         pointers = {name: pointer for name, (pointer, _) in self.prompt_allocations.items()}
         for prefill in self._prefills:
-            prefill.bind(pointers, self._arena[0])
+            prefill.bind(pointers, self._arena[0], later=self._once)
         for tokens in [] if self._once else padded_lengths(self._prefills[-1].largest):  # while the weights are uploaded
             self._prefill_of(tokens).prepared(tokens, 0, "argmax")
 

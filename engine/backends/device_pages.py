@@ -88,7 +88,7 @@ class DevicePages(PagedDevice):
             self._releases.callback(prompt.close)
             self._rows, self._prompt = rows, prompt
             pointers = {name: pointer for name, (pointer, _) in self._allocations(prompt).items()}
-            self._chunks.bind(pointers, self._arena[0])
+            self._chunks.bind(pointers, self._arena[0], later=True)
             self._expected = product(padded_lengths(self._chunks.largest), EXPECTED)
         except BaseException:
             self.close()
@@ -98,6 +98,8 @@ class DevicePages(PagedDevice):
         return self._chunks.padded(tokens, past)
 
     def prepare_chunk(self) -> bool:
+        if self._chunks.load_next():
+            return True
         for tokens, output_mode in self._expected:
             self._chunks.prepared(tokens, 0, output_mode)
             return True

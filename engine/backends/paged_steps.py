@@ -55,7 +55,7 @@ class PagedDevice(ABC):
         return tokens
 
     def prepare_chunk(self) -> bool:
-        """Make a chunk of a length that may come ready; False if all are."""
+        """Make a kernel or a length of chunks ready that may be needed, in a few milliseconds; False if all are."""
         return False
 
     @abstractmethod

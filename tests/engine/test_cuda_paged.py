@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from engine.backends.cuda import CudaBackend
 from engine.backends.device_pages import lasting_bytes, steps_bytes
 from engine.backends.paged_steps import chunk_graphs, serve_graphs
 from engine.backends.prompts import PrefillSteps, union
+from engine.backends.upload import Upload
 from engine.errors import DeviceError, UsageError
 from engine.graph.plan import plan_memory
 from engine.models.dense import UNMEASURED
@@ -62,7 +64,7 @@ def test_a_server_prepares_no_prompts_of_the_other_caches(bundle: Bundle) -> Non
         backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256, serves=serves)
         internals: Any = backend
         assert sum(len(one._cached) for one in internals._prefills) == lengths
-        assert (internals._own is None) == serves and bool(backend.memory.allocations.keys() & caches) != serves
+        assert (internals._own is None) == (internals._arena is None) == serves  # nor has it their memory
         with PagedBatch(backend, 2, pages=20) as batch:
             batch.join(0, [1], 0, [1, 2], None)
         sequence = backend.begin()
@@ -72,12 +74,55 @@ def test_a_server_prepares_no_prompts_of_the_other_caches(bundle: Bundle) -> Non
         backend.close()
 
 
+def test_a_prompt_waits_for_the_weights(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's pages are made while weights are copied; what runs first waits for them, of pages or of another cache."""
+    waited, wait, ready = list[int](), Upload.wait, threading.Event()
+
+    def recorded(upload: Upload) -> None:
+        waited.append(len(driver.launches))
+        ready.set()
+        wait(upload)
+
+    def late(name: str, limit: int) -> Iterator[tuple[int, memoryview]]:
+        assert ready.wait(60), "nothing waits for the weights"
+        yield from weights_chunks(name, limit)
+
+    monkeypatch.setattr(Upload, "wait", recorded)
+    for paged in (True, False):
+        driver, weights = FakeDriver(), dummy_weights(SMALLEST, "bf16")
+        weights_chunks = weights.chunks
+        monkeypatch.setattr(weights, "chunks", late)
+        ready.clear()
+        waited.clear()
+        backend = CudaBackend(bundle, Device(driver))
+        backend.load(SMALLEST, weights, 256, serves=True)
+        with PagedBatch(backend, 2, pages=20) as batch:
+            assert not waited and not driver.launches
+            if paged:
+                batch.join(0, [1], 0, [1, 2], None)
+            else:
+                backend.prefill(backend.begin(), [1, 2])
+            assert waited == [0] and driver.launches
+        backend.close()
+
+
+def test_a_model_that_is_closed_while_its_weights_are_copied(bundle: Bundle) -> None:
+    driver, weights = FakeDriver(), dummy_weights(SMALLEST, "bf16")
+    backend = CudaBackend(bundle, Device(driver))
+    backend.load(SMALLEST, weights, 256, serves=True)
+    backend.close()
+    assert not driver.buffers and not [one for one in threading.enumerate() if one.name.startswith("upload")]
+
+
 def test_prompts_of_all_lengths_are_prepared_for_greedy_and_sampled_tokens(loaded: Loaded) -> None:
     backend, _ = loaded
     with PagedBatch(backend, 2, pages=20) as batch:
         internals: Any = batch
         chunks = internals._steps._device._chunks
         lengths = (16, 32, 64, 128, 192, 256)
+        assert not chunks._cached, "a server's first answer waits for all lengths"
+        while batch.prepare():
+            pass
         prepared = dict(chunks._cached)
         assert set(prepared) == {(tokens, 0, mode) for tokens in lengths for mode in ("argmax", "sample")}
         batch.join(0, [1], 0, [1] * 20, SamplingParams(temperature=0.5))
