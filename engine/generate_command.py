@@ -19,6 +19,7 @@ import click
 from engine.early_device import wake_device
 from engine.entry import argument_text
 from engine.errors import UsageError
+from engine.garbage import without_collections
 from engine.options import CACHE_FORMATS, DEFAULT_SEQUENCE, WEIGHT_FORMATS, BackendName
 from engine.phases import PHASES
 from engine.text.messages import PROMPT_LIMIT
@@ -199,10 +200,10 @@ def _load(
     digest: str | None, trust: str | None, gpus: int,
 ) -> Engine:  # fmt: skip
     """Load the model, with a progress bar if stderr is a terminal."""
-    from engine.api import Engine
+    with without_collections(tidy=False), _progress() as progress:
+        from engine.api import Engine
 
-    PHASES.ended("imports")
-    with _progress() as progress:
+        PHASES.ended("imports")
         return Engine.from_pretrained(
             Path(model), bundle=bundle, backend=backend, max_seq_len=max_seq_len, dummy=dummy, progress=progress,
             weight_format=weight_format, cache_format=cache_format, bundle_digest=digest, trust=trust, gpus=gpus,

@@ -169,11 +169,18 @@ class CudaBackend(Backend):
         self._arena = (self._allocate_arena(own.arena), own.arena)
         self._prompt = InputBlock(self.memory, lasting_buffers([self._prefills[-1].whole], Kind.INPUT))
         self.own = self._prepared(own.decode)  # captures steps while the weights are uploaded
-        pointers = {name: pointer for name, (pointer, _) in self.prompt_allocations.items()}
+        if self._once and self.defers:
+            return
         for prefill in self._prefills:
-            prefill.bind(pointers, self._arena[0], later=self._once)
+            self._bind(prefill, later=False)
         for tokens in [] if self._once else padded_lengths(self._prefills[-1].largest):  # while the weights are uploaded
             self._prefill_of(tokens).prepared(tokens, 0, "argmax")
+
+    def _bind(self, prefill: PrefillSteps, *, later: bool) -> None:
+        """Verify prefills of one form on the backend's memory."""
+        assert self._arena is not None  # set in `_allocate_own`
+        pointers = {name: pointer for name, (pointer, _) in self.prompt_allocations.items()}
+        prefill.bind(pointers, self._arena[0], later=later)
 
     @property
     def prompt_allocations(self) -> dict[str, tuple[int, int]]:
@@ -326,8 +333,11 @@ class CudaBackend(Backend):
         return self._prefills[-1].padded(tokens, past)
 
     def _prefill_of(self, tokens: int) -> PrefillSteps:
-        """The steps of prompts of that length."""
-        return next(candidate for candidate in self._prefills if tokens <= candidate.largest)
+        """The steps of prompts of that length, verified."""
+        found = next(candidate for candidate in self._prefills if tokens <= candidate.largest)
+        if not found.bound:
+            self._bind(found, later=True)
+        return found
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         self.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from os import PathLike, fspath
@@ -12,6 +11,7 @@ from engine.backends.bundled_step import check_gpus, other_format, packing
 from engine.backends.cuda import CudaBackend
 from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
+from engine.garbage import without_collections
 from engine.models.families import family_of
 from engine.phases import PHASES
 from tilec.runtime import Bundle, BundleError, Device, LaunchError, open_bundle
@@ -78,23 +78,6 @@ def load_on_gpu(
         opened.close()
         raise
     return backend
-
-
-@contextmanager
-def without_collections(*, tidy: bool = True) -> Generator[None]:
-    """A block whose objects live as long as the model. A garbage collection over them would stop a step for tens of
-    milliseconds, and a start for longer, so that there is none in the block, and none over them later. `tidy`: but one at its
-    end, for a program that may load more models; else a few megabytes of garbage stay."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-        if tidy:
-            gc.collect()
-        gc.freeze()
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def opened_bundle(

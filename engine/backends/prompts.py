@@ -164,6 +164,11 @@ class PrefillSteps:
         while not later and self.load_next():
             pass
 
+    @property
+    def bound(self) -> bool:
+        """Whether `bind` has ended well."""
+        return len(self._forms) == len(OUTPUT_MODES)
+
     def load_next(self) -> bool:
         """Check the launches of one more kernel and load it; False if there is none that is not loaded."""
         while self._expected:

@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from engine.backends.load import device_errors, without_collections
+from engine.backends.load import device_errors
 from engine.errors import BundleRefused, DeviceError, EngineError
+from engine.garbage import without_collections
 from engine.models.families import read_config
 from engine.ranks.cuda import RankCuda
 from engine.ranks.memory import SharedMemory

@@ -74,6 +74,25 @@ def test_a_server_prepares_no_prompts_of_the_other_caches(bundle: Bundle) -> Non
         backend.close()
 
 
+def test_one_prompt_loads_what_it_needs(bundle: Bundle) -> None:
+    """The kernels and lengths of other prompts are loaded when they come."""
+    drivers = [FakeDriver(), FakeDriver()]
+    chosen = list[int]()
+    for driver, once in zip(drivers, (False, True), strict=True):
+        backend = CudaBackend(bundle, Device(driver))
+        backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256, once=once)
+        prefills: Any = backend._prefills  # pyright: ignore[reportPrivateUsage]
+        assert [one.bound for one in prefills] == [not once] * len(prefills)
+        modules = len(driver.images)
+        backend.prefill(backend.begin(), [1] * 100)
+        assert (len(driver.images) == modules) == (not once)
+        assert sum(one.bound for one in prefills) == (1 if once else len(prefills))
+        assert sum(len(one._cached) for one in prefills) == (1 if once else 6)
+        chosen.append(len(driver.launches))
+        backend.close()
+    assert chosen[0] == chosen[1] and len(drivers[1].images) < len(drivers[0].images)
+
+
 def test_a_prompt_waits_for_the_weights(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server's pages are made while weights are copied; what runs first waits for them, of pages or of another cache."""
     waited, wait, ready = list[int](), Upload.wait, threading.Event()
@@ -218,9 +237,11 @@ def test_chunks_have_whole_tiles_of_tokens_whose_others_are_nobodys(loaded: Load
         assert values(found["last"][0], 1) == [39]
 
 
-def test_every_length_of_a_chunk_is_prepared_before_the_first_prompt(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_length_of_a_chunk_is_prepared_before_its_prompt_comes(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, _ = loaded
     with PagedBatch(backend, 4, pages=20) as batch:
+        while batch.prepare():
+            pass
         monkeypatch.setattr(PrefillSteps, "_prepare", refuse)
         for row, tokens in enumerate((1, 17, 65, 200)):
             batch.join(row, list(range(1 + 4 * row, 5 + 4 * row)), 0, [3] * tokens)

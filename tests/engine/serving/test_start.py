@@ -13,9 +13,11 @@ import pytest
 
 from engine import cli
 from engine.early_device import wake_device
+from engine.errors import DeviceError, EngineError
 from engine.options import WEIGHT_FORMATS
 from engine.phases import Phases
 from engine.serving.beginning import EngineProcess
+from engine.serving.loop import EngineLoop
 from engine.serving.options import INTERPRETED_ROWS
 from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.step import BATCHES
@@ -134,6 +136,26 @@ def test_waking_a_gpu_makes_its_context_and_reports_nothing(monkeypatch: pytest.
         monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
         wake_device().join(SECONDS)
     assert calls == [("cuInit", 0), ("retain", "device 0")] and not raised
+
+
+def test_what_cannot_be_made_ready_is_said_by_the_request_that_needs_it() -> None:
+    """Unless nothing can run any more."""
+    for error, closed, goes_on in (
+        (EngineError("a step"), False, True),
+        (DeviceError("no GPU"), False, False),
+        (EngineError("a step"), True, False),
+    ):
+
+        def prepare(error: EngineError = error) -> bool:
+            raise error
+
+        loop: Any = EngineLoop.__new__(EngineLoop)
+        loop._rows, loop._backend = SimpleNamespace(prepare=prepare), SimpleNamespace(closed=closed)
+        if goes_on:
+            assert loop.prepare()
+            continue
+        with pytest.raises(EngineError, match=str(error)):
+            loop.prepare()
 
 
 def test_phases_are_of_the_first_model(monkeypatch: pytest.MonkeyPatch) -> None:
