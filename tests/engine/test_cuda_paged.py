@@ -139,7 +139,7 @@ def test_prompts_of_all_lengths_are_prepared_for_greedy_and_sampled_tokens(loade
         internals: Any = batch
         chunks = internals._steps._device._chunks
         lengths = (16, 32, 64, 128, 192, 256)
-        assert not chunks._cached, "a server's first answer waits for all lengths"
+        assert not chunks._cached, "a first prompt waits for all lengths"
         while batch.prepare():
             pass
         prepared = dict(chunks._cached)

@@ -138,7 +138,7 @@ def test_waking_a_gpu_makes_its_context_and_reports_nothing(monkeypatch: pytest.
     assert calls == [("cuInit", 0), ("retain", "device 0")] and not raised
 
 
-def test_what_cannot_be_made_ready_is_said_by_the_request_that_needs_it() -> None:
+def test_what_cannot_be_made_ready_is_an_error_of_the_request_that_needs_it() -> None:
     """Unless nothing can run any more."""
     for error, closed, goes_on in (
         (EngineError("a step"), False, True),
