@@ -89,7 +89,7 @@ class RankPages(DevicePages):
     def __init__(self, backend: RankCuda, step: Step, bucket: int) -> None:
         self._rank = backend
         super().__init__(backend, step, bucket)
-        while self.prepare_chunk():  # ranks are told what to run, and nothing when there is nothing to do
+        while self.prepare_chunk():  # the head process sends what to run, and nothing else
             pass
 
     def _allocate_arena(self, size: int) -> int:

@@ -62,7 +62,7 @@ class EngineProcess:
 
 @contextmanager
 def engine_started(*, wake: bool) -> Generator[EngineProcess]:
-    """An engine's process that ends with the block, if it has not before."""
+    """An engine's process that ends with the block at the latest."""
     engine = EngineProcess.start(wake=wake)
     PHASES.ended("engine_begun")
     try:

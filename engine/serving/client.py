@@ -151,8 +151,8 @@ class EngineClient:
         self.ended = asyncio.Event()
 
     async def start(self, load: Load, engine: EngineProcess | None = None) -> Loaded:
-        """Start the process and load a model; the engine's own error if that fails. `engine`: the process, which was told to
-        load it already."""
+        """Start the process and load a model; the engine's own error if that fails. `engine`: the process, which has
+        the message to load it already."""
         if engine is None:
             engine = EngineProcess.start(wake=load.wakes)
             engine.tell(encoded(load))

@@ -1,4 +1,4 @@
-"""What a server is told: limits, address, keys. Imports nothing that takes time, so that a command line is read first."""
+"""The options of a server: limits, address, keys. Imports nothing that takes time, so that a command line is read first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ nearly busy wait six times as long for their first token (docs/decisions.md, "Re
 MOST_GUESSES: Final = 32
 
 INTERPRETED_ROWS: Final = 8
-"""Rows of a server on the interpreter, unless it is told how many: the most of a step whose caches are not in pages."""
+"""Rows of a server on the interpreter, by default: the most of a step whose caches are not in pages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Runs a server: listens when the engine's process has loaded the model, drains on SIGTERM and SIGINT.
 
-In: the engine's process, which was told the `Load`, `Options`, and a socket with the address. Out: the exit status; 0 after it
+In: the engine's process, which has the `Load`, `Options`, and a socket with the address. Out: the exit status; 0 after it
 drained. The address is taken before the model is loaded (`engine.serving.beginning`), so that a port in use costs nothing, and
 nobody can connect before it is.
 """

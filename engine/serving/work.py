@@ -95,7 +95,7 @@ def work(channel: Channel) -> NoReturn:
 
 
 def _loaded(loop: EngineLoop, seconds: float) -> Loaded:
-    """What the other process is told of a model that was loaded in so many seconds."""
+    """The message for the other process, of a model that was loaded in so many seconds."""
     memory = loop.memory
     return Loaded(
         memory.rows, memory.longest, memory.pages, memory.page_tokens, seconds, loop.grammars, PHASES.rounded()

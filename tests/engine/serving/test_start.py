@@ -28,7 +28,7 @@ SECONDS = 240
 SPEAKS_HTTP = {"starlette", "uvicorn", "h11", "prometheus_client", "engine.serving.http", "engine.serving.server"}
 RUNS_MODELS = {"engine.api", "engine.backends", "engine.loading", "tilec.runtime", "cuda"}
 LATER = {"llguidance", "jinja2", "rich", "engine.tools.profile", "engine.tools.dummy_weights"}
-"""Packages that no first answer needs."""
+"""Packages that no first generation needs."""
 TAKES_TIME = {*SPEAKS_HTTP, *RUNS_MODELS, *LATER, "numpy", "msgspec", "tokenizers", "asyncio"}
 
 
