@@ -52,8 +52,8 @@ class Upload:
         self._lock, self._stopped, self._done = threading.Lock(), threading.Event(), 0
         # Threads pop from the end of this list: the largest first, so that no thread ends late with a large one.
         self._names = [item.name for item in sorted(weights.destinations, key=lambda item: item.bytes)]
-        self._interval = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_SECONDS)
+        self._interval = sys.getswitchinterval()  # restored by `close`
+        sys.setswitchinterval(min(SWITCH_SECONDS, self._interval))
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="upload")
         self._futures = [self._pool.submit(self._work) for _ in range(min(THREADS, len(self._names)))]
 
@@ -73,7 +73,8 @@ class Upload:
         self._stopped.set()
         wait(self._futures)
         self._pool.shutdown()
-        sys.setswitchinterval(self._interval)
+        if self._interval > SWITCH_SECONDS:  # otherwise another upload has set it, and restores it
+            sys.setswitchinterval(self._interval)
 
     def _work(self) -> None:
         """Copy tensors until none is left."""

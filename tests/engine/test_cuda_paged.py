@@ -19,7 +19,7 @@ from engine.backends.cuda import CudaBackend
 from engine.backends.device_pages import lasting_bytes, steps_bytes
 from engine.backends.paged_steps import chunk_graphs, serve_graphs
 from engine.backends.prompts import PrefillSteps, union
-from engine.backends.upload import Upload
+from engine.backends.upload import SWITCH_SECONDS, Upload
 from engine.errors import DeviceError, UsageError
 from engine.graph.plan import plan_memory
 from engine.models.dense import UNMEASURED
@@ -96,6 +96,7 @@ def test_one_prompt_loads_what_it_needs(bundle: Bundle) -> None:
 def test_a_prompt_waits_for_the_weights(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server's pages are made while weights are copied; what runs first waits for them, of pages or of another cache."""
     waited, wait, ready = list[int](), Upload.wait, threading.Event()
+    interval = sys.getswitchinterval()
 
     def recorded(upload: Upload) -> None:
         waited.append(len(driver.launches))
@@ -117,11 +118,12 @@ def test_a_prompt_waits_for_the_weights(bundle: Bundle, monkeypatch: pytest.Monk
         backend.load(SMALLEST, weights, 256, serves=True)
         with PagedBatch(backend, 2, pages=20) as batch:
             assert not waited and not driver.launches
+            assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)  # so that copying threads get on meanwhile
             if paged:
                 batch.join(0, [1], 0, [1, 2], None)
             else:
                 backend.prefill(backend.begin(), [1, 2])
-            assert waited == [0] and driver.launches
+            assert waited == [0] and driver.launches and sys.getswitchinterval() == interval
         backend.close()
 
 
