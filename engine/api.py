@@ -11,32 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends import Backend
-from engine.backends.load import device_errors, load_on_gpu
-from engine.checkpoint.weights import WeightPlan
+from engine.backends.load import device_errors
 from engine.errors import DeviceError, UsageError
+from engine.loading import load_backend
 from engine.models.config import GenerationConfig, ModelConfig
 from engine.models.families import family_of, read_config
+from engine.options import DEFAULT_SEQUENCE, BackendName, check_backend
+from engine.phases import PHASES
 from engine.sampling import TOP_K_LIMIT, SamplingParams
 from engine.text.tokenizer import Detokenizer, StopStrings, Text
-from engine.tools.dummy_weights import dummy_weights
-from engine.tools.profile import StepProfile, profile_decode
 from tilec.runtime import Bundle, Device
-from tilec.step.formats import SIXTEEN_BIT
 
 if TYPE_CHECKING:
+    from engine.tools.profile import StepProfile
     from tilec.runtime.trust import TrustSource
-
-DEFAULT_SEQUENCE: Final = 4096
-"""Default capacity of the KV cache, in tokens."""
-
-BackendName = Literal["cuda", "interpreter"]
-"""`cuda`: a GPU and the CUBINs of a bundle. `interpreter`: the kernels' sources in NumPy, slow and only for tiny models."""
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A raw text, or a conversation for the chat template."""
@@ -69,6 +63,7 @@ class Engine:
         bundle_digest: str | None = None,
         trust: TrustSource = None,
         gpus: int = 1,
+        once: bool = False,
     ) -> Engine:
         """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`. If `bundle` is None,
         `tilec.ship.finder` looks for one that fits the model and the GPU. `bundle_digest` is the hex sha256 that the bundle
@@ -81,17 +76,18 @@ class Engine:
         `cache_format` `fp8` keeps keys and values as e4m3 codes with a scale for each row of a head; None means 16 bits, or the
         format of a named bundle. `dummy` is a seed: random weights replace the files', in `weight_format`. `progress` is called
         with the bytes of weights loaded so far and the total. `gpus` above 1: as many share the model (`engine.ranks`), each in
-        a process of its own, with a bundle for so many; the interpreter runs them in threads. Raises an `EngineError`: see
-        `engine.errors`.
+        a process of its own, with a bundle for so many; the interpreter runs them in threads. `once`: the engine is for one
+        prompt, so that prompts of other lengths are prepared only when they come. Raises an `EngineError`: see `engine.errors`.
         """
         check_backend(backend, bundle, device, bundle_digest, trust)
         config = read_config(path)
         generation = GenerationConfig.read(path, config)
         text = Text.read(path, family_of(config.model_type).tokenizer)
+        PHASES.ended("tokenizer")
         loaded, opened = load_backend(
             path, config, bundle=bundle, backend=backend, max_seq_len=max_seq_len, dtype=dtype, weight_format=weight_format,
             cache_format=cache_format, dummy=dummy, progress=progress, device=device, bundle_digest=bundle_digest, trust=trust,
-            gpus=gpus,
+            gpus=gpus, once=once,
         )  # fmt: skip
         return cls(loaded, config, generation, text, opened)
 
@@ -178,6 +174,8 @@ class Engine:
     def profile(self) -> StepProfile:
         """Time per operation of a decode step, at the current length and output mode of the last generation. Overwrites the
         last slot of the cache, so the next call must begin a new generation. UsageError on a backend without a GPU."""
+        from engine.tools.profile import profile_decode  # late: other calls do without this import
+
         with device_errors():
             return profile_decode(self.backend, self._sequence)
 
@@ -196,61 +194,3 @@ class Engine:
     def __exit__(self, kind: object, *_: object) -> None:
         with suppress(DeviceError) if kind is not None else nullcontext():  # the first error is the one to report
             self.close()
-
-
-def check_backend(backend: BackendName, *of_gpu: object) -> None:
-    """UsageError if the interpreter is to take an option that only a GPU has: all but None are such."""
-    if backend == "interpreter" and any(option is not None for option in of_gpu):
-        raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
-
-
-def load_backend(
-    path: str | PathLike[str],
-    config: ModelConfig,
-    *,
-    bundle: str | PathLike[str] | None = None,
-    backend: BackendName = "cuda",
-    max_seq_len: int = DEFAULT_SEQUENCE,
-    dtype: str | None = None,
-    weight_format: str | None = None,
-    cache_format: str | None = None,
-    dummy: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    device: Device | None = None,
-    bundle_digest: str | None = None,
-    trust: TrustSource = None,
-    gpus: int = 1,
-    serves: bool = False,
-) -> tuple[Backend, Bundle | None]:
-    """A model folder on a device, without its tokenizer, and the bundle that the caller closes after it. Options and errors are
-    those of `Engine.from_pretrained`. `serves`: it is for `engine.serving` (`CudaBackend.load`)."""
-    check_backend(backend, bundle, device, bundle_digest, trust)
-    if not 1 <= max_seq_len <= config.max_position_embeddings:
-        what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
-        raise UsageError(what, fix="the model supports no more positions")
-    if gpus != 1:
-        from engine.ranks.load import load_ranks  # late: a run on one GPU does without this import
-
-        if device is not None:
-            raise UsageError("each of several GPUs has a device of its own", fix="leave `device` out")
-        return load_ranks(
-            path, config, gpus, backend, max_seq_len, dtype=dtype, weight_format=weight_format, cache_format=cache_format,
-            dummy=dummy, progress=progress, bundle=bundle, digest=bundle_digest, trust=trust, serves=serves,
-        )  # fmt: skip
-    if dummy is not None:
-        of_model = "f16" if config.dtype == "f16" else "bf16"
-        weights = dummy_weights(config, dtype or of_model, dummy, weight_format or SIXTEEN_BIT)
-    else:
-        weights = WeightPlan.for_model(config, path, dtype, weight_format=weight_format)
-    dtype = weights.dtype
-    if backend == "interpreter":
-        from engine.backends.interpreter import InterpreterBackend  # late: GPU runs do without this import
-
-        interpreter = InterpreterBackend()
-        interpreter.load(config, weights, max_seq_len, dtype, progress, cache_format)
-        return interpreter, None
-    loaded = load_on_gpu(
-        bundle, config, weights, max_seq_len, dtype, progress=progress, device=device, digest=bundle_digest, trust=trust,
-        weight_format=weight_format, cache_format=cache_format, serves=serves,
-    )  # fmt: skip
-    return loaded, loaded.bundle

@@ -105,6 +105,11 @@ class PagedBatch:
         """Free the memory of the batch; idempotent."""
         self._steps.close()
 
+    def prepare(self) -> bool:
+        """Make a kernel or a length of prompts ready, so that no prompt waits for it; False if all are. Otherwise each is made
+        ready when it is first used."""
+        return self._steps.device.prepare_chunk()
+
     def extend(self, pages: Tokens[int], first: int, ids: Tokens[int]) -> None:
         """Process a chunk of a prompt at positions `first` and on, of a sequence in no row that has these pages."""
         self._only(Piece(pages, first, ids))

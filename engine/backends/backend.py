@@ -42,13 +42,31 @@ class Backend(StepRunner):
     """Numbers of rows for which steps that serve are prepared."""
 
     config: ModelConfig
-    own: DecodeSteps
 
     def __init__(self) -> None:
         self.max_seq_len = 0
         self.chunk_tokens = CHUNK_TOKENS
         self._current = Sequence()
         self._steps: list[DecodeSteps | PagedSteps] = []
+        self._own: DecodeSteps | None = None
+
+    @property
+    def own(self) -> DecodeSteps:
+        """The steps of the backend's own sequence."""
+        if self._own is None:
+            self._load_own()
+        assert self._own is not None  # `load` or `_load_own` set it
+        return self._own
+
+    @own.setter
+    def own(self, steps: DecodeSteps) -> None:
+        self._own = steps
+
+    def _load_own(self) -> None:
+        """Make the steps of the backend's own sequence, if `load` has left them out."""
+
+    def finish(self) -> None:
+        """Wait until the model is on the device whole, which `load` may leave to go on. Steps wait for it by themselves."""
 
     @property
     @abstractmethod

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from engine.backends.backend import Backend
 from engine.backends.bundled_step import bundled_step
-from engine.backends.decode_steps import DecodeSteps, StepBuffers, graphs_of, lasting_buffers, prompt_caches
+from engine.backends.decode_steps import DecodeGraphs, DecodeSteps, StepBuffers, graphs_of, lasting_buffers, prompt_caches
 from engine.backends.device_buffers import DeviceBuffers, cache_bytes
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.device_pages import DevicePages, pages_that_fit
@@ -30,13 +30,29 @@ from engine.graph.plan import plan_memory
 from engine.graph.verify import may_overlap, verify
 from engine.models.families import family_of
 from engine.models.steps import model_step
+from engine.phases import PHASES
 from engine.ranks.verify import verify_lasting
 from engine.sequence import Sequence
 from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
-from tilec.step.graph import SERVE, Kind, Op, StepGraph
-from tilec.step.step import OutputMode, Step, Variants
+from tilec.step.graph import SERVE, Buffer, Kind, Op, StepGraph
+from tilec.step.step import ALL_KINDS, OutputMode, Step, Variants
+
+
+@dataclass(frozen=True, slots=True)
+class OwnGraphs:
+    """Steps of one sequence, decode and prefill, the bytes of their activations, and the caches that only prefills use."""
+
+    decode: DecodeGraphs
+    prefills: tuple[PrefillSteps, ...]
+    arena: int
+    only_prompts: tuple[Buffer, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory that they need."""
+        return cache_bytes(list(self.decode.values())) + sum(buffer.bytes for buffer in self.only_prompts) + self.arena
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,8 @@ class CudaBackend(Backend):
 
     ahead = 1
     kernels: ClassVar[type[Launches]] = Launches
+    defers: ClassVar[bool] = True
+    """Whether a server's backend makes the steps of its own sequence only when one comes."""
 
     def __init__(self, bundle: Bundle, device: Device | None = None) -> None:
         super().__init__()
@@ -73,46 +91,96 @@ class CudaBackend(Backend):
         self._prefills: tuple[PrefillSteps, ...] = ()
         self._prompt: InputBlock | None = None
         self._arena: tuple[int, int] | None = None
+        self._upload: Upload | None = None
+        self._once = False
 
     def load(
         self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None,
-        cache_format: str | None = None, *, serves: bool = False,
+        cache_format: str | None = None, *, serves: bool = False, once: bool = False,
     ) -> None:  # fmt: skip
         """Load a model onto the device: weights, caches for `max_seq_len` tokens, the rope table, kernels, the captured
-        step. `cache_format` None: that of the bundle. `serves`: where the model has steps over pages, prompts are computed by
-        these, so that those of the other caches are prepared only if one comes."""
+        step. `cache_format` None: that of the bundle. `once`: one prompt will come, so that those of other lengths are not
+        prepared. `serves`: where the model has steps over pages, these do all the work, so that caches and steps of its own
+        sequence are made only if one comes; weights may be on their way when this returns (`finish`)."""
         self.config, self.dtype, self.max_seq_len = config, dtype, max_seq_len
         self.step = self._bundled_step(weights, self.bundle.cache_format if cache_format is None else cache_format)
-        memory, driver = self.memory, self.driver
-        own_graphs = graphs_of(self.step, 1)
-        decode = list(own_graphs.values())
+        serves = serves and SERVE in self.step.declaration.modes
+        self._once = once or serves
         self.chunk_tokens = self.step.chunk_tokens
-        lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
-        self._prefills = tuple(PrefillSteps(self.step, length, self.launches) for length in lengths)
-        arena = max(*(prefill.memory.size for prefill in self._prefills), *(plan_memory(graph).size for graph in decode))
-        only_prompts = prompt_caches((prefill.whole for prefill in self._prefills), decode)
-        memory.require(weights.bytes + cache_bytes(decode) + sum(buffer.bytes for buffer in only_prompts) + arena)
-        for weight in weights.destinations:
-            memory.add(weight.name, weight.bytes)
-        driver.synchronize(self.stream)  # pool memory is usable from other streams once its allocation is done
-        upload = Upload(driver, weights, {name: pointer for name, (pointer, _) in memory.allocations.items()}, progress)
+        free, _ = self.driver.memory()
         try:
-            slots = decode[0].buffers["rope_table"].shape[0]
-            memory.add_array("rope_table", family_of(config.model_type).rope_table(config, slots))
-            for buffer in only_prompts:
-                memory.add_zeroed(buffer)
-            self._arena = (self._allocate_arena(arena), arena)
-            self._prompt = InputBlock(memory, lasting_buffers([self._prefills[-1].whole], Kind.INPUT))
-            self.own = self._prepared(own_graphs)  # captures steps while the weights are uploaded
-            pointers = {name: pointer for name, (pointer, _) in self.prompt_allocations.items()}
-            for prefill in self._prefills:
-                prefill.bind(pointers, self._arena[0])
-            expected = [] if serves and SERVE in self.step.declaration.modes else padded_lengths(self._prefills[-1].largest)
-            for tokens in expected:  # while the weights are uploaded
-                self._prefill_of(tokens).prepared(tokens, 0, "argmax")
-            upload.wait()
-        finally:
-            upload.close()
+            if self.memory.fits(weights.bytes):  # otherwise the whole model does not, which is refused below
+                self._upload = self._begin_upload(weights, progress)
+            PHASES.ended("upload_begun")
+            if serves and self.defers:
+                self.memory.require(weights.bytes, free)
+                self._add_rope_table()
+                return
+            own = self._own_graphs()
+            self.memory.require(weights.bytes + own.bytes, free)
+            PHASES.ended("graphs")
+            self._add_rope_table()
+            self._allocate_own(own)
+            PHASES.ended("steps")
+            self.finish()
+            PHASES.ended("upload")
+        except BaseException:
+            if self._upload is not None:
+                self._upload.close()
+            raise
+
+    def _begin_upload(self, weights: WeightSource, progress: Progress | None) -> Upload:
+        """Allocate the weights, and let threads copy them."""
+        for weight in weights.destinations:
+            self.memory.add(weight.name, weight.bytes)
+        self.driver.synchronize(self.stream)  # pool memory is usable from other streams once its allocation is done
+        pointers = {name: pointer for name, (pointer, _) in self.memory.allocations.items()}
+        return Upload(self.driver, weights, pointers, progress)
+
+    def finish(self) -> None:
+        if self._upload is not None:
+            self._upload.wait()
+            self._upload = None
+
+    def _add_rope_table(self) -> None:
+        few = self.step.graph("decode", "argmax", tokens=1, layers=min(self.step.layers, ALL_KINDS))
+        slots = few.buffers["rope_table"].shape[0]
+        self.memory.add_array("rope_table", family_of(self.config.model_type).rope_table(self.config, slots))
+
+    def _own_graphs(self) -> OwnGraphs:
+        """The steps of the backend's own sequence."""
+        decode = graphs_of(self.step, 1)
+        lengths = self.step.prefills(min(self.chunk_tokens, self.max_seq_len))
+        prefills = tuple(PrefillSteps(self.step, length, self.launches) for length in lengths)
+        arena = max(*(prefill.memory.size for prefill in prefills), *(plan_memory(graph).size for graph in decode.values()))
+        only_prompts = prompt_caches((prefill.whole for prefill in prefills), decode.values())
+        return OwnGraphs(decode, prefills, arena, tuple(only_prompts))
+
+    def _load_own(self) -> None:
+        own = self._own_graphs()
+        self.memory.require(own.bytes)
+        self._allocate_own(own)
+
+    def _allocate_own(self, own: OwnGraphs) -> None:
+        """Memory for the backend's own sequence, and its steps ready to run."""
+        self._prefills = own.prefills
+        for buffer in own.only_prompts:
+            self.memory.add_zeroed(buffer)
+        self._arena = (self._allocate_arena(own.arena), own.arena)
+        self._prompt = InputBlock(self.memory, lasting_buffers([self._prefills[-1].whole], Kind.INPUT))
+        self.own = self._prepared(own.decode)  # captures steps while the weights are uploaded
+        if self._once and self.defers:
+            return
+        for prefill in self._prefills:
+            self._bind(prefill, later=False)
+        for tokens in [] if self._once else padded_lengths(self._prefills[-1].largest):  # while the weights are uploaded
+            self._prefill_of(tokens).prepared(tokens, 0, "argmax")
+
+    def _bind(self, prefill: PrefillSteps, *, later: bool) -> None:
+        """Verify prefills of one form on the backend's memory."""
+        assert self._arena is not None  # set in `_allocate_own`
+        pointers = {name: pointer for name, (pointer, _) in self.prompt_allocations.items()}
+        prefill.bind(pointers, self._arena[0], later=later)
 
     @property
     def prompt_allocations(self) -> dict[str, tuple[int, int]]:
@@ -135,6 +203,7 @@ class CudaBackend(Backend):
         step = self.captured_step(sequence.output_mode, self.step.decode_variants(sequence.length + 1))
         self._send(sequence, token)
         self.own.enqueued(step)
+        self.finish()
         for plan in (*step.plans, *self.ending()):
             plan.launch(self.stream)
         sequence.length += 1
@@ -150,6 +219,7 @@ class CudaBackend(Backend):
     def time_launches(self, plans: Tokens[Plan], repeats: int, filled: int) -> float:
         """Mean seconds of a graph of these launches in order, over `repeats` runs after a warm-up run. The launches read the
         activations of the last step; the inputs are those of a step whose token is in the last of `filled` slots."""
+        self.finish()
         self.own.send([Sequence(length=max(0, filled - 1))])
         executable = self.capture(plans)
         try:
@@ -167,7 +237,8 @@ class CudaBackend(Backend):
         """Drop captured decode steps and prepared prefill steps, and end the generation. Steps are rebuilt on demand."""
         self._current.begin()
         self.driver.synchronize(self.stream)
-        self.own.forget()
+        if self._own is not None:
+            self._own.forget()
         for prefill in self._prefills:
             prefill.forget()
 
@@ -216,6 +287,8 @@ class CudaBackend(Backend):
         return DevicePages(self, step, bucket)
 
     def enqueue(self, step: CapturedStep) -> None:
+        if self._upload is not None:
+            self.finish()
         self.driver.launch_graph(step.executable, self.stream)
 
     def discard(self, step: CapturedStep) -> None:
@@ -230,6 +303,8 @@ class CudaBackend(Backend):
             return
         stream, self.stream = self.stream, 0
         with ExitStack() as releases:  # in reverse order, even after a failure
+            if self._upload is not None:
+                self._upload.close()
             releases.callback(self.driver.destroy_stream, stream)
             releases.callback(self.launches.close)
             releases.callback(self.memory.close)
@@ -253,13 +328,19 @@ class CudaBackend(Backend):
         return not self.stream
 
     def _padded(self, tokens: int, past: int) -> int:
+        if self._own is None:
+            self._load_own()
         return self._prefills[-1].padded(tokens, past)
 
     def _prefill_of(self, tokens: int) -> PrefillSteps:
-        """The steps of prompts of that length."""
-        return next(candidate for candidate in self._prefills if tokens <= candidate.largest)
+        """The steps of prompts of that length, verified."""
+        found = next(candidate for candidate in self._prefills if tokens <= candidate.largest)
+        if not found.bound:
+            self._bind(found, later=True)
+        return found
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
+        self.finish()
         prefill = self._prefill_of(tokens)
         prepared = prefill.prepared(tokens, past, output_mode)
         assert self._prompt is not None  # set in `load`

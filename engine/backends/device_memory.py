@@ -37,9 +37,15 @@ class DeviceMemory:
         self._owned.append(pointer)
         return pointer
 
-    def require(self, size: int) -> None:
-        """DeviceError unless `size` bytes and `RESERVE_BYTES` are free. Called before anything is loaded."""
+    def fits(self, size: int) -> bool:
+        """Whether `size` bytes and `RESERVE_BYTES` are free."""
+        return size + RESERVE_BYTES <= self.driver.memory()[0]
+
+    def require(self, size: int, free_before: int | None = None) -> None:
+        """DeviceError unless `size` bytes and `RESERVE_BYTES` are free. Called before anything is loaded, or with the bytes
+        that were free before a part of these was allocated."""
         free, total = self.driver.memory()
+        free = free if free_before is None else free_before
         if size + RESERVE_BYTES > free:
             needed_gb, free_gb = (size + RESERVE_BYTES) / 1e9, free / 1e9
             what = f"the model needs {needed_gb:.1f} GB of device memory and {free_gb:.1f} of {total / 1e9:.1f} GB are free"

@@ -26,7 +26,7 @@ from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
 
 EXPECTED: Final = ("argmax", "sample")
-"""Output modes whose chunks are prepared before the first prompt comes."""
+"""Output modes whose chunks are prepared while nothing else is to be done."""
 
 MOST_SLOTS: Final = 1 << 29
 """Slots of a pool that kernels can index."""
@@ -54,6 +54,8 @@ class LoadedModel(Protocol):
     def discard(self, step: Any) -> None: ...
 
     def wait(self) -> None: ...
+
+    def finish(self) -> None: ...
 
     def ending(self) -> tuple[Plan, ...]: ...
 
@@ -86,15 +88,22 @@ class DevicePages(PagedDevice):
             self._releases.callback(prompt.close)
             self._rows, self._prompt = rows, prompt
             pointers = {name: pointer for name, (pointer, _) in self._allocations(prompt).items()}
-            self._chunks.bind(pointers, self._arena[0])
-            for tokens, output_mode in product(padded_lengths(self._chunks.largest), EXPECTED):
-                self._chunks.prepared(tokens, self.padded(tokens, tokens)[1] - tokens, output_mode)
+            self._chunks.bind(pointers, self._arena[0], later=True)
+            self._expected = product(padded_lengths(self._chunks.largest), EXPECTED)
         except BaseException:
             self.close()
             raise
 
     def padded(self, tokens: int, filled: int) -> tuple[int, int]:
         return padded_room(tokens, filled, self._chunks.largest, self._step.values()["chunk_slots"])
+
+    def prepare_chunk(self) -> bool:
+        if self._chunks.load_next():
+            return True
+        for tokens, output_mode in self._expected:
+            self._chunks.prepared(tokens, self.padded(tokens, tokens)[1] - tokens, output_mode)
+            return True
+        return False
 
     def prepare(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
         graph = self._step.graph(SERVE, output_mode, tokens=bucket)
@@ -105,6 +114,7 @@ class DevicePages(PagedDevice):
         self._backend.enqueue(step)
 
     def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
+        self._backend.finish()
         prepared = self._chunks.prepared(tokens, past, output_mode)
         self._prompt.send_to(prepared.inputs, {name: inputs[self._chunks.whole.role(name)] for name in prepared.inputs})
         prepared.launch(self._backend.stream)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from os import PathLike, fspath
@@ -12,7 +11,9 @@ from engine.backends.bundled_step import check_gpus, other_format, packing
 from engine.backends.cuda import CudaBackend
 from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
+from engine.garbage import without_collections
 from engine.models.families import family_of
+from engine.phases import PHASES
 from tilec.runtime import Bundle, BundleError, Device, LaunchError, open_bundle
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
@@ -47,12 +48,14 @@ def load_on_gpu(
     weight_format: str | None = None,
     cache_format: str | None = None,
     serves: bool = False,
+    once: bool = False,
 ) -> CudaBackend:
     """A backend with the CUBINs of the file `bundle`. The file's sha256 must be `digest` if that is given, and it must be
     signed for this model as the policy `trust` requires. Without `bundle`, `tilec.ship.finder` looks for a bundle that fits the
     model and the device. `weight_format` must be the bundle's if it is given; else a bundle that quantises activations too
-    fits. `cache_format` None means 16 bits, or of a named bundle its own. `serves` as of `CudaBackend.load`. The caller closes
-    `CudaBackend.bundle` after the backend. Raises BundleRefused or DeviceError."""
+    fits. `cache_format` None means 16 bits, or of a named bundle its own. `serves` and `once` as of `CudaBackend.load`. The
+    caller closes `CudaBackend.bundle` after the backend. Raises BundleRefused or DeviceError."""
+    PHASES.ended("weights_found")
     if bundle is None:
         with device_errors():
             device = Device() if device is None else device
@@ -60,11 +63,13 @@ def load_on_gpu(
         bundle, config, weights.weight_format, device.architecture if device is not None else "", digest=digest, trust=trust,
         weight_format=weight_format, cache_format=cache_format,
     )  # fmt: skip
+    PHASES.ended("bundle")
     try:
-        with device_errors():
+        with device_errors(), without_collections(tidy=not (once or serves)):
             backend = CudaBackend(opened, device)
+            PHASES.ended("device")
             try:
-                backend.load(config, weights, max_seq_len, dtype, progress, cache_format, serves=serves)
+                backend.load(config, weights, max_seq_len, dtype, progress, cache_format, serves=serves, once=once)
             except BaseException:
                 with suppress(LaunchError):  # the first error is the one to report
                     backend.close()
@@ -72,9 +77,6 @@ def load_on_gpu(
     except BaseException:
         opened.close()
         raise
-    # Objects made so far live as long as the model; a garbage collection over them would stop a step for tens of milliseconds.
-    gc.collect()
-    gc.freeze()
     return backend
 
 

@@ -57,6 +57,10 @@ class PagedDevice(ABC):
         most 63 tokens more, and no more slots than there are."""
         return tokens, filled
 
+    def prepare_chunk(self) -> bool:
+        """Make a kernel or a length of chunks ready that may be needed, in a few milliseconds; False if all are."""
+        return False
+
     @abstractmethod
     def prepare(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
         """Verify the step that serves a bucket of rows in an output mode, and make it ready to run."""

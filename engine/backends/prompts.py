@@ -15,7 +15,7 @@ Why a prompt of a new length needs few checks, for lengths of one form (`Step.pr
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -140,15 +140,16 @@ class PrefillSteps:
         self._bytes = {_any_layer(buffer.name): buffer.bytes for buffer in self.whole.of_kind(Kind.ACTIVATION)}
         self._pointers: dict[str, int] = {}
         self._series: dict[tuple[_Kind, str], Series] = {}
+        self._expected: deque[tuple[_Kind, BundledKernel]] = deque()
         self._forms: dict[OutputMode, tuple[Form, tuple[_Kind, ...]]] = {}
         self._uses: dict[_Kind, _Uses] = {}
         self._covers_whole: dict[OutputMode, bool] = {}
         self._numbers: dict[tuple[int, _CheckInputs], _CheckedKind] = {}
         self._cached: OrderedDict[tuple[int, int, OutputMode], Prepared] = OrderedDict()
 
-    def bind(self, pointers: Mapping[str, int], arena: int) -> None:
-        """Set the addresses of buffers, verify the largest chunk in every output mode, and load the kernels for every
-        length."""
+    def bind(self, pointers: Mapping[str, int], arena: int, *, later: bool = False) -> None:
+        """Set the addresses of buffers, verify the largest chunk in every output mode, find the kernels for every length, and
+        load them. `later`: one is checked and loaded when it is first used, or by `load_next`."""
         self._pointers = {**pointers, **{name: arena + offset for name, offset in self.memory.offsets.items()}}
         for graph in self._graphs.values():
             offsets = {name: self.memory.offsets[name] for name in graph.buffers if name in self.memory.offsets}
@@ -169,7 +170,23 @@ class PrefillSteps:
             by_name.setdefault((f"{self._mode}_{kind[0].rpartition('.')[2]}", kind[1]), []).append(kind)
         for request in requests(self._step, self._launches.bundle.tuning):
             for kind in by_name.get((request.op, request.kernel), ()):
-                self._series_of(kind, self._launches.find(self._members[kind][0], request.constants))
+                self._expected.append((kind, self._launches.find(self._members[kind][0], request.constants)))
+        while not later and self.load_next():
+            pass
+
+    @property
+    def bound(self) -> bool:
+        """Whether `bind` has ended well."""
+        return len(self._forms) == len(OUTPUT_MODES)
+
+    def load_next(self) -> bool:
+        """Check the launches of one more kernel and load it; False if there is none that is not loaded."""
+        while self._expected:
+            kind, found = self._expected.popleft()
+            if (kind, found.name) not in self._series:
+                self._series_of(kind, found)
+                return True
+        return False
 
     def padded(self, tokens: int, past: int) -> int:
         """The number of tokens that a chunk of `tokens` after `past` others is computed with."""

@@ -10,15 +10,14 @@ from typing import Any, Final
 
 import click
 
-from engine.api import DEFAULT_SEQUENCE, BackendName, Engine, check_backend
+from engine.api import Engine
 from engine.chat.local import LocalSpeaker
 from engine.chat.remote import RemoteSpeaker
 from engine.chat.session import STYLES, Session
 from engine.chat.speaker import Speaker
-from engine.checkpoint.weights import WEIGHT_FORMATS
 from engine.entry import argument_text
 from engine.errors import UsageError
-from engine.models.steps import CACHE_FORMATS
+from engine.options import CACHE_FORMATS, DEFAULT_SEQUENCE, WEIGHT_FORMATS, BackendName, check_backend
 from engine.sampling import SEED_LIMIT
 from tilec.diagnostics.visible import Guarded, unguarded, visible_line
 

@@ -60,9 +60,6 @@ CACHE_SCALE: Final = re.compile(r"model\.layers\.\d+\.self_attn\.(?:[kv]_scale|k
 LARGEST: Final = {bf16.name: float.fromhex("0x1.fep127"), f16.name: 65504.0}
 """The largest finite number of each dtype that a model may run in."""
 
-WEIGHT_FORMATS: Final = (SIXTEEN_BIT, "fp8", "w8a8", "int4")
-"""Formats of linear weights that steps have; a step may lack one. The weights of `w8a8` are those of `fp8`."""
-
 PACKAGE: Final = __name__.partition(".")[0]
 
 EMBEDDING: Final = "model.embed_tokens.weight"

@@ -12,9 +12,6 @@ from tilec.step.graph import StepGraph
 from tilec.step.reader import Declaration
 from tilec.step.step import OutputMode, Step
 
-CACHE_FORMATS: Final = (SIXTEEN_BIT, "fp8")
-"""The formats of caches that the families' steps declare, and 16 bits."""
-
 MOST_CODED_QUERIES: Final = 8
 """Query heads of a key head that attention to a cache of codes takes at most: the columns of its products."""
 

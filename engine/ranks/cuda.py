@@ -31,6 +31,7 @@ class RankCuda(CudaBackend):
     """A rank's backend. `shared` is the memory that ranks share."""
 
     kernels = RankLaunches
+    defers = False  # ranks allocate the same in the same order
     launches: RankLaunches
 
     def __init__(self, bundle: Bundle, shared: SharedMemory, ranks: int, device: Device | None = None) -> None:
@@ -88,6 +89,8 @@ class RankPages(DevicePages):
     def __init__(self, backend: RankCuda, step: Step, bucket: int) -> None:
         self._rank = backend
         super().__init__(backend, step, bucket)
+        while self.prepare_chunk():  # the head process sends what to run, and nothing else
+            pass
 
     def _allocate_arena(self, size: int) -> int:
         return self._rank.shared_arena(size)

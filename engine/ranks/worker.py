@@ -8,7 +8,6 @@ socket closes, however that process ended, also while the GPU works.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import select
@@ -23,6 +22,7 @@ from typing import Any, Final, NoReturn
 
 from engine.backends.load import device_errors
 from engine.errors import BundleRefused, DeviceError, EngineError
+from engine.garbage import without_collections
 from engine.models.families import read_config
 from engine.ranks.cuda import RankCuda
 from engine.ranks.memory import SharedMemory
@@ -99,11 +99,10 @@ def loaded(channel: Channel, calls: DriverCalls, device: Device, rank: int, mode
     def progress(done: int, total: int) -> None:
         channel.send(kind=PROGRESS, done=done, total=total)
 
-    backend.load(
-        config, weights, model["max_seq_len"], model["dtype"], progress, model["cache_format"], serves=model["serves"]
-    )  # fmt: skip
-    gc.collect()
-    gc.freeze()  # as `engine.backends.load`
+    with without_collections():
+        backend.load(
+            config, weights, model["max_seq_len"], model["dtype"], progress, model["cache_format"], serves=model["serves"]
+        )  # fmt: skip
     return backend
 
 

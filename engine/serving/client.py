@@ -6,19 +6,18 @@ What arrives is kept until it is taken, at most the tokens that a request may ge
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 import msgspec
 
 from engine.errors import BundleRefused, DeviceError, EngineError, ModelError, UsageError
 from engine.sampling import Logprobs
+from engine.serving.beginning import EngineProcess
 from engine.serving.protocol import Cancel, Frames, Load, Loaded, Message, Refused, Report, Submit, encoded, from_engine
 
 PIECE_BYTES: Final = 1 << 20
@@ -140,9 +139,6 @@ class EngineClient:
     """The engine's process. `most_waiting`: how many requests may wait beyond those that fit the rows. One event loop's
     alone."""
 
-    module: ClassVar[str] = f"{__package__}.worker"
-    """What the process runs."""
-
     def __init__(self, most_waiting: int, watcher: Watcher | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_waiting, self._watcher, self._clock = most_waiting, watcher or Watcher(), clock
         self._process: subprocess.Popen[bytes] | None = None
@@ -154,17 +150,14 @@ class EngineClient:
         self.failure: EngineError | None = None
         self.ended = asyncio.Event()
 
-    async def start(self, load: Load) -> Loaded:
-        """Start the process and load a model; the engine's own error if that fails."""
-        ours, its = socket.socketpair()
-        with its:
-            safe = ["-P"] if sys.flags.safe_path else []
-            self._process = subprocess.Popen(
-                [sys.executable, *safe, "-m", self.module, str(its.fileno())],
-                pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        self._send(load)
+    async def start(self, load: Load, engine: EngineProcess | None = None) -> Loaded:
+        """Start the process and load a model; the engine's own error if that fails. `engine`: the process, which has
+        the message to load it already."""
+        if engine is None:
+            engine = EngineProcess.start(wake=load.wakes)
+            engine.tell(encoded(load))
+        self._process = engine.process
+        reader, self._writer = await asyncio.open_unix_connection(sock=engine.connection)
         ready: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(reader, ready))
         self.loaded = await ready

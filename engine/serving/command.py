@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from engine.api import DEFAULT_SEQUENCE, BackendName, check_backend
-from engine.checkpoint.weights import WEIGHT_FORMATS
 from engine.errors import UsageError
-from engine.models.families import read_config
-from engine.models.steps import CACHE_FORMATS
-from engine.serving.guesses import guesses_of
-from engine.serving.http import Limits
-from engine.serving.protocol import CHUNK_TOKENS, Load
-from engine.serving.server import Options, keys_of, serve
-from engine.serving.traces import Traces
-from tilec.step.step import BATCHES
+from engine.options import CACHE_FORMATS, DEFAULT_SEQUENCE, WEIGHT_FORMATS, BackendName, check_backend
+from engine.serving.beginning import bound, engine_started
+from engine.serving.options import CHUNK_TOKENS, INTERPRETED_ROWS, Limits, Options, guesses_of, keys_of
+
+if TYPE_CHECKING:
+    from engine.serving.traces import Traces
 
 KEY_VARIABLE: Final = "TILEC_API_KEY"
 DEFAULTS: Final = Limits()
@@ -106,23 +104,45 @@ def serve_command(
     """Serve the model of a folder to OpenAI's clients, on the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
     sources."""
     check_backend(backend, bundle, bundle_digest, trust)
-    read_config(model)
-    usual_rows = 0 if backend == "cuda" else BATCHES[-1]
-    load = Load(
-        model=str(Path(model).resolve()), backend=backend, rows=rows or usual_rows, max_seq_len=max_seq_len,
-        chunk_tokens=chunk_tokens, bundle=bundle and str(Path(bundle).resolve()), bundle_digest=bundle_digest, trust=trust,
-        weight_format=weight_format, cache_format=cache_format, dummy=dummy_weights, pages=pages,
-        guesses=0 if speculate is None else guesses_of(speculate), gpus=gpus,
-        chunk_prompts=chunk_prompts,
-    )  # fmt: skip
-    limits = Limits(max_body_bytes, request_seconds, stall_seconds=stall_seconds)
-    keys = _keys(api_key_file)
-    traces = Traces(otlp_traces_endpoint) if otlp_traces_endpoint is not None else None
+    guesses = 0 if speculate is None else guesses_of(speculate)
+    limits, keys = Limits(max_body_bytes, request_seconds, stall_seconds=stall_seconds), _keys(api_key_file)
+    with (
+        _sent_traces(otlp_traces_endpoint) as traces,
+        bound(host, port) as listening,
+        engine_started(wake=backend == "cuda" and gpus == 1) as engine,
+    ):
+        # The engine's process imports its modules now, so that this one's are imported from here on: first those of a message.
+        from engine.serving.protocol import Load, encoded
+
+        load = Load(
+            model=str(Path(model).resolve()), backend=backend, rows=rows or (0 if backend == "cuda" else INTERPRETED_ROWS),
+            max_seq_len=max_seq_len, chunk_tokens=chunk_tokens, bundle=bundle and str(Path(bundle).resolve()),
+            bundle_digest=bundle_digest, trust=trust, weight_format=weight_format, cache_format=cache_format,
+            dummy=dummy_weights, pages=pages, guesses=guesses, gpus=gpus, chunk_prompts=chunk_prompts,
+        )  # fmt: skip
+        engine.tell(encoded(load))
+        from engine.models.families import read_config
+
+        read_config(model)
+        from engine.serving.server import serve
+
+        options = Options(host, port, model_name, max_waiting, drain_seconds, restarts, keys, limits, traces)
+        serve(load, options, engine, listening)
+
+
+@contextmanager
+def _sent_traces(endpoint: str | None) -> Generator[Traces | None]:
+    """What sends spans to a collector, if there is one, until the block ends."""
+    if endpoint is None:
+        yield None
+        return
+    from engine.serving.traces import Traces
+
+    traces = Traces(endpoint)
     try:
-        serve(load, Options(host, port, model_name, max_waiting, drain_seconds, restarts, keys, limits, traces))
+        yield traces
     finally:
-        if traces is not None:
-            traces.close()
+        traces.close()
 
 
 def _keys(path: str | None) -> list[str]:

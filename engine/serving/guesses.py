@@ -11,11 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from engine.errors import UsageError
-
 SHORTEST: Final = 2
 LONGEST: Final = 4
-MOST_GUESSES: Final = 32
 
 
 class Text:
@@ -49,11 +46,3 @@ class Text:
             if length >= SHORTEST:
                 best = int(indices[-1])
         return known[best + 1 : best + 1 + most].tolist() if best >= 0 else []
-
-
-def guesses_of(option: str) -> int:
-    """The number of guesses of a row that `--speculate ngram:K` asks for; UsageError for another text."""
-    method, _, number = option.partition(":")
-    if method != "ngram" or not number.isdecimal() or not 1 <= int(number) <= MOST_GUESSES:
-        raise UsageError(f"speculate is {option!r}, not ngram:K with K from 1 to {MOST_GUESSES}")
-    return int(number)

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from engine.serving.openai_types import (
     TokenizeRequest,
     read,
 )
+from engine.serving.options import Limits
 from engine.serving.page import page_routes
 from engine.serving.responses import ResponseCompletion
 from engine.serving.responses_types import read_response
@@ -33,16 +33,6 @@ from engine.serving.served_model import ServedModel
 from engine.serving.traces import Traces, note
 
 METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a server. `stall_seconds`: how long no iteration may end before the server says that it is ill."""
-
-    body_bytes: int = 8 << 20
-    request_seconds: float = 600.0
-    ping_seconds: float = 15.0
-    stall_seconds: float = 60.0
 
 
 class Endpoints:

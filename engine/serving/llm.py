@@ -22,7 +22,8 @@ from engine.sampling import SamplingParams
 from engine.serving.client import EngineClient
 from engine.serving.generated_text import GeneratedText
 from engine.serving.loop import EngineLoop
-from engine.serving.protocol import CHUNK_TOKENS, Load, Submit
+from engine.serving.options import CHUNK_TOKENS
+from engine.serving.protocol import Load, Submit
 from engine.serving.rows import rows_of
 from engine.text.tokenizer import Text
 from tilec.step.step import BATCHES
@@ -46,6 +47,8 @@ class LLM:
         self._engine = engine
         with device_errors():
             self._loop = EngineLoop(engine.backend, rows_of(engine.backend, rows), chunk_tokens)
+            while self._loop.prepare():
+                pass
 
     @classmethod
     def from_pretrained(

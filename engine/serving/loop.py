@@ -180,6 +180,14 @@ class EngineLoop:
             found.cached, found.logprobs, found.more, found.guessed,
         )  # fmt: skip
 
+    def prepare(self) -> bool:
+        """While no request is left: make something ready that one may need, in a few milliseconds; False if nothing is left."""
+        try:
+            return self._rows.prepare()
+        except EngineError as error:  # the request that needs it will say so
+            self._end_with_the_device(error)
+            return True
+
     def close(self) -> None:
         """Free the rows; idempotent. The backend stays."""
         self._rows.close()

@@ -16,10 +16,6 @@ from tilec.step.formats import SIXTEEN_BIT
 
 LENGTH_BYTES: Final = 4
 
-CHUNK_TOKENS: Final = 2048
-"""Default of the most tokens of a prompt that are computed between two tokens of others. With 512, requests of a GPU that is
-nearly busy wait six times as long for their first token (docs/decisions.md, "Requests that arrive at random")."""
-
 
 class Message(msgspec.Struct, array_like=True, tag=True):
     """A message of either process."""
@@ -57,6 +53,11 @@ class Load(Message):
     gpus: int = 1
     chunk_prompts: int | None = None
 
+    @property
+    def wakes(self) -> bool:
+        """Whether the engine's own process uses a GPU; of several, each has a process of its own."""
+        return self.backend == "cuda" and self.gpus == 1
+
 
 class Submit(Message):
     """To the engine: generate up to `max_tokens` tokens after `ids`, ended by one of `stop_tokens`. `number` is the caller's
@@ -80,7 +81,7 @@ class Cancel(Message):
 class Loaded(Message):
     """From the engine, first: the model is loaded. `rows` sequences of up to `longest` tokens fit, in `pages` pages of
     `page_tokens`; `seconds` were needed. `grammars`: whether generations can be under a grammar. `cache_format`: how keys and
-    values are stored."""
+    values are stored. `phases`: seconds of the parts of the process's start (`engine.phases`)."""
 
     rows: int
     longest: int
@@ -89,6 +90,7 @@ class Loaded(Message):
     seconds: float
     grammars: bool = True
     cache_format: str = SIXTEEN_BIT
+    phases: dict[str, float] = {}
 
 
 class Refused(Message):

@@ -34,6 +34,10 @@ class Rows(Protocol):
         """What one call of `compute` can do in one launch."""
         ...
 
+    def prepare(self) -> bool:
+        """Make something ready that a request may need, in a few milliseconds; False if nothing is left."""
+        ...
+
     def compute(self, pieces: Tokens[Piece]) -> list[int | EngineError | None]:
         """Compute pieces of prompts; a piece with a row is the rest of its prompt, whose sequence is in that row then. Returns
         the first token of each of these, None for a piece without a row, or why it went wrong, which ends no other."""
@@ -75,6 +79,9 @@ class ContiguousBatch:
         self._backend, self._batch = backend, Batch(backend, rows, one_graph=True)
         self._sequence = Sequence()  # of the prompt that is computed
         self.limits = Limits(backend.chunk_tokens, 1, backend.max_seq_len, 1)
+
+    def prepare(self) -> bool:
+        return False
 
     def compute(self, pieces: Tokens[Piece]) -> list[int | EngineError | None]:
         found: list[int | EngineError | None] = []

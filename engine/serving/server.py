@@ -1,7 +1,8 @@
-"""Runs a server: starts the engine's process, listens when the model is loaded, drains on SIGTERM and SIGINT.
+"""Runs a server: listens when the engine's process has loaded the model, drains on SIGTERM and SIGINT.
 
-In: a `Load` for the engine and `Options`. Out: the exit status; 0 after it drained. The address is taken before the model is
-loaded, so that a port in use costs nothing, and nobody can connect before it is.
+In: the engine's process, which has the `Load`, `Options`, and a socket with the address. Out: the exit status; 0 after it
+drained. The address is taken before the model is loaded (`engine.serving.beginning`), so that a port in use costs nothing, and
+nobody can connect before it is.
 """
 
 from __future__ import annotations
@@ -13,53 +14,36 @@ import socket
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 
-from engine.errors import UsageError
+from engine.phases import PHASES
+from engine.serving.beginning import EngineProcess
 from engine.serving.client import EngineClient, EngineRestarting
-from engine.serving.http import Limits, application
+from engine.serving.http import application
 from engine.serving.logs import Lines, log
 from engine.serving.metrics import Metrics
+from engine.serving.options import Options
 from engine.serving.protocol import Load, Loaded
 from engine.serving.served_model import ServedModel
-from engine.serving.traces import Traces
 
 BACKLOG: Final = 1024
 RESTART_SECONDS: Final = 600.0
 LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Of a server. `port` 0 takes a free one. `most_waiting`: requests that wait beyond those that fit the rows.
-    `drain_seconds`: how long requests may go on after SIGTERM. `restarts`: how often within `RESTART_SECONDS` the model is
-    loaded again after the engine's process ended."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    model_name: str | None = None
-    most_waiting: int = 256
-    drain_seconds: int = 30
-    restarts: int = 3
-    keys: list[str] = field(default_factory=list[str])
-    limits: Limits = field(default_factory=Limits)
-    traces: Traces | None = None
-
-
-def serve(load: Load, options: Options) -> int:
+def serve(load: Load, options: Options, engine: EngineProcess, listening: socket.socket) -> int:
     """Serve until a signal ends it, or the engine's process ends once too often; returns 0. An EngineError says why it could
     not start, or why the engine ended."""
     logger = logging.getLogger("uvicorn")
     logger.handlers, logger.level, logger.propagate = [Lines()], logging.WARNING, False
-    with _bound(options.host, options.port) as listening:
-        return asyncio.run(_serve(load, options, listening))
+    return asyncio.run(_serve(load, options, engine, listening))
 
 
-async def _serve(load: Load, options: Options, listening: socket.socket) -> int:
+async def _serve(load: Load, options: Options, engine: EngineProcess, listening: socket.socket) -> int:
+    PHASES.ended("imports")
     start = time.perf_counter()
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,12 +52,13 @@ async def _serve(load: Load, options: Options, listening: socket.socket) -> int:
     metrics = Metrics(name)
     log("loading", model=name, backend=load.backend)
     async with _engine(options, metrics) as client:
-        loading = asyncio.ensure_future(_loaded(client, load, name))
+        loading = asyncio.ensure_future(_loaded(client, load, engine, name))
         await _first(loading, ending)
         if not loading.done():
             loading.cancel()
             return 0
         model, loaded = loading.result()
+        PHASES.ended("loaded")
         model.longest, metrics.pages = loaded.longest, loaded.pages
         app: Any = application(model, client, metrics, options.limits, options.keys, options.traces)
         server = uvicorn.Server(
@@ -88,7 +73,7 @@ async def _serve(load: Load, options: Options, listening: socket.socket) -> int:
             "ready", model=model.name, host=address[0], port=address[1], rows=loaded.rows, tokens_of_row=loaded.longest,
             pages=loaded.pages, page_tokens=loaded.page_tokens, tokens=loaded.pages * loaded.page_tokens,
             cache=loaded.cache_format, load_seconds=round(loaded.seconds, 3),
-            start_seconds=round(time.perf_counter() - start, 3),
+            start_seconds=round(time.perf_counter() - start, 3), engine_phases=loaded.phases, server_phases=PHASES.rounded(),
         )  # fmt: skip
         if not options.keys and options.host not in LOCAL:
             log("no_api_key", "warning", host=options.host, message="whoever reaches this address can use the server")
@@ -134,10 +119,16 @@ class Restarts:
             log("restarted", load_seconds=round(loading.result().seconds, 3), start_seconds=round(time.monotonic() - start, 3))
 
 
-async def _loaded(client: EngineClient, load: Load, name: str) -> tuple[ServedModel, Loaded]:
+async def _loaded(client: EngineClient, load: Load, engine: EngineProcess, name: str) -> tuple[ServedModel, Loaded]:
     """The model on its device, and meanwhile its tokenizer."""
-    reading = asyncio.to_thread(ServedModel, load.model, load.max_seq_len, name)
-    model, loaded = await asyncio.gather(reading, client.start(load))
+
+    def read() -> ServedModel:
+        model = ServedModel(load.model, load.max_seq_len, name)
+        PHASES.ended("tokenizer")
+        return model
+
+    reading = asyncio.to_thread(read)
+    model, loaded = await asyncio.gather(reading, client.start(load, engine))
     return model, loaded
 
 
@@ -158,27 +149,3 @@ async def _first(*events: Any) -> None:
     for task, one in zip(waiting, events, strict=True):
         if task is not one:
             task.cancel()
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket with the address; UsageError if it cannot be had."""
-    found: socket.socket | None = None
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-    except OSError as error:
-        if found is not None:
-            found.close()
-        what = f"cannot listen on {host} port {port}: {error.strerror or error}"
-        raise UsageError(what, fix="give another --host or --port") from None
-    return found
-
-
-def keys_of(text: str, where: str) -> list[str]:
-    """The API keys in a text, one a line; UsageError if there is none."""
-    keys = [line.strip() for line in text.splitlines() if line.strip()]
-    if not keys:
-        raise UsageError("there is no API key in it", where=where, fix="give one key a line")
-    return keys

@@ -1,9 +1,8 @@
-"""`python -m engine.serving.worker DESCRIPTOR`: the process of the engine, with a model on its device.
+"""`python -m engine.serving.worker DESCRIPTOR [wake]`: the process of the engine, with a model on its device.
 
-In: messages of `engine.serving.protocol` from the socket of that descriptor, the first a `Load`. Out: reports on the same
-socket. It ends when the other end closes, however that process ended, and when its device fails, after a `Refused` that says
-so. Between iterations it takes what has come, and sleeps only when no request is left. Signals of a terminal are for the other
-process.
+In: messages of `engine.serving.protocol` from the socket of that descriptor. Out: messages on the same socket. It ends when the
+other end closes, however that process ended, and when its device fails, after a `Refused` that says so. Signals of a terminal
+are for the other process. With `wake`, the driver of its GPU starts while modules are imported.
 
 It is a process of its own so that nothing delays the next step: templates, tokenizers and sockets of clients take time, and
 Python has one lock for all threads.
@@ -11,115 +10,45 @@ Python has one lock for all threads.
 
 from __future__ import annotations
 
-import select
+import gc
 import signal
 import socket
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, NoReturn, cast
 
-from engine.api import BackendName, load_backend
-from engine.backends.load import device_errors
+from engine.early_device import wake_device
+from engine.entry import missing
 from engine.errors import DeviceError, EngineError
-from engine.models.config import GenerationConfig
-from engine.models.families import read_config
-from engine.serving.constraints import Constraints
-from engine.serving.loop import EngineLoop
-from engine.serving.protocol import Cancel, Frames, Load, Loaded, Message, Refused, Submit, ToEngine, encoded, to_engine
-from engine.serving.rows import rows_of
-
-PIECE_BYTES: Final = 1 << 20
+from engine.serving.beginning import WAKE
 
 
-class Channel:
-    """The socket to the other process."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._frames = connection, Frames()
-
-    def send(self, message: Message) -> None:
-        """Send a message; waits until the other process read the ones before."""
-        self._connection.sendall(encoded(message))
-
-    def received(self, *, wait: bool, watched: Sequence[int] = ()) -> Iterator[ToEngine]:
-        """The messages that have come; with `wait`, at least some bytes, unless one of the descriptors `watched` can be read.
-        EOFError if the other end is closed."""
-        while self._connection in select.select([self._connection, *watched], [], [], None if wait else 0)[0]:
-            wait = False
-            piece = self._connection.recv(PIECE_BYTES)
-            if not piece:
-                raise EOFError
-            yield from map(to_engine, self._frames.push(piece))
-
-
-def work(channel: Channel) -> NoReturn:
-    """Load the model that the first message names and serve it until the other end closes (EOFError)."""
-    pending: list[ToEngine] = []
-    while not pending:
-        pending += channel.received(wait=True)
-    load = pending.pop(0)
-    assert isinstance(load, Load)  # the protocol's first message
-    start = time.perf_counter()
-    config = read_config(load.model)
-    backend, bundle = load_backend(
-        load.model, config, bundle=load.bundle, backend=cast("BackendName", load.backend),
-        max_seq_len=load.max_seq_len, weight_format=load.weight_format, cache_format=load.cache_format, dummy=load.dummy,
-        bundle_digest=load.bundle_digest, trust=load.trust, gpus=load.gpus, serves=True,
-    )  # fmt: skip
-    try:
-        with device_errors():
-            ending = GenerationConfig.read(load.model, config).eos_token_id
-            grammars = Constraints(load.model, config.vocab_size, ending)
-            on = rows_of(backend, load.rows, load.pages)
-            loop = EngineLoop(backend, on, load.chunk_tokens, grammars, load.guesses, load.chunk_prompts)
-            memory = loop.memory
-            seconds = time.perf_counter() - start
-            fits = memory.rows, memory.longest, memory.pages, memory.page_tokens
-            channel.send(Loaded(*fits, seconds, loop.grammars, backend.step.cache_format))
-            take(loop, pending)
-            while True:
-                take(loop, channel.received(wait=loop.idle, watched=backend.watched if loop.idle else ()))
-                if loop.idle:
-                    backend.wait()  # nothing was asked for: the device may have failed, and says so here
-                channel.send(loop.iteration())
-    finally:
-        with suppress(EngineError), device_errors():  # the first error is the one to report
-            backend.close()
-        if bundle is not None:
-            bundle.close()
-
-
-def take(loop: EngineLoop, messages: Iterable[ToEngine]) -> None:
-    """Do what messages ask for."""
-    for message in messages:
-        match message:
-            case Submit():
-                loop.submit(message)
-            case Cancel():
-                loop.cancel(message.number)
-            case Load():
-                raise AssertionError("a model is loaded once")
-
-
-def main(descriptor: int) -> int:
+def main(descriptor: int, *, wake: bool = False) -> int:
     """Serve the socket of a descriptor; returns the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=descriptor))
+    gc.disable()  # until the model is loaded (`engine.serving.work`)
+    if wake:
+        wake_device()
+    connection = socket.socket(fileno=descriptor)
     try:
-        work(channel)
+        from engine.serving.work import Channel, work  # late: the driver starts meanwhile
+
+        work(Channel(connection))
     except (EOFError, ConnectionError):
         return 0
     except EngineError as error:
-        refused = Refused(error.what, error.where, error.fix, error.exit_code)
+        refusal = error
+    except ModuleNotFoundError as error:
+        refusal = missing(error)
     except MemoryError:
-        refused = Refused("the host has too little memory", "", "use a smaller model", DeviceError.exit_code)
+        refusal = DeviceError("the host has too little memory", fix="use a smaller model")
+    from engine.serving.protocol import Refused, encoded
+
+    refused = Refused(refusal.what, refusal.where, refusal.fix, refusal.exit_code)
     with suppress(OSError):
-        channel.send(refused)
+        connection.sendall(encoded(refused))
     return refused.exit_code
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), wake=WAKE in sys.argv[2:]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from engine.checkpoint.weights import WEIGHT_FORMATS
 from engine.errors import UsageError
 from engine.graph.draw import draw
 from engine.models.families import read_config
 from engine.models.steps import step
+from engine.options import WEIGHT_FORMATS
 from tilec.step.expressions import StepError
 from tilec.step.formats import SIXTEEN_BIT
 

@@ -25,7 +25,8 @@ from engine.errors import UsageError
 from engine.graph.plan import plan_memory
 from engine.graph.verify import GraphError, verify
 from engine.models.families import FAMILIES, read_config
-from engine.models.steps import CACHE_FORMATS, model_step
+from engine.models.steps import model_step
+from engine.options import CACHE_FORMATS
 from engine.ranks.step import rank_step
 from engine.tools.tiny import write_tiny_model
 from tilec.step.graph import Kind

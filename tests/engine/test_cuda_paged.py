@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from engine.backends.cuda import CudaBackend
 from engine.backends.device_pages import lasting_bytes, steps_bytes
 from engine.backends.paged_steps import chunk_graphs, serve_graphs
 from engine.backends.prompts import PrefillSteps, union
+from engine.backends.upload import SWITCH_SECONDS, Upload
 from engine.errors import DeviceError, UsageError
 from engine.graph.plan import plan_memory
 from engine.models.dense import UNMEASURED
@@ -61,14 +63,77 @@ def test_a_server_prepares_no_prompts_of_the_other_caches(bundle: Bundle) -> Non
     for serves, lengths in ((False, 6), (True, 0)):  # 16, 32, and multiples of 64 up to 256
         backend = CudaBackend(bundle, Device(FakeDriver()))
         backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256, serves=serves)
-        prefills: Any = backend._prefills  # pyright: ignore[reportPrivateUsage]
-        assert sum(len(one._cached) for one in prefills) == lengths
+        internals: Any = backend
+        assert sum(len(one._cached) for one in internals._prefills) == lengths
+        assert (internals._own is None) == (internals._arena is None) == serves  # nor has it their memory
         with PagedBatch(backend, 2, pages=20) as batch:
             batch.join(0, [1], 0, [1, 2], None)
         sequence = backend.begin()
         backend.prefill(sequence, [1] * 20)  # one that comes is prepared then
+        prefills = internals._prefills
         assert sum(len(one._cached) for one in prefills) == max(1, lengths)
         backend.close()
+
+
+def test_one_prompt_loads_what_it_needs(bundle: Bundle) -> None:
+    """The kernels and lengths of other prompts are loaded when they come."""
+    drivers = [FakeDriver(), FakeDriver()]
+    chosen = list[int]()
+    for driver, once in zip(drivers, (False, True), strict=True):
+        backend = CudaBackend(bundle, Device(driver))
+        backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256, once=once)
+        prefills: Any = backend._prefills  # pyright: ignore[reportPrivateUsage]
+        assert [one.bound for one in prefills] == [not once] * len(prefills)
+        modules = len(driver.images)
+        backend.prefill(backend.begin(), [1] * 100)
+        assert (len(driver.images) == modules) == (not once)
+        assert sum(one.bound for one in prefills) == (1 if once else len(prefills))
+        assert sum(len(one._cached) for one in prefills) == (1 if once else 6)
+        chosen.append(len(driver.launches))
+        backend.close()
+    assert chosen[0] == chosen[1] and len(drivers[1].images) < len(drivers[0].images)
+
+
+def test_a_prompt_waits_for_the_weights(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's pages are made while weights are copied; what runs first waits for them, of pages or of another cache."""
+    waited, wait, ready = list[int](), Upload.wait, threading.Event()
+    interval = sys.getswitchinterval()
+
+    def recorded(upload: Upload) -> None:
+        waited.append(len(driver.launches))
+        ready.set()
+        wait(upload)
+
+    def late(name: str, limit: int) -> Iterator[tuple[int, memoryview]]:
+        assert ready.wait(60), "nothing waits for the weights"
+        yield from weights_chunks(name, limit)
+
+    monkeypatch.setattr(Upload, "wait", recorded)
+    for paged in (True, False):
+        driver, weights = FakeDriver(), dummy_weights(SMALLEST, "bf16")
+        weights_chunks = weights.chunks
+        monkeypatch.setattr(weights, "chunks", late)
+        ready.clear()
+        waited.clear()
+        backend = CudaBackend(bundle, Device(driver))
+        backend.load(SMALLEST, weights, 256, serves=True)
+        with PagedBatch(backend, 2, pages=20) as batch:
+            assert not waited and not driver.launches
+            assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)  # so that copying threads get on meanwhile
+            if paged:
+                batch.join(0, [1], 0, [1, 2], None)
+            else:
+                backend.prefill(backend.begin(), [1, 2])
+            assert waited == [0] and driver.launches and sys.getswitchinterval() == interval
+        backend.close()
+
+
+def test_a_model_that_is_closed_while_its_weights_are_copied(bundle: Bundle) -> None:
+    driver, weights = FakeDriver(), dummy_weights(SMALLEST, "bf16")
+    backend = CudaBackend(bundle, Device(driver))
+    backend.load(SMALLEST, weights, 256, serves=True)
+    backend.close()
+    assert not driver.buffers and not [one for one in threading.enumerate() if one.name.startswith("upload")]
 
 
 def test_prompts_of_all_lengths_are_prepared_for_greedy_and_sampled_tokens(loaded: Loaded) -> None:
@@ -77,6 +142,9 @@ def test_prompts_of_all_lengths_are_prepared_for_greedy_and_sampled_tokens(loade
         internals: Any = batch
         chunks = internals._steps._device._chunks
         lengths = (16, 32, 64, 128, 192, 256)
+        assert not chunks._cached, "a first prompt waits for all lengths"
+        while batch.prepare():
+            pass
         prepared = dict(chunks._cached)
         assert set(prepared) == {(tokens, 512 - tokens, mode) for tokens in lengths for mode in ("argmax", "sample")}
         batch.join(0, [1], 0, [1] * 20, SamplingParams(temperature=0.5))
@@ -195,9 +263,11 @@ def test_the_number_of_prompts_of_a_chunk_is_data(loaded: Loaded, monkeypatch: p
         assert [(launch.function, launch.grid) for launch in driver.launches[began:]] == alone
 
 
-def test_every_length_of_a_chunk_is_prepared_before_the_first_prompt(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_length_of_a_chunk_is_prepared_before_its_prompt_comes(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, _ = loaded
     with PagedBatch(backend, 4, pages=20) as batch:
+        while batch.prepare():
+            pass
         monkeypatch.setattr(PrefillSteps, "_prepare", refuse)
         for row, tokens in enumerate((1, 17, 65, 200)):
             batch.join(row, list(range(1 + 4 * row, 5 + 4 * row)), 0, [3] * tokens)

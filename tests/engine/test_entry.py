@@ -131,12 +131,16 @@ def test_an_absent_module_of_the_project_is_an_internal_error() -> None:
     assert isinstance(entry.missing(ModuleNotFoundError("x", name="islpy")), MissingPackage)
 
 
-def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
-    (tmp_path / "rich").mkdir()
-    (tmp_path / "rich" / "__init__.py").write_text(
+@pytest.mark.parametrize(
+    ("package", "options"), [("click", ["--help"]), ("numpy", ["--backend", "interpreter", "--model", "x", "--prompt", "x"])]
+)
+def test_ctrl_c_while_modules_are_imported(tmp_path: Path, package: str, options: list[str]) -> None:
+    """Those of every command, and those of one command that is known to be right."""
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(
         "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
     )
-    process = run_python(["-m", "engine", "--help"], path=str(tmp_path))
+    process = run_python(["-m", "engine", *options], path=str(tmp_path))
     assert (process.returncode, process.stdout, process.stderr) == (130, b"", b"error: interrupted\n")
 
 

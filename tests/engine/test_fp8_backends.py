@@ -21,12 +21,13 @@ from engine.backends.cuda import CudaBackend
 from engine.backends.interpreter import InterpreterBackend
 from engine.backends.load import _find_bundle
 from engine.batch import Batch
-from engine.checkpoint.weights import WEIGHT_FORMATS, WeightPlan, Weights
+from engine.checkpoint.weights import WeightPlan, Weights
 from engine.cli import run
 from engine.errors import BundleRefused
 from engine.graph.integers import GraphError
 from engine.graph.verify import may_overlap
 from engine.models.families import FAMILIES
+from engine.options import WEIGHT_FORMATS
 from engine.paged_batch import PagedBatch
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.quantize.command import command as quantize

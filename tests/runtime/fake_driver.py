@@ -143,7 +143,8 @@ class FakeDriver:
         self.unreturned = 0
 
     def memory(self) -> tuple[int, int]:
-        return self.limit - self.unreturned - sum(buffer.size for buffer in self.buffers.values()), self.limit
+        used = sum(buffer.size for buffer in [*self.buffers.values()])  # a copy, because other threads may allocate
+        return self.limit - self.unreturned - used, self.limit
 
     def allocate_host(self, size: int) -> int:
         return self.allocate(size, 0)

@@ -28,7 +28,7 @@ from ci.bench.markdown import grid, page
 from engine.backends.cuda import CudaBackend
 from engine.backends.load import load_on_gpu
 from engine.models.config import ModelConfig
-from engine.models.steps import CACHE_FORMATS
+from engine.options import CACHE_FORMATS
 from engine.tools.profile import profile_decode
 
 LENGTHS: Final = (17, 512, 3000)

@@ -178,6 +178,7 @@ def one(model: Path, bundle: Path, blocker: Path) -> Run:
         return failed(done.returncode, done.stderr)
     parts = json.loads(done.stdout)
     own = {key: float(parts[key]) for key in ("load_seconds", "kernel_load_seconds", "first_token_seconds")}
+    own |= {f"of it {name}": float(seconds) for name, seconds in parts.get("phases", {}).items()}
     return Run(text, tuple(parts["ids"]), {"to_first_byte": first, "to_exit": total, **own})
 
 

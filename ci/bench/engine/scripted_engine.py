@@ -60,17 +60,17 @@ def on_rows(backend: Any, rows: int, pages: int | None) -> Any:
 def main(arguments: list[str]) -> int:
     """The server, or with the number of a descriptor its engine; returns the exit status."""
     if not arguments[0].isdecimal():
-        from engine.serving.client import EngineClient
+        from engine.serving.beginning import EngineProcess
         from engine.serving.command import serve_command
 
-        EngineClient.module = "ci.bench.engine.scripted_engine"
+        EngineProcess.module = "ci.bench.engine.scripted_engine"
         return serve_command(arguments, standalone_mode=False) or 0
-    from engine.serving import worker
+    from engine.serving import work, worker
 
     def load_backend(*_: object, **__: object) -> Any:
         return Backend(), None
 
-    replaced: Any = worker
+    replaced: Any = work
     replaced.load_backend, replaced.rows_of = load_backend, on_rows
     return worker.main(int(arguments[0]))
 

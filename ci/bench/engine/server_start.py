@@ -62,7 +62,12 @@ def started(line: Sequence[str]) -> Mapping[str, Any]:
             process.kill()
     if status or not text:
         return {"fault": f"the server streamed {text!r} and ended with status {status}"}
-    return {"ready": ready, "load": event["load_seconds"], "first_text": first, "text": text}
+    phases = {
+        f"{process} {name}": seconds
+        for process in ("server", "engine")
+        for name, seconds in event.get(f"{process}_phases", {}).items()
+    }
+    return {"ready": ready, "load": event["load_seconds"], "first_text": first, **phases, "text": text}
 
 
 def streamed(port: int, began: float) -> tuple[float, str]:

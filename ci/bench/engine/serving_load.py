@@ -51,7 +51,8 @@ from ci.bench.engine.server_start import starts
 from ci.bench.front import Outcome
 from ci.bench.markdown import page
 from engine.serving.client import EngineClient
-from engine.serving.protocol import CHUNK_TOKENS, Load, Submit
+from engine.serving.options import CHUNK_TOKENS
+from engine.serving.protocol import Load, Submit
 
 INDEX_FILE: Final = "model.safetensors.index.json"
 MOST_WAITING: Final = 100_000

@@ -19,11 +19,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from engine.backends.cuda import CudaBackend
 from engine.backends.load import load_on_gpu
 from engine.checkpoint.json_file import read_object
-from engine.checkpoint.weights import WEIGHT_FORMATS, WeightPlan, Weights
+from engine.checkpoint.weights import WeightPlan, Weights
 from engine.errors import BundleRefused, DeviceError, EngineError, Interrupted, ModelError, UsageError
 from engine.models.config import ModelConfig
 from engine.models.families import read_config
-from engine.models.steps import CACHE_FORMATS
+from engine.options import CACHE_FORMATS, WEIGHT_FORMATS
 from engine.ranks.gpus import GpuRanks
 from engine.ranks.load import load_ranks
 from engine.tools.bench.files import check_writable, write_atomically

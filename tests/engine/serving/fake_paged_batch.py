@@ -142,6 +142,10 @@ class FakePagedBatch:
             found = {row: token for row, token in tokens.items() if self.members.get(row) is members[row]}
         return {row: -1 if row in self.broken else token for row, token in found.items()}
 
+    def prepare(self) -> bool:
+        """Nothing has to be made ready."""
+        return False
+
     def remove(self, row: int) -> None:
         del self.members[row]
 

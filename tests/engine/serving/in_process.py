@@ -13,8 +13,9 @@ from tokenizers import AddedToken, Tokenizer
 
 from engine.serving.asgi import Guard
 from engine.serving.client import EngineClient
-from engine.serving.http import Limits, application
+from engine.serving.http import application
 from engine.serving.metrics import Metrics
+from engine.serving.options import Limits
 from engine.serving.protocol import Loaded, Message, Report, Submit
 from engine.serving.served_model import ServedModel
 from engine.serving.traces import Traces

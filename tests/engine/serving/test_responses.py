@@ -13,7 +13,7 @@ from in_process import Received, Server, says, server
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from engine.serving.http import Limits
+from engine.serving.options import Limits
 from engine.serving.protocol import Cancel, Submit
 from engine.serving.responses_types import messages_of
 

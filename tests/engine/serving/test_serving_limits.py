@@ -11,7 +11,7 @@ from asking import CHAT, ask, chat, finished
 from in_process import Received, Server, says, server
 
 from engine.serving.client import EngineRestarting
-from engine.serving.http import Limits
+from engine.serving.options import Limits
 from engine.serving.protocol import Cancel, Submit
 
 

@@ -33,7 +33,8 @@ class Serving:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         assert self.event()["event"] == "loading"
-        self.port: int = self.event()["port"]
+        self.ready = self.event()
+        self.port: int = self.ready["port"]
 
     def event(self) -> Any:
         """The next line of the log."""
@@ -209,6 +210,12 @@ def test_a_full_queue_and_clients_that_leave(server: Serving, client: openai.Ope
     assert server.gauge("kv_cache_usage_perc") == 0
     assert client.completions.create(model="tiny", prompt="x", max_tokens=1).usage is not None
     assert server.request("GET", "/health").status == 200
+
+
+def test_the_log_says_what_a_start_took(server: Serving) -> None:
+    assert server.ready["engine_phases"].keys() == {"imports", "pages", "upload"}
+    assert server.ready["server_phases"].keys() == {"engine_begun", "imports", "tokenizer", "loaded"}
+    assert all(seconds >= 0 for seconds in server.ready["engine_phases"].values())
 
 
 def test_sigterm_lets_streams_end(tiny: Path) -> None:
