@@ -24,6 +24,7 @@ import argparse
 import asyncio
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -99,20 +100,27 @@ async def of_engine(
     client = EngineClient(MOST_WAITING)
     try:
         loaded = await client.start(load)
-        service = OfClient(client)
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        for asked in before(loaded.rows, options.seed, lengths, short):
-            await drive(service, asked)
         record: dict[str, Any] = {"rows": loaded.rows, "pages": loaded.pages, "load_seconds": loaded.seconds}
-        record |= {"seconds_before": round(clock() - began, 3), "loads": {}}
-        for name, asked in loads(options, lengths).items():
-            record["loads"][name] = summary(await drive(service, asked))
-            print(name, json.dumps(record["loads"][name]), flush=True)
-        record["prefixes"] = await prefixes(service, pairs(options.pairs, options.seed, shared, lengths))
-        print("prefixes", json.dumps(record["prefixes"]), flush=True)
+        record |= await of_service(OfClient(client), loaded.rows, options, lengths, shared, short)
     finally:
         await client.stop()
+    return record
+
+
+async def of_service(
+    service: Service, rows: int, options: argparse.Namespace, lengths: Lengths, shared: int, short: Lengths
+) -> dict[str, Any]:  # fmt: skip
+    """The loads and the prefixes on an engine of so many rows."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    for asked in before(rows, options.seed, lengths, short):
+        await drive(service, asked)
+    record: dict[str, Any] = {"seconds_before": round(clock() - began, 3), "loads": {}}
+    for name, asked in loads(options, lengths).items():
+        record["loads"][name] = summary(await drive(service, asked))
+        print(name, json.dumps(record["loads"][name]), file=sys.stderr, flush=True)
+    record["prefixes"] = await prefixes(service, pairs(options.pairs, options.seed, shared, lengths)) if options.pairs else {}
+    print("prefixes", json.dumps(record["prefixes"]), file=sys.stderr, flush=True)
     return record
 
 
