@@ -134,8 +134,8 @@ class EventStream(Response):
 
 
 class Pings:
-    """Sends pieces of a body, and a comment whenever none was sent for `seconds`, until the context ends. A piece costs no task:
-    there is one for all of a stream."""
+    """Sends pieces of a body, and a comment whenever none was sent for `seconds`, until the context ends. One task does so for
+    a whole stream: a piece needs none."""
 
     def __init__(self, send: Send, seconds: float) -> None:
         self._send, self._seconds = send, seconds

@@ -17,7 +17,7 @@ from engine.sampling import SamplingParams
 from engine.serving.asgi import Framing
 from engine.serving.client import Arrival, EngineClient, EngineRestarting, Generations, QueueFull
 from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
-from engine.serving.generated_text import GeneratedText, Part
+from engine.serving.generated_text import GeneratedText, Part, joined
 from engine.serving.grammars import form_of, grammar_of, is_strict, tools_form
 from engine.serving.logprobs import Reported, TokenTexts
 from engine.serving.openai_types import MOST_CHOICES, ChatRequest, CompletionRequest, Generation
@@ -102,7 +102,8 @@ class Completion(ABC):
     async def events(self, generations: Generations) -> AsyncGenerator[dict[str, Any]]:
         """The response as chunks. A choice's first one comes with its first token, since clients take it for that. Where each
         chunk has the usage, tokens that arrived have a chunk also if they are no text yet."""
-        head, begun = self._head | {"object": self.chunk_object}, set[int]()
+        head: dict[str, Any] = self._head | {"object": self.chunk_object}
+        begun = set[int]()
         async for index, parts in self._arriving(generations):
             deltas = [*(() if index in begun else self._first()), *self._deltas(index, parts)]
             begun.add(index)
@@ -247,7 +248,7 @@ class ChatCompletion(Completion):
 
     def _deltas(self, index: int, parts: list[Part]) -> Iterator[Any]:
         calls = self._choices[index].parts
-        for part in parts:
+        for part in parts if len(parts) < 2 else joined(parts):
             if part.call is not None:
                 yield {"tool_calls": [_call(len(calls), part)]}
                 calls.append(part)

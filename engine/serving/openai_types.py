@@ -251,7 +251,7 @@ def read(body: bytes, kind: type[T], refused: Mapping[str, tuple[tuple[Any, ...]
         raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body is not a JSON object", code="invalid_json")
-    known = {field.name for field in msgspec.structs.fields(kind)}
+    known = frozenset(kind.__struct_fields__)  # `msgspec.structs.fields` evaluates every annotation anew
     fields: dict[str, Any] = {}
     for name, item in cast("dict[str, Any]", value).items():
         if item is None:

@@ -50,7 +50,9 @@ CLIENTS: Final = {
     "pydantic_ai": Client("pydantic-ai", "pydantic_agent.py", ("pydantic-ai-slim[openai]",)),
     "ai_sdk": Client("AI SDK", "ai_sdk.mjs", ("@ai-sdk/openai-compatible", "ai")),
     "lm_eval": Client("lm-evaluation-harness", "lm_eval_task.py", ("lm-eval[api]",)),
-    "guidellm": Client("GuideLLM", "guidellm_load.py", ("guidellm", "torch==2.13.0+cpu"), "https://download.pytorch.org/whl/cpu"),
+    "guidellm": Client(
+        "GuideLLM", "guidellm_load.py", ("guidellm", "torch==2.13.0+cpu"), "https://download.pytorch.org/whl/cpu"
+    ),
     "curl": Client("curl", "curl.sh"),
 }
 
@@ -111,8 +113,8 @@ def prepared(client: Client, folder: Path) -> tuple[list[str], str]:
 
 
 def started(command: Sequence[str], base: str, folder: Path, expected: str) -> subprocess.CompletedProcess[str]:
-    """A client's process, when it is over: it has the server's address and key, the text that it should get, the model's folder,
-    and no proxy."""
+    """A client's process, when it is over: it has the server's address and key, the text that it should get, the folder of
+    the model, and no proxy."""
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and "PYTHON" not in name}
     environment = kept | {"BASE": base, "KEY": KEY, "EXPECTED": expected, "MODEL": str(folder.resolve() / "talker")}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}

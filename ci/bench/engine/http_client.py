@@ -2,8 +2,9 @@
 
     python -m ci.bench.engine.http_client < JOB > RECORD
 
-In: a line of JSON, `Job`. Out: the record of `serving_load.of_service` as JSON, and how many events of streams brought its tokens.
-The standard library alone speaks HTTP here, so that a client costs as little as it can: it has the other processors.
+In: a line of JSON (`http_job.Job`). Out: the record of `serving_load.of_service` as JSON, with the number of all tokens and of
+the events of streams that brought them. The standard library alone speaks HTTP here, so that a client takes as little of the
+processors as it can.
 """
 
 from __future__ import annotations
@@ -13,52 +14,25 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
-from ci.bench.engine.load_traffic import LENGTHS, SHARED, SHORT, Lengths
+from ci.bench.engine.http_job import Job
 from ci.bench.engine.serving_load import of_service
 
 STREAM_BYTES: Final = 1 << 20
+HEAD: Final = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
 EVENT: Final = b"data: "
 USAGE: Final = {"include_usage": True, "continuous_usage_stats": True}
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A server's port and rows, and the loads that it gets: see `load_traffic`."""
-
-    port: int
-    rows: int
-    rates: str
-    seconds: float
-    burst: int
-    pairs: int
-    seed: int
-    lengths: Lengths = LENGTHS
-    shared: int = SHARED
-    short: Lengths = SHORT
-
-    def line(self) -> bytes:
-        """The job as a line of JSON."""
-        return json.dumps(asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def read(cls, line: str) -> Job:
-        """The job of a line."""
-        fields: dict[str, Any] = json.loads(line)
-        for name in ("lengths", "short"):
-            fields[name] = Lengths(**{key: tuple(value) for key, value in fields[name].items()})
-        return cls(**fields)
-
-
 class OverHttp:
     """A server on the loopback as a `Service`: each request has a connection of its own, as those of most clients do. `events`
-    counts those that brought tokens."""
+    counts those that brought tokens, `received` these."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.events = 0
+        self.events = self.received = 0
 
     async def tokens(self, ids: Sequence[int], most: int, began: Callable[[int], None]) -> AsyncIterator[int]:
         """As of `Service`; RuntimeError if the server refuses the request or does not finish it."""
@@ -66,15 +40,14 @@ class OverHttp:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=STREAM_BYTES)
         try:
             content = json.dumps(body | {"stream_options": USAGE}).encode()
-            head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(content)}\r\nconnection: close\r\n"
-            writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + content)
+            writer.write(HEAD % len(content) + content)
             seen, reason = 0, None
             async for event in events_of(reader):
                 usage = event["usage"]
                 if not seen:
                     began(usage.get("prompt_tokens_details", {}).get("cached_tokens", 0))
                 if (count := usage["completion_tokens"] - seen) > 0:
-                    seen, self.events = seen + count, self.events + 1
+                    seen, self.events, self.received = seen + count, self.events + 1, self.received + count
                     yield count
                 reason = event["choices"][0]["finish_reason"] if event["choices"] else reason
         finally:
@@ -107,7 +80,7 @@ async def run(job: Job) -> dict[str, Any]:
     """What the client saw."""
     service, options = OverHttp(job.port), argparse.Namespace(**asdict(job))
     record = await of_service(service, job.rows, options, job.lengths, job.shared, job.short)
-    return record | {"events": service.events}
+    return record | {"events": service.events, "tokens": service.received}
 
 
 if __name__ == "__main__":

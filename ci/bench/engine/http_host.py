@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from ci.bench.engine.http_client import Job
+from ci.bench.engine.http_job import Job
 from ci.bench.engine.http_load import client, processor_seconds, serving
 from ci.bench.engine.load_traffic import Lengths
 from engine.tools.tiny import write_tiny_model

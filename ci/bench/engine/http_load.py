@@ -1,4 +1,7 @@
-"""A server's process that gets loads over HTTP from another process, and the processors' time that it takes for them."""
+"""A server's process that gets loads over HTTP from another process, and the processors' time that it takes for them.
+
+Both processes are on this machine: what a load shows includes what the client takes of its processors.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from ci.bench.engine.http_job import Job
 from ci.bench.engine.ledger import refuse_shared_card
 from ci.evidence import ROOT
 
@@ -61,6 +66,16 @@ def client(job: bytes) -> dict[str, Any]:
     if done.returncode:
         raise RuntimeError(f"the client ended with status {done.returncode}")
     return json.loads(done.stdout)
+
+
+def over_http(folder: Path, options: dict[str, Any], job: Job, server: Sequence[str] = SERVER) -> dict[str, Any]:
+    """What a client sees of a server of a model folder that gets the loads of `job`, whose port and rows are set here, and the
+    microseconds of a processor that the server's process took for each token, requests included."""
+    with serving(folder, options, server) as (process, ready):
+        before = processor_seconds(process)
+        found = client(replace(job, port=ready["port"], rows=ready["rows"]).line())
+        spent = processor_seconds(process) - before
+    return found | {"server_us_of_a_token": round(1e6 * spent / found["tokens"], 1)}
 
 
 def processor_seconds(process: int) -> float:
