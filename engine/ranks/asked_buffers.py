@@ -63,9 +63,14 @@ class AskedBuffers(StepBuffers):
         shape = next(graph.buffers[name].shape for graph in self.graphs if name in graph.buffers)
         whole = np.empty(prod(shape), np.float32)
         for first in range(0, whole.size, FLOATS_TOGETHER):
-            part = decoded(self._ask("floats", steps=self.number, name=name, first=first, count=FLOATS_TOGETHER)[0]["values"])
+            part = self.part(name, first, FLOATS_TOGETHER)
             whole[first : first + part.size] = part
         return whole.reshape(shape)
+
+    def part(self, name: str, first: int, count: int) -> NDArray[np.float32]:
+        """At most `FLOATS_TOGETHER` of them."""
+        assert count <= FLOATS_TOGETHER
+        return decoded(self._ask("floats", steps=self.number, name=name, first=first, count=count)[0]["values"])
 
     def close(self) -> None:
         self._tell("close", steps=self.number)
