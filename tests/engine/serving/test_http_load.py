@@ -82,10 +82,10 @@ def test_a_server_that_does_not_start_is_an_error(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def answering(pieces: Sequence[bytes]) -> AsyncGenerator[int]:
+async def responding(pieces: Sequence[bytes]) -> AsyncGenerator[int]:
     """The port of a server that sends these pieces to whoever asks, and closes."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         for piece in pieces:
             writer.write(piece)
@@ -93,7 +93,7 @@ async def answering(pieces: Sequence[bytes]) -> AsyncGenerator[int]:
             await asyncio.sleep(0)
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
 
@@ -116,7 +116,7 @@ END = 'data: {"choices": [], "usage": {"completion_tokens": 5}}\n\ndata: [DONE]\
 
 def seen(*pieces: bytes) -> tuple[list[float], list[int], int]:
     async def run() -> tuple[list[float], list[int], int]:
-        async with answering(pieces) as port:
+        async with responding(pieces) as port:
             service, cached = OverHttp(port), list[int]()
             [found] = await drive(service, [Asked(0.0, (1, 2), 5)], cached)
             return found.times, cached, service.events
