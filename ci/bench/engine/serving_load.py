@@ -135,7 +135,7 @@ def of_http(
 async def of_service(
     service: Service, rows: int, options: argparse.Namespace, lengths: Lengths, shared: int, short: Lengths
 ) -> dict[str, Any]:  # fmt: skip
-    """The loads and the prefixes on an engine of so many rows."""
+    """The loads and the prefixes on an engine of `rows` rows."""
     clock = asyncio.get_running_loop().time
     began = clock()
     for asked in before(rows, options.seed, lengths, short):
