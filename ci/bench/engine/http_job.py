@@ -1,4 +1,4 @@
-"""What the process that sends loads over HTTP is told."""
+"""The loads that the process gets that sends them over HTTP."""
 
 from __future__ import annotations
 
