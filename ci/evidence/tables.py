@@ -134,7 +134,10 @@ def rows_and_vllm(results: Results) -> list[str]:
     lines += ["", "| requests a second | | served a second | first token p50, ms | p95 | p99 | per token p50, ms | p95 | p99 |"]
     lines.append("|---|---|--:|--:|--:|--:|--:|--:|--:|")
     for rate in load["loads"]:
-        for side, of in (("ours", load), ("vLLM", load["vllm"])):
+        sides = {"ours": load, "ours, over HTTP": load.get("http"), "vLLM": load["vllm"]}
+        for side, of in sides.items():
+            if of is None:
+                continue
             row = of["loads"][rate]
             times = [
                 f"{row[name][part]:.{digits}f}" for name, digits in (("first_ms", 0), ("per_token_ms", 1)) for part in PARTS

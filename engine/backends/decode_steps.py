@@ -85,6 +85,11 @@ class StepBuffers(ABC):
         """An output of the last step, in its buffer's shape, or of its first axis so many; waits for it."""
 
     @abstractmethod
+    def part(self, name: str, first: int, count: int) -> NDArray[np.float32]:
+        """Elements `first` to `first + count` of an output of the last step, (count,), or up to its end; waits for it. No other
+        element leaves the device."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free the memory; idempotent."""
 

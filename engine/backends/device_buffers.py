@@ -121,9 +121,14 @@ class DeviceBuffers(StepBuffers):
         return self._ring.latest()
 
     def floats(self, name: str, rows: int | None = None) -> NDArray[np.float32]:
+        first, *others = self._outputs[name].shape
+        shape = (rows or first, *others)
+        return self.part(name, 0, prod(shape)).reshape(shape)
+
+    def part(self, name: str, first: int, count: int) -> NDArray[np.float32]:
         buffer, (pointer, _) = self._outputs[name], self._memory.allocations[name]
-        raw = np.empty((rows or buffer.shape[0], *buffer.shape[1:]), np.uint16)
-        self._driver.copy_to_host(raw.ctypes.data, pointer, raw.nbytes, self._stream)
+        raw = np.empty(max(0, min(count, prod(buffer.shape) - first)), np.uint16)
+        self._driver.copy_to_host(raw.ctypes.data, pointer + first * raw.itemsize, raw.nbytes, self._stream)
         self._driver.synchronize(self._stream)
         if buffer.dtype == "f16":
             return raw.view(np.float16).astype(np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -60,6 +60,13 @@ class HostBuffers(StepBuffers):
 
     def floats(self, name: str, rows: int | None = None) -> NDArray[np.float32]:
         return self.arrays[name][:rows].astype(np.float32)
+
+    def part(self, name: str, first: int, count: int) -> NDArray[np.float32]:
+        return self.arrays[name].reshape(-1)[first : first + count].astype(np.float32)
+
+    def share(self, names: Iterable[str], other: HostBuffers) -> None:
+        """Take these arrays of other steps for their own, such as a pool."""
+        self.arrays |= {name: other.arrays[name] for name in names}
 
     def close(self) -> None:
         self.arrays.clear()

@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
 from engine.backends.block_sizes import block_sizes
-from engine.backends.decode_steps import PreparedStep, graphs_of, lasting_buffers, prompt_caches
+from engine.backends.decode_steps import PreparedStep, graphs_of, prompt_caches
 from engine.backends.host_buffers import NUMPY_TYPES, HostBuffers, zeros
-from engine.backends.paged_steps import PagedDevice, chunk_graphs, serve_graphs
+from engine.backends.host_pages import HostPages
+from engine.backends.paged_steps import PagedDevice
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import ModelError, UsageError
 from engine.graph.contract import Contract
 from engine.graph.integers import Replay, check_values
-from engine.graph.invariance import verify_invariance, with_tiles
+from engine.graph.invariance import with_tiles
 from engine.graph.plan import plan_memory
 from engine.graph.verify import verify
 from engine.models.config import ModelConfig
@@ -139,7 +140,11 @@ class InterpreterBackend(Backend):
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         graph = self.step.graph("prefill", output_mode, tokens=tokens, past=past)
-        planned = self._planned_chunk(graph)
+        self.run_with(graph, self._own_buffers, inputs)
+
+    def run_with(self, graph: StepGraph, buffers: HostBuffers, inputs: Mapping[str, Any]) -> None:
+        """Run a step of a chunk on inputs by role and the other buffers of `buffers`."""
+        planned = self.planned(graph, buffers.except_inputs())
         set_inputs(graph, planned, inputs)
         self.run_step(planned)
 
@@ -253,34 +258,6 @@ class InterpreterBackend(Backend):
                 raise ModelError(
                     f"operation `{planned_op.op.name}`: {error}", fix="take a model that the kernels allow"
                 ) from None
-
-
-class HostPages(PagedDevice):
-    """Steps over pages in arrays."""
-
-    def __init__(self, backend: InterpreterBackend, step: Step, bucket: int) -> None:
-        self._backend, self._step, self.bucket = backend, step, bucket
-        serve, chunk = list(serve_graphs(step, bucket).values()), list(chunk_graphs(step, 1).values())
-        self.rows, self.prompt = rows, prompt = HostBuffers(serve, "batch.token"), HostBuffers(chunk, "chunk.token")
-        prompt.arrays |= {buffer.name: rows.arrays[buffer.name] for buffer in lasting_buffers(chunk, Kind.POOL)}
-        self._rows, self._prompt = rows, prompt
-        verify_invariance([step.graph("serve", "sample", tokens=one) for one in backend.buckets if one <= bucket], block_sizes)
-
-    def prepare(self, bucket: int, output_mode: OutputMode) -> PlannedStep:
-        return self._backend.planned(self._step.graph("serve", output_mode, tokens=bucket), self._rows.arrays)
-
-    def enqueue(self, step: PlannedStep) -> None:
-        self._backend.run_step(step)
-
-    def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
-        graph = self._step.graph("chunk", output_mode, tokens=tokens, past=past)
-        planned = self._backend.planned(graph, self._prompt.except_inputs())
-        set_inputs(graph, planned, inputs)
-        self._backend.run_step(planned)
-
-    def close(self) -> None:
-        self._rows.close()
-        self._prompt.close()
 
 
 def enough_pages(step: Step, bucket: int) -> int:

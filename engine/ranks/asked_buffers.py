@@ -64,10 +64,14 @@ class AskedBuffers(StepBuffers):
         shape = (rows or first, *others)
         whole = np.empty(prod(shape), np.float32)
         for begin in range(0, whole.size, FLOATS_TOGETHER):
-            count = min(FLOATS_TOGETHER, whole.size - begin)
-            part = decoded(self._ask("floats", steps=self.number, name=name, first=begin, count=count)[0]["values"])
+            part = self.part(name, begin, min(FLOATS_TOGETHER, whole.size - begin))
             whole[begin : begin + part.size] = part
         return whole.reshape(shape)
+
+    def part(self, name: str, first: int, count: int) -> NDArray[np.float32]:
+        """At most `FLOATS_TOGETHER` of them."""
+        assert count <= FLOATS_TOGETHER
+        return decoded(self._ask("floats", steps=self.number, name=name, first=first, count=count)[0]["values"])
 
     def close(self) -> None:
         self._tell("close", steps=self.number)

@@ -16,16 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
-from engine.backends.block_sizes import block_sizes
-from engine.backends.decode_steps import StepBuffers, graphs_of, lasting_buffers, prompt_caches
+from engine.backends.decode_steps import StepBuffers, graphs_of, prompt_caches
 from engine.backends.host_buffers import HostBuffers, zeros
+from engine.backends.host_pages import HostPages
 from engine.backends.interpreter import KERNELS, InterpreterBackend, PlannedOp, PlannedStep, enough_pages, set_inputs
-from engine.backends.paged_steps import PagedDevice, chunk_graphs, serve_graphs
+from engine.backends.paged_steps import PagedDevice
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.graph.contract import Contract
 from engine.graph.integers import Replay
-from engine.graph.invariance import verify_invariance
 from engine.graph.plan import plan_memory
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
@@ -144,6 +143,15 @@ class RankedBuffers(StepBuffers):
     def floats(self, name: str, rows: int | None = None) -> NDArray[np.float32]:
         return self.of_ranks[0].floats(name, rows)
 
+    def part(self, name: str, first: int, count: int) -> NDArray[np.float32]:
+        return self.of_ranks[0].part(name, first, count)
+
+    def share(self, names: Iterable[str], other: RankedBuffers) -> None:
+        """Take these arrays of other steps for their own, in each rank."""
+        shared = list(names)
+        for own, theirs in zip(self.of_ranks, other.of_ranks, strict=True):
+            own.share(shared, theirs)
+
     def close(self) -> None:
         for buffers in self.of_ranks:
             buffers.close()
@@ -243,7 +251,7 @@ class InterpreterRanks(Backend):
         return enough_pages(self.step, bucket)
 
     def _paged_device(self, step: Step, bucket: int) -> PagedDevice:
-        return RankedPages(self, step, bucket)
+        return HostPages(self, step, bucket)
 
     def planned(self, graph: StepGraph, existing: Sequence[Mapping[str, NDArray[Any]]]) -> RankedStep:
         """A step that every rank has planned, on arrays of its own."""
@@ -281,32 +289,3 @@ class InterpreterRanks(Backend):
         self._threads.shutdown()
         for rank in self.of_ranks:
             rank.close()
-
-
-class RankedPages(PagedDevice):
-    """Steps over pages of all ranks: each has a pool of its heads, with the same tables."""
-
-    def __init__(self, backend: InterpreterRanks, step: Step, bucket: int) -> None:
-        self._backend, self._step, self.bucket = backend, step, bucket
-        serve, chunk = list(serve_graphs(step, bucket).values()), list(chunk_graphs(step, 1).values())
-        ranks = len(backend.of_ranks)
-        self.rows = self._rows = RankedBuffers(serve, "batch.token", ranks)
-        self.prompt = self._prompt = RankedBuffers(chunk, "chunk.token", ranks)
-        for rows, prompt in zip(self._rows.of_ranks, self._prompt.of_ranks, strict=True):
-            prompt.arrays |= {buffer.name: rows.arrays[buffer.name] for buffer in lasting_buffers(chunk, Kind.POOL)}
-        verify_invariance([step.graph("serve", "sample", tokens=one) for one in backend.buckets if one <= bucket], block_sizes)
-
-    def prepare(self, bucket: int, output_mode: OutputMode) -> RankedStep:
-        graph = self._step.graph("serve", output_mode, tokens=bucket)
-        return self._backend.planned(graph, [own.arrays for own in self._rows.of_ranks])
-
-    def enqueue(self, step: RankedStep) -> None:
-        self._backend.enqueue(step)
-
-    def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
-        graph = self._step.graph("chunk", output_mode, tokens=tokens, past=past)
-        self._backend.run_with(graph, self._prompt, inputs)
-
-    def close(self) -> None:
-        self._rows.close()
-        self._prompt.close()

@@ -32,6 +32,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from numpy.typing import NDArray
+
 from engine.backends.cuda import CapturedStep
 from engine.backends.decode_steps import DecodeSteps, PreparedStep, StepBuffers
 from engine.backends.paged_steps import PagedSteps
@@ -120,10 +122,12 @@ class Orders:
         return {"tokens": self._of(order).latest().tolist()}
 
     def _floats(self, order: Order) -> dict[str, Any]:
-        first, count = order["first"], order["count"]
-        return self._values(self._of(order).floats(order["name"]).ravel()[first : first + count])
+        if self._backend.rank:  # nobody reads what it has, so it copies nothing, and only waits as rank 0 does
+            self._backend.wait()
+            return {}
+        return self._values(self._of(order).part(order["name"], order["first"], order["count"]))
 
-    def _values(self, values: Any) -> dict[str, Any]:
+    def _values(self, values: NDArray[Any]) -> dict[str, Any]:
         """Values of which those of rank 0 are read."""
         return {"values": encoded(values)} if self._backend.rank == 0 else {}
 

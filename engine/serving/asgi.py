@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -123,42 +123,44 @@ class EventStream(Response):
         """Send the body."""
         error: ApiError | None = None
         try:
-            async with aclosing(self._events), asyncio.timeout(self._seconds):
-                async for event in self._with_pings():
-                    await _put(send, PING if event is None else self._framing.event(event))
+            async with aclosing(self._events), asyncio.timeout(self._seconds), Pings(send, self._ping_seconds) as body:
+                async for event in self._events:
+                    await body.put(self._framing.event(event))
         except ApiError as found:
             error = found
         except TimeoutError:
             error = too_long(self._seconds)
-        await _put(send, self._framing.end(error), more=False)
-
-    async def _with_pings(self) -> AsyncIterator[Any]:
-        """The events, and None whenever none has come for a while."""
-
-        async def following() -> Any:
-            return await anext(self._events, _END)
-
-        waiting = asyncio.ensure_future(following())
-        try:
-            while True:
-                await asyncio.wait((waiting,), timeout=self._ping_seconds)
-                if not waiting.done():
-                    yield None
-                    continue
-                event = waiting.result()
-                if event is _END:
-                    return
-                yield event
-                waiting = asyncio.ensure_future(following())
-        finally:
-            await _cancelled(waiting)
+        await send({"type": "http.response.body", "body": self._framing.end(error), "more_body": False})
 
 
-_END: Final = object()
+class Pings:
+    """Sends pieces of a body, and a comment whenever none was sent for `seconds`, until the context ends. One task does so for
+    a whole stream: a piece needs none."""
 
+    def __init__(self, send: Send, seconds: float) -> None:
+        self._send, self._seconds = send, seconds
+        self._clock = asyncio.get_running_loop().time
+        self._last = self._clock()
 
-async def _put(send: Send, body: bytes, *, more: bool = True) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": more})
+    async def __aenter__(self) -> Self:
+        self._pinging = asyncio.ensure_future(self._ping())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await _cancelled(self._pinging)
+
+    async def put(self, piece: bytes) -> None:
+        """Send a piece: whole events, since a comment may be between any two."""
+        self._last = self._clock()
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def _ping(self) -> None:
+        while True:
+            left = self._last + self._seconds - self._clock()
+            if left > 0:
+                await asyncio.sleep(left)
+            else:
+                await self.put(PING)
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

@@ -73,14 +73,14 @@ class Watcher:
         """A request ended: `stop`, `length`, `error` or `abort`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrival:
     """What one of several generations got: tokens, and why it ended; None: it goes on. `logprobs`: of each token, if the
     generation asks for them."""
 
     index: int
-    tokens: list[int]
-    ended: str | None
+    tokens: list[int] = field(default_factory=list[int])
+    ended: str | None = None
     logprobs: list[Logprobs] = field(default_factory=list[Logprobs])
 
 
@@ -92,13 +92,10 @@ class Generations:
     client: EngineClient
     numbers: list[int]
     cached: list[int] = field(init=False)
-    _tokens: list[list[int]] = field(init=False)
-    _logprobs: list[list[Logprobs]] = field(init=False)
-    _ended: dict[int, str] = field(default_factory=dict[int, str])
+    _waiting: dict[int, Arrival] = field(default_factory=dict[int, Arrival])
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._tokens, self._logprobs = [[] for _ in self.numbers], [[] for _ in self.numbers]
         self.cached = [0] * len(self.numbers)
 
     async def __aenter__(self) -> Self:
@@ -109,25 +106,23 @@ class Generations:
 
     def put(self, index: int, token: int | None, ended: str | None, logprobs: Logprobs | None = None) -> None:
         """A token, or the end, of one of them."""
+        arrival = self._waiting.get(index)
+        if arrival is None:
+            arrival = self._waiting[index] = Arrival(index)
         if token is not None:
-            self._tokens[index].append(token)
+            arrival.tokens.append(token)
         if logprobs is not None:
-            self._logprobs[index].append(logprobs)
+            arrival.logprobs.append(logprobs)
         if ended is not None:
-            self._ended[index] = ended
+            arrival.ended = ended
         self._arrived.set()
 
     async def arrivals(self) -> list[Arrival]:
-        """What has arrived since the last call; waits for something."""
+        """What has arrived since the last call, in the order of the generations; waits for something."""
         await self._arrived.wait()
         self._arrived.clear()
-        found = [
-            Arrival(index, tokens, self._ended.pop(index, None), self._logprobs[index])
-            for index, tokens in enumerate(self._tokens)
-            if tokens or index in self._ended
-        ]
-        self._tokens, self._logprobs = [[] for _ in self.numbers], [[] for _ in self.numbers]
-        return found
+        found, self._waiting = self._waiting, {}
+        return [found[index] for index in sorted(found)]
 
     def cancel(self, indices: Sequence[int]) -> None:
         """End some of them; those that have ended stay so."""

@@ -17,7 +17,7 @@ from engine.sampling import SamplingParams
 from engine.serving.asgi import Framing
 from engine.serving.client import Arrival, EngineClient, EngineRestarting, Generations, QueueFull
 from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
-from engine.serving.generated_text import GeneratedText, Part
+from engine.serving.generated_text import GeneratedText, Part, joined
 from engine.serving.grammars import form_of, grammar_of, is_strict, tools_form
 from engine.serving.logprobs import Reported, TokenTexts
 from engine.serving.openai_types import MOST_CHOICES, ChatRequest, CompletionRequest, Generation
@@ -55,12 +55,15 @@ class Completion(ABC):
     object: str
     chunk_object: str
     framing: Framing = Framing()
+    nothing: Any
+    """The delta of a chunk without text."""
 
     def __init__(
         self, model: ServedModel, request: Generation, prompts: list[list[int]], grammar: Grammar | None = None
     ) -> None:  # fmt: skip
         self._model, self._request, self._prompts, self._grammar = model, request, prompts, grammar
         self._silent = {*(() if request.ignore_eos else model.generation.eos_token_id), *request.stop_token_ids}
+        self._counts_each = request.counts_each
         self._texts = TokenTexts(model.text)
         self._choices = [Choice(self._output(ids)) for ids in prompts for _ in range(request.n)]
         self._begun, self._first_token = time.monotonic(), 0.0
@@ -97,16 +100,21 @@ class Completion(ABC):
         return self._head | {"object": self.object, "choices": choices, "usage": self._usage()}
 
     async def events(self, generations: Generations) -> AsyncGenerator[dict[str, Any]]:
-        """The response as chunks."""
-        head = self._head | {"object": self.chunk_object}
-        for index in range(len(self._choices)):
-            for delta in self._first():
-                yield head | {"choices": [self._chunk(index, delta, None)]}
+        """The response as chunks. A choice's first one comes with its first token, since clients take it for that. Where each
+        chunk has the usage, tokens that arrived have a chunk also if they are no text yet."""
+        head: dict[str, Any] = self._head | {"object": self.chunk_object}
+        begun = set[int]()
         async for index, parts in self._arriving(generations):
-            for delta in self._deltas(index, parts):
+            deltas = [*(() if index in begun else self._first()), *self._deltas(index, parts)]
+            begun.add(index)
+            reason = self._choices[index].finish_reason
+            if self._counts_each:
+                head["usage"] = self._usage()
+                deltas = deltas or ([] if reason else [self.nothing])
+            for delta in deltas:
                 yield head | {"choices": [self._chunk(index, delta, None)]}
-            if (reason := self._choices[index].finish_reason) is not None:
-                yield head | {"choices": [self._chunk(index, {}, reason)]}
+            if reason is not None:
+                yield head | {"choices": [self._chunk(index, self.nothing, reason)]}
         options = self._request.stream_options
         if options is not None and options.include_usage:
             yield head | {"choices": [], "usage": self._usage()}
@@ -185,7 +193,7 @@ class Completion(ABC):
 class ChatCompletion(Completion):
     """A response of /v1/chat/completions."""
 
-    prefix, object, chunk_object = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    prefix, object, chunk_object, nothing = "chatcmpl-", "chat.completion", "chat.completion.chunk", {}
     _request: ChatRequest
 
     @classmethod
@@ -240,7 +248,7 @@ class ChatCompletion(Completion):
 
     def _deltas(self, index: int, parts: list[Part]) -> Iterator[Any]:
         calls = self._choices[index].parts
-        for part in parts:
+        for part in parts if len(parts) < 2 else joined(parts):
             if part.call is not None:
                 yield {"tool_calls": [_call(len(calls), part)]}
                 calls.append(part)
@@ -257,7 +265,7 @@ class ChatCompletion(Completion):
 class TextCompletion(Completion):
     """A response of /v1/completions."""
 
-    prefix, object, chunk_object = "cmpl-", "text_completion", "text_completion"
+    prefix, object, chunk_object, nothing = "cmpl-", "text_completion", "text_completion", ""
     _request: CompletionRequest
 
     @classmethod
@@ -300,7 +308,7 @@ class TextCompletion(Completion):
             logprobs = self._texts.of_text(choice.reported, choice.reported_text)
             choice.reported_text += sum(map(len, logprobs["tokens"]))
             choice.reported = []
-        return {"index": index, "text": delta or "", "logprobs": logprobs, "finish_reason": reason}
+        return {"index": index, "text": delta, "logprobs": logprobs, "finish_reason": reason}
 
 
 def check_grammars(client: EngineClient, field: str) -> None:

@@ -22,6 +22,17 @@ class Part:
     call: ToolCall | None = None
 
 
+def joined(parts: Sequence[Part]) -> Sequence[Part]:
+    """The same text in as few parts as possible: neighbours of one kind are one."""
+    found: list[Part] = []
+    for part in parts:
+        if found and part.call is None and found[-1].call is None and bool(part.thought) == bool(found[-1].thought):
+            found[-1] = Part(found[-1].content + part.content, found[-1].thought + part.thought)
+        else:
+            found.append(part)
+    return found
+
+
 class GeneratedText:
     """The text of one generation. `thinking` and `tools`: what splits it, None if it is not split. Tokens in `silent` end a
     generation and are no text."""

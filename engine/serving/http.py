@@ -146,7 +146,7 @@ class Endpoints:
     def _card(self) -> dict[str, Any]:
         return {
             "id": self._model.name, "object": "model", "created": self._created, "owned_by": "tilec",
-            "max_model_len": self._model.longest,
+            "root": self._model.name, "parent": None, "max_model_len": self._model.longest,
         }  # fmt: skip
 
 

@@ -30,9 +30,10 @@ Stop = Text | Annotated[list[Text], Meta(max_length=MOST_STOPS)]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """`stream_options`: whether a last chunk has the usage."""
+    """`stream_options`: whether a last chunk has the usage, and every other one the usage so far, as vLLM has it."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
 class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,6 +98,16 @@ class Generation(msgspec.Struct, kw_only=True):
         if wrong := [name for name in self.logit_bias if not (name.isascii() and name.isdigit() and len(name) < 11)]:
             raise invalid("logit_bias", f"`{_shown(wrong[0])}` is not the number of a token")
         return tuple((int(name), bias) for name, bias in self.logit_bias.items())
+
+    @property
+    def counts_each(self) -> bool:
+        """Whether each chunk of a stream has the usage; ApiError if that is asked without one at the end."""
+        asked = self.stream_options
+        if asked is None or not asked.continuous_usage_stats:
+            return False
+        if not asked.include_usage:
+            raise invalid("stream_options", "`continuous_usage_stats` needs `include_usage`")
+        return True
 
     @property
     def asked_logprobs(self) -> int | None:
@@ -240,7 +251,7 @@ def read(body: bytes, kind: type[T], refused: Mapping[str, tuple[tuple[Any, ...]
         raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body is not a JSON object", code="invalid_json")
-    known = {field.name for field in msgspec.structs.fields(kind)}
+    known = frozenset(kind.__struct_fields__)  # `msgspec.structs.fields` evaluates every annotation anew
     fields: dict[str, Any] = {}
     for name, item in cast("dict[str, Any]", value).items():
         if item is None:

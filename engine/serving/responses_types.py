@@ -78,7 +78,7 @@ class ResponsesRequest(Generation, kw_only=True):
     def chat(self) -> ChatRequest:
         """The same request for a chat completion; ApiError for what neither can do."""
         self._check()
-        shared = {field.name for field in msgspec.structs.fields(Generation)} - {"stream_options", "response_format"}
+        shared = {*Generation.__struct_fields__} - {"stream_options", "response_format"}
         of_both: dict[str, Any] = {name: getattr(self, name) for name in shared}
         return ChatRequest(
             **of_both, response_format=self._format(), messages=messages_of(self.input, self.instructions),

@@ -13,6 +13,7 @@ import pytest
 from test_cuda_backend import SMALLEST
 
 from engine.backends.cuda import CudaBackend
+from engine.backends.device_buffers import DeviceBuffers
 from engine.batch import Batch
 from engine.errors import DeviceError, UsageError
 from engine.sampling import Logprobs, SamplingParams, logprobs_of, token_marks
@@ -138,3 +139,27 @@ def test_caches_that_do_not_fit_are_refused_and_all_memory_is_freed(loaded: tupl
         Batch(backend, 8)
     assert len(driver.buffers) == buffer_count
     driver.limit = limit
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 5), (7, 9), (50, 10_000), (0, 10_000)])
+def test_of_an_output_only_the_part_that_is_asked_for_is_copied(
+    loaded: tuple[CudaBackend, FakeDriver], monkeypatch: pytest.MonkeyPatch, first: int, count: int
+) -> None:
+    backend, driver = loaded
+    buffers = backend.own.buffers
+    assert isinstance(buffers, DeviceBuffers)
+    pointer, size = buffers.allocations["logits"]
+    words = (np.random.default_rng(1).standard_normal(size // 2).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    ctypes.memmove(pointer, words.ctypes.data, size)
+    expected = (words.astype(np.uint32) << 16).view(np.float32)
+    copied, copy = list[int](), driver.copy_to_host
+
+    def noted(host: int, source: int, size: int, stream: int) -> None:
+        copied.append(size)
+        copy(host, source, size, stream)
+
+    monkeypatch.setattr(driver, "copy_to_host", noted)
+    part = buffers.part("logits", first, count)
+    assert (part == expected[first : first + count]).all() and part.size == min(count, expected.size - first)
+    assert copied == [2 * part.size]
+    assert (buffers.floats("logits").reshape(-1) == expected).all()

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from paged_logits import logits_of
 
 from engine.backends.host_buffers import HostBuffers
-from engine.backends.interpreter import HostPages, InterpreterBackend
+from engine.backends.host_pages import HostPages
+from engine.backends.interpreter import InterpreterBackend
 from engine.backends.paged_steps import require_pages
 from engine.backends.prompts import padded_room
 from engine.checkpoint.weights import WeightPlan

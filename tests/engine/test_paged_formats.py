@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.backends.interpreter import HostPages, InterpreterBackend
+from engine.backends.host_pages import HostPages
+from engine.backends.interpreter import InterpreterBackend
 from engine.backends.prompts import padded_length
 from engine.checkpoint.weights import WeightPlan
 from engine.models.families import read_config

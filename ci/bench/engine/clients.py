@@ -27,16 +27,18 @@ from ci.evidence import ROOT
 SCRIPTS: Final = Path(__file__).with_name("client_scripts")
 TALKER: Final = ROOT / "tests/engine/serving"
 KEY: Final = "a key"
-LAST_SECONDS: Final = 300
+LAST_SECONDS: Final = 900
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A program: what its users call it, its script, and the packages that it needs; the first one's version is reported."""
+    """A program: what its users call it, its script, and the packages that it needs; the first one's version is reported.
+    `index`: where pip also looks for them."""
 
     title: str
     script: str
     packages: Sequence[str] = ()
+    index: str = ""
 
 
 CLIENTS: Final = {
@@ -48,6 +50,9 @@ CLIENTS: Final = {
     "pydantic_ai": Client("pydantic-ai", "pydantic_agent.py", ("pydantic-ai-slim[openai]",)),
     "ai_sdk": Client("AI SDK", "ai_sdk.mjs", ("@ai-sdk/openai-compatible", "ai")),
     "lm_eval": Client("lm-evaluation-harness", "lm_eval_task.py", ("lm-eval[api]",)),
+    "guidellm": Client(
+        "GuideLLM", "guidellm_load.py", ("guidellm", "torch==2.13.0+cpu"), "https://download.pytorch.org/whl/cpu"
+    ),
     "curl": Client("curl", "curl.sh"),
 }
 
@@ -100,16 +105,19 @@ def prepared(client: Client, folder: Path) -> tuple[list[str], str]:
     python = folder / "bin/python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *client.packages], check=True)
+        index = ["--extra-index-url", client.index] if client.index else []
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *index, *client.packages], check=True)
     code = f"import importlib.metadata; print(importlib.metadata.version({package.partition('[')[0]!r}))"
     version = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     return [str(python), "-P", str(script)], version
 
 
 def started(command: Sequence[str], base: str, folder: Path, expected: str) -> subprocess.CompletedProcess[str]:
-    """A client's process, when it is over: it has the server's address and key, the text that it should get, and no proxy."""
+    """A client's process, when it is over: it has the server's address and key, the text that it should get, the folder of
+    the model, and no proxy."""
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and "PYTHON" not in name}
-    environment = kept | {"BASE": base, "KEY": KEY, "EXPECTED": expected, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    environment = kept | {"BASE": base, "KEY": KEY, "EXPECTED": expected, "MODEL": str(folder.resolve() / "talker")}
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=LAST_SECONDS)
 
 

@@ -18,6 +18,7 @@ Tree = Mapping[str, Any]
 
 GOALS: Final = {"prefix_ms": 15.0, "start_seconds": 2.0}
 OURS: Final = "ours"
+HTTP: Final = "ours, over HTTP"
 THEIRS: Final = "vLLM"
 RATIO: Final = "ratio"
 KINDS: Final = {"first_ms": ("p50", "p95", "p99"), "per_token_ms": ("p50", "p95", "p99"), "gap_ms": ("p99", "most")}
@@ -38,26 +39,34 @@ def report(record: Tree) -> list[str]:
         "from the arrival. A ratio above 1 is ours being better.",
         "",
     ]
-    lines += [*load_table(record["loads"], theirs.get("loads", {})), ""]
-    lines += [*prefix_table(record["prefixes"], theirs.get("prefixes", {})), ""]
+    http: Tree = record.get("http", {})
+    if http:
+        lines += [
+            f"Over HTTP the server's process took {http['server_us_of_a_token']:.0f} us of a processor for each token.",
+            "",
+        ]
+    lines += [*load_table(record["loads"], theirs.get("loads", {}), http.get("loads", {})), ""]
+    lines += [*prefix_table(record["prefixes"], theirs.get("prefixes", {}), http.get("prefixes", {})), ""]
     lines += start_table(record["start"]["runs"], theirs)
     lines += ["", *(f"- {one}" for one in record["faults"])]
     return lines
 
 
-def load_table(ours: Tree, theirs: Tree) -> list[str]:
-    """A row of each load, one of vLLM's, and one of their ratios."""
+def load_table(ours: Tree, theirs: Tree, http: Tree) -> list[str]:
+    """A row of each load, one of it over HTTP, one of vLLM's, and one of the ratios of vLLM's and the first."""
     header = ["requests a second", "", "requests", "together", *("served a second", "tok/s", "with prompts")]
     header += [f"{kind.removesuffix('_ms').replace('_', ' ')} {name}" for kind, each in KINDS.items() for name in each]
     rows: list[list[object]] = []
     for name, one in ours.items():
         rows.append([name, OURS, one["requests"], one["most_together"], *figures(one)])
+        for side, others in ((HTTP, http), (THEIRS, theirs)):
+            if name in others:
+                other = others[name]
+                if other["requests_digest"] != one["requests_digest"]:
+                    raise OtherRequests(f"the load `{name}` of `{side}` had other requests: run both with the same options")
+                rows.append([name, side, other["requests"], other["most_together"], *figures(other)])
         if name in theirs:
-            other = theirs[name]
-            if other["requests_digest"] != one["requests_digest"]:
-                raise OtherRequests(f"the load `{name}` of vLLM had other requests: run both with the same options")
-            rows.append([name, THEIRS, other["requests"], other["most_together"], *figures(other)])
-            rows.append([name, RATIO, "", "", *ratios(one, other)])
+            rows.append([name, RATIO, "", "", *ratios(one, theirs[name])])
     return grid(header, rows, left=2)
 
 
@@ -74,12 +83,12 @@ def ratios(ours: Tree, theirs: Tree) -> list[str]:
     return [f"{above / below:.2f}" if above and below else "" for above, below in pairs]
 
 
-def prefix_table(ours: Tree, theirs: Tree) -> list[str]:
+def prefix_table(ours: Tree, theirs: Tree, http: Tree) -> list[str]:
     """First tokens of prompts whose begin was new, and was found."""
     rows: list[list[object]] = []
     for kind, one in ours.items():
         goal = GOALS["prefix_ms"] if kind == "found" else ""
-        for engine, its in ((OURS, one), (THEIRS, theirs.get(kind))):
+        for engine, its in ((OURS, one), (HTTP, http.get(kind)), (THEIRS, theirs.get(kind))):
             if its is not None:
                 times = [f"{its['first_ms'][name]:.2f}" for name in ("p50", "most")]
                 rows.append([kind, engine, its["tokens_found"][0], *times, goal])

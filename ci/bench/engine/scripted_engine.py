@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,13 +57,14 @@ def on_rows(backend: Any, rows: int, pages: int | None) -> Any:
     return batch, Pool.empty(rows, pages, LONGEST, parking=PARKING, page_tokens=batch.page_tokens)
 
 
-def main(arguments: list[str]) -> int:
-    """The server, or with the number of a descriptor its engine; returns the exit status."""
+def serve_or_work(arguments: list[str], module: str, on_rows: Callable[[Any, int, int | None], Any]) -> int:
+    """The server whose engine a module is, or with the number of a descriptor this engine; returns the exit status. `on_rows`
+    replaces `engine.serving.rows.rows_of`."""
     if not arguments[0].isdecimal():
         from engine.serving.beginning import EngineProcess
         from engine.serving.command import serve_command
 
-        EngineProcess.module = "ci.bench.engine.scripted_engine"
+        EngineProcess.module = module
         return serve_command(arguments, standalone_mode=False) or 0
     from engine.serving import work, worker
 
@@ -77,4 +78,4 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != HERE.parent)]
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(serve_or_work(sys.argv[1:], "ci.bench.engine.scripted_engine", on_rows))

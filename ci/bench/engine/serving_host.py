@@ -6,12 +6,14 @@ Rows give the same token at once. The pool is as large as that of a 4B model on 
 computes a token of every row. `report`: its report as bytes. `ended`: a decode step with which one request of `--prompt` tokens
 ends. `submit`: taking a request, with the keys of its pages. `admitted`: the chunk with which it begins, its pages taken from
 prefixes of others. `found`: the same if all of its prefix is found. Medians. With the folder of a model: what a token of a row
-under a JSON schema costs, its mask and the marks for the device, for tokens that are drawn at random.
+under a JSON schema costs, its mask and the marks for the device, for tokens that are drawn at random. `HTTP`: what the server's
+process takes of a processor for a token of a stream, and for a request besides its tokens (`http_host`).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import random
 import statistics
@@ -88,14 +90,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", default="8,64,256")
     parser.add_argument("--iterations", type=int, default=80)  # of 256 rows none then decodes its 1024 tokens
     parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--http-tokens", type=int, default=40, help="of each stream over HTTP; 0: no streams")
     parser.add_argument("--model", metavar="FOLDER", help="whose tokenizer grammars have")
 
 
 def measure(options: argparse.Namespace) -> Outcome:
     """Measure each number of rows."""
     record = {rows: of_rows(int(rows), options.iterations, options.prompt) for rows in options.rows.split(",")}
-    names = list(next(iter(record.values())))
-    table = grid(("rows", *names), [(rows, *(f"{found[name]:.0f}" for name in names)) for rows, found in record.items()])
+    table = table_of(record)
     lines = [
         "# The host's work for an iteration of the serving loop",
         "",
@@ -103,6 +105,11 @@ def measure(options: argparse.Namespace) -> Outcome:
         "",
         *table,
     ]
+    http: dict[str, dict[str, float]] = {}
+    if options.http_tokens:
+        of_http = importlib.import_module("ci.bench.engine.http_host").of_http  # whose engine is made of this module
+        http = {rows: of_http(int(rows), options.http_tokens) for rows in options.rows.split(",")}
+        lines += ["", "The server's process over HTTP, microseconds of a processor:", "", *table_of(http, ".1f")]
     constrained = of_grammar(options.model, options.iterations) if options.model else {}
     if constrained:
         lines += [
@@ -111,8 +118,17 @@ def measure(options: argparse.Namespace) -> Outcome:
             "",
             *grid(("", ""), [(name, f"{one:.0f}") for name, one in constrained.items()]),
         ]
-    record = {"prompt": options.prompt, "microseconds": record, "constrained_microseconds": constrained}
-    return Outcome(record, {"serving_host.md": page(lines)})
+    found = {"prompt": options.prompt, "microseconds": record, "http": http, "constrained_microseconds": constrained}
+    return Outcome(found, {"serving_host.md": page(lines)})
+
+
+def table_of(record: Mapping[str, Mapping[str, float]], digits: str = ".0f") -> list[str]:
+    """A row of figures for each number of rows."""
+    names = list(next(iter(record.values())))
+    return grid(
+        ("rows", *(name.replace("_", " ") for name in names)),
+        [(rows, *(format(found[name], digits) for name in names)) for rows, found in record.items()],
+    )
 
 
 ADDRESS: Final[dict[str, Any]] = {

@@ -11,6 +11,8 @@ temporary folder.
   engine's process (`engine.serving.client`), as the server gives them, without HTTP and tokenizer. Times are those at which the
   client has a token; a first token counts from the arrival, however late the request was sent. Steps of all numbers of rows and
   lengths of prompts ran before.
+- HTTP: the same loads and prefixes through `python -m engine serve`, as streams of a client in a process of its own. Times are
+  those at which the client has the text. Both processes share the processors of the machine.
 - Prefixes: the first token of a prompt of which 2048 tokens are found in the cache, next to one of which none is.
 - Start: from the start of a new server's process to the first text of a stream over HTTP, with the files in the page cache.
 
@@ -24,12 +26,15 @@ import argparse
 import asyncio
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ci.bench.engine.cold_start import write_weights
+from ci.bench.engine.http_job import Job
+from ci.bench.engine.http_load import SERVER, over_http
 from ci.bench.engine.load_report import report
 from ci.bench.engine.load_traffic import (
     LENGTHS,
@@ -67,6 +72,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--chunk-tokens", type=int, default=CHUNK_TOKENS)
     parser.add_argument("--chunk-prompts", type=int, help="prompts of one launch; as many as it takes if left out")
+    parser.add_argument("--skip-http", action="store_true", help="no loads over HTTP")
     parser.add_argument("--starts", type=int, default=3, help="servers that are started, after one that is not counted")
     parser.add_argument("--vllm", type=Path, metavar="JSON", help="of the case vllm_load")
 
@@ -87,6 +93,9 @@ def measure(options: argparse.Namespace) -> Outcome:
             chunk_tokens=options.chunk_tokens, bundle=str(options.bundle.resolve()), chunk_prompts=options.chunk_prompts,
         )  # fmt: skip
         record = asyncio.run(of_engine(load, options))
+        if not options.skip_http:
+            record["http"] = of_http(load, options)
+            print("http", json.dumps(record["http"]), flush=True)
     record = {
         "model": options.model,
         "chunk_tokens": options.chunk_tokens,
@@ -95,6 +104,8 @@ def measure(options: argparse.Namespace) -> Outcome:
         "start": started,
     }
     record["faults"] = [*started["faults"], *wrong_prefixes(record["prefixes"])]
+    if "http" in record:
+        record["faults"] += [f"over HTTP: {one}" for one in wrong_prefixes(record["http"]["prefixes"])]
     if options.vllm is not None:
         record["vllm"] = json.loads(options.vllm.read_text(encoding="utf-8"))
     return Outcome(record, {"serving_load.md": page(report(record))}, int(bool(record["faults"])))
@@ -107,20 +118,42 @@ async def of_engine(
     client = EngineClient(MOST_WAITING)
     try:
         loaded = await client.start(load)
-        service = OfClient(client)
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        for asked in before(loaded.rows, options.seed, lengths, short):
-            await drive(service, asked)
         record: dict[str, Any] = {"rows": loaded.rows, "pages": loaded.pages, "load_seconds": loaded.seconds}
-        record |= {"seconds_before": round(clock() - began, 3), "loads": {}}
-        for name, asked in loads(options, lengths).items():
-            record["loads"][name] = summary(await drive(service, asked))
-            print(name, json.dumps(record["loads"][name]), flush=True)
-        record["prefixes"] = await prefixes(service, pairs(options.pairs, options.seed, shared, lengths))
-        print("prefixes", json.dumps(record["prefixes"]), flush=True)
+        record |= await of_service(OfClient(client), loaded.rows, options, lengths, shared, short)
     finally:
         await client.stop()
+    return record
+
+
+def of_http(
+    load: Load, options: argparse.Namespace, server: Sequence[str] = SERVER, lengths: Lengths = LENGTHS, shared: int = SHARED,
+    short: Lengths = SHORT,
+) -> dict[str, Any]:  # fmt: skip
+    """The loads and the prefixes through a server's process, which begins as `server` says."""
+    of_server: dict[str, Any] = {
+        "backend": load.backend, "rows": load.rows, "max-seq-len": load.max_seq_len, "chunk-tokens": load.chunk_tokens,
+        "max-waiting": MOST_WAITING,
+    }  # fmt: skip
+    if load.bundle is not None:
+        of_server["bundle"] = load.bundle
+    traffic = options.rates, options.seconds, options.burst, options.pairs, options.seed
+    return over_http(Path(load.model), of_server, Job(0, 0, *traffic, lengths, shared, short), server)
+
+
+async def of_service(
+    service: Service, rows: int, options: argparse.Namespace, lengths: Lengths, shared: int, short: Lengths
+) -> dict[str, Any]:  # fmt: skip
+    """The loads and the prefixes on an engine of `rows` rows."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    for asked in before(rows, options.seed, lengths, short):
+        await drive(service, asked)
+    record: dict[str, Any] = {"seconds_before": round(clock() - began, 3), "loads": {}}
+    for name, asked in loads(options, lengths).items():
+        record["loads"][name] = summary(await drive(service, asked))
+        print(name, json.dumps(record["loads"][name]), file=sys.stderr, flush=True)
+    record["prefixes"] = await prefixes(service, pairs(options.pairs, options.seed, shared, lengths)) if options.pairs else {}
+    print("prefixes", json.dumps(record["prefixes"]), file=sys.stderr, flush=True)
     return record
 
 
@@ -192,5 +225,5 @@ def wrong_prefixes(record: Mapping[str, Any], shared: int = SHARED) -> list[str]
     return [
         f"of a prefix that is {kind}, {record[kind]['tokens_found']} tokens were found, not {tokens}"
         for kind, tokens in expected.items()
-        if record[kind]["tokens_found"] != tokens
+        if kind in record and record[kind]["tokens_found"] != tokens
     ]

@@ -226,3 +226,16 @@ def test_logs_have_no_text_and_no_keys(talker: Path, capsys: pytest.CaptureFixtu
         ("request", "/v1/completions", 200), ("request", "/v1/models", 401),
     ]  # fmt: skip
     assert not any(word in str(lines) for word in ("secret", "prompt", "reply"))
+
+
+def test_guesses_are_counted(speaker: Server) -> None:
+    speaker.client.report(guessed=[2, 5, 2, 1, 0])
+    speaker.client.report(guessed=[1, 1, 1, 0, 0])
+    text = speaker.metrics.text().decode()
+    names = {"num_drafts": 3, "num_draft_tokens": 6, "num_accepted_tokens": 4}
+    assert all(f'vllm:spec_decode_{name}_total{{model_name="talker"}} {count}.0' in text for name, count in names.items())
+    positions = [
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{model_name="talker",position="{at}"}} {count}.0'
+        for at, count in enumerate((3, 1, 0))
+    ]
+    assert all(one in text for one in positions)

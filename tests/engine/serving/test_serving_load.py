@@ -8,9 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import selectors
 import statistics
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import pytest
 from fake_paged_batch import VOCABULARY, FakeBackend, FakePagedBatch
+from virtual_time import virtual_time
 
 from ci.bench.engine import load_traffic, serving_load
 from ci.bench.engine.load_traffic import (
@@ -43,27 +43,6 @@ from engine.tools.tiny import write_tiny_model
 T = TypeVar("T")
 SMALL = Lengths((20, 150), (3, 12), (0, VOCABULARY))
 EXACT = 1e-9
-
-
-class Jumps(selectors.SelectSelector):
-    """Time passes at once: to wait is to move the clock."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        self.now += timeout or 0.0
-        return super().select(0)
-
-
-def virtual_time(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine on a loop whose clock is moved by sleeping alone."""
-    selector = Jumps()
-    loop = asyncio.SelectorEventLoop(selector)
-    loop.time = lambda: selector.now
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()
 
 
 @dataclass
@@ -306,24 +285,34 @@ def test_a_whole_run_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         small = Load(model=load.model, backend="interpreter", rows=4, max_seq_len=256, chunk_tokens=96)
         return await of_engine(small, asked, SMALL, 128, Lengths((5, 9), (3, 6), (0, 97)))
 
+    def of_http(load: Load, asked: argparse.Namespace) -> dict[str, Any]:
+        found = asyncio.run(of_small(load, asked))
+        found["prefixes"]["found"]["tokens_found"] = [64]
+        return found | {"server_us_of_a_token": 81.25}
+
     monkeypatch.setattr(EngineClient, "module", "ci.bench.engine.scripted_engine")
     monkeypatch.setattr(ours, "starts", starts)
+    monkeypatch.setattr(ours, "of_http", of_http)
     monkeypatch.setattr(ours, "of_engine", of_small)
     parser = argparse.ArgumentParser()
     ours.arguments(parser)
     words = [str(tmp_path / "b"), str(model), "--rates", "40", "--seconds", "0.4", "--burst", "5", "--pairs", "2"]
     given = [*words, "--rows", "4", "--chunk-tokens", "96"]
     found = ours.measure(parser.parse_args(given))
-    assert found.status == 1 and found.data["faults"] == ["of a prefix that is found, [128] tokens were found, not [2048]"], (
+    fault = "of a prefix that is found, [{}] tokens were found, not [2048]"
+    assert found.status == 1 and found.data["faults"] == [fault.format(128), "over HTTP: " + fault.format(64)], (
         "the small ones are no prefixes of 2048 tokens"
     )
+    text = found.pages["serving_load.md"]
+    assert text.count("| ours, over HTTP |") == 4 and "took 81 us of a processor for each token" in text
     assert (
         "| first text | 1.50 | 1.50 | 1.50 | 2.0 |" in found.pages["serving_load.md"]
         and "vLLM" not in found.pages["serving_load.md"]
     )
     theirs = tmp_path / "vllm.json"
     theirs.write_text(json.dumps({"loads": found.data["loads"], "prefixes": found.data["prefixes"], "start_seconds": 80.0}))
-    again = ours.measure(parser.parse_args([*given, "--vllm", str(theirs)]))
+    again = ours.measure(parser.parse_args([*given, "--vllm", str(theirs), "--skip-http"]))
+    assert "http" not in again.data and "over HTTP" not in again.pages["serving_load.md"]
     assert again.data["vllm"]["start_seconds"] == 80.0 and again.pages["serving_load.md"].count("| ratio |") == 2
 
 
