@@ -6,6 +6,7 @@ for no more than what is left. Whatever goes wrong here goes wrong there too, wh
 
 from __future__ import annotations
 
+import importlib
 import threading
 from contextlib import suppress
 from typing import Any
@@ -21,9 +22,7 @@ def wake_device() -> threading.Thread:
 def _wake() -> None:
     with suppress(Exception):
         # The bindings directly: `tilec.runtime.driver` comes with modules that the other thread imports meanwhile.
-        from cuda.bindings import driver
-
-        api: Any = driver
+        api: Any = importlib.import_module("cuda.bindings.driver")
         api.cuInit(0)
         _, device = api.cuDeviceGet(0)
         api.cuDevicePrimaryCtxRetain(device)

@@ -132,8 +132,8 @@ def test_waking_a_gpu_makes_its_context_and_reports_nothing(monkeypatch: pytest.
         cuDeviceGet=lambda ordinal: (0, f"device {ordinal}"),
         cuDevicePrimaryCtxRetain=lambda device: calls.append(("retain", device)),
     )
-    for bindings in (SimpleNamespace(driver=driver), SimpleNamespace()):  # the second as if the package were broken
-        monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+    for bindings in (driver, None):  # the second as if the package were not installed
+        monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
         wake_device().join(SECONDS)
     assert calls == [("cuInit", 0), ("retain", "device 0")] and not raised
 
