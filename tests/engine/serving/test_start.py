@@ -127,13 +127,22 @@ sys.exit(cli.run(["serve", {str(tiny)!r}, "--backend", "interpreter", "--port", 
 def test_waking_a_gpu_makes_its_context_and_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, raised = list[Any](), list[Any]()
     monkeypatch.setattr(threading, "excepthook", raised.append)
-    driver = SimpleNamespace(
-        cuInit=lambda flags: calls.append(("cuInit", flags)),
-        cuDeviceGet=lambda ordinal: (0, f"device {ordinal}"),
-        cuDevicePrimaryCtxRetain=lambda device: calls.append(("retain", device)),
-    )
-    for bindings in (SimpleNamespace(driver=driver), SimpleNamespace()):  # the second as if the package were broken
-        monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+
+    class Bindings:
+        @staticmethod
+        def cuInit(flags: int) -> None:  # the driver's names
+            calls.append(("cuInit", flags))
+
+        @staticmethod
+        def cuDeviceGet(ordinal: int) -> tuple[int, str]:
+            return 0, f"device {ordinal}"
+
+        @staticmethod
+        def cuDevicePrimaryCtxRetain(device: str) -> None:
+            calls.append(("retain", device))
+
+    for bindings in (Bindings, None):  # the second as if the package were not installed
+        monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
         wake_device().join(SECONDS)
     assert calls == [("cuInit", 0), ("retain", "device 0")] and not raised
 
