@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.backends.host_pages import HostPages
 from engine.backends.interpreter import InterpreterBackend
-from engine.backends.prompts import padded_length
+from engine.backends.prompts import padded_room
 from engine.checkpoint.weights import WeightPlan
 from engine.models.families import read_config
 from engine.paged_batch import PagedBatch
@@ -98,7 +98,7 @@ def test_bits_do_not_depend_on_other_rows_chunks_and_pages(
     """In another bucket, whose rows choose among more tiles of experts; with tokens of nobody after each chunk, as a GPU has
     them; and after pages that another prompt filled."""
     ids, (tokens, logits) = prompt(LENGTH), alone(family, form)
-    monkeypatch.setattr(HostPages, "padded", lambda _, count, past: min(padded_length(count), 128 - past))
+    monkeypatch.setattr(HostPages, "padded", lambda _, count, filled: padded_room(count, filled, 128, 256))
     with PagedBatch(loaded(family, form), 20) as batch:
         batch.join(0, [10], 0, prompt(17), None)
         batch.join(6, [11, 12], 0, prompt(70), SamplingParams(0.9, 20, 0.9, seed=7))

@@ -26,6 +26,7 @@ from typing import Any, Final, cast
 from ci.bench.front import Outcome
 from ci.bench.markdown import grid, page
 from engine.constraint import ConstrainedMarks
+from engine.errors import EngineError
 from engine.paged_prompts import Limits, Piece
 from engine.sampling import Logprobs, SamplingParams
 from engine.serving.constraints import Constraints
@@ -57,7 +58,11 @@ class SameTokens:
 
     limits = Limits(LONGEST, 8, 1 << 20, 128)
 
-    def compute(self, pieces: Sequence[Piece]) -> list[int | None]:
+    def prepare(self) -> bool:
+        """Nothing is left to make ready."""
+        return False
+
+    def compute(self, pieces: Sequence[Piece]) -> list[int | EngineError | None]:
         """Token 5 of each prompt that ends."""
         self.tokens |= {piece.row: 5 for piece in pieces if piece.row is not None}
         return [None if piece.row is None else 5 for piece in pieces]
