@@ -145,8 +145,8 @@ def packed_flash_attention(
 ) -> Wide:  # fmt: skip
     """Attention of each token to slots `firsts[t]` to `lasts[t]`; (T, HKV, G, D), (S, HKV, D) twice, (T,) twice -> (T, HKV, G,
     D)."""
-    slots: NDArray[np.int64] = np.arange(np.asarray(k_cache).shape[0])[None, :]
-    seen: NDArray[np.bool_] = (slots >= np.asarray(firsts)[:, None]) & (slots <= np.asarray(lasts)[:, None])
+    slots = np.arange(len(k_cache), dtype=np.int32)
+    seen: NDArray[np.bool_] = (slots >= firsts[:, None]) & (slots <= lasts[:, None])
     scores = np.where(seen, np.einsum("thgd,shd->hgts", _wide(q), _wide(k_cache)) * scale, -np.inf)
     raised = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.einsum("hgts,shd->thgd", raised / raised.sum(axis=-1, keepdims=True), _wide(v_cache))

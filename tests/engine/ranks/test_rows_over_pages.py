@@ -15,14 +15,9 @@ from test_ranks_on_interpreter import TOLERANCE, distance, one_rank, two_ranks
 
 from engine.backends.backend import Backend
 from engine.backends.host_buffers import HostBuffers
-<<<<<<< HEAD
 from engine.backends.host_pages import HostPages
-from engine.backends.prompts import padded_length
-from engine.errors import ModelError
-=======
 from engine.backends.prompts import padded_room
-from engine.errors import ModelError, UsageError
->>>>>>> ragged
+from engine.errors import ModelError
 from engine.graph.integers import GraphError
 from engine.paged_batch import PagedBatch
 from engine.ranks import interpreter as ranks_on_interpreter
@@ -91,11 +86,7 @@ def test_bits_are_the_same_in_both_ranks_and_follow_from_the_row_s_tokens_only(t
 def test_tokens_of_nobody_change_no_bit(two: InterpreterRanks, monkeypatch: pytest.MonkeyPatch) -> None:
     with PagedBatch(two, 2) as batch:
         alone = rows_of(batch, 0, [1, 2], [prompt(70)])
-<<<<<<< HEAD
-    monkeypatch.setattr(HostPages, "padded", lambda _, tokens, past: min(padded_length(tokens), 128 - past))
-=======
-    monkeypatch.setattr(RankedPages, "padded", lambda _, tokens, filled: padded_room(tokens, filled, 128, 256))
->>>>>>> ragged
+    monkeypatch.setattr(HostPages, "padded", lambda _, tokens, filled: padded_room(tokens, filled, 128, 256))
     with PagedBatch(two, 2) as batch:
         assert (rows_of(batch, 1, [2, 1], [prompt(70)]) == alone).all()
 
