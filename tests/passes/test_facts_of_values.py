@@ -1,4 +1,4 @@
-"""What `values(..., sorted=True, distinct=True)` says of each element: integers that rise leave room for those beside them, and
+"""What `values(..., sorted=True, distinct=True)` says of each element: integers that rise leave room for those around them, and
 different ones are no more than their dtype has. Enumeration agrees, and shown counterexamples go wrong."""
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def kinds(folder: Path, parts: dict[str, str]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_room_beside_an_element_is_used(tmp_path: Path, name: str) -> None:
+def test_room_around_an_element_is_used(tmp_path: Path, name: str) -> None:
     assert kinds(tmp_path, RIGHT[name]) == ()
 
 

@@ -7,7 +7,7 @@ block), wrap (index arithmetic overflows its dtype), divisor (a divisor or loop 
 element is read before its block wrote it, or a `Peer` one before its block met other ranks), address (two elements of a strided
 tensor share memory), invariant (one is false), progress (the number of a `while` is not positive or does not fall), promise
 (what `ensures` says of a tensor is not true at the end). Large launches can be sampled: `only` selects blocks, and loops keep
-the ends; promises are then not judged. Values that no index, bound, condition or promise depends on are not computed.
+the ends; promises are then not checked. Values that no index, bound, condition or promise depends on are not computed.
 """
 
 from __future__ import annotations

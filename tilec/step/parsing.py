@@ -1,6 +1,6 @@
 """Python's parser for the texts of steps: takes a text, returns its syntax tree, for one thread at a time.
 
-CPython counts the depth of the tree that it builds in one number for all threads. A thread that gets its turn in between (a
+CPython counts the depth of the tree that it builds in one number for all threads. A thread that runs in between (a
 collection of garbage may run Python code there) makes the other fail with `SystemError: AST constructor recursion depth
 mismatch` (seen with 3.11.7, python/cpython#106905).
 """
