@@ -28,7 +28,7 @@ TILES: Final[Mapping[str, frozenset[str]]] = {
         for form in ("", "_fp8", "_int4")
     },
     "quantise_rows": frozenset({"ROWS"}),
-    "paged_decode_attention": frozenset({"ROWS"}),
+    "paged_decode_attention": frozenset({"ROWS"}), "paged_decode_attention_c8": frozenset({"ROWS"}),
     "matmul": frozenset({"BM", "BN", "GROUP"}),
     "matmul_silu_mul": frozenset({"BM", "BN", "GROUP"}),
     "matmul_fp8": frozenset({"BM", "BN", "PART", "AHEAD", "LATE", "GROUP"}),

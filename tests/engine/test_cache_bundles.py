@@ -139,7 +139,7 @@ def test_a_server_has_pages_of_codes(backend: tuple[OneSequence, FakeDriver]) ->
         batch.join(0, [3, 2, 1], 0, [1] * 130, None)
         prompt = launched(loaded, driver, before)
         assert prompt.count("paged_gather_c8") == prompt.count("qk_norm_rope_kv_c8") == SMALLEST.num_hidden_layers
-        assert not {"paged_gather", "dequantise_c8", "qk_norm_rope_kv"} & {*prompt} and "flash_attention" in prompt
+        assert not {"paged_gather", "dequantise_c8", "qk_norm_rope_kv"} & {*prompt} and "packed_flash_attention" in prompt
         before = len(driver.launches)
         assert batch.step(ahead=False) == {0: 0}  # the fake device writes nothing
         step = launched(loaded, driver, before)

@@ -244,6 +244,8 @@ def test_the_number_of_prompts_of_a_chunk_is_data(loaded: Loaded, monkeypatch: p
     """One or four prompts with as many tokens have the launches of the same plan."""
     backend, driver = loaded
     with PagedBatch(backend, 9, pages=30) as batch:
+        while batch.prepare():
+            pass
         monkeypatch.setattr(PrefillSteps, "_prepare", refuse)
         began = len(driver.launches)
         batch.compute([Piece([29], 0, [1] * 64, 8)])

@@ -14,8 +14,9 @@ import pytest
 from paged_logits import logits_of
 from step_contracts import TINY, contract
 
-from engine.backends.interpreter import HostPages, InterpreterBackend
-from engine.backends.prompts import padded_length
+from engine.backends.host_pages import HostPages
+from engine.backends.interpreter import InterpreterBackend
+from engine.backends.prompts import padded_room
 from engine.checkpoint.weights import WeightPlan
 from engine.graph.integers import GraphError
 from engine.graph.invariance import verify_invariance
@@ -101,7 +102,7 @@ def test_bits_do_not_depend_on_other_rows_chunks_and_pages(
     ids = prompt(LENGTH)
     with PagedBatch(loaded(family, form), 2) as batch:
         alone = logits_of(batch, 0, [1, 2], [ids]).tobytes()
-    monkeypatch.setattr(HostPages, "padded", lambda _, count, past: min(padded_length(count), 128 - past))
+    monkeypatch.setattr(HostPages, "padded", lambda _, count, filled: padded_room(count, filled, 128, 256))
     with PagedBatch(loaded(family, form), 20) as batch:
         batch.join(0, [10], 0, prompt(17), None)
         batch.join(6, [11, 12], 0, prompt(70), SamplingParams(0.9, 20, 0.9, seed=7))

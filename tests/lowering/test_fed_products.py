@@ -49,6 +49,7 @@ def kind(case: Case) -> tuple[str, str]:
 
 def test_products_and_attention_are_fed_on_every_target_without_asynchronous_products() -> None:
     kernels = {"matmul", "matmul_silu_mul", "matmul_few", "matmul_silu_mul_few", "matmul_split", "flash_attention"}
+    kernels |= {"packed_flash_attention"}
     fed = {target.name: {name for _, name, _, other in FED if other is target} for target in TARGETS}
     experts = {f"experts_{name}{few}" for name in ("matmul", "matmul_silu_mul") for few in ("", "_few")}
     of_codes = {f"{name}_fp8" for name in ("matmul", "matmul_silu_mul", "experts_matmul", "experts_matmul_silu_mul")}

@@ -174,18 +174,16 @@ def specialisations() -> dict[str, list[Constants]]:
 def mutants(path: Path) -> Iterator[Mutant]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     kernel = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and is_kernel(n))
-    loops = [n for n in ast.walk(kernel) if isinstance(n, ast.For)]
-    for number, loop in enumerate(loops):
-        assert isinstance(loop.iter, ast.Call)
-        stop = len(loop.iter.args) - 1 if len(loop.iter.args) < 3 else 1
+    loops = [(n, n.iter) for n in ast.walk(kernel) if isinstance(n, ast.For) and not isinstance(n.iter, ast.Tuple)]
+    for number, (loop, over) in enumerate(loops):
+        assert isinstance(over, ast.Call)
+        stop = len(over.args) - 1 if len(over.args) < 3 else 1
         for position, change in itertools.product({0, stop} if stop else {stop}, (1, -1)):
             inward = (change < 0) == (position == stop)
             writes = _writes_out(kernel, loop.body)
             must = writes if inward else not _clipped(loop.body)
             end = "stop" if position == stop else "start"
-            yield _mutant(
-                path, tree, loop.iter.args[position], change, _step(loop.iter), f"loop{number}-{end}{change:+d}", must
-            )
+            yield _mutant(path, tree, over.args[position], change, _step(over), f"loop{number}-{end}{change:+d}", must)
     yield from _index_mutants(path, tree, kernel)
     for node in ast.walk(kernel):
         if isinstance(node, ast.Call) and word(node.func) == "grid":

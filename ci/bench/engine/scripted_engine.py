@@ -13,6 +13,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve()
@@ -29,6 +30,10 @@ class Backend:
     chunk_tokens = max_seq_len = LONGEST
     watched: tuple[int, ...] = ()
     closed = False
+    step = SimpleNamespace(cache_format="16bit")
+
+    def finish(self) -> None:
+        """Nothing is copied meanwhile."""
 
     def check_vocabulary(self, ids: Sequence[int]) -> None:
         """UsageError for a token that is none."""

@@ -20,6 +20,7 @@ from engine.paged_batch import PagedBatch
 from engine.ranks.gpus import GpuRanks
 from engine.ranks.processes import RankEnded, RanksDiffer
 from engine.sampling import SamplingParams
+from engine.serving.beginning import EngineProcess
 from engine.serving.client import EngineClient, EngineEnded
 from engine.serving.loop import EngineLoop
 from engine.serving.protocol import Load, Submit
@@ -147,12 +148,6 @@ def test_an_error_of_a_rank_ends_the_server_s_engine(
             loop.iteration()
 
 
-class RanksClient(EngineClient):
-    """The engine's process, whose ranks have no GPUs."""
-
-    module = "fake_rank_engine"
-
-
 @pytest.fixture
 def served(shipped_ranks_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """A model of the bundle's sizes with a tokenizer, for the engine's process."""
@@ -164,6 +159,7 @@ def served(shipped_ranks_bundle: Path, tmp_path: Path, monkeypatch: pytest.Monke
     described = json.loads((folder / "config.json").read_text())
     numbers = {name: getattr(config, name) for name in described.keys() & set(config.__dataclass_fields__)}
     (folder / "config.json").write_text(json.dumps(described | numbers))
+    monkeypatch.setattr(EngineProcess, "module", "fake_rank_engine")  # whose ranks have no GPUs
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
     return Load(str(folder), "cuda", 16, 1024, 512, bundle=str(shipped_ranks_bundle), dummy=0, pages=20, gpus=2)
 
@@ -191,7 +187,7 @@ def test_the_server_loads_the_model_again_after_a_rank_was_killed(served: Load, 
                         return found
 
     async def run() -> None:
-        client = RanksClient(4)
+        client = EngineClient(4)
         try:
             assert (await client.start(served)).pages == 19
             first = await tokens(client, 6)

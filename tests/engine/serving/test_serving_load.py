@@ -34,7 +34,7 @@ from ci.bench.engine.load_traffic import (
     percentile,
 )
 from ci.bench.engine.serving_load import drive, of_engine, prefixes, wrong_prefixes
-from engine.serving.client import EngineClient
+from engine.serving.beginning import EngineProcess
 from engine.serving.loop import EngineLoop
 from engine.serving.pool import Pool
 from engine.serving.protocol import Load, Submit
@@ -244,7 +244,7 @@ def options(*given: str) -> argparse.Namespace:
 def test_a_run_on_the_engines_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client, the process and the loop are the server's own; the rows have no model."""
     write_tiny_model(tmp_path / "tiny")
-    monkeypatch.setattr(EngineClient, "module", "ci.bench.engine.scripted_engine")
+    monkeypatch.setattr(EngineProcess, "module", "ci.bench.engine.scripted_engine")
     load = Load(model=str(tmp_path / "tiny"), backend="interpreter", rows=4, max_seq_len=256, chunk_tokens=96)
     given = options("--rates", "40,80", "--seconds", "0.5", "--burst", "12", "--pairs", "2")
     record = asyncio.run(of_engine(load, given, SMALL, 128, Lengths((5, 9), (3, 6), (0, 97))))
@@ -261,7 +261,7 @@ def test_a_run_on_the_engines_process(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_request_that_the_engine_refuses_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tiny_model(tmp_path / "tiny")
-    monkeypatch.setattr(EngineClient, "module", "ci.bench.engine.scripted_engine")
+    monkeypatch.setattr(EngineProcess, "module", "ci.bench.engine.scripted_engine")
     load = Load(model=str(tmp_path / "tiny"), backend="interpreter", rows=4, max_seq_len=256, chunk_tokens=96)
     with pytest.raises(RuntimeError, match="a request ended by error"):
         asyncio.run(
@@ -290,7 +290,7 @@ def test_a_whole_run_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         found["prefixes"]["found"]["tokens_found"] = [64]
         return found | {"server_us_of_a_token": 81.25}
 
-    monkeypatch.setattr(EngineClient, "module", "ci.bench.engine.scripted_engine")
+    monkeypatch.setattr(EngineProcess, "module", "ci.bench.engine.scripted_engine")
     monkeypatch.setattr(ours, "starts", starts)
     monkeypatch.setattr(ours, "of_http", of_http)
     monkeypatch.setattr(ours, "of_engine", of_small)
