@@ -92,7 +92,7 @@ def faults(files: set[str], every: set[str], long: set[str], runs: dict[tuple[st
     found = [f"{name}: pytest collects no test of it" for name in sorted(files - tested)]
     found += [f"{test}: no run selects it" for test in sorted(every.difference(*runs.values()))]
     default_runs = {name for test in runs[DEFAULT] for name in (function(test), test.partition("::")[0])}
-    alone = {function(test) for test in runs[CAMPAIGNS] - long if "[" in test} - default_runs
+    alone = {function(test) for test in runs[CAMPAIGNS] if "[" in test} - default_runs - {function(test) for test in long}
     alone |= {test.partition("::")[0] for test in runs[CAMPAIGNS]} - default_runs
     return found + [f"{name}: the default run has no case of it" for name in sorted(alone)]
 

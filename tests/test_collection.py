@@ -35,8 +35,7 @@ def test_slow() -> None: ...
 def test_all(number: int) -> None: ...
 
 @pytest.mark.campaign
-@pytest.mark.long
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_too_slow(number: int) -> None: ...
 
 @pytest.mark.campaign
