@@ -39,7 +39,7 @@ SPARSEST: Final = 20
 DEFAULT_SECONDS: Final = 550.0
 """What the tests of the default run take together on one core, without collection and fixtures that are shared: with them, less
 than 10 minutes on two cores. The campaigns have the slowest functions, of which not even one case fits."""
-SHARD_SECONDS: Final = 600.0
+SHARD_SECONDS: Final = 180.0
 """What the tests of one shard of the campaigns take together on one core, without collection."""
 CORE_SECONDS: Final = 45.0
 """What the tests of `core` take together, with the fixtures that they share and without collection: with the collection in two
