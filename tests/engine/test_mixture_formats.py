@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 from checkpoints import joined
 from one_sequence import OneSequence
+from tiny_formats import tiny_in_format
 
 from engine.backends.interpreter import InterpreterBackend
 from engine.batch import Batch
 from engine.checkpoint.weights import WeightPlan
 from engine.models.families import read_config
 from engine.tools.dummy_weights import dummy_weights
-from engine.tools.quantize.checkpoint import prepare, write_quantised
-from engine.tools.quantize.fp8 import Fp8
-from engine.tools.quantize.int4 import Int4
 from engine.tools.tiny import write_tiny_model
 
 IDS = np.random.default_rng(5).integers(0, 400, 40).tolist()
@@ -32,14 +30,7 @@ GATE = "model.layers.1.mlp.gate.weight"
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A quantised tiny mixture, by the name of its format. With this seed the choices of all routers are clear."""
     root = tmp_path_factory.mktemp(request.param)
-    write_tiny_model(root / "source", family="qwen3_moe", hidden_size=128, seed=1)
-    write_quantised(
-        prepare(root / "source", Fp8() if request.param == "fp8" else Int4(128, "mse")),
-        root / "model",
-        1 << 20,
-        lambda *_: None,
-    )
-    return request.param, root / "model"
+    return request.param, tiny_in_format(root, request.param, family="qwen3_moe", seed=1)
 
 
 def test_the_router_keeps_16_bits(folder: tuple[str, Path]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from paged_logits import logits_of
 from step_contracts import TINY, contract
+from tiny_formats import tiny_in_format
 
 from engine.backends.host_pages import HostPages
 from engine.backends.interpreter import InterpreterBackend
@@ -27,8 +28,6 @@ from engine.models.steps import model_step
 from engine.paged_batch import PagedBatch
 from engine.sampling import SamplingParams
 from engine.serving.llm import LLM
-from engine.tools.quantize.checkpoint import prepare, write_quantised
-from engine.tools.quantize.int4 import Int4
 from engine.tools.tiny import write_tiny_model
 from tests.campaign import first
 from tilec.step.graph import Kind, Op, StepGraph, View
@@ -55,11 +54,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     def backend(family: str, form: str) -> InterpreterBackend:
         if (family, form) not in known:
             root = tmp_path_factory.mktemp(f"{family}-{form}")
-            write_tiny_model(root / "source", family=family, hidden_size=64 if form == "16bit" else 128)
-            folder: Path = root / "source"
-            if form == "int4":
-                write_quantised(prepare(folder, Int4(128, "mse")), root / "model", 1 << 20, lambda *_: None)
-                folder = root / "model"
+            folder = tiny_in_format(root, form, family=family, hidden_size=64 if form == "16bit" else 128)
             config = read_config(folder)
             one = known[family, form] = InterpreterBackend()
             one.load(config, WeightPlan.for_model(config, folder, "bf16"), 128, cache_format="fp8")

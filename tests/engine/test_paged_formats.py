@@ -4,12 +4,12 @@ it has alone, and its logits are those of the engine without pages but for the o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tiny_formats import tiny_in_format
 
 from engine.backends.host_pages import HostPages
 from engine.backends.interpreter import InterpreterBackend
@@ -18,10 +18,6 @@ from engine.checkpoint.weights import WeightPlan
 from engine.models.families import read_config
 from engine.paged_batch import PagedBatch
 from engine.sampling import SamplingParams
-from engine.tools.quantize.checkpoint import prepare, write_quantised
-from engine.tools.quantize.fp8 import Fp8
-from engine.tools.quantize.int4 import Int4
-from engine.tools.tiny import write_tiny_model
 from tests.campaign import first
 
 LENGTH = 90
@@ -51,13 +47,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
     def backend(family: str, form: str) -> InterpreterBackend:
         if (family, form) not in known:
-            root = tmp_path_factory.mktemp(f"{family}-{form}")
-            write_tiny_model(root / "source", family=family, hidden_size=128)
-            folder: Path = root / "source"
-            if form != "16bit":
-                scheme = Int4(128, "mse") if form == "int4" else Fp8()
-                write_quantised(prepare(folder, scheme), root / "model", 1 << 20, lambda *_: None)
-                folder = root / "model"
+            folder = tiny_in_format(tmp_path_factory.mktemp(f"{family}-{form}"), form, family=family)
             config = read_config(folder)
             weights = WeightPlan.for_model(config, folder, "bf16", **({"weight_format": form} if form == "w8a8" else {}))
             known[family, form] = InterpreterBackend()

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 from test_serving_loop import loaded, opened, prompt, run
 from test_serving_server import HANG_SECONDS, KEY, serving, started
+from tiny_formats import tiny_in_format
 
 from engine.backends.interpreter import InterpreterBackend
 from engine.paged_batch import PagedBatch
 from engine.sampling import SamplingParams
 from engine.serving.protocol import Submit
-from engine.tools.quantize.checkpoint import prepare, write_quantised
-from engine.tools.quantize.int4 import Int4
-from engine.tools.tiny import write_tiny_model
 
 WORKS = [
     Submit(0, prompt(0, 70), 3, sampling=SamplingParams(0.9, 20, 0.95, seed=11)),  # two chunks
@@ -30,10 +28,7 @@ WORKS = [
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("mixture")
-    write_tiny_model(root / "source", family="qwen3_moe", hidden_size=128)
-    write_quantised(prepare(root / "source", Int4(128, "mse")), root / "model", 1 << 20, lambda *_: None)
-    return root / "model"
+    return tiny_in_format(tmp_path_factory.mktemp("mixture"), "int4", family="qwen3_moe")
 
 
 @pytest.fixture(scope="module")
