@@ -11,6 +11,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis
 from tilec.passes.prover.findings import Complaint, Findings, loop_labels
 from tilec.passes.prover.ladder import Discharge, strongest
+from tilec.passes.prover.runs import operand_in
 from tilec.passes.prover.terms import Atom, Formula, Poly
 
 
@@ -38,7 +39,13 @@ def _prove(findings: Findings, site: AccessSite) -> None:
             system = [*site.instance.holds, violation]
             known = findings.index.ranges[site.op.indices[axis_index]]
             coarse = terms.lt(axis.dim, known.high + axis.extent) if past_the_end else terms.lt(terms.const(known.low), 0)
-            discharge = findings.prove(system, lambda p=axis_index, e=past_the_end: _complaint(findings, site, p, e), coarse)
+            constant = axis.dim.constant
+            last = None if constant is None else constant - axis.extent
+            run = None if past_the_end and last is None else operand_in(
+                site.op, site.op.operands.index(site.op.indices[axis_index]), None if past_the_end else 0, last if past_the_end else None
+            )
+            complain = lambda p=axis_index, e=past_the_end: _complaint(findings, site, p, e)
+            discharge = findings.prove(system, complain, coarse, run)
             if discharge is None:
                 return
             discharges.append(discharge)

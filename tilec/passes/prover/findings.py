@@ -16,6 +16,7 @@ from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.equal_unknowns import with_equal_unknowns
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
+from tilec.passes.prover.interval_runs import IntervalRun
 from tilec.passes.prover.ladder import Discharge, Ladder, Refusal
 from tilec.passes.prover.replay import replays
 from tilec.passes.prover.terms import Poly
@@ -63,11 +64,15 @@ class Findings:
         self.ladder.solver.work.begin(what, span)
 
     def prove(
-        self, violation: Iterable[terms.Formula], complain: Callable[[], Complaint], coarse: terms.Formula | None = None
+        self,
+        violation: Iterable[terms.Formula],
+        complain: Callable[[], Complaint],
+        coarse: terms.Formula | None = None,
+        run: Callable[[IntervalRun], bool] | None = None,
     ) -> Discharge | None:
         """Discharge a violation, or add the diagnostic that `complain` describes. `coarse` is a weaker formula, implied by the
         violation, for cases that products and nested choices make too hard but ranges alone decide. What it decides at once is
-        not asked of isl."""
+        not asked of isl. `run`: whether a run over intervals shows that there is no violation."""
         if coarse == terms.FALSE:
             return Discharge("interval")
         result = self.ladder.discharge(violation)
@@ -77,6 +82,10 @@ class Findings:
             weaker = self.ladder.discharge([coarse])
             if isinstance(weaker, Discharge):
                 return weaker
+        texts = self.ladder.runs.shows(run) if run is not None else None
+        if texts is not None:
+            rung = "value" if any(text.startswith("values(") for text in texts) else "launch" if texts else "interval"
+            return Discharge(rung, texts)
         self.refuse(result, complain())
         return None
 

@@ -36,6 +36,7 @@ from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator, has_products
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import Replay
+from tilec.passes.prover.runs import Runs, run_facts
 from tilec.passes.prover.small_numbers import ELEMENTS, loaded_factors, small_values
 from tilec.passes.prover.terms import Atom, Formula, Kind
 from tilec.passes.prover.unified import unified
@@ -80,6 +81,7 @@ class Ladder:
 
     index: IndexTerms
     solver: Solver = field(default_factory=Solver)
+    runs: Runs = field(init=False)
     _requires: list[Fact] = field(default_factory=list[Fact])
     _declared: dict[Value, Range] | None = None
     _grid: list[Formula] = field(default_factory=list[Formula])
@@ -90,6 +92,7 @@ class Ladder:
     )
 
     def __post_init__(self) -> None:
+        self.runs = Runs(self.index.function, self.index.deciding, declaration)
         for precondition in self.index.function.requires:
             formula = self.index.predicate(precondition.condition)
             parts = formula.parts if formula.op == "and" else (formula,)
@@ -108,8 +111,19 @@ class Ladder:
         if key not in self._known:
             formulas = list(whole.parts) if whole.op == "and" else [whole]
             found = self._climb(formulas)
-            self._known[key] = self._climb_again(formulas, found) if isinstance(found, Refusal) else found
+            found = self._climb_again(formulas, found) if isinstance(found, Refusal) else found
+            self._known[key] = self._climb_with_runs(formulas, found) if isinstance(found, Refusal) else found
         return self._known[key]
+
+    def _climb_with_runs(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
+        """A proof that also uses what runs over intervals know of untranslated values; or the refusal."""
+        facts = run_facts(self.index, self.runs, refusal.system)
+        if not facts:
+            return refusal
+        formulas = [*violation, *(fact.formula for fact in facts if not fact.text)]
+        found = self._climb(formulas, [fact for fact in facts if fact.text])
+        found = self._climb_again(formulas, found) if isinstance(found, Refusal) else found
+        return found if isinstance(found, Discharge) else refusal
 
     def _climb_again(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
         """A proof of a system with products by bounds of their factors, then with equal unknowns in one; or the refusal."""
@@ -142,14 +156,14 @@ class Ladder:
         given = list(formulas)
         return [(fact.text, fact.formula) for fact in self._with_extents(given)] if self._extents else []
 
-    def _climb(self, violation: list[Formula]) -> Discharge | Refusal:
+    def _climb(self, violation: list[Formula], also: Sequence[Fact] = ()) -> Discharge | Refusal:
         by_sums = self._by_sums(violation)
         if by_sums is not None:
             return by_sums
         base = [*violation, *consistency(violation)]
         base += self.grid_limits(base)
         requires, values = self._relevant(base), stored_facts(self.index, base)
-        computed = self._opaque_facts(base)
+        computed = [*self._opaque_facts(base), *also]
         requires += [fact for fact in computed if "values(" not in fact.text]
         values += [fact for fact in computed if "values(" in fact.text]
         undecided = False
