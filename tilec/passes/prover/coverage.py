@@ -184,7 +184,18 @@ def _in_common_lanes(findings: Findings, instance: Instance, cover: Cover) -> Co
         if atom is not None and atom.kind is Kind.POSITION:
             key = ("lane", axis, atom.high)
             mapping[atom] = terms.of(atoms.make(key, Kind.POSITION, f"p{axis}", (0, atom.high)))
+    mapping |= _of_positions(findings, cover, mapping) if mapping else {}
     return [atoms.substitute_in(formula, mapping) for formula in cover]
+
+
+def _of_positions(findings: Findings, cover: Cover, mapping: dict[Atom, Poly]) -> dict[Atom, Poly]:
+    """Untranslated values of a cover at other positions."""
+    index, found = findings.index, dict[Atom, Poly]()
+    for atom in terms.closure(cover):
+        value, positions = index.sources.get(atom), index.positions_of.get(atom, ())
+        if value is not None and positions and terms.of(atom) == index.opaque(value, positions):
+            found[atom] = index.opaque(value, tuple(index.atoms.substitute(poly, mapping) for poly in positions))
+    return found
 
 
 def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
@@ -192,9 +203,10 @@ def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
     positions in tiles."""
     atoms = dict.fromkeys(atom for cover in covers for atom in terms.closure(cover) if atom.varies)
     contents = [atom for atom in atoms if atom.kind in (Kind.LOADED, Kind.OPAQUE)]
-    if not contents or any(atom.kind is Kind.OPAQUE and not _once_per_block(findings, atom) for atom in contents):
+    points = {atom: _point(findings, atom) for atom in contents}
+    if not contents or any(point is None for point in points.values()):
         return None
-    indexed = set(terms.closure(Formula("eq", arg) for atom in contents for arg in atom.args))
+    indexed = set(terms.closure(Formula("eq", poly) for point in points.values() for poly in point or ()))
     coordinates = [
         atom
         for atom in atoms
@@ -203,13 +215,16 @@ def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
     return Uncertain(covers, coordinates, contents, [])
 
 
-def _once_per_block(findings: Findings, atom: Atom) -> bool:
-    """True for an unknown with one value per block: it is computed outside of all loops."""
-    value = findings.index.sources.get(atom)
-    owner = value.owner if value is not None else None
-    if not isinstance(owner, Op) or (value is not None and value.tile.rank):
-        return False
-    return not any(isinstance(frame.op, For) for frame in findings.index.structure.frames[owner])
+def _point(findings: Findings, atom: Atom) -> tuple[Poly, ...] | None:
+    """What an unknown is a function of, besides the block: the index of an element; for an untranslated value, the iterations
+    of the loops around its definition and its positions. None if that is not known."""
+    if atom.kind is Kind.LOADED:
+        return atom.args
+    index, value = findings.index, findings.index.sources.get(atom)
+    around = index.structure.around(value) if value is not None else None
+    if around is None or atom not in index.positions_of:
+        return None
+    return (*map(index.iteration, around), *index.positions_of[atom])
 
 
 def cover_of(findings: Findings, instance: Instance, elements: list[Poly]) -> Cover:
