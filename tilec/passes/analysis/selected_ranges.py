@@ -7,6 +7,7 @@ element of the arm depends on the element of the same index that the condition t
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 
 from tilec.ir.core import Op, Value
@@ -28,7 +29,7 @@ def selected(op: Select, facts: Facts, transfer: Callable[[Op, list[Range]], Ran
         inside = narrowed(condition, truth, facts, {})
         if inside is None:
             continue  # never selected
-        range_ = _reevaluated(arm, {**facts, **inside}, inside, transfer, DEPTH)
+        range_ = _reevaluated(arm, ChainMap(inside, facts), inside, transfer, DEPTH)
         found = range_ if found is None else join(found, range_)
     return found if found is not None else join(facts[arms[0]], facts[arms[1]])
 

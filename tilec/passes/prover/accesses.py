@@ -30,7 +30,7 @@ class Axis:
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """An untranslated value of one execution: `point` are the block ids, the iterations of the loops around its definition, and
-    the positions of the element. Such a value is computed at most once in an execution, so that it is a function of its point."""
+    the positions of the element. There it is computed at most once, so that it is a function of its point."""
 
     value: Value
     atom: Atom

@@ -4,6 +4,7 @@
 
 - an arm of a branch is run with what its condition says, and not at all if the condition cannot be true;
 - what an `invariant` states is known from there on;
+- the elements of small tiles are told apart (`element_ranges`);
 - a loop of few iterations is run iteration by iteration, so that `c = c + 1` in `range(3)` adds at most 3; for other loops the
   ranges of carried values are widened until they are stable, as in `analysis.dataflow`.
 
@@ -24,13 +25,13 @@ from typing import Final
 
 from tilec.ir.core import Block, Function, Op, Value, ValueFact
 from tilec.ir.facts.range_facts import Range, between, exactly, join, within
-from tilec.ir.ops import Binary, Cast, For, If, Invariant, Select
-from tilec.ir.types import TileType
+from tilec.ir.ops import Binary, Cast, For, If, Invariant
 from tilec.passes.analysis.dataflow import ROUNDS, WIDEN_AFTER
 from tilec.passes.analysis.declared_ranges import Bound, declared_analysis
 from tilec.passes.analysis.obligations import may_wrap
 from tilec.passes.analysis.ranges import RangeAnalysis, unwrapped
-from tilec.passes.analysis.selected_ranges import narrowed, selected
+from tilec.passes.analysis.selected_ranges import narrowed
+from tilec.passes.prover.element_ranges import ELEMENTS, Elements, Known, both, computed, each, is_numbers, whole
 from tilec.passes.prover.same_values import same_values
 
 UNROLLED: Final = 32  # loops of at most as many iterations are run one by one
@@ -40,6 +41,7 @@ TIGHTENED: Final = 2  # times that widened ranges are narrowed
 STEPS: Final = 40_000  # limit on the operations of a run; one that takes more shows nothing
 
 Ranges = dict[Value, Range]
+All = dict[Value, Known]
 
 
 class _TooLong(Exception):
@@ -48,8 +50,9 @@ class _TooLong(Exception):
 
 @dataclass(slots=True)
 class IntervalRun:
-    """One run. `is_whole`: it took not too long, so that operations without an entry are not executed. `operands` and `unbounded` are joined over the executions of an operation; `claimed` are claims that are true in
-    each of their executions; `results` are the ranges of values."""
+    """One run. `is_whole`: it took not too long, so that operations without an entry are not executed. `operands` and `unbounded`
+    are joined over the executions of an operation; `claimed` are claims that are true in each of their executions; `results`
+    are the ranges of values."""
 
     operands: dict[Op, list[Range]] = field(default_factory=dict[Op, list[Range]])
     unbounded: dict[Op, Range | None] = field(default_factory=dict[Op, "Range | None"])
@@ -69,7 +72,7 @@ def interval_run(
     obligation not to wrap."""
     analysis = declared_analysis(function, values, bounds)
     runner = _Runner(analysis, frozenset(deciding), same_values(function))
-    known = {p.value: analysis.parameter(p.value) for p in function.parameters}
+    known: All = {p.value: analysis.parameter(p.value) for p in function.parameters}
     try:
         runner.block(function.body, known)
     except _TooLong:
@@ -86,19 +89,19 @@ class _Runner:
     steps: int = 0
     silent: int = 0  # more than 0 in rounds whose ranges are not yet stable
 
-    def block(self, block: Block, known: Ranges) -> list[Range] | None:
-        """Ranges of what a block yields; None if its end is not reached. `known` gains those of its operations."""
+    def block(self, block: Block, known: All) -> list[Known] | None:
+        """What is known of what a block yields; None if its end is not reached. `known` gains its operations."""
         for op in block.ops:
             if op.opcode == "yield":
                 return [known[value] for value in op.operands]
-            self.steps += 1 + len(known) // 64 if isinstance(op, If | Select) else 1
+            self.steps += 1 + (len(known) // 64 if isinstance(op, If | For) else _size(op) // 4)
             if self.steps > STEPS:
                 raise _TooLong
             if not self._reached(op, known):
                 return None
         return []
 
-    def _reached(self, op: Op, known: Ranges) -> bool:
+    def _reached(self, op: Op, known: All) -> bool:
         """Executes an operation; False if nothing after it is executed."""
         self._note_operands(op, known)
         if isinstance(op, For):
@@ -115,31 +118,37 @@ class _Runner:
         self._note_results(op.results, results)
         return True
 
-    def _computed(self, op: Op, known: Ranges) -> list[Range]:
-        operands = [known[value] for value in op.operands]
-        if isinstance(op, Select):
-            return [selected(op, known, self.analysis.refined_result)]
+    def _computed(self, op: Op, known: All) -> Sequence[Known]:
         if isinstance(op, Binary) and (alike := self._of_alike(op, known)) is not None:
             return [alike]
-        found = self.analysis.transfer(op, operands)
-        if may_wrap(op):
-            exact = unwrapped(op, known)
-            if not self.silent:
-                before = self.found.unbounded.get(op, exact)
-                self.found.unbounded[op] = None if exact is None or before is None else join(before, exact)
-            if op in self.deciding and exact is not None:
-                inside = within(exact, *op.result.tile.dtype.integer_range())
-                found = [inside] if inside is not None else found
+        found = computed(self.analysis, op, known)
+        if not may_wrap(op):
+            return found
+        (result,) = found
+        count = 1 if isinstance(result, Range) else len(result)
+        exact = [unwrapped(op, Elements(known, op.result.tile.shape, number)) for number in range(count)]
+        if not self.silent:
+            now = None if None in exact else whole(tuple(one for one in exact if one is not None))
+            before = self.found.unbounded.get(op, now)
+            self.found.unbounded[op] = None if now is None or before is None else join(before, now)
+        if op in self.deciding:
+            inside = [self._fitting(op, *one) for one in zip(each(result, count), exact, strict=True)]
+            return [inside[0] if isinstance(result, Range) else tuple(inside)]
         return found
 
-    def _of_alike(self, op: Binary, known: Ranges) -> Range | None:
+    def _fitting(self, op: Op, found: Range, exact: Range | None) -> Range:
+        """The range of a result that is shown not to wrap."""
+        inside = within(exact, *op.result.tile.dtype.integer_range()) if exact is not None else None
+        return found if inside is None else inside
+
+    def _of_alike(self, op: Binary, known: All) -> Known | None:
         """`x & x` and `x | x` are `x`, `x ^ x` is 0."""
         left, right = (self.same.get(value, value) for value in op.operands)
         if left is not right or not op.result.tile.dtype.is_integer:
             return None
         return known[op.operands[0]] if op.kind in ("and", "or") else exactly(0) if op.kind == "xor" else None
 
-    def _claim(self, op: Invariant, known: Ranges) -> bool:
+    def _claim(self, op: Invariant, known: All) -> bool:
         condition = op.operands[0]
         if not self.silent:
             is_true = self._narrowed(condition, False, known) is None
@@ -148,32 +157,33 @@ class _Runner:
         known.update(inside or {})
         return inside is not None
 
-    def _narrowed(self, condition: Value, truth: bool, known: Ranges) -> Ranges | None:
+    def _narrowed(self, condition: Value, truth: bool, known: All) -> Ranges | None:
         """What a scalar condition says about values, also about those that they are conversions of; None if it is never
         `truth`."""
-        own = within(known[condition], int(truth), int(truth))
-        inside = narrowed(condition, truth, known, {}) if own is not None else None
+        facts = Elements(known)
+        own = within(facts[condition], int(truth), int(truth))
+        inside = narrowed(condition, truth, facts, {}) if own is not None else None
         if inside is None or own is None:
             return None
         inside = {**inside, condition: own}
         for value, range_ in list(inside.items()):
-            while isinstance(value.owner, Cast) and self._keeps(value.owner, known):
+            while isinstance(value.owner, Cast) and self._keeps(value.owner, facts):
                 value = value.owner.operands[0]
-                source = within(inside.get(value, known[value]), range_.low, range_.high)
+                source = within(inside.get(value, facts[value]), range_.low, range_.high)
                 if source is None:
                     return None
                 inside[value] = source
         return inside
 
-    def _keeps(self, op: Cast, known: Ranges) -> bool:
+    def _keeps(self, op: Cast, known: Elements) -> bool:
         """Whether a conversion of integers gives the same number."""
         source, target = op.operands[0].tile.dtype, op.result.tile.dtype
         if not source.is_integer or not target.is_integer or op.result.tile.rank:
             return False
         return within(known[op.operands[0]], *target.integer_range()) == known[op.operands[0]]
 
-    def _branch(self, op: If, known: Ranges) -> list[Range] | None:
-        joined: list[Range] | None = None
+    def _branch(self, op: If, known: All) -> list[Known] | None:
+        joined: list[Known] | None = None
         for region, truth in zip(op.regions, (True, False), strict=True):
             inside = self._narrowed(op.operands[0], truth, known)
             arm = self.block(region, {**known, **inside}) if inside is not None else None
@@ -183,13 +193,13 @@ class _Runner:
 
     # Loops
 
-    def _loop(self, op: For, known: Ranges) -> list[Range] | None:
+    def _loop(self, op: For, known: All) -> list[Known] | None:
         """Runs the first iterations one after the other, and the others, if there are any, together. The loop may end before
         each iteration whose variable may be as large as its bound."""
-        lower, upper, step = known[op.lower], known[op.upper], known[op.step]
+        lower, upper, step = (whole(known[value]) for value in (op.lower, op.upper, op.step))
         trips = max(0, -(-(upper.high - lower.low) // step.low)) if step.low >= 1 else UNROLLED + 1
-        heads: list[Range] | None = [known[value] for value in op.initial]
-        ended: list[Range] | None = None
+        heads: list[Known] | None = [known[value] for value in op.initial]
+        ended: list[Known] | None = None
         for count in range(trips if trips <= UNROLLED else PEELED):
             if lower.high + count * step.high >= upper.low:
                 ended = _either(ended, heads)
@@ -203,9 +213,9 @@ class _Runner:
             heads = self._stable(op, known, heads)
         return _either(ended, heads)
 
-    def _stable(self, op: For, known: Ranges, entry: list[Range]) -> list[Range]:
+    def _stable(self, op: For, known: All, entry: list[Known]) -> list[Known]:
         """Widens the ranges at the head of a loop until an iteration does not leave them."""
-        variable = self.analysis.induction(op, *(known[v] for v in (op.lower, op.upper, op.step)))
+        variable = self.analysis.induction(op, *(whole(known[v]) for v in (op.lower, op.upper, op.step)))
         self.silent += 1
         heads = entry
         for count in range(ROUNDS):
@@ -223,17 +233,21 @@ class _Runner:
         self._body(op, known, variable, heads)
         return heads
 
-    def _widened(self, value: Value, before: Range, after: Range, is_last: bool) -> Range:
+    def _widened(self, value: Value, before: Known, after: Known, is_last: bool) -> Known:
         """To 0 or the next constant of the kernel; at last to the end of the dtype."""
+        if not isinstance(after, Range):
+            pairs = zip(each(before, len(after)), after, strict=True)
+            return tuple(self._widened_range(value, a, b, is_last) for a, b in pairs)
+        return self._widened_range(value, whole(before), after, is_last)
+
+    def _widened_range(self, value: Value, before: Range, after: Range, is_last: bool) -> Range:
         top = self.analysis.top(value)
         numbers = (top.low, top.high) if is_last else (0, top.low, top.high, *self.analysis.constants())
         low = before.low if after.low >= before.low else max(m for m in numbers if m <= after.low)
         high = before.high if after.high <= before.high else min(m for m in numbers if m >= after.high)
         return between(min(0, low) if low < before.low and low >= 0 else low, high, after.modulus, after.rest)
 
-    def _tightened(
-        self, op: For, known: Ranges, variable: Range, entry: list[Range], heads: list[Range]
-    ) -> list[Range]:
+    def _tightened(self, op: For, known: All, variable: Range, entry: list[Known], heads: list[Known]) -> list[Known]:
         """Narrower ranges at the head, if they are the ones before the loop and the ones after an iteration from them."""
         for _ in range(TIGHTENED):
             fewer = _either(entry, self._body(op, known, variable, heads))
@@ -242,41 +256,43 @@ class _Runner:
             heads = fewer
         return heads
 
-    def _body(self, op: For, known: Ranges, variable: Range, heads: Sequence[Range]) -> list[Range] | None:
+    def _body(self, op: For, known: All, variable: Range, heads: Sequence[Known]) -> list[Known] | None:
         arguments = op.regions[0].arguments
         self._note_results(arguments, [variable, *heads])
         return self.block(op.regions[0], {**known, **dict(zip(arguments, [variable, *heads], strict=True))})
 
     # Notes
 
-    def _note_operands(self, op: Op, known: Ranges) -> None:
+    def _note_operands(self, op: Op, known: All) -> None:
         if self.silent:
             return
-        now = [known.get(value, _UNKNOWN) for value in op.operands]
+        now = [whole(known.get(value, _UNKNOWN)) for value in op.operands]
         before = self.found.operands.get(op)
-        self.found.operands[op] = now if before is None else _joined(before, now)
+        self.found.operands[op] = now if before is None else [join(a, b) for a, b in zip(before, now, strict=True)]
 
-    def _note_results(self, values: Sequence[Value], ranges: Sequence[Range]) -> None:
+    def _note_results(self, values: Sequence[Value], results: Sequence[Known]) -> None:
         if self.silent:
             return
-        for value, range_ in zip(values, ranges, strict=True):
-            if isinstance(value.type, TileType) and not value.type.dtype.is_float:
+        for value, known in zip(values, results, strict=True):
+            if is_numbers(value):
                 before = self.found.results.get(value)
-                self.found.results[value] = range_ if before is None else join(before, range_)
+                self.found.results[value] = whole(known) if before is None else join(before, whole(known))
 
 
 _UNKNOWN: Final = Range(-(2**70), 2**70)
 """Of operands that are no tiles."""
 
 
-def _joined(left: Sequence[Range], right: Sequence[Range]) -> list[Range]:
-    return [join(a, b) for a, b in zip(left, right, strict=True)]
+def _size(op: Op) -> int:
+    """The number of elements of a result that are told apart."""
+    sizes = [value.tile.size for value in op.results if is_numbers(value)]
+    return max((size for size in sizes if size <= ELEMENTS), default=0)
 
 
-def _either(left: list[Range] | None, right: list[Range] | None) -> list[Range]:
+def _either(left: list[Known] | None, right: list[Known] | None) -> list[Known]:
     """What is true at the end of either way, of which at least one is possible."""
     if left is None or right is None:
         found = right if left is None else left
         assert found is not None
         return found
-    return _joined(left, right)
+    return [both(a, b) for a, b in zip(left, right, strict=True)]

@@ -111,7 +111,6 @@ def _prove(
     findings.begin(f"{property}: {subject}", op.loc)
     instance = located(findings, op, shown, violation)
     because = (*complaint.because, *loop_labels(findings.index, op))
-    complain = lambda: replace(complaint, because=because, instances=(instance,))
-    found = findings.prove(instance.holds, complain, run=run)
+    found = findings.prove(instance.holds, lambda: replace(complaint, because=because, instances=(instance,)), run=run)
     if found is not None:
         findings.discharged(property, subject, op, found)

@@ -57,6 +57,15 @@ class Runs:
         texts = self.shows(lambda run: (now := run.results.get(value)) is not None and now == found)
         return (found, texts) if texts is not None else None
 
+    def operand(self, op: Op, number: int) -> tuple[Range, tuple[str, ...]] | None:
+        """The range of an operand whenever an operation is executed, and the declarations that it follows from."""
+        every = tuple(range(len(self._declarations())))
+        found = self._run(every).operands.get(op)
+        if found is None:
+            return None
+        texts = self.shows(lambda run: (now := run.operands.get(op)) is not None and now[number] == found[number])
+        return (found[number], texts) if texts is not None else None
+
     def _declarations(self) -> list[Declared]:
         if self._declared is None:
             self._declared = [(self.spelled(fact), fact) for fact in self.function.values]
@@ -91,6 +100,12 @@ def run_facts(index: IndexTerms, runs: Runs, system: Iterable[Formula]) -> list[
     return found
 
 
+def rung_of(texts: Iterable[str]) -> str:
+    """The rung of a proof by ranges from these declarations."""
+    given = list(texts)
+    return "value" if any(text.startswith("values(") for text in given) else "launch" if given else "interval"
+
+
 def operand_in(op: Op, number: int, low: int | None, high: int | None) -> Callable[[IntervalRun], bool]:
     """Whether an operand is within limits whenever an operation is executed."""
 
@@ -118,9 +133,3 @@ def is_true(op: Op) -> Callable[[IntervalRun], bool]:
 
 def _inside(found: Range, low: int | None, high: int | None) -> bool:
     return (low is None or low <= found.low) and (high is None or found.high <= high)
-
-
-def all_of(questions: Iterable[Callable[[IntervalRun], bool]]) -> Callable[[IntervalRun], bool]:
-    """Whether all questions are answered with yes."""
-    every = list(questions)
-    return lambda run: all(question(run) for question in every)

@@ -7,6 +7,7 @@ unbounded integers, which this makes exact.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from tilec.diagnostics.diagnostic import Fix
 from tilec.ir.core import Block, Op, Value
@@ -97,7 +98,7 @@ def _shift_fits(findings: Findings, op: Op, left: Poly, amount: Poly) -> None:
             terms.conjunction([terms.eq(amount, k), terms.disjunction(ends)]) for k, ends in outside.items()
         )
     instance = located(findings, op, [amount])
-    complain = lambda: _wraps(findings, op, instance, dtype, "shl")
+    complain = partial(_wraps, findings, op, instance, dtype, "shl")
     found = findings.prove([*instance.holds, leaves], complain, run=result_in(op, low, high))
     if found is not None:
         findings.discharged("wrap", "`<<`", op, found)
@@ -121,7 +122,7 @@ def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: 
     ends = (None, None) if known is None else (terms.lt(terms.const(known.low), low), terms.lt(terms.const(high), known.high))
     limits = ((low, None), (None, high))
     for violation, coarse, limit in zip(violations, ends, limits, strict=True):
-        complain = lambda: _wraps(findings, op, instance, dtype, kind)
+        complain = partial(_wraps, findings, op, instance, dtype, kind)
         found = findings.prove([*instance.holds, violation], complain, coarse, result_in(op, *limit))
         if found is None:
             return
