@@ -20,6 +20,7 @@ import islpy
 
 from tilec.passes.prover import terms
 from tilec.passes.prover.case_split import CaseSplit, alternatives, implied_bounds
+from tilec.passes.prover.cuts import cuts
 from tilec.passes.prover.factor_bounds import factor_bounds
 from tilec.passes.prover.guess import DERIVED, guessed
 from tilec.passes.prover.nonlinear import Case, Undecided, add_products, cases, substitute_equalities
@@ -156,7 +157,8 @@ class Solver:
         if bounds is None:
             return True
         if self.bounds_factors:
-            case.inequalities += factor_bounds(case, bounds)
+            case.inequalities += [*factor_bounds(case, bounds), *cuts(case, bounds)]
+            substitute_equalities(case)
         for _ in range(ROUNDS):
             if not self._learn_equalities(case):
                 break

@@ -50,9 +50,9 @@ class _TooLong(Exception):
 
 @dataclass(slots=True)
 class IntervalRun:
-    """One run. `is_whole`: it took not too long, so that operations without an entry are not executed. `operands` and `unbounded`
-    are joined over the executions of an operation; `claimed` are claims that are true in each of their executions; `results`
-    are the ranges of values."""
+    """One run. `is_whole`: it took not too long, so that operations without an entry are not executed. `operands` and
+    `unbounded` are joined over the executions of an operation; `claimed` are claims that are true in each of their
+    executions; `results` are the ranges of values."""
 
     operands: dict[Op, list[Range]] = field(default_factory=dict[Op, list[Range]])
     unbounded: dict[Op, Range | None] = field(default_factory=dict[Op, "Range | None"])
