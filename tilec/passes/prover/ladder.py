@@ -126,18 +126,26 @@ class Ladder:
         return found if isinstance(found, Discharge) else refusal
 
     def _climb_again(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
-        """A proof of a system with products by bounds of their factors, then with equal unknowns in one; or the refusal."""
+        """A proof of a system with products by bounds of their factors, without what choices are between and with it, then with
+        equal unknowns in one; or the refusal."""
         if self._spent_again > AGAIN_STEPS or not has_products(refusal.system):
             return refusal  # isl has decided a system without products
         before = self.solver.work.spent
+        has_choices = any(atom.kind is Kind.CHOICE for atom in terms.closure(violation))
+        same: tuple[tuple[bool, Callable[[], list[Formula] | None]], ...] = (
+            (True, lambda: violation if has_choices else None),
+            (False, lambda: violation),
+            (False, lambda: unified(self.index.atoms, violation)),
+        )
         self.solver.bounds_factors = True
         try:
-            for formulas in (violation, unified(self.index.atoms, violation)):
-                found = self._climb(formulas) if formulas is not None else refusal
+            for leaves_choices, formulas in same:
+                given, self.solver.leaves_choices = formulas(), leaves_choices
+                found = self._climb(given) if given is not None else refusal
                 if isinstance(found, Discharge):
                     return found
         finally:
-            self.solver.bounds_factors = False
+            self.solver.bounds_factors = self.solver.leaves_choices = False
             self._spent_again += self.solver.work.spent - before
         return refusal
 
