@@ -192,9 +192,10 @@ def _of_positions(findings: Findings, cover: Cover, mapping: dict[Atom, Poly]) -
     """Untranslated values of a cover at other positions."""
     index, found = findings.index, dict[Atom, Poly]()
     for atom in terms.closure(cover):
-        value, positions = index.sources.get(atom), index.positions_of.get(atom, ())
-        if value is not None and positions and terms.of(atom) == index.opaque(value, positions):
-            found[atom] = index.opaque(value, tuple(index.atoms.substitute(poly, mapping) for poly in positions))
+        positions = index.positions_of.get(atom, ())
+        moved = index.moved(atom, tuple(index.atoms.substitute(poly, mapping) for poly in positions)) if positions else None
+        if moved is not None:
+            found[atom] = moved
     return found
 
 

@@ -45,8 +45,8 @@ def system(
     atoms: Callable[[list[Formula]], list[Atom]] = terms.closure,
     defined: Callable[[Atom], bool] = lambda _: True,
 ) -> Formula:
-    """The formulas together with intervals and definitions of their atoms: of all, or of those that `atoms` gives. Of those that
-    are not `defined` only the intervals."""
+    """The formulas together with intervals and definitions of their atoms: of all, or of those that `atoms` gives. Of those
+    that are not `defined` only the intervals."""
     given = list(formulas)
     parts = list(given)
     for atom in atoms(given):
