@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from math import prod
+from typing import Final
 
 from tilec.diagnostics.diagnostic import Fix, Label, Span
 from tilec.ir.core import Access, Op, Parameter, Value
@@ -21,6 +22,7 @@ from tilec.passes.prover.branches import join_arms
 from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
 from tilec.passes.prover.declared_facts import dims_of
+from tilec.passes.prover.few_values import each_case, each_value, small_factor
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
@@ -29,6 +31,8 @@ from tilec.passes.prover.replay import is_carried
 from tilec.passes.prover.segments import segments, undeclared
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 from tilec.passes.prover.writers import by_named_writers
+
+PARTS: Final = 64  # limit on the covers of one write
 
 
 def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
@@ -71,6 +75,9 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
         cover = cover_of(findings, instance, elements)
         if not usable(cover, set()) or loaded_or_opaque(cover, set()):
             rewritten = over_box_cells(findings, site)
+            if rewritten is None and (parts := _parts(findings, cover)):
+                covers += parts
+                continue
             if rewritten is None:
                 incomplete = True
                 memory_dependent.append(cover)
@@ -111,6 +118,22 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
         example = None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
     _complain(findings, parameter, writes, elements, example)
+
+
+def _parts(findings: Findings, cover: Cover) -> list[Cover]:
+    """Covers of which a point is in one if it is in this one: one for each value of unknowns of few values. Empty if that does
+    not help."""
+    pending, found = [cover], list[Cover]()
+    while pending and len(pending) + len(found) <= PARTS:
+        one = pending.pop()
+        atom = small_factor(one) if not usable(one, set()) else None
+        if atom is not None:
+            pending += each_value(findings.index.atoms, atom, one)
+        elif not usable(one, set()) or loaded_or_opaque(one, set()):
+            return []
+        else:
+            found += each_case(findings.index.atoms, one) or [one]
+    return [] if pending else found
 
 
 def _permutes(op: Op) -> bool:

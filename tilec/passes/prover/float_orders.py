@@ -2,8 +2,8 @@
 
 Constants `c[0] < c[1] < ... < c[k - 1]` part the floats into `2 * k + 2` classes: below `c[0]`, equal to it, between it and
 `c[1]`, and so on; above the last one; and NaN. The class of a float is an unknown integer: `2 * i` from `c[i - 1]` to `c[i]`,
-`2 * i + 1` for `c[i]` itself (0 and -0 are equal), `2 * k + 1` for NaN. A comparison with one of the constants is exactly one of
-the class: with NaN it is false, but `!=` is true (`tilec/ir/SEMANTICS.md`).
+`2 * i + 1` for `c[i]` itself (0 and -0 are equal), `2 * k + 1` for NaN. A comparison with one of the constants is exactly one
+of the class: with NaN it is false, but `!=` is true (`tilec/ir/SEMANTICS.md`).
 
 Constants count if they are integers that every dtype has, so that no two of them are rounded to one number.
 """

@@ -32,6 +32,7 @@ from tilec.passes.prover.declared_facts import (
     stored_facts,
     sum_facts,
 )
+from tilec.passes.prover.few_values import each_value, small_factor
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator, has_products
 from tilec.passes.prover.nonlinear import Undecided
@@ -144,10 +145,30 @@ class Ladder:
                 found = self._climb(given) if given is not None else refusal
                 if isinstance(found, Discharge):
                     return found
+            self.solver.leaves_choices = False
+            found = self._by_values(unified(self.index.atoms, violation) or violation, before + AGAIN_STEPS)
+            if found is not None:
+                return found
         finally:
             self.solver.bounds_factors = self.solver.leaves_choices = False
             self._spent_again += self.solver.work.spent - before
         return refusal
+
+    def _by_values(self, violation: list[Formula], end: int, depth: int = 0) -> Discharge | None:
+        """A proof for each value of an unknown of few values, and of a second one if need be, before so many steps of work."""
+        atom = small_factor(violation)
+        if atom is None:
+            return None
+        proofs: list[Discharge] = []
+        for case in each_value(self.index.atoms, atom, violation):
+            if self.solver.work.spent > end:
+                return None
+            found = self._climb(case)
+            proof = found if isinstance(found, Discharge) else self._by_values(case, end, depth + 1) if not depth else None
+            if proof is None:
+                return None
+            proofs.append(proof)
+        return strongest((Discharge("interval"), *proofs))
 
     def grid_limits(self, formulas: Iterable[Formula]) -> list[Formula]:
         """CUDA's limits on the grid, which every launch is checked against, that share symbols with the formulas."""
