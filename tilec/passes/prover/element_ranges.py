@@ -142,11 +142,11 @@ def _rows(shape: tuple[int, ...], axis: int) -> Sequence[Sequence[int]]:
 def _reduced(op: Reduce, source: Known) -> Known:
     tile = op.operands[0].tile
     of_all = each(source, tile.size)
-    found = [_of_row(op, [of_all[number] for number in row]) for row in _rows(tile.shape, op.axis)]
+    found = [reduced_row(op, [of_all[number] for number in row]) for row in _rows(tile.shape, op.axis)]
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _of_row(op: Reduce, row: Sequence[Range]) -> Range:
+def reduced_row(op: Reduce, row: Sequence[Range]) -> Range:
     if op.kind.startswith("arg"):
         # The element with the largest low end, or a larger one, is the largest.
         if op.kind == "argmax":
