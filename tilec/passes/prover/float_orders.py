@@ -31,8 +31,9 @@ def float_orders(function: Function, same: Mapping[Value, Value]) -> Orders:
     for op in function.body.walk():
         parts = compared(op, same) if isinstance(op, Compare) else None
         if parts is not None:
-            value, kind, constant = parts
-            found.setdefault(value, set()).add((kind, constant))
+            value, _, constant = parts
+            is_first = same.get(op.operands[0], op.operands[0]) is value
+            found.setdefault(value, set()).add((op.kind if is_first else f"constant {op.kind}", constant))
     several = {value: ways for value, ways in found.items() if len(ways) > 1}
     return {value: tuple(sorted({constant for _, constant in ways})) for value, ways in several.items()}
 
