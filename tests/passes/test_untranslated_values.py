@@ -14,8 +14,8 @@ from tilec.passes.prover import prove
 
 HEAD = '''"""Writes under conditions that the prover does not translate."""
 
-from tilec import Dim, In, Out, arange, bid, f32, grid, i32, kernel, load, maximum, mulhi, requires, scatter, store, u8, values
-from tilec import where, zeros
+from tilec import Dim, In, Out, arange, bid, f32, grid, i32, kernel, load, maximum, mulhi, num_blocks
+from tilec import requires, scatter, store, u8, values, where, zeros
 
 
 class M(Dim):
@@ -80,6 +80,16 @@ REFUSED = {
     "shifted, one number in both": SHIFTED.format(first="(S >> j) > 0", second="(S >> j) <= 1"),
     "shifted, of another iteration": SHIFTED.format(first="(S >> j) > 1", second="(S >> (j + 1)) <= 1"),
     "two loops, of another iteration": OTHER_LOOP.format(other="(i + 1)"),
+    "two rounds over all rows, by other blocks": """def k(out: Out[f32, N], y: In[f32, N]):
+    grid(N)
+    q = load(y, bid(0)) > 0
+    for t in range(bid(0), N, num_blocks(0)):
+        if q:
+            store(out, t, 1.0)
+    for s in range(bid(0), N + 1, num_blocks(0)):
+        if ~q:
+            store(out, s - 1, 1.0)
+""",
     "lanes, of the other end": LANES.format(second="~q", index="arange(16)"),
     "lanes, in both": LANES.format(second="q", index="p"),
     "quotients, in neither": QUOTIENTS.format(first="d > 1", second="d < 1"),

@@ -67,6 +67,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     discharges: list[Discharge] = []
     incomplete = False
     uncertain_covers: list[Cover] = []
+    uncertain_sites: list[AccessSite] = []
     memory_dependent: list[Cover] = []
     permutes = any(_permutes(op) for op in findings.index.deciding)
     for site in writes:
@@ -83,6 +84,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
                 memory_dependent.append(cover)
                 if usable(cover, set()):
                     uncertain_covers.append(_in_common_lanes(findings, instance, cover))
+                    uncertain_sites.append(site)
                 continue
             instance, proofs = rewritten
             discharges += proofs
@@ -96,7 +98,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if memory_dependent and (segmented := _by_segment(findings, universe, elements, covers, memory_dependent)) is not None:
         findings.discharged("coverage", subject, op, strongest([segmented, *discharges]), parameter.loc)
         return
-    uncertain = _uncertain(findings, uncertain_covers)
+    uncertain = _uncertain(findings, uncertain_covers, uncertain_sites)
     try:
         found = climb(findings, universe, covers, (), uncertain)
     except Undecided:
@@ -222,13 +224,17 @@ def _of_positions(findings: Findings, cover: Cover, mapping: dict[Atom, Poly]) -
     return found
 
 
-def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
+def _uncertain(findings: Findings, covers: list[Cover], sites: list[AccessSite]) -> Uncertain | None:
     """The covers that depend on memory, if the contents they depend on are a function of block ids, loop variables and
-    positions in tiles."""
+    positions in tiles. Untranslated values are one for all covers, so that these must name blocks and iterations alike."""
     atoms = dict.fromkeys(atom for cover in covers for atom in terms.closure(cover) if atom.varies)
     contents = [atom for atom in atoms if atom.kind in (Kind.LOADED, Kind.OPAQUE)]
     points = {atom: _point(findings, atom) for atom in contents}
     if not contents or any(point is None for point in points.values()):
+        return None
+    if any(atom.kind is Kind.OPAQUE for atom in contents) and any(
+        site.coordinates.mapping != sites[0].coordinates.mapping for site in sites
+    ):
         return None
     indexed = set(terms.closure(Formula("eq", poly) for point in points.values() for poly in point or ()))
     coordinates = [
