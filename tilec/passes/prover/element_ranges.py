@@ -72,10 +72,19 @@ def computed(analysis: RangeAnalysis, op: Op, known: Mapping[Value, Known]) -> l
     operands = [known[value] for value in op.operands]
     if isinstance(op, Select | Compare) or (isinstance(op, Binary | Unary | Cast) and _told_apart(operands)):
         return [_by_element(analysis, op, known, operands)]
+    if isinstance(op, Cast) and _is_size(op):
+        return [Range(0, op.result.tile.dtype.integer_range()[1])]
     if isinstance(op, Iota) and 1 < op.result.tile.size <= ELEMENTS:
         return [tuple(map(exactly, range(op.result.tile.size)))]
     found = _rearranged(op, operands) if _told_apart(operands) else None
     return found if found is not None else list(analysis.transfer(op, [whole(one) for one in operands]))
+
+
+def _is_size(op: Cast) -> bool:
+    """Whether a conversion to an integer is of the size of a float. It rounds toward zero, and NaN gives 0."""
+    source = op.operands[0]
+    is_abs = isinstance(source.owner, Unary) and source.owner.kind == "abs"
+    return is_abs and source.tile.dtype.is_float and op.result.tile.dtype.is_integer
 
 
 def _told_apart(operands: Sequence[Known]) -> bool:
