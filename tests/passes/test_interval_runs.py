@@ -106,6 +106,11 @@ ACCEPTED = {
     v = gather(t, (take(odd - arange(4), minimum(odd, 3), 0) + arange(4) // 2,))
     store(out, bid(0), 1.0)
 """,
+    "the size of a float": """def k(x: In[f32, N], t: In[f32, 1], out: Out[f32, N]):
+    grid(N)
+    d = abs(load(x, bid(0))).astype(i64)
+    store(out, bid(0), load(t, minimum(d, 0).astype(i32)))
+""",
     "lanes of a product": """def k(x: In[u8, N, 4], t: In[f32, 13], out: Out[f32, N]):
     grid(N)
     values(x, 0, 5)
@@ -119,6 +124,7 @@ REFUSED = {  # each off by one of those
     "a value after a loop with a claim": ("c - 1, 7)", "c - 1, 8)"),
     "what a break leaves": ("if j == 0:", "if j == 1:"),
     "elements of constant tiles": ("requires(E > 6)", "requires(E > 4)"),
+    "the size of a float": ("abs(load(x, bid(0)))", "load(x, bid(0))"),
     "lanes of a product": ("In[f32, 13]", "In[f32, 12]"),
 }
 
