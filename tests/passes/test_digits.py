@@ -80,7 +80,7 @@ class M(tl.Dim): \"\"\"rows\"\"\"
 
 @tl.kernel
 def split(out: tl.Out[tl.f32, {axes}]):
-    tl.requires(A <= 200, B <= 200, C <= 200)
+    tl.requires({small})
     tl.grid({grid})
     for t in range({count}):
         {condition}tl.store(out, ({index}), 0.0)
@@ -104,7 +104,8 @@ MISCOUNTED = {
 
 def counted(folder: Path, parts: tuple[str, str, str, str], condition: str = "") -> None:
     axes, grid, count, index = parts
-    text = LOOP.format(axes=axes, grid=grid, count=count, index=index, condition=condition)
+    small = ", ".join(f"{name} <= 200" for name in axes.split(", "))
+    text = LOOP.format(axes=axes, grid=grid, count=count, index=index, condition=condition, small=small)
     (folder / "split.py").write_text(text, encoding="utf-8")
     prove(load_kernel(folder / "split.py", {}, root=folder))
 

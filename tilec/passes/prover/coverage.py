@@ -32,7 +32,7 @@ from tilec.passes.prover.segments import segments, undeclared
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 from tilec.passes.prover.writers import by_named_writers
 
-PARTS: Final = 64  # limit on the covers of one write
+PARTS: Final = 64  # limit on the covers of one tensor of which some are parts of a write
 
 
 def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
@@ -76,7 +76,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
         cover = cover_of(findings, instance, elements)
         if not usable(cover, set()) or loaded_or_opaque(cover, set()):
             rewritten = over_box_cells(findings, site)
-            if rewritten is None and (parts := _parts(findings, cover)):
+            if rewritten is None and (parts := _parts(findings, cover, PARTS - len(covers))):
                 covers += parts
                 continue
             if rewritten is None:
@@ -122,11 +122,11 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     _complain(findings, parameter, writes, elements, example)
 
 
-def _parts(findings: Findings, cover: Cover) -> list[Cover]:
-    """Covers of which a point is in one if it is in this one: one for each value of unknowns of few values. Empty if that does
-    not help."""
+def _parts(findings: Findings, cover: Cover, limit: int) -> list[Cover]:
+    """At most so many covers of which a point is in one if it is in this one: one for each value of unknowns of few values.
+    Empty if that does not help."""
     pending, found = [cover], list[Cover]()
-    while pending and len(pending) + len(found) <= PARTS:
+    while pending and len(pending) + len(found) <= limit:
         one = pending.pop()
         atom = small_factor(one) if not usable(one, set()) else None
         if atom is not None:
@@ -135,7 +135,7 @@ def _parts(findings: Findings, cover: Cover) -> list[Cover]:
             return []
         else:
             found += each_case(findings.index.atoms, one) or [one]
-    return [] if pending else found
+    return [] if pending or len(found) > limit else found
 
 
 def _permutes(op: Op) -> bool:
