@@ -47,6 +47,7 @@ SEARCH_STEPS = 1_000_000
 """Steps of work, per kernel, for the search for counterexamples to systems with products. A step count, unlike a time limit,
 finds the same on every machine. Of the kernels in `tests/ui`, the longest search takes 311,826 steps, half a second."""
 AGAIN_STEPS = 500_000  # steps of work, per kernel, for second attempts at systems with products
+MAX_VALUES_TRIED = 280  # systems, per kernel, with a number in place of an unknown of few values
 MAX_CORRECTIONS = 12  # refinements of a spurious counterexample, after which the search ends
 
 
@@ -88,6 +89,7 @@ class Ladder:
     _grid: list[Formula] = field(default_factory=list[Formula])
     _extents: list[Fact] = field(default_factory=list[Fact])
     _spent_again: int = 0
+    _values_tried: int = 0
     _known: dict[frozenset[Formula], Discharge | Refusal] = field(
         default_factory=dict[frozenset[Formula], "Discharge | Refusal"]
     )
@@ -161,7 +163,8 @@ class Ladder:
             return None
         proofs: list[Discharge] = []
         for case in each_value(self.index.atoms, atom, violation):
-            if self.solver.work.spent > end:
+            self._values_tried += 1
+            if self.solver.work.spent > end or self._values_tried > MAX_VALUES_TRIED:
                 return None
             found = self._climb(case)
             proof = found if isinstance(found, Discharge) else self._by_values(case, end, depth + 1) if not depth else None
