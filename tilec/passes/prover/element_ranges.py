@@ -143,7 +143,7 @@ def _rearranged(op: Op, operands: Sequence[Known]) -> list[Known] | None:
 
 
 def _rows(shape: tuple[int, ...], axis: int) -> Sequence[Sequence[int]]:
-    """The numbers of the elements along an axis, for each place on the others."""
+    """The numbers of the elements along an axis, for each index on the others."""
     numbers = np.arange(int(np.prod(shape))).reshape(shape)
     return np.moveaxis(numbers, axis, -1).reshape(-1, shape[axis]).tolist()
 
@@ -177,13 +177,13 @@ def reduced_row(op: Reduce, row: Sequence[Range]) -> Range:
 def _taken(op: Take, source: Known, indices: Known) -> Known:
     shape, extent = op.operands[0].tile.shape, op.operands[0].tile.shape[op.axis]
     of_all = each(source, op.operands[0].tile.size)
-    rows = {place: [of_all[number] for number in row] for place, row in enumerate(_rows(shape, op.axis))}
+    rows = [[of_all[number] for number in row] for row in _rows(shape, op.axis)]
     found: dict[int, Range] = {}
     of_indices = each(indices, op.result.tile.size)
-    for place, row in enumerate(_rows(op.result.tile.shape, op.axis)):
+    for source_row, row in zip(rows, _rows(op.result.tile.shape, op.axis), strict=True):
         for number in row:
             inside = within(of_indices[number], 0, extent - 1) or Range(0, extent - 1)  # an obligation of the operation
-            found[number] = whole(tuple(rows[place][inside.low : inside.high + 1]))
+            found[number] = whole(tuple(source_row[inside.low : inside.high + 1]))
     return found[0] if len(found) == 1 else tuple(found[number] for number in range(len(found)))
 
 

@@ -32,49 +32,20 @@ from tilec.passes.prover.declared_facts import (
     stored_facts,
     sum_facts,
 )
-from tilec.passes.prover.few_values import each_value, small_factor
+from tilec.passes.prover.discharge import Discharge, Refusal
 from tilec.passes.prover.index_terms import IndexTerms
-from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator, has_products
+from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import Replay
-from tilec.passes.prover.runs import Runs, run_facts
+from tilec.passes.prover.runs import Runs
+from tilec.passes.prover.second_attempts import SecondAttempts
 from tilec.passes.prover.small_numbers import ELEMENTS, loaded_factors, small_values
 from tilec.passes.prover.terms import Atom, Formula, Kind
-from tilec.passes.prover.unified import unified
 
-RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 SEARCH_STEPS = 1_000_000
 """Steps of work, per kernel, for the search for counterexamples to systems with products. A step count, unlike a time limit,
 finds the same on every machine. Of the kernels in `tests/ui`, the longest search takes 311,826 steps, half a second."""
-AGAIN_STEPS = 500_000  # steps of work, per kernel, for second attempts at systems with products
-MAX_VALUES_TRIED = 280  # systems, per kernel, with a number in place of an unknown of few values
 MAX_CORRECTIONS = 12  # refinements of a spurious counterexample, after which the search ends
-
-
-@dataclass(frozen=True, slots=True)
-class Discharge:
-    """How an obligation was discharged: rung, the facts it uses, the isl sets shown to be empty."""
-
-    rung: str
-    facts: tuple[str, ...] = ()
-    sets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An obligation that was not discharged. `system` includes all facts; `undecided`: the budget ran out."""
-
-    system: tuple[Formula, ...]
-    undecided: bool
-
-
-def strongest(discharges: Iterable[Discharge]) -> Discharge:
-    """The record of several discharges as one: the highest rung, all facts, all sets."""
-    found = list(discharges)
-    rung = max((d.rung for d in found), key=RUNGS.index, default="static")
-    facts = dict.fromkeys(fact for d in found for fact in d.facts)
-    sets = dict.fromkeys(text for d in found for text in d.sets)
-    return Discharge(rung, tuple(facts), tuple(sets))
 
 
 @dataclass(slots=True)
@@ -84,18 +55,18 @@ class Ladder:
     index: IndexTerms
     solver: Solver = field(default_factory=Solver)
     runs: Runs = field(init=False)
+    again: SecondAttempts = field(init=False)
     _requires: list[Fact] = field(default_factory=list[Fact])
     _declared: dict[Value, Range] | None = None
     _grid: list[Formula] = field(default_factory=list[Formula])
     _extents: list[Fact] = field(default_factory=list[Fact])
-    _spent_again: int = 0
-    _values_tried: int = 0
     _known: dict[frozenset[Formula], Discharge | Refusal] = field(
         default_factory=dict[frozenset[Formula], "Discharge | Refusal"]
     )
 
     def __post_init__(self) -> None:
         self.runs = Runs(self.index.function, self.index.deciding, declaration)
+        self.again = SecondAttempts(self.index, self.solver, self.runs, self._climb)
         for precondition in self.index.function.requires:
             formula = self.index.predicate(precondition.condition)
             parts = formula.parts if formula.op == "and" else (formula,)
@@ -114,64 +85,8 @@ class Ladder:
         if key not in self._known:
             formulas = list(whole.parts) if whole.op == "and" else [whole]
             found = self._climb(formulas)
-            found = self._climb_again(formulas, found) if isinstance(found, Refusal) else found
-            self._known[key] = self._climb_with_runs(formulas, found) if isinstance(found, Refusal) else found
+            self._known[key] = self.again.proof(formulas, found) or found if isinstance(found, Refusal) else found
         return self._known[key]
-
-    def _climb_with_runs(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
-        """A proof that also uses what runs over intervals know of untranslated values; or the refusal."""
-        facts = run_facts(self.index, self.runs, refusal.system)
-        if not facts:
-            return refusal
-        formulas = [*violation, *(fact.formula for fact in facts if not fact.text)]
-        found = self._climb(formulas, [fact for fact in facts if fact.text])
-        found = self._climb_again(formulas, found) if isinstance(found, Refusal) else found
-        return found if isinstance(found, Discharge) else refusal
-
-    def _climb_again(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
-        """A proof of a system with products by bounds of their factors, without what choices are between and with it, then with
-        equal unknowns in one; or the refusal."""
-        if self._spent_again > AGAIN_STEPS or not has_products(refusal.system):
-            return refusal  # isl has decided a system without products
-        before = self.solver.work.spent
-        has_choices = any(atom.kind is Kind.CHOICE for atom in terms.closure(violation))
-        same: tuple[tuple[bool, Callable[[], list[Formula] | None]], ...] = (
-            (True, lambda: violation if has_choices else None),
-            (False, lambda: violation),
-            (False, lambda: unified(self.index.atoms, violation)),
-        )
-        self.solver.bounds_factors = True
-        try:
-            for leaves_choices, formulas in same:
-                given, self.solver.leaves_choices = formulas(), leaves_choices
-                found = self._climb(given) if given is not None else refusal
-                if isinstance(found, Discharge):
-                    return found
-            self.solver.leaves_choices = False
-            found = self._by_values(unified(self.index.atoms, violation) or violation, before + AGAIN_STEPS)
-            if found is not None:
-                return found
-        finally:
-            self.solver.bounds_factors = self.solver.leaves_choices = False
-            self._spent_again += self.solver.work.spent - before
-        return refusal
-
-    def _by_values(self, violation: list[Formula], end: int, depth: int = 0) -> Discharge | None:
-        """A proof for each value of an unknown of few values, and of a second one if need be, before so many steps of work."""
-        atom = small_factor(violation)
-        if atom is None:
-            return None
-        proofs: list[Discharge] = []
-        for case in each_value(self.index.atoms, atom, violation):
-            self._values_tried += 1
-            if self.solver.work.spent > end or self._values_tried > MAX_VALUES_TRIED:
-                return None
-            found = self._climb(case)
-            proof = found if isinstance(found, Discharge) else self._by_values(case, end, depth + 1) if not depth else None
-            if proof is None:
-                return None
-            proofs.append(proof)
-        return strongest((Discharge("interval"), *proofs))
 
     def grid_limits(self, formulas: Iterable[Formula]) -> list[Formula]:
         """CUDA's limits on the grid, which every launch is checked against, that share symbols with the formulas."""
