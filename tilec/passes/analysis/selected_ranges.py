@@ -7,7 +7,6 @@ element of the arm depends on the element of the same index that the condition t
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Mapping
 
 from tilec.ir.core import Op, Value
@@ -29,7 +28,7 @@ def selected(op: Select, facts: Facts, transfer: Callable[[Op, list[Range]], Ran
         inside = narrowed(condition, truth, facts, {})
         if inside is None:
             continue  # never selected
-        range_ = _reevaluated(arm, ChainMap(inside, facts), inside, transfer, DEPTH)
+        range_ = _reevaluated(arm, facts, inside, transfer, DEPTH)
         found = range_ if found is None else join(found, range_)
     return found if found is not None else join(facts[arms[0]], facts[arms[1]])
 
@@ -86,7 +85,9 @@ def _reevaluated(
 ) -> Range:
     value = _scalar_of_broadcast(value) if _scalar_of_broadcast(value) in facts else value
     owner = value.owner
-    if value in narrowed or depth == 0 or not isinstance(owner, Binary | Unary | Cast):
+    if value in narrowed:
+        return narrowed[value]
+    if depth == 0 or not isinstance(owner, Binary | Unary | Cast):
         return facts[value]
     if not value.tile.dtype.is_integer or any(
         operand not in facts or operand.tile.dtype.is_float for operand in owner.operands

@@ -10,9 +10,9 @@ from tilec.ir.core import Function, Op
 from tilec.ir.ops import Cast, ReadOp, Reduce, Reshape
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis
+from tilec.passes.prover.discharge import Discharge, strongest
 from tilec.passes.prover.findings import At, Complaint, Findings, loop_labels
 from tilec.passes.prover.interval_runs import IntervalRun
-from tilec.passes.prover.ladder import Discharge, strongest
 from tilec.passes.prover.runs import operand_in
 from tilec.passes.prover.terms import Atom, Formula, Poly
 

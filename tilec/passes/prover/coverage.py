@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from math import prod
-from typing import Final
 
 from tilec.diagnostics.diagnostic import Fix, Label, Span
 from tilec.ir.core import Access, Op, Parameter, Value
@@ -22,17 +21,15 @@ from tilec.passes.prover.branches import join_arms
 from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
 from tilec.passes.prover.declared_facts import dims_of
-from tilec.passes.prover.few_values import each_case, each_value, small_factor
+from tilec.passes.prover.discharge import Discharge, Refusal, strongest
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import Assignment, evaluator
-from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import is_carried
 from tilec.passes.prover.segments import segments, undeclared
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+from tilec.passes.prover.uncertain_covers import PARTS, in_common_lanes, parts_of, together
 from tilec.passes.prover.writers import by_named_writers
-
-PARTS: Final = 64  # limit on the covers of one tensor of which some are parts of a write
 
 
 def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
@@ -76,14 +73,14 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
         cover = cover_of(findings, instance, elements)
         if not usable(cover, set()) or loaded_or_opaque(cover, set()):
             rewritten = over_box_cells(findings, site)
-            if rewritten is None and (parts := _parts(findings, cover, PARTS - len(covers))):
+            if rewritten is None and (parts := parts_of(findings, cover, PARTS - len(covers))):
                 covers += parts
                 continue
             if rewritten is None:
                 incomplete = True
                 memory_dependent.append(cover)
                 if usable(cover, set()):
-                    uncertain_covers.append(_in_common_lanes(findings, instance, cover))
+                    uncertain_covers.append(in_common_lanes(findings, instance, cover))
                     uncertain_sites.append(site)
                 continue
             instance, proofs = rewritten
@@ -98,9 +95,9 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if memory_dependent and (segmented := _by_segment(findings, universe, elements, covers, memory_dependent)) is not None:
         findings.discharged("coverage", subject, op, strongest([segmented, *discharges]), parameter.loc)
         return
-    uncertain = _uncertain(findings, uncertain_covers, uncertain_sites)
+    contents = together(findings, uncertain_covers, uncertain_sites)
     try:
-        found = climb(findings, universe, covers, (), uncertain)
+        found = climb(findings, universe, covers, (), contents)
     except Undecided:
         found, incomplete = None, True
         example = None
@@ -115,27 +112,11 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if any(site.unsafe for site in writes):
         findings.discharged("coverage", subject, op, Discharge("unsafe"), parameter.loc)
         return
-    if incomplete and (example is None or not _never_written(findings, writes, elements, example, uncertain)):
+    if incomplete and (example is None or not _never_written(findings, writes, elements, example, contents)):
         example = _at_small_sizes(findings, universe, writes, elements)
     if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
         example = None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
     _complain(findings, parameter, writes, elements, example)
-
-
-def _parts(findings: Findings, cover: Cover, limit: int) -> list[Cover]:
-    """At most so many covers of which a point is in one if it is in this one: one for each value of unknowns of few values.
-    Empty if that does not help."""
-    pending, found = [cover], list[Cover]()
-    while pending and len(pending) + len(found) <= limit:
-        one = pending.pop()
-        atom = small_factor(one) if not usable(one, set()) else None
-        if atom is not None:
-            pending += each_value(findings.index.atoms, atom, one)
-        elif not usable(one, set()) or loaded_or_opaque(one, set()):
-            return []
-        else:
-            found += each_case(findings.index.atoms, one) or [one]
-    return [] if pending or len(found) > limit else found
 
 
 def _permutes(op: Op) -> bool:
@@ -197,64 +178,6 @@ def climb(
 
 def _is_size(atom: Atom) -> bool:
     return atom.kind is Kind.SYMBOL
-
-
-def _in_common_lanes(findings: Findings, instance: Instance, cover: Cover) -> Cover:
-    """The cover with positions in its tile that those of other tiles of the same extent share: what one lane leaves out under a
-    condition, the same lane of another write may reach."""
-    atoms = findings.index.atoms
-    mapping: dict[Atom, Poly] = {}
-    for axis, position in enumerate(instance.positions):
-        atom = position.atom
-        if atom is not None and atom.kind is Kind.POSITION:
-            key = ("lane", axis, atom.high)
-            mapping[atom] = terms.of(atoms.make(key, Kind.POSITION, f"p{axis}", (0, atom.high)))
-    mapping |= _of_positions(findings, cover, mapping) if mapping else {}
-    return [atoms.substitute_in(formula, mapping) for formula in cover]
-
-
-def _of_positions(findings: Findings, cover: Cover, mapping: dict[Atom, Poly]) -> dict[Atom, Poly]:
-    """Untranslated values of a cover at other positions."""
-    index, found = findings.index, dict[Atom, Poly]()
-    for atom in terms.closure(cover):
-        positions = index.positions_of.get(atom, ())
-        moved = index.moved(atom, tuple(index.atoms.substitute(poly, mapping) for poly in positions)) if positions else None
-        if moved is not None:
-            found[atom] = moved
-    return found
-
-
-def _uncertain(findings: Findings, covers: list[Cover], sites: list[AccessSite]) -> Uncertain | None:
-    """The covers that depend on memory, if the contents they depend on are a function of block ids, loop variables and
-    positions in tiles. Untranslated values are one for all covers, so that these must name blocks and iterations alike."""
-    atoms = dict.fromkeys(atom for cover in covers for atom in terms.closure(cover) if atom.varies)
-    contents = [atom for atom in atoms if atom.kind in (Kind.LOADED, Kind.OPAQUE)]
-    points = {atom: _point(findings, atom) for atom in contents}
-    if not contents or any(point is None for point in points.values()):
-        return None
-    if any(atom.kind is Kind.OPAQUE for atom in contents) and any(
-        site.coordinates.mapping != sites[0].coordinates.mapping for site in sites
-    ):
-        return None
-    indexed = set(terms.closure(Formula("eq", poly) for point in points.values() for poly in point or ()))
-    coordinates = [
-        atom
-        for atom in atoms
-        if atom.kind in (Kind.BLOCK, Kind.COORDINATE) or (atom.kind in (Kind.ITERATION, Kind.POSITION) and atom in indexed)
-    ]
-    return Uncertain(covers, coordinates, contents, [])
-
-
-def _point(findings: Findings, atom: Atom) -> tuple[Poly, ...] | None:
-    """What an unknown is a function of, besides the block: the index of an element; for an untranslated value, the iterations
-    of the loops around its definition and its positions. None if that is not known."""
-    if atom.kind is Kind.LOADED:
-        return atom.args
-    index, value = findings.index, findings.index.sources.get(atom)
-    around = index.structure.around(value) if value is not None else None
-    if around is None or atom not in index.positions_of:
-        return None
-    return (*map(index.iteration, around), *index.positions_of[atom])
 
 
 def cover_of(findings: Findings, instance: Instance, elements: list[Poly]) -> Cover:

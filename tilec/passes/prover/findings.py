@@ -14,11 +14,12 @@ from tilec.ir.ops.loop_claims import PASS
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Axis, Instance
 from tilec.passes.prover.counterexample import counterexample
+from tilec.passes.prover.discharge import Discharge, Refusal, strongest
 from tilec.passes.prover.equal_unknowns import with_equal_unknowns
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.interval_runs import IntervalRun
-from tilec.passes.prover.ladder import Discharge, Ladder, Refusal, strongest
+from tilec.passes.prover.ladder import Ladder
 from tilec.passes.prover.replay import replays
 from tilec.passes.prover.runs import rung_of
 from tilec.passes.prover.terms import Poly

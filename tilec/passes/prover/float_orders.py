@@ -29,8 +29,7 @@ def float_orders(function: Function, same: Mapping[Value, Value]) -> Orders:
     """The floats of a function that are compared with constants in several ways. `same` has the first of equal values."""
     found: dict[Value, set[tuple[str, int]]] = {}
     for op in function.body.walk():
-        parts = compared(op, same) if isinstance(op, Compare) else None
-        if parts is not None:
+        if isinstance(op, Compare) and (parts := compared(op, same)) is not None:
             value, _, constant = parts
             is_first = same.get(op.operands[0], op.operands[0]) is value
             found.setdefault(value, set()).add((op.kind if is_first else f"constant {op.kind}", constant))
@@ -55,8 +54,14 @@ def class_count(constants: tuple[int, ...]) -> int:
     return 2 * len(constants) + 2
 
 
-def holds(kind: str, constant: int, constants: tuple[int, ...], of_float: Poly) -> Formula:
-    """The comparison with one of the constants, as a condition of the class of a float."""
+def holds(parts: tuple[Value, str, int], orders: Orders, of_float: Poly) -> Formula:
+    """A comparison with one of the constants, as a condition of the class of a float."""
+    value, kind, constant = parts
+    return condition(kind, constant, orders[value], of_float)
+
+
+def condition(kind: str, constant: int, constants: tuple[int, ...], of_float: Poly) -> Formula:
+    """When a comparison with one of the constants is true."""
     equal, above = 2 * constants.index(constant) + 1, 2 * len(constants)
     match kind:
         case "eq":

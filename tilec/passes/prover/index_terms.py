@@ -75,7 +75,7 @@ class IndexTerms(HostTerms):
     _divisions: tuple[Binary, ...] = ()
     _claims: tuple[Invariant, ...] = ()
     _same: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    _orders: Orders = field(default_factory=dict[Value, "tuple[int, ...]"])
+    orders: Orders = field(default_factory=dict[Value, "tuple[int, ...]"])
     _with_obligation: frozenset[Op] = frozenset()
     _trial_values: frozenset[Value] = frozenset()
     _declared: dict[Value, Range] | None = None
@@ -96,7 +96,7 @@ class IndexTerms(HostTerms):
             for value, first in same_values(self.function).items()
             if value.owner not in self._with_obligation or first.owner in self._with_obligation
         }
-        self._orders = float_orders(self.function, self._same)
+        self.orders = float_orders(self.function, self._same)
         self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
         self._claims = tuple(op for op in self.function.body.walk() if isinstance(op, Invariant))
         self.grid = tuple(self.expression(extent) for extent in self.function.grid)
@@ -426,8 +426,8 @@ class IndexTerms(HostTerms):
             case Compare() if not owner.operands[0].tile.dtype.is_float:
                 left, right = (self.element(v, positions) for v in owner.operands)
                 return compare(_COMPARE[owner.kind], left, right)
-            case Compare() if (order := self._float_order(owner, positions)) is not None:
-                return order
+            case Compare() if (parts := compared(owner, self._same)) is not None and parts[0] in self.orders:
+                return holds(parts, self.orders, self._float_class(parts[0], positions))
             case Unary() if owner.kind == "not":
                 return terms.negate(self.condition(owner.operands[0], positions))
             case Binary() if owner.kind in ("and", "or", "xor", "min", "max"):
@@ -452,31 +452,17 @@ class IndexTerms(HostTerms):
             case _:
                 return terms.ge(self._flag(value, positions), 1)
 
-    def _float_order(self, op: Compare, positions: Positions) -> Formula | None:
-        """A comparison of a float that is compared with several constants."""
-        parts = compared(op, self._same)
-        constants = self._orders.get(parts[0]) if parts is not None else None
-        if parts is None or constants is None:
-            return None
-        value, kind, constant = parts
-        return holds(kind, constant, constants, terms.of(self._float_class(value, positions)))
-
-    def _float_class(self, value: Value, positions: Positions) -> Atom:
-        """The class of a float among the constants that it is compared with."""
-        bounds = (0, class_count(self._orders[value]) - 1)
+    def _float_class(self, value: Value, positions: Positions) -> Poly:
+        """The class of a float among the constants that it is compared with: an unknown."""
         varies = bool(positions) or not self._uniform(value)
+        bounds = (0, class_count(self.orders[value]) - 1)
         atom = self.atoms.make((value, positions), Kind.OPAQUE, "order", bounds, varies=varies)
         self.sources[atom], self.positions_of[atom] = value, positions
-        return atom
+        return terms.of(atom)
 
-    def moved(self, atom: Atom, positions: Positions) -> Poly | None:
-        """An untranslated value at other positions; None for what is no such value."""
-        value, own = self.sources.get(atom), self.positions_of.get(atom)
-        if value is None or own is None or atom.kind is not Kind.OPAQUE:
-            return None
-        if value in self._orders:
-            return terms.of(self._float_class(value, positions)) if self._float_class(value, own) is atom else None
-        return self.opaque(value, positions) if self.opaque(value, own) == terms.of(atom) else None
+    def untranslated(self, value: Value, positions: Positions) -> Poly:
+        """The unknown of an element of a value that is not translated."""
+        return self._float_class(value, positions) if value in self.orders else self.opaque(value, positions)
 
     def _flag(self, value: Value, positions: Positions) -> Poly:
         if value in self._names:

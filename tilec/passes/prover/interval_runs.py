@@ -227,7 +227,7 @@ class _Runner:
                 after = [self._widened(*one, is_last) for one in zip(op.results, heads, after, strict=True)]
             heads = after
         else:
-            heads = [self.analysis.top(value) for value in op.results]
+            heads = list[Known](self.analysis.top(value) for value in op.results)
         heads = self._tightened(op, known, variable, entry, heads)
         self.silent -= 1
         self._body(op, known, variable, heads)

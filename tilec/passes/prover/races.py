@@ -12,8 +12,8 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance, between_neighbours, same_unknowns
 from tilec.passes.prover.bounds import common_element, overlap
 from tilec.passes.prover.declared_facts import facts_of
+from tilec.passes.prover.discharge import Discharge, Refusal, strongest
 from tilec.passes.prover.findings import Complaint, Findings
-from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
 

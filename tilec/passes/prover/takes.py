@@ -6,8 +6,8 @@ from tilec.diagnostics.diagnostic import Label
 from tilec.ir.ops import Take
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Axis, Instance, tile_position
+from tilec.passes.prover.discharge import Discharge, strongest
 from tilec.passes.prover.findings import Complaint, Findings, loop_labels
-from tilec.passes.prover.ladder import Discharge, strongest
 from tilec.passes.prover.runs import operand_in
 from tilec.passes.prover.terms import Poly
 from tilec.passes.prover.wrap import located

@@ -19,8 +19,8 @@ from tilec.passes.analysis.ranges import unwrapped
 from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis, Instance, rebased, tile_position
+from tilec.passes.prover.discharge import Discharge, strongest
 from tilec.passes.prover.findings import Complaint, Findings, loop_labels
-from tilec.passes.prover.ladder import Discharge, strongest
 from tilec.passes.prover.runs import operand_in, result_in
 from tilec.passes.prover.terms import Formula, Poly
 

@@ -30,7 +30,8 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Axis, Instance
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.covering import Cover, described
-from tilec.passes.prover.ladder import Discharge, Ladder, strongest
+from tilec.passes.prover.discharge import Discharge, strongest
+from tilec.passes.prover.ladder import Ladder
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 ARMS = 4  # limit on the arms of choices in an index that are tried
