@@ -83,14 +83,15 @@ def _scalar_of_broadcast(value: Value) -> Value:
 def _reevaluated(
     value: Value, facts: Facts, narrowed: Facts, transfer: Callable[[Op, list[Range]], Range], depth: int
 ) -> Range:
-    value = _scalar_of_broadcast(value) if _scalar_of_broadcast(value) in facts else value
+    scalar = _scalar_of_broadcast(value)
+    value = scalar if scalar in narrowed or scalar in facts else value
     owner = value.owner
     if value in narrowed:
         return narrowed[value]
     if depth == 0 or not isinstance(owner, Binary | Unary | Cast):
         return facts[value]
     if not value.tile.dtype.is_integer or any(
-        operand not in facts or operand.tile.dtype.is_float for operand in owner.operands
+        (operand not in facts and operand not in narrowed) or operand.tile.dtype.is_float for operand in owner.operands
     ):
         return facts[value]
     reevaluated = transfer(owner, [_reevaluated(operand, facts, narrowed, transfer, depth - 1) for operand in owner.operands])

@@ -1,4 +1,4 @@
-"""Unknowns of few values that decide factors of products: with a number in their place, products are linear.
+"""Unknowns of few values that decide factors of products: with a number for such an unknown, products are linear.
 
 `(1 << p) // S` for a position `p` of 16 is a quotient by a launch value of 16 numbers, one for each position; as a function of
 an unknown position it has the product of its value and `S`. In: formulas. Out: the formulas for each value of one such unknown.
