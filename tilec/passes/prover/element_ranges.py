@@ -44,7 +44,7 @@ def both(left: Known, right: Known) -> Known:
 
 
 def each(known: Known, count: int) -> Sequence[Range]:
-    """The range of each of so many elements."""
+    """The range of each of N elements."""
     return [known] * count if isinstance(known, Range) else known
 
 

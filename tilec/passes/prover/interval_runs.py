@@ -61,7 +61,7 @@ class IntervalRun:
     is_whole: bool = True
 
     def unreached(self, op: Op) -> bool:
-        """Whether no execution comes to an operation."""
+        """Whether an operation is never executed."""
         return self.is_whole and op not in self.operands
 
 
