@@ -20,7 +20,7 @@ from tilec.passes.analysis.ranges import RangeAnalysis
 from tilec.passes.analysis.selected_ranges import selected
 from tilec.passes.prover.prefix_sums import moved
 
-ELEMENTS: Final = 32  # limit on the elements of a tile that are told apart
+ELEMENTS: Final = 32  # limit on the elements of a tile that are distinguished
 
 Known = Range | tuple[Range, ...]
 

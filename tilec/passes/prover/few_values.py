@@ -14,7 +14,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
-VALUES: Final = 16  # limit on the values of an unknown that are told apart
+VALUES: Final = 16  # limit on the values of an unknown that are distinguished
 
 
 def small_factor(formulas: Iterable[Formula]) -> Atom | None:

@@ -4,7 +4,7 @@
 
 - an arm of a branch is run with what its condition says, and not at all if the condition cannot be true;
 - what an `invariant` states is known from there on;
-- the elements of small tiles are told apart (`element_ranges`);
+- the elements of small tiles are distinguished (`element_ranges`);
 - a loop of few iterations is run iteration by iteration, so that `c = c + 1` in `range(3)` adds at most 3; for other loops the
   ranges of carried values are widened until they are stable, as in `analysis.dataflow`.
 
@@ -284,7 +284,7 @@ _UNKNOWN: Final = Range(-(2**70), 2**70)
 
 
 def _size(op: Op) -> int:
-    """The number of elements of a result that are told apart."""
+    """The number of elements of a result that are distinguished."""
     sizes = [value.tile.size for value in op.results if is_numbers(value)]
     return max((size for size in sizes if size <= ELEMENTS), default=0)
 
