@@ -207,6 +207,36 @@ def test_reductions_of_intervals(numbers: list[int], kind: str):
         assert found.low <= actual <= found.high
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 4)), min_size=4, max_size=4), st.booleans(), st.data())
+def test_sorted_intervals(ends: list[tuple[int, int]], descending: bool, data: st.DataObject):
+    """Sorted numbers are in the ranges of the sorted intervals that they are from, and so are what is taken of them."""
+    from tests.passes.builder import Kernel
+    from tilec.ir import ops
+    from tilec.ir.facts.range_facts import between
+    from tilec.ir.types import TileType, i32
+    from tilec.passes.analysis.ranges import RangeAnalysis
+    from tilec.passes.prover.element_ranges import computed, each
+
+    source = ops.Constant(value=0, operands=[])
+    source.define(TileType(i32, (4,)))
+    op = ops.Sort(axis=0, descending=descending, operands=[source.result])
+    op.define(TileType(i32, (4,)))
+    taken = ops.Take(axis=0, operands=[source.result, op.results[0]])
+    taken.define(TileType(i32, (4,)))
+    analysis = RangeAnalysis(Kernel(1).function, {})
+    known = {source.result: tuple(between(low, low + width) for low, width in ends)}
+    numbers = [data.draw(st.integers(low, low + width)) for low, width in ends]
+    (found,) = computed(analysis, op, known)
+    for one, number in zip(each(found, 4), sorted(numbers, reverse=descending), strict=True):
+        assert one.low <= number <= one.high
+    indices = [(data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))) for _ in range(4)]
+    known[op.results[0]] = tuple(between(min(pair), max(pair)) for pair in indices)
+    (found,) = computed(analysis, taken, known)
+    for one, pair in zip(each(found, 4), indices, strict=True):
+        assert all(one.low <= numbers[index] <= one.high for index in range(min(pair), max(pair) + 1))
+
+
 def test_an_empty_run_answers_no():
     run = IntervalRun(is_whole=False)
     assert not run.operands
