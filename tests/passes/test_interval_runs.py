@@ -106,6 +106,14 @@ ACCEPTED = {
     v = gather(t, (take(odd - arange(4), minimum(odd, 3), 0) + arange(4) // 2,))
     store(out, bid(0), 1.0)
 """,
+    "a loop that may not run": """def k(t: In[f32, 8], out: Out[f32, N], P: i32):
+    grid(N)
+    requires(P >= 0, P <= 3)
+    c = i32(7)
+    for j in range(P):
+        c = j
+    store(out, bid(0), load(t, c))
+""",
     "the size of a float": """def k(x: In[f32, N], t: In[f32, 1], out: Out[f32, N]):
     grid(N)
     d = abs(load(x, bid(0))).astype(i64)
@@ -124,6 +132,7 @@ REFUSED = {  # each off by one of those
     "a value after a loop with a claim": ("c - 1, 7)", "c - 1, 8)"),
     "what a break leaves": ("if j == 0:", "if j == 1:"),
     "elements of constant tiles": ("requires(E > 6)", "requires(E > 4)"),
+    "a loop that may not run": ("In[f32, 8]", "In[f32, 7]"),
     "the size of a float": ("abs(load(x, bid(0)))", "load(x, bid(0))"),
     "lanes of a product": ("In[f32, 13]", "In[f32, 12]"),
 }

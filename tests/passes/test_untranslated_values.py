@@ -10,7 +10,9 @@ import pytest
 from tests.soundness.verdict import examine_function
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
-from tilec.passes.prover import prove
+from tilec.passes.prover import prove, terms
+from tilec.passes.prover.accesses import access_sites, same_unknowns
+from tilec.passes.prover.index_terms import IndexTerms
 
 HEAD = '''"""Writes under conditions that the prover does not translate."""
 
@@ -115,3 +117,20 @@ def test_accepts(name: str, tmp_path: Path):
 def test_refuses(name: str, tmp_path: Path):
     with pytest.raises(CompileError):
         prove(function_of(REFUSED[name], tmp_path))
+
+
+def test_equal_points_have_equal_values_and_others_need_not(tmp_path: Path):
+    """What is said of the two flags of two lanes: nothing at different positions, equality at the same one."""
+    index = IndexTerms(function_of(ACCEPTED["lanes"], tmp_path))
+    site = next(site for site in access_sites(index) if site.writes)
+    first, second = site.instance.renamed(index, 1), site.instance.renamed(index, 2, like=1)
+    facts = same_unknowns(first, second)
+    assert facts and {one.value for one in first.unknowns} == {one.value for one in second.unknowns}
+    flags = {one.atom: number for instance, number in ((first, 1), (second, 0)) for one in instance.unknowns}
+
+    def hold(left: int, right: int) -> bool:
+        lanes = {poly.atom: lane for instance, lane in ((first, left), (second, right)) for poly in instance.positions}
+        return all(terms.holds(fact, lambda atom: flags.get(atom, lanes.get(atom, 0))) for fact in facts)
+
+    assert hold(0, 1) and hold(3, 2)
+    assert not hold(0, 0) and not hold(5, 5)
