@@ -6,7 +6,7 @@ from tests.passes.builder import Access, Kernel, as_expr, binary, cdiv, const, s
 from tilec.ir.types import MAX_DIM, TensorType, f32
 from tilec.passes.prover import prove
 from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs
-from tilec.passes.prover.ladder import RUNGS
+from tilec.passes.prover.discharge import RUNGS
 
 
 def holds(kernel: Kernel, **launch: int) -> bool:

@@ -68,3 +68,59 @@ def test_other_orders_of_splitting(lines: list[str], tmp_path: Path) -> None:
 def test_wrong_digits_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(CompileError):
         proven(tmp_path, "A, B, C", WRONG[name], (0, 1, 2))
+
+
+LOOP = """
+import tilec as tl
+
+class A(tl.Dim): \"\"\"a\"\"\"
+class B(tl.Dim): \"\"\"b\"\"\"
+class C(tl.Dim): \"\"\"c\"\"\"
+class M(tl.Dim): \"\"\"rows\"\"\"
+
+@tl.kernel
+def split(out: tl.Out[tl.f32, {axes}]):
+    tl.requires({small})
+    tl.grid({grid})
+    for t in range({count}):
+        {condition}tl.store(out, ({index}), 0.0)
+"""
+COUNTED = {
+    "two": ("A, B", "1", "A * B", "t // B, t % B"),
+    "two, exchanged": ("B, A", "1", "A * B", "t % B, t // B"),
+    "three": ("A, B, C", "1", "A * B * C", "t // (B * C), t // C % B, t % C"),
+    "rows of two": ("M, A, B", "M", "A * B", "tl.bid(0), t // B, t % B"),
+    "the highest for each block": ("A, B", "A", "B", "tl.bid(0), t"),
+}
+MISCOUNTED = {
+    "one short": ("A, B", "1", "A * B - 1", "t // B, t % B"),
+    "one more": ("A, B", "1", "A * B + 1", "t // B, t % B"),
+    "the other divisor": ("A, B", "1", "A * B", "t // A, t % A"),
+    "one digit twice": ("A, B", "1", "A * B", "t // B, t // B"),
+    "a digit left out": ("A, B, C", "1", "A * B", "t // B, t % B, 0"),
+    "in every block": ("A, B", "2", "A * B", "t // B, t % B"),
+}
+
+
+def counted(folder: Path, parts: tuple[str, str, str, str], condition: str = "") -> None:
+    axes, grid, count, index = parts
+    small = ", ".join(f"{name} <= 200" for name in axes.split(", "))
+    text = LOOP.format(axes=axes, grid=grid, count=count, index=index, condition=condition, small=small)
+    (folder / "split.py").write_text(text, encoding="utf-8")
+    prove(load_kernel(folder / "split.py", {}, root=folder))
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_variable_of_a_loop_is_split(name: str, tmp_path: Path) -> None:
+    counted(tmp_path, COUNTED[name])
+
+
+@pytest.mark.parametrize("name", MISCOUNTED)
+def test_wrong_loops_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CompileError):
+        counted(tmp_path, MISCOUNTED[name])
+
+
+def test_a_loop_that_leaves_one_out_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CompileError):
+        counted(tmp_path, COUNTED["two"], "if t > 0:\n            ")

@@ -25,9 +25,10 @@ from tilec.passes.prover import divisors, extents, guess, integer_sets, prove, t
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.bit_terms import bit_term
 from tilec.passes.prover.case_split import certain, possible
+from tilec.passes.prover.discharge import Refusal
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Solver, evaluator, system
-from tilec.passes.prover.ladder import Ladder, Refusal
+from tilec.passes.prover.ladder import Ladder
 from tilec.passes.prover.nonlinear import Case
 from tilec.passes.prover.terms import Formula, Kind
 

@@ -7,11 +7,11 @@ and record the declarations that they depend on (`tilec.passes.prover.ladder`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tilec.ir.core import Access, Block, Function, Op, Value
+from tilec.ir.core import Access, Block, Function, Op, Value, ValueFact
 from tilec.ir.facts.range_facts import Range, exactly, join, within
 from tilec.ir.ops import BlockId, DimValue, Gather, Load, NumBlocks
 from tilec.passes.analysis.dataflow import solve
@@ -30,17 +30,29 @@ class _DeclaredAnalysis(RangeAnalysis):
         return RangeAnalysis._result(self, op, operands)
 
 
+def declared_analysis(function: Function, values: Iterable[ValueFact], bounds: Iterable[Bound]) -> RangeAnalysis:
+    """The analysis of the ranges that these declarations imply."""
+    symbols = _declared_symbols(function, bounds)
+    return _DeclaredAnalysis(function, symbols, declared=_declared(function, values, symbols))
+
+
 def declared_ranges(function: Function) -> dict[Value, Range]:
     """Ranges of every value; for tiles, of every element. Empty if the kernel declares nothing."""
-    symbols = symbol_ranges(function)
-    for bound in required(function):
-        known = within(symbols[bound.symbol], bound.low, bound.high)
-        if known is not None:  # else no launch satisfies the contract, which is then refused
-            symbols[bound.symbol] = known
-    declared = _declared(function, symbols)
+    symbols = _declared_symbols(function, required(function))
+    declared = _declared(function, function.values, symbols)
     if not declared and symbols == symbol_ranges(function):
         return {}
     return solve(function, _DeclaredAnalysis(function, symbols, declared=declared))
+
+
+def _declared_symbols(function: Function, bounds: Iterable[Bound]) -> dict[str, Range]:
+    """Ranges of symbols within bounds that preconditions state."""
+    symbols = symbol_ranges(function)
+    for bound in bounds:
+        known = within(symbols[bound.symbol], bound.low, bound.high)
+        if known is not None:  # else no launch satisfies the contract, which is then refused
+            symbols[bound.symbol] = known
+    return symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +97,9 @@ _BOUNDS: Final[dict[str, Callable[[int], tuple[int, int]]]] = {
 _MIRRORED: Final = {">=": "<=", ">": "<", "<": ">", "<=": ">=", "==": "=="}
 
 
-def _declared(function: Function, symbols: dict[str, Range]) -> dict[str, Range]:
+def _declared(function: Function, values: Iterable[ValueFact], symbols: dict[str, Range]) -> dict[str, Range]:
     found: dict[str, Range] = {}
-    for fact in function.values:
+    for fact in values:
         parameter = function.parameter(fact.tensor)
         dtype = parameter.value.tensor.dtype
         if parameter.access is not Access.IN or not dtype.is_integer:

@@ -66,14 +66,15 @@ class RangeAnalysis(Analysis[Range]):
         0; after `MAX_THRESHOLDS` times, to the ends of the type."""
         top = self.top(value)
         count = self.widened[value] = self.widened.get(value, 0) + 1
-        thresholds = self._thresholds() if count <= MAX_THRESHOLDS else ()
+        thresholds = self.constants() if count <= MAX_THRESHOLDS else ()
         low = max((m for m in thresholds if top.low <= m <= after.low), default=top.low)
         high = min((m for m in thresholds if after.high <= m <= top.high), default=top.high)
         low = before.low if after.low >= before.low else low
         high = before.high if after.high <= before.high else high
         return between(low, high, after.modulus, after.rest)
 
-    def _thresholds(self) -> tuple[int, ...]:
+    def constants(self) -> tuple[int, ...]:
+        """The constants of the kernel and their neighbours, 0, and the largest extent."""
         if not self.thresholds:
             found = {0, MAX_DIM}  # `minimum(c + 1, N)` stops at the largest extent
             for op in self.function.body.walk():

@@ -25,23 +25,23 @@ def selected(op: Select, facts: Facts, transfer: Callable[[Op, list[Range]], Ran
     condition, *arms = op.operands
     found: Range | None = None
     for arm, truth in zip(arms, (True, False), strict=True):
-        narrowed = _narrowed(condition, truth, facts, {})
-        if narrowed is None:
+        inside = narrowed(condition, truth, facts, {})
+        if inside is None:
             continue  # never selected
-        range_ = _reevaluated(arm, {**facts, **narrowed}, narrowed, transfer, DEPTH)
+        range_ = _reevaluated(arm, facts, inside, transfer, DEPTH)
         found = range_ if found is None else join(found, range_)
     return found if found is not None else join(facts[arms[0]], facts[arms[1]])
 
 
-def _narrowed(condition: Value, truth: bool, facts: Facts, known: dict[Value, Range]) -> dict[Value, Range] | None:
+def narrowed(condition: Value, truth: bool, facts: Facts, known: dict[Value, Range]) -> dict[Value, Range] | None:
     """Ranges of values at the elements where the condition equals `truth`, added to `known`; None if there are no such
     elements."""
     owner = _scalar_of_broadcast(condition).owner
     if isinstance(owner, Unary) and owner.kind == "not":
-        return _narrowed(owner.operands[0], not truth, facts, known)
+        return narrowed(owner.operands[0], not truth, facts, known)
     if isinstance(owner, Binary) and owner.kind == ("and" if truth else "or"):
         for part in owner.operands:
-            inside = _narrowed(part, truth, facts, known)
+            inside = narrowed(part, truth, facts, known)
             if inside is None:
                 return None
             known = inside
@@ -55,10 +55,10 @@ def _narrowed(condition: Value, truth: bool, facts: Facts, known: dict[Value, Ra
         against = known.get(_scalar_of_broadcast(other)) or facts.get(_scalar_of_broadcast(other)) or facts.get(other)
         if fact is None or against is None:
             continue
-        narrowed = within(fact, *_limits(fact, relation, against))
-        if narrowed is None:
+        inside = within(fact, *_limits(fact, relation, against))
+        if inside is None:
             return None
-        known = {**known, _scalar_of_broadcast(value): narrowed}
+        known = {**known, _scalar_of_broadcast(value): inside}
     return known
 
 
@@ -83,12 +83,15 @@ def _scalar_of_broadcast(value: Value) -> Value:
 def _reevaluated(
     value: Value, facts: Facts, narrowed: Facts, transfer: Callable[[Op, list[Range]], Range], depth: int
 ) -> Range:
-    value = _scalar_of_broadcast(value) if _scalar_of_broadcast(value) in facts else value
+    scalar = _scalar_of_broadcast(value)
+    value = scalar if scalar in narrowed or scalar in facts else value
     owner = value.owner
-    if value in narrowed or depth == 0 or not isinstance(owner, Binary | Unary | Cast):
+    if value in narrowed:
+        return narrowed[value]
+    if depth == 0 or not isinstance(owner, Binary | Unary | Cast):
         return facts[value]
     if not value.tile.dtype.is_integer or any(
-        operand not in facts or operand.tile.dtype.is_float for operand in owner.operands
+        (operand not in facts and operand not in narrowed) or operand.tile.dtype.is_float for operand in owner.operands
     ):
         return facts[value]
     reevaluated = transfer(owner, [_reevaluated(operand, facts, narrowed, transfer, depth - 1) for operand in owner.operands])

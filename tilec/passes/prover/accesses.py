@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Final
 
 from tilec.diagnostics.diagnostic import Span
-from tilec.ir.core import Effect, Op, Parameter
+from tilec.ir.core import Effect, Op, Parameter, Value
 from tilec.ir.ops import For, MemoryOp
 from tilec.passes.prover import terms
 from tilec.passes.prover.coordinates import Coordinates, persistent, split_digits
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+
+MAX_UNKNOWN_PAIRS: Final = 28  # limit on the pairs of untranslated values that are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,16 @@ class Axis:
     start: Poly
     extent: int
     dim: Poly
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An untranslated value of one execution: `point` are the block ids, the iterations of the loops around its definition, and
+    the positions of the element. There it is computed at most once, so that it is a function of its point."""
+
+    value: Value
+    atom: Atom
+    point: tuple[Poly, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +53,8 @@ class Instance:
     digits: Mapping[int, tuple[Poly, ...]]
     loops: tuple[tuple[For, Poly, Poly], ...]
     positions: tuple[Poly, ...]
+    unknowns: tuple[Unknown, ...] = ()
+    """Of a renamed instance: its untranslated values, with the execution and the element that each is of."""
 
     @property
     def holds(self) -> tuple[Formula, ...]:
@@ -53,7 +69,7 @@ class Instance:
         if like:
             known = _copies(index, self, like)
             mapping = {atom: known[atom] if _fixed(index, atom, loops) else twin for atom, twin in mapping.items()}
-        return _substituted(index, self, mapping)
+        return replace(_substituted(index, self, mapping), unknowns=tuple(_unknowns(index, self, mapping)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,6 +217,30 @@ def _fixed(index: IndexTerms, atom: Atom, loops: tuple[For, ...]) -> bool:
 
 
 _BASE = (Kind.BLOCK, Kind.ITERATION, Kind.POSITION, Kind.COORDINATE, Kind.OPAQUE)
+
+
+def _unknowns(index: IndexTerms, instance: Instance, mapping: Mapping[Atom, Poly]) -> Iterator[Unknown]:
+    """The untranslated values of an instance under a renaming that reaches all that their points depend on."""
+    counts = {loop: count for loop, _, count in instance.loops}
+    for atom, twin in mapping.items():
+        value = index.sources.get(atom) if atom.kind is Kind.OPAQUE else None
+        around = index.structure.around(value) if value is not None else None
+        if value is None or around is None or twin.atom is None or any(loop not in counts for loop in around):
+            continue
+        point = (*instance.blocks, *(counts[loop] for loop in around), *index.positions_of.get(atom, ()))
+        inside = terms.closure(Formula("eq", poly) for poly in point)
+        if all(one in mapping for one in inside if one.varies and one.kind in _BASE):
+            yield Unknown(value, twin.atom, tuple(index.atoms.substitute(poly, mapping) for poly in point))
+
+
+def same_unknowns(first: Instance, second: Instance) -> list[Formula]:
+    """Untranslated values of one operation at equal points are equal, for two renamed instances."""
+    found: list[Formula] = []
+    for a, b in combinations(dict.fromkeys((*first.unknowns, *second.unknowns)), 2):
+        if a.value is b.value and a.atom is not b.atom and (a.atom.low, a.atom.high) == (b.atom.low, b.atom.high):
+            apart = [terms.ne(x, y) for x, y in zip(a.point, b.point, strict=True)]
+            found.append(terms.disjunction((*apart, terms.eq(terms.of(a.atom), terms.of(b.atom)))))
+    return found[:MAX_UNKNOWN_PAIRS]
 
 
 def _copies(index: IndexTerms, instance: Instance, copy: int) -> dict[Atom, Poly]:

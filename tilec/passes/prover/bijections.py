@@ -15,8 +15,8 @@ from math import gcd, prod
 
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis, Instance
+from tilec.passes.prover.discharge import Discharge, Refusal
 from tilec.passes.prover.findings import Findings
-from tilec.passes.prover.ladder import Discharge, Refusal
 from tilec.passes.prover.races import told_apart
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 

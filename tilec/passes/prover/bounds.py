@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from tilec.diagnostics.diagnostic import Fix, Label
 from tilec.ir.core import Function, Op
 from tilec.ir.ops import Cast, ReadOp, Reduce, Reshape
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis
-from tilec.passes.prover.findings import Complaint, Findings, loop_labels
-from tilec.passes.prover.ladder import Discharge, strongest
+from tilec.passes.prover.discharge import Discharge, strongest
+from tilec.passes.prover.findings import At, Complaint, Findings, loop_labels
+from tilec.passes.prover.interval_runs import IntervalRun
+from tilec.passes.prover.runs import operand_in
 from tilec.passes.prover.terms import Atom, Formula, Poly
 
 
@@ -38,11 +41,23 @@ def _prove(findings: Findings, site: AccessSite) -> None:
             system = [*site.instance.holds, violation]
             known = findings.index.ranges[site.op.indices[axis_index]]
             coarse = terms.lt(axis.dim, known.high + axis.extent) if past_the_end else terms.lt(terms.const(known.low), 0)
-            discharge = findings.prove(system, lambda p=axis_index, e=past_the_end: _complaint(findings, site, p, e), coarse)
+            complain = partial(_complaint, findings, site, axis_index, past_the_end)
+            discharge = findings.prove(system, complain, coarse, *_by_runs(site, axis_index, past_the_end))
             if discharge is None:
                 return
             discharges.append(discharge)
     findings.discharged("bounds", site.subject, site.op, strongest(discharges))
+
+
+def _by_runs(site: AccessSite, axis_index: int, past_the_end: bool) -> tuple[Callable[[IntervalRun], bool] | None, At]:
+    """What to ask of runs: whether a constant bound holds, or what it takes that one of launch values does."""
+    axis = site.instance.axes[axis_index]
+    number = site.op.operands.index(site.op.indices[axis_index])
+    if not past_the_end:
+        return operand_in(site.op, number, 0, None), At(site.op, number, lambda range_: terms.lt(terms.const(range_.low), 0))
+    constant = axis.dim.constant
+    run = None if constant is None else operand_in(site.op, number, None, constant - axis.extent)
+    return run, At(site.op, number, lambda range_: terms.lt(axis.dim, range_.high + axis.extent))
 
 
 def _constant(axis: Axis) -> bool:

@@ -8,7 +8,8 @@ Two kinds of schedule are nonlinear only in their original coordinates:
   true of `range(start + bid(a), end, num_blocks(a))` for bounds that the other block ids decide, such as the rows between two
   loaded offsets: for each value of those, `(b, k) -> b + G * k` is a bijection to `0 <= t < end - start`.
 - A block id `t` in `0 <= t < A * P` that is decomposed into `t // P` and `t % P` for a symbolic `P >= 1`. The map
-  `(q, r) -> q * P + r` is a bijection from `0 <= q < A, 0 <= r < P`, so `q` and `r` become coordinates.
+  `(q, r) -> q * P + r` is a bijection from `0 <= q < A, 0 <= r < P`, so `q` and `r` become coordinates. The same is true of the
+  variable of a loop `for t in range(A * P)`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from tilec.passes.prover.terms import Atom, Formula, Kind, Poly, exact_quotient
 class Coordinates:
     """Substitution for the atoms of one access. `digits` are the coordinates that replace the block id of a grid axis, `loops`
     the grid axis of each persistent loop. Different blocks have different digits; with a persistent loop, so have different
-    iterations of one block. `implied` are formulas true of all values of the digits: `q * P + r < A * P` follows from their
-    extents, and is a product."""
+    iterations of one block. `inner` are the coordinates that replace the iterations of other loops. `implied` are formulas true
+    of all values of the digits: `q * P + r < A * P` follows from their extents, and is a product."""
 
     mapping: dict[Atom, Poly] = field(default_factory=dict[Atom, Poly])
     digits: dict[int, tuple[Atom, ...]] = field(default_factory=dict[int, "tuple[Atom, ...]"])
     loops: dict[For, int] = field(default_factory=dict[For, int])
+    inner: dict[For, tuple[Atom, ...]] = field(default_factory=dict[For, "tuple[Atom, ...]"])
     implied: set[Formula] = field(default_factory=set[Formula])
 
     def imply(self, formula: Formula) -> None:
@@ -45,7 +47,8 @@ class Coordinates:
         positive, which matters for an access that does not depend on the digits."""
         if formula not in self.implied:
             return formula
-        return terms.conjunction(terms.ge(atom.args[0], 1) for digits in self.digits.values() for atom in digits)
+        every = (*self.digits.values(), *self.inner.values())
+        return terms.conjunction(terms.ge(atom.args[0], 1) for digits in every for atom in digits)
 
 
 def persistent(index: IndexTerms, frames: tuple[Frame, ...]) -> Coordinates:
@@ -53,6 +56,8 @@ def persistent(index: IndexTerms, frames: tuple[Frame, ...]) -> Coordinates:
     found = Coordinates()
     for loop in (frame.op for frame in frames if isinstance(frame.op, For)):
         axis = _axis(index, loop)
+        if axis is None:
+            _count_to_product(index, found, loop)
         if axis is None or axis in found.digits:
             continue
         upper = index.scalar(loop.upper)
@@ -78,6 +83,19 @@ def persistent(index: IndexTerms, frames: tuple[Frame, ...]) -> Coordinates:
         if plain:
             found.imply(terms.definition(t))
     return found
+
+
+def _count_to_product(index: IndexTerms, found: Coordinates, loop: For) -> None:
+    """A coordinate for the variable of a loop that counts from 0 to a product of launch values."""
+    upper, iteration = index.scalar(loop.upper), index.iteration(loop).atom
+    is_plain = index.scalar(loop.lower) == terms.ZERO and index.scalar(loop.step) == terms.ONE
+    if not is_plain or iteration is None or upper.degree < 2 or any(atom.varies for atom in upper.atoms()):
+        return
+    high = max(0, terms.interval(upper)[1] - 1)
+    t = index.atoms.make((loop, "t"), Kind.COORDINATE, iteration.name, (0, high), args=(upper,), label=iteration.label)
+    found.mapping[iteration] = terms.of(t)
+    found.inner[loop] = (t,)
+    found.imply(terms.definition(t))
 
 
 def _depends_on_others(index: IndexTerms, polys: Iterable[Poly], axis: int) -> bool:
@@ -132,6 +150,11 @@ def _refine(index: IndexTerms, found: Coordinates, digit: Atom, value: Poly, par
         found.digits[digit.level] = parts
         return
     for axis, digits in found.digits.items():
-        if digit in digits:
-            position = digits.index(digit)
-            found.digits[axis] = (*digits[:position], *parts, *digits[position + 1 :])
+        found.digits[axis] = _parted(digits, digit, parts)
+    for loop, digits in found.inner.items():
+        found.inner[loop] = _parted(digits, digit, parts)
+
+
+def _parted(digits: tuple[Atom, ...], digit: Atom, parts: tuple[Atom, Atom]) -> tuple[Atom, ...]:
+    """Digits with two in place of one."""
+    return tuple(one for each in digits for one in (parts if each is digit else (each,)))

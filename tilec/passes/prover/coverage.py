@@ -21,13 +21,14 @@ from tilec.passes.prover.branches import join_arms
 from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
 from tilec.passes.prover.declared_facts import dims_of
+from tilec.passes.prover.discharge import Discharge, Refusal, strongest
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import Assignment, evaluator
-from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import is_carried
 from tilec.passes.prover.segments import segments, undeclared
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+from tilec.passes.prover.uncertain_covers import PARTS, in_common_lanes, parts_of, together
 from tilec.passes.prover.writers import by_named_writers
 
 
@@ -63,6 +64,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     discharges: list[Discharge] = []
     incomplete = False
     uncertain_covers: list[Cover] = []
+    uncertain_sites: list[AccessSite] = []
     memory_dependent: list[Cover] = []
     permutes = any(_permutes(op) for op in findings.index.deciding)
     for site in writes:
@@ -71,11 +73,15 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
         cover = cover_of(findings, instance, elements)
         if not usable(cover, set()) or loaded_or_opaque(cover, set()):
             rewritten = over_box_cells(findings, site)
+            if rewritten is None and (parts := parts_of(findings, cover, PARTS - len(covers))):
+                covers += parts
+                continue
             if rewritten is None:
                 incomplete = True
                 memory_dependent.append(cover)
                 if usable(cover, set()):
-                    uncertain_covers.append(_in_common_lanes(findings, instance, cover))
+                    uncertain_covers.append(in_common_lanes(findings, instance, cover))
+                    uncertain_sites.append(site)
                 continue
             instance, proofs = rewritten
             discharges += proofs
@@ -89,9 +95,9 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if memory_dependent and (segmented := _by_segment(findings, universe, elements, covers, memory_dependent)) is not None:
         findings.discharged("coverage", subject, op, strongest([segmented, *discharges]), parameter.loc)
         return
-    uncertain = _uncertain(findings, uncertain_covers)
+    contents = together(findings, uncertain_covers, uncertain_sites)
     try:
-        found = climb(findings, universe, covers, (), uncertain)
+        found = climb(findings, universe, covers, (), contents)
     except Undecided:
         found, incomplete = None, True
         example = None
@@ -106,7 +112,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if any(site.unsafe for site in writes):
         findings.discharged("coverage", subject, op, Discharge("unsafe"), parameter.loc)
         return
-    if incomplete and (example is None or not _never_written(findings, writes, elements, example, uncertain)):
+    if incomplete and (example is None or not _never_written(findings, writes, elements, example, contents)):
         example = _at_small_sizes(findings, universe, writes, elements)
     if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
         example = None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
@@ -172,44 +178,6 @@ def climb(
 
 def _is_size(atom: Atom) -> bool:
     return atom.kind is Kind.SYMBOL
-
-
-def _in_common_lanes(findings: Findings, instance: Instance, cover: Cover) -> Cover:
-    """The cover with positions in its tile that those of other tiles of the same extent share: what one lane leaves out under a
-    condition, the same lane of another write may reach."""
-    atoms = findings.index.atoms
-    mapping: dict[Atom, Poly] = {}
-    for axis, position in enumerate(instance.positions):
-        atom = position.atom
-        if atom is not None and atom.kind is Kind.POSITION:
-            key = ("lane", axis, atom.high)
-            mapping[atom] = terms.of(atoms.make(key, Kind.POSITION, f"p{axis}", (0, atom.high)))
-    return [atoms.substitute_in(formula, mapping) for formula in cover]
-
-
-def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
-    """The covers that depend on memory, if the contents they depend on are a function of block ids, loop variables and
-    positions in tiles."""
-    atoms = dict.fromkeys(atom for cover in covers for atom in terms.closure(cover) if atom.varies)
-    contents = [atom for atom in atoms if atom.kind in (Kind.LOADED, Kind.OPAQUE)]
-    if not contents or any(atom.kind is Kind.OPAQUE and not _once_per_block(findings, atom) for atom in contents):
-        return None
-    indexed = set(terms.closure(Formula("eq", arg) for atom in contents for arg in atom.args))
-    coordinates = [
-        atom
-        for atom in atoms
-        if atom.kind in (Kind.BLOCK, Kind.COORDINATE) or (atom.kind in (Kind.ITERATION, Kind.POSITION) and atom in indexed)
-    ]
-    return Uncertain(covers, coordinates, contents, [])
-
-
-def _once_per_block(findings: Findings, atom: Atom) -> bool:
-    """True for an unknown with one value per block: it is computed outside of all loops."""
-    value = findings.index.sources.get(atom)
-    owner = value.owner if value is not None else None
-    if not isinstance(owner, Op) or (value is not None and value.tile.rank):
-        return False
-    return not any(isinstance(frame.op, For) for frame in findings.index.structure.frames[owner])
 
 
 def cover_of(findings: Findings, instance: Instance, elements: list[Poly]) -> Cover:

@@ -11,8 +11,9 @@ from tilec.ir.core import Function, Op
 from tilec.ir.ops import Binary
 from tilec.passes.analysis.ranges import value_ranges
 from tilec.passes.prover import terms
+from tilec.passes.prover.discharge import Discharge
 from tilec.passes.prover.index_terms import IndexTerms
-from tilec.passes.prover.ladder import Discharge, Ladder
+from tilec.passes.prover.ladder import Ladder
 
 
 def positive_divisions(function: Function) -> list[Op]:

@@ -8,16 +8,20 @@ from dataclasses import dataclass, field, replace
 from tilec.artifact.records import Obligation
 from tilec.diagnostics.diagnostic import Counterexample, Diagnostic, Fix, Label, Span
 from tilec.ir.core import Op
+from tilec.ir.facts.range_facts import Range
 from tilec.ir.ops import For
 from tilec.ir.ops.loop_claims import PASS
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Axis, Instance
 from tilec.passes.prover.counterexample import counterexample
+from tilec.passes.prover.discharge import Discharge, Refusal, strongest
 from tilec.passes.prover.equal_unknowns import with_equal_unknowns
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
-from tilec.passes.prover.ladder import Discharge, Ladder, Refusal
+from tilec.passes.prover.interval_runs import IntervalRun
+from tilec.passes.prover.ladder import Ladder
 from tilec.passes.prover.replay import replays
+from tilec.passes.prover.runs import rung_of
 from tilec.passes.prover.terms import Poly
 
 
@@ -38,6 +42,15 @@ class Complaint:
     fixes: tuple[Fix, ...] = ()
     tile: Axis | None = None
     """The axis whose bounds are violated, if a fix is to clip it."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """An operand of an operation, and the violation by a value in a range, in terms of launch values."""
+
+    op: Op
+    number: int
+    violation: Callable[[Range], terms.Formula]
 
 
 @dataclass(slots=True)
@@ -63,11 +76,17 @@ class Findings:
         self.ladder.solver.work.begin(what, span)
 
     def prove(
-        self, violation: Iterable[terms.Formula], complain: Callable[[], Complaint], coarse: terms.Formula | None = None
+        self,
+        violation: Iterable[terms.Formula],
+        complain: Callable[[], Complaint],
+        coarse: terms.Formula | None = None,
+        run: Callable[[IntervalRun], bool] | None = None,
+        at: At | None = None,
     ) -> Discharge | None:
         """Discharge a violation, or add the diagnostic that `complain` describes. `coarse` is a weaker formula, implied by the
         violation, for cases that products and nested choices make too hard but ranges alone decide. What it decides at once is
-        not asked of isl."""
+        not asked of isl. `run`: whether a run over intervals shows that there is no violation; `at`: what must be proven
+        of launch values so that its range of an operand shows it."""
         if coarse == terms.FALSE:
             return Discharge("interval")
         result = self.ladder.discharge(violation)
@@ -77,8 +96,22 @@ class Findings:
             weaker = self.ladder.discharge([coarse])
             if isinstance(weaker, Discharge):
                 return weaker
+        texts = self.ladder.runs.shows(run) if run is not None else None
+        if texts is not None:
+            return Discharge(rung_of(texts), texts)
+        ranged = self._by_range(at) if at is not None else None
+        if ranged is not None:
+            return ranged
         self.refuse(result, complain())
         return None
+
+    def _by_range(self, at: At) -> Discharge | None:
+        known = self.ladder.runs.operand(at.op, at.number)
+        if known is None:
+            return None
+        range_, texts = known
+        proof = self.ladder.discharge([at.violation(range_)])
+        return strongest((Discharge(rung_of(texts), texts), proof)) if isinstance(proof, Discharge) else None
 
     def refuse(self, refusal: Refusal, complaint: Complaint) -> None:
         """Add a diagnostic with a counterexample, if one is found that replay does not contradict; otherwise one that says the

@@ -44,6 +44,7 @@ from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
 from tilec.passes.prover.bit_terms import BIT_KINDS, bit_term
 from tilec.passes.prover.declared_bits import by_declared
+from tilec.passes.prover.float_orders import Orders, class_count, compared, float_orders, holds
 from tilec.passes.prover.host_terms import HostTerms, compare, positive_symbols
 from tilec.passes.prover.prefix_sums import PrefixSums
 from tilec.passes.prover.related_facts import computed_in, related_to
@@ -74,6 +75,7 @@ class IndexTerms(HostTerms):
     _divisions: tuple[Binary, ...] = ()
     _claims: tuple[Invariant, ...] = ()
     _same: dict[Value, Value] = field(default_factory=dict[Value, Value])
+    orders: Orders = field(default_factory=dict[Value, "tuple[int, ...]"])
     _with_obligation: frozenset[Op] = frozenset()
     _trial_values: frozenset[Value] = frozenset()
     _declared: dict[Value, Range] | None = None
@@ -94,6 +96,7 @@ class IndexTerms(HostTerms):
             for value, first in same_values(self.function).items()
             if value.owner not in self._with_obligation or first.owner in self._with_obligation
         }
+        self.orders = float_orders(self.function, self._same)
         self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
         self._claims = tuple(op for op in self.function.body.walk() if isinstance(op, Invariant))
         self.grid = tuple(self.expression(extent) for extent in self.function.grid)
@@ -423,6 +426,8 @@ class IndexTerms(HostTerms):
             case Compare() if not owner.operands[0].tile.dtype.is_float:
                 left, right = (self.element(v, positions) for v in owner.operands)
                 return compare(_COMPARE[owner.kind], left, right)
+            case Compare() if (parts := compared(owner, self._same)) is not None and parts[0] in self.orders:
+                return holds(parts, self.orders, self._float_class(parts[0], positions))
             case Unary() if owner.kind == "not":
                 return terms.negate(self.condition(owner.operands[0], positions))
             case Binary() if owner.kind in ("and", "or", "xor", "min", "max"):
@@ -446,6 +451,18 @@ class IndexTerms(HostTerms):
                 return self._pick(self.condition(owner.operands[0]), *arms)
             case _:
                 return terms.ge(self._flag(value, positions), 1)
+
+    def _float_class(self, value: Value, positions: Positions) -> Poly:
+        """The class of a float among the constants that it is compared with: an unknown."""
+        varies = bool(positions) or not self._uniform(value)
+        bounds = (0, class_count(self.orders[value]) - 1)
+        atom = self.atoms.make((value, positions), Kind.OPAQUE, "order", bounds, varies=varies)
+        self.sources[atom], self.positions_of[atom] = value, positions
+        return terms.of(atom)
+
+    def untranslated(self, value: Value, positions: Positions) -> Poly:
+        """The unknown of an element of a value that is not translated."""
+        return self._float_class(value, positions) if value in self.orders else self.opaque(value, positions)
 
     def _flag(self, value: Value, positions: Positions) -> Poly:
         if value in self._names:

@@ -20,6 +20,7 @@ import islpy
 
 from tilec.passes.prover import terms
 from tilec.passes.prover.case_split import CaseSplit, alternatives, implied_bounds
+from tilec.passes.prover.cuts import cuts
 from tilec.passes.prover.factor_bounds import factor_bounds
 from tilec.passes.prover.guess import DERIVED, guessed
 from tilec.passes.prover.nonlinear import Case, Undecided, add_products, cases, substitute_equalities
@@ -39,12 +40,18 @@ LIMITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096, 1 << 16, N
 Assignment = dict[Atom, int]
 
 
-def system(formulas: Iterable[Formula], atoms: Callable[[list[Formula]], list[Atom]] = terms.closure) -> Formula:
-    """The formulas together with intervals and definitions of their atoms: of all, or of those that `atoms` gives."""
+def system(
+    formulas: Iterable[Formula],
+    atoms: Callable[[list[Formula]], list[Atom]] = terms.closure,
+    defined: Callable[[Atom], bool] = lambda _: True,
+) -> Formula:
+    """The formulas together with intervals and definitions of their atoms: of all, or of those that `atoms` gives. Of those
+    that are not `defined` only the intervals."""
     given = list(formulas)
     parts = list(given)
     for atom in atoms(given):
-        parts.append(terms.definition(atom))
+        if defined(atom):
+            parts.append(terms.definition(atom))
         parts.append(Formula("ge", terms.of(atom) - atom.low))
         parts.append(Formula("ge", terms.const(atom.high) - terms.of(atom)))
     return terms.conjunction(parts)
@@ -54,7 +61,8 @@ def system(formulas: Iterable[Formula], atoms: Callable[[list[Formula]], list[At
 class Solver:
     """One isl context with its budget. `texts` are the sets found empty since the list was last cleared. After `search_end`
     steps of work, solutions of systems with products are not searched for any more. `bounds_factors`: use what constraints
-    imply of the factors of products, which proves more and takes longer."""
+    imply of the factors of products, which proves more and takes longer. `leaves_choices`: of choices between cases only the
+    intervals are used, which has fewer cases and more solutions."""
 
     context: islpy.Context = field(default_factory=islpy.Context)
     work: Work = field(default_factory=Work)
@@ -62,6 +70,7 @@ class Solver:
     queries: int = 0
     search_end: int | None = None
     bounds_factors: bool = False
+    leaves_choices: bool = False
 
     @property
     def searched_enough(self) -> bool:
@@ -71,7 +80,7 @@ class Solver:
     def empty(self, formulas: Iterable[Formula], atoms: Callable[[list[Formula]], list[Atom]] = terms.closure) -> bool:
         """True only if no integers satisfy all formulas; Undecided when the budget is spent. `atoms` gives those whose
         definitions are used."""
-        full = system(formulas, atoms)
+        full = system(formulas, atoms, lambda atom: not self.leaves_choices or atom.kind is not Kind.CHOICE)
         if full == terms.FALSE:
             return True
         self.check_size(full)
@@ -156,7 +165,8 @@ class Solver:
         if bounds is None:
             return True
         if self.bounds_factors:
-            case.inequalities += factor_bounds(case, bounds)
+            case.inequalities += [*factor_bounds(case, bounds), *cuts(case, bounds)]
+            substitute_equalities(case)
         for _ in range(ROUNDS):
             if not self._learn_equalities(case):
                 break

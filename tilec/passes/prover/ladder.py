@@ -32,46 +32,20 @@ from tilec.passes.prover.declared_facts import (
     stored_facts,
     sum_facts,
 )
+from tilec.passes.prover.discharge import Discharge, Refusal
 from tilec.passes.prover.index_terms import IndexTerms
-from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator, has_products
+from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import Replay
+from tilec.passes.prover.runs import Runs
+from tilec.passes.prover.second_attempts import SecondAttempts
 from tilec.passes.prover.small_numbers import ELEMENTS, loaded_factors, small_values
 from tilec.passes.prover.terms import Atom, Formula, Kind
-from tilec.passes.prover.unified import unified
 
-RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 SEARCH_STEPS = 1_000_000
 """Steps of work, per kernel, for the search for counterexamples to systems with products. A step count, unlike a time limit,
 finds the same on every machine. Of the kernels in `tests/ui`, the longest search takes 311,826 steps, half a second."""
-AGAIN_STEPS = 500_000  # steps of work, per kernel, for second attempts at systems with products
 MAX_CORRECTIONS = 12  # refinements of a spurious counterexample, after which the search ends
-
-
-@dataclass(frozen=True, slots=True)
-class Discharge:
-    """How an obligation was discharged: rung, the facts it uses, the isl sets shown to be empty."""
-
-    rung: str
-    facts: tuple[str, ...] = ()
-    sets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An obligation that was not discharged. `system` includes all facts; `undecided`: the budget ran out."""
-
-    system: tuple[Formula, ...]
-    undecided: bool
-
-
-def strongest(discharges: Iterable[Discharge]) -> Discharge:
-    """The record of several discharges as one: the highest rung, all facts, all sets."""
-    found = list(discharges)
-    rung = max((d.rung for d in found), key=RUNGS.index, default="static")
-    facts = dict.fromkeys(fact for d in found for fact in d.facts)
-    sets = dict.fromkeys(text for d in found for text in d.sets)
-    return Discharge(rung, tuple(facts), tuple(sets))
 
 
 @dataclass(slots=True)
@@ -80,16 +54,19 @@ class Ladder:
 
     index: IndexTerms
     solver: Solver = field(default_factory=Solver)
+    runs: Runs = field(init=False)
+    again: SecondAttempts = field(init=False)
     _requires: list[Fact] = field(default_factory=list[Fact])
     _declared: dict[Value, Range] | None = None
     _grid: list[Formula] = field(default_factory=list[Formula])
     _extents: list[Fact] = field(default_factory=list[Fact])
-    _spent_again: int = 0
     _known: dict[frozenset[Formula], Discharge | Refusal] = field(
         default_factory=dict[frozenset[Formula], "Discharge | Refusal"]
     )
 
     def __post_init__(self) -> None:
+        self.runs = Runs(self.index.function, self.index.deciding, declaration)
+        self.again = SecondAttempts(self.index, self.solver, self.runs, self._climb)
         for precondition in self.index.function.requires:
             formula = self.index.predicate(precondition.condition)
             parts = formula.parts if formula.op == "and" else (formula,)
@@ -108,24 +85,8 @@ class Ladder:
         if key not in self._known:
             formulas = list(whole.parts) if whole.op == "and" else [whole]
             found = self._climb(formulas)
-            self._known[key] = self._climb_again(formulas, found) if isinstance(found, Refusal) else found
+            self._known[key] = self.again.proof(formulas, found) or found if isinstance(found, Refusal) else found
         return self._known[key]
-
-    def _climb_again(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
-        """A proof of a system with products by bounds of their factors, then with equal unknowns in one; or the refusal."""
-        if self._spent_again > AGAIN_STEPS or not has_products(refusal.system):
-            return refusal  # isl has decided a system without products
-        before = self.solver.work.spent
-        self.solver.bounds_factors = True
-        try:
-            for formulas in (violation, unified(self.index.atoms, violation)):
-                found = self._climb(formulas) if formulas is not None else refusal
-                if isinstance(found, Discharge):
-                    return found
-        finally:
-            self.solver.bounds_factors = False
-            self._spent_again += self.solver.work.spent - before
-        return refusal
 
     def grid_limits(self, formulas: Iterable[Formula]) -> list[Formula]:
         """CUDA's limits on the grid, which every launch is checked against, that share symbols with the formulas."""
@@ -142,14 +103,14 @@ class Ladder:
         given = list(formulas)
         return [(fact.text, fact.formula) for fact in self._with_extents(given)] if self._extents else []
 
-    def _climb(self, violation: list[Formula]) -> Discharge | Refusal:
+    def _climb(self, violation: list[Formula], also: Sequence[Fact] = ()) -> Discharge | Refusal:
         by_sums = self._by_sums(violation)
         if by_sums is not None:
             return by_sums
         base = [*violation, *consistency(violation)]
         base += self.grid_limits(base)
         requires, values = self._relevant(base), stored_facts(self.index, base)
-        computed = self._opaque_facts(base)
+        computed = [*self._opaque_facts(base), *also]
         requires += [fact for fact in computed if "values(" not in fact.text]
         values += [fact for fact in computed if "values(" in fact.text]
         undecided = False

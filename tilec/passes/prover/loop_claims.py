@@ -11,11 +11,14 @@ false in the last one at the latest, and the loop ends as the `while` does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tilec.ir.ops import Decreases, Invariant
 from tilec.passes.prover import terms
 from tilec.passes.prover.findings import Complaint, Findings, loop_labels
+from tilec.passes.prover.interval_runs import IntervalRun
+from tilec.passes.prover.runs import is_true, operand_in
 from tilec.passes.prover.terms import Formula, Poly
 from tilec.passes.prover.wrap import located
 
@@ -52,6 +55,7 @@ def _invariant(findings: Findings, op: Invariant) -> None:
             if first
             else "it must follow from the invariants and one iteration alone: state what it rests on in an `invariant(...)`",
         ),
+        is_true(op),
     )
 
 
@@ -70,6 +74,7 @@ def _positive(findings: Findings, op: Decreases) -> None:
             "must be positive there",
             hint="state a number that is positive where the condition is true: `decreases(...)` at the start of the body",
         ),
+        operand_in(op, 0, 1, None),
     )
 
 
@@ -99,12 +104,13 @@ def _prove(
     violation: list[Formula],
     shown: list[Poly],
     complaint: Complaint,
+    run: Callable[[IntervalRun], bool] | None = None,
 ) -> None:
-    """`violation` is what the obligation excludes, `shown` are the numbers that decide it."""
+    """`violation` is what the obligation excludes, `shown` are the numbers that decide it, `run` asks the same of a run."""
     property, subject = named
     findings.begin(f"{property}: {subject}", op.loc)
     instance = located(findings, op, shown, violation)
     because = (*complaint.because, *loop_labels(findings.index, op))
-    found = findings.prove(instance.holds, lambda: replace(complaint, because=because, instances=(instance,)))
+    found = findings.prove(instance.holds, lambda: replace(complaint, because=because, instances=(instance,)), run=run)
     if found is not None:
         findings.discharged(property, subject, op, found)

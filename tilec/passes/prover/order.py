@@ -11,9 +11,9 @@ from tilec.passes.prover.accesses import AccessSite, Instance
 from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.coverage import climb, cover_of, tensor_elements
 from tilec.passes.prover.covering import Cover, loaded_or_opaque, usable
+from tilec.passes.prover.discharge import Discharge
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import evaluator
-from tilec.passes.prover.ladder import Discharge
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.races import common_loops, execution_coordinates, pairs_of_coordinates, within
 from tilec.passes.prover.replay import replays

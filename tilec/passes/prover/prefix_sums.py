@@ -110,7 +110,7 @@ class PrefixSums:
         match op:
             case Reshape() | Broadcast() | Permute() | Butterfly():
                 source = runs[op.operands[0]]
-                return _Runs(_moved(op, source.start), _moved(op, source.end))
+                return _Runs(moved(op, source.start), moved(op, source.end))
             case Reduce() if op.kind in ("max", "min"):
                 return _common(runs[op.operands[0]], op.axis)
             case Binary() if op.kind == "add":
@@ -157,7 +157,7 @@ class PrefixSums:
             return _COMPARE[op.kind](*tables).astype(np.int64)
         if isinstance(op, Binary):
             return tables[0] & tables[1] if op.kind == "and" else None
-        return _moved(op, tables[0])
+        return moved(op, tables[0])
 
 
 def _is_small(op: Op) -> bool:
@@ -209,7 +209,7 @@ def _common(runs: _Runs, axis: int) -> _Runs:
     return _Runs(np.where(same, start.squeeze(axis), 1), np.where(same, end.squeeze(axis), 0))
 
 
-def _moved(op: Reshape | Broadcast | Permute | Butterfly, table: Numbers) -> Numbers:
+def moved(op: Reshape | Broadcast | Permute | Butterfly, table: Numbers) -> Numbers:
     """The elements of an operand at their positions in the result."""
     shape = op.result.tile.shape
     match op:

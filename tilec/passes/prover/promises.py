@@ -19,9 +19,10 @@ from tilec.ir.ops import For
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance, tile_position
 from tilec.passes.prover.coverage import prove_written_whole
+from tilec.passes.prover.discharge import Discharge, strongest
 from tilec.passes.prover.findings import Complaint, Findings, loop_labels
 from tilec.passes.prover.index_terms import IndexTerms
-from tilec.passes.prover.ladder import Discharge, Ladder, strongest
+from tilec.passes.prover.ladder import Ladder
 from tilec.passes.prover.terms import Formula, Poly
 from tilec.passes.prover.wrap import located, prove_operations
 

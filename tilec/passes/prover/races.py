@@ -9,11 +9,11 @@ from tilec.diagnostics.diagnostic import Fix, Label
 from tilec.ir.core import Access, Effect, Parameter, ValueFact
 from tilec.ir.ops import For, MemoryOp
 from tilec.passes.prover import terms
-from tilec.passes.prover.accesses import AccessSite, Instance, between_neighbours
+from tilec.passes.prover.accesses import AccessSite, Instance, between_neighbours, same_unknowns
 from tilec.passes.prover.bounds import common_element, overlap
 from tilec.passes.prover.declared_facts import facts_of
+from tilec.passes.prover.discharge import Discharge, Refusal, strongest
 from tilec.passes.prover.findings import Complaint, Findings
-from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
 
@@ -247,6 +247,9 @@ def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_it
         result = findings.ladder.discharge([first_difference(pairs), *system[:-1], *same_block])
     if isinstance(result, Refusal) and (common := common_loops(left.instance, right.instance)):
         result = _by_iteration(findings, left, right, common, [*system, *same_block], same_iteration)
+    if isinstance(result, Refusal) and (known := same_unknowns(first, second)):
+        again = findings.ladder.discharge([*system, *same_block, *known])
+        result = again if isinstance(again, Discharge) else result
     if isinstance(result, Discharge):
         return result
     findings.refuse(result, _twice_written(findings, (left, right), (first, second), same_iteration))

@@ -12,8 +12,8 @@ from tilec.diagnostics.diagnostic import Label
 from tilec.ir.core import Access
 from tilec.ir.ops import Meet
 from tilec.passes.prover.accesses import AccessSite
+from tilec.passes.prover.discharge import Discharge
 from tilec.passes.prover.findings import Complaint, Findings
-from tilec.passes.prover.ladder import Discharge
 
 
 def prove_meets(findings: Findings, sites: list[AccessSite]) -> None:

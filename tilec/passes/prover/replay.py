@@ -187,7 +187,7 @@ def _element(index: IndexTerms, atom: Atom, tiles: dict[Value, Tile], found: Ass
     """The actual value of an unknown; if the value's divisibility is known, the unknown may be the quotient."""
     value, positions = index.sources[atom], index.positions_of.get(atom)
     tile = tiles.get(value)
-    if tile is None or positions is None or len(positions) != value.tile.rank:
+    if tile is None or positions is None or len(positions) != value.tile.rank or value.tile.dtype.is_float:
         return None
     flat_index = 0
     for extent, position in zip(value.tile.shape, positions, strict=True):

@@ -19,8 +19,8 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance, between_neighbours
 from tilec.passes.prover.covering import Cover
 from tilec.passes.prover.declared_facts import declaration, dims_of, stored_facts
+from tilec.passes.prover.discharge import Discharge, strongest
 from tilec.passes.prover.findings import Findings
-from tilec.passes.prover.ladder import Discharge, strongest
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 

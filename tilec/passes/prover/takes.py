@@ -6,8 +6,9 @@ from tilec.diagnostics.diagnostic import Label
 from tilec.ir.ops import Take
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Axis, Instance, tile_position
+from tilec.passes.prover.discharge import Discharge, strongest
 from tilec.passes.prover.findings import Complaint, Findings, loop_labels
-from tilec.passes.prover.ladder import Discharge, strongest
+from tilec.passes.prover.runs import operand_in
 from tilec.passes.prover.terms import Poly
 from tilec.passes.prover.wrap import located
 
@@ -41,7 +42,10 @@ def _prove(findings: Findings, op: Take) -> None:
         end = known.high if past_the_end else known.low
         coarse = terms.lt(terms.const(extent - 1), terms.const(end)) if past_the_end else terms.lt(terms.const(end), 0)
         found = findings.prove(
-            [*instance.holds, violation], lambda e=past_the_end: _complaint(findings, op, instance, axis, positions, e), coarse
+            [*instance.holds, violation],
+            lambda e=past_the_end: _complaint(findings, op, instance, axis, positions, e),
+            coarse,
+            operand_in(op, 1, None if past_the_end else 0, extent - 1 if past_the_end else None),
         )
         if found is None:
             return

@@ -7,6 +7,7 @@ unbounded integers, which this makes exact.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from tilec.diagnostics.diagnostic import Fix
 from tilec.ir.core import Block, Op, Value
@@ -18,8 +19,9 @@ from tilec.passes.analysis.ranges import unwrapped
 from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis, Instance, rebased, tile_position
+from tilec.passes.prover.discharge import Discharge, strongest
 from tilec.passes.prover.findings import Complaint, Findings, loop_labels
-from tilec.passes.prover.ladder import Discharge, strongest
+from tilec.passes.prover.runs import operand_in, result_in
 from tilec.passes.prover.terms import Formula, Poly
 
 _SPELLINGS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "abs": "abs", "floordiv": "//", "mod": "%"}
@@ -96,7 +98,8 @@ def _shift_fits(findings: Findings, op: Op, left: Poly, amount: Poly) -> None:
             terms.conjunction([terms.eq(amount, k), terms.disjunction(ends)]) for k, ends in outside.items()
         )
     instance = located(findings, op, [amount])
-    found = findings.prove([*instance.holds, leaves], lambda: _wraps(findings, op, instance, dtype, "shl"))
+    complain = partial(_wraps, findings, op, instance, dtype, "shl")
+    found = findings.prove([*instance.holds, leaves], complain, run=result_in(op, low, high))
     if found is not None:
         findings.discharged("wrap", "`<<`", op, found)
 
@@ -117,8 +120,10 @@ def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: 
         return
     discharges: list[Discharge] = []
     ends = (None, None) if known is None else (terms.lt(terms.const(known.low), low), terms.lt(terms.const(high), known.high))
-    for violation, coarse in zip(violations, ends, strict=True):
-        found = findings.prove([*instance.holds, violation], lambda: _wraps(findings, op, instance, dtype, kind), coarse)
+    limits = ((low, None), (None, high))
+    for violation, coarse, limit in zip(violations, ends, limits, strict=True):
+        complain = partial(_wraps, findings, op, instance, dtype, kind)
+        found = findings.prove([*instance.holds, violation], complain, coarse, result_in(op, *limit))
         if found is None:
             return
         discharges.append(found)
@@ -165,6 +170,7 @@ def _box_fits(findings: Findings, site: AccessSite) -> None:
             [*site.instance.holds, *violation],
             lambda t=offset.tile.dtype: _wraps(findings, site.op, site.instance, t, f"the end of {site.subject}"),
             terms.lt(terms.const(high), findings.index.ranges[offset].high + axis.extent - 1),
+            operand_in(site.op, site.op.operands.index(offset), None, high - axis.extent + 1),
         )
         if found is None:
             return
@@ -221,7 +227,7 @@ def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
             fixes=_stated_positive(op, divisor),
         )
 
-    found = findings.prove([*instance.holds, violation], complain)
+    found = findings.prove([*instance.holds, violation], complain, run=operand_in(op, op.operands.index(value), 1, None))
     if found is not None:
         findings.discharged("divisor", _role(op, role), op, found)
 

@@ -7,8 +7,8 @@ names the values instead: `s = e // each` and `j = e - s * each`.
 
 In general, an index `c1 * x1 + c2 * x2 + ... + rest`, whose coefficients depend on no unknown of the write, is read as a number
 with the digits `x1, x2, ...`: each is what is left of `e - rest`, divided by its coefficient. The largest coefficient comes
-first, and the last digit may leave a rest below the extent of a tile. Axes are solved in turn, so that an index of a later
-one may depend on what an earlier one decided.
+first, and the last digit may leave a rest below the extent of a tile. An index that falls, such as `N - 1 - j`, is read
+likewise. Axes are solved in turn, so that an index of a later one may depend on what an earlier one decided.
 
 The proof does not depend on how values were found. For any polynomials `w` over elements and launch values, `C(e, w)` implies
 `exists x: C(e, x)`. It therefore suffices that no element in no launch satisfies `not C(e, w)`, which the ladder proves.
@@ -30,7 +30,8 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Axis, Instance
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.covering import Cover, described
-from tilec.passes.prover.ladder import Discharge, Ladder, strongest
+from tilec.passes.prover.discharge import Discharge, strongest
+from tilec.passes.prover.ladder import Ladder
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 ARMS = 4  # limit on the arms of choices in an index that are tried
@@ -149,13 +150,13 @@ def _digits(atoms: Atoms, index: Poly, element: Poly) -> dict[Atom, Poly] | None
         coefficients[inside[0]] = coefficients.get(inside[0], terms.ZERO) + Poly({others: count})
     found: dict[Atom, Poly] = {}
     for atom in sorted(coefficients, key=lambda atom: _size(coefficients[atom]), reverse=True):
-        if (coefficients[atom].constant or 1) < 1:
-            return None
-        found[atom] = atoms.quotient(left, coefficients[atom])
-        left = left - found[atom] * coefficients[atom]
+        coefficient = coefficients[atom]
+        is_falling = all(count < 0 for count in coefficient.terms.values())
+        found[atom] = atoms.quotient(-left, -coefficient) if is_falling else atoms.quotient(left, coefficient)
+        left = left - found[atom] * coefficient
     return found
 
 
 def _size(coefficient: Poly) -> tuple[int, int]:
     """A product of sizes is taken to be larger than one size, and that larger than any number."""
-    return coefficient.degree, coefficient.constant or 0
+    return coefficient.degree, abs(coefficient.constant or 0)

@@ -1,0 +1,98 @@
+"""The classes of floats among constants: comparisons of the class against those of NumPy, for every float and constant."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.soundness.verdict import examine_function
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.frontend import load_kernel
+from tilec.passes.prover import prove, terms
+from tilec.passes.prover.float_orders import LARGEST, class_count, condition, float_orders
+
+COMPARE = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+FLOATS = (-np.inf, -9.0, -8.0, -1.0, -0.5, -0.0, 0.0, 1e-40, 1.0, 1.5, 2.0, 7.5, 8.0, 300.0, np.inf, np.nan)
+
+
+def class_of(number: float, constants: tuple[int, ...]) -> int:
+    if np.isnan(number):
+        return 2 * len(constants) + 1
+    return sum(2 if number > constant else int(number == constant) for constant in constants)
+
+
+@pytest.mark.parametrize("constants", [*combinations((-8, -1, 0, 1, 2, 8), 2), (0,), (-1, 0, 1)])
+def test_a_comparison_is_one_of_the_class(constants: tuple[int, ...]):
+    for number in map(np.float32, FLOATS):
+        found = class_of(float(number), constants)
+        assert 0 <= found < class_count(constants)
+        for kind, compare in COMPARE.items():
+            for constant in constants:
+                claimed = condition(kind, constant, constants, terms.const(found)) == terms.TRUE
+                assert claimed == bool(compare(number, np.float32(constant))), (number, kind, constant)
+
+
+def test_every_float_dtype_has_the_constants():
+    import ml_dtypes
+
+    for dtype in (ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16, np.float16, np.float32):
+        for number in range(-LARGEST, LARGEST + 1):
+            assert float(np.asarray(number, dtype)) == number
+
+
+KERNEL = '''"""Rows without what a comparison leaves out."""
+
+from tilec import Dim, In, InOut, arange, bid, cumsum, f32, grid, kernel, load, scatter, where, zeros
+
+
+class N(Dim):
+    """rows"""
+
+
+@kernel
+def k(x: In[f32, N, 4], kept: InOut[f32, N, 4]):
+    grid(N)
+    t = load(x, (bid(0), 0), shape=(1, 4)).reshape((4,))
+    scatter(kept, (bid(0), where({taken}, cumsum(where({counted}, 1, 0), 0, exclusive=True), 4)), zeros((4,), f32), mask=True)
+'''
+IMPLIED = [
+    ("t > 0", "t >= 0"),
+    ("t > 0", "t != 0"),
+    ("t < 1", "t <= 1"),
+    ("t == 2", "t > 1"),
+    ("t > 0", "0 < t"),
+    ("t <= 0", "t < 1"),
+]
+NOT_IMPLIED = [  # the last three because of NaN, or of a constant that other dtypes round
+    ("t >= 0", "t > 0"), ("t != 0", "t > 0"), ("t > 0", "t >= 1"),
+    ("t != 0", "t <= 8"), ("t != 1", "t == t"), ("t >= 0", "t >= 0.1"),
+]  # fmt: skip
+
+
+def function_of(taken: str, counted: str, folder: Path):
+    path = folder / "k.py"
+    path.write_text(KERNEL.format(taken=taken, counted=counted), encoding="utf-8")
+    return load_kernel(path, {})
+
+
+@pytest.mark.parametrize(("taken", "counted"), IMPLIED)
+def test_accepts_what_is_counted_wherever_it_is_taken(taken: str, counted: str, tmp_path: Path):
+    function = function_of(taken, counted, tmp_path)
+    assert prove(function)
+    assert examine_function(function).kind == "accepted"
+
+
+@pytest.mark.parametrize(("taken", "counted"), NOT_IMPLIED)
+def test_refuses_what_may_not_be_counted(taken: str, counted: str, tmp_path: Path):
+    with pytest.raises(CompileError):
+        prove(function_of(taken, counted, tmp_path))
+
+
+def test_one_way_to_compare_needs_no_class(tmp_path: Path):
+    function = function_of("t > 0", "t > 0", tmp_path)
+    assert not float_orders(function, {})
