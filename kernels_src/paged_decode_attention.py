@@ -11,25 +11,6 @@ import tilec as tl
 from .dims import HKV, D, E, G, T
 from .paged_dims import ITEMS, MAX, PAGE, PAGES
 
-AHEAD = 8
-"""Rows up to which a block reads where an item's keys are, and its query, before the item's turn."""
-
-
-@tl.function
-def place(
-    begins: tl.Tile, lengths: tl.Tensor, q: tl.Tensor, table: tl.Tensor, item: int, head: int, rows: int, most: int, width: int,
-    pages: int, page: int,
-) -> tuple[int, int, tl.Tile, int, int, int, int]:  # fmt: skip
-    """Of an item of rows whose items begin at `begins`: its first token, the tokens of its row, the row's queries of a key
-    head, (1, 1, 8, width), and its pages, at most four; after the last of `pages` it is there again."""
-    b = min(max(tl.sum(tl.where(begins <= item, 1, 0)) - 1, 0), rows - 1)
-    first = max(item - max(tl.max(tl.where(begins <= item, begins, 0)), 0), 0) * pages
-    found = ()
-    for i in tl.static_range(4):
-        found = (*found, tl.load(table, (b, min(first + min(i, pages - 1), most - 1))))
-    query = tl.load(q, (b, head, 0, 0), shape=(1, 1, 8, width), pad=0)
-    return first * page, tl.load(lengths, b), query, found[0], found[1], found[2], found[3]
-
 
 @tl.kernel
 def paged_decode_attention(
@@ -58,10 +39,9 @@ def paged_decode_attention(
     Of its tokens an item gives, per query head, the maximum of `q @ k.T * scale` in units of log 2, the sum of
     `2 ** (score - maximum)` and the sum of values with these weights, for `paged_merge`. What follows the last item stays as it
     is. Nothing of an item depends on other rows. `scale` is positive. Slots past the end of a row are multiplied by
-    zero, so they must hold finite numbers. `blocks` blocks share the items; a row past ROWS has none. With ROWS up to AHEAD,
-    where a block has one item mostly, it reads all that says where the item's keys are at once, and so for the item after each.
+    zero, so they must hold finite numbers. `blocks` blocks share the items; a row past ROWS has none.
     """
-    assert PAGE % BN == 0 and CHUNK % PAGE == 0 and (ROWS > AHEAD or CHUNK <= 4 * PAGE)
+    assert PAGE % BN == 0 and CHUNK % PAGE == 0
     tl.requires(G <= 8, T <= ROWS, blocks >= 1, blocks <= 65536, ITEMS * HKV <= 1073741824, ITEMS <= 1073741824 // CHUNK)
     tl.requires(MAX * PAGE <= 1073741824)
     tl.values(table, 0, PAGES)
@@ -70,29 +50,16 @@ def paged_decode_attention(
     begins = tl.load(starts, 0, shape=ROWS, pad=2147483647)
     items = min(max(tl.load(starts, T), 0), ITEMS)
     log2_scale = scale * 1.4426950408889634
-    if ROWS <= AHEAD:
-        next_first, next_length, next_query, page0, page1, page2, page3 = place(
-            begins, lengths, q, table, min(tl.bid(0) // HKV, ITEMS - 1), tl.bid(0) % HKV, T, MAX, D, CHUNK // PAGE, PAGE
-        )
     for unit in range(tl.bid(0), items * HKV, tl.num_blocks(0)):
         item, head = unit // HKV, unit % HKV
         # Pages of a chunk are read before its tiles are, so that no copy waits for one.
         pages = ()
-        if ROWS <= AHEAD:
-            first, length, raw = next_first, next_length, next_query
-            for page in (page0, page1, page2, page3):
-                pages = (*pages, min(page, PAGES - 1))
-            coming = unit + tl.num_blocks(0)
-            next_first, next_length, next_query, page0, page1, page2, page3 = place(
-                begins, lengths, q, table, min(max(coming // HKV, 0), ITEMS - 1), coming % HKV, T, MAX, D, CHUNK // PAGE, PAGE
-            )
-        else:
-            b = min(max(tl.sum(tl.where(begins <= item, 1, 0)) - 1, 0), T - 1)
-            first = max(item - max(tl.load(starts, b), 0), 0) * CHUNK
-            length = tl.load(lengths, b)
-            raw = tl.load(q, (b, head, 0, 0), shape=(1, 1, 8, D), pad=0)
-            for i in tl.static_range(CHUNK // PAGE):
-                pages = (*pages, tl.load(table, (b, min(first // PAGE + i, MAX - 1))))
+        b = min(max(tl.sum(tl.where(begins <= item, 1, 0)) - 1, 0), T - 1)
+        first = max(item - max(tl.load(starts, b), 0), 0) * CHUNK
+        length = tl.load(lengths, b)
+        raw = tl.load(q, (b, head, 0, 0), shape=(1, 1, 8, D), pad=0)
+        for i in tl.static_range(CHUNK // PAGE):
+            pages = (*pages, tl.load(table, (b, min(first // PAGE + i, MAX - 1))))
         query = tl.reshape(raw, (8, D)).T
         top = tl.full((8,), -tl.inf, tl.f32)
         total = tl.zeros((8,), tl.f32)

@@ -166,7 +166,6 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "paged_decode_attention": [
         {"T": 3, "HKV": 2, "G": 4, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09},
         {"T": 1, "HKV": 1, "G": 8, "PAGES": 3, "MAX": 2, "ITEMS": 1, "blocks": 1, "scale": 0.09, "E": "f16"},
-        {"T": 3, "HKV": 2, "G": 4, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09, "ROWS": 8},
         {"T": 3, "HKV": 2, "G": 5, "PAGES": 9, "MAX": 6, "ITEMS": 6, "blocks": 5, "scale": 0.09, "ROWS": 32},
     ],
     "paged_decode_attention_wide": [

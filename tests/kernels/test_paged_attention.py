@@ -28,14 +28,12 @@ Array = NDArray[Any]
 BF16 = ml_dtypes.bfloat16
 PAGE, CHUNK, D, SCALE = 16, 32, 32, 0.2
 DECODE = {"E": "bf16", "D": D, "PAGE": PAGE, "CHUNK": CHUNK, "BN": 16, "ROWS": 16}
-FEW = {**DECODE, "ROWS": 8}
-"""Constants with which a block reads where an item's keys are before the item's turn."""
 MERGE = {  # of more than eight query heads of a key head, and more than four: constants of the kernel that merges
     (True, True): {"E": "bf16", "D": D, "ROWS": 4},
     (False, True): {"E": "bf16", "D": D, "ROWS": 4, "HEADS": 8},
     (False, False): {"E": "bf16", "D": D, "ROWS": 4, "HEADS": 4},
 }
-OF_EACH_ROWS = (0, 2, 3)
+OF_EACH_ROWS = (0, 2)
 """Launches of `paged_decode_attention` in `shipped_launches.SIZES`, of one dtype, for each number of rows it is built for."""
 FLASH = {"E": "bf16", "D": D, "BM": 16, "BN": 16}
 
@@ -75,7 +73,7 @@ def pool(rng: np.random.Generator, lengths: list[int], heads: int, most: int) ->
     return {**found, "table": table, "lengths": np.array(lengths, np.int32)}
 
 
-def decoded(t: dict[str, Array], *, blocks: int, spare: int = 0, constants: dict[str, Any] = DECODE) -> Array:
+def decoded(t: dict[str, Array], *, blocks: int, spare: int = 0) -> Array:
     """A step's attention: `chunk_starts`, `paged_decode_attention`, `paged_merge`, or those of more than eight query heads."""
     rows, heads, group, _ = t["q"].shape
     starts = unwritten(rows + 1, dtype=np.int32)
@@ -86,7 +84,7 @@ def decoded(t: dict[str, Array], *, blocks: int, spare: int = 0, constants: dict
         for name, width in (("partial", (D,)), ("maxima", ()), ("sums", ()))
     }
     wide = "_wide" if group > 8 else ""
-    launched(f"paged_decode_attention{wide}", constants, {**t, "starts": starts, **parts}, blocks=blocks, scale=SCALE)
+    launched(f"paged_decode_attention{wide}", DECODE, {**t, "starts": starts, **parts}, blocks=blocks, scale=SCALE)
     for part in parts.values():
         assert np.isfinite(part[: starts[-1]]).all()
         assert np.isnan(part[starts[-1] :]).all()
@@ -124,8 +122,6 @@ def test_a_row_has_the_bits_that_it_has_alone(
     t = pool(rng, lengths, heads, 5 * CHUNK // PAGE)
     t["q"] = rng.standard_normal((len(lengths), heads, group, D)).astype(BF16)
     together = decoded(t, blocks=blocks, spare=spare)
-    if group <= 8:
-        np.testing.assert_array_equal(decoded(t, blocks=blocks, spare=spare, constants=FEW), together)
     for b, length in enumerate(lengths):
         np.testing.assert_array_equal(decoded(alone(t, b), blocks=1), together[b : b + 1])
         exact = reference("paged_flash_attention")(
@@ -183,7 +179,7 @@ def test_gathered_slots_give_the_bits_of_pages() -> None:
 def test_the_machine_code_of_an_item_has_the_same_bits(arch: str) -> None:
     """A row of two chunks after another one, by three blocks, and alone, by one; with ROWS of each size of batches."""
     machines = [shipped_run.compiled("paged_decode_attention", number, arch) for number in OF_EACH_ROWS]
-    assert sorted(int(machine.env["ROWS"]) for machine in machines) == [8, 32, 256]
+    assert sorted(int(machine.env["ROWS"]) for machine in machines) == [32, 256]
     rng, heads, group, size = np.random.default_rng(3), 1, 4, 64
     lengths, pages = np.array([70, 256 + 41], np.int32), rng.permutation(9)
     t = {
@@ -210,10 +206,9 @@ def test_the_machine_code_of_an_item_has_the_same_bits(arch: str) -> None:
             np.testing.assert_array_equal(among[1:], by_itself)
 
 
-@pytest.mark.parametrize("constants", [DECODE, FEW])
 @settings(max_examples=40, deadline=None)
 @given(starts=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=4, max_size=4), seed=st.integers(0, 9))
-def test_wrong_starts_reach_nothing_outside(constants: dict[str, Any], starts: list[int], seed: int) -> None:
+def test_wrong_starts_reach_nothing_outside(starts: list[int], seed: int) -> None:
     """`starts` come from the device and are not trusted: any are clamped to the items, rows and table that there are."""
     rng = np.random.default_rng(seed)
     t = pool(rng, [40, 1, 70], 1, 5)
@@ -224,7 +219,7 @@ def test_wrong_starts_reach_nothing_outside(constants: dict[str, Any], starts: l
         "sums": np.ones((4, 1, 2), np.float32),
     }
     given_starts = {"starts": np.array(starts, np.int32)}
-    launched("paged_decode_attention", constants, {**t, **given_starts, **parts}, blocks=3, scale=SCALE)
+    launched("paged_decode_attention", DECODE, {**t, **given_starts, **parts}, blocks=3, scale=SCALE)
     out = unwritten(3, 1, 2, D)
     launched("paged_merge", MERGE[False, False], {**parts, **given_starts, "out": out})
     assert not np.isnan(out.astype(np.float32)).any()
@@ -250,30 +245,28 @@ def test_integers_outside_of_the_contract_are_refused(name: str, size: tuple[int
         launched(name, DECODE, {**t, "starts": starts, **parts}, blocks=3, scale=SCALE)
 
 
-MISTAKES: list[tuple[str, str, str, str, dict[str, Any]]] = [
-    ("paged_decode_attention", "    tl.values(table, 0, PAGES)\n", "", "E0306", {}),
-    ("paged_decode_attention", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0306", {}),
-    ("paged_decode_attention", "first // PAGE + i, MAX - 1)", "first // PAGE + i, MAX)", "E0301", {}),
-    ("paged_decode_attention", "tl.store(sums, (item, head, 0)", "tl.store(sums, (b, head, 0)", "E0401", {}),
-    ("paged_decode_attention", "min(max(tl.load(starts, T), 0), ITEMS)", "max(tl.load(starts, T), 0)", "E0304", {}),
-    ("paged_decode_attention", "items * HKV, tl.num_blocks(0))", "items * HKV)", "E0306", {}),
-    ("paged_decode_attention", "pages - 1), most - 1)", "pages - 1), most)", "E0301", {"ROWS": 8}),
-    ("paged_decode_attention", "min(page, PAGES - 1)", "page", "E0306", {"ROWS": 8}),
-    ("paged_decode_attention", "rows - 1)\n", "rows)\n", "E0301", {"ROWS": 8}),
-    ("paged_decode_attention_wide", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0306", {}),
-    ("paged_decode_attention_wide", "tl.store(sums, (item, head, 0)", "tl.store(sums, (b, head, 0)", "E0401", {}),
-    ("paged_flash_attention", "past + T <= MAX * PAGE, ", "", "E0301", {}),
-    ("paged_flash_attention", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0301", {}),
-    ("paged_gather", "(i, head, 0), k.reshape", "(page, head, 0), k.reshape", "E0401", {}),
-    ("paged_merge_wide", "tl.grid(T, HKV)", "tl.grid(T, HKV - 1)", "E0403", {}),
-    ("paged_merge", "tl.grid(T, HKV)", "tl.grid(T, HKV - 1)", "E0403", {}),
-    ("chunk_starts", "T < BLOCK", "T <= BLOCK", "E0403", {}),
+MISTAKES: list[tuple[str, str, str, str]] = [
+    ("paged_decode_attention", "    tl.values(table, 0, PAGES)\n", "", "E0306"),
+    ("paged_decode_attention", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0306"),
+    ("paged_decode_attention", "first // PAGE + i, MAX - 1)", "first // PAGE + i, MAX)", "E0301"),
+    ("paged_decode_attention", "tl.store(sums, (item, head, 0)", "tl.store(sums, (b, head, 0)", "E0401"),
+    ("paged_decode_attention", "min(max(tl.load(starts, T), 0), ITEMS)", "max(tl.load(starts, T), 0)", "E0304"),
+    ("paged_decode_attention", "items * HKV, tl.num_blocks(0))", "items * HKV)", "E0306"),
+    ("paged_decode_attention", "0)) - 1, 0), T - 1)", "0)) - 1, 0), T)", "E0301"),
+    ("paged_decode_attention_wide", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0306"),
+    ("paged_decode_attention_wide", "tl.store(sums, (item, head, 0)", "tl.store(sums, (b, head, 0)", "E0401"),
+    ("paged_flash_attention", "past + T <= MAX * PAGE, ", "", "E0301"),
+    ("paged_flash_attention", "tl.values(table, 0, PAGES)", "tl.values(table, 0, PAGES + 1)", "E0301"),
+    ("paged_gather", "(i, head, 0), k.reshape", "(page, head, 0), k.reshape", "E0401"),
+    ("paged_merge_wide", "tl.grid(T, HKV)", "tl.grid(T, HKV - 1)", "E0403"),
+    ("paged_merge", "tl.grid(T, HKV)", "tl.grid(T, HKV - 1)", "E0403"),
+    ("chunk_starts", "T < BLOCK", "T <= BLOCK", "E0403"),
 ]
-"""Of a kernel: a piece of its text, what a mistake puts there, the error, and constants of the build that show it."""
+"""Of a kernel: a piece of its text, what a mistake puts there, and the error."""
 
 
-@pytest.mark.parametrize(("name", "right", "wrong", "code", "of"), MISTAKES)
-def test_a_mistake_is_refused(name: str, right: str, wrong: str, code: str, of: dict[str, Any], tmp_path: Any) -> None:
+@pytest.mark.parametrize(("name", "right", "wrong", "code"), MISTAKES)
+def test_a_mistake_is_refused(name: str, right: str, wrong: str, code: str, tmp_path: Any) -> None:
     folder = shipped.ROOT / "kernels_src"
     for needed in ("dims.py", "paged_dims.py"):
         (tmp_path / needed).write_text((folder / needed).read_text())
@@ -281,7 +274,7 @@ def test_a_mistake_is_refused(name: str, right: str, wrong: str, code: str, of: 
     assert text.count(right) == 1
     path = tmp_path / f"{name}.py"
     path.write_text(text.replace(right, wrong))
-    _, constants = shipped.specialisation(name, of)
+    _, constants = shipped.specialisation(name, {})
     with pytest.raises(CompileError) as refused:
         prove(load_kernel(path, constants, root=tmp_path))
     assert code in {one.code for one in refused.value.diagnostics}
