@@ -1,9 +1,9 @@
 """Random integer programs on tiles, and the value of each operation by the semantics table, in plain Python.
 
 A program works on tiles of four elements of every integer dtype: data loaded from an `In` tensor, scalars, constants, iota,
-every integer operation, selections, casts, reductions, transposes, and a loop that carries one or two tiles. The oracle runs it
-on given contents and returns the value of every operation after each loop iteration and at the end. It shares no code with the
-prover, the interpreter or constant folding.
+every integer operation, selections, casts, reductions, transposes, and a loop that carries one or two tiles. Positions of
+largest numbers are also those of tiles converted to floats. The oracle runs it on given contents and returns the value of every
+operation after each loop iteration and at the end. It shares no code with the prover, the interpreter or constant folding.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from tests.passes.builder import Access, Kernel
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Parameter, Value
-from tilec.ir.types import DType, TileType, boolean, i8, i16, i32, i64, u8, u16, u32
+from tilec.ir.types import DType, TileType, boolean, f16, f32, i8, i16, i32, i64, u8, u16, u32
 
 DTYPES = (i8, i16, i32, i64, u8, u16, u32)
 SIZE = 4
 ITERATIONS = 3
+FLOATS = {f16: (11, 65504), f32: (24, 1 << 127)}  # digits, and the largest number
 State = dict[Value, list[int]]
 
 
@@ -71,6 +73,15 @@ def unary(kind: str, a: int, dtype: DType) -> int:
     if kind == "abs":
         return -a if a < 0 else a
     return 1 - a if dtype.kind == "b" else -1 - a if dtype.kind == "i" else (1 << dtype.bits) - 1 - a
+
+
+def rounded(value: int, dtype: DType) -> int:
+    """The nearest float, which is an integer too, with an even last digit of two; for an infinity a larger number."""
+    digits, largest = FLOATS[dtype]
+    unit = 1 << max(0, abs(value).bit_length() - digits)
+    found = round(Fraction(abs(value), unit)) * unit
+    found = found if found <= largest else 2 * largest
+    return -found if value < 0 else found
 
 
 COMPARE = {
@@ -128,6 +139,8 @@ class Program:
                 return [int(COMPARE[op.kind](a, b)) for a, b in zip(*inputs, strict=True)]
             case ops.Select():
                 return [a if c else b for c, a, b in zip(*inputs, strict=True)]
+            case ops.Cast() if dtype.is_float:
+                return [rounded(a, dtype) for a in inputs[0]]
             case ops.Cast():
                 if dtype == boolean:
                     return [int(a != 0) for a in inputs[0]]
@@ -210,6 +223,8 @@ class Maker:
             self.add(ops.Cast(operands=[source]), TileType(r.choice((*DTYPES, boolean)), (SIZE,)))
         elif form < 0.9:
             kind = r.choice(ops.REDUCE_KINDS)
+            if "arg" in kind and r.random() < 0.5:
+                a = k.emit(ops.Cast(operands=[a]), TileType(r.choice((f16, f32)), (SIZE,))).result
             reduced = k.emit(ops.Reduce(kind=kind, axis=0, operands=[a]), TileType(i32 if "arg" in kind else dtype)).result
             self.tiles.append(k.spread(reduced, (SIZE,)))
         else:

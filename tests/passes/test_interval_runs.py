@@ -22,7 +22,7 @@ from tilec.passes.prover.interval_runs import IntervalRun, interval_run
 HEAD = '''"""Kernels for runs over intervals."""
 
 import tilec
-from tilec import Dim, In, Out, arange, bid, f32, gather, grid, i8, i32, i64, invariant, kernel, load, maximum, minimum
+from tilec import Dim, In, Out, arange, argmax, bid, f32, gather, grid, i8, i32, i64, invariant, kernel, load, maximum, minimum
 from tilec import requires, store, take, u8, u16, values, where, zeros
 
 
@@ -119,6 +119,10 @@ ACCEPTED = {
     d = abs(load(x, bid(0))).astype(i64)
     store(out, bid(0), load(t, minimum(d, 0).astype(i32)))
 """,
+    "the largest of integers": """def k(t: In[f32, 1], out: Out[f32, N]):
+    grid(N)
+    store(out, bid(0), load(t, 1 - argmax((arange(2) + 2048), 0)))
+""",
     "lanes of a product": """def k(x: In[u8, N, 4], t: In[f32, 13], out: Out[f32, N]):
     grid(N)
     values(x, 0, 5)
@@ -134,6 +138,7 @@ REFUSED = {  # each off by one of those
     "elements of constant tiles": ("requires(E > 6)", "requires(E > 4)"),
     "a loop that may not run": ("In[f32, 8]", "In[f32, 7]"),
     "the size of a float": ("abs(load(x, bid(0)))", "load(x, bid(0))"),
+    "the largest of integers": ("(arange(2) + 2048)", "(arange(2) + 2048).astype(tilec.f16)"),
     "lanes of a product": ("In[f32, 13]", "In[f32, 12]"),
 }
 

@@ -33,7 +33,7 @@ def inside(fact: Range, value: int) -> bool:
 
 
 def integers(state: State) -> list[Value]:
-    return [value for value in state if isinstance(value.type, TileType)]
+    return [value for value in state if isinstance(value.type, TileType) and not value.type.dtype.is_float]
 
 
 @settings(max_examples=300, deadline=None)

@@ -68,7 +68,13 @@ class Elements(Mapping[Value, Range]):
 
 
 def computed(analysis: RangeAnalysis, op: Op, known: Mapping[Value, Known]) -> list[Known]:
-    """What is known of the results of an operation without regions."""
+    """What is known of the results of an operation without regions. Nothing is known of floats: a conversion to one rounds, so
+    that it may make different integers equal, and the bits of negative floats fall where these rise."""
+    found = _of_results(analysis, op, known)
+    return [one if is_numbers(value) else analysis.top(value) for value, one in zip(op.results, found, strict=True)]
+
+
+def _of_results(analysis: RangeAnalysis, op: Op, known: Mapping[Value, Known]) -> list[Known]:
     operands = [known[value] for value in op.operands]
     if isinstance(op, Select | Compare) or (isinstance(op, Binary | Unary | Cast) and _told_apart(operands)):
         return [_by_element(analysis, op, known, operands)]
