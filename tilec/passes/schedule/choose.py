@@ -7,7 +7,8 @@ that cannot be satisfied is refused (E0809) at its location in the build file. R
    enough that each thread's share of the largest tile fits its registers.
 2. Every loop that allows it is software-pipelined, with `wgmma` if its MMAs allow. With `copy = "tma"` a producer role issues
    the copies, and one or two consumer warpgroups run the MMAs, of `wgmma` where the target has it, else of `mma.sync`.
-   Back-to-back GEMMs and large accumulators also get registers from the producer (`setmaxnreg`).
+   Back-to-back GEMMs and large accumulators also get registers from the producer (`setmaxnreg`). Without any override a
+   producer copies where no product is one of warpgroups otherwise (`fed_by_default`).
 3. Stages: as many as let `blocks` blocks share an SM, at least two. Without `blocks`: at least three if two blocks can then
    share an SM, else as many as fit one block. Fewer if scratch needs the shared memory.
 """
@@ -29,6 +30,7 @@ from tilec.ir.ops import Broadcast, Constant, Load, Meet, Mma, Permute, Reshape,
 from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule import register_need
+from tilec.passes.schedule.fed_by_default import fed
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, before, run_on_copy, through
 from tilec.passes.schedule.pipelining import direct_products, tensor_staging
@@ -125,7 +127,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     )
     if problem is not None:
         raise refusal(function, problem, wanted, target)
-    return schedule
+    return fed(function, target, schedule, choose) if wanted == NOTHING_FIXED and not function.num_warps else schedule
 
 
 def _with_pipelines(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
