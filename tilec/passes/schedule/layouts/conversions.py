@@ -89,13 +89,13 @@ def _adjacent(tile: Value, layout: Layout, warps: int, most: int) -> Layout:
 
 def _store_layout(op: Store, warps: int) -> Layout | None:
     """The tile's own layout, or the natural one if that allows wider vectors (as for `mma` accumulators), or that of adjacent
-    vectors for a permuted load. A small tile that a loop carried, spread over all threads, stays so: fewer threads with wider
-    vectors store no faster."""
+    vectors for a permuted load. A small tile that a loop carried, or that follows from one, spread over all threads, stays so:
+    fewer threads with wider vectors store no faster."""
     tile = op.tile
     if tile.layout is None:
         return None
     wider, max_elements = natural(tile.tile.shape, warps), op.vector // tile.tile.dtype.bytes
-    if isinstance(_before_casts(tile).owner, For) and tile.layout.num_registers < wider.num_registers:
+    if tile.layout.num_registers < wider.num_registers and _is_carried(tile):
         return tile.layout
     if vector_length(wider, max_elements) > vector_length(tile.layout, max_elements):
         return wider
@@ -119,6 +119,14 @@ def _scatter_layouts(op: Scatter) -> Layouts:
     if vector_length(layout, wider) <= vector_length(op.tile.layout, wider):
         return operand_layouts(op)
     return (None, *[layout] * (len(op.operands) - 1))
+
+
+def _is_carried(value: Value) -> bool:
+    """Whether a tile is a loop's result, or is computed from one element by element."""
+    value = _before_casts(value)
+    if isinstance(value.owner, Op) and value.owner.elementwise:
+        return any(_is_carried(operand) for operand in value.owner.operands if operand.tile.rank)
+    return isinstance(value.owner, For)
 
 
 def _before_casts(value: Value) -> Value:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.ops import Binary, Compare, Constant, DimValue, If, Load, Store, Yield
+from tilec.ir.ops import Binary, Compare, Constant, DimValue, For, If, Load, Store, Yield
 from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.rank_ops import Meet
 from tilec.ir.ops.staging_ops import StageCopy
@@ -84,8 +84,11 @@ def _edges(function: Function, op: Op, launch_scalars: set[Value], facts: dict[V
         assert isinstance(op, Store)
         tensor, offsets, shape = op.target.tensor, op.offsets, op.tile.tile.shape
     edges: list[Edge] = []
+    counted = _counted(function)
     for offset, extent, dim in zip(offsets, shape, tensor.dims, strict=True):
         fact = facts[offset]
+        if trusted and extent == 1 and fact.low >= 0 and dim.op == "sym" and counted.get(offset) == dim.name:
+            continue
         if trusted and dim.constant is not None and fact.low >= 0 and fact.high + extent <= dim.constant:
             continue
         if offset not in launch_scalars or offset.tile.dtype != i32:
@@ -99,6 +102,12 @@ def _edges(function: Function, op: Op, launch_scalars: set[Value], facts: dict[V
         else:
             return None
     return edges
+
+
+def _counted(function: Function) -> dict[Value, str]:
+    """Loop variables that are below a dim in every iteration, with that dim."""
+    loops = [op for op in function.body.walk() if isinstance(op, For) and isinstance(op.upper.owner, DimValue)]
+    return {op.regions[0].arguments[0]: op.upper.owner.symbol for op in loops if isinstance(op.upper.owner, DimValue)}
 
 
 def _condition(prologue: list[Op], tests: Sequence[Edge]) -> Value:
