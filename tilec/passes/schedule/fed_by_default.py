@@ -42,7 +42,8 @@ def fed(function: Function, target: Target, schedule: Schedule, choose: Choose) 
         if has_looped_product(scheduled.body):
             return schedule
         stages = max(loop.stages for loop in found.pipelines)
-        while stages > LEAST_STAGES and 2 * (shared_bytes(scheduled) + RESERVED_BYTES) > target.max_shared_bytes + RESERVED_BYTES:
+        half = (target.max_shared_bytes + RESERVED_BYTES) // 2 - RESERVED_BYTES
+        while stages > LEAST_STAGES and shared_bytes(scheduled) > half:
             stages -= 1
             found = choose(function, target, Overrides(copy=TMA, stages=stages))
             scheduled = run_on_copy(through(SHARED_CONVERSIONS), function, found, target)

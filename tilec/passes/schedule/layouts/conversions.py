@@ -14,7 +14,7 @@ from tilec.ir.layouts.blocked_layouts import natural, vector_length
 from tilec.ir.layouts.coalescing import SECTOR, pieces
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
-from tilec.ir.ops import AtomicUpdate, Cast, For, Load, Permute, Reshape, Scatter, Store
+from tilec.ir.ops import AtomicUpdate, Cast, For, If, Load, Permute, Reshape, Scatter, Store
 from tilec.ir.ops.staging_ops import Relayout
 from tilec.passes.schedule.layouts import invariant_conversions
 from tilec.target.families import MemorySpace
@@ -126,7 +126,11 @@ def _is_carried(value: Value) -> bool:
     value = _before_casts(value)
     if isinstance(value.owner, Op) and value.owner.elementwise:
         return any(_is_carried(operand) for operand in value.owner.operands if operand.tile.rank)
-    return isinstance(value.owner, For)
+    return isinstance(value.owner, For) or (isinstance(value.owner, If) and _is_carried(_yielded(value.owner, value)))
+
+
+def _yielded(branch: If, result: Value) -> Value:
+    return branch.regions[0].ops[-1].operands[branch.results.index(result)]
 
 
 def _before_casts(value: Value) -> Value:

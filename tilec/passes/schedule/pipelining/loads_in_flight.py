@@ -143,7 +143,9 @@ def _following(out: Emitter, loop: For, position: Value) -> Value:
     return out.select(out.compare("gt", distance, loop.step), stepped, position)
 
 
-def _load_at(out: Emitter, moved: list[Op], loads: list[Load], variable: Value, position: Value, into: list[list[Value]]) -> None:
+def _load_at(
+    out: Emitter, moved: list[Op], loads: list[Load], variable: Value, position: Value, into: list[list[Value]]
+) -> None:
     """Emit the loads of the iteration at `position`, and add what they load to `into`."""
     names = {variable: position}
     out.ops += clone(moved, names)

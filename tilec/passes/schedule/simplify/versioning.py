@@ -84,7 +84,7 @@ def _edges(function: Function, op: Op, launch_scalars: set[Value], facts: dict[V
         assert isinstance(op, Store)
         tensor, offsets, shape = op.target.tensor, op.offsets, op.tile.tile.shape
     edges: list[Edge] = []
-    counted = _counted(function)
+    counted = _counted(function)  # not negative, by the ranges, and an iteration's is below
     for offset, extent, dim in zip(offsets, shape, tensor.dims, strict=True):
         fact = facts[offset]
         if trusted and extent == 1 and fact.low >= 0 and dim.op == "sym" and counted.get(offset) == dim.name:
@@ -105,9 +105,13 @@ def _edges(function: Function, op: Op, launch_scalars: set[Value], facts: dict[V
 
 
 def _counted(function: Function) -> dict[Value, str]:
-    """Loop variables that are below a dim in every iteration, with that dim."""
-    loops = [op for op in function.body.walk() if isinstance(op, For) and isinstance(op.upper.owner, DimValue)]
-    return {op.regions[0].arguments[0]: op.upper.owner.symbol for op in loops if isinstance(op.upper.owner, DimValue)}
+    """Variables of loops over all of a dim, from a constant on, with that dim: below it in every iteration."""
+    found: dict[Value, str] = {}
+    for op in function.body.walk():
+        if isinstance(op, For) and isinstance(op.lower.owner, Constant) and isinstance(op.step.owner, Constant):
+            bound = op.upper.owner
+            found |= {op.regions[0].arguments[0]: bound.symbol} if isinstance(bound, DimValue) else {}
+    return found
 
 
 def _condition(prologue: list[Op], tests: Sequence[Edge]) -> Value:
