@@ -14,8 +14,8 @@ from tilec.ir.layouts.blocked_layouts import natural, vector_length
 from tilec.ir.layouts.coalescing import SECTOR, pieces
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
-from tilec.ir.ops import AtomicUpdate, Cast, For, If, Load, Permute, Reshape, Scatter, Store
-from tilec.ir.ops.staging_ops import Relayout
+from tilec.ir.ops import AtomicUpdate, Cast, For, If, Load, Mma, Permute, Reshape, Scatter, Store
+from tilec.ir.ops.staging_ops import GroupProduct, Relayout
 from tilec.passes.schedule.layouts import invariant_conversions
 from tilec.target.families import MemorySpace
 
@@ -95,7 +95,8 @@ def _store_layout(op: Store, warps: int) -> Layout | None:
     if tile.layout is None:
         return None
     wider, max_elements = natural(tile.tile.shape, warps), op.vector // tile.tile.dtype.bytes
-    if tile.layout.num_registers < wider.num_registers and _is_carried(tile):
+    is_carried = isinstance(_before_casts(tile).owner, For) or _is_carried(tile)
+    if tile.layout.num_registers < wider.num_registers and is_carried:
         return tile.layout
     if vector_length(wider, max_elements) > vector_length(tile.layout, max_elements):
         return wider
@@ -122,15 +123,19 @@ def _scatter_layouts(op: Scatter) -> Layouts:
 
 
 def _is_carried(value: Value) -> bool:
-    """Whether a tile is a loop's result, or is computed from one element by element."""
-    value = _before_casts(value)
-    if isinstance(value.owner, Op) and value.owner.elementwise:
-        return any(_is_carried(operand) for operand in value.owner.operands if operand.tile.rank)
-    return isinstance(value.owner, For) or (isinstance(value.owner, If) and _is_carried(_yielded(value.owner, value)))
-
-
-def _yielded(branch: If, result: Value) -> Value:
-    return branch.regions[0].ops[-1].operands[branch.results.index(result)]
+    """Whether a tile is the result of a loop without products, or is computed from one element by element."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        value = _before_casts(pending.pop())
+        if value in seen or not value.tile.rank or not isinstance(value.owner, Op):
+            continue
+        seen.add(value)
+        if isinstance(value.owner, For) and not any(isinstance(op, Mma | GroupProduct) for op in value.owner.regions[0].walk()):
+            return True
+        if isinstance(value.owner, If):
+            pending.append(value.owner.regions[0].ops[-1].operands[value.owner.results.index(value)])
+        pending += value.owner.operands if value.owner.elementwise else []
+    return False
 
 
 def _before_casts(value: Value) -> Value:
