@@ -94,7 +94,7 @@ def test_which_loads_become_words(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("bytes_", [32, 48, 8, 40])
 @pytest.mark.parametrize("name", ["whole rows", "signed", "rows of eight bytes"])
 def test_every_thread_takes_its_own_byte(name: str, bytes_: int, tmp_path: Path) -> None:
-    """Also of a last tile of few rows, and of rows that end inside a tile: what lies beyond is never read."""
+    """Also of a last tile with less to read, and of rows that end inside a tile: what lies beyond is never read."""
     if name != "rows of eight bytes":
         bytes_ = -(-bytes_ // 16) * 16
     text, function = code_of(tmp_path, name)

@@ -23,7 +23,7 @@ FED: dict[str, dict[str, Any]] = {
     "bias_attention": {"D": 64, "BM": 64, "BN": 64},
 }
 AS_BEFORE: dict[str, tuple[str, dict[str, Any]]] = {
-    "groups of four heads have too few rows": ("gqa_decode", {"E": "bf16", "G": 4, "D": 128, "BLOCK": 64}),
+    "groups of four heads are no tile of a warpgroup": ("gqa_decode", {"E": "bf16", "G": 4, "D": 128, "BLOCK": 64}),
     "threads feed the products of warpgroups": ("gemm_gelu", {"E": "bf16", "BM": 128, "BN": 128, "BK": 64}),
     "a product of no loop": ("centroid", {"E": "bf16", "K": 256, "D": 64, "BLOCK": 64}),
     "a computed sum between products": ("linear_attention", {"D": 64, "C": 64}),

@@ -14,7 +14,7 @@ from tilec.ir.layouts.blocked_layouts import natural, vector_length
 from tilec.ir.layouts.coalescing import SECTOR, pieces
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
-from tilec.ir.ops import AtomicUpdate, Cast, For, If, Load, Mma, Permute, Reshape, Scatter, Store
+from tilec.ir.ops import AtomicUpdate, Broadcast, Cast, Constant, For, If, Load, Mma, Permute, Reshape, Scatter, Store
 from tilec.ir.ops.staging_ops import GroupProduct, Relayout
 from tilec.passes.schedule.layouts import invariant_conversions
 from tilec.target.families import MemorySpace
@@ -123,19 +123,24 @@ def _scatter_layouts(op: Scatter) -> Layouts:
 
 
 def _is_carried(value: Value) -> bool:
-    """Whether a tile is the result of a loop without products, or is computed from one element by element."""
-    pending, seen = [value], set[Value]()
-    while pending:
-        value = _before_casts(pending.pop())
-        if value in seen or not value.tile.rank or not isinstance(value.owner, Op):
+    """Whether a tile is the result of a loop without products, or is computed from one with scalars alone."""
+    while True:
+        value = _before_casts(value)
+        owner = value.owner
+        if isinstance(owner, For):
+            return not any(isinstance(op, Mma | GroupProduct) for op in owner.regions[0].walk())
+        if isinstance(owner, If):
+            value = owner.regions[0].ops[-1].operands[owner.results.index(value)]
             continue
-        seen.add(value)
-        if isinstance(value.owner, For) and not any(isinstance(op, Mma | GroupProduct) for op in value.owner.regions[0].walk()):
-            return True
-        if isinstance(value.owner, If):
-            pending.append(value.owner.regions[0].ops[-1].operands[value.owner.results.index(value)])
-        pending += value.owner.operands if value.owner.elementwise else []
-    return False
+        tiles = [one for one in owner.operands if not _is_uniform(one)] if isinstance(owner, Op) and owner.elementwise else []
+        if len(tiles) != 1:
+            return False
+        value = tiles[0]
+
+
+def _is_uniform(value: Value) -> bool:
+    repeats = isinstance(value.owner, Broadcast) and not value.owner.operands[0].tile.rank
+    return not value.tile.rank or isinstance(value.owner, Constant) or repeats
 
 
 def _before_casts(value: Value) -> Value:
