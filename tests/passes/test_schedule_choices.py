@@ -27,13 +27,13 @@ from tilec.ir.ops.sync_ops import Barrier, Ring
 from tilec.ir.types import DType, TensorType, TileType, bf16, f16, f32, i8, i64
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.schedule import prepare
-from tilec.passes.schedule.choose import _warps_to_load  # pyright: ignore[reportPrivateUsage]
 from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
 from tilec.passes.schedule.layouts import propagation
 from tilec.passes.schedule.pipelining import staged_loads
 from tilec.passes.schedule.simplify import versioning
 from tilec.passes.schedule.simplify.folding import same_as
 from tilec.passes.schedule.sync import barrier_insertion
+from tilec.passes.schedule.tile_warps import _warps_to_load  # pyright: ignore[reportPrivateUsage]
 from tilec.target.targets import SM_90A
 
 # Warps and padding

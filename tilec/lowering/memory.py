@@ -31,9 +31,10 @@ from tilec.ir.ops import (
 )
 from tilec.ir.ops.staging_ops import LoadAhead, Relayout
 from tilec.ir.types import DType, i32
+from tilec.lowering import quad_words
 from tilec.lowering.atomics import combine, combine_vector, old_value
 from tilec.lowering.boxes import Box, as_i64, element_in_bounds, element_pointer
-from tilec.lowering.context import Context, literal
+from tilec.lowering.context import Context, Path, literal
 from tilec.lowering.coordinates import TileCoordinates, conjunction, is_first_owner
 from tilec.lowering.rules import lowers
 from tilec.lowering.words import Words, load_element, load_predicated, store_vector
@@ -57,6 +58,12 @@ def lower_load(context: Context, op: Load) -> None:
             box.separate()
         return [word for r in range(0, layout.num_registers, width) for word in words.load(box.pointer(r), path)]
 
+    found = quad_words.runs(op, layout) if path is not Path.WRITTEN else []
+    if found and (op.pad is None or box.no_partial_access(quad_words.WORD * len(found[0]), rows_end_aligned=op.whole)):
+        if isinstance(op, LoadAhead):
+            box.separate()
+        context.assign(op.result, quad_words.load(context, op, box, found, path))
+        return
     if op.pad is None:
         context.assign(op.result, words.elements(load_box()))
         return

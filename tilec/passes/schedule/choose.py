@@ -7,7 +7,8 @@ that cannot be satisfied is refused (E0809) at its location in the build file. R
    enough that each thread's share of the largest tile fits its registers.
 2. Every loop that allows it is software-pipelined, with `wgmma` if its MMAs allow. With `copy = "tma"` a producer role issues
    the copies, and one or two consumer warpgroups run the MMAs, of `wgmma` where the target has it, else of `mma.sync`.
-   Back-to-back GEMMs and large accumulators also get registers from the producer (`setmaxnreg`).
+   Back-to-back GEMMs and large accumulators also get registers from the producer (`setmaxnreg`). Without any override a
+   producer copies where no product is one of warpgroups otherwise (`fed_by_default`).
 3. Stages: as many as let `blocks` blocks share an SM, at least two. Without `blocks`: at least three if two blocks can then
    share an SM, else as many as fit one block. Fewer if scratch needs the shared memory.
 """
@@ -24,11 +25,11 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir.clone import copy_of
 from tilec.ir.core import Function, Value
 from tilec.ir.layouts.shared_plan import shared_bytes
-from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
-from tilec.ir.ops import Broadcast, Constant, Load, Meet, Mma, Permute, Reshape, Store, Yield
+from tilec.ir.ops import Load, Meet, Mma, Permute, Reshape, Yield
 from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule import register_need
+from tilec.passes.schedule.fed_by_default import fed
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, before, run_on_copy, through
 from tilec.passes.schedule.pipelining import direct_products, tensor_staging
@@ -45,6 +46,7 @@ from tilec.passes.schedule.product_limits import (
 )
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import pairs, persistent, pingpong
+from tilec.passes.schedule.tile_warps import tile_warps
 from tilec.target.families import CP_ASYNC, MMA_SYNC, TMA, Family, Issuer, family_named
 from tilec.target.schedule import (
     AFTER_WAIT,
@@ -67,7 +69,6 @@ from tilec.target.schedule import (
 from tilec.target.targets import Target
 
 DEFAULT_WARPS: Final = 4
-MAX_WARPS: Final = 16
 LEAST_BY_TMA: Final = 2
 """Fewest stages of a ring that a producer fills: one is read while the next is copied."""
 LARGE_ACCUMULATORS: Final = 64
@@ -75,8 +76,6 @@ LARGE_ACCUMULATORS: Final = 64
 registers in addition."""
 MAX_WITH_FRAGMENTS: Final = 96
 """Accumulators of a thread with which an equal share of the registers has room for two slices of both operands."""
-TARGET_REGISTERS: Final = 16
-"""Elements of the largest 16-bit tile per thread to aim for."""
 
 
 def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED) -> Schedule:
@@ -125,7 +124,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     )
     if problem is not None:
         raise refusal(function, problem, wanted, target)
-    return schedule
+    return fed(function, target, schedule, choose) if wanted == NOTHING_FIXED and not function.num_warps else schedule
 
 
 def _with_pipelines(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
@@ -280,33 +279,6 @@ def _consumers(function: Function, family: Family) -> int:
     assert family.specialization is not None
     warps = 2 * family.specialization.consumer_warps
     return 2 if shapes and all(ATOMS[family.name].fits(rows, columns, warps) for rows, columns in shapes) else 1
-
-
-def tile_warps(function: Function) -> int:
-    """Warps for a kernel without MMAs: about `TARGET_REGISTERS` elements of the largest loaded tile per thread, or of the
-    largest stored one if no tile is loaded, computed tiles fit registers, and few warps are idle."""
-    loaded = max((op.result.tile.size for op in function.body.walk() if isinstance(op, Load)), default=1)
-    if loaded == 1:
-        loaded = max((op.tile.tile.size for op in function.body.walk() if isinstance(op, Store)), default=1)
-    computed = [
-        value.tile.size for op in function.body.walk() for value in op.results if not isinstance(op, Constant | Broadcast)
-    ]
-    warps = _warps_to_load(loaded)
-    while warps < MAX_WARPS and max(computed, default=1) > warps * 32 * FITTING_ELEMENTS:
-        warps = min(MAX_WARPS, 2 * warps)
-    return warps
-
-
-def _warps_to_load(size: int) -> int:
-    units = -(-size // 8 // 32)
-    if size < 8 * 32:
-        return 1 if size <= 32 else DEFAULT_WARPS
-    wanted = max(1, min(MAX_WARPS, units * 8 // TARGET_REGISTERS))
-    exact = max(count for count in range(1, wanted + 1) if units % count == 0)
-    if 2 * exact > wanted:
-        return exact
-    # If only a much smaller number divides the tile, choose the number that leaves the smallest fraction of warps idle.
-    return min(range(wanted, wanted // 2, -1), key=lambda count: -(-units // count) * count)
 
 
 def pipelines_of(

@@ -11,9 +11,9 @@ from typing import Final
 
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.ir.clone import copy_of
-from tilec.ir.core import Block, Function
-from tilec.ir.ops import For, Mma
+from tilec.ir.core import Function
 from tilec.passes.schedule.choose import choose
+from tilec.passes.schedule.fed_by_default import has_looped_product
 from tilec.passes.schedule.prepare import prepare
 from tilec.passes.schedule.product_limits import operand_dtypes
 from tilec.target.families import TMA
@@ -26,7 +26,7 @@ FED_TEXT: Final = 'schedule = { copy = "tma", consumers = 2 }'
 
 def faster_schedule(function: Function, target: Target, schedule: Schedule) -> str | None:
     """The schedule to suggest for `function`, which has no layouts yet and stays unchanged."""
-    if len(schedule.roles) > 1 or not _looped(function.body):
+    if len(schedule.roles) > 1 or not has_looped_product(function.body):
         return None
     family = fed_family(TMA, target, None, operand_dtypes(function))
     ahead = [loop for loop in schedule.pipelines if loop.family is not None and loop.family.runs_ahead]
@@ -37,14 +37,4 @@ def faster_schedule(function: Function, target: Target, schedule: Schedule) -> s
         prepared = prepare(copy_of(function), target, chosen)
     except CompileError:
         return None
-    return None if _looped(prepared.body) else FED_TEXT
-
-
-def _looped(block: Block, is_repeated: bool = False) -> bool:
-    """Whether a loop has a product of single warps."""
-    for op in block.ops:
-        if isinstance(op, Mma) and is_repeated:
-            return True
-        if any(_looped(region, is_repeated or isinstance(op, For)) for region in op.regions):
-            return True
-    return False
+    return None if has_looped_product(prepared.body) else FED_TEXT

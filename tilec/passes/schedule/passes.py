@@ -24,7 +24,7 @@ from tilec.passes.schedule.layouts import (
     tensor_stores,
     vector_positions,
 )
-from tilec.passes.schedule.pipelining import bounds_fill, loads_ahead, staging
+from tilec.passes.schedule.pipelining import bounds_fill, loads_ahead, loads_in_flight, staging
 from tilec.passes.schedule.simplify import exponentials, in_range, invariant_loads, loop_sums, networks, versioning
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import pairs, persistent, pingpong, roles
@@ -161,6 +161,12 @@ PASSES: Final = (
         lambda function, settings: loads_ahead.load(function, settings.schedule.tile_registers),
         "Layouts and vectors say how many registers loads take, and conversions of what they load come later.",
         when=lambda schedule, _: len(schedule.roles) > 1 and schedule.consumer_roles == 1,
+    ),
+    Pass(
+        "loads_in_flight",
+        lambda function, _: loads_in_flight.load(function),
+        "Layouts say how many bytes a thread loads, and vectors are known from the author's positions.",
+        when=lambda schedule, _: len(schedule.roles) == 1 and not schedule.persistent and schedule.cluster == 1,
     ),
     Pass(
         "tensor_stores",

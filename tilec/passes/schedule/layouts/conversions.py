@@ -14,8 +14,8 @@ from tilec.ir.layouts.blocked_layouts import natural, vector_length
 from tilec.ir.layouts.coalescing import SECTOR, pieces
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
-from tilec.ir.ops import AtomicUpdate, Cast, For, Load, Permute, Reshape, Scatter, Store
-from tilec.ir.ops.staging_ops import Relayout
+from tilec.ir.ops import AtomicUpdate, Broadcast, Cast, Constant, For, If, Load, Mma, Permute, Reshape, Scatter, Store
+from tilec.ir.ops.staging_ops import GroupProduct, Relayout
 from tilec.passes.schedule.layouts import invariant_conversions
 from tilec.target.families import MemorySpace
 
@@ -89,13 +89,14 @@ def _adjacent(tile: Value, layout: Layout, warps: int, most: int) -> Layout:
 
 def _store_layout(op: Store, warps: int) -> Layout | None:
     """The tile's own layout, or the natural one if that allows wider vectors (as for `mma` accumulators), or that of adjacent
-    vectors for a permuted load. A small tile that a loop carried, spread over all threads, stays so: fewer threads with wider
-    vectors store no faster."""
+    vectors for a permuted load. A small tile that a loop carried, or that follows from one, spread over all threads, stays so:
+    fewer threads with wider vectors store no faster."""
     tile = op.tile
     if tile.layout is None:
         return None
     wider, max_elements = natural(tile.tile.shape, warps), op.vector // tile.tile.dtype.bytes
-    if isinstance(_before_casts(tile).owner, For) and tile.layout.num_registers < wider.num_registers:
+    is_carried = isinstance(_before_casts(tile).owner, For) or _is_carried(tile)
+    if tile.layout.num_registers < wider.num_registers and is_carried:
         return tile.layout
     if vector_length(wider, max_elements) > vector_length(tile.layout, max_elements):
         return wider
@@ -119,6 +120,27 @@ def _scatter_layouts(op: Scatter) -> Layouts:
     if vector_length(layout, wider) <= vector_length(op.tile.layout, wider):
         return operand_layouts(op)
     return (None, *[layout] * (len(op.operands) - 1))
+
+
+def _is_carried(value: Value) -> bool:
+    """Whether a tile is the result of a loop without products, or is computed from one with scalars alone."""
+    while True:
+        value = _before_casts(value)
+        owner = value.owner
+        if isinstance(owner, For):
+            return not any(isinstance(op, Mma | GroupProduct) for op in owner.regions[0].walk())
+        if isinstance(owner, If):
+            value = owner.regions[0].ops[-1].operands[owner.results.index(value)]
+            continue
+        tiles = [one for one in owner.operands if not _is_uniform(one)] if isinstance(owner, Op) and owner.elementwise else []
+        if len(tiles) != 1:
+            return False
+        value = tiles[0]
+
+
+def _is_uniform(value: Value) -> bool:
+    repeats = isinstance(value.owner, Broadcast) and not value.owner.operands[0].tile.rank
+    return not value.tile.rank or isinstance(value.owner, Constant) or repeats
 
 
 def _before_casts(value: Value) -> Value:

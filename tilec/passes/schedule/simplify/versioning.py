@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.ops import Binary, Compare, Constant, DimValue, If, Load, Store, Yield
+from tilec.ir.ops import Binary, Compare, Constant, DimValue, For, If, Load, Store, Yield
 from tilec.ir.ops.launch_ops import DependencyWait
 from tilec.ir.ops.rank_ops import Meet
 from tilec.ir.ops.staging_ops import StageCopy
@@ -84,8 +84,11 @@ def _edges(function: Function, op: Op, launch_scalars: set[Value], facts: dict[V
         assert isinstance(op, Store)
         tensor, offsets, shape = op.target.tensor, op.offsets, op.tile.tile.shape
     edges: list[Edge] = []
+    counted = _counted(function)  # not negative, by the ranges, and an iteration's is below
     for offset, extent, dim in zip(offsets, shape, tensor.dims, strict=True):
         fact = facts[offset]
+        if trusted and extent == 1 and fact.low >= 0 and dim.op == "sym" and counted.get(offset) == dim.name:
+            continue
         if trusted and dim.constant is not None and fact.low >= 0 and fact.high + extent <= dim.constant:
             continue
         if offset not in launch_scalars or offset.tile.dtype != i32:
@@ -99,6 +102,16 @@ def _edges(function: Function, op: Op, launch_scalars: set[Value], facts: dict[V
         else:
             return None
     return edges
+
+
+def _counted(function: Function) -> dict[Value, str]:
+    """Variables of loops over all of a dim, from a constant on, with that dim: below it in every iteration."""
+    found: dict[Value, str] = {}
+    for op in function.body.walk():
+        if isinstance(op, For) and isinstance(op.lower.owner, Constant) and isinstance(op.step.owner, Constant):
+            bound = op.upper.owner
+            found |= {op.regions[0].arguments[0]: bound.symbol} if isinstance(bound, DimValue) else {}
+    return found
 
 
 def _condition(prologue: list[Op], tests: Sequence[Edge]) -> Value:
