@@ -43,7 +43,15 @@ from tilec.ir.ops import (
     WriteOp,
 )
 from tilec.ir.types import TileType
-from tilec.passes.prover.replayed_floats import as_number, float_binary, float_cast, float_sum, float_unary
+from tilec.passes.prover.replayed_floats import (
+    as_number,
+    compared,
+    float_best,
+    float_binary,
+    float_cast,
+    float_sum,
+    float_unary,
+)
 from tilec.passes.prover.replayed_tiles import Tile, combined, moved, reduced, sorted_tiles, taken
 
 STEPS: Final = 200_000
@@ -54,7 +62,6 @@ ITERATION: Final = 4
 """The same of an iteration of a loop, in addition to what it computes: after a `break` that is nothing."""
 Point = tuple[int | None, ...]
 """An index of an element, of which some coordinates may be unknown."""
-_COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 
 
 class Contents(Protocol):
@@ -197,8 +204,7 @@ class BlockRun:
             case DimValue():
                 return [self.sizes.get(op.symbol)]
             case Compare():
-                pairs = zip(*operands, strict=True)
-                return [None if a is None or b is None else int(_COMPARE[op.kind](a, b)) for a, b in pairs]
+                return [compared(op.kind, a, b) for a, b in zip(*operands, strict=True)]
             case Select():
                 return [None if c is None else a if c else b for c, a, b in zip(*operands, strict=True)]
             case Broadcast() | Butterfly() | Permute() | Reshape():
@@ -207,7 +213,7 @@ class BlockRun:
                 return taken(op, *operands)
             case Load() | Gather() if op.unsafe is None:
                 return self.read(op)
-            case Reduce() if op.kind != "sum" or not tile.dtype.is_float:
+            case Reduce() if not _is_float(op.operands[0]):
                 return reduced(op, operands[0])
             case _:
                 return self.arithmetic(op, operands) or [None] * count
@@ -230,7 +236,7 @@ class BlockRun:
             case Cast() | Bitcast() if not of_floats and not dtype.is_float:
                 return [None if a is None else integer_cast(a, dtype) for a in operands[0]]
             case Reduce():
-                return float_sum(op, operands[0])
+                return float_sum(op, operands[0]) if op.kind == "sum" else float_best(op, operands[0])
             case _:
                 return None
 

@@ -31,6 +31,7 @@ from tilec.ir.ops import (
     Load,
     NumBlocks,
     Permute,
+    Reduce,
     Reshape,
     Select,
     Sort,
@@ -54,6 +55,7 @@ from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 IN_ORDER = 100  # with more deciding operations than this, scalars are translated in program order
+ONE_OF = 64  # limit on the elements of a reduction of which all but one are known to be 0
 EXACT_SUM = 8  # limit on the elements of a scan whose additions are translated one by one
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
@@ -180,6 +182,8 @@ class IndexTerms(HostTerms):
                 return self.choose(self.condition(op.operands[0], positions), on_true, on_false)
             case Cast() if not op.operands[0].tile.dtype.is_float:
                 return self._exact(op, [self.element(op.operands[0], positions)])
+            case Reduce():
+                return self._reduced(op, positions)
             case Load() | Gather():
                 return self._read(op, positions)
             case If():
@@ -241,6 +245,29 @@ class IndexTerms(HostTerms):
         index = (*blocks, *loops, *others, positions[op.axis])
         order = self.atoms.loaded(label, index, (0, op.results[0].tile.shape[op.axis] - 1))
         return (*positions[: op.axis], terms.of(order), *positions[op.axis + 1 :])
+
+    def _reduced(self, op: Reduce, positions: Positions) -> Poly | None:
+        """The only element along an axis, or the only one that a selection does not replace by 0: a sum with zeros is exact."""
+        operand, (before, after) = op.operands[0], (positions[: op.axis], positions[op.axis :])
+        extent, selection = operand.tile.shape[op.axis], operand.owner
+        if op.kind.startswith("arg") or extent > ONE_OF:
+            return terms.ZERO if extent == 1 else None
+        if extent == 1:
+            return self.element(operand, (*before, terms.ZERO, *after))
+        if not isinstance(selection, Select) or op.kind == "min":
+            return None
+        chosen: list[tuple[Value, Positions]] = []
+        for at in range(extent):
+            place = (*before, terms.const(at), *after)
+            condition = self.condition(selection.operands[0], place)
+            if condition not in (terms.TRUE, terms.FALSE):
+                return None
+            value = selection.operands[1 if condition == terms.TRUE else 2]
+            if self.ranges[value].constant != 0:
+                chosen.append((value, place))
+        if len(chosen) != 1 or (op.kind == "max" and self.ranges[chosen[0][0]].low < 0):
+            return None
+        return self.element(*chosen[0])
 
     def _prefix_sum(self, value: Value, positions: Positions) -> Poly | None:
         """The sum of the elements of a tile before one, and that one if it is included, if they are so few or small that no

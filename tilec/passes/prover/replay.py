@@ -6,7 +6,7 @@ start; nothing where they agree. A contradicted counterexample is not shown, and
 the run does not compute.
 
 Tensors that are only read hold what the solution says, and elsewhere one number, so that a run is one launch: `FILLS` are
-tried in order. Floats, tensors that the kernel writes, and everything after the step limit are unknown.
+tried in order. Most floats, tensors that the kernel writes, and everything after the step limit are unknown.
 
 Positions that a sort takes elements from, and prefix sums, are unknowns of the same kind: `replayed_rows` computes them.
 """
@@ -19,13 +19,15 @@ from typing import Final
 
 from tilec.ir.core import Access, Block, Function, Op, Parameter, Value
 from tilec.ir.ops import For, If, WriteOp
+from tilec.ir.types import TileType
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance
 from tilec.passes.prover.block_run import BlockRun, Point
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
-from tilec.passes.prover.replayed_rows import Execution, from_rows, row_number
+from tilec.passes.prover.replayed_rows import Execution, from_rows, row_of
 from tilec.passes.prover.replayed_tiles import Tile
+from tilec.passes.prover.tensor_contents import deciding_tensors
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
 FILLS: Final = ((0, 0), (1, 1), (2, 2), (1, 0), (0, 1))
@@ -74,16 +76,18 @@ def _replayed(index: IndexTerms, found: Assignment, instances: Sequence[Instance
         for atom in unknown:
             number = _element(index, atom, tiles, found)
             complete &= number is not None or not is_carried(index.function, index.sources[atom])
-            if number is not None and number != found[atom]:
-                numbers[atom] = number
-                learned.append(terms.disjunction((*other_point, terms.eq(terms.of(atom), number))))
+            if number is None or number == found[atom] or _may_be_any(index.function, index.sources[atom]):
+                continue
+            numbers[atom] = number
+            learned.append(terms.disjunction((*other_point, terms.eq(terms.of(atom), number))))
         counts = {loop: terms.evaluate(count, value) for loop, _, count in instance.loops}
         for atom in rows:
-            number = row_number(index, atom, Execution(block, counts, tiles), value)
-            if number is not None and number != found[atom]:
+            row = row_of(index, atom, Execution(block, counts, tiles), value)
+            number = row.number(value) if row is not None else None
+            complete &= number is not None
+            if row is not None and number is not None and number != found[atom]:
                 numbers[atom] = number
-                elsewhere = [terms.ne(poly, terms.evaluate(poly, value)) for poly in atom.args]
-                learned.append(terms.disjunction((*elsewhere, terms.eq(terms.of(atom), number))))
+                learned.append(row.learned(atom, value))
     return Replay(numbers, learned, complete)
 
 
@@ -111,13 +115,31 @@ def is_carried(function: Function, value: Value) -> bool:
     return False
 
 
+def _may_be_any(function: Function, value: Value) -> bool:
+    """Whether a value is computed from floats, which other contents of memory may make what a solution says; one that a loop
+    carries is what the run computes."""
+    if is_carried(function, value):
+        return False
+    pending, seen = [value], set[Value]()
+    while pending:
+        one = pending.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if isinstance(one.type, TileType) and one.type.dtype.is_float:
+            return True
+        pending += one.owner.operands if isinstance(one.owner, Op) else []
+    return False
+
+
 class _Memory:
-    """Contents of the integer tensors that the kernel only reads, in one launch: the elements of a solution, and elsewhere the
+    """Contents of the tensors that the kernel only reads, in one launch: the elements of a solution, and elsewhere the
     number of a fill, within the declared range; without a fill, they are unknown."""
 
     def __init__(self, index: IndexTerms, found: Assignment, fill: tuple[int, int] | None) -> None:
         self.index, self.fill, value = index, fill, evaluator(found)
         self.used: dict[str, int] = {}
+        self.deciding = deciding_tensors(index.function, index.stored)
         self.sizes = {name: found[atom] for name in index.symbols if (atom := index.symbol(name).atom) in found}
         loaded = [atom for atom in found if atom.kind is Kind.LOADED]
         self.known = {(a.label, tuple(terms.evaluate(arg, value) for arg in a.args)): found[a] for a in loaded}
@@ -129,7 +151,7 @@ class _Memory:
             inside = all(0 <= at < dim.evaluate(self.sizes) for at, dim in zip(element_index, tensor.dims, strict=True))
         except (KeyError, ZeroDivisionError):
             return None
-        if not inside or parameter.access is not Access.IN or not tensor.dtype.is_integer:
+        if not inside or parameter.access is not Access.IN or tensor.dtype.kind == "b":
             return pad if not inside else None
         known = self.known.get((parameter.name, element_index))
         return known if known is not None else self._filled(parameter)
@@ -141,8 +163,9 @@ class _Memory:
         """As above."""
 
     def _filled(self, parameter: Parameter) -> int | None:
-        """A number for every element that the solution does not mention; None if declarations relate the elements."""
-        if self.fill is None:
+        """A number for every element that the solution does not mention; None if declarations relate the elements, and for
+        tensors that decide nothing."""
+        if self.fill is None or parameter.name not in self.deciding:
             return None
         if parameter.name in self.used:
             return self.used[parameter.name]
