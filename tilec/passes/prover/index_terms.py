@@ -45,6 +45,7 @@ from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
 from tilec.passes.prover.bit_terms import BIT_KINDS, bit_term
 from tilec.passes.prover.declared_bits import by_declared
+from tilec.passes.prover.float_bounds import converted_floats
 from tilec.passes.prover.float_orders import Orders, class_count, compared, float_orders, holds
 from tilec.passes.prover.host_terms import HostTerms, compare, positive_symbols
 from tilec.passes.prover.prefix_sums import PrefixSums
@@ -86,7 +87,7 @@ class IndexTerms(HostTerms):
     _conditions: dict[tuple[Value, Positions], Formula] = field(default_factory=dict[tuple[Value, Positions], Formula])
 
     def __post_init__(self) -> None:
-        self.ranges = value_ranges(self.function)
+        self.ranges = {**value_ranges(self.function), **converted_floats(self.function)}
         self.symbols = symbol_ranges(self.function)
         self.positive = positive_symbols(self.function)
         self.structure = structure(self.function)

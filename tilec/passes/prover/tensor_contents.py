@@ -13,30 +13,34 @@ from math import prod
 from typing import Final
 
 from tilec.ir.core import Function, Op, Parameter, Value, ValueFact
-from tilec.ir.ops import For, If, MemoryOp, ReadOp
-from tilec.passes.prover.replayed_floats import NAN
+from tilec.ir.ops import Constant, For, If, MemoryOp, ReadOp
+from tilec.passes.prover.replayed_floats import LARGEST, NAN
 
 CHECKED: Final = 4096
 """Tensors of more elements whose elements are declared to be related are not filled."""
 UNIFORM: Final = ((0, 0), (1, 1), (2, 2), (3, 3), (1, 0), (0, 1))
 """Which number the first tensor holds, and the others."""
 MIXED: Final = 8
-"""How many mixtures are tried after those."""
+"""How many mixtures are tried last."""
+NAMED: Final = 24
+"""How many numbers from the text of a kernel are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """What tensors hold in one launch of these sizes: number `choice` of `UNIFORM`, or a mixture."""
+    """What tensors hold in one launch of these sizes: number `choice` of `UNIFORM`, one of the `named` numbers of the kernel,
+    or a mixture."""
 
     function: Function
     sizes: Mapping[str, int]
     choice: int
+    named: tuple[int, ...] = ()
     _tables: dict[str, list[int]] = field(default_factory=dict[str, "list[int]"])
 
     @property
     def is_uniform(self) -> bool:
         """Whether all elements of a tensor that is declared to be neither distinct nor to have ends are one number."""
-        return self.choice < len(UNIFORM)
+        return self.choice < len(UNIFORM) + len(self.named)
 
     def possible(self, dims: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether the tensors of these extents can hold what is declared, as far as a filling is known that shows it."""
@@ -64,23 +68,30 @@ class Filling:
                 self._tables[parameter.name] = self._related(facts, ranges, low, high, prod(dims))
             table = self._tables[parameter.name]
             return table[flat] if table else None
-        return None if high < low else self._pick(parameter, (low, min(low + 1, high), high, (low + high) // 2), flat)
+        numbers = (low, min(low + 1, high), high, (low + high) // 2)
+        return None if high < low else self._pick(parameter, numbers, (low, high), flat)
 
     def _free(self, parameter: Parameter, flat: int) -> int:
         dtype = parameter.value.tensor.dtype
         if dtype.is_float:
-            return self._pick(parameter, (0, 1, -1, NAN), flat)
+            return self._pick(parameter, (0, 1, -1, NAN), (-LARGEST, LARGEST), flat)
         low, high = dtype.integer_range()
-        return self._pick(parameter, (0, min(1, high), -1 if low < 0 else min(2, high), min(2, high)), flat)
+        numbers = (0, min(1, high), -1 if low < 0 else min(2, high), min(2, high))
+        return self._pick(parameter, numbers, (low, high), flat)
 
-    def _pick(self, parameter: Parameter, numbers: tuple[int, ...], flat: int) -> int:
+    def _pick(self, parameter: Parameter, numbers: tuple[int, ...], ends: tuple[int, int], flat: int) -> int:
+        """One of the four numbers, or of the named ones between the ends."""
         position = next(i for i, one in enumerate(self.function.parameters) if one is parameter)
-        if self.is_uniform:
+        if self.choice < len(UNIFORM):
             first = next(i for i, one in enumerate(self.function.parameters) if one.access is not None)
             return numbers[UNIFORM[self.choice][position > first]]
+        if self.is_uniform:
+            return max(ends[0], min(ends[1], self.named[self.choice - len(UNIFORM)]))
         # A multiplicative hash, so that neighbours and mixtures differ without a table.
         mixed = (flat + 1) * 2654435761 + (position + 1) * 40503 + self.choice * 69069
-        return numbers[(mixed ^ mixed >> 13) * 2246822519 >> 16 & (3 if self.choice % 2 else 1)]
+        inside = [number for number in self.named if ends[0] <= number <= ends[1]]
+        several = (numbers[:2], numbers, (*numbers, *inside), inside or numbers)[self.choice % 4]
+        return several[((mixed ^ mixed >> 13) * 2246822519 >> 16) % len(several)]
 
     def _related(self, facts: list[ValueFact], ranges: list[tuple[int, int]], low: int, high: int, count: int) -> list[int]:
         """Numbers for all elements of a tensor; none if none are known that agree with what is declared: numbers that rise or
@@ -111,8 +122,16 @@ def _holds(fact: ValueFact, range_: tuple[int, int], numbers: list[int]) -> bool
 
 def fillings(function: Function, sizes: Mapping[str, int]) -> Iterator[Filling]:
     """Contents to try at some sizes, the plainest first."""
-    for choice in range(len(UNIFORM) + MIXED):
-        yield Filling(function, sizes, choice)
+    named = _named(function)
+    for choice in range(len(UNIFORM) + len(named) + MIXED):
+        yield Filling(function, sizes, choice, named)
+
+
+def _named(function: Function) -> tuple[int, ...]:
+    """The constants of a kernel and their neighbours, the smallest first."""
+    constants = [op.value for op in function.body.walk() if isinstance(op, Constant)]
+    numbers = {int(c) + off for c in constants if abs(c) < 1 << 31 and c == int(c) for off in (-1, 0, 1)}
+    return tuple(sorted(numbers - {0, 1, -1}, key=lambda number: (abs(number), number))[:NAMED])
 
 
 def deciding_tensors(function: Function, also: Iterable[Value] = ()) -> set[str]:
