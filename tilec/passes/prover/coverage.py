@@ -110,16 +110,12 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if any(site.unsafe for site in writes):
         findings.discharged("coverage", subject, op, Discharge("unsafe"), parameter.loc)
         return
-    if incomplete:  # what some writes reach is not known: a launch that is run shows it
-        shown = unwritten_element(findings, parameter.name, example)
-        if shown is not None:
-            findings.report(_complaint(findings, parameter, writes), shown)
-            return
-        example = _at_small_sizes(findings, universe, writes, elements)
-    if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
-        example = None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
-    example = findings.ladder.admitted(example) if example is not None else None
-    findings.report(_complaint(findings, parameter, writes), _shown(findings, parameter, elements, example))
+    shown = _shown(findings, parameter, elements, example) if not incomplete else None
+    # What some writes reach may not be known, or what memory holds: a launch that is run shows it.
+    shown = shown or unwritten_element(findings, parameter.name, example)
+    if shown is None and incomplete:
+        shown = _shown(findings, parameter, elements, _at_small_sizes(findings, universe, writes, elements))
+    findings.report(_complaint(findings, parameter, writes), shown)
 
 
 def _permutes(op: Op) -> bool:
@@ -230,6 +226,10 @@ def _with_extent(findings: Findings, atom: Atom, extent: Poly) -> Poly:
 
 
 def _shown(findings: Findings, parameter: Parameter, elements: list[Poly], example: Assignment | None) -> Counterexample | None:
+    """The launch of an example, if the contract admits it."""
+    if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
+        return None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
+    example = findings.ladder.admitted(example) if example is not None else None
     if example is None:
         return None
     element = tuple(terms.evaluate(e, evaluator(example)) for e in elements)

@@ -12,10 +12,28 @@ from collections.abc import Hashable, Mapping
 from typing import Final
 
 from tilec.ir.core import Access, Block, Function, Op, Value
-from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Constant, Gather, Iota, Load, Permute, Reshape, Select, Unary
+from tilec.ir.ops import (
+    Binary,
+    BlockId,
+    Broadcast,
+    Cast,
+    Compare,
+    Constant,
+    DimValue,
+    Gather,
+    Iota,
+    Load,
+    NumBlocks,
+    Permute,
+    Reshape,
+    Select,
+    Unary,
+)
 
-PURE: Final = (Binary, Broadcast, Cast, Compare, Constant, Iota, Permute, Reshape, Select, Unary)
-"""Operations whose result follows from their operands and attributes alone."""
+PURE: Final = (
+    Binary, BlockId, Broadcast, Cast, Compare, Constant, DimValue, Iota, NumBlocks, Permute, Reshape, Select, Unary,
+)  # fmt: skip
+"""Operations whose result in one block follows from their operands and attributes alone."""
 
 
 def same_values(function: Function) -> dict[Value, Value]:
