@@ -24,13 +24,15 @@ ELEMENTS: Final = 4096
 
 @dataclass(slots=True)
 class Launch:
-    """One launch, and what its writes reach of the tensor `name`. `budget` is a limit on steps."""
+    """One launch, and what its writes reach of the tensor `name`. `budget` is a limit on steps. A tensor of less
+    than the `fewest` elements is not looked at."""
 
     function: Function
     sizes: Mapping[str, int]
     filling: Filling
     name: str
     budget: int
+    fewest: int = 1
     held: dict[tuple[str, tuple[int, ...]], int | None] = field(default_factory=dict[tuple[str, tuple[int, ...]], "int | None"])
     blurred: set[str] = field(default_factory=set[str])
     """Tensors that may have been written anywhere."""
@@ -49,7 +51,7 @@ class Launch:
             grid = [extent.evaluate(self.sizes) for extent in self.function.grid]
         except (KeyError, ZeroDivisionError):
             return None
-        is_small = prod(self._dims[self.name]) <= ELEMENTS and prod(grid) <= self.budget
+        is_small = self.fewest <= prod(self._dims[self.name]) <= ELEMENTS and prod(grid) <= self.budget
         if not is_small or not self.filling.possible(self._dims):
             return None
         for block in product(*map(range, grid)):
