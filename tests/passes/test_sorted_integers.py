@@ -144,6 +144,6 @@ SEGMENTS = """def k(x: In[i32, N], out: InOut[f32, M]):
 """
 
 
-def test_an_iteration_that_a_run_does_not_come_to_is_not_shown(tmp_path: Path) -> None:
+def test_an_iteration_that_a_run_does_not_reach_is_not_shown(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path, SEGMENTS)
     assert verdict.codes and not verdict.wrong_examples, verdict

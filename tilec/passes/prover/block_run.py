@@ -96,16 +96,16 @@ class BlockRun:
     on_path: bool = True  # all enclosing loops are in the requested iteration
     surrounding: dict[If, bool] = field(default_factory=dict[If, bool])
     before: dict[Value, Tile] | None = None
-    """What was computed before a loop that never comes to the requested iteration."""
+    """What was computed before a loop that never reaches the requested iteration."""
 
     def tiles(self) -> dict[Value, Tile]:
-        """Elements by SSA value, for the values that were reached. If a loop does not come to the requested iteration, those
+        """Elements by SSA value, for the values that were reached. If a loop does not reach the requested iteration, those
         from before the loop, which are what they are at the point."""
         reached = self.complete()
         return self.values if reached else self.before or {}
 
     def complete(self) -> bool:
-        """Run the block; whether it came to the point."""
+        """Run the block; whether it reached the point."""
         for parameter in self.function.parameters:
             if parameter.access is None and parameter.name in self.sizes:
                 self.values[parameter.value] = [self.sizes[parameter.name]]

@@ -33,7 +33,7 @@ class Launch:
     name: str
     budget: int
     fewest: int = 1
-    held: dict[tuple[str, tuple[int, ...]], int | None] = field(default_factory=dict[tuple[str, tuple[int, ...]], "int | None"])
+    kept: dict[tuple[str, tuple[int, ...]], int | None] = field(default_factory=dict[tuple[str, tuple[int, ...]], "int | None"])
     blurred: set[str] = field(default_factory=set[str])
     """Tensors that may have been written anywhere."""
     read: dict[str, dict[tuple[int, ...], int]] = field(default_factory=dict[str, dict[tuple[int, ...], int]])
@@ -61,7 +61,7 @@ class Launch:
             if not finished or self.name in self.blurred:
                 return None
         elements = product(*map(range, self._dims[self.name]))
-        return next((element for element in elements if (self.name, element) not in self.held), None)
+        return next((element for element in elements if (self.name, element) not in self.kept), None)
 
     def element(self, parameter: Parameter, element_index: tuple[int, ...], pad: int | None) -> int | None:
         """The element of a tensor; None if it is unknown. Outside of the tensor it is the padding."""
@@ -69,8 +69,8 @@ class Launch:
         if not self._inside(name, element_index):
             return pad
         key = (name, element_index)
-        if key in self.held or name in self.blurred or parameter.access not in (Access.IN, Access.INOUT):
-            return None if name in self.blurred else self.held.get(key)
+        if key in self.kept or name in self.blurred or parameter.access not in (Access.IN, Access.INOUT):
+            return None if name in self.blurred else self.kept.get(key)
         number = self.filling.element(parameter, element_index, self._dims[name])
         if number is not None:
             self.read.setdefault(name, {})[element_index] = number
@@ -84,7 +84,7 @@ class Launch:
             if len(at) < len(point):
                 self.blurred.add(name)
             elif self._inside(name, at):
-                self.held[name, at] = None if op.effect is Effect.ATOMIC else number
+                self.kept[name, at] = None if op.effect is Effect.ATOMIC else number
 
     def may_have_written(self, op: If) -> None:
         """Take note of a branch that is not run, because its condition is unknown."""

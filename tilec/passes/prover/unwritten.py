@@ -25,7 +25,7 @@ STEPS: Final = 600_000
 NAMED: Final = 16
 """A counterexample names at most so many elements."""
 SIZES: Final = 8
-"""Launches of so many sizes are run."""
+"""How many sizes are tried."""
 
 
 def unwritten_element(findings: Findings, tensor: str, example: Assignment | None) -> Counterexample | None:
