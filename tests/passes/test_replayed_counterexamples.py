@@ -10,7 +10,7 @@ from tests.soundness.verdict import examine_function
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend import load_kernel
 from tilec.ir.core import Block
-from tilec.passes.prover import prove, replay
+from tilec.passes.prover import block_run, prove, replay
 
 HEAD = '''import tilec
 from tilec import Dim, In, InOut, Out, Scratch, bid, cdiv, f32, grid, i32, load, maximum, minimum, requires, store, sum, values
@@ -118,7 +118,7 @@ def test_iterations_that_compute_nothing_count(name: str, tmp_path: Path, monkey
             break
     store(out, bid(0), load(x, maximum(minimum(kept, N) - 1, 0)))
 """
-    bodies, inside = list[Block](), replay._Run.inside  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(replay._Run, "inside", lambda run, block: bodies.append(block) or inside(run, block))  # pyright: ignore
+    bodies, inside = list[Block](), block_run.BlockRun.inside  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(block_run.BlockRun, "inside", lambda run, block: bodies.append(block) or inside(run, block))  # pyright: ignore
     assert {found.code for found in refused(tmp_path, text)} == {"E0306"}
-    assert 0 < len(bodies) <= 10 * replay.FILLS * replay.STEPS // replay.ITERATION
+    assert 0 < len(bodies) <= 10 * len(replay.FILLS) * block_run.STEPS // block_run.ITERATION

@@ -18,11 +18,7 @@ from tilec.passes.analysis.selected_ranges import selected
 from tilec.passes.prover import prove, terms
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.bit_terms import bit_term
-from tilec.passes.prover.coverage import _from_memory  # pyright: ignore[reportPrivateUsage]
-from tilec.passes.prover.findings import Findings
-from tilec.passes.prover.index_terms import IndexTerms
-from tilec.passes.prover.integer_sets import Solver, evaluator
-from tilec.passes.prover.ladder import Ladder
+from tilec.passes.prover.integer_sets import evaluator
 from tilec.passes.prover.set_text import _holds  # pyright: ignore[reportPrivateUsage]
 from tilec.passes.prover.terms import Atom, Kind
 
@@ -163,38 +159,6 @@ def segments(blocks: int) -> Kernel:
 def test_rows_are_left_out_where_no_block_has_their_segment(blocks: int) -> None:
     assert codes(segments(4)) == set()
     assert codes(segments(blocks)) and codes(segments(blocks)) <= {"E0306", "E0403"}
-
-
-def carried(from_memory: int, initially: bool) -> tuple[Kernel, list[Value]]:
-    """A loop that carries three integers, one of which is loaded, before the loop or in each iteration; and what it carries."""
-    k = Kernel(1)
-    x = k.tensor("x", Access.IN, 8, dtype=i32)
-    loaded = k.scalar_load(x, 0)
-    initial = [k.bid() for _ in range(3)]
-    if initially:
-        initial[from_memory] = loaded
-    loop = ops.For(operands=[k.c(0), k.c(4), k.c(1), *initial], variable="i", regions=[Block()])
-    body = loop.regions[0]
-    arguments = [body.add_argument(TileType(i32), name) for name in ("i", "a", "b", "c")][1:]
-    k.emit_region(loop)
-    k.block = body
-    following = [k.add(argument, 1) for argument in arguments]
-    if not initially:
-        following[from_memory] = k.scalar_load(x, 1)
-    k.emit_yield(*following)
-    loop.define(*[TileType(i32)] * 3)
-    k.block = k.body
-    return k, arguments
-
-
-@pytest.mark.parametrize("initially", [False, True])
-@pytest.mark.parametrize("from_memory", [0, 1, 2])
-def test_only_the_carried_value_that_is_loaded_comes_from_memory(from_memory: int, initially: bool) -> None:
-    """A refusal shows an example if what it does not know comes from memory, since memory may hold it."""
-    k, arguments = carried(from_memory, initially)
-    index = IndexTerms(k.function)
-    findings = Findings(index, Ladder(index, Solver()))
-    assert [_from_memory(findings, argument) for argument in arguments] == [offset == from_memory for offset in range(3)]
 
 
 @pytest.mark.parametrize("initially", [False, True])

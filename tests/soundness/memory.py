@@ -22,17 +22,20 @@ class NoSuchLaunch(Exception):
 
 
 class Memory:
-    """Contents by tensor and element, drawn on first use; `fixed` overrides single elements."""
+    """Contents by tensor and element, drawn on first use; `fixed` overrides single elements, `everywhere` all others of a
+    tensor."""
 
     def __init__(
         self,
         function: Function,
         sizes: Mapping[str, int],
         seed: int,
-        fixed: Mapping[tuple[str, Element], int] | None = None,
+        fixed: Mapping[tuple[str, Element], int | float] | None = None,
+        everywhere: Mapping[str, int | float] | None = None,
     ) -> None:
         self._random = random.Random(seed)
         self._contents: dict[tuple[str, Element], int | float] = dict(fixed or {})
+        self._everywhere = dict(everywhere or {})
         self._floats: dict[str, DType] = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._distinct: dict[str, list[int]] = {}
@@ -113,6 +116,8 @@ class Memory:
         return rounded(self._random.choice(FLOATS), dtype)
 
     def _draw(self, tensor: str, element: Element) -> int | float:
+        if tensor in self._everywhere:
+            return self._everywhere[tensor]
         if tensor in self._floats:
             return self._float(self._floats[tensor])
         inside = all(0 <= index < extent for index, extent in zip(element, self._dims[tensor], strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -57,6 +58,8 @@ KINDS = {
     "E0407": "order",
 }  # fmt: skip
 
+EVERYWHERE = r"every (?:other )?element of `(\w+)` is (-?\d+|NaN)"
+"""What a counterexample says of the elements that it does not name."""
 STANDS_FOR = {"coverage": ("promise",)}
 """A tensor that is left partly unwritten may break a promise about it, by what it held before."""
 
@@ -290,7 +293,9 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
     )
     if sizes is None:
         return None
-    fixed = {_index(key): value for key, value in example.values.items()}
+    fixed: dict[tuple[str, tuple[int, ...]], int | float] = {_index(key): value for key, value in example.values.items()}
+    fixed |= {_index(key): float("nan") for key in re.findall(r"`(\w+\[[\d, ]*\])` is NaN", example.note)}
+    everywhere = {name: float(n) if n == "NaN" else int(n) for name, n in re.findall(EVERYWHERE, example.note)}
     visit: dict[str, list[int]] = {}
     for loops in example.iterations:
         for name, value in loops.items():
@@ -301,7 +306,7 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
     # Values that the counterexample leaves open (a position of a largest element, for example) are drawn anew each time.
     for seed in range(24 if example.note else 1):
         try:
-            faults = Launch(function, sizes, Memory(function, sizes, seed, fixed), 300_000, blocks, visit).run()
+            faults = Launch(function, sizes, Memory(function, sizes, seed, fixed, everywhere), 300_000, blocks, visit).run()
         except (NoSuchLaunch, OverBudget, ZeroDivisionError):
             return None
         found = next((fault for fault in faults if fault.kind in (kind, *STANDS_FOR.get(kind, ()))), None)

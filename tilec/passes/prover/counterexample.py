@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 from tilec.diagnostics.diagnostic import Counterexample
 from tilec.ir.core import Op
@@ -38,7 +38,7 @@ def counterexample(
         for instance in instances
     )
     note = ", ".join(part for part in (note, _assumed(index, _needed(found, instances))) if part)
-    return Counterexample(dims, blocks, iterations, tensor, element, _loaded(found, value), note)
+    return Counterexample(dims, blocks, iterations, tensor, element, _loaded(index, found, dims), note)
 
 
 class _Recorded(dict[Atom, int]):
@@ -87,10 +87,22 @@ def _assumed(index: IndexTerms, found: Assignment) -> str:
     return f"assuming that {' and '.join(dict.fromkeys(parts))}" if parts else ""
 
 
-def _loaded(found: Mapping[Atom, int], value: Callable[[Atom], int]) -> dict[str, int]:
+def _loaded(index: IndexTerms, found: Assignment, dims: Mapping[str, int]) -> dict[str, int]:
+    """The elements that an assignment names. What lies outside of a tensor of these `dims` is no element: a padding replaces
+    it."""
     values: dict[str, int] = {}
+    value = evaluator(found)
     for atom, number in found.items():
         if atom.kind is Kind.LOADED and not atom.is_order and not atom.is_sum:
-            index = ", ".join(str(terms.evaluate(arg, value)) for arg in atom.args)
-            values[f"{atom.label}[{index}]"] = number
+            at = [terms.evaluate(arg, value) for arg in atom.args]
+            if _inside(index, atom.label, at, dims):
+                values[f"{atom.label}[{', '.join(map(str, at))}]"] = number
     return values
+
+
+def _inside(index: IndexTerms, tensor: str, at: Sequence[int], sizes: Mapping[str, int]) -> bool:
+    extents = index.function.parameter(tensor).value.tensor.dims
+    try:
+        return all(0 <= one < extent.evaluate(sizes) for one, extent in zip(at, extents, strict=True))
+    except (KeyError, ZeroDivisionError):
+        return True

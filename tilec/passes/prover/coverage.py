@@ -9,26 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from math import prod
 
-from tilec.diagnostics.diagnostic import Fix, Label, Span
-from tilec.ir.core import Access, Op, Parameter, Value
-from tilec.ir.ops import Binary, Butterfly, For, ReadOp, Sort
+from tilec.diagnostics.diagnostic import Counterexample, Fix, Label, Span
+from tilec.ir.core import Access, Op, Parameter
+from tilec.ir.ops import Binary, Butterfly, Sort
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance
 from tilec.passes.prover.bijections import over_box_cells, over_lane_cells
 from tilec.passes.prover.branches import join_arms
 from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
-from tilec.passes.prover.declared_facts import dims_of
-from tilec.passes.prover.discharge import Discharge, Refusal, strongest
+from tilec.passes.prover.discharge import Discharge, strongest
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.nonlinear import Undecided
-from tilec.passes.prover.replay import is_carried
 from tilec.passes.prover.segments import segments, undeclared
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 from tilec.passes.prover.uncertain_covers import PARTS, in_common_lanes, parts_of, together
+from tilec.passes.prover.unwritten import unwritten_element
 from tilec.passes.prover.writers import by_named_writers
 
 
@@ -112,11 +110,12 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if any(site.unsafe for site in writes):
         findings.discharged("coverage", subject, op, Discharge("unsafe"), parameter.loc)
         return
-    if incomplete and (example is None or not _never_written(findings, writes, elements, example, contents)):
-        example = _at_small_sizes(findings, universe, writes, elements)
-    if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
-        example = None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
-    _complain(findings, parameter, writes, elements, example)
+    shown = _shown(findings, parameter, elements, example) if not incomplete else None
+    # What some writes reach may not be known, or what memory holds: a launch that is run shows it.
+    shown = shown or unwritten_element(findings, parameter.name, example)
+    if shown is None and incomplete:
+        shown = _shown(findings, parameter, elements, _at_small_sizes(findings, universe, writes, elements))
+    findings.report(_complaint(findings, parameter, writes), shown)
 
 
 def _permutes(op: Op) -> bool:
@@ -226,74 +225,18 @@ def _with_extent(findings: Findings, atom: Atom, extent: Poly) -> Poly:
     return terms.of(findings.index.atoms.make(key, atom.kind, atom.name, (0, high), args=(extent,), level=atom.level))
 
 
-def _never_written(
-    findings: Findings, writes: list[AccessSite], elements: list[Poly], example: Assignment, uncertain: Uncertain | None
-) -> bool:
-    """True if no write reaches the element of the example for some memory contents: decided at the example's sizes. Of two
-    writes that other contents keep from it, one may always reach it, unless the example was found with these `uncertain`."""
-    kept_off = 0
-    fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not (atom.varies or atom.derived)]
-    for site in writes:
-        cover = cover_of(findings, site.instance, elements)
-        if _may_not_be_free(findings, cover, example):
-            return False
-        result = findings.ladder.discharge([*fixed, *cover])
-        if isinstance(result, Refusal) and (not loaded_or_opaque(cover, set()) or _computed(findings, cover)):
-            return False
-        kept_off += isinstance(result, Refusal)
-    return kept_off < 2 or uncertain is not None
+def _shown(findings: Findings, parameter: Parameter, elements: list[Poly], example: Assignment | None) -> Counterexample | None:
+    """The launch of an example, if the contract admits it."""
+    if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
+        return None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
+    example = findings.ladder.admitted(example) if example is not None else None
+    if example is None:
+        return None
+    element = tuple(terms.evaluate(e, evaluator(example)) for e in elements)
+    return counterexample(findings.index, example, (), parameter.name, element, "is written by no block")
 
 
-def _may_not_be_free(findings: Findings, cover: Cover, example: Assignment) -> bool:
-    """Whether a cover reads numbers that are declared to reach every element: those of a permutation, or of segments without a
-    gap."""
-    index, value = findings.index, evaluator(example)
-    read = {atom.label for atom in terms.closure(cover) if atom.kind is Kind.LOADED}
-    for fact in index.function.values:
-        room = terms.evaluate(index.expression(fact.high) - index.expression(fact.low), value)
-        count = prod(terms.evaluate(dim, value) for dim in dims_of(index, fact.tensor))
-        if fact.tensor in read and (fact.ends or (fact.distinct and room == count)):
-            return True
-    return False
-
-
-def _computed(findings: Findings, cover: Cover) -> bool:
-    """Whether a cover has unknowns with one value that the prover does not know: those that do not depend on memory, and those
-    that a loop carries, which start with a number before any memory is read."""
-    sources = (findings.index.sources.get(a) for a in terms.closure(cover) if a.kind is Kind.OPAQUE and a.varies)
-    function = findings.index.function
-    return any(value and (is_carried(function, value) or not _from_memory(findings, value)) for value in sources)
-
-
-def _from_memory(findings: Findings, value: Value) -> bool:
-    """Whether the value may depend on a load, through data flow, loops or branches."""
-    pending, seen = [value], set[Value]()
-    while pending:
-        value = pending.pop()
-        owner = value.owner
-        if value in seen or owner is None:
-            continue
-        seen.add(value)
-        if isinstance(owner, ReadOp):
-            return True
-        if isinstance(owner, Op):
-            number = owner.results.index(value)
-            inputs = [owner.lower, owner.upper, owner.step, owner.initial[number]] if isinstance(owner, For) else owner.operands
-            pending += [*inputs, *(region.ops[-1].operands[number] for region in owner.regions)]
-        else:
-            loop = findings.index.structure.loops.get(owner)
-            if loop is None:
-                continue  # a scalar parameter
-            pending += [loop.lower, loop.step]
-            index = owner.arguments.index(value)
-            if index:
-                pending += (loop.initial[index - 1], owner.ops[-1].operands[index - 1])
-    return False
-
-
-def _complain(
-    findings: Findings, parameter: Parameter, writes: list[AccessSite], elements: list[Poly], example: Assignment | None
-) -> None:
+def _complaint(findings: Findings, parameter: Parameter, writes: list[AccessSite]) -> Complaint:
     name = parameter.name
     location = writes[0].location if writes else parameter.loc
     because = (Label(parameter.loc, "every element must be written"),) if parameter.loc is not None and writes else ()
@@ -311,14 +254,7 @@ def _complain(
         diagnostic.primary is not None and diagnostic.primary.span == location for diagnostic in findings.diagnostics
     )
     fixes = tuple(_bounded(parameter, writes, location)) if location is not None and not misplaced else ()
-    complaint = Complaint("E0403", message, location, "not all elements are written", because, hint, fixes=fixes)
-    example = findings.ladder.admitted(example) if example is not None else None
-    if example is None:
-        findings.report(complaint, None)
-        return
-    element = tuple(terms.evaluate(e, evaluator(example)) for e in elements)
-    shown = counterexample(findings.index, example, (), name, element, "is written by no block")
-    findings.report(complaint, shown)
+    return Complaint("E0403", message, location, "not all elements are written", because, hint, fixes=fixes)
 
 
 def _bounded(parameter: Parameter, writes: list[AccessSite], location: Span) -> Iterator[Fix]:

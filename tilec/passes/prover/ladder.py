@@ -40,6 +40,7 @@ from tilec.passes.prover.replay import Replay
 from tilec.passes.prover.runs import Runs
 from tilec.passes.prover.second_attempts import SecondAttempts
 from tilec.passes.prover.small_numbers import ELEMENTS, loaded_factors, small_values
+from tilec.passes.prover.sort_facts import sort_facts
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
 SEARCH_STEPS = 1_000_000
@@ -107,7 +108,7 @@ class Ladder:
         by_sums = self._by_sums(violation)
         if by_sums is not None:
             return by_sums
-        base = [*violation, *consistency(violation)]
+        base = [*violation, *consistency(violation), *sort_facts(self.index, violation)]
         base += self.grid_limits(base)
         requires, values = self._relevant(base), stored_facts(self.index, base)
         computed = [*self._opaque_facts(base), *also]
@@ -254,7 +255,12 @@ class Ladder:
         # Tautologies bring every printed value into the system, so that the facts about it apply.
         mentions = [Formula("ge", poly - terms.interval(poly)[0]) for poly in shown]
         whole = [*refusal.system, *mentions, *(fact.formula for fact in (*self._requires, *self._extents))]
-        whole += [*consistency(whole), *(fact.formula for fact in stored_facts(self.index, whole)), *self.grid_limits(whole)]
+        whole += [
+            *consistency(whole),
+            *sort_facts(self.index, whole),
+            *(fact.formula for fact in stored_facts(self.index, whole)),
+            *self.grid_limits(whole),
+        ]
         found = self.solver.solution(whole, lambda atom: atom.kind in small)
         if found is not None:
             yield found

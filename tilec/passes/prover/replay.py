@@ -6,62 +6,33 @@ start; nothing where they agree. A contradicted counterexample is not shown, and
 the run does not compute.
 
 Tensors that are only read hold what the solution says, and elsewhere one number, so that a run is one launch: `FILLS` are
-tried in order. Floats, tensors that the kernel writes, and everything after the step limit are unknown.
+tried in order. Most floats, tensors that the kernel writes, and everything after the step limit are unknown.
 
-Arithmetic is `tilec.ir.facts.meaning`, that of the table of operations; a tile is the list of its elements in row-major order.
+Positions that a sort takes elements from, and prefix sums, are unknowns of the same kind: `replayed_rows` computes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import product
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tilec.ir.core import Access, Block, Function, Op, Parameter, Value
-from tilec.ir.expr import Expr
-from tilec.ir.facts.meaning import INTEGER_KINDS, integer_cast, integer_unary
-from tilec.ir.ops import (
-    Binary,
-    Bitcast,
-    BlockId,
-    Broadcast,
-    Butterfly,
-    Cast,
-    Compare,
-    Constant,
-    DimValue,
-    For,
-    Gather,
-    If,
-    Iota,
-    Load,
-    NumBlocks,
-    Permute,
-    Reduce,
-    Reshape,
-    Select,
-    Sort,
-    Take,
-    Unary,
-)
+from tilec.ir.ops import For, If, WriteOp
 from tilec.ir.types import TileType
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance
+from tilec.passes.prover.block_run import BlockRun, Point
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
-from tilec.passes.prover.replayed_tiles import Tile, combined, moved, reduced, sorted_tiles, taken
+from tilec.passes.prover.replayed_rows import Execution, from_rows, row_of
+from tilec.passes.prover.replayed_tiles import Tile
+from tilec.passes.prover.tensor_contents import deciding_tensors
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
-FILLS: Final = 3
-"""Contents tried for the elements that a solution does not mention: the smallest declared number, the next, the largest."""
-STEPS: Final = 200_000
-"""Limit on elements computed for one execution of a counterexample, about a tenth of a second."""
-SKIPPED: Final = 16
-"""What a branch counts for that is not run because its condition is unknown: as many elements take as long."""
-ITERATION: Final = 4
-"""The same of an iteration of a loop, in addition to what it computes: after a `break` that is nothing."""
-_COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
+FILLS: Final = ((0, 0), (1, 1), (2, 2), (1, 0), (0, 1))
+"""Contents tried for the elements that a solution does not mention, of the first tensor that is read and of the others: the
+smallest declared number, the next, the largest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +48,12 @@ class Replay:
 
 
 def replays(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> Iterator[Replay]:
-    """Runs of the launch that a solution describes, one for each of `FILLS` if a loop-carried value depends on memory."""
+    """Runs of the launch that a solution describes, one for each of `FILLS` if a loop-carried value, a sort or a prefix sum
+    depends on memory."""
     unknown = [atom for instance in instances for atom in assumed_in(index, found, instance)]
-    carried = any(is_carried(index.function, index.sources[atom]) for atom in unknown)
-    for fill in range(FILLS) if carried else (None,):
+    on_memory = any(is_carried(index.function, index.sources[atom]) for atom in unknown)
+    on_memory |= any(from_rows(_atoms(instance), found) for instance in instances)
+    for fill in FILLS if on_memory else (None,):
         memory = _Memory(index, found, fill)
         replay = _replayed(index, found, instances, memory)
         yield replace(replay, note=memory.text())
@@ -92,20 +65,29 @@ def _replayed(index: IndexTerms, found: Assignment, instances: Sequence[Instance
     value, learned, numbers, complete = evaluator(found), list[Formula](), dict[Atom, int](), True
     sizes = {name: found[atom] for name in index.symbols if (atom := index.symbol(name).atom) in found}
     for instance in instances:
-        unknown = assumed_in(index, found, instance)
-        if not unknown:
+        unknown, rows = assumed_in(index, found, instance), from_rows(_atoms(instance), found)
+        if not unknown and not rows:
             continue
         block = tuple(terms.evaluate(poly, value) for poly in instance.blocks)
         point = [*instance.blocks, *(count for _, _, count in instance.loops)]
         other_point = [terms.ne(poly, terms.evaluate(poly, value)) for poly in point]
         iterations = {loop: terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
-        tiles = _Run(index.function, sizes, block, iterations, memory).tiles()
+        tiles = BlockRun(index.function, sizes, block, iterations, memory).tiles()
         for atom in unknown:
             number = _element(index, atom, tiles, found)
             complete &= number is not None or not is_carried(index.function, index.sources[atom])
-            if number is not None and number != found[atom]:
+            if number is None or number == found[atom] or _may_be_any(index.function, index.sources[atom]):
+                continue
+            numbers[atom] = number
+            learned.append(terms.disjunction((*other_point, terms.eq(terms.of(atom), number))))
+        counts = {loop: terms.evaluate(count, value) for loop, _, count in instance.loops}
+        for atom in rows:
+            row = row_of(index, atom, Execution(block, counts, tiles), value)
+            number = row.number(value) if row is not None else None
+            complete &= number is not None
+            if row is not None and number is not None and number != found[atom]:
                 numbers[atom] = number
-                learned.append(terms.disjunction((*other_point, terms.eq(terms.of(atom), number))))
+                learned.append(row.learned(atom, value))
     return Replay(numbers, learned, complete)
 
 
@@ -133,13 +115,31 @@ def is_carried(function: Function, value: Value) -> bool:
     return False
 
 
+def _may_be_any(function: Function, value: Value) -> bool:
+    """Whether a value is computed from floats, which other contents of memory may make what a solution says; one that a loop
+    carries is what the run computes."""
+    if is_carried(function, value):
+        return False
+    pending, seen = [value], set[Value]()
+    while pending:
+        one = pending.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if isinstance(one.type, TileType) and one.type.dtype.is_float:
+            return True
+        pending += one.owner.operands if isinstance(one.owner, Op) else []
+    return False
+
+
 class _Memory:
-    """Contents of the integer tensors that the kernel only reads, in one launch: the elements of a solution, and elsewhere the
+    """Contents of the tensors that the kernel only reads, in one launch: the elements of a solution, and elsewhere the
     number of a fill, within the declared range; without a fill, they are unknown."""
 
-    def __init__(self, index: IndexTerms, found: Assignment, fill: int | None) -> None:
+    def __init__(self, index: IndexTerms, found: Assignment, fill: tuple[int, int] | None) -> None:
         self.index, self.fill, value = index, fill, evaluator(found)
         self.used: dict[str, int] = {}
+        self.deciding = deciding_tensors(index.function, index.stored)
         self.sizes = {name: found[atom] for name in index.symbols if (atom := index.symbol(name).atom) in found}
         loaded = [atom for atom in found if atom.kind is Kind.LOADED]
         self.known = {(a.label, tuple(terms.evaluate(arg, value) for arg in a.args)): found[a] for a in loaded}
@@ -151,16 +151,26 @@ class _Memory:
             inside = all(0 <= at < dim.evaluate(self.sizes) for at, dim in zip(element_index, tensor.dims, strict=True))
         except (KeyError, ZeroDivisionError):
             return None
-        if not inside or parameter.access is not Access.IN or not tensor.dtype.is_integer:
+        if not inside or parameter.access is not Access.IN or tensor.dtype.kind == "b":
             return pad if not inside else None
         known = self.known.get((parameter.name, element_index))
         return known if known is not None else self._filled(parameter)
 
+    def wrote(self, op: WriteOp, parameter: Parameter, points: Iterator[Point], tile: Tile) -> None:
+        """Tensors that the kernel writes are unknown as they are."""
+
+    def may_have_written(self, op: If) -> None:
+        """As above."""
+
     def _filled(self, parameter: Parameter) -> int | None:
-        """A number for every element that the solution does not mention; None if declarations relate the elements."""
-        if self.fill is None:
+        """A number for every element that the solution does not mention; None if declarations relate the elements, and for
+        tensors that decide nothing."""
+        if self.fill is None or parameter.name not in self.deciding:
             return None
-        low, high = 0, self.fill
+        if parameter.name in self.used:
+            return self.used[parameter.name]
+        fill = self.fill[1 if self.used else 0]
+        low, high = 0, fill
         for fact in self.index.function.values:
             if fact.tensor == parameter.name:
                 if fact.distinct or fact.sorted:
@@ -169,7 +179,7 @@ class _Memory:
                     low, high = fact.low.evaluate(self.sizes), fact.high.evaluate(self.sizes) - 1
                 except (KeyError, ZeroDivisionError):
                     return None
-        number = (low, min(low + 1, high), high)[self.fill]
+        number = (low, min(low + 1, high), high)[fill]
         self.used[parameter.name] = number
         return number
 
@@ -196,156 +206,3 @@ def _element(index: IndexTerms, atom: Atom, tiles: dict[Value, Tile], found: Ass
     known = index.ranges[value]
     is_multiple = known.modulus > 1 and (atom.low, atom.high) != (known.low, known.high)
     return number if number is None or not is_multiple else (number - known.rest) // known.modulus
-
-
-@dataclass(eq=False, slots=True)
-class _Run:
-    """Execution of one block up to the iterations `iterations` of some loops; `values` are the SSA values at that point."""
-
-    function: Function
-    sizes: dict[str, int]
-    block: tuple[int, ...]
-    iterations: dict[For, int]
-    memory: _Memory
-    values: dict[Value, Tile] = field(default_factory=dict[Value, Tile])
-    steps: int = 0
-    on_path: bool = True  # all enclosing loops are in the requested iteration
-    surrounding: dict[If, bool] = field(default_factory=dict[If, bool])
-
-    def tiles(self) -> dict[Value, Tile]:
-        """Elements by SSA value, for the values that were reached."""
-        for parameter in self.function.parameters:
-            if parameter.access is None and parameter.name in self.sizes:
-                self.values[parameter.value] = [self.sizes[parameter.name]]
-        return self.values if self.inside(self.function.body) else {}
-
-    def inside(self, block: Block) -> bool:
-        """Run a block; False if the requested point is not reached within the budget."""
-        for op in block.ops:
-            if isinstance(op, For):
-                if not self.loop(op):
-                    return False
-            elif isinstance(op, If):
-                if not self.branch(op):
-                    return False
-            elif isinstance(op, Sort):
-                self.values.update(zip(op.results, sorted_tiles(op, [self.of(value) for value in op.operands]), strict=True))
-                self.steps += sum(value.tile.size for value in op.results)
-            elif len(op.results) == 1 and isinstance(op.result.type, TileType):
-                self.values[op.result] = self.result(op)
-                self.steps += max(1, op.result.tile.size)
-            if self.steps > STEPS:
-                return False
-        return True
-
-    def loop(self, op: For) -> bool:
-        lower, upper, step = (self.scalar(value) for value in op.operands[:3])
-        if lower is None or upper is None or step is None or step < 1:
-            return False
-        carried = [self.of(value) for value in op.initial]
-        body, outer_on_path = op.regions[0], self.on_path
-        for iteration in range(lower, upper, step):
-            self.on_path = outer_on_path and self.iterations.get(op) in (None, iteration)
-            self.values.update(zip(body.arguments, [[iteration], *carried], strict=True))
-            self.steps += ITERATION
-            if self.steps > STEPS or not self.inside(body):
-                return False
-            if self.on_path and op in self.iterations:
-                return True  # the requested point is inside the loop
-            carried = [self.of(value) for value in body.ops[-1].operands]
-        self.on_path = outer_on_path
-        self.values.update(zip(op.results, carried, strict=True))
-        return not (outer_on_path and op in self.iterations)
-
-    def branch(self, op: If) -> bool:
-        condition = self.scalar(op.operands[0])
-        if condition is None:
-            self.values.update((value, _unknown(value)) for value in op.results)
-            self.steps += SKIPPED
-            return not self.surrounds(op)
-        region = op.regions[0 if condition else 1]
-        if not self.inside(region):
-            return False
-        self.values.update(
-            (value, self.of(yielded)) for value, yielded in zip(op.results, region.ops[-1].operands, strict=True)
-        )
-        return True
-
-    def surrounds(self, op: If) -> bool:
-        """Whether a loop of the requested point is in a branch."""
-        if op not in self.surrounding:
-            loops = (loop for region in op.regions for loop in region.walk() if isinstance(loop, For))
-            self.surrounding[op] = any(loop in self.iterations for loop in loops)
-        return self.surrounding[op]
-
-    def of(self, value: Value) -> Tile:
-        return self.values.get(value) or _unknown(value)
-
-    def scalar(self, value: Value) -> int | None:
-        return self.of(value)[0]
-
-    def result(self, op: Op) -> Tile:
-        """The elements of a result; None for those that depend on unknown values."""
-        tile, count = op.result.tile, max(1, op.result.tile.size)
-        operands = [self.of(value) if isinstance(value.type, TileType) else [] for value in op.operands]
-        if tile.dtype.is_float or any(isinstance(v.type, TileType) and v.tile.dtype.is_float for v in op.operands):
-            return [None] * count
-        match op:
-            case Constant():
-                return [int(op.value)] * count
-            case Iota():
-                return [*range(count)]
-            case BlockId():
-                return [self.block[op.axis]]
-            case NumBlocks():
-                return [self.host(self.function.grid[op.axis])]
-            case DimValue():
-                return [self.sizes.get(op.symbol)]
-            case Binary() if op.kind in INTEGER_KINDS:
-                pairs = zip(*operands, strict=True)
-                return [combined(op.kind, a, b, tile.dtype) for a, b in pairs]
-            case Unary():
-                return [None if a is None else integer_unary(op.kind, a, tile.dtype) for a in operands[0]]
-            case Cast() | Bitcast():
-                return [None if a is None else integer_cast(a, tile.dtype) for a in operands[0]]
-            case Compare():
-                pairs = zip(*operands, strict=True)
-                return [None if a is None or b is None else int(_COMPARE[op.kind](a, b)) for a, b in pairs]
-            case Select():
-                return [None if c is None else a if c else b for c, a, b in zip(*operands, strict=True)]
-            case Broadcast() | Butterfly() | Permute() | Reshape():
-                return moved(op, operands[0])
-            case Take():
-                return taken(op, *operands)
-            case Load() | Gather() if op.unsafe is None:
-                return self.read(op, operands[1:])
-            case Reduce():
-                return reduced(op, operands[0])
-            case _:
-                return [None] * count
-
-    def read(self, op: Load | Gather, indices: list[Tile]) -> Tile:
-        parameter, pad = self.function.parameter_of(op.source), None if op.pad is None else int(op.pad)
-        if isinstance(op, Load):
-            starts = [tile[0] for tile in indices]
-            points = product(*(
-                [None] * extent if start is None else range(start, start + extent)
-                for start, extent in zip(starts, op.result.tile.shape, strict=True)
-            ))  # fmt: skip
-        else:
-            points = zip(*indices, strict=True)
-        found: Tile = []
-        for point in points:
-            element_index = tuple(at for at in point if at is not None)
-            found.append(self.memory.element(parameter, element_index, pad) if len(element_index) == len(point) else None)
-        return found
-
-    def host(self, expr: Expr) -> int | None:
-        try:
-            return expr.evaluate(self.sizes)
-        except (KeyError, ZeroDivisionError):
-            return None
-
-
-def _unknown(value: Value) -> Tile:
-    return [None] * (max(1, value.tile.size) if isinstance(value.type, TileType) else 1)

@@ -5,7 +5,7 @@ An element is an integer, or None if it is not known. Arithmetic is `tilec.ir.fa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Final
@@ -45,15 +45,22 @@ def sorted_tiles(op: Sort, tiles: Sequence[Tile]) -> list[Tile]:
     return found
 
 
-def reduced(op: Reduce, tile: Tile) -> Tile:
-    """The elements along the axis as one; None where one of them is unknown."""
-    shape, dtype = op.operands[0].tile.shape, op.result.tile.dtype
+def element_rows(op: Reduce, tile: Tile) -> Iterator[Tile]:
+    """The elements that each element of the result is computed from."""
+    shape = op.operands[0].tile.shape
     extent, inner = shape[op.axis], prod(shape[op.axis + 1 :])
-    found: Tile = []
     for flat in range(prod(shape) // extent):
         start = flat // inner * extent * inner + flat % inner
-        known = [a for a in tile[start : start + extent * inner : inner] if a is not None]
-        if len(known) < extent:
+        yield tile[start : start + extent * inner : inner]
+
+
+def reduced(op: Reduce, tile: Tile) -> Tile:
+    """The elements along the axis as one; None where one of them is unknown."""
+    dtype = op.result.tile.dtype
+    found: Tile = []
+    for row in element_rows(op, tile):
+        known = [a for a in row if a is not None]
+        if len(known) < len(row):
             found.append(None)
         elif op.kind == "sum":
             found.append(integer_cast(sum(known), dtype))
