@@ -52,13 +52,13 @@ class MovedTerms(LoopTerms):
             return None
         chosen: list[tuple[Value, Positions]] = []
         for at in range(extent):
-            place = (*before, terms.const(at), *after)
-            condition = self.condition(selection.operands[0], place)
+            positions = (*before, terms.const(at), *after)
+            condition = self.condition(selection.operands[0], positions)
             if condition not in (terms.TRUE, terms.FALSE):
                 return None
             value = selection.operands[1 if condition == terms.TRUE else 2]
             if self.ranges[value].constant != 0:
-                chosen.append((value, place))
+                chosen.append((value, positions))
         if len(chosen) != 1 or (op.kind == "max" and self.ranges[chosen[0][0]].low < 0):
             return None
         return self.element(*chosen[0])

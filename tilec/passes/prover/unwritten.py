@@ -44,7 +44,7 @@ def unwritten_element(findings: Findings, tensor: str, example: Assignment | Non
             element = launch.unwritten()
             budget -= budget // 4 - launch.budget + 1
             read = {name: elements for name, elements in launch.read.items() if name in deciding}
-            shown = _held(read, filling.is_uniform) if element is not None else None
+            shown = _contents(read, filling.is_uniform) if element is not None else None
             if element is not None and shown is not None:
                 values, texts = shown
                 note = "is written by no block" + (f" where {' and '.join(texts)}" if texts else "")
@@ -74,7 +74,7 @@ def _sizes(findings: Findings, example: Assignment | None) -> Iterator[Assignmen
             return
 
 
-def _held(read: dict[str, dict[tuple[int, ...], int]], is_uniform: bool) -> tuple[dict[str, int], list[str]] | None:
+def _contents(read: dict[str, dict[tuple[int, ...], int]], is_uniform: bool) -> tuple[dict[str, int], list[str]] | None:
     """What memory holds: elements by name, and texts about others; None if these are too many to show."""
     values, texts = dict[str, int](), list[str]()
     for name, elements in read.items():
