@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from engine.errors import UsageError
+from engine.errors import ModelError, UsageError
 from engine.models.config import GenerationConfig
 from engine.models.families import family_of, read_config
 from engine.sampling import SEED_LIMIT, SamplingParams
 from engine.serving import thinking, tool_calls
-from engine.serving.errors import ApiError, invalid
+from engine.serving.errors import ApiError, engine_failed, invalid
 from engine.serving.openai_types import Generation, top_k_of
 from engine.serving.protocol import Grammar
+from engine.text.messages import plain_tools
 from engine.text.tokenizer import Text
 
 P = ParamSpec("P")
@@ -55,8 +56,12 @@ class ServedModel:
         field: str = "messages",
     ) -> list[int]:  # fmt: skip
         """Token ids of a conversation; ApiError that names the request's `field` if the template does not take it."""
+        for number, tool in enumerate(tools):
+            _check_tool(tool, number)
         plain = [message | {"role": "system"} if message.get("role") == "developer" else message for message in messages]
         shown = [_without_strict(tool) for tool in tools]
+        if shown:
+            await self._in_thread("tools", plain_tools, shown)
         return await self._in_thread(field, self.text.chat, plain, tools=shown or None, thinking=think)
 
     async def raw(self, prompt: str) -> list[int]:
@@ -139,7 +144,27 @@ class ServedModel:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*values, **keywords))
         except UsageError as error:
-            raise ApiError(400, str(error), param=field, code="invalid_value") from None
+            # A file's path, and what the command line can do about it, are nothing for clients.
+            what = UsageError(error.what) if error.where else error
+            raise ApiError(400, str(what), param=field, code="invalid_value") from None
+        except ModelError as error:
+            raise engine_failed(error.what) from None
+
+
+def _check_tool(tool: dict[str, Any], number: int) -> None:
+    """ApiError unless a tool, the `number`-th from 0, is a function in OpenAI's form."""
+    if tool.get("type", "function") != "function":
+        raise invalid("tools", f"tool {number} is no function, and the model takes no others")
+    function: Any = tool.get("function")
+    fields = cast("dict[str, Any]", function) if isinstance(function, dict) else {}
+    name = fields.get("name")
+    if not isinstance(name, str) or not name:
+        raise invalid("tools", f"tool {number} has no `function` with a `name`")
+    for field, kind, what in (
+        ("description", str, "a text"), ("parameters", dict, "an object"), ("strict", bool, "true or false"),
+    ):  # fmt: skip
+        if not isinstance(fields.get(field), kind | None):
+            raise invalid("tools", f"`{field}` of tool {number} is not {what}")
 
 
 def _without_strict(tool: dict[str, Any]) -> dict[str, Any]:
