@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from engine.errors import ModelError, UsageError
 from engine.models.config import GenerationConfig
@@ -16,6 +15,7 @@ from engine.models.families import family_of, read_config
 from engine.sampling import SEED_LIMIT, SamplingParams
 from engine.serving import thinking, tool_calls
 from engine.serving.errors import ApiError, engine_failed, invalid
+from engine.serving.grammar_depth import deep_thread
 from engine.serving.openai_types import Generation, top_k_of
 from engine.serving.protocol import Grammar
 from engine.text.messages import plain_tools
@@ -23,9 +23,6 @@ from engine.text.tokenizer import Text
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-TEXT_THREADS: Final = 1
-"""Threads that tokenize: the template's process serves one request at a time."""
 
 
 class ServedModel:
@@ -37,7 +34,7 @@ class ServedModel:
         self.name, self.longest, self.vocabulary = name, longest, config.vocab_size
         self.generation = GenerationConfig.read(folder, config)
         self.text = Text.read(folder, family_of(config.model_type).tokenizer)
-        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        self._threads = deep_thread("text")  # one: the template's process serves one request at a time
         self.call_tags = self.text.tokenizer.token_to_id(tool_calls.OPEN), self.text.tokenizer.token_to_id(tool_calls.CLOSE)
         """The tokens around a call of a tool; None for one that the vocabulary lacks."""
         self._opens, self._closes = (self.text.tokenizer.token_to_id(tag) for tag in (thinking.OPEN, thinking.CLOSE))
