@@ -204,7 +204,9 @@ class Guard:
         except HTTPException as error:
             what = f"{scope['method']} {scope['path'][:256]}: {error.detail.lower()}"
             refused = ApiError(error.status_code, what, code="not_found" if error.status_code == 404 else None)
-            await error_response(refused)(scope, receive, sent)
+            response = error_response(refused)
+            response.headers.update(error.headers or {})  # which methods there are
+            await response(scope, receive, sent)
         except Gone:
             status = status or 499
         except Exception as error:

@@ -193,6 +193,13 @@ class EngineClient:
             if self.failure is None:
                 self._send(Cancel(number))
 
+    def abandon(self, why: str) -> None:
+        """End all requests with an error, as if the engine had said so."""
+        for number in list(self._open):
+            self._end(number, f"error: {why}")
+            if self.failure is None:
+                self._send(Cancel(number))
+
     async def restart(self, load: Load, pause: float = 0.0) -> Loaded:
         """Load the model in another process, after the engine's ended and `pause` seconds; that process's own error if it
         fails. Requests are refused until then (EngineRestarting)."""

@@ -203,7 +203,8 @@ class ChatCompletion(Completion):
             raise invalid("reasoning_effort", "it is none of `none`, `minimal`, `low`, `medium`, `high`")
         ids = await model.chat(request.messages, _tools(request), think=request.thinking)
         asked = request.max_completion_tokens or request.max_tokens
-        max_tokens = model.max_tokens(len(ids), asked, None, "messages")
+        limit = "max_completion_tokens" if request.max_completion_tokens else "max_tokens"
+        max_tokens = model.max_tokens(len(ids), asked, None, "messages", limit)
         response = cls(model, request, [ids], await cls._grammar_of(model, client, request, ids))
         return response, response.submit(client, [max_tokens])
 

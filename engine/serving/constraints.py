@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import UsageError
+from engine.serving.grammar_depth import deep_thread, too_deep
 from engine.serving.protocol import Grammar
 from engine.text.tokenizer import TOKENIZER_FILE
 
@@ -37,6 +38,8 @@ def checked(grammar: str) -> str:
     """A grammar that can be made ready; UsageError that says why it cannot. The vocabulary is not asked."""
     from llguidance import LLMatcher
 
+    if (why := too_deep(grammar)) is not None:
+        raise UsageError(why)
     error = LLMatcher.validate_grammar(grammar, limits=limits())
     if error and not error.startswith("WARNING"):
         raise UsageError(" ".join(error.split())[:500])
@@ -103,7 +106,7 @@ class Constraints:
 
     def __init__(self, folder: str | PathLike[str], vocabulary: int, ending: Iterable[int]) -> None:
         self._file, self._vocabulary, self._ending = Path(folder) / TOKENIZER_FILE, vocabulary, list(ending)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._thread = deep_thread("grammars")
         self._tokenizer: Any = None
         self._ready: OrderedDict[str, Any] = OrderedDict()
 

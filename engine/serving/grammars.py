@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from engine.errors import UsageError
-from engine.serving.errors import invalid
+from engine.serving.errors import ApiError, invalid
 from engine.serving.openai_types import ChatRequest, Generation
 from engine.serving.tool_calls import CLOSE, OPEN
 
@@ -96,7 +96,14 @@ def tools_form(
         raise invalid(form[0], "with `tools` it can be JSON alone")
     field = "tool_choice" if must else "tools" if strict or form is None else form[0]
     whole = None if form is None or must else _json(_schema(form[0], form[2]))
-    return check(field, _lark(functions, tags, must=must, single=single, whole=whole))
+    try:
+        return check(field, _lark(functions, tags, must=must, single=single, whole=whole))
+    except ApiError:
+        for function in functions:  # which of the schemas it is, without the grammar around it
+            _check_schema("tools", _arguments(function, must=must), f"`parameters` of {function['name'][:64]!r}: ")
+        if form is not None:
+            _check_schema(form[0], form[2])
+        raise
 
 
 def check(field: str, grammar: str) -> str:
@@ -109,6 +116,14 @@ def check(field: str, grammar: str) -> str:
         return checked(grammar)
     except UsageError as error:
         raise invalid(field, error.what) from None
+
+
+def _check_schema(field: str, schema: Any, where: str = "") -> None:
+    """ApiError that says why a JSON schema cannot be kept to; it begins with `where`."""
+    try:
+        grammar_of((field, "json", schema))
+    except ApiError as error:
+        raise invalid(field, where + error.message.removeprefix(f"`{field}`: ")) from None
 
 
 def _lark(

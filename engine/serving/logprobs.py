@@ -47,14 +47,15 @@ class TokenTexts:
 
     def of_text(self, reported: Sequence[Reported], offset: int) -> dict[str, Any]:
         """`logprobs` of a choice of a text; `offset` is where its first token begins in the generated text. The most likely
-        tokens include the drawn token."""
+        tokens include the drawn token. Of tokens with the same text, such as parts of characters, the likeliest one counts."""
         texts = [self._text(token) for token, _ in reported]
         offsets = [offset + sum(map(len, texts[:number])) for number in range(len(texts))]
-        tops = [
-            {self._text(one): _finite(value) for one, value in zip(found.tokens, found.values, strict=True)}
-            | {self._text(token): _finite(found.own)}
-            for token, found in reported
-        ]
+        tops: list[dict[str, float]] = []
+        for token, found in reported:
+            tops.append({})
+            for one, value in (*zip(found.tokens, found.values, strict=True), (token, found.own)):
+                name = self._text(one)
+                tops[-1][name] = max(_finite(value), tops[-1].get(name, LEAST))
         own = [_finite(found.own) for _, found in reported]
         return {"tokens": texts, "token_logprobs": own, "top_logprobs": tops, "text_offset": offsets}
 

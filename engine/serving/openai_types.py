@@ -18,6 +18,8 @@ from msgspec import Meta
 from engine.sampling import TOP_LOGPROBS
 from engine.serving.errors import ApiError, invalid, unsupported
 
+TOKEN_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
+"""A token's number as a name of JSON has it: each token has one name, so that none has two biases."""
 MOST_STOPS: Final = 16
 MOST_CHOICES: Final = 128
 """Stop strings of a request, and choices of all of its prompts together."""
@@ -32,8 +34,8 @@ Stop = Text | Annotated[list[Text], Meta(max_length=MOST_STOPS)]
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """`stream_options`: whether a last chunk has the usage, and every other one the usage so far, as vLLM has it."""
 
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,14 +97,17 @@ class Generation(msgspec.Struct, kw_only=True):
     @property
     def biases(self) -> tuple[tuple[int, float], ...]:
         """`logit_bias` by token; ApiError for a name that is no token."""
-        if wrong := [name for name in self.logit_bias if not (name.isascii() and name.isdigit() and len(name) < 11)]:
+        if wrong := [name for name in self.logit_bias if not TOKEN_NUMBER.fullmatch(name)]:
             raise invalid("logit_bias", f"`{_shown(wrong[0])}` is not the number of a token")
         return tuple((int(name), bias) for name, bias in self.logit_bias.items())
 
     @property
     def counts_each(self) -> bool:
-        """Whether each chunk of a stream has the usage; ApiError if that is asked without one at the end."""
+        """Whether each chunk of a stream has the usage; ApiError if that is asked without one at the end, or anything of a
+        stream where there is none."""
         asked = self.stream_options
+        if asked is not None and not self.stream:
+            raise invalid("stream_options", "it needs `stream` true")
         if asked is None or not asked.continuous_usage_stats:
             return False
         if not asked.include_usage:

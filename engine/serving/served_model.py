@@ -6,25 +6,23 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
-from engine.errors import UsageError
+from engine.errors import ModelError, UsageError
 from engine.models.config import GenerationConfig
 from engine.models.families import family_of, read_config
 from engine.sampling import SEED_LIMIT, SamplingParams
 from engine.serving import thinking, tool_calls
-from engine.serving.errors import ApiError, invalid
+from engine.serving.errors import ApiError, engine_failed, invalid
+from engine.serving.grammar_depth import deep_thread
 from engine.serving.openai_types import Generation, top_k_of
 from engine.serving.protocol import Grammar
+from engine.text.messages import plain_tools
 from engine.text.tokenizer import Text
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-TEXT_THREADS: Final = 1
-"""Threads that tokenize: the template's process serves one request at a time."""
 
 
 class ServedModel:
@@ -36,7 +34,7 @@ class ServedModel:
         self.name, self.longest, self.vocabulary = name, longest, config.vocab_size
         self.generation = GenerationConfig.read(folder, config)
         self.text = Text.read(folder, family_of(config.model_type).tokenizer)
-        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        self._threads = deep_thread("text")  # one: the template's process serves one request at a time
         self.call_tags = self.text.tokenizer.token_to_id(tool_calls.OPEN), self.text.tokenizer.token_to_id(tool_calls.CLOSE)
         """The tokens around a call of a tool; None for one that the vocabulary lacks."""
         self._opens, self._closes = (self.text.tokenizer.token_to_id(tag) for tag in (thinking.OPEN, thinking.CLOSE))
@@ -55,8 +53,12 @@ class ServedModel:
         field: str = "messages",
     ) -> list[int]:  # fmt: skip
         """Token ids of a conversation; ApiError that names the request's `field` if the template does not take it."""
+        for number, tool in enumerate(tools):
+            _check_tool(tool, number)
         plain = [message | {"role": "system"} if message.get("role") == "developer" else message for message in messages]
         shown = [_without_strict(tool) for tool in tools]
+        if shown:
+            await self._in_thread("tools", plain_tools, shown)
         return await self._in_thread(field, self.text.chat, plain, tools=shown or None, thinking=think)
 
     async def raw(self, prompt: str) -> list[int]:
@@ -139,7 +141,27 @@ class ServedModel:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*values, **keywords))
         except UsageError as error:
-            raise ApiError(400, str(error), param=field, code="invalid_value") from None
+            # A file's path, and what the command line can do about it, are nothing for clients.
+            what = UsageError(error.what) if error.where else error
+            raise ApiError(400, str(what), param=field, code="invalid_value") from None
+        except ModelError as error:
+            raise engine_failed(error.what) from None
+
+
+def _check_tool(tool: dict[str, Any], number: int) -> None:
+    """ApiError unless a tool, the `number`-th from 0, is a function in OpenAI's form."""
+    if tool.get("type", "function") != "function":
+        raise invalid("tools", f"tool {number} is no function, and the model takes no others")
+    function: Any = tool.get("function")
+    fields = cast("dict[str, Any]", function) if isinstance(function, dict) else {}
+    name = fields.get("name")
+    if not isinstance(name, str) or not name:
+        raise invalid("tools", f"tool {number} has no `function` with a `name`")
+    for field, kind, what in (
+        ("description", str, "a text"), ("parameters", dict, "an object"), ("strict", bool, "true or false"),
+    ):  # fmt: skip
+        if not isinstance(fields.get(field), kind | None):
+            raise invalid("tools", f"`{field}` of tool {number} is not {what}")
 
 
 def _without_strict(tool: dict[str, Any]) -> dict[str, Any]:

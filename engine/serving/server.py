@@ -31,6 +31,8 @@ from engine.serving.served_model import ServedModel
 
 BACKLOG: Final = 1024
 RESTART_SECONDS: Final = 600.0
+LAST_WORDS_SECONDS: Final = 2
+"""How long requests that did not end in time may take to tell their clients so."""
 LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -45,9 +47,13 @@ def serve(load: Load, options: Options, engine: EngineProcess, listening: socket
 async def _serve(load: Load, options: Options, engine: EngineProcess, listening: socket.socket) -> int:
     PHASES.ended("imports")
     start = time.perf_counter()
-    ending = asyncio.Event()
+    ending, hurrying = asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        (hurrying if ending.is_set() else ending).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+        asyncio.get_running_loop().add_signal_handler(number, end)
     name = options.model_name or Path(load.model).resolve().name
     metrics = Metrics(name)
     log("loading", model=name, backend=load.backend)
@@ -64,7 +70,7 @@ async def _serve(load: Load, options: Options, engine: EngineProcess, listening:
         server = uvicorn.Server(
             uvicorn.Config(
                 app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-                timeout_graceful_shutdown=options.drain_seconds,
+                timeout_graceful_shutdown=options.drain_seconds + LAST_WORDS_SECONDS,
             )
         )  # fmt: skip
         listening.listen(BACKLOG)  # connections wait for the server from here on
@@ -85,6 +91,8 @@ async def _serve(load: Load, options: Options, engine: EngineProcess, listening:
             await _first(client.ended.wait(), ending, serving)
         log("draining" if client.failure is None else "engine_ended", outstanding=client.outstanding)
         server.should_exit = True
+        await _first(serving, asyncio.sleep(options.drain_seconds), hurrying)
+        client.abandon("the server ended before the request was done")
         await serving
         model.close()
         if client.failure is not None and not isinstance(client.failure, EngineRestarting):

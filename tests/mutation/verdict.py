@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.mutation.generate import Mutant
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import Accesses, InterpreterError, run
@@ -33,6 +32,19 @@ class Launch:
     scalars: Mapping[str, float]
     dims: Mapping[str, int]
     expected: Callable[[], Mapping[str, Any]]
+
+
+class Changed(Protocol):
+    """A kernel with a mistake: the kernel, the file of the unchanged one, and the text of the changed file."""
+
+    @property
+    def kernel(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def text(self) -> str: ...
 
 
 class Kernels(Protocol):
@@ -62,7 +74,7 @@ class Verdict:
     problems: list[str] = field(default_factory=list[str])
 
 
-def examine(mutant: Mutant, kernels: Kernels) -> Verdict:
+def examine(mutant: Changed, kernels: Kernels) -> Verdict:
     """Proves it at every specialisation, then runs accepted ones."""
     accepted: list[tuple[int, Function, Proofs]] = []
     changed = False
@@ -92,14 +104,10 @@ def _run(kernels: Kernels, accepted: list[tuple[int, Function, Proofs]]) -> Verd
     problems: list[str] = []
     for number, function, proofs in accepted:
         for launch in kernels.launches(function, proofs, number):
-            accesses = Accesses(function, launch.arrays)
-            try:
-                run(function, launch.arrays, launch.scalars, dims=launch.dims, accesses=accesses)
-            except InterpreterError as error:
-                if error.block is not None:
-                    problems.append(str(error))
-                continue  # without a block, the launch violates the mutant's contract
-            problems += accesses.problems()
+            violations = problems_of(function, launch)
+            if violations is None:
+                continue
+            problems += violations
             reference = launch.expected()
             close = all(
                 np.allclose(launch.arrays[name].astype(np.float64), np.asarray(values, np.float64), 0.05, 0.05, equal_nan=True)
@@ -111,7 +119,18 @@ def _run(kernels: Kernels, accepted: list[tuple[int, Function, Proofs]]) -> Verd
     return Verdict("safe" if "safe" in outcomes else "right" if "right" in outcomes else "unjudged")
 
 
-def _load(mutant: Mutant, kernels: Path, constants: Mapping[str, Constant]) -> Function | CompileError:
+def problems_of(function: Function, launch: Launch) -> list[str] | None:
+    """Violations of a launch over all its blocks, after which its arrays are as the kernel leaves them; None if the launch
+    violates the kernel's contract."""
+    accesses = Accesses(function, launch.arrays)
+    try:
+        run(function, launch.arrays, launch.scalars, dims=launch.dims, accesses=accesses)
+    except InterpreterError as error:
+        return None if error.block is None else [str(error)]
+    return accesses.problems()
+
+
+def _load(mutant: Changed, kernels: Path, constants: Mapping[str, Constant]) -> Function | CompileError:
     with tempfile.TemporaryDirectory() as folder:
         for path in kernels.glob("*.py"):
             Path(folder, path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")

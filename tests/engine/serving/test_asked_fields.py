@@ -49,6 +49,18 @@ def test_how_tokens_are_chosen(speaker: Server) -> None:
         ("top_logprobs", 21, "invalid_value"),
         ("logit_bias", {"five": 1}, "invalid_value"),
         ("logit_bias", {"5": 101}, "invalid_value"),
+        ("logit_bias", {"5": -100, "05": 100}, "invalid_value"),
+        ("logit_bias", {"-0": 1}, "invalid_value"),
+        ("stream_options", {"include_usage": True}, "invalid_value"),
+        ("stream_options", {}, "invalid_value"),
+        ("max_completion_tokens", 300, "context_length_exceeded"),
+        ("tools", [{}], "invalid_value"),
+        ("tools", [{"type": "function", "function": "f"}], "invalid_value"),
+        ("tools", [{"type": "function", "function": {"name": ""}}], "invalid_value"),
+        ("tools", [{"type": "web_search", "function": {"name": "f"}}], "invalid_value"),
+        ("tools", [{"type": "function", "function": {"name": "f", "parameters": []}}], "invalid_value"),
+        ("tools", [{"type": "function", "function": {"name": "f", "description": 3}}], "invalid_value"),
+        ("tools", [{"type": "function", "function": {"name": "f", "strict": "yes"}}], "invalid_value"),
         ("logit_bias", {"999999": 1}, "invalid_value"),
         ("allowed_token_ids", [], "invalid_value"),
         ("allowed_token_ids", [999999], "invalid_value"),
@@ -118,6 +130,23 @@ def test_a_grammar_that_the_engine_refuses_is_a_400(speaker: Server) -> None:
     found = chat(speaker, response_format={"type": "json_object"})
     assert (found.status, found.error["message"]) == (400, "the grammar is too complex")
     assert 'finished_reason="error",model_name="talker"} 1.0' in speaker.metrics.text().decode()
+
+
+def test_a_tool_that_is_nested_too_deeply_is_named(speaker: Server) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(100):
+        schema = {"items": schema}
+    found = chat(speaker, tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}])
+    assert (found.status, found.error["param"]) == (400, "tools") and "tool 1: it is nested" in found.error["message"]
+
+
+@pytest.mark.parametrize("how", [{"strict": True}, {}], ids=["strict", "required"])
+def test_the_schema_of_a_tool_that_cannot_be_kept_to_is_named(speaker: Server, how: dict[str, Any]) -> None:
+    good, bad = ({"name": name, "parameters": {"type": kind}} | how for name, kind in (("f", "object"), ("g", "nonsense")))
+    tools = [{"type": "function", "function": one} for one in (good, bad)]
+    found = chat(speaker, tools=tools, **({} if how else {"tool_choice": "required"}))
+    assert (found.status, found.error["param"]) == (400, "tools")
+    assert found.error["message"] == "`tools`: `parameters` of 'g': Invalid type: nonsense"
 
 
 def test_values_that_ask_for_nothing_are_taken(speaker: Server) -> None:

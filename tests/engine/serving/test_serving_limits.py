@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,22 @@ def test_models_and_paths(speaker: Server) -> None:
     assert ask(speaker, "/v1/models/talker").json == card
     assert ask(speaker, "/v1/models/other").error["code"] == "model_not_found"
     assert ask(speaker, "/nothing").error["code"] == "not_found"
-    assert ask(speaker, "/v1/models", method="POST").status == 405
+    for path, method, allowed in (("/v1/models", "POST", {"GET", "HEAD"}), ("/v1/completions", "GET", {"POST"})):
+        refused = ask(speaker, path, method=method)
+        assert refused.status == 405 and {*refused.headers["allow"].split(", ")} == allowed
+
+
+def test_an_error_of_the_template_names_no_file(talker: Path, tmp_path: Path) -> None:
+    """Where the model lies on the server is nothing for clients."""
+    folder = tmp_path / "model"
+    shutil.copytree(talker, folder)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content + 'x' }}", encoding="utf-8")
+    one = server(folder, says(talker, "x"))
+    asked = {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"name": "f", "arguments": {}}]}]}
+    for path in ("/v1/chat/completions", "/tokenize"):
+        found = ask(one, path, asked)
+        assert (found.status, found.error["param"]) == (400, "messages"), found.error
+        assert "cannot render" in found.error["message"] and str(folder) not in found.error["message"]
 
 
 def test_tokens_of_texts_and_texts_of_tokens(speaker: Server) -> None:

@@ -231,6 +231,21 @@ def test_sigterm_lets_streams_end(tiny: Path) -> None:
             one.request("GET", "/health")
 
 
+@pytest.mark.parametrize(("seconds", "signals"), [("0", 1), ("300", 2)], ids=["time is over", "second signal"])
+def test_a_stream_that_the_end_of_the_server_cuts_says_so(tiny: Path, seconds: str, signals: int) -> None:
+    with serving(tiny, "--drain-seconds", seconds) as one:
+        response = one.request("POST", "/v1/completions", LONG | {"stream": True})
+        assert response.readline().startswith(b"data: ")
+        one.process.send_signal(signal.SIGINT)
+        assert one.event()["event"] == "draining"
+        if signals == 2:
+            one.process.send_signal(signal.SIGINT)
+        events = [line.removeprefix("data: ") for line in response.read().decode().split("\n") if line.startswith("data: ")]
+        assert events[-1] == "[DONE]" and "server ended" in json.loads(events[-2])["error"]["message"]
+        assert one.process.wait(HANG_SECONDS) == 0
+        assert one.process.stderr is not None and not any("Exception" in line for line in one.process.stderr)
+
+
 def test_sigterm_while_the_model_is_loaded(tiny: Path) -> None:
     with started(tiny) as process:
         assert process.stderr is not None and "loading" in process.stderr.readline()

@@ -12,7 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.models.families import family_of
+from engine.sampling import Logprobs
 from engine.serving.generated_text import GeneratedText, Part
+from engine.serving.logprobs import TokenTexts
+from engine.serving.served_model import ServedModel
 from engine.serving.thinking import Thinking
 from engine.serving.tool_calls import ToolCall, ToolCalls
 from engine.text.tokenizer import Text
@@ -147,3 +150,16 @@ def test_a_stop_string_ends_it_before_what_follows(text: Text) -> None:
     parts, made = generated(text, ids, stop=["three"])
     assert "".join(content for _, content, _ in parts) == "one two "
     assert made.stopped and made.tokens < len(ids)
+
+
+def test_of_tokens_with_one_text_the_most_likely_one_counts(talker: Path) -> None:
+    """Two parts of characters have the same text, and a name of JSON can be there once."""
+    text = ServedModel(talker, 256, "talker").text
+    texts = TokenTexts(text)
+    parts = [token for token in range(text.tokenizer.get_vocab_size()) if texts.bytes_of(token) in (b"\x80", b"\x81", b"\x82")]
+    word = text.encode("sky")[0]
+    for drawn, others in ((parts[2], [parts[0], parts[1], word]), (parts[0], [parts[0], parts[1], word])):
+        values = [-1.0, -2.0, -3.0]
+        own = values[others.index(drawn)] if drawn in others else -4.0
+        (found,) = texts.of_text([(drawn, Logprobs(own, others, values))], 0)["top_logprobs"]
+        assert found == {"\ufffd": -1.0, texts.bytes_of(word).decode(): -3.0}
