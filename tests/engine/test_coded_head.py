@@ -4,6 +4,7 @@ logits are from those of the rounded head and of the one in 16 bits."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,8 @@ from engine.tools.quantize.fp8 import Fp8
 from engine.tools.quantize.int4 import Int4
 from engine.tools.tiny import write_tiny_model
 from tilec.step.expressions import StepError
+from tilec.step.reader import read_declaration
+from tilec.step.step import Step
 
 HEAD = "lm_head.weight"
 CASES = [("qwen3", "int4", True), ("qwen3", "fp8", False), ("llama", "int4", False)]
@@ -178,7 +181,8 @@ TOKENS = {"decode": 1, "batch": 4}
 
 
 def graph_of(family: str, mode: Any, output: Any, form: str = "int4_head", **numbers: Any) -> Any:
-    shape = SimpleNamespace(**{**vars(TINY), "model_type": family, **numbers})
+    heads = {"num_key_value_heads": 4 if family == "llama" else 8}  # of which kernels of the family have entries
+    shape = SimpleNamespace(**{**vars(TINY), "model_type": family, **heads, **numbers})
     return model_step(shape, 2048, weight_format=form).with_pages(100).graph(mode, output, tokens=TOKENS.get(mode, 20))
 
 
@@ -225,3 +229,53 @@ def test_linear_weights_of_another_format_are_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "qwen3", "fp8", False)
     with pytest.raises(ModelError, match="weights in `int4_head` are asked for, and the files do not have"):
         WeightPlan.for_model(read_config(folder), folder, "bf16", weight_format="int4_head")
+
+
+SHORT = """
+formats = {"fp8": scaled(f8e4m3, [128, 128]), "headed": headed(fp8, head.weight, fp8)}
+weights = {"table.weight": [256, 128], "head.weight": [256, 128], "inner.weight": linear([128, 128])}
+tied = {"head.weight": "table.weight"}
+buffers = {"x": activation(dtype, [tokens, 128]), "y": activation(dtype, [tokens, 128]), "z": output(dtype, [tokens, 256])}
+def decode():
+    first = product(E=dtype, x=x, w=inner, out=y)
+    if coded_head:
+        last = product(E=dtype, x=y, w=head, out=z)
+    else:
+        last = wide_product(E=dtype, x=y, w=head, out=z)
+def prefill():
+    last = product(E=dtype, x=x, w=head, out=z)
+"""
+
+
+def short(text: str, form: str) -> Step:
+    return Step(read_declaration(text), {"num_hidden_layers": 1}, tied=True, dtype="bf16", max_seq_len=64, weight_format=form)
+
+
+def test_a_text_gives_one_weight_a_format_of_its_own() -> None:
+    headed, plain = (short(SHORT, form) for form in ("headed", "fp8"))
+    assert [op.kernel for op in headed.graph("decode").ops] == ["product_fp8", "product_fp8"]
+    assert [op.kernel for op in plain.graph("decode").ops] == ["product_fp8", "wide_product"]
+    assert headed.graph("decode").ops[1].tensors["w"].buffer == "head.weight"
+    assert plain.graph("decode").ops[1].tensors["w"].buffer == "table.weight"
+    assert [weight.name for weight in headed.weights()] == [
+        "table.weight", "head.weight", "head.weight_scales", "inner.weight", "inner.weight_scales",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("headed(fp8, head", "headed(fp4, head", "`fp4` and `fp8` are not earlier formats of weights alone"),
+        ("headed(fp8, head.weight, fp8)", "headed(fp8, head.weight)", "`headed` is not a format, as"),
+        ("headed(fp8, head.weight", "headed(fp8, 3", "`headed` is not a format, as"),
+        ("headed(fp8, head.weight", "headed(fp8, tail.weight", "`tail.weight` is not a matrix of its own in 16 bits"),
+        ("headed(fp8, head.weight", "headed(fp8, inner.weight", "`inner.weight` is not a matrix of its own in 16 bits"),
+        ("headed(fp8, head.weight", "headed(fp8, table.weight", "`table.weight` is not a matrix of its own in 16 bits"),
+        ('"headed": headed(fp8, head.weight, fp8)', '"a": headed(fp8, head.weight, fp8), "b": headed(a, head.weight, fp8)',
+         "`a` and `fp8` are not earlier formats of weights alone"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_format_are_named(old: str, new: str, expected: str) -> None:
+    assert old in SHORT
+    with pytest.raises(StepError, match=re.escape(expected)):
+        read_declaration(SHORT.replace(old, new))
