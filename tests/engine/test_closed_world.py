@@ -130,7 +130,7 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
     rows_of_both = 0 if query == model.config["hidden_size"] else 2 * len(DTYPES)  # of one prompt, and of several, are gathered
     # What dequantises or quantises, and kernels of batches that the head shares with a linear layer if that has 16 bits too.
     more = 0 if weights == SIXTEEN_BIT else 1 + len(BATCHES)
-    if weights.endswith("_head"):  # it has kernels of linear layers, and the norm in front of it none of its own
+    if weights.endswith("_head"):  # it has kernels of linear layers, and the norm before it none of its own
         more -= 3 + 2 * len(BATCHES)
         more += 0 if weights == "fp8_head" else 1 + len(BATCHES)
     pages = 2 + 7 * len(DTYPES)  # kernels that only steps over pages launch, attention for three sizes of batches

@@ -3,6 +3,7 @@ logits are from those of the rounded head and of the one in 16 bits."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -13,7 +14,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from one_sequence import OneSequence
-from safetensors.numpy import load_file, save_file
 from step_contracts import TINY, contract
 
 from engine.backends.interpreter import InterpreterBackend
@@ -35,10 +35,17 @@ from tilec.step.expressions import StepError
 from tilec.step.reader import read_declaration
 from tilec.step.step import Step
 
+_FILES: Any = importlib.import_module("safetensors.numpy")  # its types are partial
+load_file, save_file = _FILES.load_file, _FILES.save_file
+
 HEAD = "lm_head.weight"
 CASES = [("qwen3", "int4", True), ("qwen3", "fp8", False), ("llama", "int4", False)]
 """Families, formats of the linear weights, and whether the head is the embedding table."""
 IDS = [5, 9, 300, 17, 2]
+
+
+def quiet(*_: int) -> None:
+    """No progress."""
 
 
 def folder_of(root: Path, family: str, form: str, tied: bool, fill: float | None = None, head: Any = None) -> Path:
@@ -58,7 +65,7 @@ def folder_of(root: Path, family: str, form: str, tied: bool, fill: float | None
                 tensors[name] = head
         save_file(tensors, path)
     form_of = Int4(128, "mse") if form == "int4" else Fp8()
-    write_quantised(prepare(root / "source", form_of), root / "model", 1 << 20, lambda *_: None)
+    write_quantised(prepare(root / "source", form_of), root / "model", 1 << 20, quiet)
     return root / "model"
 
 
@@ -124,7 +131,7 @@ def test_logits_are_those_of_the_rounded_head_and_near_those_of_the_head(case: t
     """In prefill, decode and rows over pages."""
     folder, form = case
     if read_config(folder).tie_word_embeddings:
-        pytest.skip("a tied model has no place for a head in 16 bits beside its table")
+        pytest.skip("a tied model has no place for a head in 16 bits next to its table")
     other = folder_of(tmp_path, read_config(folder).model_type, form, False, head=rounded_head(folder, form))
     ours, exact, plain = loaded(folder, f"{form}_head"), loaded(other, form), loaded(folder, form)
     found = [logits_of(backend) for backend in (ours, exact, plain)]
@@ -182,7 +189,7 @@ TOKENS = {"decode": 1, "batch": 4}
 
 def graph_of(family: str, mode: Any, output: Any, form: str = "int4_head", **numbers: Any) -> Any:
     heads = {"num_key_value_heads": 4 if family == "llama" else 8}  # of which kernels of the family have entries
-    shape = SimpleNamespace(**{**vars(TINY), "model_type": family, **heads, **numbers})
+    shape: Any = SimpleNamespace(**{**vars(TINY), "model_type": family, **heads, **numbers})
     return model_step(shape, 2048, weight_format=form).with_pages(100).graph(mode, output, tokens=TOKENS.get(mode, 20))
 
 
