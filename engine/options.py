@@ -12,7 +12,7 @@ DEFAULT_SEQUENCE: Final = 4096
 BackendName = Literal["cuda", "interpreter"]
 """`cuda`: a GPU and the CUBINs of a bundle. `interpreter`: the kernels' sources in NumPy, slow and only for tiny models."""
 
-WEIGHT_FORMATS: Final = ("16bit", "fp8", "w8a8", "int4")
+WEIGHT_FORMATS: Final = ("16bit", "fp8", "w8a8", "int4", "fp8_head", "int4_head")
 """Formats of linear weights that steps have; a step may lack one. The weights of `w8a8` are those of `fp8`."""
 
 CACHE_FORMATS: Final = ("16bit", "fp8")

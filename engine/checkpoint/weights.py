@@ -6,8 +6,9 @@ checkpoint tensor, or several concatenated along the rows.
 Weights are read as chunks of bytes, so that gigabytes reach the device without a second copy on the host, or as arrays.
 
 Quantised weights (`engine.formats`) whose format the step declares stay as they are: their codes, scales and zero points are
-destinations of their own, repacked one tensor at a time where files have another order. All others are dequantised in f32 and
-rounded to the dtype of the device, some rows at a time.
+destinations of their own, repacked one tensor at a time where files have another order. So are a head's that the format has as
+codes and files in 16 bits (`engine.formats.coded_head`). All others are dequantised in f32 and rounded to the dtype of the
+device, some rows at a time.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from engine.checkpoint.json_file import show
 from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.shards import open_checkpoint
 from engine.errors import ModelError, UsageError
+from engine.formats.coded_head import coded
 from engine.formats.dequantise import rows
 from engine.formats.kept import kept_format, largest_code, part
 from engine.formats.quantised import Quantised, quantised_weights
@@ -36,7 +38,7 @@ from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.models.steps import model_step
 from tilec.step.expressions import StepError
-from tilec.step.formats import SCALES, SIXTEEN_BIT, ZEROS, stored_as
+from tilec.step.formats import SCALES, SIXTEEN_BIT, ZEROS, coded_head, stored_as
 from tilec.step.graph import ITEM_BYTES
 from tilec.step.step import Step, Weight
 from tilec.target.dtypes import bf16, f8e4m3, f16, f32, numpy_dtype, u8, u32
@@ -231,11 +233,16 @@ class WeightPlan(Weights):
         of_files = kept_format(config, dtype, self.quantised)
         super().__init__(config, dtype, of_files if weight_format is None else weight_format)
         self._files = files
-        stored = stored_as(family_of(config.model_type).declaration(), self.weight_format)
+        declaration = family_of(config.model_type).declaration()
+        stored, head = (one(declaration, self.weight_format) for one in (stored_as, coded_head))
         if stored not in (SIXTEEN_BIT, of_files):
             what = f"weights in `{self.weight_format}` are asked for, and the files do not have every linear layer's so"
             fix = f"ask for `{of_files}`, or write a folder with `python -m {PACKAGE}.quantize --format {stored}`"
             raise ModelError(what, where=folder, fix=fix)
+        source = EMBEDDING if config.tie_word_embeddings else head
+        if head is not None and head not in self.quantised and source in files:
+            own = coded((config.vocab_size, config.hidden_size), source, files)
+            self.quantised = {**self.quantised, head: own}
         self._refuse_missing(folder)
         for piece in self._from_files():
             if piece.name not in self.quantised:

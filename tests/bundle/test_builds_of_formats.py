@@ -152,7 +152,7 @@ def test_every_shipped_model_finds_its_kernels_for_every_format() -> None:
     mixtures = [model.name for model in SHIPPED.models if model.requested]
     requested |= {use.artifact for use in enumerate_world(SHIPPED, models=mixtures).uses}
     requested |= {use.artifact for use in enumerate_world(SHIPPED, caches=(SIXTEEN_BIT, "fp8"), gpus=(2,)).uses}
-    for weight_format in ("fp8", "w8a8", "int4"):
+    for weight_format in ("fp8", "w8a8", "int4", "fp8_head", "int4_head"):
         world = enumerate_world(SHIPPED, weights=(weight_format,))
         assert not world.problems
         assert {use.model for use in world.uses} == {model.name for model in SHIPPED.models if weight_format in model.weights}

@@ -187,7 +187,7 @@ def test_requests_are_those_of_the_graphs_of_a_format() -> None:
     [
         ('"fp8"', ", ".join(f'"f{n}": scaled(f8e4m3, [1, 1])' for n in range(8)) + ', "fp8"', "more than 8 formats"),
         ("scaled(f8e4m3, [128, 64])", "scaled(bf16, [128, 64])", "`fp8` is not a format, as `scaled(f8e4m3, [128, 128])`"),
-        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128)", "`grouped(u4, 128, scales=dtype, zeros=u8, rows=16)` or"),
+        ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128)", "`grouped(u4, 128, scales=dtype, zeros=u8, rows=16)`, "),
         ("scaled(f8e4m3, [128, 64])", "grouped(u4, 12, scales=dtype, zeros=u8, rows=16)", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "grouped(u4, 128, scales=dtype, zeros=u8, rows=0)", "is not a format"),
         ("scaled(f8e4m3, [128, 64])", "grouped(u8, 128, scales=dtype, zeros=u8, rows=16)", "is not a format"),

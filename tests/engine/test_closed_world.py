@@ -29,7 +29,12 @@ OF_FORMAT = {
     "fp8": {"dequantise_fp8", *(f"{name}_fp8" for name in STORED)},
     "w8a8": {"quantise_rows", "matmul_fp8", "matmul_silu_mul_fp8", *(f"{name}_fp8" for name in STORED)},
     "int4": {"dequantise_int4", *(f"{name}_int4" for name in STORED)},
-}
+    "fp8_head": {"dequantise_fp8", *(f"{name}_fp8" for name in STORED if name != "matvec_add")},
+    "int4_head": {
+        "dequantise_int4", *(f"{name}_int4" for name in STORED if name != "matvec_add"), "scaled_matvec_fp8",
+        "scaled_matvec_rows_fp8", "matmul_few_fp8",
+    },
+}  # fmt: skip
 LENGTHS = [tokens for tokens in range(1, CHUNK_TOKENS + 1) if tokens % 32 in (0, 1, 31)]
 """The lengths around those at which the tiles of a product can change."""
 LONGER = range(CHUNK_TOKENS + 512, 8192 + 1, 512)
@@ -125,6 +130,9 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
     rows_of_both = 0 if query == model.config["hidden_size"] else 2 * len(DTYPES)  # of one prompt, and of several, are gathered
     # What dequantises or quantises, and kernels of batches that the head shares with a linear layer if that has 16 bits too.
     more = 0 if weights == SIXTEEN_BIT else 1 + len(BATCHES)
+    if weights.endswith("_head"):  # it has kernels of linear layers, and the norm before it none of its own
+        more -= 3 + 2 * len(BATCHES)
+        more += 0 if weights == "fp8_head" else 1 + len(BATCHES)
     pages = 2 + 7 * len(DTYPES)  # kernels that only steps over pages launch, attention for three sizes of batches
     assert len(available - products) == 90 + rows_of_both + len(DTYPES) * more + pages
     ends_of_formats = ("_fp8", "_int4", "quantise_rows")

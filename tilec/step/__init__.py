@@ -38,7 +38,8 @@ A launch takes a linear weight as it is stored, `w=mlp.down_proj`, and is then o
 128], above=w8a8_tokens)` has the weights of another, and in longer prompts its products take what the text calls
 `quantised(normed)` in eight bits (`activations`). Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head` (the
 output mode), and `pages`, of which caches in pages have so many: `pool(dtype, [pages, page_tokens, heads, head_dim])`. Launches
-and conditions may also ask for the `mode`, and whether caches are `coded`, which they are in a format other than 16 bits. Any
+and conditions may also ask for the `mode`, whether caches are `coded`, which they are in a format other than 16 bits, and
+whether there is a `coded_head`, as in `headed(int4, lm_head.weight, fp8)`: the weights of `int4`, and one more in `fp8`. Any
 other name is a measured number of `[[tuning]]` in build.toml. Constants that a launch omits are tuned too: see `tuning`.
 `ranks` documents `shards` and `sums`.
 """

@@ -147,7 +147,7 @@ class Format:
     """A format of linear weights: its parts, codes first and then scales. `constants` are those of its kernels that a launch of
     16 bits lacks, and their values, which are dtypes. `rows`: the value of `ROWS`, the outputs of a block, in its kernels for
     launches that give another. With `activations`, products of prompts quantise these too; its weights are those of another
-    format, `weights`."""
+    format, `weights`. So they are with `head`: one more weight by name, which is not `linear`, and its format."""
 
     name: str
     parts: tuple[Part, ...]
@@ -155,6 +155,7 @@ class Format:
     rows: int | None = None
     activations: Activations | None = None
     weights: str = ""
+    head: tuple[str, Format] | None = None
 
     @property
     def stored_as(self) -> str:

@@ -24,6 +24,9 @@ weight changes in one of two ways:
 A kernel of a format takes each part in the shape that it is declared in, whatever shape the launch gives the weight. The parts
 of a stacked weight (X, N, K) have the item as their first axis too, and `dequantise_each_fp8` is what dequantises it.
 
+A format may have a head, a weight that is not `linear` (`headed(int4, lm_head.weight, fp8)`): it is then in that other format,
+and no longer tied to a table. Files have it in 16 bits, and whoever loads them makes the codes.
+
 Such a buffer belongs to one weight, lives from one launch to the next, and shares its memory with others (`engine.graph.plan`).
 The launch that reads it does not begin before all earlier ones have ended, unless its kernel reads it after its grid
 dependency wait (`engine.graph.verify.may_overlap`): some kernels take a weight for data that nobody writes, and read it before.
@@ -70,6 +73,9 @@ TILES_OF_TOKENS: Final = (8, 16)
 MOST_TOKENS: Final = 32
 """Tokens of a tile at most, in kernels that convert weights in registers (`MOST` of `kernels_src/few_tokens.py`)."""
 
+CODED_HEAD: Final = "coded_head"
+"""The name by which conditions ask whether the format of the weights has a head."""
+
 EACH: Final = "each_"
 """Begins the format's name in that of the kernel that dequantises a stacked weight, one item after the other."""
 
@@ -98,7 +104,10 @@ class _Stored:
 
 
 def in_format(declaration: Declaration, form: Format) -> Declaration:
-    """The step with all linear weights in a format; StepError if a name that it needs is taken."""
+    """The step with all linear weights in a format, and the weight that its `head` names; StepError if a name that it needs is
+    taken, or if `head` names no such weight."""
+    if form.head is not None:
+        declaration = _with_head(declaration, *form.head)
     stored = {name: _stored(weight, form) for name, weight in declaration.weights.items() if weight.linear}
     weights: dict[str, Declared] = {}
     buffers = dict(declaration.buffers)
@@ -122,6 +131,25 @@ def in_format(declaration: Declaration, form: Format) -> Declaration:
         declaration, weights=weights, buffers=buffers | quantiser.buffers, counts=counts | quantiser.counts, modes=modes,
         variants={**declaration.variants, **quantiser.variants}, formats={},
     )  # fmt: skip
+
+
+def _with_head(declaration: Declaration, name: str, form: Format) -> Declaration:
+    """The step with one weight in a format, which others no longer are tied to."""
+    found = declaration.weights.get(name)
+    if found is None or found.linear or found.per_layer or len(found.shape) != 2 or name in declaration.tied.values():
+        raise StepError(f"`{name}` is not a matrix of its own in 16 bits, as the head of `headed(...)` is")
+    alone = {other: replace(one, linear=other == name) for other, one in declaration.weights.items()}
+    tied = {other: one for other, one in declaration.tied.items() if other != name}
+    coded = in_format(replace(declaration, weights=alone), form)
+    return replace(coded, weights={other: declaration.weights.get(other, one) for other, one in coded.weights.items()} | {
+        name: coded.weights[name]
+    }, tied=tied)  # fmt: skip
+
+
+def coded_head(declaration: Declaration, weight_format: str) -> str | None:
+    """The weight that a format of weights has as codes and files have in 16 bits; None if there is none."""
+    found = declaration.formats.get(weight_format)
+    return None if found is None or found[0].head is None else found[0].head[0]
 
 
 def stored_declaration(declaration: Declaration, name: str) -> Declaration:

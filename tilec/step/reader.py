@@ -31,7 +31,7 @@ from tilec.step.declaration import (
     Variant,
 )  # fmt: skip
 from tilec.step.expressions import Expression, StepError, expression
-from tilec.step.formats import Format, grouped, in_format, scaled
+from tilec.step.formats import CODED_HEAD, Format, grouped, in_format, scaled
 from tilec.step.graph import CHUNK, ITEM_BYTES, SERVE, Kind
 from tilec.step.ranks import RANKS, read_shards, read_sums
 from tilec.step.syntax import decode, encode
@@ -48,7 +48,9 @@ LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
 SERVES: Final = "serve=True"
-RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, RANKS, CODED_CACHES, "max_seq_len", "head", "mode", "pages"}
+RESERVED: Final = LENGTHS | LAYER_FLAGS | {
+    DTYPE, FILLED, RANKS, CODED_CACHES, CODED_HEAD, "max_seq_len", "head", "mode", "pages",
+}  # fmt: skip
 """Names whose values come from the request for a step, or change within it."""
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch", CHUNK, SERVE)
@@ -232,10 +234,19 @@ class _Reader:
                     raise StepError(what, node)
                 activations = Activations(dtype, (1, columns), above, serve=bool(more))
                 return replace(other, name=name, weights=weights, activations=activations)
+            case ast.Call(
+                func=ast.Name(id="headed"), args=[ast.Name(id=weights), head, ast.Name(id=of_head)], keywords=[]
+            ) if name.isidentifier() and (weight := _dotted(head)) is not None:  # fmt: skip
+                both = [self.formats.get(one) for one in (weights, of_head)]
+                if any(one is None or one.activations is not None or one.head is not None for one in both):
+                    raise StepError(f"`{weights}` and `{of_head}` are not earlier formats of weights alone", node)
+                base, own = (one for one in both if one is not None)
+                return replace(base, name=name, weights=weights, head=(weight, own))
             case _:
                 known = (
-                    "`scaled(f8e4m3, [128, 128])`, `grouped(u4, 128, scales=dtype, zeros=u8, rows=16)` or "
-                    "`activations(FORMAT, f8e4m3, [1, 128], above=NUMBER)`, perhaps with `serve=True`"
+                    "`scaled(f8e4m3, [128, 128])`, `grouped(u4, 128, scales=dtype, zeros=u8, rows=16)`, "
+                    "`activations(FORMAT, f8e4m3, [1, 128], above=NUMBER)`, perhaps with `serve=True`, or "
+                    "`headed(FORMAT, lm_head.weight, FORMAT)`"
                 )
                 raise StepError(f"`{name}` is not a format, as {known}", node)
 

@@ -13,7 +13,7 @@ from tilec.step.caches import CODED_CACHES, cached_declaration
 from tilec.step.declaration import DTYPE, TOKENS, Declaration, Declared, Reference
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at, stacked
-from tilec.step.formats import SIXTEEN_BIT, misfit, stored_declaration
+from tilec.step.formats import CODED_HEAD, SIXTEEN_BIT, coded_head, misfit, stored_declaration
 from tilec.step.graph import CHUNK, SERVE, StepGraph
 from tilec.step.ranks import RANKS, among_ranks, shared_numbers
 from tilec.step.reader import FILLED
@@ -92,7 +92,7 @@ class Step:
         self.dtype, self.tied, self.weight_format = dtype, tied, weight_format
         self._values: dict[str, Any] = {
             **numbers, "dtype": dtype, "max_seq_len": max_seq_len, "pages": pages, RANKS: ranks,
-            CODED_CACHES: cache_format != SIXTEEN_BIT,
+            CODED_CACHES: cache_format != SIXTEEN_BIT, CODED_HEAD: coded_head(declaration, weight_format) is not None,
         }  # fmt: skip
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
@@ -104,10 +104,12 @@ class Step:
         self._forms: dict[tuple[Mode, OutputMode, int | None, Variants], Form] = {}
 
     def _refuse_misfit(self, declaration: Declaration, weight_format: str) -> None:
-        """StepError unless every linear weight has whole blocks in a format."""
+        """StepError unless every linear weight and the head have whole blocks in a format."""
         form, _ = declaration.formats[weight_format]
+        head, of_head = form.head or ("", form)
         for weight in declaration.weights.values():
-            reason = misfit(weight, form, self._values) if weight.linear else None
+            own = of_head if weight.name == head else form if weight.linear else None
+            reason = None if own is None else misfit(weight, own, self._values)
             if reason is not None:
                 raise StepError(reason, next(iter(weight.rows.values()))[0].node)
 
