@@ -1,4 +1,4 @@
-"""Bytes that are one for each of adjacent threads: which loads become loads of words, and that each thread takes its own byte."""
+"""Bytes that adjacent threads have one each: which loads become loads of words, and that each thread takes its own byte."""
 
 from __future__ import annotations
 
