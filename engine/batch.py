@@ -7,8 +7,9 @@
 
 Sequences are added and removed between steps; a scheduler decides when (`engine.serving`). A `row` of the batch is the row of a
 sequence in every input and output, and its part of the caches. A row without a sequence is computed in every step as well, and
-writes nothing but slot 0 of its own cache. A row's cache is zeroed before it has another sequence, unless a token shows that all
-numbers are finite which the last one wrote (`engine.graph.doubts`): attention multiplies slots past the end of a sequence by 0.
+writes nothing but slot 0 of its own cache. A row's cache is zeroed before it has another sequence, unless a token shows that
+all numbers are finite which the last one wrote (`engine.graph.doubts`): attention multiplies slots past the end of a sequence
+by 0.
 """
 
 from __future__ import annotations
@@ -153,7 +154,8 @@ class Batch:
         state.changed = True
 
     def _clear(self, row: int) -> None:
-        """Zero the cache of a row without a sequence if it is in doubt. All enqueued steps are done: a prompt came after them."""
+        """Zero the cache of a row without a sequence if it is in doubt. All enqueued steps are done: a prompt came after
+        them."""
         for step in self._state.in_flight:
             self._tokens(step)
         if row in self._state.doubtful:

@@ -1,5 +1,5 @@
-"""What one launch of prompts has at most, and what is in it so far. The scheduler packs launches by it, and so does what divides
-pieces of prompts into launches (`engine.paged_prompts`)."""
+"""What one launch of prompts has at most, and what is in it so far. The scheduler packs launches by it, and so does what
+divides pieces of prompts into launches (`engine.paged_prompts`)."""
 
 from __future__ import annotations
 

@@ -36,12 +36,13 @@ from engine.constraint import ConstrainedMarks, Constraint
 from engine.errors import DeviceError, EngineError, UsageError
 from engine.graph.doubts import Doubts
 from engine.graph.pages import PageTables
-from engine.paged_decode import DecodingRows
 from engine.launch_limits import LaunchLimits
+from engine.paged_decode import DecodingRows
 from engine.paged_prompts import Piece, Stretch, head_of, launches, parts_of
 from engine.sampling import Logprobs, SamplingParams, logprobs_of, sample_logits, token_marks
 from engine.sequence import NO_TOKEN, Sequence
 from tilec.step.graph import SERVE
+
 
 class PagedBatch:
     """Rows 0 to `rows` - 1 (1 to 256) on a loaded backend, and a pool of `pages` pages, of which the first `parking` are no

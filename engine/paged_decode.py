@@ -1,7 +1,7 @@
 """Decode steps of sequences over pages: which are enqueued, and the tokens that came of them.
 
-In: sequences with their pages, once their prompts are in the cache, and rows to free. Out: the next tokens by row, also of guesses
-that one step verifies. `engine.paged_batch` computes prompts and says what holds of the tokens.
+In: sequences with their pages, once their prompts are in the cache, and rows to free. Out: the next tokens by row, also of
+guesses that one step verifies. `engine.paged_batch` computes prompts and says what holds of the tokens.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class _Guesses:
 @dataclass(slots=True, eq=False)
 class _Launched:
     """An enqueued step: its number, the sequences it has a token of, by row, of how many likely tokens rows ask for
-    probabilities, and the tokens and probabilities once they are on the host. `fetched`: what all rows chose. `left`: rows whose
-    sequence was removed since, of which it is the last step, with the pages that are in doubt until then."""
+    probabilities, and the tokens and probabilities once they are on the host. `fetched`: what all rows chose. `left`: rows
+    whose sequence was removed since, of which it is the last step, with the pages that are in doubt until then."""
 
     number: int
     members: dict[int, Sequence]
@@ -254,8 +254,8 @@ class DecodingRows:
         return {row: one.logprobs for row, one in params.items() if one is not None and one.logprobs is not None}
 
     def _send(self, taking: list[int], output_mode: OutputMode, guesses: _Guesses, drawn: Mapping[int, Sequence]) -> None:
-        """Set the inputs of a step, in which rows of `drawn` draw tokens. The tokens of rows are on the device already, unless a
-        sequence joined since. What enqueued steps left in pages that sequences begin now is zeroed."""
+        """Set the inputs of a step, in which rows of `drawn` draw tokens. The tokens of rows are on the device already, unless
+        a sequence joined since. What enqueued steps left in pages that sequences begin now is zeroed."""
         if self.members_changed:
             for step in self._in_flight:
                 self._tokens(step)
@@ -273,9 +273,9 @@ class DecodingRows:
         if self.tables_changed:
             self._steps.send(table=self._tables.table())
         self.members_changed = self.tables_changed = False
-        places = self._tables.next_slots(taking, guesses.lent)
-        self._steps.clear(self._doubts.step(places["slots"]))
-        self._steps.send(**places)
+        inputs = self._tables.next_slots(taking, guesses.lent)
+        self._steps.clear(self._doubts.step(inputs["slots"]))
+        self._steps.send(**inputs)
         for row in self._marks.keys() & set(taking):
             self._steps.constrain(row, self.members[row].token, self._marks[row].next())
 

@@ -1,7 +1,7 @@
 """Prompts over pages: pieces of several of them, and which of these are computed in one launch.
 
-In: pieces in order. Out: launches, each with parts of pieces. A token of a prompt has the same bits whatever else its launch has,
-so only time depends on it.
+In: pieces in order. Out: launches, each with parts of pieces. A token of a prompt has the same bits whatever else its launch
+has, so only time depends on it.
 """
 
 from __future__ import annotations

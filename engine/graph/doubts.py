@@ -1,16 +1,17 @@
 """Which pages of a cache may hold numbers that are not finite, and are zeroed before another sequence has them.
 
-Attention multiplies the slots of a tile past the end of a sequence by a probability of 0, and 0 times infinity or NaN is NaN. So
-a sequence must own no slot with such a number that it has not written itself. A masked key does no harm, because its score is
-replaced; values do, and codes with their scales. Kernels stay as they are: a page is zeroed instead, and only if it may hold one.
+Attention multiplies the slots of a tile past the end of a sequence by a probability of 0, and 0 times infinity or NaN is NaN.
+So a sequence must own no slot with such a number that it has not written itself. A masked key does no harm, because its score
+is replaced; values do, and codes with their scales. Kernels stay as they are: a page is zeroed instead, and only if it may hold
+one.
 
-What clears a page of doubt is a token of the sequence that wrote it: if the token at position q was chosen, all values of slots 0
-to q are finite, in every layer. For attention of that token multiplies by each of them, also by a weight of 0, so that one that is
-infinite or NaN leaves infinity or NaN in the attention of its head. A product with the weights of the output keeps that, a sum
-of the residual keeps it (infinities that cancel are NaN), the last norm makes NaN of it (an infinite sum of squares gives a
-factor of 0), and a logit is a product with all elements of that norm. So every logit is NaN, and no token is chosen: every
-way of choosing one says so (`NO_TOKEN`). Values of eight bits are no exception: an infinite row has an infinite scale and a code
-that is NaN, and codes of activations keep NaN.
+What clears a page of doubt is a token of the sequence that wrote it: if the token at position q was chosen, all values of slots
+0 to q are finite, in every layer. For attention of that token multiplies by each of them, also by a weight of 0, so that one
+that is infinite or NaN leaves infinity or NaN in the attention of its head. A product with the weights of the output keeps
+that, a sum of the residual keeps it (infinities that cancel are NaN), the last norm makes NaN of it (an infinite sum of squares
+gives a factor of 0), and a logit is a product with all elements of that norm. So every logit is NaN, and no token is chosen:
+every way of choosing one says so (`NO_TOKEN`). Values of eight bits are no exception: an infinite row has an infinite scale and
+a code that is NaN, and codes of activations keep NaN.
 
 Nobody sees a token after some writes. These leave doubt, of the page in which they are:
 
@@ -22,7 +23,8 @@ Nobody sees a token after some writes. These leave doubt, of the page in which t
 - guesses of next tokens: those that are wrong are seen at once, and their slots are zeroed if one has no token.
 
 Tokens of nobody (rows without a sequence, those that fill a chunk) write to pages that belong to nobody, and no sequence
-multiplies by these. Nobody is preempted. Another prompt may share a page of a prefix that is in doubt: it would compute the same bits.
+multiplies by these. Nobody is preempted. Another prompt may share a page of a prefix that is in doubt: it would compute the
+same bits.
 """
 
 from __future__ import annotations

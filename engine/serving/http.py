@@ -161,7 +161,12 @@ async def _noting(response: Completion, events: AsyncGenerator[dict[str, Any]]) 
 
 
 def application(
-    model: ServedModel, client: EngineClient, metrics: Metrics, limits: ServerLimits, keys: list[str], traces: Traces | None = None
+    model: ServedModel,
+    client: EngineClient,
+    metrics: Metrics,
+    limits: ServerLimits,
+    keys: list[str],
+    traces: Traces | None = None,
 ) -> Guard:
     """The whole application; with `keys`, requests need one of them. `traces` gets a span of each."""
     endpoints = Endpoints(model, client, metrics, limits)

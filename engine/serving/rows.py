@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from engine.backends import Backend
 from engine.batch import Batch
 from engine.errors import DeviceError, EngineError, UsageError
-from engine.paged_batch import PagedBatch
 from engine.launch_limits import LaunchLimits
+from engine.paged_batch import PagedBatch
 from engine.paged_prompts import Piece
 from engine.sampling import Logprobs
 from engine.sequence import Sequence

@@ -40,6 +40,9 @@ from typing import Final
 from engine.launch_limits import Filling, LaunchLimits
 from engine.serving.memory import Memory
 
+ONE_PROMPT: Final = LaunchLimits()
+"""Limits of launches with one prompt each, of any length."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -51,7 +54,7 @@ class Policy:
     cut_tokens: int
     patience: int = 16
     guesses: int = 0
-    launch: LaunchLimits = LaunchLimits()
+    launch: LaunchLimits = ONE_PROMPT
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from engine.checkpoint.weights import WeightPlan
 from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
 from engine.graph.pages import Packed, PageTables, Part
-from engine.paged_batch import PagedBatch
 from engine.launch_limits import LaunchLimits
+from engine.paged_batch import PagedBatch
 from engine.paged_prompts import Piece, launches
 from engine.sampling import SamplingParams
 from engine.tools.tiny import write_tiny_model
