@@ -131,13 +131,13 @@ class DecodingRows:
         computed again, without guesses."""
         guesses = _Guesses(by_row, self._lent(by_row, spare))
         taking = self._all_with_room()
-        lengths = {row: self.members[row].length for row in by_row}
+        before = {row: (self.members[row].length, self.members[row].token) for row in by_row}
         step = self._verified(taking, guesses)
         found = {row: self._right(step, row, guesses.of(row)) for row in taking}
         again = [row for row in by_row if found[row] == [NO_TOKEN]]
         for row in by_row:
-            kept = lengths[row] + (len(found[row]) if row not in again else 0)
-            self._keep(step, row, kept, guesses.of(row))
+            length, self.members[row].token = before[row]
+            self._keep(step, row, length + (len(found[row]) if row not in again else 0), guesses.of(row))
         logprobs = step.logprobs
         if again:
             step = self._verified(again, _Guesses())

@@ -166,7 +166,11 @@ def test_without_zeroed_slots_they_would_not(
     backend: InterpreterBackend, spoil: Callable[[PagedBatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that each of these does leave what is not finite where another one multiplies it."""
-    monkeypatch.setattr(HostPages, "clear", lambda *_: None)
+
+    def nothing(_: HostPages, slot: int, slots: int) -> None:
+        """Zero nothing."""
+
+    monkeypatch.setattr(HostPages, "clear", nothing)
     with PagedBatch(backend, 2) as batch:
         spoil(batch)
         with pytest.raises((EngineError, AssertionError)):
@@ -180,7 +184,11 @@ def test_a_token_that_comes_later_clears_the_page_of_a_sequence_that_is_gone(
     kept = keep_tokens(monkeypatch)
     with PagedBatch(of_16_bits, 2) as batch:
         cleared = list[int]()
-        monkeypatch.setattr(HostPages, "clear", lambda _, slot, slots: cleared.append(slot))
+
+        def clear(_: HostPages, slot: int, slots: int) -> None:
+            cleared.append(slot)
+
+        monkeypatch.setattr(HostPages, "clear", clear)
         batch.join(0, [6], 0, prompt(9))
         for token, expected in ((11, []), (BAD, [PAGES[0] * 64 + 21])):
             batch.join(1, PAGES, 0, prompt(19))
@@ -189,8 +197,8 @@ def test_a_token_that_comes_later_clears_the_page_of_a_sequence_that_is_gone(
             batch.remove(1)
             batch.step()
             batch.join(1, PAGES, 0, prompt(20))
-            batch.step()
             batch.remove(1)
+            batch.step()
             assert [slot + 1 for slot in cleared] == expected
     assert len(kept) > 2
 
@@ -202,8 +210,11 @@ def keep_tokens(monkeypatch: pytest.MonkeyPatch) -> dict[int, NDArray[np.int32]]
     def fetch(self: HostBuffers, number: int, also: Sequence[str] = ()) -> None:
         kept[number] = self.latest().copy()
 
+    def fetched(_: HostBuffers, number: int) -> NDArray[np.int32]:
+        return kept[number]
+
     monkeypatch.setattr(HostBuffers, "fetch", fetch)
-    monkeypatch.setattr(HostBuffers, "fetched", lambda _, number: kept[number])
+    monkeypatch.setattr(HostBuffers, "fetched", fetched)
     monkeypatch.setattr(InterpreterBackend, "ahead", 1)
     return kept
 
@@ -251,8 +262,12 @@ def test_a_row_that_is_wrong_without_its_guesses_has_no_token(of_16_bits: Interp
 @pytest.mark.parametrize("whole_tiles", [False, True])
 def test_tokens_of_nobody_may_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, whole_tiles: bool) -> None:
     """Rows without a sequence process token 0, and so do tokens of nobody in a chunk."""
+
+    def padded(_: HostPages, tokens: int, filled: int) -> tuple[int, int]:
+        return padded_room(tokens, filled, 320, 640)
+
     if whole_tiles:
-        monkeypatch.setattr(HostPages, "padded", lambda _, tokens, filled: padded_room(tokens, filled, 320, 640))
+        monkeypatch.setattr(HostPages, "padded", padded)
     backend = loaded(tmp_path / "model", token=0)
     with PagedBatch(backend, 2) as batch:
         expected = bits(batch, 0, LENGTHS[0])
