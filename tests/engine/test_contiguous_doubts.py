@@ -59,14 +59,14 @@ def cancelled(backend: InterpreterBackend) -> None:
 
 def left(backend: InterpreterBackend) -> None:
     sequence = backend.begin()
-    backend.prefill(sequence, prompt(30))
+    backend.prefill(sequence, prompt(22))
     backend.token()
     with pytest.raises(EngineError, match="not finite"):
         backend.decode(sequence, BAD)
 
 
 def of_logits(backend: InterpreterBackend) -> None:
-    backend.prompt_logits(backend.begin(), [*prompt(30), BAD])
+    backend.prompt_logits(backend.begin(), [*prompt(22), BAD])
 
 
 @pytest.mark.parametrize("spoil", [refused, cancelled, left, of_logits])
@@ -112,7 +112,7 @@ def test_a_row_whose_last_step_nobody_saw_leaves_nothing(backend: InterpreterBac
     with Batch(backend, 2, one_graph=True) as batch:
         internals: Any = batch
         for token in (BAD, 7):
-            row, _ = batch.add(prompt(30))
+            row, _ = batch.add(prompt(22))
             internals._state.members[row].token = token
             internals._launch()
             batch.remove(row)
