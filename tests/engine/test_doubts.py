@@ -47,6 +47,7 @@ def overflow_at(backend: InterpreterBackend, token: int) -> None:
     table[:, 0], table[token] = 0, 0
     table[token, 0] = 1
     weight[-config.num_key_value_heads * config.head_dim :, 0] = 6e4
+    backend.own.forget()  # steps that were prepared have the old weights
 
 
 def loaded(folder: Path, cache_format: str | None = None, token: int = BAD) -> InterpreterBackend:
