@@ -145,7 +145,7 @@ class Batch:
         """End a sequence. Its tokens in enqueued steps are dropped."""
         member, state = self._member(row), self._state
         unknown = [step for step in state.in_flight if step.tokens is None and step.members[row] is member]
-        if unknown and self._one_graph:  # so that its token shows whether what it wrote is finite
+        if unknown:
             unknown[-1].left.append(row)
         if unknown or member.token == NO_TOKEN:
             state.doubtful.add(row)
