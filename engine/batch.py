@@ -244,8 +244,6 @@ class Batch:
             for step in state.in_flight:
                 self._tokens(step)
             self._send()
-        if self._output_mode() == "argmax":  # an infinite logit may be the greatest, so that its token shows nothing
-            state.doubtful.update(row for row, member in enumerate(state.members) if member is not None)
         self._steps.run(self._output_mode(), self._variants())
         self._steps.buffers.fetch(state.launched, self._steps.reports if self._reported(state.members) else ())
         state.in_flight.append(_Launched(state.launched, tuple(state.members)))

@@ -81,7 +81,7 @@ class Backend(StepRunner):
 
     def begin(self) -> Sequence:
         """Begin a new sequence in the cache. This ends the previous one. The cache is zeroed unless all numbers are finite that
-        it wrote, which a token shows (`engine.graph.doubts`), but not that of a greedy decode step."""
+        it wrote, which a token shows (`engine.graph.doubts`)."""
         self._current.begin()
         self._current = Sequence()
         unread, self._unread = self._unread, ()
@@ -162,9 +162,7 @@ class Backend(StepRunner):
                     launched += 1
                     sequence.length = start + launched
                 next_token = int(steps.buffers.fetched(in_flight.popleft())[0])
-                # The most likely token is found without the factor of the last norm, so an infinite logit may be it.
-                self._doubtful = output_mode == "argmax" or not self._is_token(next_token)
-                self._unread = tuple(in_flight)
+                self._doubtful, self._unread = not self._is_token(next_token), tuple(in_flight)
                 yield self.in_vocabulary(next_token)
         finally:
             # Steps that were enqueued ahead and not consumed are dropped: later steps write their slots of the cache again.

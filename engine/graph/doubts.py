@@ -13,9 +13,6 @@ gives a factor of 0), and a logit is a product with all elements of that norm. S
 every way of choosing one says so (`NO_TOKEN`). Values of eight bits are no exception: an infinite row has an infinite scale and
 a code that is NaN, and codes of activations keep NaN.
 
-Steps whose caches are not in pages and that find the most likely token alone do not apply the last norm's factor: an infinite
-logit may be theirs. So their tokens clear nothing (`engine.batch`, `engine.backends.backend`).
-
 Nobody sees a token after some writes. These leave doubt, of the page in which they are:
 
 - a chunk of a prompt whose last token was not chosen yet, also if the request is cancelled then;
