@@ -8,10 +8,10 @@ with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,14 @@ from engine.errors import DeviceError, UsageError
 from engine.loading import load_backend
 from engine.models.config import GenerationConfig, ModelConfig
 from engine.models.families import family_of, read_config
-from engine.options import DEFAULT_SEQUENCE, BackendName, check_backend
+from engine.options import LoadOptions, check_options
 from engine.phases import PHASES
 from engine.sampling import TOP_K_LIMIT, SamplingParams
 from engine.text.tokenizer import Detokenizer, StopStrings, Text
-from tilec.runtime import Bundle, Device
+from tilec.runtime import Bundle
 
 if TYPE_CHECKING:
     from engine.tools.profile import StepProfile
-    from tilec.runtime.trust import TrustSource
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A raw text, or a conversation for the chat template."""
@@ -47,48 +46,15 @@ class Engine:
         self._sequence = backend.begin()
 
     @classmethod
-    def from_pretrained(
-        cls,
-        path: str | PathLike[str],
-        *,
-        bundle: str | PathLike[str] | None = None,
-        backend: BackendName = "cuda",
-        max_seq_len: int = DEFAULT_SEQUENCE,
-        dtype: str | None = None,
-        weight_format: str | None = None,
-        cache_format: str | None = None,
-        dummy: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        device: Device | None = None,
-        bundle_digest: str | None = None,
-        trust: TrustSource = None,
-        gpus: int = 1,
-        once: bool = False,
-    ) -> Engine:
-        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`. If `bundle` is None,
-        `tilec.ship.finder` looks for one that fits the model and the GPU. `bundle_digest` is the hex sha256 that the bundle
-        file must have. `trust` is the policy that names who must have signed the bundle: a file, `none`, or None for the policy
-        of the environment and the user's configuration (`tilec.runtime.trust`).
-
-        `max_seq_len` bounds prompt plus generated tokens. `dtype` is bf16 or f16; None means the model's. Weights in a format
-        that the step has kernels for (`fp8`) stay in it, all other quantised ones are dequantised to `dtype`; `weight_format`
-        `16bit` dequantises all. With `w8a8`, or a bundle for it, products of long prompts have FP8 weights and FP8 activations.
-        `cache_format` `fp8` keeps keys and values as e4m3 codes with a scale for each row of a head; None means 16 bits, or the
-        format of a named bundle. `dummy` is a seed: random weights replace the files', in `weight_format`. `progress` is called
-        with the bytes of weights loaded so far and the total. `gpus` above 1: as many share the model (`engine.ranks`), each in
-        a process of its own, with a bundle for so many; the interpreter runs them in threads. `once`: the engine is for one
-        prompt, so that prompts of other lengths are prepared only when they come. Raises an `EngineError`: see `engine.errors`.
-        """
-        check_backend(backend, bundle, device, bundle_digest, trust)
+    def from_pretrained(cls, path: str | PathLike[str], **options: Unpack[LoadOptions]) -> Engine:
+        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of a bundle, or on the interpreter. Options are
+        `engine.options.LoadOptions`. Raises an `EngineError`: see `engine.errors`."""
+        check_options(options)
         config = read_config(path)
         generation = GenerationConfig.read(path, config)
         text = Text.read(path, family_of(config.model_type).tokenizer)
         PHASES.ended("tokenizer")
-        loaded, opened = load_backend(
-            path, config, bundle=bundle, backend=backend, max_seq_len=max_seq_len, dtype=dtype, weight_format=weight_format,
-            cache_format=cache_format, dummy=dummy, progress=progress, device=device, bundle_digest=bundle_digest, trust=trust,
-            gpus=gpus, once=once,
-        )  # fmt: skip
+        loaded, opened = load_backend(path, config, **options)
         return cls(loaded, config, generation, text, opened)
 
     def tokens(

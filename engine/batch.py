@@ -7,7 +7,9 @@
 
 Sequences are added and removed between steps; a scheduler decides when (`engine.serving`). A `row` of the batch is the row of a
 sequence in every input and output, and its part of the caches. A row without a sequence is computed in every step as well, and
-writes nothing but slot 0 of its own cache.
+writes nothing but slot 0 of its own cache. A row's cache is zeroed before it has another sequence, unless a token shows that
+all numbers are finite which the last one wrote (`engine.graph.doubts`): attention multiplies slots past the end of a sequence
+by 0.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from engine.backends.backend import Backend
 from engine.errors import UsageError
 from engine.sampling import Logprobs, SamplingParams, logprobs_of, sample_logits, token_marks
-from engine.sequence import Sequence, check_room
+from engine.sequence import NO_TOKEN, Sequence, check_room
 from tilec.step.step import BATCHES, OutputMode, Variants
 
 
@@ -36,17 +38,21 @@ def _listed(numbers: Tokens[int]) -> str:
 @dataclass(slots=True, eq=False)
 class _Launched:
     """An enqueued step: its number, its sequences by row, and their tokens once they are on the host, with the probabilities
-    of rows that ask for them."""
+    of rows that ask for them. `left`: rows whose sequence was removed since, of which it is the last step."""
 
     number: int
     members: tuple[Sequence | None, ...]
     tokens: NDArray[np.int32] | None = None
     logprobs: dict[int, Logprobs] = field(default_factory=dict[int, Logprobs])
+    left: list[int] = field(default_factory=list[int])
 
 
 @dataclass(slots=True, eq=False)
 class _State:
+    """`doubtful`: rows whose caches may hold numbers that are not finite."""
+
     members: list[Sequence | None]
+    doubtful: set[int] = field(default_factory=set[int])
     changed: bool = True
     launched: int = 0
     in_flight: deque[_Launched] = field(default_factory=deque[_Launched])
@@ -60,7 +66,8 @@ class Batch:
     most likely token if all are greedy. With `one_graph` every step takes the same one, of long contexts with sampling, so that
     no token depends on the other sequences.
 
-    UsageError if a prompt does not fit, if no row is free, or if there is no sequence. ModelError if logits are not finite.
+    UsageError if a prompt does not fit, if no row is free, or if there is no sequence. ModelError if the logits of a prompt are
+    not finite.
     """
 
     def __init__(self, backend: Backend, sequences: int, *, one_graph: bool = False) -> None:
@@ -113,6 +120,7 @@ class Batch:
             sequence.token = self._backend.token()
         else:
             sequence.token = self._first_token(row, sequence, ids, sampling)
+        self._clear(row)
         sequence.room = self._steps.cache.allocate(row, sequence.length)
         self._steps.adopt(row, self._backend.own, 0, sequence.length)
         self._steps.begin_row(row, sampling, sequence.prompt, [sequence.token])
@@ -128,21 +136,37 @@ class Batch:
         sequence.sampling, sequence.start = sampling, sequence.length + len(ids) - 1
         logits = self._backend.prompt_logits(sequence, ids)
         token = sample_logits(logits, sampling, 0, token_marks(sampling, sequence.prompt, (), vocabulary))
+        self._backend.finite()
         if sampling.logprobs is not None:
             self.logprobs = {row: logprobs_of(logits, token, sampling.logprobs)}
         return token
 
     def remove(self, row: int) -> None:
         """End a sequence. Its tokens in enqueued steps are dropped."""
-        self._member(row)
+        member, state = self._member(row), self._state
+        unknown = [step for step in state.in_flight if step.tokens is None and step.members[row] is member]
+        if unknown:
+            unknown[-1].left.append(row)
+        if unknown or member.token == NO_TOKEN:
+            state.doubtful.add(row)
         self._steps.cache.free(row)
-        self._state.members[row] = None
-        self._state.changed = True
+        state.members[row] = None
+        state.changed = True
+
+    def _clear(self, row: int) -> None:
+        """Zero the cache of a row without a sequence if it is in doubt. All enqueued steps are done: a prompt came after
+        them."""
+        for step in self._state.in_flight:
+            self._tokens(step)
+        if row in self._state.doubtful:
+            self._state.doubtful.remove(row)
+            self._steps.clear(row)
 
     def step(self, *, ahead: bool = True) -> dict[int, int]:
         """Process the last token of every sequence; returns the next tokens by row. A sequence added while a step was enqueued
         may get its token only from the next call. With `ahead`, the next step is enqueued before the tokens of this one are on
-        the host; callers that need no further step pass False."""
+        the host; callers that need no further step pass False. A row whose logits were not finite has NO_TOKEN, and the others
+        their tokens."""
         state = self._state
         if not any(state.members):
             raise UsageError("the batch has no sequence", fix="add one")
@@ -156,7 +180,7 @@ class Batch:
             tokens = self._tokens(step)
             for row, member in enumerate(step.members):
                 if member is not None and member is state.members[row]:
-                    tokens_by_row[row] = self._backend.in_vocabulary(int(tokens[row]))
+                    tokens_by_row[row] = int(tokens[row])
                     if row in step.logprobs:
                         self.logprobs[row] = step.logprobs[row]
         return tokens_by_row
@@ -180,6 +204,7 @@ class Batch:
         state.in_flight.clear()
         for row, member in members.items():
             member.token = tokens[row]
+        state.doubtful.update(members)
         self._send()
         self._steps.run("logits", self._variants())
         for member in members.values():
@@ -228,9 +253,11 @@ class Batch:
                 member.length += 1
 
     def _tokens(self, step: _Launched) -> NDArray[np.int32]:
-        """The tokens of a step; waits until they are on the host."""
+        """The tokens of a step, NO_TOKEN for one that is none; waits until they are on the host."""
         if step.tokens is None:
-            step.tokens = self._steps.buffers.fetched(step.number).copy()
+            fetched = self._steps.buffers.fetched(step.number)
+            step.tokens = np.where((fetched >= 0) & (fetched < self._backend.config.vocab_size), fetched, NO_TOKEN)
+            self._state.doubtful.difference_update(row for row in step.left if step.tokens[row] != NO_TOKEN)
             if reported := self._reported(step.members):
                 logprobs, tokens = self._steps.logprobs(step.number)
                 step.logprobs = {row: Logprobs.of_row(logprobs[row], tokens[row], count) for row, count in reported.items()}
@@ -266,9 +293,6 @@ class Batch:
     def _send(self) -> None:
         """Set the next step's inputs, and how tokens are sampled."""
         members = self._state.members
-        for member in members:
-            if member is not None:
-                self._backend.in_vocabulary(member.token)
         self._steps.send(members)
         if self._output_mode() == "sample":
             self._steps.set(members)

@@ -1,7 +1,7 @@
 """Prompts over pages: pieces of several of them, and which of these are computed in one launch.
 
-In: pieces in order. Out: launches, each with parts of pieces; what a launch may have is its `Limits`. A token of a prompt has
-the same bits whatever else its launch has, so only time depends on it.
+In: pieces in order. Out: launches, each with parts of pieces. A token of a prompt has the same bits whatever else its launch
+has, so only time depends on it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from engine.backends.backend import Backend
 from engine.constraint import Constraint
 from engine.errors import UsageError
 from engine.graph.pages import Part
+from engine.launch_limits import Filling, LaunchLimits
 from engine.sampling import SamplingParams
 from tilec.step.step import OutputMode
 
@@ -60,17 +61,6 @@ class Piece:
         return self.row is not None and self.sampling is not None and not self.sampling.simple
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one launch has at most: tokens, prompts, and slots of all tokens that its prompts have by then, each prompt's a
-    multiple of `prompt_slots`."""
-
-    tokens: int
-    prompts: int
-    slots: int
-    prompt_slots: int
-
-
 class Stretch(NamedTuple):
     """`tokens` tokens of the piece of this number, from the `start`-th of it on; `last`: they are its last ones."""
 
@@ -94,23 +84,23 @@ def parts_of(pieces: Sequence[Piece], launch: Sequence[Stretch]) -> list[Part]:
     return [Part(pieces[one.piece].pages, pieces[one.piece].first + one.start, one.tokens) for one in launch]
 
 
-def launches(pieces: Sequence[Piece], limits: Limits) -> Iterator[list[Stretch]]:
-    """The launches of some pieces, in order. A piece with more tokens than one takes has several, the last with its rest; the
-    end of one whose token the host chooses has one of its own."""
-    launch, tokens, slots = list[Stretch](), 0, 0
+def launches(pieces: Sequence[Piece], limits: LaunchLimits) -> Iterator[list[Stretch]]:
+    """The launches of some pieces, in order. A piece with more tokens than one takes has several, the last with its rest. The
+    end of one whose token the host chooses has one of its own. Tokens of which none is chosen are the last ones of theirs:
+    what they leave in tiles with others shows in the tokens of these."""
+    launch, filling = list[Stretch](), Filling()
     for number, piece in enumerate(pieces):
         for start in range(0, len(piece.ids), limits.tokens):
             count = min(limits.tokens, len(piece.ids) - start)
             last = start + count == len(piece.ids)
-            needed = -(-(piece.first + start + count) // limits.prompt_slots) * limits.prompt_slots
+            more = limits.added(filling, count, end := piece.first + start + count)
             alone = last and piece.on_host
-            full = tokens + count > limits.tokens or len(launch) == limits.prompts or slots + needed > limits.slots
-            if launch and (full or alone):
+            if launch and (more is None or alone):
                 yield launch
-                launch, tokens, slots = [], 0, 0
-            launch, tokens, slots = [*launch, Stretch(number, start, count, last)], tokens + count, slots + needed
-            if alone:
+                launch, more = [], None
+            launch, filling = [*launch, Stretch(number, start, count, last)], more or limits.alone(count, end)
+            if alone or not last or piece.row is None:
                 yield launch
-                launch, tokens, slots = [], 0, 0
+                launch, filling = [], Filling()
     if launch:
         yield launch

@@ -4,10 +4,14 @@ own has row 0 of the backend's steps; one of a batch has its row of the batch's 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from engine.errors import UsageError
 from engine.sampling import SamplingParams
 from tilec.step.step import OutputMode
+
+NO_TOKEN: Final = -1
+"""The token of a row of a batch whose logits were not finite."""
 
 
 @dataclass(slots=True, eq=False)

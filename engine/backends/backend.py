@@ -49,6 +49,8 @@ class Backend(StepRunner):
         self._current = Sequence()
         self._steps: list[DecodeSteps | PagedSteps] = []
         self._own: DecodeSteps | None = None
+        self._doubtful = False  # whether the cache of its own sequence may hold numbers that are not finite
+        self._unread = tuple[int, ...]()  # steps of its own sequence whose tokens nobody took
 
     @property
     def own(self) -> DecodeSteps:
@@ -78,10 +80,25 @@ class Backend(StepRunner):
         """The contract of an operation's kernel."""
 
     def begin(self) -> Sequence:
-        """Begin a new sequence in the cache. This ends the previous one."""
+        """Begin a new sequence in the cache. This ends the previous one. The cache is zeroed unless all numbers are finite that
+        it wrote, which a token shows (`engine.graph.doubts`)."""
         self._current.begin()
         self._current = Sequence()
+        unread, self._unread = self._unread, ()
+        if self._closed:
+            return self._current
+        if self._doubtful or not all(self._is_token(int(self.own.buffers.fetched(number)[0])) for number in unread):
+            self.clear_own()
+            self._doubtful = False
         return self._current
+
+    def clear_own(self) -> None:
+        """Zero the cache of the backend's own sequence, and copies of it."""
+        self.own.clear(0)
+
+    def finite(self) -> None:
+        """Say that the logits of the last step of the backend's own sequence were finite."""
+        self._doubtful = False
 
     def prefill(self, sequence: Sequence, ids: Tokens[int], sampling: SamplingParams | None = None) -> None:
         """Prefill a prompt after the tokens that the sequence already has, and choose the next token: the most likely one, or
@@ -119,7 +136,9 @@ class Backend(StepRunner):
 
     def token(self) -> int:
         """The token that the last step chose; waits for it. ModelError if its logits were not finite."""
-        return self.in_vocabulary(int(self.own.buffers.latest()[0]))
+        token = self.in_vocabulary(int(self.own.buffers.latest()[0]))
+        self.finite()
+        return token
 
     def stream_tokens(self, sequence: Sequence, token: int, limit: int) -> Iterator[int]:
         """Process `token`, yield the next token, process that one, and so on, `limit` times at most. Tokens are chosen by the
@@ -142,7 +161,9 @@ class Backend(StepRunner):
                     in_flight.append(launched)
                     launched += 1
                     sequence.length = start + launched
-                yield self.in_vocabulary(int(steps.buffers.fetched(in_flight.popleft())[0]))
+                next_token = int(steps.buffers.fetched(in_flight.popleft())[0])
+                self._doubtful, self._unread = not self._is_token(next_token), tuple(in_flight)
+                yield self.in_vocabulary(next_token)
         finally:
             # Steps that were enqueued ahead and not consumed are dropped: later steps write their slots of the cache again.
             if sequence.is_current(generation):
@@ -195,9 +216,12 @@ class Backend(StepRunner):
 
     def in_vocabulary(self, token: int) -> int:
         """A token that a step chose; ModelError if it is none, because the logits were not finite."""
-        if not 0 <= token < self.config.vocab_size:
+        if not self._is_token(token):
             raise ModelError("the logits are not finite, so no token can be chosen", fix="check the weights and their dtype")
         return token
+
+    def _is_token(self, token: int) -> bool:
+        return 0 <= token < self.config.vocab_size
 
     def _prefill_chunks(self, sequence: Sequence, ids: Tokens[int], output_mode: OutputMode) -> None:
         """Prefill a prompt chunk by chunk; only the last chunk has the output mode `output_mode`."""
@@ -205,12 +229,13 @@ class Backend(StepRunner):
         sequence.begin()
         check_room(sequence.length, len(ids), self.max_seq_len)
         self.check_vocabulary(ids)
+        self._doubtful, self._unread = True, ()
         for start in range(0, len(ids), self.chunk_tokens):
             chunk = list(ids[start : start + self.chunk_tokens])
             past, last = sequence.length, len(chunk) - 1
             tokens = self._padded(len(chunk), past)
             positions = np.arange(past, past + tokens, dtype=np.int32)
-            padded = chunk + [0] * (tokens - len(chunk))
+            padded = chunk + chunk[-1:] * (tokens - len(chunk))
             inputs = {"ids": padded, "positions": positions, "lengths": past + len(chunk), "last": last, "draw": past + last}
             inputs |= self.own.cache.inputs(np.zeros(tokens, np.int32), positions)
             self._run_chunk(inputs, tokens, past, output_mode if start + len(chunk) == len(ids) else "none")
@@ -219,7 +244,8 @@ class Backend(StepRunner):
 
     def _padded(self, tokens: int, past: int) -> int:
         """The number of tokens that a chunk of `tokens` after `past` others is computed with. Tokens of nobody follow those of
-        the prompt: their keys and values are in slots that later tokens write before they are read."""
+        the prompt: their keys and values are in slots that later tokens write before they are read. Attention multiplies them
+        by 0, so that they are the prompt's last token, rather than one whose values may overflow."""
         return tokens
 
     def _send(self, sequence: Sequence, token: int) -> None:
@@ -227,6 +253,7 @@ class Backend(StepRunner):
         self._check_open()
         check_room(sequence.length, 1, self.max_seq_len)
         self.check_vocabulary([token])
+        self._doubtful, self._unread = True, ()
         sequence.token = token
         self.own.send([sequence])
 

@@ -93,6 +93,8 @@ class CudaBackend(Backend):
         self._arena: tuple[int, int] | None = None
         self._upload: Upload | None = None
         self._once = False
+        self._only_prompts: list[tuple[int, int]] = []
+        """Pointer and bytes of each cache that only prompts of its own sequence use."""
 
     def load(
         self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None,
@@ -166,6 +168,7 @@ class CudaBackend(Backend):
         self._prefills = own.prefills
         for buffer in own.only_prompts:
             self.memory.add_zeroed(buffer)
+        self._only_prompts = [self.memory.allocations[buffer.name] for buffer in own.only_prompts]
         self._arena = (self._allocate_arena(own.arena), own.arena)
         self._prompt = InputBlock(self.memory, lasting_buffers([self._prefills[-1].whole], Kind.INPUT))
         self.own = self._prepared(own.decode)  # captures steps while the weights are uploaded
@@ -175,6 +178,11 @@ class CudaBackend(Backend):
             self._bind(prefill, later=False)
         for tokens in [] if self._once else padded_lengths(self._prefills[-1].largest):  # while the weights are uploaded
             self._prefill_of(tokens).prepared(tokens, 0, "argmax")
+
+    def clear_own(self) -> None:
+        super().clear_own()
+        for pointer, size in self._only_prompts:
+            self.driver.fill(pointer, 0, size, self.stream)
 
     def _bind(self, prefill: PrefillSteps, *, later: bool) -> None:
         """Verify prefills of one form on the backend's memory."""

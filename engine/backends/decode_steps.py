@@ -56,6 +56,10 @@ class StepBuffers(ABC):
         """Copy `elements` elements from one cache to another; slots are numbers of elements, too."""
 
     @abstractmethod
+    def clear(self, name: str, first: int, elements: int) -> None:
+        """Zero `elements` elements of a cache from element `first` on, after what is enqueued and before what is not."""
+
+    @abstractmethod
     def write(self, name: str, first: int, values: NDArray[Any]) -> None:
         """Overwrite a part of an input of `TOKEN_STATE`, from its element `first` on, before the next step."""
 
@@ -182,6 +186,12 @@ class DecodeSteps:
                     put.tokens * width,
                 )  # fmt: skip
 
+    def clear(self, row: int) -> None:
+        """Zero the caches of a row, which no sequence has."""
+        for buffer in self._caches.values():
+            elements = prod(buffer.shape) // self.sequences
+            self.buffers.clear(buffer.name, row * elements, elements)
+
     def set(self, rows: Iterable[Sequence | None]) -> None:
         """Set how the tokens of each row's sequence are sampled: what stays the same for all steps of a generation."""
         if "numbers" in self._named:
@@ -219,7 +229,7 @@ class DecodeSteps:
         tokens updates them on the device for the step after it."""
         lengths = np.array([0 if sequence is None else sequence.length for sequence in rows], np.int32)
         values = {
-            "ids": np.array([0 if sequence is None else sequence.token for sequence in rows], np.int32),
+            "ids": np.array([0 if sequence is None else max(0, sequence.token) for sequence in rows], np.int32),
             "positions": lengths, "lengths": lengths + 1,
             "going": np.array([sequence is not None for sequence in rows], np.int32),
             **self.cache.inputs(self._rows, lengths),

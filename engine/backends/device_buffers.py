@@ -87,6 +87,11 @@ class DeviceBuffers(StepBuffers):
             pointer + slot * item_bytes, source_pointer + source_slot * item_bytes, elements * item_bytes, self._stream
         )
 
+    def clear(self, name: str, first: int, elements: int) -> None:
+        item_bytes = self._item_bytes[name]
+        pointer = self._memory.allocations[name][0] + first * item_bytes
+        self._driver.fill(pointer, 0, elements * item_bytes, self._stream)
+
     def write(self, name: str, first: int, values: NDArray[Any]) -> None:
         pointer, contiguous = self._memory.allocations[name][0], np.ascontiguousarray(values)
         self._driver.copy_to_device(

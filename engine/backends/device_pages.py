@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from itertools import product
+from math import prod
 from typing import Any, ClassVar, Final, Protocol
 
 from engine.backends.decode_steps import DECODE_MODES, PreparedStep, lasting_buffers
@@ -78,8 +79,11 @@ class DevicePages(PagedDevice):
         self._releases.callback(memory.close)
         try:
             memory.require(size + lasting_bytes(graphs) + lasting_bytes([self._chunks.whole]) + pool_bytes(graphs[0]))
-            for buffer in lasting_buffers(graphs, Kind.POOL):
+            pools = lasting_buffers(graphs, Kind.POOL)
+            for buffer in pools:
                 memory.add_zeroed(buffer)
+            slots = prod(step.values()[name] for name in ("pages", "page_tokens"))
+            self._pools = [(memory.allocations[buffer.name][0], buffer.bytes // slots) for buffer in pools]
             self._arena = (self._allocate_arena(size), size)
             table = next(buffer.name for buffer in graphs[0].of_kind(Kind.INPUT) if graphs[0].role(buffer.name) == "table")
             self.rows = rows = DeviceBuffers(driver, stream, graphs, "batch.token", self._arena, ("ids", table))
@@ -120,6 +124,10 @@ class DevicePages(PagedDevice):
         prepared.launch(self._backend.stream)
         for plan in self._backend.ending():
             plan.launch(self._backend.stream, overlap=True)
+
+    def clear(self, slot: int, slots: int) -> None:
+        for pointer, slot_bytes in self._pools:
+            self._backend.driver.fill(pointer + slot * slot_bytes, 0, slots * slot_bytes, self._backend.stream)
 
     def _allocate_arena(self, size: int) -> int:
         """Memory for activations, which is freed with these steps."""

@@ -40,6 +40,9 @@ class HostBuffers(StepBuffers):
         taken = source.arrays[name].reshape(-1)[source_slot : source_slot + elements]
         self.arrays[target].reshape(-1)[slot : slot + elements] = taken
 
+    def clear(self, name: str, first: int, elements: int) -> None:
+        self.arrays[name].reshape(-1)[first : first + elements] = 0
+
     def write(self, name: str, first: int, values: NDArray[Any]) -> None:
         self.arrays[name].reshape(-1)[first : first + values.size] = values
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Protocol
 
 from engine.backends.block_sizes import block_sizes
@@ -41,6 +42,7 @@ class HostPages(PagedDevice):
         serve, chunk = list(serve_graphs(step, bucket).values()), list(chunk_graphs(step, 1).values())
         rows, prompt = backend.allocate(serve, "batch.token"), backend.allocate(chunk, "chunk.token")
         prompt.share([buffer.name for buffer in lasting_buffers(chunk, Kind.POOL)], rows)
+        self._pools = lasting_buffers(serve, Kind.POOL)
         self.rows: StepBuffers = rows
         self.prompt: StepBuffers = prompt
         verify_invariance([step.graph(SERVE, "sample", tokens=one) for one in backend.buckets if one <= bucket], block_sizes)
@@ -54,6 +56,11 @@ class HostPages(PagedDevice):
     def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         graph = self._step.graph(CHUNK, output_mode, tokens=tokens, past=past)
         self._backend.run_with(graph, self.prompt, inputs)
+
+    def clear(self, slot: int, slots: int) -> None:
+        for buffer in self._pools:
+            elements = prod(buffer.shape[2:])
+            self.rows.clear(buffer.name, slot * elements, slots * elements)
 
     def close(self) -> None:
         self.rows.close()

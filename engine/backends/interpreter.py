@@ -42,7 +42,7 @@ from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
 from tilec.shipped import project_folder
 from tilec.step.formats import SIXTEEN_BIT
-from tilec.step.graph import PAGED, Constant, Kind, Op, StepGraph, View
+from tilec.step.graph import PAGED, Buffer, Constant, Kind, Op, StepGraph, View
 from tilec.step.step import BUCKETS, OutputMode, Step
 
 KERNELS: Final = project_folder() / "kernels_src"
@@ -91,6 +91,7 @@ class InterpreterBackend(Backend):
         super().__init__()
         self._kernels = kernels
         self._load_seconds = 0.0
+        self._only_prompts: list[str] = []
         self._functions: dict[tuple[str, frozenset[tuple[str, Constant]]], Function] = {}
         self._buffers: dict[str, Array] = {}  # weights and tables
         self._contracts: dict[int, Contract] = {}  # by `id` of a kernel; `_functions` keeps all kernels alive
@@ -118,7 +119,7 @@ class InterpreterBackend(Backend):
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
         prefills = [self.step.graph("prefill", tokens=tokens) for tokens in lengths]
         only_prompts = prompt_caches(prefills, graphs_of(self.step, 1).values())
-        self._buffers |= {buffer.name: zeros(buffer) for buffer in only_prompts}
+        self.add_caches(only_prompts)
         chunks = [self._planned_chunk(graph) for graph in prefills]
         for tokens, chunk in zip(lengths, chunks, strict=True):
             chunk.inputs["slots"][...], chunk.inputs["lengths"][...] = np.arange(tokens), tokens
@@ -128,6 +129,20 @@ class InterpreterBackend(Backend):
             *(_planned(self.own.prepared("argmax", variants)) for variants in self.step.all_decode_variants()),
         ):
             self._check_contracts(planned)
+
+    def add_caches(self, buffers: Sequence[Buffer]) -> None:
+        """Memory for the caches that only prompts of the backend's own sequence use."""
+        self._only_prompts = [buffer.name for buffer in buffers]
+        self._buffers |= {buffer.name: zeros(buffer) for buffer in buffers}
+
+    def clear_own(self) -> None:
+        super().clear_own()
+        self.clear_prompts()
+
+    def clear_prompts(self) -> None:
+        """Zero the caches that only prompts use."""
+        for name in self._only_prompts:
+            self._buffers[name][...] = 0
 
     @property
     def kernel_seconds(self) -> float:

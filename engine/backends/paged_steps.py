@@ -28,6 +28,7 @@ from engine.backends.decode_steps import (
     row_settings,
     write_state,
 )  # fmt: skip
+from engine.cache_layout import Run
 from engine.errors import UsageError
 from engine.graph.integers import GraphError, Replay
 from engine.graph.pages import Packed
@@ -72,6 +73,10 @@ class PagedDevice(ABC):
     @abstractmethod
     def run_chunk(self, inputs: Mapping[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         """Run or enqueue a chunk of `tokens` tokens, which copies as many slots and `past` more; inputs by role."""
+
+    @abstractmethod
+    def clear(self, slot: int, slots: int) -> None:
+        """Zero `slots` slots from `slot` on in the pools of all layers, after what is enqueued and before what is not."""
 
     @abstractmethod
     def close(self) -> None:
@@ -145,6 +150,11 @@ class PagedSteps:
     def run(self, bucket: int, output_mode: OutputMode) -> None:
         """Run or enqueue the step of a bucket on its current inputs."""
         self._device.enqueue(self.prepared(bucket, output_mode))
+
+    def clear(self, runs: Iterable[Run]) -> None:
+        """Zero slots of the pools before the next step or chunk."""
+        for run in runs:
+            self._device.clear(run.slot, run.tokens)
 
     def fetch(self, number: int, *, reported: bool) -> None:
         """Start copying the last step's tokens to the host, as step `number`, and if `reported` probabilities of tokens."""

@@ -86,11 +86,13 @@ class PageTables:
             used = -(-(part.first + part.tokens) // self.page_tokens)
             if begin + used > self.chunk_pages:
                 raise _refused(f"of all prompts of a chunk has {self.chunk_pages} pages, and they have more")
+            room = -(-used // self.prompt_pages) * self.prompt_pages
+            copied[begin : begin + room] = table[0]  # not a page of nobody: what is there may not be finite
             copied[begin : begin + used] = table[:used]
             positions = np.arange(part.first, part.first + part.tokens, dtype=np.int32)
             slots = self._slots(table[positions // self.page_tokens], positions)
             found.append((positions, slots, np.full(part.tokens, begin * self.page_tokens, np.int32)))
-            begin += -(-used // self.prompt_pages) * self.prompt_pages
+            begin += room
         positions, slots, firsts = (np.concatenate(values) for values in zip(*found, strict=True))
         packed = Packed(copied, positions, slots, firsts, firsts + positions, begin * self.page_tokens)
         self.check_packed(parts, packed)
@@ -111,11 +113,12 @@ class PageTables:
             own, firsts, lasts = np.asarray(part.pages, np.int32), packed.firsts[rows], packed.lasts[rows]
             positions = np.arange(part.first, part.first + part.tokens)
             begin, used = int(firsts[0]), -(-(part.first + part.tokens) // size)
+            copied = packed.table[begin // size :][: -(-used // self.prompt_pages) * self.prompt_pages]
             wrong = [
                 (packed.positions[rows] != positions).any() or (lasts - begin != positions).any(),
                 (packed.slots[rows] != self._slots(own[positions // size], positions)).any(),
                 (firsts != begin).any() or begin % (self.prompt_pages * size) != 0 or begin + used * size > packed.filled,
-                not np.array_equal(packed.table[begin // size : begin // size + used], own[:used]),
+                not np.array_equal(copied[:used], own[:used]) or (copied[used:] != own[0]).any(),
             ]
             if any(wrong):
                 raise _refused(f"would give tokens {part.first} to {positions[-1]} of a prompt slots that are not its own")

@@ -40,6 +40,9 @@ class AskedBuffers(StepBuffers):
             elements=elements,
         )  # fmt: skip
 
+    def clear(self, name: str, first: int, elements: int) -> None:
+        self._tell("clear", steps=self.number, name=name, first=first, elements=elements)
+
     def write(self, name: str, first: int, values: NDArray[Any]) -> None:
         self._tell("write", steps=self.number, name=name, first=first, values=encoded(values))
 

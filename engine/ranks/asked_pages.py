@@ -75,6 +75,9 @@ class AskedPages(PagedDevice):
         self._ranks.tell("chunk", steps=self._number + PROMPT, **order)
         self._ranks.flush()  # the GPUs begin while the host goes on
 
+    def clear(self, slot: int, slots: int) -> None:
+        self._ranks.tell("clear_slots", steps=self._number, slot=slot, slots=slots)
+
     def close(self) -> None:
         """Let all ranks free the steps and their pools; the memory that they share is freed with the ranks. Idempotent."""
         if not self._closed:

@@ -159,6 +159,9 @@ class GpuRanks(Backend):
             self._end()
             raise
 
+    def clear_own(self) -> None:
+        self.tell("clear_own")
+
     def _end(self) -> None:
         self._ended = True
         self._processes.end()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
 from engine.backends.decode_steps import StepBuffers, graphs_of, prompt_caches
-from engine.backends.host_buffers import HostBuffers, zeros
+from engine.backends.host_buffers import HostBuffers
 from engine.backends.host_pages import HostPages
 from engine.backends.interpreter import KERNELS, InterpreterBackend, PlannedOp, PlannedStep, enough_pages, set_inputs
 from engine.backends.paged_steps import PagedDevice
@@ -37,7 +37,7 @@ from engine.sequence import Sequence as Generation
 from tilec.ir.core import Function
 from tilec.step.collectives import COLLECTIVES
 from tilec.step.formats import SIXTEEN_BIT
-from tilec.step.graph import Buffer, Kind, Op, StepGraph
+from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.step import OutputMode, Step
 
 NO_KERNEL: Final = cast("Function", None)
@@ -60,10 +60,6 @@ class RankInterpreter(InterpreterBackend):
             self._buffers[destination.name] = weights.array(destination.name)
         slots = step.graph("decode", "sample").buffers["rope_table"].shape[0]
         self._buffers["rope_table"] = family_of(config.model_type).rope_table(config, slots)
-
-    def add_caches(self, buffers: Iterable[Buffer]) -> None:
-        """Zeroed caches that only prompts use."""
-        self._buffers |= {buffer.name: zeros(buffer) for buffer in buffers}
 
     def contract(self, op: Op) -> Contract:
         return collective_contract(op) if op.kernel in COLLECTIVES else super().contract(op)
@@ -119,6 +115,10 @@ class RankedBuffers(StepBuffers):
         assert isinstance(source, RankedBuffers)
         for own, theirs in zip(self.of_ranks, source.of_ranks, strict=True):
             own.copy(target, slot, theirs, name, source_slot, elements)
+
+    def clear(self, name: str, first: int, elements: int) -> None:
+        for buffers in self.of_ranks:
+            buffers.clear(name, first, elements)
 
     def write(self, name: str, first: int, values: NDArray[Any]) -> None:
         for buffers in self.of_ranks:
@@ -232,6 +232,11 @@ class InterpreterRanks(Backend):
 
     def wait(self) -> None:
         """Nothing to do: steps run synchronously."""
+
+    def clear_own(self) -> None:
+        super().clear_own()
+        for rank in self.of_ranks:
+            rank.clear_prompts()
 
     def cache(self, rank: int, name: str) -> NDArray[Any]:
         """A rank's part of a cache of the backend's own sequence, (slots, heads, elements)."""

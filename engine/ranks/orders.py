@@ -1,30 +1,33 @@
 """What the process of the engine asks each rank to do with its GPU. All ranks get the same orders, so all launch the same.
 
-| order      | with                                        | reply                                                       |
-|------------|---------------------------------------------|-------------------------------------------------------------|
-| `allocate` | `steps`, `sequences`                        | nothing, once all ranks have mapped what they share         |
-| `room`     | `rows`                                      | `pages`: of the largest pool of the rank                    |
-| `pages`    | `steps`, `rows`, `pages`                    | nothing, once all ranks have mapped what they share         |
-| `prepare`  | `steps`, `graph`: its place among the steps |                                                             |
-| `run`      | `steps`, `graph`                            |                                                             |
-| `ready`    | `steps`, `rows`, `mode`                     |                                                             |
-| `serve`    | `steps`, `rows`, `mode`                     |                                                             |
-| `send`     | `steps`, `kind`, `values`                   |                                                             |
-| `copy`     | `steps`, `target`, `slot`, `source`, ...    |                                                             |
-| `write`    | `steps`, `name`, `first`, `values`          |                                                             |
-| `stage`    | `steps`, `name`, `first`, `values`          |                                                             |
-| `fetch`    | `steps`, `number`, `also`                   |                                                             |
-| `fetched`  | `steps`, `number`                           | `tokens`                                                    |
-| `output`   | `steps`, `number`, `name`                   | `values`, of rank 0                                         |
-| `latest`   | `steps`                                     | `tokens`                                                    |
-| `floats`   | `steps`, `name`, `first`, `count`           | `values`, of rank 0, from the one after `first` others      |
-| `chunk`    | `steps`, `inputs`, `tokens`, `past`, `mode` |                                                             |
-| `forget`   | `steps`                                     |                                                             |
-| `close`    | `steps`                                     |                                                             |
-| `wait`     |                                             | nothing, once all launches of the rank are complete         |
+| order         | with                                        | reply                                                  |
+|---------------|---------------------------------------------|--------------------------------------------------------|
+| `allocate`    | `steps`, `sequences`                        | nothing, once all ranks have mapped what they share    |
+| `room`        | `rows`                                      | `pages`: of the largest pool of the rank               |
+| `pages`       | `steps`, `rows`, `pages`                    | nothing, once all ranks have mapped what they share    |
+| `prepare`     | `steps`, `graph`: its place among the steps |                                                        |
+| `run`         | `steps`, `graph`                            |                                                        |
+| `ready`       | `steps`, `rows`, `mode`                     |                                                        |
+| `serve`       | `steps`, `rows`, `mode`                     |                                                        |
+| `send`        | `steps`, `kind`, `values`                   |                                                        |
+| `copy`        | `steps`, `target`, `slot`, `source`, ...    |                                                        |
+| `clear`       | `steps`, `name`, `first`, `elements`        |                                                        |
+| `write`       | `steps`, `name`, `first`, `values`          |                                                        |
+| `stage`       | `steps`, `name`, `first`, `values`          |                                                        |
+| `fetch`       | `steps`, `number`, `also`                   |                                                        |
+| `fetched`     | `steps`, `number`                           | `tokens`                                               |
+| `output`      | `steps`, `number`, `name`                   | `values`, of rank 0                                    |
+| `latest`      | `steps`                                     | `tokens`                                               |
+| `floats`      | `steps`, `name`, `first`, `count`           | `values`, of rank 0, from the one after `first` others |
+| `chunk`       | `steps`, `inputs`, `tokens`, `past`, `mode` |                                                        |
+| `clear_own`   |                                             |                                                        |
+| `clear_slots` | `steps`, `slot`, `slots`                    |                                                        |
+| `forget`      | `steps`                                     |                                                        |
+| `close`       | `steps`                                     |                                                        |
+| `wait`        |                                             | nothing, once all launches of the rank are complete    |
 
 `steps` is a number: 0 are those of the backend's own sequence. Steps over pages have two: the next number has the buffers of
-their chunks. `ready` and `serve` prepare and run a step of `rows` rows over pages.
+their chunks. `ready` and `serve` prepare and run a step of `rows` rows over pages; `clear_slots` zeroes slots of their pool.
 """
 
 from __future__ import annotations
@@ -102,6 +105,15 @@ class Orders:
     def _copy(self, order: Order) -> None:
         source = self._buffers[order["source"]]
         self._of(order).copy(order["target"], order["slot"], source, order["name"], order["source_slot"], order["elements"])
+
+    def _clear(self, order: Order) -> None:
+        self._of(order).clear(order["name"], order["first"], order["elements"])
+
+    def _clear_own(self, order: Order) -> None:
+        self._backend.clear_own()
+
+    def _clear_slots(self, order: Order) -> None:
+        self._paged[order["steps"]].device.clear(order["slot"], order["slots"])
 
     def _write(self, order: Order) -> None:
         self._of(order).write(order["name"], order["first"], decoded(order["values"]))

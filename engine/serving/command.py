@@ -13,13 +13,13 @@ import click
 from engine.errors import UsageError
 from engine.options import CACHE_FORMATS, DEFAULT_SEQUENCE, WEIGHT_FORMATS, BackendName, check_backend
 from engine.serving.beginning import bound, engine_started
-from engine.serving.options import CHUNK_TOKENS, INTERPRETED_ROWS, Limits, Options, guesses_of, keys_of
+from engine.serving.options import CHUNK_TOKENS, INTERPRETED_ROWS, Options, ServerLimits, guesses_of, keys_of
 
 if TYPE_CHECKING:
     from engine.serving.traces import Traces
 
 KEY_VARIABLE: Final = "TILEC_API_KEY"
-DEFAULTS: Final = Limits()
+DEFAULTS: Final = ServerLimits()
 KEY_FILE_BYTES: Final = 1 << 20
 
 EPILOG = """Exit status: 0 ended by SIGTERM or Ctrl-C, after requests were done or --drain-seconds had passed; 2 wrong usage, an
@@ -105,7 +105,7 @@ def serve_command(
     sources."""
     check_backend(backend, bundle, bundle_digest, trust)
     guesses = 0 if speculate is None else guesses_of(speculate)
-    limits, keys = Limits(max_body_bytes, request_seconds, stall_seconds=stall_seconds), _keys(api_key_file)
+    limits, keys = ServerLimits(max_body_bytes, request_seconds, stall_seconds=stall_seconds), _keys(api_key_file)
     with (
         _sent_traces(otlp_traces_endpoint) as traces,
         bound(host, port) as listening,

@@ -25,7 +25,7 @@ from engine.serving.openai_types import (
     TokenizeRequest,
     read,
 )
-from engine.serving.options import Limits
+from engine.serving.options import ServerLimits
 from engine.serving.page import page_routes
 from engine.serving.responses import ResponseCompletion
 from engine.serving.responses_types import read_response
@@ -38,7 +38,7 @@ METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 class Endpoints:
     """The endpoints of a server."""
 
-    def __init__(self, model: ServedModel, client: EngineClient, metrics: Metrics, limits: Limits) -> None:
+    def __init__(self, model: ServedModel, client: EngineClient, metrics: Metrics, limits: ServerLimits) -> None:
         self._model, self._client, self._metrics, self._limits = model, client, metrics, limits
         self._created = int(time.time())
 
@@ -161,7 +161,12 @@ async def _noting(response: Completion, events: AsyncGenerator[dict[str, Any]]) 
 
 
 def application(
-    model: ServedModel, client: EngineClient, metrics: Metrics, limits: Limits, keys: list[str], traces: Traces | None = None
+    model: ServedModel,
+    client: EngineClient,
+    metrics: Metrics,
+    limits: ServerLimits,
+    keys: list[str],
+    traces: Traces | None = None,
 ) -> Guard:
     """The whole application; with `keys`, requests need one of them. `traces` gets a span of each."""
     endpoints = Endpoints(model, client, metrics, limits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from engine.backends import Backend
@@ -102,11 +102,9 @@ class EngineLoop:
         cut = min(chunk_tokens, self.memory.page_tokens) if self._shares else chunk_tokens
         if guesses and not self._shares:
             raise UsageError(NOT_IN_PAGES, fix="leave out --speculate")
-        launch = self._rows.limits
-        prompts = min(prompts or launch.prompts, launch.prompts)
-        self._policy = Policy(
-            chunk_tokens, cut, guesses=guesses, prompts=prompts, slots=launch.slots, prompt_slots=launch.prompt_slots
-        )
+        limits = self._rows.limits
+        launch = replace(limits, prompts=min(prompts or limits.prompts, limits.prompts))
+        self._policy = Policy(chunk_tokens, cut, guesses=guesses, launch=launch)
         self._grammars = grammars if self._shares else None
         self._preparing: dict[int, tuple[Submit, Future[GrammarConstraint]]] = {}
         self._state = State.empty(self.memory)

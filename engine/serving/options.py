@@ -21,7 +21,7 @@ INTERPRETED_ROWS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """Limits of a server. `stall_seconds`: how long no iteration may end before the server says that it is ill."""
 
     body_bytes: int = 8 << 20
@@ -43,7 +43,7 @@ class Options:
     drain_seconds: int = 30
     restarts: int = 3
     keys: list[str] = field(default_factory=list[str])
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
     traces: Traces | None = None
 
 

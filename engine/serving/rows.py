@@ -13,8 +13,9 @@ from typing import Final, Protocol
 from engine.backends import Backend
 from engine.batch import Batch
 from engine.errors import DeviceError, EngineError, UsageError
+from engine.launch_limits import LaunchLimits
 from engine.paged_batch import PagedBatch
-from engine.paged_prompts import Limits, Piece
+from engine.paged_prompts import Piece
 from engine.sampling import Logprobs
 from engine.sequence import Sequence
 from engine.serving.memory import ContiguousRows, Memory
@@ -30,7 +31,7 @@ class Rows(Protocol):
     """Sequences that decode together, one a row."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> LaunchLimits:
         """What one call of `compute` can do in one launch."""
         ...
 
@@ -78,7 +79,7 @@ class ContiguousBatch:
     def __init__(self, backend: Backend, rows: int) -> None:
         self._backend, self._batch = backend, Batch(backend, rows, one_graph=True)
         self._sequence = Sequence()  # of the prompt that is computed
-        self.limits = Limits(backend.chunk_tokens, 1, backend.max_seq_len, 1)
+        self.limits = LaunchLimits(backend.chunk_tokens, 1, backend.max_seq_len, 1)
 
     def prepare(self) -> bool:
         return False

@@ -37,23 +37,24 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from engine.launch_limits import Filling, LaunchLimits
 from engine.serving.memory import Memory
+
+ONE_PROMPT: Final = LaunchLimits()
+"""Limits of launches with one prompt each, of any length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Constants of the scheduler. `chunk_tokens`: most tokens of prompts between two decode steps. `cut_tokens`, at most as
     many: where a prompt may be divided. `patience`: how often a request is overtaken. `guesses`: most guesses of a request in
-    one step. `prompts`: of how many prompts one launch has tokens at most. All tokens that these have by then take `slots` at
-    most, each prompt's a multiple of `prompt_slots`; a prompt alone has room."""
+    one step. `launch`: what one launch of prompts has at most."""
 
     chunk_tokens: int
     cut_tokens: int
     patience: int = 16
     guesses: int = 0
-    prompts: int = 1
-    slots: int = 1 << 30
-    prompt_slots: int = 1
+    launch: LaunchLimits = ONE_PROMPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +223,9 @@ def without(state: State, number: int, *, wrong: bool = False) -> State:
 
 def _packed(state: State, policy: Policy, left: int) -> tuple[State, tuple[Chunk, ...]]:
     """The chunks of the next launch, of at most `left` tokens, and the state in which their requests are admitted."""
-    chunks, slots = list[Chunk](), 0
+    chunks, launch = list[Chunk](), Filling()
     pending = set[bytes]()  # keys of pages that the launch computes
-    while left and len(chunks) < policy.prompts:
+    while left and launch.prompts < policy.launch.prompts:
         if len(chunks) == len(state.prompts):
             state = _admitted(state, policy.patience, pending)
         if len(chunks) == len(state.prompts):
@@ -232,9 +233,10 @@ def _packed(state: State, policy: Policy, left: int) -> tuple[State, tuple[Chunk
         prompt = state.prompts[len(chunks)]
         tokens = _tokens(prompt, left, policy.cut_tokens)
         end = prompt.done + tokens
-        slots += -(-end // policy.prompt_slots) * policy.prompt_slots
-        if not tokens or (chunks and slots > policy.slots):
+        more = policy.launch.added(launch, tokens, end) if tokens else None
+        if more is None:
             break
+        launch = more
         chunks.append(Chunk(prompt, prompt.done, tokens, end == prompt.request.prompt))
         if not chunks[-1].last:
             break

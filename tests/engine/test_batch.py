@@ -14,6 +14,7 @@ from engine.batch import Batch
 from engine.checkpoint.weights import WeightPlan
 from engine.errors import ModelError, UsageError
 from engine.sampling import SamplingParams
+from engine.sequence import NO_TOKEN
 from engine.tools.tiny import write_tiny_model
 
 MAX_SEQ_LEN = 40
@@ -144,5 +145,6 @@ def test_logits_that_are_not_finite_choose_no_token(backend: InterpreterBackend,
         internals: Any = broken
         internals._buffers["model.norm.weight"] = np.full_like(internals._buffers["model.norm.weight"], np.nan)
         batch._steps.forget()  # pyright: ignore[reportPrivateUsage]
+        assert batch.step() == {0: NO_TOKEN}
         with pytest.raises(ModelError, match="the logits are not finite"):
-            batch.step()
+            batch.add([1, 2])

@@ -18,8 +18,9 @@ from engine.checkpoint.weights import WeightPlan
 from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
 from engine.graph.pages import Packed, PageTables, Part
+from engine.launch_limits import LaunchLimits
 from engine.paged_batch import PagedBatch
-from engine.paged_prompts import Limits, Piece, launches
+from engine.paged_prompts import Piece, launches
 from engine.sampling import SamplingParams
 from engine.tools.tiny import write_tiny_model
 
@@ -178,7 +179,7 @@ def test_slots_of_prompts_follow_each_other_each_from_a_multiple() -> None:
     found = tables()
     found.chunk([Part([5, 3, 9], 0, 5)])
     packed = found.chunk([Part([5, 3, 9], 5, 4), Part([8], 0, 2), Part([7, 2], 0, 6)])
-    assert packed.table.tolist() == [5, 3, 9, 0, 8, 0, 7, 2, 0, 0]
+    assert packed.table.tolist() == [5, 3, 9, 5, 8, 8, 7, 2, 0, 0]
     assert packed.positions.tolist() == [5, 6, 7, 8, 0, 1, 0, 1, 2, 3, 4, 5]
     assert packed.slots.tolist() == [13, 14, 15, 36, 32, 33, 28, 29, 30, 31, 8, 9]
     assert packed.firsts.tolist() == [0] * 4 + [16] * 2 + [24] * 6
@@ -254,10 +255,11 @@ def test_more_pages_than_a_chunk_has_room_for_are_refused() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_every_token_is_in_one_launch_that_has_room_for_it(data: st.DataObject) -> None:
-    limits = Limits(data.draw(st.integers(1, 40)), data.draw(st.integers(1, 4)), 64, 8)
-    lengths = data.draw(st.lists(st.tuples(st.integers(0, 10), st.integers(1, 50), st.booleans()), max_size=6))
+    limits = LaunchLimits(data.draw(st.integers(1, 40)), data.draw(st.integers(1, 4)), 64, 8)
+    lengths = data.draw(st.lists(st.tuples(st.integers(0, 10), st.integers(1, 50), st.booleans(), st.booleans()), max_size=6))
     pieces = [
-        Piece([1], first, [0] * count, row, OF_HOST if on_host else None) for row, (first, count, on_host) in enumerate(lengths)
+        Piece([1], first, [0] * count, row if chooses else None, OF_HOST if on_host else None)
+        for row, (first, count, on_host, chooses) in enumerate(lengths)
     ]
     done = [0] * len(pieces)
     for launch in launches(pieces, limits):
@@ -271,4 +273,5 @@ def test_every_token_is_in_one_launch_that_has_room_for_it(data: st.DataObject) 
             done[one.piece] += one.tokens
             assert one.last == (done[one.piece] == len(pieces[one.piece].ids))
             assert len(launch) == 1 or not (one.last and pieces[one.piece].on_host)
+        assert all(one.last and pieces[one.piece].row is not None for one in launch[:-1])
     assert done == [len(piece.ids) for piece in pieces]

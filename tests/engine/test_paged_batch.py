@@ -22,8 +22,9 @@ from engine.constraint import ConstrainedMarks
 from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
 from engine.models.steps import model_step
-from engine.paged_batch import NO_TOKEN, PagedBatch
+from engine.paged_batch import PagedBatch
 from engine.sampling import BARRED, SamplingParams, logprobs_of, sample_logits, token_marks
+from engine.sequence import NO_TOKEN
 from engine.tools.tiny import write_tiny_model
 
 MAX_SEQ_LEN = 320
@@ -184,11 +185,11 @@ def test_penalties_and_probabilities_are_those_of_the_host(backend: InterpreterB
             batch.join(0, [1, 2], 0, ids, None)
             internals: Any = batch
             for known in drawn[: count - 1]:
-                internals._members[0].token = known
-                internals._members_changed = True
+                internals._decoding.members[0].token = known
+                internals._decoding.members_changed = True
                 batch.step()
-            internals._members[0].token = drawn[count - 1]
-            internals._members_changed = True
+            internals._decoding.members[0].token = drawn[count - 1]
+            internals._decoding.members_changed = True
             logits = batch.step_logits()[0]
             batch.remove(0)
             marks = token_marks(sampling, ids, drawn[:count], logits.size)
@@ -375,7 +376,7 @@ def test_logits_that_are_not_finite_choose_no_token_and_other_rows_go_on(backend
         tokens = [batch.join(1, [2], 0, prompt(20), None)]
         try:
             table[407] = np.nan
-            batch._members[0].token = 407  # pyright: ignore[reportPrivateUsage]
+            batch._decoding.members[0].token = 407  # pyright: ignore[reportPrivateUsage]
             for token in (NO_TOKEN, None, None):  # the token after it is that of any id
                 step = batch.step()
                 assert token is None or step[0] == token

@@ -12,7 +12,8 @@ from typing import Any
 
 from engine.constraint import Constraint
 from engine.errors import DeviceError, EngineError, UsageError
-from engine.paged_prompts import Limits, Piece
+from engine.launch_limits import LaunchLimits
+from engine.paged_prompts import Piece
 from engine.sampling import Logprobs, SamplingParams
 
 MASK = (1 << 61) - 1
@@ -60,7 +61,7 @@ class FakePagedBatch:
     members: dict[int, _Member] = field(default_factory=dict[int, _Member])
     flying: deque[tuple[dict[int, _Member], dict[int, int]]] = field(default_factory=deque[Any])
 
-    limits: Limits = field(default_factory=lambda: Limits(2048, 3, 1 << 20, 128))
+    limits: LaunchLimits = field(default_factory=lambda: LaunchLimits(2048, 3, 1 << 20, 128))
     launches: list[int] = field(default_factory=list[int])
     """The number of prompts of each call of `compute`."""
 

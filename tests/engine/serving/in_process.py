@@ -15,7 +15,7 @@ from engine.serving.asgi import Guard
 from engine.serving.client import EngineClient
 from engine.serving.http import application
 from engine.serving.metrics import Metrics
-from engine.serving.options import Limits
+from engine.serving.options import ServerLimits
 from engine.serving.protocol import Loaded, Message, Report, Submit
 from engine.serving.served_model import ServedModel
 from engine.serving.traces import Traces
@@ -147,7 +147,7 @@ def server(
     folder: Path,
     tokens: Tokens,
     *,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     keys: Sequence[str] = (),
     longest: int = 256,
     traces: Traces | None = None,
@@ -157,7 +157,7 @@ def server(
     model, metrics = ServedModel(folder, longest, "talker"), Metrics("talker")
     client = ScriptedClient(tokens, metrics=metrics, **options)
     metrics.pages = client.loaded.pages
-    return Server(model, client, metrics, application(model, client, metrics, limits or Limits(), list(keys), traces))
+    return Server(model, client, metrics, application(model, client, metrics, limits or ServerLimits(), list(keys), traces))
 
 
 def says(folder: Path, text: str) -> Tokens:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import engine.launch_limits
 import engine.serving.keys
 import engine.serving.pool
 import engine.serving.scheduler
@@ -26,6 +27,7 @@ class Code:
     scheduler: Any = engine.serving.scheduler
     pool: Any = engine.serving.pool
     keys: Any = engine.serving.keys
+    launch_limits: Any = engine.launch_limits
 
 
 @dataclass
@@ -204,20 +206,21 @@ class Model:
 
     def _launch(self, before: Any, chunks: Any, stops: set[int]) -> None:
         """Chunks of one launch: what it has room for, of different prompts, none of which computes what another one does."""
-        size, unit, policy = self.memory.page_tokens, self.policy.prompt_slots, self.policy
-        assert 0 < len(chunks) <= policy.prompts, "a launch has more prompts than it may"
+        size, launch, policy = self.memory.page_tokens, self.policy.launch, self.policy
+        assert 0 < len(chunks) <= launch.prompts, "a launch has more prompts than it may"
         assert tuple(chunk.request for chunk in chunks) == self.state.prompts[: len(chunks)], "prompts are not in their order"
         assert all(chunk.last for chunk in chunks[:-1]), "a prompt begins before the one before it ends"
         assert sum(chunk.tokens for chunk in chunks) <= policy.chunk_tokens, "a launch has more tokens than it may"
+        unit = launch.prompt_slots
         slots = sum(-(-(chunk.first + chunk.tokens) // unit) * unit for chunk in chunks)
-        assert len(chunks) == 1 or slots <= policy.slots, "a launch has more slots than there are"
+        assert len(chunks) == 1 or slots <= launch.slots, "a launch has more slots than there are"
         computed = set[bytes]()
         for chunk in chunks:
             keys, reusable = chunk.request.request.keys, (chunk.request.request.prompt - 1) // size
             assert computed.isdisjoint(keys[chunk.first // size : reusable]), "a prefix is computed twice in a launch"
             computed.update(keys[chunk.first // size :])
         room = policy.chunk_tokens if not before.running else before.budget
-        full = len(chunks) == policy.prompts or sum(chunk.tokens for chunk in chunks) == room
+        full = len(chunks) == launch.prompts or sum(chunk.tokens for chunk in chunks) == room
         if chunks[-1].last and not full and self.state.waiting and self.state.free_rows:
             following = self._following(self.state).keys[: (self._following(self.state).prompt - 1) // size]
             waits = len(self.state.prompts) > len(chunks) or not computed.isdisjoint(following)

@@ -27,8 +27,8 @@ SMALL = (((1, 1, 1, 1, 5), 2, 1), ((1, 1, 1), 1, 0), ((1, 1, 1, 1), 3, 0), ((1, 
 def explore(code: Code, kind: str, most: int = 1_000_000) -> int:
     """Every state that two or three rows, their pages and `SMALL` reach: each request may come, be cancelled, go wrong or end
     by a stop token at any time. Returns their number; AssertionError if one is wrong."""
-    prompts = 1 if kind == "contiguous" else 2
-    policy = code.scheduler.Policy(3, 3 if kind == "contiguous" else 2, 1, guesses=1, prompts=prompts, slots=7, prompt_slots=2)
+    launch = code.launch_limits.LaunchLimits(prompts=1 if kind == "contiguous" else 2, slots=7, prompt_slots=2)
+    policy = code.scheduler.Policy(3, 3 if kind == "contiguous" else 2, 1, guesses=1, launch=launch)
     seen: set[Any] = set()
     waiting: list[tuple[Model, int]] = [(Model(code, policy, memory_of(code, kind), ahead=1), 0)]
     while waiting and len(seen) < most:
@@ -76,9 +76,9 @@ def walk(code: Code, seed: int, steps: int = 150) -> None:
                 cut,
                 draw.choice([0, 1, 3]),
                 draw.choice([0, 3]),
-                draw.choice([1, 2, 3]),
-                draw.choice([8, 13, 100]),
-                draw.choice([1, 2, 4]),
+                code.launch_limits.LaunchLimits(
+                    1 << 30, draw.choice([1, 2, 3]), draw.choice([8, 13, 100]), draw.choice([1, 2, 4])
+                ),
             ),
             memory_of(code, kind),
         )

@@ -13,7 +13,7 @@ from in_process import Received, Server, says, server
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from engine.serving.options import Limits
+from engine.serving.options import ServerLimits
 from engine.serving.protocol import Cancel, Submit
 from engine.serving.responses_types import messages_of
 
@@ -264,14 +264,14 @@ def test_an_error_in_the_middle_is_a_response_that_failed(talker: Path) -> None:
 
 
 def test_a_response_that_takes_too_long(talker: Path) -> None:
-    one = server(talker, lambda work: None, limits=Limits(request_seconds=0.05))
+    one = server(talker, lambda work: None, limits=ServerLimits(request_seconds=0.05))
     assert ask(one).status == 504
     assert events_of(ask(one, stream=True))[-1]["response"]["error"]["message"] == "the request took over 0.05 seconds"
     assert one.client.outstanding == 0
 
 
 def test_an_open_item_of_a_response_that_failed_is_incomplete(talker: Path) -> None:
-    one = server(talker, lambda work: None, limits=Limits(request_seconds=1e9))
+    one = server(talker, lambda work: None, limits=ServerLimits(request_seconds=1e9))
 
     async def run() -> Received:
         sent: list[bytes] = []

@@ -12,12 +12,12 @@ from asking import CHAT, ask, chat, finished
 from in_process import Received, Server, says, server
 
 from engine.serving.client import EngineRestarting
-from engine.serving.options import Limits
+from engine.serving.options import ServerLimits
 from engine.serving.protocol import Cancel, Submit
 
 
 def test_a_body_that_is_too_large(talker: Path) -> None:
-    one = server(talker, says(talker, "x"), limits=Limits(body_bytes=64))
+    one = server(talker, says(talker, "x"), limits=ServerLimits(body_bytes=64))
     assert ask(one, "/v1/completions", b"", headers={"content-length": "65"}).error["code"] == "request_too_large"
     found = ask(one, "/v1/completions", pieces=[b" " * 40, b" " * 40, b"never read"])
     assert found.status == 413 and found.error["code"] == "request_too_large"
@@ -86,7 +86,7 @@ def test_an_error_of_the_engine_in_the_middle(talker: Path) -> None:
 
 
 def test_a_request_that_takes_too_long(talker: Path) -> None:
-    one = server(talker, lambda work: None, limits=Limits(request_seconds=0.05))
+    one = server(talker, lambda work: None, limits=ServerLimits(request_seconds=0.05))
     found = chat(one)
     assert (found.status, found.error["code"]) == (504, "request_timeout")
     assert chat(one, stream=True).events[-1]["error"]["code"] == "request_timeout"
@@ -94,7 +94,7 @@ def test_a_request_that_takes_too_long(talker: Path) -> None:
 
 
 def test_a_comment_keeps_a_silent_stream_open(talker: Path) -> None:
-    one = server(talker, lambda work: None, limits=Limits(ping_seconds=0.01))
+    one = server(talker, lambda work: None, limits=ServerLimits(ping_seconds=0.01))
 
     async def run() -> Received:
         gone = asyncio.Event()
@@ -156,7 +156,7 @@ def test_tokens_of_texts_and_texts_of_tokens(speaker: Server) -> None:
 
 
 def test_health_fails_when_no_iteration_ends(talker: Path) -> None:
-    one = server(talker, lambda work: None, limits=Limits(stall_seconds=60))
+    one = server(talker, lambda work: None, limits=ServerLimits(stall_seconds=60))
     client = one.client
 
     async def run() -> list[int]:

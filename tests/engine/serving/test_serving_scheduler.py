@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scheduler_model import Code, Model
 from scheduler_search import details, explore, order_of_eviction
 
+from engine.launch_limits import LaunchLimits
 from engine.serving.memory import PAGE_TOKENS, ContiguousRows, Memory
 from engine.serving.pool import Pool
 from engine.serving.scheduler import Decode, Policy, Prompts, Request, fits, without
@@ -131,7 +132,7 @@ def chunks_of(iteration: Prompts) -> list[tuple[int, int]]:
 
 def test_short_prompts_share_a_launch() -> None:
     """As many as it takes, in their order; the last one may be divided. One that begins as another one waits for it."""
-    model = Model(CODE, Policy(400, 64, prompts=4), Pool.empty(16, 80, 1000))
+    model = Model(CODE, Policy(400, 64, launch=LaunchLimits(prompts=4)), Pool.empty(16, 80, 1000))
     for number, length in enumerate((60, 70, 300, 10, 10, 10, 10)):
         model.submit(number, [number] * length, 8)
     same = [9] * 200
@@ -151,7 +152,7 @@ def test_short_prompts_share_a_launch() -> None:
 
 def test_prompts_of_a_launch_have_room_for_all_their_tokens() -> None:
     """A long prompt that was found but for its end takes as many slots as all of its tokens."""
-    model = Model(CODE, Policy(400, 64, prompts=4, slots=768, prompt_slots=128), Pool.empty(16, 80, 1000))
+    model = Model(CODE, Policy(400, 64, launch=LaunchLimits(prompts=4, slots=768, prompt_slots=128)), Pool.empty(16, 80, 1000))
     for number, length in enumerate((100, 130, 300, 10)):
         model.submit(number, [number] * length, 8)
     iteration = model.iteration()
