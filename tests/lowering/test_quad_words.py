@@ -1,4 +1,4 @@
-"""Bytes that lie by turns in adjacent threads: which loads become loads of words, and that each thread takes its own byte."""
+"""Bytes of which adjacent threads have one each: which loads become loads of words, and that each thread takes its own byte."""
 
 from __future__ import annotations
 

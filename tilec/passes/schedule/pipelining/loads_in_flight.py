@@ -8,7 +8,9 @@ In: a function with layouts, without products. Out: instead of a loop whose thre
 
 where the loop carries what was loaded. A multiprocessor of an H200 has its share of the memory's rate only while some 25 KB of
 loads are on the way (rate times latency), and the threads of one block, which may be the only one, wait for each load: with 4
-bytes a thread, a loop of rows takes a latency a row. LLVM moves no load across iterations.
+bytes a thread, a loop of rows takes a latency a row. LLVM moves no load across iterations. Moving a carried register waits
+for its load, so that an iteration still waits for a part of a latency: a recurrence over 65,536 rows takes 15.0 ms on an H200
+where it took 42.9.
 
 Past the last iteration the loads repeat those of the last, so that no access is made that the loop did not make: the position
 moves on only while a step remains below the upper bound. Loads move as far as their offsets follow from the loop variable and
@@ -35,7 +37,7 @@ from tilec.passes.schedule.simplify.invariant_loads import computation
 MOST_BYTES: Final = 8
 """Bytes that a thread loads in an iteration at most: with more, other warps of a multiprocessor hide the latency."""
 BYTES_AHEAD: Final = 64
-"""Bytes of a thread on the way: as many as its registers have room for beside others."""
+"""Bytes of a thread on the way: as many as its registers have room for in addition to others."""
 MOST_AHEAD: Final = 16
 MOST_REGISTERS: Final = 96
 """Registers for tiles from which a kernel keeps its loops: more would cost it warps."""
