@@ -240,7 +240,7 @@ class WeightPlan(Weights):
             fix = f"ask for `{of_files}`, or write a folder with `python -m {PACKAGE}.quantize --format {stored}`"
             raise ModelError(what, where=folder, fix=fix)
         source = EMBEDDING if config.tie_word_embeddings else head
-        if head is not None and head not in self.quantised and source in files:
+        if head is not None and source is not None and head not in self.quantised and source in files:
             own = coded((config.vocab_size, config.hidden_size), source, files)
             self.quantised = {**self.quantised, head: own}
         self._refuse_missing(folder)

@@ -27,7 +27,8 @@ from ci.bench.front import Outcome
 from ci.bench.markdown import grid, page
 from engine.constraint import ConstrainedMarks
 from engine.errors import EngineError
-from engine.paged_prompts import Limits, Piece
+from engine.launch_limits import LaunchLimits
+from engine.paged_prompts import Piece
 from engine.sampling import Logprobs, SamplingParams
 from engine.serving.constraints import Constraints
 from engine.serving.grammars import grammar_of
@@ -56,7 +57,7 @@ class SameTokens:
         self.logprobs: dict[int, Logprobs] = {}
         self.ending: int | None = None
 
-    limits = Limits(LONGEST, 8, 1 << 20, 128)
+    limits = LaunchLimits(LONGEST, 8, 1 << 20, 128)
 
     def prepare(self) -> bool:
         """Nothing is left to make ready."""
