@@ -258,7 +258,7 @@ def test_the_number_of_prompts_of_a_chunk_is_data(loaded: Loaded, monkeypatch: p
         assert values(found["chunk.last"][0], 8) == [7, 15, 23, 31, 0, 0, 0, 0]
         assert values(found["chunk.firsts"][0], 32) == [128 * (row // 8) for row in range(32)]
         assert values(found["chunk.lasts"][0], 32) == [128 * (row // 8) + row % 8 for row in range(32)]
-        assert values(found["chunk.table"][0], 8) == [10, 0, 11, 0, 12, 0, 13, 0]
+        assert values(found["chunk.table"][0], 8) == [10, 10, 11, 11, 12, 12, 13, 13]
         assert len(driver.launches) - began == len(alone)
         began = len(driver.launches)
         batch.compute([Piece([20 + row], 0, [row] * 16, 4 + row) for row in range(4)])
