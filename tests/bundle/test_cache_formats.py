@@ -169,7 +169,7 @@ def test_models_name_formats_and_bundles() -> None:
     model_of = {one.name: one for one in read_build_file(Path(ROOT / "build.toml")).models}["qwen3-4b"]
     assert [name for name, *_ in model_of.bundles()] == [
         f"qwen3-4b{weights}{cache}{gpus}"
-        for weights in ("", "-fp8", "-w8a8", "-int4")
+        for weights in ("", "-fp8", "-w8a8", "-int4", "-fp8_head", "-int4_head")
         for cache in ("", "-cache-fp8")
         for gpus in ("", "-2-gpus")
     ]

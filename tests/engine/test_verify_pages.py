@@ -170,7 +170,7 @@ OF_ROWS = [
     ("qwen3-14b", "gate_up_proj", "BM", [64, 64, 64, 64, 128, 128]),  # 182 tiles of 96 outputs
     ("qwen3-8b", "qkv_proj", "BN", [64, 64, 64, 64, 64, 96]),
     ("qwen3-14b", "qkv_proj", "BN", [64, 64, 64, 64, 64, 128]),  # 150 tiles of 96 outputs by 128 rows
-    ("qwen3-8b", "attention", "ROWS", [8, 256, 32, 256, 256, 256]),
+    ("qwen3-8b", "attention", "ROWS", [256, 256, 32, 256, 256, 256]),
 ]
 
 

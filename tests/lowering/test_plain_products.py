@@ -46,7 +46,7 @@ def k(a: In[bf16, M, K], b: In[bf16, K, N], out: Out[f32, M, N], *, BM: Const, B
 """
 SCHEDULES = {
     "async": ((64, 64), Overrides()),
-    "wide": ((128, 128), Overrides()),
+    "wide": ((128, 128), Overrides(copy="cp_async")),
     "narrow": ((64, 32), Overrides()),
     "tma": ((128, 192), Overrides(copy="tma", consumers=2, stages=2)),
     "persistent": ((128, 256), Overrides(copy="tma", consumers=2, stages=2, persistent=True)),

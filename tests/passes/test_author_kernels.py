@@ -179,19 +179,19 @@ REFUSED = {
     "rounded up, any divisor": (ROUNDED_UP, "k >= 1", "k >= -1", "E0305"),
     "csr, wrong bound": (CSR, "values(indptr, 0, T + 1", "values(indptr, 0, T + 2", "E0301"),
     "carried, not clamped": (CARRIED, "minimum(maximum(c, 0), N - 1)", "c", "E0301"),
+    "segments, first row left out": (SEGMENTS, "range(load(cu, bid(0))", "range(load(cu, bid(0)) + 1", "E0403"),
+    "segments, every second row": (SEGMENTS, "bid(0) + 1)):", "bid(0) + 1), 2):", "E0403"),
+    "strided tiles, one short": (STRIDED_TILES, "cdiv(end - begin, 2)", "(end - begin) // 2", "E0403"),
+    "strided rows, first left out": (STRIDED_ROWS, "+ bid(1)", "+ bid(1) + 1", "E0403"),
+    "ragged tiles without ends": (RAGGED_TILES, ", ends=True", "", "E0403"),
+    "ragged tiles, one short": (RAGGED_TILES, "cdiv(end - begin, 2)", "(end - begin) // 2", "E0403"),
+    "ragged tiles, a row short": (RAGGED_TILES, "rows < end", "rows < end - 1", "E0403"),
+    "segment tiles, a row short": (SEGMENT_TILES, "rows < end,", "rows < end - 1,", "E0403"),
+    "segments without ends": (SEGMENTS, ", ends=True", "", "E0403"),
+    "strided tiles without ends": (STRIDED_TILES, ", ends=True", "", "E0403"),
 }
 UNDECIDED = {
-    "segments without ends": (SEGMENTS, ", ends=True", "", "E0403"),
-    "segments, first row left out": (SEGMENTS, "range(load(cu, bid(0))", "range(load(cu, bid(0)) + 1", "E0306"),
-    "segments, every second row": (SEGMENTS, "bid(0) + 1)):", "bid(0) + 1), 2):", "E0306"),
-    "strided tiles without ends": (STRIDED_TILES, ", ends=True", "", "E0403"),
-    "strided tiles, one short": (STRIDED_TILES, "cdiv(end - begin, 2)", "(end - begin) // 2", "E0306"),
-    "strided rows, first left out": (STRIDED_ROWS, "+ bid(1)", "+ bid(1) + 1", "E0306"),
-    "ragged tiles without ends": (RAGGED_TILES, ", ends=True", "", "E0306"),
-    "ragged tiles, one short": (RAGGED_TILES, "cdiv(end - begin, 2)", "(end - begin) // 2", "E0306"),
-    "ragged tiles, a row short": (RAGGED_TILES, "rows < end", "rows < end - 1", "E0306"),
     "ragged tiles, columns left out": (RAGGED_TILES, "n * 2 + arange", "n * 3 + arange", "E0306"),
-    "segment tiles, a row short": (SEGMENT_TILES, "rows < end,", "rows < end - 1,", "E0306"),
 }
 
 

@@ -40,7 +40,7 @@ REFUSED = {
     "tl.argsort(a, 0) - 1": "E0303",
     "tl.sort((a, tl.arange(64) & 62), 0)[1]": "E0404",
     "tl.sort(tl.load(b_, 0, shape=(64,)), 0)": "E0303",
-    "tl.where(a > 0, tl.argsort(a, 0), tl.argsort(-a, 0))": "E0404",
+    "tl.where(a > 0, tl.argsort(a, 0), tl.argsort(-a, 0))": "E0306",
     "tl.topk(a, 64, 0)[1] | 1": "E0404",
 }
 
