@@ -129,4 +129,4 @@ def test_a_router_that_may_break_its_promise_is_refused(old: str, new: str, tmp_
     function = load_kernel(tmp_path / "kernels_src" / "route_experts.py", constants, root=tmp_path)
     with pytest.raises(CompileError) as refused:
         prove(function)
-    assert [d.code for d in refused.value.diagnostics] == ["E0306"]  # what floats choose is not computed, so there is no example
+    assert [d.code for d in refused.value.diagnostics] == ["E0306"]  # no run computes what floats choose

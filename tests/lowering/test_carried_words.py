@@ -110,7 +110,8 @@ def test_four_codes_are_carried_in_a_word(tmp_path: Path) -> None:
     path.write_text(CODES, encoding="utf-8")
     text = lower(prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(warps=1)), SM_90A).mlir
     carried = re.findall(r"scf\.for .*iter_args\((.*?)\)", text)
-    assert carried and {arguments.count("=") for arguments in carried} == {4 + 17}  # two tiles of 256, eight elements a thread; and iterations ahead
+    # Two tiles of 256, eight elements a thread, and iterations ahead.
+    assert carried and {arguments.count("=") for arguments in carried} == {4 + 17}
 
 
 def test_machine_code_of_codes_agrees() -> None:

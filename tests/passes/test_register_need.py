@@ -69,7 +69,8 @@ def test_sums_of_an_iteration_need_as_many_registers_as_those_that_a_loop_carrie
 
 
 @pytest.mark.parametrize(("sums", "wanted", "warps"), [
-    (PLAIN, Overrides(), 4), (FRESH, Overrides(copy="cp_async"), 8), (FRESH, Overrides(warps=4), 4), (FRESH, Overrides(blocks=1), 4),
+    (PLAIN, Overrides(), 4), (FRESH, Overrides(copy="cp_async"), 8), (FRESH, Overrides(warps=4), 4),
+    (FRESH, Overrides(blocks=1), 4),
 ])  # fmt: skip
 def test_more_warps_are_chosen_where_registers_would_spill(
     tmp_path: Path, sums: str, wanted: Overrides, warps: int
