@@ -35,6 +35,9 @@ class Backend:
     def finish(self) -> None:
         """Nothing is copied meanwhile."""
 
+    def wait(self) -> None:
+        """Nothing runs."""
+
     def check_vocabulary(self, ids: Sequence[int]) -> None:
         """UsageError for a token that is none."""
         from engine.errors import UsageError
