@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +210,64 @@ def test_a_full_queue_and_clients_that_leave(server: Serving, client: openai.Ope
     assert server.gauge("kv_cache_usage_perc") == 0
     assert client.completions.create(model="tiny", prompt="x", max_tokens=1).usage is not None
     assert server.request("GET", "/health").status == 200
+
+
+CLIENT = """
+import http.client, json, sys
+port, key, body = sys.argv[1:]
+connection = http.client.HTTPConnection("127.0.0.1", int(port))
+connection.request("POST", "/v1/completions", body, {"authorization": f"Bearer {key}"})
+response = connection.getresponse()
+print(response.readline().decode().strip(), flush=True)
+response.read()
+"""
+
+
+def test_a_client_s_process_is_killed(server: Serving) -> None:
+    """Its request ends, and its pages are free for the next one."""
+    body = json.dumps(LONG | {"stream": True})
+    process = subprocess.Popen([sys.executable, "-c", CLIENT, str(server.port), KEY, body], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline().startswith("data: ")
+    process.kill()
+    process.wait(HANG_SECONDS)
+    server.wait_until_idle()
+    assert server.gauge("kv_cache_usage_perc") == 0
+    assert server.request("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}).status == 200
+
+
+def test_a_log_on_a_full_disk(tiny: Path) -> None:
+    """Lines of the log are lost, and requests have what they asked for."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "engine",
+        "serve",
+        str(tiny),
+        "--backend",
+        "interpreter",
+        "--port",
+        str(port),
+        "--rows",
+        "2",
+    ]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen([*command, "--max-seq-len", "256"], stderr=full, cwd=ROOT)
+    try:
+        status = 0
+        while status != 200 and process.poll() is None:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_SECONDS)
+            with suppress(ConnectionRefusedError):
+                connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 2}))
+                status = connection.getresponse().status
+            connection.close()
+        assert status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANG_SECONDS) == 0
+    finally:
+        process.kill()
 
 
 def test_the_log_says_what_a_start_took(server: Serving) -> None:
