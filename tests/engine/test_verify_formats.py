@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from step_contracts import MODELS, TINY, contract
+from step_contracts import DENSE, TINY, contract, shape_of
 from test_traffic import FOUR_BILLION, TOKEN_BYTES
 from test_verify import Mutation, swapped, with_buffer, with_op, with_view, without
 
@@ -36,15 +35,14 @@ MEASURED = {"parts": 33, "head_parts": 660, "short_slots": 256, "few_tokens": 64
 
 
 def is_sampled(case: tuple[str, tuple[Any, int]]) -> bool:
-    return list(MODELS).index(case[0]) == CASES.index(case[1]) % len(MODELS)
+    return DENSE.index(case[0]) == CASES.index(case[1]) % len(DENSE)
 
 
 @pytest.mark.parametrize(
-    ("name", "case"), chosen([(name, case) for name in MODELS for case in CASES], is_sampled), ids=str
+    ("name", "case"), chosen([(name, case) for name in DENSE for case in CASES], is_sampled), ids=str
 )  # fmt: skip
 def test_real_steps_are_verified(name: str, case: tuple[Any, int]) -> None:
-    family = "llama" if name.startswith("llama") else "qwen3"
-    shape = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=False, model_type=family)
+    shape = shape_of(name)
     for output_mode in OUTPUT_MODES:
         if output_mode != "none" or case[0] == "prefill":
             graph = graph_of(shape, *case, output_mode)

@@ -16,6 +16,8 @@ from ci.bench.engine.load_traffic import Lengths
 from engine.tools.tiny import write_tiny_model
 
 HERE: Final = Path(__file__).resolve().parent
+ENGINE: Final = "ci.bench.engine.paced_engine"
+"""The module that the server runs as its engine."""
 LONGEST: Final = 256
 PROMPTS: Final = (16, 16)
 TOKENS: Final = (5, 100)
@@ -30,7 +32,7 @@ def of_http(rows: int, tokens: int) -> dict[str, float]:
         model = Path(name) / "tiny"
         write_tiny_model(model)
         options = {"backend": "interpreter", "rows": rows, "max-seq-len": LONGEST}
-        with serving(model, options, [str(HERE / "paced_engine.py")]) as (process, ready):
+        with serving(model, options, [str(HERE / f"{ENGINE.rpartition('.')[2]}.py")]) as (process, ready):
 
             def spent(most: int) -> tuple[float, int]:
                 """The process's seconds for a generation of `most` tokens in every row, and the events of their streams."""
