@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soundness.verdict import Verdict, examine_function
-from tilec.frontend import load_kernel
+from tests.passes.texts import verdict_of
 
 HEAD = '''
 from typing import Literal
@@ -195,15 +194,9 @@ UNDECIDED = {
 }
 
 
-def verdict_of(folder: Path, text: str) -> Verdict:
-    path = folder / "author.py"
-    path.write_text(HEAD + text, encoding="utf-8")
-    return examine_function(load_kernel(path, {}))
-
-
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_accepted_and_nothing_goes_wrong(tmp_path: Path, name: str) -> None:
-    verdict = verdict_of(tmp_path, ACCEPTED[name])
+    verdict = verdict_of(tmp_path, HEAD + ACCEPTED[name])
     assert verdict.kind == "accepted", verdict.diagnostics or verdict.fault
     assert verdict.launches
 
@@ -212,7 +205,7 @@ def test_accepted_and_nothing_goes_wrong(tmp_path: Path, name: str) -> None:
 def test_refused_with_a_launch_that_goes_wrong(tmp_path: Path, name: str) -> None:
     text, old, new, code = REFUSED[name]
     assert old in text
-    verdict = verdict_of(tmp_path, text.replace(old, new))
+    verdict = verdict_of(tmp_path, HEAD + text.replace(old, new))
     assert verdict.kind == "refused_confirmed", verdict
     assert code in verdict.codes
     assumed = {d.code for d in verdict.diagnostics if d.counterexample is not None and "assuming" in d.counterexample.note}
@@ -223,6 +216,6 @@ def test_refused_with_a_launch_that_goes_wrong(tmp_path: Path, name: str) -> Non
 def test_refused_if_segments_omit_rows(tmp_path: Path, name: str) -> None:
     text, old, new, code = UNDECIDED[name]
     assert old in text
-    verdict = verdict_of(tmp_path, text.replace(old, new))
+    verdict = verdict_of(tmp_path, HEAD + text.replace(old, new))
     assert verdict.kind == "refused_confirmed", verdict
     assert code in verdict.codes

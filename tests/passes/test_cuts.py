@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.passes.texts import function_of
 from tests.soundness.verdict import examine_function
 from tilec.diagnostics.diagnostic import CompileError
-from tilec.frontend import load_kernel
 from tilec.passes.prover import prove, terms
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.cuts import cuts
@@ -66,9 +66,7 @@ def k(w: In[f32, M], v: In[f32, N], x: In[u8, N * M], y: InOut[f32, N * M * {row
     ("row", "last", "is_right"), [(11, 3, True), (8, 0, True), (9, 1, True), (11, 4, False), (8, 1, False)]
 )
 def test_rows_that_data_decides(row: int, last: int, is_right: bool, tmp_path: Path):
-    path = tmp_path / "k.py"
-    path.write_text(KERNEL.format(row=row, last=last), encoding="utf-8")
-    function = load_kernel(path, {})
+    function = function_of(tmp_path, KERNEL.format(row=row, last=last))
     if is_right:
         assert prove(function)
         assert examine_function(function).kind == "accepted"

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.soundness.verdict import examine_function
+from tests.passes.texts import verdict_of
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
@@ -63,17 +63,13 @@ WRONG = {
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("name", RIGHT)
 def test_bounded_floats_are_indices(name: str, dtype: str, tmp_path: Path) -> None:
-    path = tmp_path / "k.py"
-    path.write_text(HEAD.format(dtype=dtype, index=RIGHT[name]), encoding="utf-8")
-    verdict = examine_function(load_kernel(path, {}), 5)
+    verdict = verdict_of(tmp_path, HEAD.format(dtype=dtype, index=RIGHT[name]), 5)
     assert verdict.kind == "accepted", verdict
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_others_are_refused(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "k.py"
-    path.write_text(HEAD.format(dtype="f32", index=WRONG[name]), encoding="utf-8")
-    verdict = examine_function(load_kernel(path, {}), 5)
+    verdict = verdict_of(tmp_path, HEAD.format(dtype="f32", index=WRONG[name]), 5)
     assert verdict.codes, verdict
 
 

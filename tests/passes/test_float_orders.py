@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.passes.texts import function_of
 from tests.soundness.verdict import examine_function
 from tilec.diagnostics.diagnostic import CompileError
-from tilec.frontend import load_kernel
 from tilec.passes.prover import prove, terms
 from tilec.passes.prover.float_orders import LARGEST, class_count, condition, float_orders
 
@@ -74,15 +74,9 @@ NOT_IMPLIED = [  # the last three because of NaN, or of a constant that other dt
 ]  # fmt: skip
 
 
-def function_of(taken: str, counted: str, folder: Path):
-    path = folder / "k.py"
-    path.write_text(KERNEL.format(taken=taken, counted=counted), encoding="utf-8")
-    return load_kernel(path, {})
-
-
 @pytest.mark.parametrize(("taken", "counted"), IMPLIED)
 def test_accepts_what_is_counted_wherever_it_is_taken(taken: str, counted: str, tmp_path: Path):
-    function = function_of(taken, counted, tmp_path)
+    function = function_of(tmp_path, KERNEL.format(taken=taken, counted=counted))
     assert prove(function)
     assert examine_function(function).kind == "accepted"
 
@@ -90,9 +84,9 @@ def test_accepts_what_is_counted_wherever_it_is_taken(taken: str, counted: str, 
 @pytest.mark.parametrize(("taken", "counted"), NOT_IMPLIED)
 def test_refuses_what_may_not_be_counted(taken: str, counted: str, tmp_path: Path):
     with pytest.raises(CompileError):
-        prove(function_of(taken, counted, tmp_path))
+        prove(function_of(tmp_path, KERNEL.format(taken=taken, counted=counted)))
 
 
 def test_one_way_to_compare_needs_no_class(tmp_path: Path):
-    function = function_of("t > 0", "t > 0", tmp_path)
+    function = function_of(tmp_path, KERNEL.format(taken="t > 0", counted="t > 0"))
     assert not float_orders(function, {})

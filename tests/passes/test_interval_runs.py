@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests import campaign
 from tests.passes.integer_oracle import Maker
+from tests.passes.texts import function_of
 from tests.soundness.verdict import examine_function
 from tilec.diagnostics.diagnostic import CompileError
-from tilec.frontend import load_kernel
 from tilec.ir.core import ValueFact
 from tilec.ir.expr import const
 from tilec.passes.prover import interval_runs, prove
@@ -59,12 +59,6 @@ def test_every_value_is_in_its_range(seed: int, unrolled: int, peeled: int, monk
                     low, high, modulus, rest = run.results[value]
                     assert all(low <= number <= high for number in numbers), (value, numbers, run.results[value])
                     assert all((number - rest) % modulus == 0 if modulus else number == rest for number in numbers)
-
-
-def function_of(body: str, folder: Path):
-    path = folder / "k.py"
-    path.write_text(HEAD + body, encoding="utf-8")
-    return load_kernel(path, {})
 
 
 ACCEPTED = {
@@ -145,7 +139,7 @@ REFUSED = {  # each off by one of those
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_accepts(name: str, tmp_path: Path):
-    function = function_of(ACCEPTED[name], tmp_path)
+    function = function_of(tmp_path, HEAD + ACCEPTED[name])
     assert prove(function)
     assert examine_function(function).kind == "accepted"
 
@@ -154,7 +148,7 @@ def test_accepts(name: str, tmp_path: Path):
 def test_refuses_what_is_off_by_one(name: str, tmp_path: Path):
     before, after = REFUSED[name]
     assert before in ACCEPTED[name]
-    function = function_of(ACCEPTED[name].replace(before, after), tmp_path)
+    function = function_of(tmp_path, HEAD + ACCEPTED[name].replace(before, after))
     with pytest.raises(CompileError):
         prove(function)
 
@@ -170,7 +164,7 @@ def test_a_claim_that_is_not_proven_proves_nothing(tmp_path: Path):
     store(out, bid(0), load(t, c))
 """
     with pytest.raises(CompileError) as error:
-        prove(function_of(body, tmp_path))
+        prove(function_of(tmp_path, HEAD + body))
     assert "the invariant" in str(error.value.diagnostics[0].message)
 
 
@@ -185,14 +179,14 @@ def test_records_the_declarations_that_a_run_needs(tmp_path: Path):
         c = (c + load(x, bid(0)) * load(x, bid(0))) % 8
     store(out, bid(0), 1.0)
 """
-    proofs = prove(function_of(body, tmp_path))
+    proofs = prove(function_of(tmp_path, HEAD + body))
     facts = {fact for obligation in proofs.obligations for fact in obligation.facts}
     assert "values(x, 0, 3)" in facts
     assert not any("y" in fact for fact in facts)
 
 
 def test_a_run_that_takes_too_long_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    function = function_of(ACCEPTED["a bounded count"], tmp_path)
+    function = function_of(tmp_path, HEAD + ACCEPTED["a bounded count"])
     monkeypatch.setattr(interval_runs, "STEPS", 5)
     run = interval_run(function, ())
     assert not run.is_whole and not run.operands

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.passes.builder import Kernel
+from tests.passes.texts import verdict_of
 from tests.soundness.arithmetic import evaluate
-from tests.soundness.verdict import Verdict, examine_function
-from tilec.frontend import load_kernel
 from tilec.ir import ops
 from tilec.ir.core import Access
 from tilec.ir.types import TileType, boolean, f32, i32, u8
@@ -84,15 +83,9 @@ RIGHT = {
 }
 
 
-def verdict_of(tmp_path: Path, text: str) -> Verdict:
-    path = tmp_path / "k.py"
-    path.write_text(HEAD + text, encoding="utf-8")
-    return examine_function(load_kernel(path, {}), 1)
-
-
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_kernel_is_shown_no_unwritten_element(name: str, tmp_path: Path) -> None:
-    verdict = verdict_of(tmp_path, RIGHT[name])
+    verdict = verdict_of(tmp_path, HEAD + RIGHT[name], 1)
     assert "E0403" not in verdict.codes and not verdict.wrong_examples, verdict
     assert verdict.kind in ("accepted", "refused_harmless"), verdict
 
@@ -126,7 +119,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_an_unwritten_element_is_shown_with_what_memory_holds(name: str, tmp_path: Path) -> None:
-    verdict = verdict_of(tmp_path, WRONG[name])
+    verdict = verdict_of(tmp_path, HEAD + WRONG[name], 1)
     shown = [one.counterexample for one in verdict.diagnostics if one.code == "E0403"]
     assert shown and not verdict.wrong_examples, verdict
     assert all(one is not None and (one.values or "every element of" in one.note) for one in shown), shown

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import campaign
-from tests.soundness.verdict import Verdict, examine_function
-from tilec.frontend import load_kernel
+from tests.passes.texts import verdict_of
 
 HEAD = '''"""Shares."""
 from tilec import (Dim, In, InOut, Out, arange, bid, cdiv, f32, gather, grid, i32, kernel, load, maximum, minimum, num_blocks,
@@ -104,22 +103,16 @@ def text_of(kind: str, changes: dict[str, str]) -> str:
     return TEXTS[kind].format(**parts)
 
 
-def verdict_of(tmp_path: Path, text: str, seed: int = 0) -> Verdict:
-    path = tmp_path / "shares.py"
-    path.write_text(HEAD + text, encoding="utf-8")
-    return examine_function(load_kernel(path, {}), seed)
-
-
 @pytest.mark.parametrize(("kind", "spelt"), campaign.in_turn(TEXTS, range(len(SPELT))))
 def test_right_shares_are_accepted(tmp_path: Path, kind: str, spelt: int) -> None:
-    verdict = verdict_of(tmp_path, text_of(kind, SPELT[spelt]))
+    verdict = verdict_of(tmp_path, HEAD + text_of(kind, SPELT[spelt]))
     assert verdict.kind == "accepted", verdict.diagnostics or verdict.fault
     assert verdict.launches
 
 
 @pytest.mark.parametrize(("kind", "wrong"), campaign.in_turn(["blocks", "loop", "columns", "lanes", "tiles"], WRONG))
 def test_wrong_shares_are_refused_with_a_launch_that_goes_wrong(tmp_path: Path, kind: str, wrong: str) -> None:
-    verdict = verdict_of(tmp_path, text_of(kind, WRONG[wrong]))
+    verdict = verdict_of(tmp_path, HEAD + text_of(kind, WRONG[wrong]))
     if kind in ("lanes", "tiles") and wrong == "no minimum":  # what lies past the end is masked
         assert verdict.kind != "false_accept"
         return
@@ -129,7 +122,7 @@ def test_wrong_shares_are_refused_with_a_launch_that_goes_wrong(tmp_path: Path, 
 
 
 def test_shares_of_loaded_lengths_that_overlap_are_refused_with_a_launch(tmp_path: Path) -> None:
-    verdict = verdict_of(tmp_path, text_of("loaded", WRONG["overlap by one"]))
+    verdict = verdict_of(tmp_path, HEAD + text_of("loaded", WRONG["overlap by one"]))
     assert verdict.kind == "refused_confirmed", verdict
     assert "E0401" in verdict.codes
     assert not verdict.wrong_examples
@@ -143,8 +136,8 @@ def test_shares_of_a_given_size_are_accepted(tmp_path: Path) -> None:
     for j in range(bid(0) * each, minimum((bid(0) + 1) * each, N)):
         store(out, j, load(x, j))
 """
-    assert verdict_of(tmp_path, given).kind == "accepted"
-    verdict = verdict_of(tmp_path, given.replace("cdiv(N, each)", "N // each"))
+    assert verdict_of(tmp_path, HEAD + given).kind == "accepted"
+    verdict = verdict_of(tmp_path, HEAD + given.replace("cdiv(N, each)", "N // each"))
     assert verdict.kind == "refused_confirmed", verdict
     assert "E0403" in verdict.codes
 
@@ -156,7 +149,7 @@ def test_no_launch_refutes_what_is_accepted(tmp_path: Path, batch: int) -> None:
         r = random.Random(f"shares {seed}")
         changes = {name: r.choice(CHOICES[name]) for name in r.sample(sorted(CHOICES), r.choice([0, 1, 1, 2, 3]))}
         text = text_of(r.choice(sorted(TEXTS)), changes)
-        verdict = verdict_of(tmp_path, text, seed)
+        verdict = verdict_of(tmp_path, HEAD + text, seed)
         kinds[verdict.kind] += 1
         assert verdict.kind != "false_accept", (text, verdict.fault, verdict.sizes)
     assert kinds["accepted"] and kinds["refused_confirmed"], kinds

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soundness.verdict import Verdict, examine_function
-from tilec.frontend import load_kernel
+from tests.passes.texts import verdict_of
 
 HEAD = '''"""Integers in order."""
 
@@ -70,21 +69,15 @@ WRONG = {
 }
 
 
-def verdict_of(tmp_path: Path, text: str) -> Verdict:
-    path = tmp_path / "k.py"
-    path.write_text(HEAD + text, encoding="utf-8")
-    return examine_function(load_kernel(path, {}), 3)
-
-
 @pytest.mark.parametrize("name", RIGHT)
 def test_integers_in_order_are_accepted(name: str, tmp_path: Path) -> None:
-    verdict = verdict_of(tmp_path, RIGHT[name])
+    verdict = verdict_of(tmp_path, HEAD + RIGHT[name], 3)
     assert verdict.kind == "accepted", verdict
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_others_are_refused(name: str, tmp_path: Path) -> None:
-    verdict = verdict_of(tmp_path, WRONG[name])
+    verdict = verdict_of(tmp_path, HEAD + WRONG[name], 3)
     assert verdict.kind == "refused_confirmed" and not verdict.wrong_examples, verdict
 
 
@@ -103,13 +96,15 @@ def test_the_only_element_of_a_sum_is_known(name: str, tmp_path: Path) -> None:
     what, right = ONE[name]
     verdict = verdict_of(
         tmp_path,
-        f"""def k(x: In[i32, N], t: In[f32, M], out: Out[f32, N]):
+        HEAD
+        + f"""def k(x: In[i32, N], t: In[f32, M], out: Out[f32, N]):
     requires(N <= 1000)
     grid(N)
     values(x, 0, M)
     hi = load(x, bid(0) + 1, shape=1, pad=0)
     store(out, bid(0), load(t, {what}))
 """,
+        3,
     )
     assert verdict.kind == ("accepted" if right else "refused_confirmed") and not verdict.wrong_examples, verdict
 
@@ -126,8 +121,8 @@ COLLIDING = """def k(x: In[i32, N], z: In[i32, N], t: In[f32, M], out: InOut[f32
 
 def test_a_sum_of_what_is_padded_is_no_example(tmp_path: Path) -> None:
     """Elements outside of a tensor have no contents, which a difference of sums could come from."""
-    assert verdict_of(tmp_path, COLLIDING.format(second="a")).kind == "accepted"
-    verdict = verdict_of(tmp_path, COLLIDING.format(second="b"))
+    assert verdict_of(tmp_path, HEAD + COLLIDING.format(second="a"), 3).kind == "accepted"
+    verdict = verdict_of(tmp_path, HEAD + COLLIDING.format(second="b"), 3)
     assert verdict.codes == ("E0303",) and not verdict.wrong_examples, verdict
     (example,) = (one.counterexample for one in verdict.diagnostics)
     assert example is not None and "every other element of `x` is" in example.note
@@ -145,5 +140,5 @@ SEGMENTS = """def k(x: In[i32, N], out: InOut[f32, M]):
 
 
 def test_an_iteration_that_a_run_does_not_reach_is_not_shown(tmp_path: Path) -> None:
-    verdict = verdict_of(tmp_path, SEGMENTS)
+    verdict = verdict_of(tmp_path, HEAD + SEGMENTS, 3)
     assert verdict.codes and not verdict.wrong_examples, verdict

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.passes.texts import function_of
 from tests.soundness.verdict import examine_function
 from tilec.diagnostics.diagnostic import CompileError
-from tilec.frontend import load_kernel
 from tilec.passes.prover import prove, terms
 from tilec.passes.prover.accesses import access_sites, same_unknowns
 from tilec.passes.prover.index_terms import IndexTerms
@@ -100,15 +100,9 @@ REFUSED = {
 }
 
 
-def function_of(body: str, folder: Path):
-    path = folder / "k.py"
-    path.write_text(HEAD + body, encoding="utf-8")
-    return load_kernel(path, {})
-
-
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_accepts(name: str, tmp_path: Path):
-    function = function_of(ACCEPTED[name], tmp_path)
+    function = function_of(tmp_path, HEAD + ACCEPTED[name])
     assert prove(function)
     assert examine_function(function).kind == "accepted"
 
@@ -116,12 +110,12 @@ def test_accepts(name: str, tmp_path: Path):
 @pytest.mark.parametrize("name", REFUSED)
 def test_refuses(name: str, tmp_path: Path):
     with pytest.raises(CompileError):
-        prove(function_of(REFUSED[name], tmp_path))
+        prove(function_of(tmp_path, HEAD + REFUSED[name]))
 
 
 def test_equal_points_have_equal_values_and_others_need_not(tmp_path: Path):
     """What is said of the two flags of two lanes: nothing at different positions, equality at the same one."""
-    index = IndexTerms(function_of(ACCEPTED["lanes"], tmp_path))
+    index = IndexTerms(function_of(tmp_path, HEAD + ACCEPTED["lanes"]))
     site = next(site for site in access_sites(index) if site.writes)
     first, second = site.instance.renamed(index, 1), site.instance.renamed(index, 2, like=1)
     facts = same_unknowns(first, second)
