@@ -111,16 +111,25 @@ class DecodingRows:
             raise UsageError("the batch has no sequence", fix="let one join")
         tokens_by_row, logprobs = dict[int, int](), dict[int, Logprobs]()
         while not tokens_by_row:
-            if not self._in_flight:
-                self._launch(self._all_with_room())
+            self.enqueue()
             while len(self._in_flight) <= limit and (taking := self._with_room()):
                 self._launch(taking)
-            step = self._in_flight.popleft()
-            tokens = self._tokens(step)
-            rows = [row for row, member in step.members.items() if self.members.get(row) is member]
-            tokens_by_row = {row: tokens[row] for row in rows}
-            logprobs = {row: step.logprobs[row] for row in rows if row in step.logprobs}
+            tokens_by_row, logprobs = self.enqueued()
         return tokens_by_row, logprobs
+
+    def enqueue(self) -> None:
+        """Enqueue a step of all rows, unless one is enqueued."""
+        if not self._in_flight:
+            self._launch(self._all_with_room())
+
+    def enqueued(self) -> tuple[dict[int, int], dict[int, Logprobs]]:
+        """The tokens by row of the step that was enqueued first, and probabilities where they are asked for; waits for them."""
+        if not self._in_flight:
+            raise UsageError("no step is enqueued", fix="enqueue one")
+        step = self._in_flight.popleft()
+        tokens = self._tokens(step)
+        rows = [row for row, member in step.members.items() if self.members.get(row) is member]
+        return {row: tokens[row] for row in rows}, {row: step.logprobs[row] for row in rows if row in step.logprobs}
 
     def verify(
         self, by_row: Mapping[int, Tokens[int]], spare: Tokens[int]

@@ -6,7 +6,7 @@ removed, one more step may write to its pages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,10 +65,12 @@ class FakePagedBatch:
     launches: list[int] = field(default_factory=list[int])
     """The number of prompts of each call of `compute`."""
 
-    def compute(self, pieces: Sequence[Piece]) -> list[int | EngineError | None]:
+    def compute(self, pieces: Sequence[Piece], meanwhile: Callable[[], None] | None = None) -> list[int | EngineError | None]:
         assert 0 < len(pieces) <= self.limits.prompts, "more prompts than a launch takes"
         assert sum(len(piece.ids) for piece in pieces) <= self.limits.tokens, "more tokens than a launch takes"
         self.launches.append(len(pieces))
+        if meanwhile is not None:
+            meanwhile()
         found: list[int | EngineError | None] = []
         for piece in pieces:
             try:
@@ -139,8 +141,18 @@ class FakePagedBatch:
             limit = self.most_ahead if ahead else 0
             while not self.flying or (len(self.flying) <= limit and not self._full()):
                 self._launch()
-            members, tokens = self.flying.popleft()
-            found = {row: token for row, token in tokens.items() if self.members.get(row) is members[row]}
+            found = self.enqueued()
+        return found
+
+    def enqueue(self) -> bool:
+        self._fail()
+        if not self.flying:
+            self._launch()
+        return True
+
+    def enqueued(self) -> dict[int, int]:
+        members, tokens = self.flying.popleft()
+        found = {row: token for row, token in tokens.items() if self.members.get(row) is members[row]}
         return {row: -1 if row in self.broken else token for row, token in found.items()}
 
     def prepare(self) -> bool:
