@@ -107,8 +107,6 @@ class DecodingRows:
 
     def step(self, limit: int) -> tuple[dict[int, int], dict[int, Logprobs]]:
         """The next tokens by row, and probabilities where they are asked for; `limit` further steps are enqueued."""
-        if not self.members:
-            raise UsageError("the batch has no sequence", fix="let one join")
         tokens_by_row, logprobs = dict[int, int](), dict[int, Logprobs]()
         while not tokens_by_row:
             self.enqueue()
@@ -119,6 +117,8 @@ class DecodingRows:
 
     def enqueue(self) -> None:
         """Enqueue a step of all rows, unless one is enqueued."""
+        if not self.members:
+            raise UsageError("the batch has no sequence", fix="let one join")
         if not self._in_flight:
             self._launch(self._all_with_room())
 

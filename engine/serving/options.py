@@ -10,9 +10,10 @@ from engine.errors import UsageError
 if TYPE_CHECKING:
     from engine.serving.traces import Traces
 
-CHUNK_TOKENS: Final = 2048
-"""Default of the most tokens of a prompt that are computed between two tokens of others. With 512, requests of a GPU that is
-nearly busy wait six times as long for their first token (docs/decisions.md, "Requests that arrive at random")."""
+CHUNK_TOKENS: Final = 4096
+"""Default of the most tokens of prompts that are computed between two tokens of others, in as many launches as they take. With
+512, requests of a GPU that is nearly busy wait six times as long for their first token as with 2048 (docs/decisions.md,
+"Requests that arrive at random")."""
 
 MOST_GUESSES: Final = 32
 

@@ -23,6 +23,7 @@ from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
 from engine.models.steps import model_step
 from engine.paged_batch import PagedBatch
+from engine.paged_prompts import Piece
 from engine.sampling import BARRED, SamplingParams, logprobs_of, sample_logits, token_marks
 from engine.sequence import NO_TOKEN
 from engine.tools.tiny import write_tiny_model
@@ -161,6 +162,34 @@ def test_sampled_and_greedy_rows_draw_as_alone(backend: InterpreterBackend) -> N
 
     assert drawn(2, 0, SAMPLED) == drawn(8, 3, SAMPLED)
     assert drawn(2, 0, None) == drawn(8, 3, None)
+
+
+def test_tokens_of_an_enqueued_step_are_read_while_a_prompt_is_computed(backend: InterpreterBackend) -> None:
+    """They are those of single steps, and so is what the prompt chooses; the row may end there."""
+    with PagedBatch(backend, 4) as batch:
+        expected = generated(batch, 0, [1], prompt(20), 4)
+        batch.remove(0)
+        other = batch.join(1, [3], 0, prompt(30), None)
+        batch.remove(1)
+        tokens = [batch.join(0, [1], 0, prompt(20), None)]
+
+        def read() -> None:
+            tokens.append(batch.enqueued()[0])
+            if len(tokens) == 4:
+                batch.remove(0)
+
+        for _ in range(3):
+            batch.enqueue()
+            batch.enqueue()  # one is enqueued
+            assert batch.compute([Piece([3], 0, prompt(30), 1)], read) == [other] and not batch.ahead
+            batch.remove(1)
+        assert tokens == expected
+        with pytest.raises(UsageError, match="no step is enqueued"):
+            batch.enqueued()
+        with pytest.raises(UsageError, match="no sequence"):
+            batch.enqueue()
+        (refused,) = batch.compute([Piece([3], 0, [], 1)], lambda: pytest.fail("nothing was enqueued"))
+        assert isinstance(refused, UsageError)
 
 
 def test_penalties_and_probabilities_are_those_of_the_host(backend: InterpreterBackend) -> None:
