@@ -119,7 +119,7 @@ class PagedBatch:
         taken = [pieces[number] for number in numbers]
         for launch in launches(taken, self.limits):
             tokens, meanwhile = self._prefill(taken, launch, meanwhile), None
-            if len(launch) > 1 and any(token is not None and not self._is_token(token) for token in tokens):
+            if len(launch) > 1 and any(token is not None and not self._backend.is_token(token) for token in tokens):
                 # A prompt with infinite values: multiplied by 0 they reach rows of other prompts in its tiles.
                 self._tables.drop(parts_of(taken, launch))
                 tokens = [token for stretch in launch for token in self._prefill(taken, [stretch])]
@@ -199,9 +199,6 @@ class PagedBatch:
         chosen = iter(self._steps.chosen() if output_mode in ("argmax", "sample") else [NO_TOKEN] * len(ended))
         return [next(chosen) if row in ended else None for row in last]
 
-    def _is_token(self, token: int) -> bool:
-        return 0 <= token < self._backend.config.vocab_size
-
     def remove(self, row: int) -> None:
         """End a sequence. Its tokens in enqueued steps are dropped."""
         self._decoding.remove(row)
@@ -219,8 +216,8 @@ class PagedBatch:
         return tokens
 
     def enqueue(self) -> bool:
-        """Enqueue a step of every sequence, as `step` does, unless one is enqueued; returns True. The pages of each have room for
-        another token."""
+        """Enqueue a step of every sequence, as `step` does, unless one is enqueued; returns True. UsageError if the pages of one
+        have no room for another token."""
         self._decoding.enqueue()
         return True
 

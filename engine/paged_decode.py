@@ -308,4 +308,4 @@ class DecodingRows:
         """What a fetched step chose in a row, NO_TOKEN if that is none."""
         assert step.fetched is not None  # `_tokens` fetched it
         token = int(step.fetched[row])
-        return token if 0 <= token < self._backend.config.vocab_size else NO_TOKEN
+        return token if self._backend.is_token(token) else NO_TOKEN

@@ -80,9 +80,11 @@ def walk(code: Code, seed: int, steps: int = 150) -> None:
                 draw.choice([0, 1, 3]),
                 draw.choice([0, 3]),
                 code.launch_limits.LaunchLimits(
-                    draw.choice([cut, 2 * cut + 1, 1 << 30]), draw.choice([1, 2, 3]), draw.choice([8, 13, 100]),
+                    draw.choice([cut, 2 * cut + 1, 1 << 30]),
+                    draw.choice([1, 2, 3]),
+                    draw.choice([8, 13, 100]),
                     draw.choice([1, 2, 4]),
-                ),  # fmt: skip
+                ),
             ),
             memory_of(code, kind),
         )
