@@ -216,8 +216,8 @@ class PagedBatch:
         return tokens
 
     def enqueue(self) -> bool:
-        """Enqueue a step of every sequence, as `step` does, unless one is enqueued; returns True. UsageError if the pages of one
-        have no room for another token."""
+        """Enqueue a step of every sequence, as `step` does, unless one is enqueued; returns True. UsageError if one has no room
+        for another token."""
         self._decoding.enqueue()
         return True
 

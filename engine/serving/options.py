@@ -23,10 +23,12 @@ INTERPRETED_ROWS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits of a server. `stall_seconds`: how long no iteration may end before the server says that it is ill."""
+    """Limits of a server. `header_seconds`: how long a client may take for the headers of a request. `stall_seconds`: how long
+    no iteration may end before the server says that it is ill."""
 
     body_bytes: int = 8 << 20
     request_seconds: float = 600.0
+    header_seconds: float = 10.0
     ping_seconds: float = 15.0
     stall_seconds: float = 60.0
 

@@ -88,8 +88,11 @@ def test_tokens_are_those_of_a_request_alone(seed: int) -> None:
         draw.choice([2, 5, 16]), draw.choice([20, 40, 90]), 600, items=draw.choice([12, 500]), most_ahead=seed % 3
     )
     batch.limits = LaunchLimits(draw.choice([70, 2048]), 3, 1 << 20, 128)
-    early = (lambda report: traffic.take(report)) if seed % 2 else None
-    traffic = Traffic(opened(batch, draw.choice([1, 100, 256]), early=early))
+
+    def early(report: Report) -> None:
+        traffic.take(report)
+
+    traffic = Traffic(opened(batch, draw.choice([1, 100, 256]), early=early if seed % 2 else None))
     everything_as_alone(draw, batch, traffic, [some_work(draw, number) for number in range(60)])
 
 
