@@ -1,7 +1,7 @@
 """Does on a backend what the scheduler decides: one iteration is a launch of chunks of prompts, or a decode step of all rows.
 
-The device has work while the host reads tokens. A step has the next one behind it before its tokens are read. A step that
-prompts follow is enqueued alone, its iteration has no tokens, and they are read once the prompts' launch is behind it.
+The device has work while the host reads tokens: those of a step are read once the next step is enqueued. A step that prompts
+follow is enqueued alone. Its iteration has no tokens; they are read in the next one, once the prompts' launch is enqueued.
 
 A request that goes wrong ends alone. What makes the device unusable (DeviceError, or an error that closed the backend) is
 raised, and ends everything. A request under a grammar is submitted to the scheduler once its grammar is ready; those that come

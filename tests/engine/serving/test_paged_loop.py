@@ -159,8 +159,8 @@ def everything_as_alone(
 
 
 def test_tokens_of_a_step_are_read_while_the_prompts_after_it_are_computed() -> None:
-    """Each step has prompts behind it before its tokens are waited for, and is reported before theirs. One step is between
-    so many tokens of prompts as may be, whatever a launch takes of them."""
+    """Prompts are enqueued after each step before its tokens are waited for, and it is reported before theirs. One step is
+    between as many tokens of prompts as may be, whatever a launch takes of them."""
     batch, reports = FakePagedBatch(4, 80, 4096, most_ahead=1), list[Report]()
     batch.limits = LaunchLimits(128, 3, 1 << 20, 128)
     traffic = Traffic(opened(batch, 256, early=reports.append))
