@@ -7,8 +7,8 @@ A connection costs a file of the process, also while its client has sent half a 
 they must not keep others out, nor `/health`:
 
 - A request's headers take at most `header_seconds`. Its body has the time that a request may take.
-- When all connections are taken, a new one takes the place of the one that has been waited for the longest: whose request is
-  not whole. If all are being served, the new one gets a 503.
+- When all connections are taken, a new one takes the place of another whose request is not whole: that which began it first.
+  If all are being served, the new one gets a 503.
 - Connections are accepted in batches that leave room for themselves, so that the process never runs out of files: asyncio would
   try again at once, and each time log why it failed.
 """

@@ -108,7 +108,7 @@ def test_tokens_of_nobody_after_a_chunk_change_no_bit(
     backend: InterpreterBackend, alone: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU computes chunks with whole tiles of tokens."""
-    ids, more = prompt(270), []
+    ids, more = prompt(270), list[int]()
 
     def padded(_: HostPages, tokens: int, filled: int) -> tuple[int, int]:
         found = padded_room(tokens, filled, 320, 768)

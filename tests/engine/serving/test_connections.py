@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,7 @@ def test_what_a_loop_says_again_and_again_is_logged_once(capsys: pytest.CaptureF
 
 
 @contextmanager
-def with_few_files(folder: Path, files: int) -> Iterator[subprocess.Popen[str]]:
+def with_few_files(folder: Path, files: int) -> Generator[subprocess.Popen[str]]:
     """A server's process that may have so many files."""
     limited = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh"]
     command = [sys.executable, "-m", "engine", "serve", str(folder), "--backend", "interpreter", "--port", "0", "--rows", "2"]
