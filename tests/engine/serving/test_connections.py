@@ -28,7 +28,7 @@ HALF_BODY = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r
 
 
 class Application:
-    """Says `ok` to `/`, and to `/wait` once it is told to. What it was asked is whole by then."""
+    """Says `ok` to `/`, and to `/wait` once `go` is set. What it was asked is whole by then."""
 
     def __init__(self) -> None:
         self.waiting, self.go = threading.Event(), threading.Event()
@@ -48,7 +48,7 @@ class Application:
 
 @contextmanager
 def listening(bounds: Bounds) -> Generator[tuple[Application, int]]:
-    """An application behind bounded connections, in a thread, and its port."""
+    """An application with bounded connections, in a thread, and its port."""
     app = Application()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(app, http=bounds.protocol(), ws="none", lifespan="off", log_config=None, backlog=bounds.backlog)
@@ -182,7 +182,7 @@ def with_few_files(folder: Path, files: int) -> Generator[subprocess.Popen[str]]
 
 
 def test_two_hundred_half_open_connections_and_sixty_four_files(tiny: Path) -> None:
-    """Health, and requests, are answered meanwhile; the log says what happens in a few lines."""
+    """Health and completions are there meanwhile; the log says what happens in a few lines."""
     with with_few_files(tiny, 64) as process:
         assert process.stderr is not None
         events = [json.loads(process.stderr.readline()) for _ in range(2)]
