@@ -35,7 +35,7 @@ MODEL: Final = "qwen3-4b"
 LAUNCH_TOKENS: Final = 2048
 LIMITS: Final = LaunchLimits(LAUNCH_TOKENS, 8, 2 * LENGTHS.longest, 128)
 TILE: Final = 64
-"""A launch has a multiple of so many tokens."""
+"""Tokens of a launch are a multiple of that."""
 CACHE_SECONDS: Final = 147_456 / 4.0e12
 """Of a step for each token in the caches of its rows: bytes of all layers, at the rate that attention reaches."""
 CONTEXT: Final = 576
@@ -75,7 +75,7 @@ class Costs:
         return self.launch + self.token * -(-tokens // TILE) * TILE + self.pair * pairs
 
     def of_step(self, rows: int, context: int) -> float:
-        """Of a step in the bucket of so many rows, whose caches have `context` tokens."""
+        """Of a step in the bucket of a number of rows, whose caches have `context` tokens."""
         return self.steps[next(bucket for bucket in BUCKETS if rows <= bucket)] + CACHE_SECONDS * context
 
 
