@@ -15,7 +15,7 @@ from paged_logits import logits_of
 from engine.backends.host_buffers import HostBuffers
 from engine.backends.host_pages import HostPages
 from engine.backends.interpreter import InterpreterBackend
-from engine.backends.paged_steps import require_pages
+from engine.backends.paged_steps import PagedSteps, require_pages
 from engine.backends.prompts import padded_room
 from engine.checkpoint.weights import WeightPlan
 from engine.constraint import ConstrainedMarks
@@ -164,8 +164,18 @@ def test_sampled_and_greedy_rows_draw_as_alone(backend: InterpreterBackend) -> N
     assert drawn(2, 0, None) == drawn(8, 3, None)
 
 
-def test_tokens_of_an_enqueued_step_are_read_while_a_prompt_is_computed(backend: InterpreterBackend) -> None:
-    """They are those of single steps, and so is what the prompt chooses; the row may end there."""
+def test_tokens_of_an_enqueued_step_are_read_while_a_prompt_is_computed(
+    backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of single steps, and so is what the prompt chooses, which is waited for after them; the row may end
+    there."""
+    order, chosen = list[str](), PagedSteps.chosen
+
+    def noted(steps: PagedSteps) -> list[int]:
+        order.append("chosen")
+        return chosen(steps)
+
+    monkeypatch.setattr(PagedSteps, "chosen", noted)
     with PagedBatch(backend, 4) as batch:
         expected = generated(batch, 0, [1], prompt(20), 4)
         batch.remove(0)
@@ -173,7 +183,10 @@ def test_tokens_of_an_enqueued_step_are_read_while_a_prompt_is_computed(backend:
         batch.remove(1)
         tokens = [batch.join(0, [1], 0, prompt(20), None)]
 
+        order.clear()
+
         def read() -> None:
+            order.append("read")
             tokens.append(batch.enqueued()[0])
             if len(tokens) == 4:
                 batch.remove(0)
@@ -183,7 +196,7 @@ def test_tokens_of_an_enqueued_step_are_read_while_a_prompt_is_computed(backend:
             batch.enqueue()  # one is enqueued
             assert batch.compute([Piece([3], 0, prompt(30), 1)], read) == [other] and not batch.ahead
             batch.remove(1)
-        assert tokens == expected
+        assert tokens == expected and order == ["read", "chosen"] * 3
         with pytest.raises(UsageError, match="no step is enqueued"):
             batch.enqueued()
         with pytest.raises(UsageError, match="no sequence"):
