@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import uvicorn
 from engine.serving.connections import Bounds, LoopErrors
 
 ROOT = Path(__file__).resolve().parents[3]
-HANG_SECONDS = 240
+HANG_SECONDS = 60
 HALF = b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: "
 HALF_BODY = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{"
 
@@ -85,9 +86,16 @@ def asked(port: int, path: str = "/", body: bytes | None = None) -> http.client.
     return connection.getresponse()
 
 
+def until(done: Callable[[], bool]) -> None:
+    """Until the server's thread did something."""
+    end = time.monotonic() + HANG_SECONDS
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def until_asking(bounds: Bounds, count: int) -> None:
-    while len(bounds.asking) != count:
-        pass
+    until(lambda: len(bounds.asking) == count)
 
 
 @pytest.mark.parametrize("text", [b"", HALF, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + HALF])
@@ -109,10 +117,9 @@ def test_a_body_is_not_headers() -> None:
         client = connected(port, HALF_BODY)
         until_asking(bounds, 1)
         (one,) = bounds.asking
-        while not (late := one._late is None):  # pyright: ignore[reportPrivateUsage]
-            pass
+        until(lambda: one._late is None)  # pyright: ignore[reportPrivateUsage]
         client.sendall(b" " * 999)
-        assert late and client.recv(100).startswith(b"HTTP/1.1 200")
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
         client.close()
 
 
