@@ -28,6 +28,12 @@ HALF = b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: "
 HALF_BODY = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{"
 
 
+@pytest.fixture(autouse=True)
+def one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has one line of each kind, however slow the machine is."""
+    monkeypatch.setattr("engine.serving.connections.LOG_SECONDS", 1e9)
+
+
 class Application:
     """Says `ok` to `/`, and to `/wait` once `go` is set. What it was asked is whole by then."""
 
