@@ -256,7 +256,8 @@ class Batch:
         """The tokens of a step, NO_TOKEN for one that is none; waits until they are on the host."""
         if step.tokens is None:
             fetched = self._steps.buffers.fetched(step.number)
-            step.tokens = np.where((fetched >= 0) & (fetched < self._backend.config.vocab_size), fetched, NO_TOKEN)
+            chosen = [token if self._backend.is_token(token) else NO_TOKEN for token in fetched.tolist()]
+            step.tokens = np.array(chosen, np.int32)
             self._state.doubtful.difference_update(row for row in step.left if step.tokens[row] != NO_TOKEN)
             if reported := self._reported(step.members):
                 logprobs, tokens = self._steps.logprobs(step.number)

@@ -7,6 +7,9 @@
         tokens = batch.step()                           {row: its next token}, for every row with a sequence
         batch.remove(row)                               end a sequence; the others are unaffected
 
+    batch.enqueue()                                 a step, whose tokens the next call returns
+    tokens = batch.enqueued()
+
     tokens = batch.verify({row: [5, 9]}, [spare, spare])    a step that processes guesses of a row's next tokens too
 
 Who has which page is the caller's to decide (`engine.serving`), and `engine.graph.pages` refuses what would let two sequences
@@ -23,7 +26,7 @@ A sequence whose numbers are not finite ends alone, and nothing of it is left in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Tokens
 from typing import Self
 
@@ -104,17 +107,19 @@ class PagedBatch:
         ended, the row must be removed."""
         return self._only(Piece(pages, first, ids, row, sampling, prompt, constraint))
 
-    def compute(self, pieces: Tokens[Piece]) -> list[int | EngineError | None]:
+    def compute(self, pieces: Tokens[Piece], meanwhile: Callable[[], None] | None = None) -> list[int | EngineError | None]:
         """`extend` or `join` of several prompts, of which several are computed in one launch; those with a row also choose a
         token. Returns that token of each piece, None without a row, or why it was refused or went wrong; the others are
-        unaffected, also by values that are not finite. GraphError for pages that would let two prompts meet."""
+        unaffected, also by values that are not finite. `meanwhile` is called once if a piece is computed, when its launch is
+        enqueued and its token not waited for yet: tokens of steps before it are there then. It may call `enqueued` and
+        `remove`. GraphError for pages that would let two prompts meet."""
         self.logprobs = {}
         found: list[int | EngineError | None] = [self._refusal(piece, pieces[:number]) for number, piece in enumerate(pieces)]
         numbers = [number for number, refusal in enumerate(found) if refusal is None]
         taken = [pieces[number] for number in numbers]
         for launch in launches(taken, self.limits):
-            tokens = self._prefill(taken, launch)
-            if len(launch) > 1 and any(token is not None and not self._is_token(token) for token in tokens):
+            tokens, meanwhile = self._prefill(taken, launch, meanwhile), None
+            if len(launch) > 1 and any(token is not None and not self._backend.is_token(token) for token in tokens):
                 # A prompt with infinite values: multiplied by 0 they reach rows of other prompts in its tiles.
                 self._tables.drop(parts_of(taken, launch))
                 tokens = [token for stretch in launch for token in self._prefill(taken, [stretch])]
@@ -175,7 +180,9 @@ class PagedBatch:
         self._decoding.take(row, member, piece.pages, room, marks)
         return token
 
-    def _prefill(self, pieces: Tokens[Piece], launch: Tokens[Stretch]) -> list[int | None]:
+    def _prefill(
+        self, pieces: Tokens[Piece], launch: Tokens[Stretch], meanwhile: Callable[[], None] | None = None
+    ) -> list[int | None]:  # fmt: skip
         """Process some tokens of several pieces in one launch. Returns a token of each piece that they are the last ones of:
         None without a row, any if the host chooses it."""
         ids = [token for one in launch for token in pieces[one.piece].ids[one.start : one.start + one.tokens]]
@@ -186,11 +193,11 @@ class PagedBatch:
         output_mode, packed = head_of(ended.values()), self._tables.chunk(parts)
         self._steps.clear(self._doubts.chunk(parts))
         self._steps.chunk(ids, packed, {row: piece.sampling for row, piece in ended.items()}, output_mode)
+        if meanwhile is not None:
+            meanwhile()
+            self.logprobs = {}
         chosen = iter(self._steps.chosen() if output_mode in ("argmax", "sample") else [NO_TOKEN] * len(ended))
         return [next(chosen) if row in ended else None for row in last]
-
-    def _is_token(self, token: int) -> bool:
-        return 0 <= token < self._backend.config.vocab_size
 
     def remove(self, row: int) -> None:
         """End a sequence. Its tokens in enqueued steps are dropped."""
@@ -206,6 +213,18 @@ class PagedBatch:
         one are on the host; a row whose pages are full, or that is under a constraint, has no token in that one. A row whose
         logits were not finite has NO_TOKEN, and the others their tokens."""
         tokens, self.logprobs = self._decoding.step(self._backend.ahead if ahead else 0)
+        return tokens
+
+    def enqueue(self) -> bool:
+        """Enqueue a step of every sequence, as `step` does, unless one is enqueued; returns True. UsageError if one has no room
+        for another token."""
+        self._decoding.enqueue()
+        return True
+
+    def enqueued(self) -> dict[int, int]:
+        """The tokens by row of the step that was enqueued first, as `step` returns them, without enqueueing another one: none
+        of a sequence that joined or was removed since. UsageError if none is enqueued."""
+        tokens, self.logprobs = self._decoding.enqueued()
         return tokens
 
     @property

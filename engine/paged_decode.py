@@ -107,20 +107,29 @@ class DecodingRows:
 
     def step(self, limit: int) -> tuple[dict[int, int], dict[int, Logprobs]]:
         """The next tokens by row, and probabilities where they are asked for; `limit` further steps are enqueued."""
-        if not self.members:
-            raise UsageError("the batch has no sequence", fix="let one join")
         tokens_by_row, logprobs = dict[int, int](), dict[int, Logprobs]()
         while not tokens_by_row:
-            if not self._in_flight:
-                self._launch(self._all_with_room())
+            self.enqueue()
             while len(self._in_flight) <= limit and (taking := self._with_room()):
                 self._launch(taking)
-            step = self._in_flight.popleft()
-            tokens = self._tokens(step)
-            rows = [row for row, member in step.members.items() if self.members.get(row) is member]
-            tokens_by_row = {row: tokens[row] for row in rows}
-            logprobs = {row: step.logprobs[row] for row in rows if row in step.logprobs}
+            tokens_by_row, logprobs = self.enqueued()
         return tokens_by_row, logprobs
+
+    def enqueue(self) -> None:
+        """Enqueue a step of all rows, unless one is enqueued."""
+        if not self.members:
+            raise UsageError("the batch has no sequence", fix="let one join")
+        if not self._in_flight:
+            self._launch(self._all_with_room())
+
+    def enqueued(self) -> tuple[dict[int, int], dict[int, Logprobs]]:
+        """The tokens by row of the step that was enqueued first, and probabilities where they are asked for; waits for them."""
+        if not self._in_flight:
+            raise UsageError("no step is enqueued", fix="enqueue one")
+        step = self._in_flight.popleft()
+        tokens = self._tokens(step)
+        rows = [row for row, member in step.members.items() if self.members.get(row) is member]
+        return {row: tokens[row] for row in rows}, {row: step.logprobs[row] for row in rows if row in step.logprobs}
 
     def verify(
         self, by_row: Mapping[int, Tokens[int]], spare: Tokens[int]
@@ -299,4 +308,4 @@ class DecodingRows:
         """What a fetched step chose in a row, NO_TOKEN if that is none."""
         assert step.fetched is not None  # `_tokens` fetched it
         token = int(step.fetched[row])
-        return token if 0 <= token < self._backend.config.vocab_size else NO_TOKEN
+        return token if self._backend.is_token(token) else NO_TOKEN

@@ -87,7 +87,7 @@ class Backend(StepRunner):
         unread, self._unread = self._unread, ()
         if self._closed:
             return self._current
-        if self._doubtful or not all(self._is_token(int(self.own.buffers.fetched(number)[0])) for number in unread):
+        if self._doubtful or not all(self.is_token(int(self.own.buffers.fetched(number)[0])) for number in unread):
             self.clear_own()
             self._doubtful = False
         return self._current
@@ -162,7 +162,7 @@ class Backend(StepRunner):
                     launched += 1
                     sequence.length = start + launched
                 next_token = int(steps.buffers.fetched(in_flight.popleft())[0])
-                self._doubtful, self._unread = not self._is_token(next_token), tuple(in_flight)
+                self._doubtful, self._unread = not self.is_token(next_token), tuple(in_flight)
                 yield self.in_vocabulary(next_token)
         finally:
             # Steps that were enqueued ahead and not consumed are dropped: later steps write their slots of the cache again.
@@ -210,17 +210,18 @@ class Backend(StepRunner):
 
     def check_vocabulary(self, ids: Tokens[int]) -> None:
         """UsageError for the first token outside the vocabulary."""
-        outside = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)
-        if outside is not None:
-            raise UsageError(f"token {outside} is not in the vocabulary of {self.config.vocab_size}")
+        size = self.config.vocab_size
+        if (outside := next((token for token in ids if not 0 <= token < size), None)) is not None:  # in line: of thousands
+            raise UsageError(f"token {outside} is not in the vocabulary of {size}")
 
     def in_vocabulary(self, token: int) -> int:
         """A token that a step chose; ModelError if it is none, because the logits were not finite."""
-        if not self._is_token(token):
+        if not self.is_token(token):
             raise ModelError("the logits are not finite, so no token can be chosen", fix="check the weights and their dtype")
         return token
 
-    def _is_token(self, token: int) -> bool:
+    def is_token(self, token: int) -> bool:
+        """Whether a number that a step chose is a token: it is none if the logits were not finite."""
         return 0 <= token < self.config.vocab_size
 
     def _prefill_chunks(self, sequence: Sequence, ids: Tokens[int], output_mode: OutputMode) -> None:

@@ -1,5 +1,8 @@
 """Does on a backend what the scheduler decides: one iteration is a launch of chunks of prompts, or a decode step of all rows.
 
+The device has work while the host reads tokens: those of a step are read once the next step is enqueued. A step that prompts
+follow is enqueued alone. Its iteration has no tokens; they are read in the next one, once the prompts' launch is enqueued.
+
 A request that goes wrong ends alone. What makes the device unusable (DeviceError, or an error that closed the backend) is
 raised, and ends everything. A request under a grammar is submitted to the scheduler once its grammar is ready; those that come
 after it do not wait for that.
@@ -7,7 +10,7 @@ after it do not wait for that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -24,6 +27,7 @@ from engine.serving.pool import Pool
 from engine.serving.protocol import Grammar, Report, Submit
 from engine.serving.rows import NOT_IN_PAGES, Rows
 from engine.serving.scheduler import (
+    Admitted,
     Chunk,
     Decode,
     Idle,
@@ -89,17 +93,19 @@ class EngineLoop:
 
     `on`: the rows, and their memory without sequences (`engine.serving.rows.rows_of`), which are this loop's from now on.
     `grammars` None: requests cannot be under one. `guesses` and `prompts` as in `engine.serving.scheduler.Policy`; None: as
-    many prompts as a launch of the rows takes, which is the most."""
+    many prompts as a launch of the rows takes, which is the most. `early` gets a report in the middle of an iteration: tokens
+    of a step before the prompts that it computes. None: they are in the iteration's report."""
 
     def __init__(
         self, backend: Backend, on: tuple[Rows, Memory], chunk_tokens: int, grammars: Grammars | None = None, guesses: int = 0,
-        prompts: int | None = None,
+        prompts: int | None = None, early: Callable[[Report], None] | None = None,
     ) -> None:  # fmt: skip
-        self._backend = backend
+        self._backend, self._early = backend, early
         self._rows, self.memory = on
-        chunk_tokens = min(chunk_tokens, backend.chunk_tokens)
         self._shares = isinstance(self.memory, Pool)
-        cut = min(chunk_tokens, self.memory.page_tokens) if self._shares else chunk_tokens
+        if not self._shares:  # where a prompt is divided changes its bits, so this may depend on nothing else
+            chunk_tokens = min(chunk_tokens, backend.chunk_tokens)
+        cut = min(chunk_tokens, backend.chunk_tokens, self.memory.page_tokens) if self._shares else chunk_tokens
         if guesses and not self._shares:
             raise UsageError(NOT_IN_PAGES, fix="leave out --speculate")
         limits = self._rows.limits
@@ -168,9 +174,14 @@ class EngineLoop:
             case Prompts():
                 self._compute(iteration.chunks, found)
             case Decode():
-                self._decode(iteration, found)
+                if not (iteration.followed and self._enqueue(iteration, found)):
+                    self._decode(iteration, found)
             case Idle():
                 pass
+        return self._report(found)
+
+    def _report(self, found: _Iteration) -> Report:
+        """What was found, and what there is now."""
         state = self._state
         running = len(state.running) + len(state.prompts)
         return Report(
@@ -204,7 +215,7 @@ class EngineLoop:
     def _compute(self, chunks: Sequence[Chunk], found: _Iteration) -> None:
         """Chunks of prompts; the last one of a prompt takes its sequence into its row."""
         try:
-            tokens = self._rows.compute([self._piece(chunk) for chunk in chunks])
+            tokens = self._rows.compute([self._piece(chunk) for chunk in chunks], lambda: self._read_enqueued(found))
         except EngineError as error:
             self._end_with_the_device(error)
             self._fail(found, {chunk.request.request.number: f"error: {error}" for chunk in chunks})
@@ -243,14 +254,38 @@ class EngineLoop:
         if ended:
             self._check_constraint(found, number, work)
 
-    def _decode(self, decode: Decode, found: _Iteration) -> None:
-        """A decode step. If it fails, nobody knows for which row: all of its requests end."""
+    def _enqueue(self, decode: Decode, found: _Iteration) -> bool:
+        """Enqueue a decode step that prompts follow; False if its tokens are to be read at once, as before guesses of the ones
+        after them."""
+        if decode.spare or self._rows.ahead:
+            return False
+        try:
+            return self._rows.enqueue()
+        except EngineError as error:
+            self._fail_all(error, decode.rows, found)
+            return True
+
+    def _read_enqueued(self, found: _Iteration) -> None:
+        """Read the tokens of a step that is enqueued before prompts, if there is one, and report them."""
+        if not (self._rows.ahead and self._state.running):
+            return
+        early = found if self._early is None else _Iteration()
+        self._decode(Decode(self._state.running), early, self._rows.enqueued)
+        if self._early is not None:
+            self._early(self._report(early))
+
+    def _fail_all(self, error: EngineError, rows: Mapping[int, Admitted], found: _Iteration) -> None:
+        """A decode step failed, and nobody knows for which row: all of its requests end."""
+        self._end_with_the_device(error)
+        self._fail(found, {one.request.number: f"error: {error}" for one in rows.values()})
+
+    def _decode(self, decode: Decode, found: _Iteration, step: Callable[[], dict[int, int]] | None = None) -> None:
+        """A decode step, whose tokens come from `step`; None: the next one."""
         rows, more = decode.rows, dict[int, list[int]]()
         try:
-            tokens = self._rows.step() if not decode.spare else self._guessed(decode, found, more)
+            tokens = (step or self._rows.step)() if not decode.spare else self._guessed(decode, found, more)
         except EngineError as error:
-            self._end_with_the_device(error)
-            self._fail(found, {one.request.number: f"error: {error}" for one in rows.values()})
+            self._fail_all(error, rows, found)
             return
         works, stopped, wrong = self._works, list[int](), list[int]()
         for row, token in tokens.items():
@@ -267,7 +302,7 @@ class EngineLoop:
         for row in more:
             if row not in stopped and row not in wrong:
                 self._take_more(found, rows[row].request.number, more[row], (row, stopped, wrong))
-        found.logprobs = {rows[row].request.number: logprobs for row, logprobs in self._rows.logprobs.items()}
+        found.logprobs |= {rows[row].request.number: logprobs for row, logprobs in self._rows.logprobs.items()}
         missing = [row for row in rows if row not in tokens] if len(tokens) < len(rows) else []
         counts = {row: len(found.more.get(rows[row].request.number, ())) for row in more}
         self._state, ended = decoded(self._state, stopped, [*missing, *wrong], counts)

@@ -10,9 +10,10 @@ from engine.errors import UsageError
 if TYPE_CHECKING:
     from engine.serving.traces import Traces
 
-CHUNK_TOKENS: Final = 2048
-"""Default of the most tokens of a prompt that are computed between two tokens of others. With 512, requests of a GPU that is
-nearly busy wait six times as long for their first token (docs/decisions.md, "Requests that arrive at random")."""
+CHUNK_TOKENS: Final = 4096
+"""Default of the most tokens of prompts that are computed between two tokens of others, in as many launches as they take. With
+512, requests of a GPU that is nearly busy wait six times as long for their first token as with 2048 (docs/decisions.md,
+"Requests that arrive at random")."""
 
 MOST_GUESSES: Final = 32
 
@@ -22,10 +23,12 @@ INTERPRETED_ROWS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits of a server. `stall_seconds`: how long no iteration may end before the server says that it is ill."""
+    """Limits of a server. `header_seconds`: how long a client may take for the headers of a request. `stall_seconds`: how long
+    no iteration may end before the server says that it is ill."""
 
     body_bytes: int = 8 << 20
     request_seconds: float = 600.0
+    header_seconds: float = 10.0
     ping_seconds: float = 15.0
     stall_seconds: float = 60.0
 

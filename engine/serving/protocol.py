@@ -103,13 +103,13 @@ class Refused(Message):
 
 
 class Report(Message):
-    """From the engine after each iteration. `tokens`: a new token of each of these requests, by number. `ended`: why requests
-    ended; `stop`, `length`, `error: ` and what went wrong, or `invalid: ` and what is wrong with its grammar. `admitted`:
-    requests whose prompt begins. Then the tokens of prompts that the iteration computed, and how many requests decode or are in
-    their prompt, how many wait, and how many pages are taken. `cached`: of the prompts that begin, how many tokens the cache of
-    prefixes has. `logprobs`: probabilities of those new tokens whose requests ask for them. `more`: further new tokens, where
-    guesses were right. `guessed`: how many requests had guesses, how many these were, and then of the first, second and later
-    guesses of requests how many were right."""
+    """From the engine after each iteration, and in one of prompts also before their tokens are there. `tokens`: a new token
+    of each of these requests, by number. `ended`: why requests ended; `stop`, `length`, `error: ` and what went wrong, or
+    `invalid: ` and what is wrong with its grammar. `admitted`: requests whose prompt begins. Then the tokens of prompts that
+    the iteration computed, and how many requests decode or are in their prompt, how many wait, and how many pages are taken.
+    `cached`: of the prompts that begin, how many tokens the cache of prefixes has. `logprobs`: probabilities of those new
+    tokens whose requests ask for them. `more`: further new tokens, where guesses were right. `guessed`: how many requests had
+    guesses, how many these were, and then of the first, second and later guesses of requests how many were right."""
 
     tokens: dict[int, int]
     ended: dict[int, str]

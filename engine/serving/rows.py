@@ -6,7 +6,7 @@ a step for that have `ContiguousBatch`: up to eight rows, each with a cache of i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Tokens
 from typing import Final, Protocol
 
@@ -39,9 +39,10 @@ class Rows(Protocol):
         """Make something ready that a request may need, in a few milliseconds; False if nothing is left."""
         ...
 
-    def compute(self, pieces: Tokens[Piece]) -> list[int | EngineError | None]:
+    def compute(self, pieces: Tokens[Piece], meanwhile: Callable[[], None] | None = None) -> list[int | EngineError | None]:
         """Compute pieces of prompts; a piece with a row is the rest of its prompt, whose sequence is in that row then. Returns
-        the first token of each of these, None for a piece without a row, or why it went wrong, which ends no other."""
+        the first token of each of these, None for a piece without a row, or why it went wrong, which ends no other.
+        `meanwhile` may be called once, when the pieces are enqueued and nothing waits for their tokens yet."""
         ...
 
     @property
@@ -57,6 +58,14 @@ class Rows(Protocol):
     def step(self, *, ahead: bool = True) -> dict[int, int]:
         """A token of each row with a sequence; a row that joined lately, or that is under a constraint, may have none yet.
         `ahead`: whether a further step may be enqueued."""
+        ...
+
+    def enqueue(self) -> bool:
+        """Enqueue a step, unless one is enqueued; False if steps cannot be, and have to be waited for."""
+        ...
+
+    def enqueued(self) -> dict[int, int]:
+        """`step` of the first step that is enqueued, without another one; no token of a row that was removed since."""
         ...
 
     def verify(self, guesses: Mapping[int, Tokens[int]], spare: Tokens[int]) -> dict[int, list[int]]:
@@ -84,7 +93,7 @@ class ContiguousBatch:
     def prepare(self) -> bool:
         return False
 
-    def compute(self, pieces: Tokens[Piece]) -> list[int | EngineError | None]:
+    def compute(self, pieces: Tokens[Piece], meanwhile: Callable[[], None] | None = None) -> list[int | EngineError | None]:
         found: list[int | EngineError | None] = []
         for piece in pieces:
             try:
@@ -115,6 +124,12 @@ class ContiguousBatch:
 
     def step(self, *, ahead: bool = True) -> dict[int, int]:
         return self._batch.step()
+
+    def enqueue(self) -> bool:
+        return False
+
+    def enqueued(self) -> dict[int, int]:
+        raise UsageError("no step is enqueued")
 
     def verify(self, guesses: Mapping[int, Tokens[int]], spare: Tokens[int]) -> dict[int, list[int]]:
         raise UsageError(NOT_IN_PAGES, fix="leave out --speculate")

@@ -15,7 +15,7 @@ What holds after each of them:
    generate. So nobody is preempted, and the tokens of a request never have to be computed twice.
 3. Between two decode steps at most `chunk_tokens` tokens of prompts are computed, of one prompt or several: the bound on the
    time between tokens. No two decode steps follow each other while there is a prompt to compute: prompts do not wait for
-   generations either.
+   generations either. A launch has at most `launch.tokens` of them, so that several may come between two steps.
 4. A chunk that is not the last of its prompt ends at a multiple of `cut_tokens` in it. If that is `chunk_tokens`, chunks
    do not depend on other requests.
 5. Of two requests of one priority the earlier one is admitted first. A request with a lower number of priority overtakes
@@ -46,9 +46,9 @@ ONE_PROMPT: Final = LaunchLimits()
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Constants of the scheduler. `chunk_tokens`: most tokens of prompts between two decode steps. `cut_tokens`, at most as
-    many: where a prompt may be divided. `patience`: how often a request is overtaken. `guesses`: most guesses of a request in
-    one step. `launch`: what one launch of prompts has at most."""
+    """Constants of the scheduler. `chunk_tokens`: most tokens of prompts between two decode steps, in one launch or several.
+    `cut_tokens`, at most as many, and as a launch has: where a prompt may be divided. `patience`: how often a request is
+    overtaken. `guesses`: most guesses of a request in one step. `launch`: what one launch of prompts has at most."""
 
     chunk_tokens: int
     cut_tokens: int
@@ -129,10 +129,12 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Compute a token of each of the sequences in these rows. `spare`: rows in which guesses of their next tokens may be."""
+    """Compute a token of each of the sequences in these rows. `spare`: rows in which guesses of their next tokens may be.
+    `followed`: prompts are next, unless those that wait have no room; their launch need not wait for the step's tokens."""
 
     rows: Mapping[int, Admitted]
     spare: tuple[int, ...] = ()
+    followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +160,14 @@ def submit(state: State, request: Request) -> State:
 def plan(state: State, policy: Policy) -> tuple[State, Iteration]:
     """What to do now, and the state in which requests may have been admitted for it. The caller does it, then says so with
     `advanced` or `joined` for each chunk, or with `decoded`."""
-    state, chunks = _packed(state, policy, state.budget if state.running else policy.chunk_tokens)
+    left = state.budget if state.running else policy.chunk_tokens
+    state, chunks = _packed(state, policy, left)
     if chunks:
         return state, Prompts(chunks)
     if state.running:
         spare = tuple(sorted(state.free_rows)) if policy.guesses else ()
-        return replace(state, budget=policy.chunk_tokens), Decode(state.running, spare)
+        followed = bool(state.prompts or (state.waiting and state.free_rows and not left))
+        return replace(state, budget=policy.chunk_tokens), Decode(state.running, spare, followed)
     return state, Idle()
 
 
@@ -231,7 +235,7 @@ def _packed(state: State, policy: Policy, left: int) -> tuple[State, tuple[Chunk
         if len(chunks) == len(state.prompts):
             break
         prompt = state.prompts[len(chunks)]
-        tokens = _tokens(prompt, left, policy.cut_tokens)
+        tokens = _tokens(prompt, min(left, policy.launch.tokens - launch.tokens), policy.cut_tokens)
         end = prompt.done + tokens
         more = policy.launch.added(launch, tokens, end) if tokens else None
         if more is None:

@@ -72,9 +72,9 @@ class ServedModel:
 
     def check_ids(self, ids: Sequence[int], field: str) -> None:
         """ApiError for a token that is not in the vocabulary."""
-        outside = next((token for token in ids if not 0 <= token < self.vocabulary), None)
-        if outside is not None:
-            what = f"`{field}`: token {outside} is not in the vocabulary of {self.vocabulary}"
+        size = self.vocabulary
+        if (outside := next((token for token in ids if not 0 <= token < size), None)) is not None:
+            what = f"`{field}`: token {outside} is not in the vocabulary of {size}"
             raise ApiError(400, what, param=field, code="invalid_value")
 
     async def grammar(self, make: Callable[[], str], prompt: Sequence[int] = (), *, think: bool = False) -> Grammar:

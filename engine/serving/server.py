@@ -22,6 +22,7 @@ import uvicorn
 from engine.phases import PHASES
 from engine.serving.beginning import EngineProcess
 from engine.serving.client import EngineClient, EngineRestarting
+from engine.serving.connections import Bounds, LoopErrors
 from engine.serving.http import application
 from engine.serving.logs import Lines, log
 from engine.serving.metrics import Metrics
@@ -29,7 +30,6 @@ from engine.serving.options import Options
 from engine.serving.protocol import Load, Loaded
 from engine.serving.served_model import ServedModel
 
-BACKLOG: Final = 1024
 RESTART_SECONDS: Final = 600.0
 LAST_WORDS_SECONDS: Final = 2
 """How long requests that did not end in time may take to tell their clients so."""
@@ -47,6 +47,8 @@ def serve(load: Load, options: Options, engine: EngineProcess, listening: socket
 async def _serve(load: Load, options: Options, engine: EngineProcess, listening: socket.socket) -> int:
     PHASES.ended("imports")
     start = time.perf_counter()
+    bounds = Bounds.of_process(options.limits.header_seconds)
+    asyncio.get_running_loop().set_exception_handler(LoopErrors())
     ending, hurrying = asyncio.Event(), asyncio.Event()
 
     def end() -> None:
@@ -69,11 +71,11 @@ async def _serve(load: Load, options: Options, engine: EngineProcess, listening:
         app: Any = application(model, client, metrics, options.limits, options.keys, options.traces)
         server = uvicorn.Server(
             uvicorn.Config(
-                app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-                timeout_graceful_shutdown=options.drain_seconds + LAST_WORDS_SECONDS,
+                app, http=bounds.protocol(), ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+                timeout_graceful_shutdown=options.drain_seconds + LAST_WORDS_SECONDS, backlog=bounds.backlog,
             )
         )  # fmt: skip
-        listening.listen(BACKLOG)  # connections wait for the server from here on
+        listening.listen(bounds.backlog)  # connections wait for the server from here on
         address = listening.getsockname()
         log(
             "ready", model=model.name, host=address[0], port=address[1], rows=loaded.rows, tokens_of_row=loaded.longest,

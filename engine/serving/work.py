@@ -71,7 +71,7 @@ def work(channel: Channel) -> NoReturn:
             ending = GenerationConfig.read(load.model, config).eos_token_id
             grammars = Constraints(load.model, config.vocab_size, ending)
             on = rows_of(backend, load.rows, load.pages)
-            loop = EngineLoop(backend, on, load.chunk_tokens, grammars, load.guesses, load.chunk_prompts)
+            loop = EngineLoop(backend, on, load.chunk_tokens, grammars, load.guesses, load.chunk_prompts, channel.send)
             PHASES.ended("pages")
             backend.finish()
             PHASES.ended("upload")

@@ -15,7 +15,7 @@ from paged_logits import logits_of
 from engine.backends.host_buffers import HostBuffers
 from engine.backends.host_pages import HostPages
 from engine.backends.interpreter import InterpreterBackend
-from engine.backends.paged_steps import require_pages
+from engine.backends.paged_steps import PagedSteps, require_pages
 from engine.backends.prompts import padded_room
 from engine.checkpoint.weights import WeightPlan
 from engine.constraint import ConstrainedMarks
@@ -23,6 +23,7 @@ from engine.errors import ModelError, UsageError
 from engine.graph.integers import GraphError
 from engine.models.steps import model_step
 from engine.paged_batch import PagedBatch
+from engine.paged_prompts import Piece
 from engine.sampling import BARRED, SamplingParams, logprobs_of, sample_logits, token_marks
 from engine.sequence import NO_TOKEN
 from engine.tools.tiny import write_tiny_model
@@ -107,7 +108,7 @@ def test_tokens_of_nobody_after_a_chunk_change_no_bit(
     backend: InterpreterBackend, alone: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU computes chunks with whole tiles of tokens."""
-    ids, more = prompt(270), []
+    ids, more = prompt(270), list[int]()
 
     def padded(_: HostPages, tokens: int, filled: int) -> tuple[int, int]:
         found = padded_room(tokens, filled, 320, 768)
@@ -161,6 +162,47 @@ def test_sampled_and_greedy_rows_draw_as_alone(backend: InterpreterBackend) -> N
 
     assert drawn(2, 0, SAMPLED) == drawn(8, 3, SAMPLED)
     assert drawn(2, 0, None) == drawn(8, 3, None)
+
+
+def test_tokens_of_an_enqueued_step_are_read_while_a_prompt_is_computed(
+    backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of single steps, and so is what the prompt chooses, which is waited for after them; the row may end
+    there."""
+    order, chosen = list[str](), PagedSteps.chosen
+
+    def noted(steps: PagedSteps) -> list[int]:
+        order.append("chosen")
+        return chosen(steps)
+
+    monkeypatch.setattr(PagedSteps, "chosen", noted)
+    with PagedBatch(backend, 4) as batch:
+        expected = generated(batch, 0, [1], prompt(20), 4)
+        batch.remove(0)
+        other = batch.join(1, [3], 0, prompt(30), None)
+        batch.remove(1)
+        tokens = [batch.join(0, [1], 0, prompt(20), None)]
+
+        order.clear()
+
+        def read() -> None:
+            order.append("read")
+            tokens.append(batch.enqueued()[0])
+            if len(tokens) == 4:
+                batch.remove(0)
+
+        for _ in range(3):
+            batch.enqueue()
+            batch.enqueue()  # one is enqueued
+            assert batch.compute([Piece([3], 0, prompt(30), 1)], read) == [other] and not batch.ahead
+            batch.remove(1)
+        assert tokens == expected and order == ["read", "chosen"] * 3
+        with pytest.raises(UsageError, match="no step is enqueued"):
+            batch.enqueued()
+        with pytest.raises(UsageError, match="no sequence"):
+            batch.enqueue()
+        (refused,) = batch.compute([Piece([3], 0, [], 1)], lambda: pytest.fail("nothing was enqueued"))
+        assert isinstance(refused, UsageError)
 
 
 def test_penalties_and_probabilities_are_those_of_the_host(backend: InterpreterBackend) -> None:

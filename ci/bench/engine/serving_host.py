@@ -63,7 +63,7 @@ class SameTokens:
         """Nothing is left to make ready."""
         return False
 
-    def compute(self, pieces: Sequence[Piece]) -> list[int | EngineError | None]:
+    def compute(self, pieces: Sequence[Piece], meanwhile: Callable[[], None] | None = None) -> list[int | EngineError | None]:
         """Token 5 of each prompt that ends."""
         self.tokens |= {piece.row: 5 for piece in pieces if piece.row is not None}
         return [None if piece.row is None else 5 for piece in pieces]
@@ -72,6 +72,14 @@ class SameTokens:
     def ahead(self) -> bool:
         """Nothing is enqueued."""
         return False
+
+    def enqueue(self) -> bool:
+        """Steps are waited for."""
+        return False
+
+    def enqueued(self) -> dict[int, int]:
+        """No step ever is."""
+        raise AssertionError
 
     def verify(self, guesses: Mapping[int, Sequence[int]], spare: Sequence[int]) -> dict[int, list[int]]:
         """Token 5 of each row, and as many more as guesses of it are right."""

@@ -6,7 +6,7 @@ removed, one more step may write to its pages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,11 +64,16 @@ class FakePagedBatch:
     limits: LaunchLimits = field(default_factory=lambda: LaunchLimits(2048, 3, 1 << 20, 128))
     launches: list[int] = field(default_factory=list[int])
     """The number of prompts of each call of `compute`."""
+    events: list[str] = field(default_factory=list[str])
+    """What was done, in order: `step` and `prompts` are enqueued, `tokens` of a step are read."""
 
-    def compute(self, pieces: Sequence[Piece]) -> list[int | EngineError | None]:
+    def compute(self, pieces: Sequence[Piece], meanwhile: Callable[[], None] | None = None) -> list[int | EngineError | None]:
         assert 0 < len(pieces) <= self.limits.prompts, "more prompts than a launch takes"
         assert sum(len(piece.ids) for piece in pieces) <= self.limits.tokens, "more tokens than a launch takes"
         self.launches.append(len(pieces))
+        self.events.append("prompts")
+        if meanwhile is not None:
+            meanwhile()
         found: list[int | EngineError | None] = []
         for piece in pieces:
             try:
@@ -139,8 +144,19 @@ class FakePagedBatch:
             limit = self.most_ahead if ahead else 0
             while not self.flying or (len(self.flying) <= limit and not self._full()):
                 self._launch()
-            members, tokens = self.flying.popleft()
-            found = {row: token for row, token in tokens.items() if self.members.get(row) is members[row]}
+            found = self.enqueued()
+        return found
+
+    def enqueue(self) -> bool:
+        self._fail()
+        if not self.flying:
+            self._launch()
+        return True
+
+    def enqueued(self) -> dict[int, int]:
+        members, tokens = self.flying.popleft()
+        self.events.append("tokens")
+        found = {row: token for row, token in tokens.items() if self.members.get(row) is members[row]}
         return {row: -1 if row in self.broken else token for row, token in found.items()}
 
     def prepare(self) -> bool:
@@ -169,6 +185,7 @@ class FakePagedBatch:
 
     def _launch(self) -> None:
         tokens: dict[int, int] = {}
+        self.events.append("step")
         for row, one in self.members.items():
             self._write(one.pages, one.length, mixed(one.length, one.token, one.seed))
             one.length += 1

@@ -45,7 +45,8 @@ class Known:
 
 @dataclass
 class Model:
-    """A scheduler's state, and what is known of it without the scheduler. `ahead`: steps in flight when a request ends."""
+    """A scheduler's state, and what is known of it without the scheduler. `ahead`: steps in flight when a request ends.
+    `enqueued`: whether there is a step that prompts follow, whose tokens were not read."""
 
     code: Code
     policy: Any
@@ -56,6 +57,7 @@ class Model:
     slots: dict[Slot, object] = field(default_factory=dict[Slot, object])
     since_decode: int = 0
     last: Any = None
+    enqueued: bool = False
     hits: int = 0
     texts: dict[bytes, set[tuple[int, ...]]] = field(default_factory=dict[bytes, "set[tuple[int, ...]]"])
     """The tokens for which a request would find a page, by key."""
@@ -88,16 +90,29 @@ class Model:
                 assert not set(one.pages) & {page for page, _ in self._cached()}, "what went wrong may be read"
         self.check()
 
-    def iteration(self, stops: Iterable[int] = (), missing: Iterable[int] = (), guesses: int = 0, right: int = 0) -> Any:
+    def iteration(
+        self, stops: Iterable[int] = (), missing: Iterable[int] = (), guesses: int = 0, right: int = 0, *, late: bool = False
+    ) -> Any:  # fmt: skip
         """One iteration; requests in `stops` get a token that ends them, if they get one; those in `missing` get none, if it is
-        a decode step. Its spare rows have up to `guesses` guesses of each request, the first `right` of which are right."""
+        a decode step. Its spare rows have up to `guesses` guesses of each request, the first `right` of which are right.
+        `late`: if prompts follow a step, its tokens are read when their launch was decided."""
         code, before = self.code.scheduler, self.state
         self.state, iteration = code.plan(before, self.policy)
         self._check_admission(before)
+        if not before.running:
+            self.since_decode = 0  # nobody waits for a step
+        was_enqueued, self.enqueued = self.enqueued, False
         if isinstance(iteration, code.Prompts):
-            self._launch(before, iteration.chunks, set(stops))
+            self._check_launch(before, iteration.chunks)
+            if was_enqueued and self.state.running:
+                self._read(self.state.running, set(stops), set(missing), (0, 0), 0)
+            for chunk in iteration.chunks:
+                self._chunk(chunk, set(stops))
         elif isinstance(iteration, code.Decode):
-            self._decode(iteration, set(stops), set(missing), (guesses, right))
+            self._check_step(iteration)
+            self.enqueued = late and iteration.followed and not was_enqueued
+            if not self.enqueued:
+                self._read(iteration.rows, set(stops), set(missing), (guesses, right), len(iteration.spare))
         else:
             assert not self.known, "requests, and nothing is done"
         self.last = type(iteration)
@@ -106,7 +121,7 @@ class Model:
 
     def drain(self) -> None:
         """Iterations until no request is left, no more than the requests have chunks and tokens."""
-        size = min(self.policy.cut_tokens, self.policy.chunk_tokens)
+        size = min(self.policy.cut_tokens, self.policy.chunk_tokens, self.policy.launch.tokens)
         left = sum(
             2 * -(-(one.request.prompt - one.computed) // size) + one.request.max_tokens - one.tokens
             for one in self.known.values()
@@ -204,13 +219,14 @@ class Model:
         items = -(-(one.prompt + one.max_tokens) // memory.item_tokens)
         return needed - len(hits) <= memory.pages - owned - idle and items <= memory.items
 
-    def _launch(self, before: Any, chunks: Any, stops: set[int]) -> None:
+    def _check_launch(self, before: Any, chunks: Any) -> None:
         """Chunks of one launch: what it has room for, of different prompts, none of which computes what another one does."""
         size, launch, policy = self.memory.page_tokens, self.policy.launch, self.policy
         assert 0 < len(chunks) <= launch.prompts, "a launch has more prompts than it may"
         assert tuple(chunk.request for chunk in chunks) == self.state.prompts[: len(chunks)], "prompts are not in their order"
         assert all(chunk.last for chunk in chunks[:-1]), "a prompt begins before the one before it ends"
-        assert sum(chunk.tokens for chunk in chunks) <= policy.chunk_tokens, "a launch has more tokens than it may"
+        tokens, most = sum(chunk.tokens for chunk in chunks), min(policy.chunk_tokens, launch.tokens)
+        assert tokens <= most, "a launch has more tokens than it may"
         unit = launch.prompt_slots
         slots = sum(-(-(chunk.first + chunk.tokens) // unit) * unit for chunk in chunks)
         assert len(chunks) == 1 or slots <= launch.slots, "a launch has more slots than there are"
@@ -219,14 +235,12 @@ class Model:
             keys, reusable = chunk.request.request.keys, (chunk.request.request.prompt - 1) // size
             assert computed.isdisjoint(keys[chunk.first // size : reusable]), "a prefix is computed twice in a launch"
             computed.update(keys[chunk.first // size :])
-        room = policy.chunk_tokens if not before.running else before.budget
-        full = len(chunks) == launch.prompts or sum(chunk.tokens for chunk in chunks) == room
+        room = min(launch.tokens, policy.chunk_tokens if not before.running else before.budget)
+        full = len(chunks) == launch.prompts or tokens == room
         if chunks[-1].last and not full and self.state.waiting and self.state.free_rows:
             following = self._following(self.state).keys[: (self._following(self.state).prompt - 1) // size]
             waits = len(self.state.prompts) > len(chunks) or not computed.isdisjoint(following)
             assert waits or not self._could_begin(self.state), "a launch has room for a prompt that could begin"
-        for chunk in chunks:
-            self._chunk(chunk, stops)
 
     def _following(self, state: Any) -> Any:
         """The request that goes next."""
@@ -265,18 +279,28 @@ class Model:
             return
         self._tokens([number], stops, ended)
 
-    def _decode(self, iteration: Any, stops: set[int], missing: set[int], guesses: tuple[int, int]) -> None:
+    def _check_step(self, iteration: Any) -> None:
+        """A step has all rows that decode, spare ones that nobody has, and says whether prompts follow it."""
+        code = self.code.scheduler
         if self.state.prompts:
-            assert self.last is not self.code.scheduler.Decode, "a prompt waits for more than one step"
+            assert self.last is not code.Decode, "a prompt waits for more than one step"
         running = {one.row: one.request.number for one in self.state.running.values()}
         rows = {row: one.request.number for row, one in iteration.rows.items()}
         assert rows == running and running, "a step leaves a row out"
         self.since_decode = 0
-        got = {row: number for row, number in rows.items() if number not in missing}
         owners = {*running, *(one.row for one in self.state.prompts)}
         spare = set(range(self.memory.rows)) - owners if self.policy.guesses else set[int]()
         assert set(iteration.spare) == spare and len(iteration.spare) == len(spare), "a guess is in a row that has an owner"
-        room, more = len(spare), dict[int, int]()
+        following = isinstance(code.plan(self.state, self.policy)[1], code.Prompts)
+        assert not following or iteration.followed, "prompts follow a step that does not say so"
+        may_follow = self.state.prompts or (self.state.waiting and self.state.free_rows)
+        assert may_follow or not iteration.followed, "a step says that prompts follow, and there are none"
+
+    def _read(self, running: Any, stops: set[int], missing: set[int], guesses: tuple[int, int], room: int) -> None:
+        """The tokens of a step of these rows are there, and those of `guesses` in `room` others."""
+        rows = {row: one.request.number for row, one in running.items()}
+        got = {row: number for row, number in rows.items() if number not in missing}
+        more = dict[int, int]()
         for number in got.values():
             one = self.known[number]
             position = one.request.prompt + one.tokens - 1

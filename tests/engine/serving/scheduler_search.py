@@ -27,8 +27,9 @@ SMALL = (((1, 1, 1, 1, 5), 2, 1), ((1, 1, 1), 1, 0), ((1, 1, 1, 1), 3, 0), ((1, 
 def explore(code: Code, kind: str, most: int = 1_000_000) -> int:
     """Every state that two or three rows, their pages and `SMALL` reach: each request may come, be cancelled, go wrong or end
     by a stop token at any time. Returns their number; AssertionError if one is wrong."""
-    launch = code.launch_limits.LaunchLimits(prompts=1 if kind == "contiguous" else 2, slots=7, prompt_slots=2)
-    policy = code.scheduler.Policy(3, 3 if kind == "contiguous" else 2, 1, guesses=1, launch=launch)
+    contiguous = kind == "contiguous"
+    launch = code.launch_limits.LaunchLimits(3, 1 if contiguous else 2, slots=7, prompt_slots=2)
+    policy = code.scheduler.Policy(3 if contiguous else 4, 3 if contiguous else 2, 1, guesses=1, launch=launch)
     seen: set[Any] = set()
     waiting: list[tuple[Model, int]] = [(Model(code, policy, memory_of(code, kind), ahead=1), 0)]
     while waiting and len(seen) < most:
@@ -41,6 +42,7 @@ def explore(code: Code, kind: str, most: int = 1_000_000) -> int:
         following: list[tuple[str, Any]] = []
         if model.known:
             following += [("iteration", {"stops": stops}) for stops in [(), *((number,) for number in model.known)]]
+            following += [("iteration", {"late": True})]
             following += [("iteration", {"guesses": 1, "right": right}) for right in range(2 if most > 1000 else 1)]
         following += [("cancel", {"number": number, "wrong": number == 2}) for number in model.known]
         for name, arguments in following:
@@ -60,6 +62,7 @@ def fingerprint(model: Model) -> Any:
     running = tuple(sorted((row, one.request.number, one.pages, one.last - state.steps) for row, one in state.running.items()))
     return (
         state.memory, state.free_rows, state.waiting, state.prompts, running, state.budget, model.since_decode, model.last,
+        model.enqueued,
         tuple(sorted(model.slots.items(), key=lambda one: one[0])),
     )  # fmt: skip
 
@@ -77,7 +80,10 @@ def walk(code: Code, seed: int, steps: int = 150) -> None:
                 draw.choice([0, 1, 3]),
                 draw.choice([0, 3]),
                 code.launch_limits.LaunchLimits(
-                    1 << 30, draw.choice([1, 2, 3]), draw.choice([8, 13, 100]), draw.choice([1, 2, 4])
+                    draw.choice([cut, 2 * cut + 1, 1 << 30]),
+                    draw.choice([1, 2, 3]),
+                    draw.choice([8, 13, 100]),
+                    draw.choice([1, 2, 4]),
                 ),
             ),
             memory_of(code, kind),
@@ -93,8 +99,9 @@ def walk(code: Code, seed: int, steps: int = 150) -> None:
             else:
                 some = [one for one in model.known if draw.random() < 0.15]
                 model.iteration(
-                    some, some[:1] if draw.random() < 0.5 else (), guesses=draw.randint(0, 3), right=draw.randint(0, 3)
-                )
+                    some, some[:1] if draw.random() < 0.5 else (), guesses=draw.randint(0, 3), right=draw.randint(0, 3),
+                    late=draw.random() < 0.5,
+                )  # fmt: skip
         model.drain()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -13,17 +14,20 @@ import pytest
 from fake_paged_batch import VOCABULARY, FakeBackend, FakePagedBatch
 
 from engine.errors import DeviceError, ModelError
+from engine.launch_limits import LaunchLimits
 from engine.sampling import SamplingParams
 from engine.serving.loop import EngineLoop
 from engine.serving.pool import Pool
-from engine.serving.protocol import Submit
+from engine.serving.protocol import Report, Submit
 
 
-def opened(batch: FakePagedBatch, chunk_tokens: int = 256, guesses: int = 0) -> EngineLoop:
+def opened(
+    batch: FakePagedBatch, chunk_tokens: int = 256, guesses: int = 0, early: Callable[[Report], None] | None = None
+) -> EngineLoop:
     memory = Pool.empty(
         batch.rows, batch.pages, batch.longest, parking=batch.parking, items=batch.items, page_tokens=batch.page_tokens
     )
-    return EngineLoop(cast(Any, FakeBackend()), (batch, memory), chunk_tokens, guesses=guesses)
+    return EngineLoop(cast(Any, FakeBackend()), (batch, memory), chunk_tokens, guesses=guesses, early=early)
 
 
 def tokens_alone(work: Submit) -> list[int]:
@@ -50,13 +54,17 @@ class Traffic:
 
     def iteration(self) -> Any:
         report = self.loop.iteration()
+        self.take(report)
+        return report
+
+    def take(self, report: Report) -> None:
+        """Keep what a report says."""
         for number, token in report.each():
             assert number not in self.ended, "a token of a request that has ended"
             self.tokens[number].append(token)
         self.ended |= report.ended
         self.guessed = [sum(pair) for pair in itertools.zip_longest(self.guessed, report.guessed, fillvalue=0)]
         self.cached |= report.cached
-        return report
 
     def run(self) -> None:
         while not self.loop.idle:
@@ -79,7 +87,12 @@ def test_tokens_are_those_of_a_request_alone(seed: int) -> None:
     batch = FakePagedBatch(
         draw.choice([2, 5, 16]), draw.choice([20, 40, 90]), 600, items=draw.choice([12, 500]), most_ahead=seed % 3
     )
-    traffic = Traffic(opened(batch, draw.choice([1, 100, 256])))
+    batch.limits = LaunchLimits(draw.choice([70, 2048]), 3, 1 << 20, 128)
+
+    def early(report: Report) -> None:
+        traffic.take(report)
+
+    traffic = Traffic(opened(batch, draw.choice([1, 100, 256]), early=early if seed % 2 else None))
     everything_as_alone(draw, batch, traffic, [some_work(draw, number) for number in range(60)])
 
 
@@ -143,6 +156,54 @@ def everything_as_alone(
         else:
             assert traffic.tokens[work.number] == alone
             assert traffic.ended[work.number] == ("stop" if alone[-1] in work.stop_tokens else "length")
+
+
+def test_tokens_of_a_step_are_read_while_the_prompts_after_it_are_computed() -> None:
+    """Prompts are enqueued after each step before its tokens are waited for, and it is reported before theirs. One step is
+    between as many tokens of prompts as may be, whatever a launch takes of them."""
+    batch, reports = FakePagedBatch(4, 80, 4096, most_ahead=1), list[Report]()
+    batch.limits = LaunchLimits(128, 3, 1 << 20, 128)
+    traffic = Traffic(opened(batch, 256, early=reports.append))
+    traffic.submit(Submit(0, [5] * 30, 40))
+    for _ in range(3):
+        traffic.iteration()
+    traffic.submit(Submit(1, [6] * 600, 4))
+    batch.events.clear()
+    found = [traffic.iteration() for _ in range(7)]
+    assert [report.prompt_tokens for report in found] == [128, 128, 0, 128, 128, 0, 88]
+    assert [sorted(report.tokens) for report in found] == [[], [], [], [], [], [], [1]]
+    assert [sorted(report.tokens) for report in reports] == [[0], [0], [0]]
+    read = ["prompts", "tokens"]
+    assert batch.events == [*read, "prompts", "step", *read, "prompts", "step", *read]
+    assert [report.running for report in reports] == [2, 2, 2]
+
+
+def test_a_step_before_prompts_that_cannot_be_enqueued_ends_only_those_that_decode() -> None:
+    batch = FakePagedBatch(4, 80, 4096)
+    traffic = Traffic(opened(batch))
+    traffic.submit(Submit(0, [5] * 30, 40))
+    traffic.iteration()
+    traffic.submit(work := Submit(1, [6] * 600, 4))
+    batch.fails = ModelError("no")
+    assert traffic.iteration().ended == {0: "error: no"}
+    traffic.run()
+    assert traffic.ended == {0: "error: no", 1: "length"} and traffic.tokens[1] == tokens_alone(work)
+
+
+def test_a_request_can_be_cancelled_while_its_step_is_enqueued() -> None:
+    """Its pages may be another prompt's at once: what the step writes there comes before that prompt."""
+    batch = FakePagedBatch(2, 20, 1024)
+    traffic = Traffic(opened(batch, 64))
+    works = [Submit(0, [5] * 130, 100), Submit(1, [6] * 500, 4), Submit(2, [7] * 300, 100)]
+    for work in works[:2]:
+        traffic.submit(work)
+    while batch.events[-1:] != ["step"]:
+        traffic.iteration()
+    assert batch.ahead
+    traffic.loop.cancel(0)
+    traffic.submit(works[2])
+    traffic.run()
+    assert all(traffic.tokens[work.number] == tokens_alone(work) for work in works[1:])
 
 
 def test_a_prefix_is_not_computed_again() -> None:

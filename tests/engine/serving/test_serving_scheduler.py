@@ -34,10 +34,10 @@ class Random(RuleBasedStateMachine):
 
     @initialize(
         memory=st.sampled_from(MEMORIES), cut=st.sampled_from([1, 3, 4, 16]), more=st.sampled_from([0, 1, 5, 16]),
-        patience=st.sampled_from([0, 1, 3]), guesses=st.sampled_from([0, 1, 4]),
+        patience=st.sampled_from([0, 1, 3]), guesses=st.sampled_from([0, 1, 4]), launch=st.sampled_from([0, 2, 1000]),
     )  # fmt: skip
-    def begin(self, memory: Memory, cut: int, more: int, patience: int, guesses: int) -> None:
-        self.model = Model(CODE, Policy(cut + more, cut, patience, guesses), memory)
+    def begin(self, memory: Memory, cut: int, more: int, patience: int, guesses: int, launch: int) -> None:
+        self.model = Model(CODE, Policy(cut + more, cut, patience, guesses, LaunchLimits(cut + launch)), memory)
         self.numbers = itertools.count()
 
     @rule(
@@ -54,10 +54,10 @@ class Random(RuleBasedStateMachine):
 
     @rule(
         stops=st.sets(st.integers(0, 30), max_size=4), missing=st.sets(st.integers(0, 30), max_size=2),
-        guesses=st.integers(0, 3), right=st.integers(0, 3),
+        guesses=st.integers(0, 3), right=st.integers(0, 3), late=st.booleans(),
     )  # fmt: skip
-    def iteration(self, stops: set[int], missing: set[int], guesses: int, right: int) -> None:
-        self.model.iteration(stops, missing, guesses, right)
+    def iteration(self, stops: set[int], missing: set[int], guesses: int, right: int, late: bool) -> None:
+        self.model.iteration(stops, missing, guesses, right, late=late)
 
     @precondition(lambda self: self.model.known)
     @rule(data=st.data(), wrong=st.booleans())
