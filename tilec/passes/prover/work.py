@@ -6,7 +6,7 @@ budget is spent the error can name the obligation and the operation of the kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -56,7 +56,7 @@ class Work:
             raise Undecided
 
     @contextmanager
-    def at_most(self, steps: int) -> Iterator[None]:
+    def at_most(self, steps: int) -> Generator[None]:
         """Queries inside the `with` block are undecided once they have taken so many steps."""
         self._end = self.spent + steps
         try:
