@@ -11,6 +11,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
+from tilec.passes.prover.replayed_floats import NAN
 from tilec.passes.prover.terms import Atom, Kind
 
 
@@ -37,8 +38,11 @@ def counterexample(
         }
         for instance in instances
     )
-    note = ", ".join(part for part in (note, _assumed(index, _needed(found, instances))) if part)
-    return Counterexample(dims, blocks, iterations, tensor, element, _loaded(index, found, dims), note)
+    values = _loaded(index, found, dims)
+    no_number = " and ".join(f"`{name}` is NaN" for name, number in values.items() if number == NAN)
+    note = ", ".join(part for part in (note, no_number, _assumed(index, _needed(found, instances))) if part)
+    values = {name: number for name, number in values.items() if number != NAN}
+    return Counterexample(dims, blocks, iterations, tensor, element, values, note)
 
 
 class _Recorded(dict[Atom, int]):
@@ -95,7 +99,9 @@ def _loaded(index: IndexTerms, found: Assignment, dims: Mapping[str, int]) -> di
     for atom, number in found.items():
         if atom.kind is Kind.LOADED and not atom.is_order and not atom.is_sum:
             at = [terms.evaluate(arg, value) for arg in atom.args]
-            if _inside(index, atom.label, at, dims):
+            if index.function.parameter(atom.label).access is None:
+                values[atom.label] = number
+            elif _inside(index, atom.label, at, dims):
                 values[f"{atom.label}[{', '.join(map(str, at))}]"] = number
     return values
 
