@@ -1,7 +1,7 @@
 """Chooses what memory holds so that values which the prover does not translate are what a solution says.
 
 In: an unknown of a solution, the number that it has there, and the tiles that a run computed. Out: numbers for elements that
-the kernel only reads, and for float parameters. Whether they have that effect is for a run to show. The unknown is followed
+the kernel is given, and for float parameters. Whether they have that effect is for a run to show. The unknown is followed
 back to what was loaded, through comparisons, conversions, positions of the largest, and operations that move elements.
 """
 
@@ -17,7 +17,6 @@ from tilec.ir.ops import (
     Butterfly,
     Cast,
     Compare,
-    Constant,
     Gather,
     Load,
     Permute,
@@ -29,14 +28,15 @@ from tilec.ir.ops import (
 from tilec.passes.prover import terms
 from tilec.passes.prover.float_orders import Other, condition
 from tilec.passes.prover.index_terms import IndexTerms
-from tilec.passes.prover.replayed_floats import LARGEST, NAN, as_number
+from tilec.passes.prover.replayed_floats import LARGEST, NAN, constant_next_to, constant_of
 from tilec.passes.prover.replayed_tiles import Tile, moved, taken
 from tilec.passes.prover.terms import Atom
 
 Key = tuple[str, tuple[int, ...]]
 """An element of a tensor, or a parameter without an index."""
 Contents = dict[Key, int]
-CANDIDATES: Final = (0, 1, -1, *(sign * number for number in range(2, LARGEST + 1) for sign in (1, -1)), NAN)
+CANDIDATES: Final = (0, 1, -1, *(sign * number for number in (*range(2, LARGEST + 1), 16, 64, 256) for sign in (1, -1)), NAN)
+"""Floats that every dtype has."""
 IN_PAIR: Final = {0: (0, 1), 1: (0, 0), 2: (1, 0), 3: (NAN, 0)}
 """Two floats of each class of a pair."""
 
@@ -48,8 +48,8 @@ def float_class(number: int, constants: tuple[float, ...]) -> int:
     return sum(2 if number > constant else int(number == constant) for constant in constants)
 
 
-def pair_class(left: int, right: int) -> int:
-    """The class of two known floats."""
+def pair_class(left: float, right: float) -> int:
+    """The class of two floats."""
     return 3 if NAN in (left, right) else 0 if left < right else 1 if left == right else 2
 
 
@@ -107,7 +107,7 @@ def origin(index: IndexTerms, value: Value, flat: int, tiles: Mapping[Value, Til
 def _element_read(index: IndexTerms, op: Load | Gather, flat: int, tiles: Mapping[Value, Tile]) -> Key | None:
     parameter = index.function.parameter_of(op.source)
     related = any(fact.tensor == parameter.name and (fact.distinct or fact.sorted) for fact in index.function.values)
-    if op.unsafe is not None or parameter.access is not Access.IN or related:
+    if op.unsafe is not None or parameter.access not in (Access.IN, Access.INOUT) or related:
         return None
     found, shape = list[int](), op.result.tile.shape
     for axis, operand in enumerate(op.indices):
@@ -123,21 +123,26 @@ def _element_read(index: IndexTerms, op: Load | Gather, flat: int, tiles: Mappin
 def _of_pair(index: IndexTerms, left: Value, right: Other, number: int, flat: int, tiles: Mapping[Value, Tile]) -> Contents:
     """Numbers for two floats of a class: each is a constant, or one of memory."""
     if not isinstance(right, Value):
-        return {}
-    first, second = _constant(left), _constant(right)
+        return _next_to(index, left, float(right.split()[1]), number, flat, tiles)
+    first, second = constant_of(left), constant_of(right)
+    if second is not None:
+        return _next_to(index, left, second, number, flat, tiles)
+    if first is not None:
+        return _next_to(index, right, first, (2, 1, 0, 3)[number], flat, tiles)
     from_left, from_right = origin(index, left, flat, tiles), origin(index, right, flat, tiles)
-    if first is not None or second is not None:
-        options = [(a, b) for a in _options(first) for b in _options(second) if pair_class(a, b) == number]
-    else:
-        options = [IN_PAIR[number]] if from_left != from_right else []
-    if not options:
-        return {}
-    of_left, of_right = options[0]
-    return _set(from_left if first is None else None, of_left) | _set(from_right if second is None else None, of_right)
+    of_left, of_right = IN_PAIR[number]
+    return _set(from_left, of_left) | _set(from_right, of_right) if from_left != from_right else {}
 
 
-def _options(constant: int | None) -> tuple[int, ...]:
-    return CANDIDATES if constant is None else (constant,)
+def _next_to(
+    index: IndexTerms, value: Value, constant: float, number: int, flat: int, tiles: Mapping[Value, Tile]
+) -> Contents:  # fmt: skip
+    """A number for a float that is in a class with a constant."""
+    for one in CANDIDATES:
+        other = constant_next_to(constant, one, value.tile.dtype)
+        if other is not None and pair_class(one, other) == number:
+            return _set(origin(index, value, flat, tiles), one)
+    return {}
 
 
 def _of_position(index: IndexTerms, op: Reduce, number: int, flat: int, tiles: Mapping[Value, Tile]) -> Contents:
@@ -160,9 +165,3 @@ def _set(key: Key | None, number: int | None) -> Contents:
 
 def _is_true(kind: str, of_pair: int) -> bool:
     return condition(kind, 0.0, (0.0,), terms.const(of_pair)) == terms.TRUE
-
-
-def _constant(value: Value) -> int | None:
-    while isinstance(value.owner, Broadcast | Reshape):
-        value = value.owner.operands[0]
-    return as_number(float(value.owner.value)) if isinstance(value.owner, Constant) else None

@@ -51,6 +51,11 @@ class Pair:
     right: Other
     number: int
 
+    @property
+    def constant(self) -> float | None:
+        """What its float is compared with, if that is a constant."""
+        return None if isinstance(self.right, Value) else float(self.right.split()[1])
+
 
 @dataclass(frozen=True, slots=True)
 class Orders:

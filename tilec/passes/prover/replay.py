@@ -5,9 +5,9 @@ is computed from floats. In: such a solution, and the executions that it describ
 kernel from the start; nothing where they agree. A counterexample that a run contradicts is not shown, and neither is one with a
 value that no run computes.
 
-Tensors that are only read hold what the solution says, what `chosen_contents` chooses so that unknowns have their numbers, and
-elsewhere one number, so that a run is one launch: `FILLS` are tried in order. Floats that are no small integers, tensors that
-the kernel writes, and everything after the step limit are unknown.
+Tensors hold what the solution says, what `chosen_contents` chooses so that unknowns have their numbers, and elsewhere one
+number, so that a run is one launch: `FILLS` are tried in order. Most results of floats, tensors that only the kernel writes,
+and everything after the step limit are unknown. What an atomic operation returns, other blocks decide: it stays assumed.
 
 Positions that a sort takes elements from, and prefix sums, are unknowns of the same kind: `replayed_rows` computes them.
 """
@@ -18,17 +18,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tilec.ir.core import Access, Parameter, Value
-from tilec.ir.ops import If, WriteOp
+from tilec.ir.core import Access, Effect, Op, Parameter, Value
+from tilec.ir.ops import AtomicScatter, If, WriteOp
 from tilec.ir.types import TileType
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance
 from tilec.passes.prover.block_run import BlockRun, Point
-from tilec.passes.prover.chosen_contents import Contents, chosen, float_class, pair_class
+from tilec.passes.prover.chosen_contents import CANDIDATES, Contents, Key, chosen, float_class, pair_class
 from tilec.passes.prover.float_orders import Other
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
-from tilec.passes.prover.replayed_floats import LARGEST, NAN
+from tilec.passes.prover.replayed_floats import NAN, constant_next_to
 from tilec.passes.prover.replayed_rows import Execution, from_rows, row_of
 from tilec.passes.prover.replayed_tiles import Tile
 from tilec.passes.prover.tensor_contents import deciding_tensors
@@ -83,10 +83,11 @@ def _replayed(index: IndexTerms, found: Assignment, instances: Sequence[Instance
         point = [*instance.blocks, *(count for _, _, count in instance.loops)]
         other_point = [terms.ne(poly, terms.evaluate(poly, value)) for poly in point]
         iterations = {loop: terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
+        memory.begin()
         tiles = BlockRun(index.function, memory.sizes | memory.parameters(), block, iterations, memory).tiles()
         for atom in unknown:
             number, flat = _element(index, atom, tiles, found)
-            complete &= number is not None
+            complete &= number is not None or is_old_value(index.sources[atom])
             if number != found[atom] and flat is not None:
                 memory.wanted |= chosen(index, atom, found[atom], flat, tiles)
             if number is None or number == found[atom]:
@@ -109,10 +110,23 @@ def assumed_in(index: IndexTerms, found: Assignment, instance: Instance) -> list
     return [atom for atom in _atoms(instance) if atom.kind is Kind.OPAQUE and atom in found and atom in index.sources]
 
 
+def is_old_value(value: Value) -> bool:
+    """Whether a value is computed from what an atomic operation returns, and not carried by a loop."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        owner = pending.pop().owner
+        if isinstance(owner, AtomicScatter):
+            return True
+        if isinstance(owner, Op) and not owner.regions:
+            pending += [one for one in owner.operands if one not in seen]
+            seen.update(owner.operands)
+    return False
+
+
 class _Memory:
-    """Contents of the tensors that the kernel only reads, in one launch: the elements of a solution, and elsewhere the
-    number of a fill, within the declared range; without a fill, they are unknown. `wanted` are contents for some elements, and
-    `contents` those of them that the launch may have."""
+    """Contents of tensors in one launch: the elements of a solution, and elsewhere the number of a fill, within the declared
+    range; without a fill, they are unknown. `wanted` are contents for some elements, and `contents` those of them that the
+    launch may have. What a block wrote is what it reads."""
 
     def __init__(self, index: IndexTerms, found: Assignment, fill: tuple[int, int] | None) -> None:
         self.index, self.fill, value = index, fill, evaluator(found)
@@ -122,6 +136,8 @@ class _Memory:
         loaded = [atom for atom in found if atom.kind is Kind.LOADED]
         self.wanted: Contents = {}
         self.contents: Contents = {}
+        self.written: dict[Key, int | None] = {}
+        self.blurred = set[str]()
         self.known = {(a.label, tuple(terms.evaluate(arg, value) for arg in a.args)): found[a] for a in loaded}
 
     def element(self, parameter: Parameter, element_index: tuple[int, ...], pad: int | None) -> int | None:
@@ -131,9 +147,11 @@ class _Memory:
             inside = all(0 <= at < dim.evaluate(self.sizes) for at, dim in zip(element_index, tensor.dims, strict=True))
         except (KeyError, ZeroDivisionError):
             return None
-        if not inside or parameter.access is not Access.IN:
-            return pad if not inside else None
         key = parameter.name, element_index
+        if not inside:
+            return pad
+        if parameter.name in self.blurred or key in self.written or parameter.access not in (Access.IN, Access.INOUT):
+            return None if parameter.name in self.blurred else self.written.get(key)
         known = self.known.get(key, self.contents.get(key))
         return known if known is not None else self._filled(parameter)
 
@@ -164,7 +182,7 @@ class _Memory:
     def _ends(self, parameter: Parameter) -> tuple[int, int] | None:
         """The smallest and the largest number that an element may be chosen to be; None if that is not known."""
         dtype = parameter.value.tile.dtype if parameter.access is None else parameter.value.tensor.dtype
-        low, high = (-LARGEST, LARGEST) if dtype.is_float else dtype.integer_range()
+        low, high = (min(CANDIDATES), max(one for one in CANDIDATES if one != NAN)) if dtype.is_float else dtype.integer_range()
         for fact in self.index.function.values:
             if fact.tensor == parameter.name:
                 try:
@@ -173,11 +191,24 @@ class _Memory:
                     return None
         return (low, high) if low <= high else None
 
+    def begin(self) -> None:
+        """Forget what a block wrote: the next run is of another execution."""
+        self.written.clear()
+        self.blurred.clear()
+
     def wrote(self, op: WriteOp, parameter: Parameter, points: Iterator[Point], tile: Tile) -> None:
-        """Tensors that the kernel writes are unknown as they are."""
+        """Take note of a write of a tile; after one at an unknown place, the tensor is unknown."""
+        for point, number in zip(points, tile, strict=True):
+            at = tuple(one for one in point if one is not None)
+            if len(at) < len(point):
+                self.blurred.add(parameter.name)
+            else:
+                self.written[parameter.name, at] = None if op.effect is Effect.ATOMIC else number
 
     def may_have_written(self, op: If) -> None:
-        """As above."""
+        """Tensors that a branch may have written are unknown."""
+        inside = (one for region in op.regions for one in region.walk() if isinstance(one, WriteOp))
+        self.blurred |= {self.index.function.parameter_of(one.target).name for one in inside}
 
     def _filled(self, parameter: Parameter) -> int | None:
         """A number for every element that the solution does not mention; None if declarations relate the elements, and for
@@ -229,7 +260,8 @@ def _element(index: IndexTerms, atom: Atom, tiles: dict[Value, Tile], found: Ass
         flat = flat * extent + at
     pair, constants = index.pairs_of.get(atom), index.orders.constants.get(value)
     if pair is not None:
-        left, right = (_known(tiles, one, flat) for one in (pair.left, pair.right))
+        left, right, constant = _known(tiles, pair.left, flat), _known(tiles, pair.right, flat), pair.constant
+        right = right if constant is None else constant_next_to(constant, left, pair.left.tile.dtype)
         return (None if left is None or right is None else pair_class(left, right)), flat
     number = _known(tiles, value, flat)
     if number is None or constants is not None:
