@@ -12,7 +12,9 @@ from math import prod
 from typing import Final
 
 from tilec.ir.core import Access, Value
+from tilec.ir.facts.meaning import integer_cast
 from tilec.ir.ops import (
+    Bitcast,
     Broadcast,
     Butterfly,
     Cast,
@@ -26,7 +28,7 @@ from tilec.ir.ops import (
     Take,
 )
 from tilec.passes.prover import terms
-from tilec.passes.prover.float_orders import Other, condition
+from tilec.passes.prover.float_orders import Other, condition, is_exact
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.replayed_floats import LARGEST, NAN, constant_next_to, constant_of
 from tilec.passes.prover.replayed_tiles import Tile, moved, taken
@@ -66,8 +68,10 @@ def chosen(index: IndexTerms, atom: Atom, number: int, flat: int, tiles: Mapping
         case Compare() as op if op.operands[0].tile.dtype.is_float:
             classes = (one for one in IN_PAIR if _is_true(op.kind, one) == bool(number))
             return _of_pair(index, op.operands[0], op.operands[1], next(classes), flat, tiles)
-        case Cast() as op if op.operands[0].tile.dtype.is_float and abs(number) <= LARGEST:
+        case Cast() as op if float(number) == number and is_exact(float(number), op.operands[0].tile.dtype):
             return _set(origin(index, op.operands[0], flat, tiles), number)
+        case Bitcast() as op if value.tile.dtype.is_integer and op.operands[0].tile.dtype.is_integer:
+            return _set(origin(index, op.operands[0], flat, tiles), integer_cast(number, op.operands[0].tile.dtype))
         case Reduce() as op if op.kind in ("argmax", "argmin"):
             return _of_position(index, op, number, flat, tiles)
         case _:

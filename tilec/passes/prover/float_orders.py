@@ -95,7 +95,7 @@ def compared(op: Compare, same: Mapping[Value, Value]) -> Comparison | None:
         number = _constant(other)
         if number is not None and _constant(value) is None:
             first = same.get(value, value)
-            if _exact(number, dtype):
+            if is_exact(number, dtype):
                 return Comparison(first, kind, number + 0.0)  # -0 compares as 0
             return Comparison(first, kind, None, f"{dtype} {number!r}")
     first, second = same.get(left, left), same.get(right, right)
@@ -141,7 +141,7 @@ def _constant(value: Value) -> float | None:
     return float(value.owner.value) if isinstance(value.owner, Constant) else None
 
 
-def _exact(number: float, dtype: DType) -> bool:
+def is_exact(number: float, dtype: DType) -> bool:
     """Whether a dtype has a number as it is."""
     if not isfinite(number) or abs(number) > dtype.largest:
         return False

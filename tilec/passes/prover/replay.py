@@ -24,7 +24,7 @@ from tilec.ir.types import TileType
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance
 from tilec.passes.prover.block_run import BlockRun, Point
-from tilec.passes.prover.chosen_contents import CANDIDATES, Contents, Key, chosen, float_class, pair_class
+from tilec.passes.prover.chosen_contents import Contents, Key, chosen, float_class, pair_class
 from tilec.passes.prover.float_orders import Other
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
@@ -182,7 +182,7 @@ class _Memory:
     def _ends(self, parameter: Parameter) -> tuple[int, int] | None:
         """The smallest and the largest number that an element may be chosen to be; None if that is not known."""
         dtype = parameter.value.tile.dtype if parameter.access is None else parameter.value.tensor.dtype
-        low, high = (min(CANDIDATES), max(one for one in CANDIDATES if one != NAN)) if dtype.is_float else dtype.integer_range()
+        low, high = (-int(dtype.largest), int(dtype.largest)) if dtype.is_float else dtype.integer_range()
         for fact in self.index.function.values:
             if fact.tensor == parameter.name:
                 try:
