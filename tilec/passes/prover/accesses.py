@@ -237,7 +237,8 @@ def same_unknowns(first: Instance, second: Instance) -> list[Formula]:
     """Untranslated values of one operation at equal points are equal, for two renamed instances."""
     found: list[Formula] = []
     for a, b in combinations(dict.fromkeys((*first.unknowns, *second.unknowns)), 2):
-        if a.value is b.value and a.atom is not b.atom and (a.atom.low, a.atom.high) == (b.atom.low, b.atom.high):
+        alike = (a.value, a.atom.low, a.atom.high, a.atom.label) == (b.value, b.atom.low, b.atom.high, b.atom.label)
+        if alike and a.atom is not b.atom:
             apart = [terms.ne(x, y) for x, y in zip(a.point, b.point, strict=True)]
             found.append(terms.disjunction((*apart, terms.eq(terms.of(a.atom), terms.of(b.atom)))))
     return found[:MAX_UNKNOWN_PAIRS]
@@ -256,6 +257,8 @@ def _copies(index: IndexTerms, instance: Instance, copy: int) -> dict[Atom, Poly
             mapping[atom] = terms.of(twin)
             if atom in index.sources:
                 index.sources[twin] = index.sources[atom]
+            if atom in index.pairs_of:
+                index.pairs_of[twin] = index.pairs_of[atom]
     for atom, twin in mapping.items():
         if atom in index.positions_of and twin.atom is not None:
             index.positions_of[twin.atom] = tuple(

@@ -46,6 +46,8 @@ from tilec.ir.types import TileType
 from tilec.passes.prover.replayed_floats import (
     as_number,
     compared,
+    constant_next_to,
+    constant_of,
     float_best,
     float_binary,
     float_cast,
@@ -204,7 +206,7 @@ class BlockRun:
             case DimValue():
                 return [self.sizes.get(op.symbol)]
             case Compare():
-                return [compared(op.kind, a, b) for a, b in zip(*operands, strict=True)]
+                return self.comparison(op, operands)
             case Select():
                 return [None if c is None else a if c else b for c, a, b in zip(*operands, strict=True)]
             case Broadcast() | Butterfly() | Permute() | Reshape():
@@ -217,6 +219,21 @@ class BlockRun:
                 return reduced(op, operands[0])
             case _:
                 return self.arithmetic(op, operands) or [None] * count
+
+    def comparison(self, op: Compare, operands: list[Tile]) -> Tile:
+        """The elements of a comparison, also with a constant that is no known number."""
+        left, right = operands
+        dtype, constants = (
+            op.operands[0].tile.dtype,
+            [constant_of(value) if _is_float(value) else None for value in op.operands],
+        )
+        if constants[1] is not None:
+            constant = constants[1]
+            return [compared(op.kind, a, constant_next_to(constant, a, dtype)) for a in left]
+        if constants[0] is not None:
+            constant = constants[0]
+            return [compared(op.kind, constant_next_to(constant, b, dtype), b) for b in right]
+        return [compared(op.kind, a, b) for a, b in zip(left, right, strict=True)]
 
     def arithmetic(self, op: Op, operands: list[Tile]) -> Tile | None:
         """The elements of a result of arithmetic; None for other operations, and if nothing is known of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tilec.diagnostics.diagnostic import Counterexample
 from tilec.ir.core import Op
@@ -11,6 +11,8 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
+from tilec.passes.prover.replay import is_old_value
+from tilec.passes.prover.replayed_floats import NAN
 from tilec.passes.prover.terms import Atom, Kind
 
 
@@ -37,8 +39,11 @@ def counterexample(
         }
         for instance in instances
     )
-    note = ", ".join(part for part in (note, _assumed(index, _needed(found, instances))) if part)
-    return Counterexample(dims, blocks, iterations, tensor, element, _loaded(index, found, dims), note)
+    values = _loaded(index, found, dims)
+    no_number = " and ".join(f"`{name}` is NaN" for name, number in values.items() if number == NAN)
+    note = ", ".join(part for part in (note, no_number, *_untranslated(index, _needed(found, instances))) if part)
+    values = {name: number for name, number in values.items() if number != NAN}
+    return Counterexample(dims, blocks, iterations, tensor, element, values, note)
 
 
 class _Recorded(dict[Atom, int]):
@@ -68,23 +73,23 @@ def _needed(found: Assignment, instances: tuple[Instance, ...]) -> Assignment:
     return {atom: number for atom, number in found.items() if atom in recorded.read}
 
 
-def _assumed(index: IndexTerms, found: Assignment) -> str:
-    """Values that the prover does not translate exactly, such as loop-carried ones: the counterexample assumes them."""
-    parts: list[str] = []
+def _untranslated(index: IndexTerms, found: Assignment) -> Iterator[str]:
+    """Values that the prover does not translate exactly, such as loop-carried ones: a run of the launch computes them. What an
+    atomic operation returns is assumed."""
+    computed, assumed = dict[str, None](), dict[str, None]()
     value = evaluator(found)
     for atom, number in found.items():
         if atom.is_sum and (count := terms.evaluate(atom.args[-4], value)):
-            parts.append(f"the first {count} elements of a scan have the sum {number}")
+            computed[f"the first {count} elements of a scan have the sum {number}"] = None
         source = index.sources.get(atom)
-        if source is not None and FLAG in source.name:
-            continue  # that the loop goes on is clear from the iteration
-        if atom.kind is Kind.OPAQUE and source is not None:
-            location = source.owner.loc if isinstance(source.owner, Op) else None
-            name = (
-                f"`{source.name}`" if source.name else f"the value computed at line {location.line}" if location else "a value"
-            )
-            parts.append(f"{name} is {number}")
-    return f"assuming that {' and '.join(dict.fromkeys(parts))}" if parts else ""
+        if source is None or atom.kind is not Kind.OPAQUE or FLAG in source.name or source.tile.dtype.is_float:
+            continue  # that a loop goes on is clear from the iteration, and what a float is from memory
+        location = source.owner.loc if isinstance(source.owner, Op) else None
+        name = f"`{source.name}`" if source.name else f"the value computed at line {location.line}" if location else "a value"
+        (assumed if is_old_value(source) else computed)[f"{name} is {number}"] = None
+    for word, parts in (("where", computed), ("assuming that", assumed)):
+        if parts:
+            yield f"{word} {' and '.join(parts)}"
 
 
 def _loaded(index: IndexTerms, found: Assignment, dims: Mapping[str, int]) -> dict[str, int]:
@@ -95,7 +100,9 @@ def _loaded(index: IndexTerms, found: Assignment, dims: Mapping[str, int]) -> di
     for atom, number in found.items():
         if atom.kind is Kind.LOADED and not atom.is_order and not atom.is_sum:
             at = [terms.evaluate(arg, value) for arg in atom.args]
-            if _inside(index, atom.label, at, dims):
+            if index.function.parameter(atom.label).access is None:
+                values[atom.label] = number
+            elif _inside(index, atom.label, at, dims):
                 values[f"{atom.label}[{', '.join(map(str, at))}]"] = number
     return values
 

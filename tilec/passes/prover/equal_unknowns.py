@@ -43,7 +43,14 @@ def _different(index: IndexTerms, found: Assignment, instances: Sequence[Instanc
             if atom not in index.positions_of:
                 continue
             here = [*point, *index.positions_of[atom]]
-            key = (index.sources[atom], atom.low, atom.high, loops, tuple(terms.evaluate(poly, value) for poly in here))
+            key = (
+                index.sources[atom],
+                atom.low,
+                atom.high,
+                atom.label,
+                loops,
+                tuple(terms.evaluate(poly, value) for poly in here),
+            )
             first, there = seen.setdefault(key, (atom, here))
             if found[first] != found[atom]:
                 apart = [terms.ne(a, b) for a, b in zip(there, here, strict=True)]

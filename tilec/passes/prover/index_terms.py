@@ -42,7 +42,7 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.bit_terms import BIT_KINDS, bit_term
 from tilec.passes.prover.declared_bits import by_declared
 from tilec.passes.prover.float_bounds import converted_floats
-from tilec.passes.prover.float_orders import compared, float_orders, holds
+from tilec.passes.prover.float_orders import compared, condition, float_orders, pair_of
 from tilec.passes.prover.host_terms import compare, positive_symbols
 from tilec.passes.prover.moved_terms import MovedTerms
 from tilec.passes.prover.same_values import same_values
@@ -210,8 +210,8 @@ class IndexTerms(MovedTerms):
             case Compare() if not owner.operands[0].tile.dtype.is_float:
                 left, right = (self.element(v, positions) for v in owner.operands)
                 return compare(_COMPARE[owner.kind], left, right)
-            case Compare() if (parts := compared(owner, self._same)) is not None and parts[0] in self.orders:
-                return holds(parts, self.orders, self._float_class(parts[0], positions))
+            case Compare() if (of_class := self._by_class(owner, positions)) is not None:
+                return of_class
             case Unary() if owner.kind == "not":
                 return terms.negate(self.condition(owner.operands[0], positions))
             case Binary() if owner.kind in ("and", "or", "xor", "min", "max"):
@@ -235,6 +235,21 @@ class IndexTerms(MovedTerms):
                 return self._pick(self.condition(owner.operands[0]), *arms)
             case _:
                 return terms.ge(self._flag(value, positions), 1)
+
+    def _by_class(self, op: Compare, positions: Positions) -> Formula | None:
+        """A comparison of floats that has something in common with another one."""
+        found = compared(op, self._same)
+        if found is None:
+            return None
+        if found.constant is not None:
+            constants = self.orders.constants.get(found.value)
+            return (
+                None
+                if constants is None
+                else condition(found.kind, found.constant, constants, self._float_class(found.value, positions))
+            )
+        pair = pair_of(found, self.orders)
+        return condition(pair[1], 0.0, (0.0,), self._pair_class(pair[0], positions)) if pair is not None else None
 
     def _flag(self, value: Value, positions: Positions) -> Poly:
         if value in self._names:

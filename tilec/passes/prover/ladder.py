@@ -242,7 +242,7 @@ class Ladder:
                 settled = not replay.numbers or all(not again.numbers for again in replays(actual) if again.note == replay.note)
                 value = evaluator(actual)
                 if replay.complete and settled and all(terms.holds(formula, value) for formula in refusal.system):
-                    return actual, replay.note
+                    return {**actual, **replay.shown}, replay.note
                 learned = replay.learned or learned
             if not learned:
                 return None

@@ -70,16 +70,15 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
         f"write the elements of `{read.name}` first, in the same block",
     )
     found = findings.ladder.admitted(found) if found is not None else None
-    # A write at an unknown place may write what the read needs, and what a loop carries may differ from the solution.
-    if (
-        found is None
-        or not all_known
-        or not any(replay.complete and not replay.numbers for replay in replays(findings.index, found, (first,)))
-    ):
+    # A write at an unknown place may write what the read needs, and untranslated values may differ from the solution.
+    runs = replays(findings.index, found, (first,)) if found is not None and all_known else ()
+    run = next((one for one in runs if one.complete and not one.numbers), None)
+    if found is None or run is None:
         findings.report(complaint, None)
         return
     element = tuple(terms.evaluate(e, evaluator(found)) for e in elements)
-    findings.report(complaint, counterexample(findings.index, found, (first,), read.name, element))
+    shown = counterexample(findings.index, {**found, **run.shown}, (first,), read.name, element, run.note)
+    findings.report(complaint, shown)
 
 
 def _earlier(findings: Findings, read: AccessSite, first: Instance, write: AccessSite) -> Iterator[tuple[Instance, Formula]]:

@@ -109,16 +109,20 @@ def _prove(findings: Findings, promise: Promise, writes: list[AccessSite]) -> No
         coarse = (None, None)
         if not promise.above:
             coarse = terms.lt(terms.const(known.low), low), terms.ge(terms.const(known.high), high)
-        discharges: list[Discharge] = []
+        discharges, before = list[Discharge](), len(findings.diagnostics)
         for violation, coarse_violation, side in zip((below, past), coarse, ("less", "more"), strict=True):
             found = findings.prove(
                 [*store.holds, violation],
                 lambda store=store, side=side: _out_of_range(findings, promise, store, side),
                 coarse_violation,
             )
-            if found is None:
+            if found is not None:
+                discharges.append(found)
+            elif any(one.counterexample is not None for one in findings.diagnostics[before:]):
+                findings.diagnostics[before:] = findings.diagnostics[-1:]  # rather than what is undecided on the other side
                 return
-            discharges.append(found)
+        if len(discharges) < 2:
+            return
         findings.discharged("values", f"{store.site.subject} within `{text(promise)}`", store.site.op, strongest(discharges))
     for relation, violation_of in _relations(promise):
         for position, left in enumerate(stored):

@@ -57,20 +57,22 @@ class Proofs:
 
 def prove(function: Function) -> Proofs:
     """Proofs of `function`. CompileError with every obligation that is not discharged, in source order; E0510 if the proofs
-    exceed their budget, E0512 if the kernel is nested too deeply."""
-    work = Work()
+    exceed their budget, next to the launches that were found to go wrong until then; E0512 if the kernel is nested too
+    deeply."""
+    work, reported = Work(), list[Diagnostic]()
     work.begin("what indices are computed from", None)
     try:
-        return _prove(function, work)
+        return _prove(function, work, reported)
     except OutOfWork:
-        raise CompileError(out_of_work(function, work)) from None
+        go_wrong = [diagnostic for diagnostic in reported if diagnostic.counterexample is not None]
+        raise CompileError(sorted((*go_wrong, out_of_work(function, work)), key=_source_order)) from None
     except (RecursionError, MemoryError):
         raise CompileError(too_deep(function, work)) from None
 
 
-def _prove(function: Function, work: Work) -> Proofs:
+def _prove(function: Function, work: Work, reported: list[Diagnostic]) -> Proofs:
     index = IndexTerms(function)
-    findings = Findings(index, Ladder(index, Solver(work=work)))
+    findings = Findings(index, Ladder(index, Solver(work=work)), diagnostics=reported)
     contradiction = prove_contract(index, findings.ladder.solver)
     if contradiction is not None:
         raise CompileError(contradiction)  # otherwise every property would be vacuously true

@@ -226,7 +226,8 @@ def prove_written_once(findings: Findings, sites: list[AccessSite]) -> None:
 
 def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_iteration: bool = False) -> Discharge | None:
     findings.begin(f"{left.subject} and {right.subject} writing each element once", left.location)
-    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 2, like=1)
+    first, renamed = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 2, like=1)
+    second = renamed
     system = _touching(left, right, first, second)
     same_block = [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
     system += [f for axis, f in enumerate(same_block) if axis not in left.coordinates.digits]
@@ -246,8 +247,8 @@ def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_it
         pairs = [*coordinate_pairs, *zip(first.positions, second.positions, strict=True)]
         result = findings.ladder.discharge([first_difference(pairs), *system[:-1], *same_block])
     if isinstance(result, Refusal) and (common := common_loops(left.instance, right.instance)):
-        result = _by_iteration(findings, left, right, common, [*system, *same_block], same_iteration)
-    if isinstance(result, Refusal) and (known := same_unknowns(first, second)):
+        result, second = _by_iteration(findings, left, right, common, [*system, *same_block], same_iteration)
+    if isinstance(result, Refusal) and (known := same_unknowns(first, renamed)):
         again = findings.ladder.discharge([*system, *same_block, *known])
         result = again if isinstance(again, Discharge) else result
     if isinstance(result, Discharge):
@@ -273,8 +274,9 @@ def _by_iteration(
     common: tuple[For, ...],
     system: list[Formula],
     same_iteration: bool,
-) -> Discharge | Refusal:
-    """Two cases: executions in the same iteration of the common loops share the values computed in it, others do not."""
+) -> tuple[Discharge | Refusal, Instance]:
+    """Two cases: executions in the same iteration of the common loops share the values computed in it, others do not. The
+    result, and the instance of `right` that a refusal is about."""
     first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 3, like=1, loops=common)
     same_iteration_system = _touching(left, right, first, second)
     same_iteration_system += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
@@ -286,11 +288,11 @@ def _by_iteration(
         )
     result = findings.ladder.discharge(same_iteration_system)
     if isinstance(result, Refusal) or same_iteration:
-        return result
+        return result, second
     second = right.instance.renamed(findings.index, 2, like=1)
     pairs = pairs_of_coordinates(left, within(first, common), right, within(second, common))
     other_iterations = findings.ladder.discharge([*system, terms.disjunction(terms.ne(a, b) for a, b in pairs)])
-    return strongest((result, other_iterations)) if isinstance(other_iterations, Discharge) else other_iterations
+    return strongest((result, other_iterations)) if isinstance(other_iterations, Discharge) else other_iterations, second
 
 
 def within(instance: Instance, loops: tuple[For, ...]) -> Instance:

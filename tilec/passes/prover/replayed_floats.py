@@ -7,11 +7,13 @@ and a sort does not.
 
 from __future__ import annotations
 
+import operator
 from math import isinf, isnan
 from typing import Final
 
+from tilec.ir.core import Value
 from tilec.ir.facts.meaning import integer_cast
-from tilec.ir.ops import Reduce
+from tilec.ir.ops import Broadcast, Constant, Reduce, Reshape
 from tilec.ir.types import DType
 from tilec.passes.prover.replayed_tiles import Tile, element_rows
 
@@ -20,7 +22,9 @@ INFINITE: Final = 1 << 128
 """What stands for infinity: larger than every integer of a dtype, so that a cast gives the end of its range."""
 NAN: Final = 1 << 129
 """What stands for NaN: above infinity, as sorts have it."""
-_COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
+_COMPARE = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
 
 
 def as_number(value: float) -> int | None:
@@ -34,7 +38,24 @@ def as_number(value: float) -> int | None:
     return int(value) if abs(value) <= LARGEST and value == int(value) else None
 
 
-def compared(kind: str, left: int | None, right: int | None) -> int | None:
+def constant_of(value: Value) -> float | None:
+    """The float constant that every element of a tile is; 0 for -0, which compare alike."""
+    while isinstance(value.owner, Broadcast | Reshape):
+        value = value.owner.operands[0]
+    return float(value.owner.value) + 0.0 if isinstance(value.owner, Constant) else None
+
+
+def constant_next_to(constant: float, number: int | None, dtype: DType) -> float | None:
+    """A constant that a known number is compared with; None if rounding it may have put it on the other side."""
+    known = as_number(constant)
+    if known is not None or number is None:
+        return known
+    error = abs(constant) * 2.0 ** (1 - dtype.significand) + 2.0**-8  # the second for numbers that may be subnormal
+    is_apart = abs(constant) <= dtype.largest and abs(number - constant) > error
+    return constant if is_apart else None
+
+
+def compared(kind: str, left: float | None, right: float | None) -> int | None:
     """`left kind right`, of integers or floats: with a NaN it is false, but `!=` is true."""
     if left is None or right is None:
         return None

@@ -53,9 +53,9 @@ class SecondAttempts:
     def _by_factors(self, violation: list[Formula], refusal: Refusal) -> Discharge | Refusal:
         """A proof of a system with products by bounds of their factors, without what choices are between and with it, then with
         equal unknowns in one; or the refusal."""
-        if self.spent > AGAIN_STEPS or not has_products(refusal.system):
+        if self.spent >= AGAIN_STEPS or not has_products(refusal.system):
             return refusal  # isl has decided a system without products
-        before = self.solver.work.spent
+        before, left = self.solver.work.spent, AGAIN_STEPS - self.spent
         has_choices = any(atom.kind is Kind.CHOICE for atom in terms.closure(violation))
         same: tuple[tuple[bool, Callable[[], list[Formula] | None]], ...] = (
             (True, lambda: violation if has_choices else None),
@@ -64,15 +64,16 @@ class SecondAttempts:
         )
         self.solver.bounds_factors = True
         try:
-            for leaves_choices, formulas in same:
-                given, self.solver.leaves_choices = formulas(), leaves_choices
-                found = self.climb(given, ()) if given is not None else refusal
-                if isinstance(found, Discharge):
+            with self.solver.work.at_most(left):
+                for leaves_choices, formulas in same:
+                    given, self.solver.leaves_choices = formulas(), leaves_choices
+                    found = self.climb(given, ()) if given is not None else refusal
+                    if isinstance(found, Discharge):
+                        return found
+                self.solver.leaves_choices = False
+                found = self._by_values(unified(self.index.atoms, violation) or violation, before + left)
+                if found is not None:
                     return found
-            self.solver.leaves_choices = False
-            found = self._by_values(unified(self.index.atoms, violation) or violation, before + AGAIN_STEPS)
-            if found is not None:
-                return found
         finally:
             self.solver.bounds_factors = self.solver.leaves_choices = False
             self.spent += self.solver.work.spent - before

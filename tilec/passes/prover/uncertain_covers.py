@@ -50,8 +50,8 @@ def _of_positions(findings: Findings, cover: Cover, mapping: dict[Atom, Poly]) -
     index, found = findings.index, dict[Atom, Poly]()
     for atom in terms.closure(cover):
         value, positions = index.sources.get(atom), index.positions_of.get(atom, ())
-        if value is not None and positions and index.untranslated(value, positions) == terms.of(atom):
-            found[atom] = index.untranslated(value, tuple(index.atoms.substitute(poly, mapping) for poly in positions))
+        if value is not None and positions and index.untranslated(atom, positions) == terms.of(atom):
+            found[atom] = index.untranslated(atom, tuple(index.atoms.substitute(poly, mapping) for poly in positions))
     return found
 
 

@@ -12,7 +12,7 @@ from tilec.ir.core import Op, Value
 from tilec.ir.ops import AtomicScatter, Binary, BlockId, Gather, Invariant, Load
 from tilec.passes.analysis.ranges import Range
 from tilec.passes.prover import terms
-from tilec.passes.prover.float_orders import Orders, class_count
+from tilec.passes.prover.float_orders import Orders, Pair, class_count
 from tilec.passes.prover.host_terms import HostTerms
 from tilec.passes.prover.prefix_sums import PrefixSums
 from tilec.passes.prover.source_positions import Positions
@@ -36,7 +36,8 @@ class UnknownTerms(HostTerms):
     _divisions: tuple[Binary, ...] = ()
     _claims: tuple[Invariant, ...] = ()
     _same: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    orders: Orders = field(default_factory=dict[Value, "tuple[int, ...]"])
+    orders: Orders = field(default_factory=Orders)
+    pairs_of: dict[Atom, Pair] = field(default_factory=dict[Atom, Pair])
     _with_obligation: frozenset[Op] = frozenset()
     _trial_values: frozenset[Value] = frozenset()
     _declared: dict[Value, Range] | None = None
@@ -85,11 +86,26 @@ class UnknownTerms(HostTerms):
     def _float_class(self, value: Value, positions: Positions) -> Poly:
         """The class of a float among the constants that it is compared with: an unknown."""
         varies = bool(positions) or not self._uniform(value)
-        bounds = (0, class_count(self.orders[value]) - 1)
+        bounds = (0, class_count(self.orders.constants[value]) - 1)
         atom = self.atoms.make((value, positions), Kind.OPAQUE, "order", bounds, varies=varies)
         self.sources[atom], self.positions_of[atom] = value, positions
         return terms.of(atom)
 
-    def untranslated(self, value: Value, positions: Positions) -> Poly:
-        """The unknown of an element of a value that is not translated."""
-        return self._float_class(value, positions) if value in self.orders else self.opaque(value, positions)
+    def _pair_class(self, pair: Pair, positions: Positions) -> Poly:
+        """The class of a pair of floats: an unknown. Its source is the one of them that is computed in more loops; the label
+        tells it from other unknowns of that one."""
+        floats = [value for value in (pair.left, pair.right) if isinstance(value, Value)]
+        varies = bool(positions) or not all(map(self._uniform, floats))
+        label = f"pair {pair.number}"
+        atom = self.atoms.make((label, positions), Kind.OPAQUE, "order", (0, 3), varies=varies, label=label)
+        around = {value: self.structure.around(value) for value in floats}
+        self.sources[atom] = max(floats, key=lambda value: -1 if (loops := around[value]) is None else len(loops))
+        self.positions_of[atom], self.pairs_of[atom] = positions, pair
+        return terms.of(atom)
+
+    def untranslated(self, atom: Atom, positions: Positions) -> Poly:
+        """The unknown of what is not translated that an unknown stands for, at other positions."""
+        value = self.sources[atom]
+        if atom in self.pairs_of:
+            return self._pair_class(self.pairs_of[atom], positions)
+        return self._float_class(value, positions) if value in self.orders.constants else self.opaque(value, positions)

@@ -6,7 +6,8 @@ budget is spent the error can name the obligation and the operation of the kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -38,6 +39,7 @@ class Work:
     spent: int = 0
     steps_by_obligation: dict[tuple[str, Span | None], int] = field(default_factory=dict[tuple[str, Span | None], int])
     _current: tuple[str, Span | None] = ("the contract", None)
+    _end: int | None = None
 
     def begin(self, obligation: str, span: Span | None) -> None:
         """Charge work to this obligation from here on."""
@@ -45,11 +47,22 @@ class Work:
         note(f"proving {obligation}" + (f" at {span}" if span is not None else ""))
 
     def charge(self, steps: int) -> None:
-        """Count work; OutOfWork if the budget is exceeded."""
+        """Count work; OutOfWork if the budget is exceeded, Undecided if the part of it that `at_most` gives is."""
         self.spent += steps
         self.steps_by_obligation[self._current] = self.steps_by_obligation.get(self._current, 0) + steps
         if self.spent > self.limit:
             raise OutOfWork
+        if self._end is not None and self.spent > self._end:
+            raise Undecided
+
+    @contextmanager
+    def at_most(self, steps: int) -> Generator[None]:
+        """Queries inside the `with` block are undecided once they have taken so many steps."""
+        self._end = self.spent + steps
+        try:
+            yield
+        finally:
+            self._end = None
 
     def charge_numbers(self, polys: Iterable[Poly], unknowns: int) -> None:
         """Charge a query in advance for the extra time that large numbers add to isl's operations; Undecided if that alone
