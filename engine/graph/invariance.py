@@ -46,6 +46,7 @@ CAPACITIES: Final[Mapping[str, Mapping[str, int]]] = {
     **dict.fromkeys((*_DECODES, "paged_merge", "paged_merge_wide"), _ITEMS),
     "experts_sort": _CHOICES, "experts_tiles": {"counts": 1, "starts": 1, "tiles": 0},
     "experts_gather": {**_CHOICES, "starts": 1, "tiles": 0, "out": 0}, "experts_combine": {"y": 0},
+    "experts_sum": {"y": 0},
     **{
         f"{kernel}{form}": _SORTED
         for kernel in ("experts_matmul", "experts_matmul_few", "experts_matmul_silu_mul", "experts_matmul_silu_mul_few")
