@@ -14,8 +14,8 @@ that of one GPU.
 A launch that takes a weight of which a rank has columns is replaced as `sums` says for its kernel: by launches whose arguments
 are the parameters, constants and scalars of that launch, and new buffers: `like(out)` has the dtype and shape of a
 parameter's buffer, `share_of(parts)` the same with the first axis divided by `ranks`. With `"matmul": part(out)` it is not
-replaced, and its `out` is a part of a sum: every launch that reads that buffer is replaced as `sums` says for its own kernel, so
-that what is between the two happens in each rank to its part. The collectives:
+replaced, and its `out` is a part of a sum: every launch that reads that buffer is replaced as `sums` says for its own kernel,
+so that each rank does to its part what is between the two. The collectives:
 
 | kernel                  | parameters                           | every rank then has                                         |
 |-------------------------|--------------------------------------|-------------------------------------------------------------|

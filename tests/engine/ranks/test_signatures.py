@@ -26,8 +26,8 @@ SHAPE: Final[dict[str, int]] = {
 }  # fmt: skip
 EXPERTS, CHOSEN = 4, 2
 OF_EXPERTS: Final = {
-    **SHAPE, "num_key_value_heads": 4, "head_dim": 2 * SIZE, "moe_intermediate_size": 256, "num_experts": EXPERTS, "num_experts_per_tok": CHOSEN,
-    "norm_topk_prob": True,
+    **SHAPE, "num_key_value_heads": 4, "head_dim": 2 * SIZE, "moe_intermediate_size": 256, "num_experts": EXPERTS,
+    "num_experts_per_tok": CHOSEN, "norm_topk_prob": True,
 }  # fmt: skip
 WIDE: Final = {**OF_EXPERTS, "num_attention_heads": 64}
 """More than eight query heads of a key head, which kernels of their own take."""
