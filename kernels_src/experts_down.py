@@ -1,5 +1,5 @@
 """Down projections of the experts of each token, summed by their weights (Shazeer et al., Outrageously Large Neural Networks,
-2017): what a rank has of that sum, with some of the columns of each expert."""
+2017): a rank's part of that sum, with some of the columns of each expert."""
 
 import tilec as tl
 

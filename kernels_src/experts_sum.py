@@ -1,5 +1,5 @@
-"""The weighted sum of each token's experts (Shazeer et al., Outrageously Large Neural Networks, 2017), from rows in the order of
-experts: what a rank has of it, where each has a part of every row."""
+"""The weighted sum of each token's experts, from rows in the order of experts (Shazeer et al., Outrageously Large Neural
+Networks, 2017): a rank's part of it, where each rank has a part of every row."""
 
 import tilec as tl
 
