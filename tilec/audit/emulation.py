@@ -11,6 +11,7 @@ run in each. The results of each rank are compared with those of the interpreter
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -133,12 +134,16 @@ def _ranks(manifest: Manifest) -> int:
     return next((spec.dims[-1].evaluate({}) for spec in manifest.tensors if spec.access == SIGNAL), 0)
 
 
-def _running(blocks: list[Block] | None) -> Any:
+def _running(blocks: list[Block] | None) -> Callable[[int, Sequence[tuple[int, ...]]], Sequence[tuple[int, ...]]] | None:
     """The order of the interpreter's blocks: those that run, in the axes that the grid has."""
     if blocks is None:
         return None
     running = {block[0] for block in blocks}
-    return lambda _, every: [block for block in every if block[0] in running]
+
+    def order(_: int, every: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+        return [block for block in every if block[0] in running]
+
+    return order
 
 
 Block = tuple[int, int, int]

@@ -11,6 +11,7 @@ import pytest
 from test_verify_ranks import FORMATS, RANK, Mutation, called, changed, ranked, reading, viewed, without
 
 from engine.graph.integers import GraphError
+from engine.graph.invariance import verify_invariance, with_tiles
 from engine.graph.plan import plan_memory
 from engine.graph.verify import verify
 from engine.ranks.shards import ShardError, shards_of, verify_shards
@@ -63,6 +64,16 @@ def test_ranks_meet_twice_in_a_layer(mode: Any, tokens: int) -> None:
     met = [op for op in graph.ops if op.kernel in COLLECTIVES]
     assert len(met) == (4 if mode == "prefill" else 6)
     assert {op.tensors["x"].shape[-2:] for op in met} == {(tokens, 2048)}
+
+
+@pytest.mark.parametrize("weights", ["16bit", "fp8", "int4", "w8a8"])
+def test_no_sum_of_a_row_over_pages_depends_on_the_number_of_rows(weights: str) -> None:
+    """Rows in the order of experts are quantised one by one, and have room that the number of tokens decides."""
+    step = ranked("qwen3_moe", 2, weights).with_pages(40)
+    chunks = [step.graph("chunk", tokens=tokens) for tokens in (1, 129, 600)]
+    verify_invariance(chunks, lambda op: op.constants)
+    rows = [step.graph("serve", tokens=tokens) for tokens in (8, 32)]
+    verify_invariance([with_tiles(graph, 16) for graph in rows], lambda op: {**op.constants, "ROWS": 0})
 
 
 def test_every_element_of_an_expert_is_in_one_rank() -> None:
