@@ -103,7 +103,7 @@ def test_greedy_tokens_and_those_of_a_batch_are_those_of_one_rank(one: Backend, 
     ids=str,
 )
 def test_formats(options: dict[str, str], folder: Path, tmp_path: Path) -> None:
-    """A prompt of few tokens multiplies by codes, as decode does; one of many by 16 bits, or by codes of activations."""
+    """A short prompt multiplies by codes, as decode does; a long one by 16 bits, or by codes of activations."""
     stored = options["weight_format"].replace("w8a8", "fp8")
     ended = CliRunner().invoke(quantize, [str(folder), str(tmp_path / "quantised"), "--format", stored])
     assert ended.exit_code == 0, ended.output
@@ -194,11 +194,11 @@ def test_a_sum_that_leaves_a_rank_out_is_found(two: InterpreterRanks, monkeypatc
 
 def test_the_api_and_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--model", str(folder), "--backend", "interpreter", "--prompt", "hello", "--max-new-tokens", "4", "--json"]
-    answers: list[Any] = []
+    generated: list[Any] = []
     for gpus in ("1", "2"):
         assert run([*arguments, "--max-seq-len", "128", "--gpus", gpus]) == 0
-        answers.append(json.loads(capsys.readouterr().out)["ids"])
-    assert answers[0] == answers[1]
+        generated.append(json.loads(capsys.readouterr().out)["ids"])
+    assert generated[0] == generated[1]
 
 
 @pytest.mark.parametrize(
