@@ -97,6 +97,8 @@ def command(
     """Generate text for a prompt with a Qwen3 or Llama 3 model, on the prebuilt CUBINs of a bundle, or without a GPU on the
     kernels' sources."""
     _check_backend(backend, bundle, profile, bundle_digest, trust)
+    if profile and gpus > 1:
+        raise UsageError("--profile times the kernels of one GPU, and others would wait for it", fix="leave out --gpus")
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     chosen = {name: value for name, value in values.items() if value is not None}
     _check_sampling(sample, device_argmax, chosen, seed)

@@ -57,6 +57,11 @@ def experts_add_scaled(
     return total, stored * _wide(weight), (stored * stored).reshape(len(stored), -1, group).sum(axis=2)
 
 
+def experts_down(x: Array, experts: Array, weights: Array, w: Array) -> Wide:
+    """Each token's products with its experts, times their weights; (T, C, K), (T, C), (T, C), (X, N, K) -> (T, N)."""
+    return np.einsum("tc,tcnk,tck->tn", _wide(weights), _wide(w)[experts], _wide(x))
+
+
 def _eight_bits(w: Array, w_scales: Array) -> Wide:
     """`dequantise_fp8` of each expert; (X, N, K), (X, N / 128, K / 128) -> (X, N, K)."""
     return np.stack([dequantise_fp8(*one) for one in zip(w, w_scales, strict=True)])
@@ -86,6 +91,11 @@ def experts_add_scaled_fp8(
     return experts_add_scaled(x, experts, weights, _eight_bits(w, w_scales), residual, weight, group)
 
 
+def experts_down_fp8(x: Array, experts: Array, weights: Array, w: Array, w_scales: Array) -> Wide:
+    """`experts_down` of these weights; (T, C, K), (T, C), (T, C), (X, N, K), (X, N / 128, K / 128) -> (T, N)."""
+    return experts_down(x, experts, weights, _eight_bits(w, w_scales))
+
+
 def experts_silu_mul_int4(
     x: Array, squares: Array, experts: Array, w: Array, w_scales: Array, w_zeros: Array, eps: float
 ) -> Wide:  # fmt: skip
@@ -110,6 +120,11 @@ def experts_add_scaled_int4(
     return experts_add_scaled(x, experts, weights, _four_bits(w, w_scales, w_zeros), residual, weight, group)
 
 
+def experts_down_int4(x: Array, experts: Array, weights: Array, w: Array, w_scales: Array, w_zeros: Array) -> Wide:
+    """`experts_down` of these weights; (T, C, K), (T, C), (T, C), (X, N, K / 8), (X, K / 128, N) twice -> (T, N)."""
+    return experts_down(x, experts, weights, _four_bits(w, w_scales, w_zeros))
+
+
 def experts_silu_mul_int4_inputs(rng: np.random.Generator, dims: dict[str, Any]) -> dict[str, Any]:
     """Words of all values, and zero points of four bits."""
     experts, rows, columns = int(dims["X"]), int(dims["I2"] if "I2" in dims else dims["N"]), int(dims["K"])
@@ -117,4 +132,4 @@ def experts_silu_mul_int4_inputs(rng: np.random.Generator, dims: dict[str, Any])
     return {"w": words, "w_zeros": rng.integers(0, 16, (experts, columns // 128, rows), dtype=np.uint8)}
 
 
-experts_add_int4_inputs = experts_add_scaled_int4_inputs = experts_silu_mul_int4_inputs
+experts_add_int4_inputs = experts_add_scaled_int4_inputs = experts_down_int4_inputs = experts_silu_mul_int4_inputs

@@ -95,6 +95,11 @@ def experts_matmul_silu_mul(a: Array, tiles: Array, b: Array) -> Wide:
 experts_matmul_silu_mul_few = experts_matmul_silu_mul
 
 
+def experts_sum(y: Array, places: Array, weights: Array) -> Wide:
+    """The weighted sum of each token's rows; (R, H), (T, C), (T, C) -> (T, H)."""
+    return np.einsum("tc,tch->th", _wide(weights), _wide(y)[places])
+
+
 def experts_combine(y: Array, places: Array, weights: Array, residual: Array, weight: Array, eps: float) -> tuple[Wide, Wide]:
     """The residual plus the weighted sum of each token's rows, and its norm, which sees the sum as it is stored; (R, H),
     (T, C), (T, C), (T, H), (H,) -> (T, H), (T, H)."""

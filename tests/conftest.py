@@ -272,6 +272,12 @@ def shipped_ranks_bundle(made_once: Callable[[str, Make], Path], shipped_store: 
     return _packed(made_once, shipped_store, "16bit", gpus=2)
 
 
+@pytest.fixture(scope="session")
+def shipped_shared_mixture_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
+    """The bundle of a mixture of experts that two GPUs share."""
+    return _packed(made_once, shipped_store, "16bit", model="qwen3-30b-a3b", gpus=2)
+
+
 def _packed(
     made_once: Callable[[str, Make], Path], shipped_store: Path, weight_format: str, cache_format: str = "16bit",
     model: str = "qwen3-0.6b", gpus: int = 1,

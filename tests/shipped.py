@@ -141,7 +141,8 @@ LIKE = {
     "experts_add_scaled_int4": "experts_add", "experts_matmul_few_fp8": "matmul_few_fp8",
     "experts_matmul_silu_mul_few_fp8": "matmul_few_fp8", "experts_matmul_few_int4": "matmul_few_int4",
     "experts_matmul_silu_mul_few_int4": "matmul_few_int4", "experts_matmul_fp8": "matmul_fp8",
-    "experts_matmul_silu_mul_fp8": "matmul_fp8",
+    "experts_matmul_silu_mul_fp8": "matmul_fp8", "experts_down": "experts_add", "experts_down_fp8": "experts_add",
+    "experts_down_int4": "experts_add", "experts_sum": "experts_combine",
 }  # fmt: skip
 """Kernels made of another one's steps, and that one. In tests that need one of each form, the default run leaves these out; it
 builds, interprets and emulates them all."""

@@ -80,6 +80,9 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"T": 1, "X": 9, "N": 32, "P": 8},
         {"T": 2, "X": 3, "N": 16, "P": 1, "GROUP": 16, "E": "f16", "F": "f16"},
     ],
+    "experts_down": [{"T": 1, "X": 9, "N": 8}, {"T": 2, "X": 3, "N": 16, "K": 384, "ROWS": 8, "BLOCK": 128, "E": "f16"}],
+    "experts_down_fp8": [{"T": 1, "X": 3, "N": 128}, {"T": 1, "X": 3, "N": 128, "K": 384, "BLOCK": 128, "E": "f16"}],
+    "experts_down_int4": [{"T": 1, "X": 9, "N": 32}, {"T": 2, "X": 3, "N": 16, "K": 384, "SPLIT": 3, "E": "f16", "F": "f16"}],
     "experts_add": [{"T": 1, "X": 9, "N": 8}, {"T": 2, "X": 3, "N": 4, "E": "f16"}],
     "experts_add_scaled": [{"T": 1, "X": 9, "N": 8, "P": 2}, {"T": 2, "X": 3, "N": 16, "P": 1, "GROUP": 16, "E": "f16"}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
@@ -226,6 +229,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"S": 2, "X": 3, "I": 128, "K": 384, "E": "f16"},
         {"S": 2, "X": 2, "I": 256, "K": 384, "BM": 128},
     ],
+    "experts_sum": [{"T": 2, "R": 40}, {"T": 1, "R": 3, "E": "f16"}],
     "experts_combine": [{"T": 2, "R": 40, "eps": 1e-6}, {"T": 1, "R": 3, "E": "f16", "eps": 1e-5}],
 }
 """Dims, scalars and the relevant constants. If a kernel allows it, a block is partly out of bounds."""

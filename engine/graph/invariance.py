@@ -40,12 +40,14 @@ each of which is quantised alone, or among which the row of an item of attention
 _DECODES: Final = ("paged_decode_attention", "paged_decode_attention_wide", "paged_decode_attention_c8")
 _ITEMS: Final = {"partial": 0, "maxima": 0, "sums": 0}
 _CHOICES: Final = {"order": 0, "ranks": 0, "counts": 1, "begins": 1}
-_SORTED: Final = {"a": 0, "tiles": 0, "out": 0}
+_SORTED: Final = {"a": 0, "a_scales": 1, "tiles": 0, "out": 0}
 
 CAPACITIES: Final[Mapping[str, Mapping[str, int]]] = {
     **dict.fromkeys((*_DECODES, "paged_merge", "paged_merge_wide"), _ITEMS),
     "experts_sort": _CHOICES, "experts_tiles": {"counts": 1, "starts": 1, "tiles": 0},
     "experts_gather": {**_CHOICES, "starts": 1, "tiles": 0, "out": 0}, "experts_combine": {"y": 0},
+    "experts_sum": {"y": 0},
+    "quantise_rows": {"x": 0, "codes": 0, "scales": 1},
     **{
         f"{kernel}{form}": _SORTED
         for kernel in ("experts_matmul", "experts_matmul_few", "experts_matmul_silu_mul", "experts_matmul_silu_mul_few")
@@ -53,7 +55,8 @@ CAPACITIES: Final[Mapping[str, Mapping[str, int]]] = {
     },
 }  # fmt: skip
 """Tensors with an axis whose extent is room: for items of attention, for chunks of the choices of experts, whose counts are
-integers, and for rows in the order of experts. Other tensors say how many there are, and whose."""
+integers, and for rows in the order of experts, each of which is quantised alone. Other tensors say how many there are, and
+whose."""
 
 POSITIONS: Final[Mapping[str, frozenset[str]]] = {
     "paged_flash_attention": frozenset({"past"}), "paged_gather": frozenset({"filled"}),

@@ -2,7 +2,8 @@
 
 `a[t,+k] b[n,+k] -> out[t,n]` says: a slice along `t` or `n` of an input makes the slice of the output with the same letter, and
 products are added over `k`, so that slices along `k` make a part of a sum. A dot is an axis that must be whole. A star is an
-axis whose elements are parts of a sum: readers add them. What is written, too or only, is after the arrow.
+axis whose elements are parts of a sum: readers add them. What is written, too or only, is after the arrow. Of a tensor with a
+plus before its name the kernel adds multiples, and nothing else: given a part of a sum, it makes a part.
 
 Contracts do not say what a kernel computes, so these lines are claims. `tests/engine/ranks/test_signatures.py` runs the kernels
 on slices and compares. A kernel that is not here takes nothing but whole tensors.
@@ -29,6 +30,8 @@ _POOLS: Final = "k_pages[.,.,h,.] v_pages[.,.,h,.]"
 _CODED_POOLS: Final = f"{_POOLS} k_scales[.,.,h] v_scales[.,.,h]"
 _ITEMS: Final = "partial[.,h,.,.] maxima[.,h,.] sums[.,h,.]"
 _NEW: Final = "qkv[t,h,.] q_weight[.] k_weight[.] table[.,.] positions[t] slots[t]"
+_ONE_INPUT: Final = "x[t,.] squares[t,.] experts[t,.]"
+_EACH_INPUT: Final = "x[t,.,+k] experts[t,.] weights[t,.]"
 
 SIGNATURES: Final[Mapping[str, str]] = {
     "matmul": "a[t,+k] b[n,+k] -> out[t,n]",
@@ -56,6 +59,25 @@ SIGNATURES: Final[Mapping[str, str]] = {
     "scaled_matvec_silu_mul_rows": "x[t,.] squares[t,.] w[i,.] -> out[t,i]",
     "scaled_matvec_silu_mul_rows_fp8": "x[t,.] squares[t,.] w[i,.] w_scales[i,.] -> out[t,i]",
     "scaled_matvec_silu_mul_rows_int4": "x[t,.] squares[t,.] w[i,.] w_scales[.,i] w_zeros[.,i] -> out[t,i]",
+    "experts_silu_mul": f"{_ONE_INPUT} w[.,i,.] -> out[t,.,i]",
+    "experts_silu_mul_fp8": f"{_ONE_INPUT} w[.,i,.] w_scales[.,i,.] -> out[t,.,i]",
+    "experts_silu_mul_int4": f"{_ONE_INPUT} w[.,i,.] w_scales[.,.,i] w_zeros[.,.,i] -> out[t,.,i]",
+    "experts_down": f"{_EACH_INPUT} w[.,n,+k] -> out[t,n]",
+    "experts_down_fp8": f"{_EACH_INPUT} w[.,n,+k] w_scales[.,n,+k] -> out[t,n]",
+    "experts_down_int4": f"{_EACH_INPUT} w[.,n,+k] w_scales[.,+k,n] w_zeros[.,+k,n] -> out[t,n]",
+    "experts_matmul": "a[.,+k] tiles[.] b[.,n,+k] -> out[.,n]",
+    "experts_matmul_fp8": "a[.,+k] a_scales[+k,.] tiles[.] b[.,n,+k] b_scales[.,n,+k] -> out[.,n]",
+    "experts_matmul_few": "a[.,+k] tiles[.] b[.,n,+k] -> out[.,n]",
+    "experts_matmul_few_fp8": "a[.,+k] tiles[.] b[.,n,+k] b_scales[.,n,+k] -> out[.,n]",
+    "experts_matmul_few_int4": "a[.,+k] tiles[.] b[.,n,+k] b_scales[.,+k,n] b_zeros[.,+k,n] -> out[.,n]",
+    "experts_matmul_silu_mul": "a[.,.] tiles[.] b[.,.,i,.] -> out[.,i]",
+    "experts_matmul_silu_mul_fp8": "a[.,.] a_scales[.,.] tiles[.] b[.,.,i,.] b_scales[.,.,i,.] -> out[.,i]",
+    "experts_matmul_silu_mul_few": "a[.,.] tiles[.] b[.,.,i,.] -> out[.,i]",
+    "experts_matmul_silu_mul_few_fp8": "a[.,.] tiles[.] b[.,i,.] b_scales[.,i,.] -> out[.,i]",
+    "experts_matmul_silu_mul_few_int4": "a[.,.] tiles[.] b[.,i,.] b_scales[.,.,i] b_zeros[.,.,i] -> out[.,i]",
+    "experts_sum": "+y[.,n] places[t,.] weights[t,.] -> out[t,n]",
+    "dequantise_each_fp8": "w[.,n,k] w_scales[.,n,k] -> out[.,n,k]",
+    "dequantise_each_int4": "w[.,n,k] w_scales[.,k,n] w_zeros[.,k,n] -> out[.,n,k]",
     "dequantise_fp8": "w[n,k] w_scales[n,k] -> out[n,k]",
     "dequantise_int4": "w[n,k] w_scales[k,n] w_zeros[k,n] -> out[n,k]",
     "dequantise_c8": "cache[.,h,.] scales[.,h] -> out[.,h,.]",
@@ -70,9 +92,12 @@ SIGNATURES: Final[Mapping[str, str]] = {
     "decode_merge_kv_c8": f"{_PARTS} qkv[t,h,.] k_weight[.] table[.,.] positions[t] slots[t] -> out[t,h,.,.] {_CODES}",
     "decode_merge": f"{_PARTS} -> out[t,h,.,.]",
     "decode_attention": f"q[t,h,.,.] {_CACHES} lengths[t] -> {_PARTS}",
+    "decode_attention_wide": f"q[t,h,.,.] {_CACHES} lengths[t] -> {_PARTS}",
     "flash_attention": "q[t,h,.,.] k_cache[.,h,.] v_cache[.,h,.] -> out[t,h,.,.]",
     "paged_decode_attention": f"q[t,h,.,.] {_POOLS} table[t,.] lengths[t] starts[.] -> {_ITEMS}",
     "paged_decode_attention_c8": f"q[t,h,.,.] {_CODED_POOLS} table[t,.] lengths[t] starts[.] -> {_ITEMS}",
+    "paged_decode_attention_wide": f"q[t,h,.,.] {_POOLS} table[t,.] lengths[t] starts[.] -> {_ITEMS}",
+    "paged_merge_wide": f"{_ITEMS} starts[.] -> out[t,h,.,.]",
     "paged_merge": f"{_ITEMS} starts[.] -> out[t,h,.,.]",
     "packed_flash_attention": "q[t,h,.,.] k_cache[.,h,.] v_cache[.,h,.] firsts[t] lasts[t] -> out[t,h,.,.]",
     "embedding": "ids[.] table[.,n] -> out[.,n]",
@@ -93,15 +118,17 @@ SIGNATURES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """By kernel. Of `qkv` the axis of heads has those of queries, keys and values, each of them sliced alike."""
 
-_TENSOR: Final = re.compile(r"(\w+)\[([^\]]*)\]")
+_TENSOR: Final = re.compile(r"(\+?)(\w+)\[([^\]]*)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The axes of a kernel's tensors by parameter, and the parameters that it writes."""
+    """The axes of a kernel's tensors by parameter, the parameters that it writes, and those of which a part of a sum makes a
+    part of what it writes."""
 
     axes: Mapping[str, tuple[str, ...]]
     written: frozenset[str]
+    added: frozenset[str] = frozenset()
 
 
 @cache
@@ -111,5 +138,8 @@ def signature(kernel: str) -> Signature | None:
     if line is None:
         return None
     _, _, written = line.partition("->")
-    axes = {name: tuple(inner.split(",")) for name, inner in _TENSOR.findall(line)}
-    return Signature(axes, frozenset(name for name, _ in _TENSOR.findall(written)))
+    found = _TENSOR.findall(line)
+    axes = {name: tuple(inner.split(",")) for _, name, inner in found}
+    return Signature(
+        axes, frozenset(name for _, name, _ in _TENSOR.findall(written)), frozenset(name for plus, name, _ in found if plus)
+    )

@@ -9,8 +9,8 @@ launches in order, by what each kernel makes of its inputs (`engine.ranks.signat
 | extents  | every extent of a rank is that of the whole, or the whole divided by the number of ranks                       |
 | slices   | a kernel reads a slice only along an axis that its signature lets be sliced, all its tensors along the same;   |
 |          | and every view of a buffer is sliced where the buffer is                                                       |
-| sums     | a part of a sum is read by collectives only, and they read nothing else but slices that they gather; parts     |
-|          | next to each other are read by kernels that add them                                                           |
+| sums     | a part of a sum is read by collectives only, and they read nothing else but slices that they gather, or by     |
+|          | kernels that make a part of it; parts next to each other are read by kernels that add them                     |
 | order    | all ranks have the same collectives, in the same order, with the same shapes, and kernels of the same names    |
 
 A GraphError names rank, operation and buffer. Weights are another matter: `engine.ranks.shards` checks that those of all ranks
@@ -165,8 +165,9 @@ class _Rank:
             if axes is None or len(axes) != len(view.shape):
                 raise self._refuse(op, view.buffer, f"is `{name}`, whose axes no signature of `{op.kernel}` gives")
             state = self._state(view.buffer)
-            if state.part:
+            if state.part and (known is None or name not in known.added):
                 raise self._refuse(op, view.buffer, f"is a part of a sum, and `{op.kernel}` takes `{name}` as whole")
+            part = part or state.part
             if state.summands and axes[0] != SUMMANDS:
                 raise self._refuse(op, view.buffer, f"is parts of a sum side by side, and `{op.kernel}` does not add them")
             for axis, (letter, sliced) in enumerate(zip(axes, slices[name], strict=True)):

@@ -156,6 +156,16 @@ def test_a_bundle_of_two_gpus_contains_exactly_what_a_rank_s_step_needs(model: M
     needed = launched(BUILD, model, target, weights, 2)
     assert (available - needed, needed - available) == (set(), set())
     kernels = {name.partition("-")[0] for name in available}
+    if model.family == "qwen3_moe":
+        end = "" if weights == SIXTEEN_BIT else "_fp8" if weights == "w8a8" else f"_{weights}"
+        assert kernels >= {
+            "experts_sum",
+            *(f"{name}{end}" for name in ("experts_silu_mul", "experts_down", "experts_matmul_few")),
+        }
+        assert not [name for name in kernels if name.startswith(("experts_add", "experts_combine"))]
+        attention = "paged_decode_attention_wide" if model.name == "qwen3-235b-a22b" else "paged_decode_attention"
+        assert kernels >= {*COLLECTIVES, MEET, attention, "paged_gather", "argmax_blocks"}
+        return
     assert kernels >= {*COLLECTIVES, MEET, "paged_decode_attention", "paged_gather", "paged_merge", "argmax_blocks"}
     assert not [name for name in kernels if name.startswith("matvec_add")]
     assert {use.constants["PARTS"] for use in world.uses if use.kernel == GATHER} <= {2, 4}

@@ -75,6 +75,13 @@ def test_streamed_and_complete_output_are_the_same(run_engine: Callable[..., Any
     assert run_engine("--dummy-weights", "--max-new-tokens", "7", "--raw-prompt", stream) == (0, "!!!!!!!\n", "")
 
 
+def test_a_profile_is_of_one_gpu(run_engine: Callable[..., Any]) -> None:
+    status, _, err = run_engine("--dummy-weights", "--profile", "--gpus", "2")
+    assert (status, err) == (
+        2, "error: --profile times the kernels of one GPU, and others would wait for it; leave out --gpus\n"
+    )  # fmt: skip
+
+
 def test_a_profile_follows_the_generated_text(run_engine: Callable[..., Any]) -> None:
     status, out, err = run_engine("--dummy-weights", "--max-new-tokens", "2", "--profile")
     assert (status, out) == (0, "!!\n")

@@ -29,7 +29,8 @@ from tilec.passes.prover.prove import prove
 Arrays = dict[str, NDArray[Any]]
 SOURCE: Final = shipped.ROOT / "kernels_src"
 FORMS: Final = ("", "_fp8", "_int4")
-KERNELS: Final = tuple(f"{name}{form}" for name in ("experts_silu_mul", "experts_add", "experts_add_scaled") for form in FORMS)
+PRODUCTS: Final = ("experts_silu_mul", "experts_add", "experts_add_scaled", "experts_down")
+KERNELS: Final = tuple(f"{name}{form}" for name in PRODUCTS for form in FORMS)
 NEAR: Final = {"bf16": 2.0**-8, "f16": 2.0**-11}
 """One rounding of a result; a norm's input and its squares are made of a result that was rounded."""
 TERMS: Final = 2.0**-17
@@ -139,7 +140,7 @@ def test_a_row_has_the_same_bits_with_others(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["first", "last"])
-@pytest.mark.parametrize("name", ["experts_silu_mul", "experts_add_scaled", "experts_add"])
+@pytest.mark.parametrize("name", ["experts_silu_mul", "experts_add_scaled", "experts_add", "experts_down"])
 def test_machine_code_of_a_router_that_chooses_one_expert(name: str, kind: str) -> None:
     found = compiled(name, 0, "sm_90a")
     arrays = make_arrays(found.function, found.env)
@@ -148,7 +149,7 @@ def test_machine_code_of_a_router_that_chooses_one_expert(name: str, kind: str) 
     assert wrong(found.function, arrays, after, found.env) == []
 
 
-@pytest.mark.parametrize("name", ["experts_silu_mul", "experts_add", "experts_add_scaled"])
+@pytest.mark.parametrize("name", PRODUCTS)
 def test_no_weight_of_an_expert_that_nobody_chose_counts(name: str) -> None:
     function = kernel(name, 2)
     arrays, env = made(function, sizes(name, 2, 5), np.array([[1, 3], [3, 1]]))
@@ -166,6 +167,9 @@ MISTAKES: Final = {
     "norm of another token": ("experts_silu_mul", "tl.load(squares, (t, 0)", "tl.load(squares, (0 * t, 0)"),
     "weight of another choice": ("experts_add", "tl.load(weights, (t, c))", "tl.load(weights, (t, 0 * c))"),
     "row of another choice": ("experts_add", "tl.load(x, (t, c, k)", "tl.load(x, (t, 0 * c, k)"),
+    "weight of another choice of a part": ("experts_down", "tl.load(weights, (t, c))", "tl.load(weights, (t, 0 * c))"),
+    "scale of another expert of a part": ("experts_down_fp8", "tl.load(w_scales, (e,", "tl.load(w_scales, (0 * e,"),
+    "zeros of another expert of a part": ("experts_down_int4", "tl.load(w_zeros, (e,", "tl.load(w_zeros, (0 * e,"),
     "scale of another expert": ("experts_add_fp8", "tl.load(w_scales, (e,", "tl.load(w_scales, (0 * e,"),
     "zeros of another expert": ("experts_add_int4", "tl.load(w_zeros, (e,", "tl.load(w_zeros, (0 * e,"),
 }

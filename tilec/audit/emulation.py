@@ -4,10 +4,14 @@ interpreter.
 A fault in the emulator is a fault of the artifact. A note of it, a departure from the text of the PTX ISA, leaves the artifact
 unconfirmed. The comparison with the tile interpreter is only indicative: sums round
 differently, and a kernel may read values that it does not need. A difference is reported but is not a fault.
+
+A kernel in which ranks meet is launched in all of them, on a device each, whole if the launch is small; else some of its blocks
+run in each. The results of each rank are compared with those of the interpreter's ranks, which run the same blocks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -24,7 +28,12 @@ Result = dict[str, Any]
 INSTRUCTIONS: Final = 5_000_000
 """Emulator steps for one launch, each one instruction of many lanes: hundreds of times the need of any kernel here."""
 SIGNAL: Final = "signal"
+RESIDENT: Final = 16384
+"""Threads of all ranks together: all wait for each other, so all are resident."""
+WHOLE_ELEMENTS: Final = 1 << 16
+"""Elements of all tensors of a rank up to which a launch of ranks is run whole, if its threads are not too many."""
 FIRST_BLOCKS: Final = 2
+"""Blocks of a larger one."""
 CLOSE = 0.05
 """Maximum difference due to rounding, relative to the largest value of the tensor."""
 
@@ -82,10 +91,14 @@ def _launch(
     scalars: dict[str, int | float] = {spec.name: case.values.get(spec.name, 0.5) for spec in manifest.scalars}
     limits = emulator.Limits(instructions=INSTRUCTIONS)
     tensors = {spec.name: stored(spec, arrays[spec.name], case.values) for spec in manifest.tensors}
-    of_ranks = [spec.name for spec in manifest.tensors if spec.access in OF_RANKS]
+    ranks = _ranks(manifest)
+    given = _of_ranks(manifest, tensors, {**case.values, **scalars}, ranks)
+    blocks = _blocks_of_ranks(manifest, tensors, ranks)
     try:
-        if of_ranks:
-            report = _in_ranks(module, manifest, tensors, {**case.values, **scalars}, seed, limits)
+        if ranks:
+            emulate_ranks: Any = import_module("tilec.emulator.ranks").emulate_ranks
+            arrays_of, values_of = zip(*given, strict=True)
+            report = emulate_ranks(module, manifest, arrays_of, values_of, seed=seed, blocks=blocks, limits=limits)
         else:
             report = emulator.emulate(module, manifest, tensors, {**case.values, **scalars}, seed=seed, limits=limits)
     except MemoryError as error:
@@ -93,17 +106,19 @@ def _launch(
     for line, count in report.statistics["lane_counts"].items():
         counts[line] = counts.get(line, 0) + count
     stopped = any(fault.kind == "limit" for fault in report.faults)
-    # A stopped launch may not have reached those writes, and one of ranks runs few of its blocks.
-    no_faults = ("limit", *(("unwritten",) if stopped or of_ranks else ()))
+    # A stopped launch may not have reached those writes, and one of which some blocks run leaves those of the others.
+    no_faults = ("limit", *(("unwritten",) if stopped or blocks is not None else ()))
     faults = [str(fault) for fault in report.faults if fault.kind not in no_faults]
     row |= {"faults": faults, "instructions": report.statistics["instruction_lanes"]}
     if report.notes:
         row["notes"] = [str(note) for note in report.notes]
     if stopped:
         return row | {"stopped": f"it takes more than {INSTRUCTIONS} steps of the emulator"}
-    if of_ranks:
-        return row | {"not_compared": sorted(report.tensors)}
-    if compare:
+    if blocks is not None:
+        row["blocks"] = len(blocks)
+    if compare and ranks:
+        row["differs"] = _differences_of_ranks(function, given, blocks, report.tensors)
+    elif compare:
         if unordered := order_dependent(function):
             row["not_compared"] = sorted(unordered)
         launched, found = (
@@ -114,22 +129,65 @@ def _launch(
     return row
 
 
-def _in_ranks(
-    module: Any, manifest: Manifest, tensors: dict[str, Array], values: dict[str, int | float], seed: int, limits: Any
-) -> Any:  # fmt: skip
-    """The launch in as many ranks as the kernel is for, of its first blocks and its last one, which are resident together. All
-    ranks have the same contents, and have not met before; the scalar that the meet takes is a rank's number."""
-    (signals, *_) = (spec for spec in manifest.tensors if spec.access == SIGNAL)
-    ranks = signals.dims[-1].evaluate({})
-    grid = int(manifest.grid[0].evaluate({}))
-    blocks = [(block, 0, 0) for block in sorted({*range(min(FIRST_BLOCKS, grid)), grid - 1})]
+def _ranks(manifest: Manifest) -> int:
+    """The number of ranks that a kernel is for; 0 if it does not meet others."""
+    return next((spec.dims[-1].evaluate({}) for spec in manifest.tensors if spec.access == SIGNAL), 0)
+
+
+def _running(blocks: list[Block] | None) -> Callable[[int, Sequence[tuple[int, ...]]], Sequence[tuple[int, ...]]] | None:
+    """The order of the interpreter's blocks: those that run, in the axes that the grid has."""
+    if blocks is None:
+        return None
+    running = {block[0] for block in blocks}
+
+    def order(_: int, every: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+        return [block for block in every if block[0] in running]
+
+    return order
+
+
+Block = tuple[int, int, int]
+OfRanks = list[tuple[dict[str, Array], dict[str, int | float]]]
+"""Tensors and launch values of each rank."""
+
+
+def _of_ranks(manifest: Manifest, tensors: dict[str, Array], values: dict[str, int | float], ranks: int) -> OfRanks:
+    """All ranks have the same contents, and have not met before; the scalar that the meet takes is a rank's number."""
     unmet = {spec.name: np.zeros_like(tensors[spec.name]) for spec in manifest.tensors if spec.access == SIGNAL}
     numbers = [spec.name for spec in manifest.scalars if spec.dtype == "i32"]
-    given = [{**values, **dict.fromkeys(numbers, rank)} for rank in range(ranks)]
-    emulator: Any = import_module("tilec.emulator.ranks")
-    return emulator.emulate_ranks(
-        module, manifest, [tensors | unmet] * ranks, given, seed=seed, blocks=blocks, limits=limits
-    )  # fmt: skip
+    return [(tensors | unmet, {**values, **dict.fromkeys(numbers, rank)}) for rank in range(ranks)]
+
+
+def _blocks_of_ranks(manifest: Manifest, tensors: dict[str, Array], ranks: int) -> list[Block] | None:
+    """The blocks that run in each of several ranks: None for all, otherwise the first ones and the last."""
+    if not ranks:
+        return None
+    grid = int(manifest.grid[0].evaluate({}))
+    fitting = RESIDENT // (ranks * manifest.block)
+    small = sum(array.size for array in tensors.values()) <= WHOLE_ELEMENTS
+    if small and grid <= fitting:
+        return None
+    first = fitting - 1 if small else min(FIRST_BLOCKS, fitting - 1)
+    return [(block, 0, 0) for block in sorted({*range(min(first, grid)), grid - 1})]
+
+
+def _differences_of_ranks(
+    function: Function, given: OfRanks, blocks: list[Block] | None, found: dict[str, Array]
+) -> list[str]:  # fmt: skip
+    """As `_differences`, of each rank, whose tensors are called `NAME@RANK`. How often blocks have met must be the same."""
+    interpreter: Any = import_module("tilec.interpreter")
+    access = {p.name: p.access.value for p in function.parameters if p.access is not None}
+    of_all = {name: array.copy() for name, array in given[0][0].items() if access[name] in OF_RANKS}
+    own = [{name: array.copy() for name, array in arrays.items() if name not in of_all} for arrays, _ in given]
+    scalars = [{p.name: values[p.name] for p in function.parameters if p.access is None} for _, values in given]
+    try:
+        interpreter.run_ranks(function, [of_all | arrays for arrays in own], scalars, block_order=_running(blocks))
+    except interpreter.InterpreterError as error:
+        return [f"the interpreter refuses the launch: {error}"[:200]]
+    differ = [name for name, array in of_all.items() if access[name] == SIGNAL and not np.array_equal(array, found[name])]
+    for rank, arrays in enumerate(own):
+        differ += [f"{name}@{rank}" for name, array in arrays.items() if not _close(array, found[f"{name}@{rank}"])]
+    return differ
 
 
 def _differences(

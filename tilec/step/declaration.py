@@ -192,12 +192,15 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """The launches that take the place of one that sums over a weight's columns, where a rank has some of them: by name,
-    kernels and their arguments as expressions over the parameters of the launch. `buffers`: what these launches add, by name:
-    the parameter that each has the dtype and shape of, and whether its first axis is divided by the number of ranks."""
+    """The launches that take the place of one that sums over a weight's columns, where a rank has some of them, or of one that
+    reads a part of such a sum: by name, kernels and their arguments as expressions over the parameters of the launch.
+    `buffers`: what these launches add, by name: the parameter that each has the dtype and shape of, and whether its first axis
+    is divided by the number of ranks. `left`: a parameter that the launch leaves as a part of a sum, for a reader to make
+    whole; the launch is then the same."""
 
     buffers: Mapping[str, tuple[str, bool]]
     launches: Mapping[str, tuple[str, Mapping[str, ast.expr]]]
+    left: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,14 @@ collectives: operations of the step that read a buffer of every rank.
 
 `rows(NUMBER, ...)` and `columns(NUMBER, ...)` give a rank an equal part of a weight's rows (outputs) or columns (inputs). The
 numbers that they name are divided by the number of ranks, and with them the extents of all weights and buffers that they
-determine. `ranks` is a number of every step, 1 in that of one GPU.
+determine. Of a stacked weight, such as that of experts, a rank has a part of each item. `ranks` is a number of every step, 1 in
+that of one GPU.
 
 A launch that takes a weight of which a rank has columns is replaced as `sums` says for its kernel: by launches whose arguments
-are the parameters and constants of that launch, and new buffers: `like(out)` has the dtype and shape of a
-parameter's buffer, `share_of(parts)` the same with the first axis divided by `ranks`. The collectives:
+are the parameters, constants and scalars of that launch, and new buffers: `like(out)` has the dtype and shape of a
+parameter's buffer, `share_of(parts)` the same with the first axis divided by `ranks`. With `"matmul": part(out)` it is not
+replaced, and its `out` is a part of a sum: every launch that reads that buffer is replaced as `sums` says for its own kernel,
+so that each rank does to its part what is between the two. The collectives:
 
 | kernel                  | parameters                           | every rank then has                                         |
 |-------------------------|--------------------------------------|-------------------------------------------------------------|
@@ -74,7 +77,7 @@ def read_shards(table: Iterable[tuple[str, ast.expr]], weights: Mapping[str, Dec
     for name, node in table:
         match node:
             case ast.Call(func=ast.Name(id="rows" | "columns" as axis), args=[_, *_] as args, keywords=[]) if (
-                name in weights and not weights[name].items and all(isinstance(one, ast.Name) for one in args)
+                name in weights and all(isinstance(one, ast.Name) for one in args)
             ):
                 numbers = tuple(one.id for one in args if isinstance(one, ast.Name))
                 found[name] = Sharding(AXES[axis], numbers)
@@ -87,8 +90,14 @@ def read_sums(table: Iterable[tuple[str, ast.expr]], items: _Tables) -> dict[str
     """The table `sums` of a text; StepError for what is none. `items` are the entries of a dict."""
     found: dict[str, Sum] = {}
     for kernel, node in table:
+        match node:
+            case ast.Call(func=ast.Name(id="part"), args=[ast.Name(id=parameter)], keywords=[]):
+                found[kernel] = Sum({}, {}, parameter)
+                continue
+            case _:
+                pass
         if not isinstance(node, ast.Dict):
-            raise StepError(f"`{kernel}` has no table of buffers and launches", node)
+            raise StepError(f"`{kernel}` has no table of buffers and launches, and is no `part(out)`", node)
         buffers: dict[str, tuple[str, bool]] = {}
         launches: dict[str, tuple[str, Mapping[str, ast.expr]]] = {}
         for name, value in items(node):
@@ -128,7 +137,7 @@ def shared_numbers(declaration: Declaration, numbers: Mapping[str, Any], ranks: 
 
 def among_ranks(declaration: Declaration) -> Declaration:
     """The declaration that each of several ranks has: launches replaced as `sums` says, in all modes and formats. StepError for
-    a launch that sums over columns and for which `sums` has nothing."""
+    a launch that sums over columns, or reads a part of such a sum, and for which `sums` has nothing."""
     replacer = _Replacer(declaration)
     modes = {name: replacer.statements(body, per_layer=False) for name, body in declaration.modes.items()}
     formats = {name: form for name, (form, _) in declaration.formats.items()}
@@ -146,10 +155,11 @@ class _Scope:
 
     def arguments(
         self, kernel: str, given: Mapping[str, ast.expr]
-    ) -> tuple[dict[str, Expression], dict[str, Reference]]:  # fmt: skip
-        """The constants and tensors of a launch that the table names."""
+    ) -> tuple[dict[str, Expression], dict[str, Reference], dict[str, Expression]]:  # fmt: skip
+        """The constants, tensors and scalars of a launch that the table names."""
         constants: dict[str, Expression] = {}
         tensors: dict[str, Reference] = {}
+        scalars: dict[str, Expression] = {}
         for parameter, node in given.items():
             name = node.id if isinstance(node, ast.Name) else ""
             tensor = self.added.get(name) or self.launch.tensors.get(name)
@@ -157,9 +167,11 @@ class _Scope:
                 constants[parameter] = self.launch.constants.get(name) or expression(node)
             elif tensor is not None:
                 tensors[parameter] = tensor
+            elif name in self.launch.scalars:
+                scalars[parameter] = self.launch.scalars[name]
             else:
                 raise StepError(f"`{ast.unparse(node):.60}` is no tensor of `{self.launch.kernel}`, as `{kernel}` needs", node)
-        return constants, tensors
+        return constants, tensors, scalars
 
 
 class _Replacer:
@@ -168,6 +180,7 @@ class _Replacer:
     def __init__(self, declaration: Declaration) -> None:
         self._declaration = declaration
         self._columns = {name for name, sharding in declaration.shards.items() if sharding.axis == 1}
+        self._parts = {name for body in declaration.modes.values() for name in self._left(body)}
         self.buffers: dict[str, Declared] = {}
 
     def statements(self, body: tuple[Statement, ...], *, per_layer: bool) -> tuple[Statement, ...]:
@@ -186,23 +199,44 @@ class _Replacer:
                     found.append(statement)
         return tuple(found)
 
+    def _left(self, body: Iterable[Statement]) -> Iterator[str]:
+        """The names of the buffers that launches leave as parts of sums; StepError if a launch has no such parameter."""
+        for statement in body:
+            match statement:
+                case Launch(kernel=kernel, tensors=tensors) if self._sums_columns(statement):
+                    left = self._declaration.sums[kernel].left if kernel in self._declaration.sums else ""
+                    if left and (left not in tensors or tensors[left].declared.kind is Kind.WEIGHT):
+                        raise StepError(f"`{kernel}` has no buffer `{left}`, as `sums` says", statement.node)
+                    yield from [tensors[left].declared.name] if left else ()
+                case Condition(then=then, otherwise=otherwise):
+                    yield from self._left((*then, *otherwise))
+                case Layers(body=inner):
+                    yield from self._left(inner)
+                case _:
+                    pass
+
+    def _sums_columns(self, launch: Launch) -> bool:
+        return any(reference.declared.name in self._columns for reference in launch.tensors.values())
+
     def _launches(self, launch: Launch, per_layer: bool) -> Iterator[Launch]:
-        if not any(reference.declared.name in self._columns for reference in launch.tensors.values()):
+        table = self._declaration.sums.get(launch.kernel)
+        of_columns = self._sums_columns(launch)
+        of_part = any(reference.declared.name in self._parts for reference in launch.tensors.values())
+        if (not of_columns and not of_part) or (of_columns and table is not None and table.left):
             yield launch
             return
-        table = self._declaration.sums.get(launch.kernel)
-        if table is None:
-            what = f"`{launch.kernel}` sums over the columns of a weight that ranks share, and `sums` has no launches for it"
-            raise StepError(what, launch.node)
+        if table is None or table.left:
+            over = "sums over the columns of a weight that ranks share" if of_columns else "reads a part of a sum"
+            raise StepError(f"`{launch.kernel}` {over}, and `sums` has no launches for it", launch.node)
         added = {
             name: Reference(self._buffer(launch, name, *like, per_layer), False, None) for name, like in table.buffers.items()
         }
         scope = _Scope(launch, added)
         for name, (kernel, given) in table.launches.items():
-            constants, tensors = scope.arguments(kernel, given)
+            constants, tensors, scalars = scope.arguments(kernel, given)
             if kernel in COLLECTIVES:
                 constants["RANKS"] = _number_of_ranks(launch)
-            yield Launch(f"{launch.name}_{name}", kernel, constants, tensors, {}, launch.node)
+            yield Launch(f"{launch.name}_{name}", kernel, constants, tensors, scalars, launch.node)
 
     def _buffer(self, launch: Launch, name: str, parameter: str, divided: bool, per_layer: bool) -> Declared:
         """A new buffer like that of a parameter of a launch."""

@@ -1,6 +1,6 @@
 """Checks and times models that two GPUs share, compared with one GPU, and the all-reduce with NCCL's.
 
-    python3 ci/bench/engine.py ranks_check artifacts/bundles [--models qwen3-4b,qwen3-32b]
+    python3 ci/bench/engine.py ranks_check artifacts/bundles [--models qwen3-4b,qwen3-32b,qwen3-30b-a3b]
 
 Needs a machine with two GPUs, torch for NCCL, and for each model the bundle of one GPU and the one of `--gpus 2`. Weights are
 random.
@@ -51,6 +51,7 @@ from engine.ranks.load import load_ranks
 from engine.tools.dummy_weights import dummy_weights
 
 GPUS: Final = 2
+ARCHITECTURES: Final = {"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "llama": "LlamaForCausalLM"}
 SLOTS: Final = (18, 512, 4096)
 PREFILLS: Final = (18, 512, 2048, 8192)
 CAPACITY: Final = 8192 + 256
@@ -217,7 +218,7 @@ def _shared(bundles: Path, model: str) -> Backend:
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(model)
         numbers = {field.name: getattr(config, field.name) for field in fields(config)}
-        text = json.dumps({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **numbers})
+        text = json.dumps({"architectures": [ARCHITECTURES[config.model_type]], "model_type": config.model_type, **numbers})
         (Path(folder) / "config.json").write_text(text, encoding="utf-8")
         read = read_config(folder)
         return load_ranks(folder, read, GPUS, "cuda", CAPACITY, dtype="bf16", dummy=0, bundle=bundle)[0]

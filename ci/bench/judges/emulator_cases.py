@@ -119,9 +119,12 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"T": 2, "X": 3, "I": 2 * rows, "I2": 4 * rows}]
         case "experts_silu_mul_fp8":
             return [{"T": 1, "X": 3, "I": 128, "I2": 256}]
-        case "experts_add" | "experts_add_int4" | "experts_add_scaled" | "experts_add_scaled_int4":
+        case (
+            "experts_add" | "experts_add_int4" | "experts_add_scaled" | "experts_add_scaled_int4" | "experts_down"
+            | "experts_down_int4"
+        ):  # fmt: skip
             return [{"T": 2, "X": 3, "N": 2 * rows, "P": 2 * rows // int(c.get("GROUP", 1))}]
-        case "experts_add_fp8" | "experts_add_scaled_fp8":
+        case "experts_add_fp8" | "experts_add_scaled_fp8" | "experts_down_fp8":
             return [{"T": 1, "X": 3, "N": 128, "P": 128 // int(c.get("GROUP", 1))}]
         case "dequantise_int4":
             return [{"N": 2 * rows, "K": 384}, {"N": rows, "K": 128}]
@@ -156,7 +159,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"P": 3, "S": 150}, {"P": 70, "S": 131}]
         case "experts_gather":
             return [{"T": 3, "P": 1, "S": 24 // m + 2}, {"T": 65, "P": 2, "S": 520 // m + 2}]
-        case "experts_combine":
+        case "experts_combine" | "experts_sum":
             return [{"T": 3, "R": 40}, {"T": 1, "R": 1}]
         case "matmul_few_fp8" | "matmul_few_int4":
             return [{"M": m + 5, "N": 128, "K": 1024}, {"M": 3, "N": 256, "K": 512}]

@@ -92,9 +92,13 @@ def _silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
     return {"out": functional.silu(gate) * up}
 
 
-def _add(manifest: Manifest, t: Tensors) -> Tensors:
+def _down(manifest: Manifest, t: Tensors) -> Tensors:
     each = torch.einsum("tcnk,tck->tcn", _weights(t).to(t["x"].dtype), t["x"])
-    return {"residual": t["residual"] + (each * t["weights"][:, :, None].to(each.dtype)).sum(1)}
+    return {"out": (each * t["weights"][:, :, None].to(each.dtype)).sum(1)}
+
+
+def _add(manifest: Manifest, t: Tensors) -> Tensors:
+    return {"residual": t["residual"] + _down(manifest, t)["out"]}
 
 
 def _add_scaled(manifest: Manifest, t: Tensors) -> Tensors:
@@ -125,11 +129,18 @@ def _rounded_silu_mul(manifest: Manifest, t: Tensors) -> dict[str, Any]:
     return {"out": (gate * gate.sigmoid() * up).stored(str(manifest.constants["E"]))}
 
 
-def _rounded_add(manifest: Manifest, t: Tensors) -> dict[str, Any]:
+def _rounded_sum(t: Tensors) -> Rounded:
     """One sum over all choices, of products whose right factor was rounded after it was multiplied by the choice's weight."""
     x = exact(t["x"]) * exact(t["weights"][:, :, None])
-    total = product("tcnk,tck->tn", exact(_weights(t)), x, x.value.shape[1] * x.value.shape[2] + 1)
-    return {"residual": (total + exact(t["residual"])).stored(str(manifest.constants["E"]))}
+    return product("tcnk,tck->tn", exact(_weights(t)), x, x.value.shape[1] * x.value.shape[2] + 1)
+
+
+def _rounded_down(manifest: Manifest, t: Tensors) -> dict[str, Any]:
+    return {"out": _rounded_sum(t).stored(str(manifest.constants["E"]))}
+
+
+def _rounded_add(manifest: Manifest, t: Tensors) -> dict[str, Any]:
+    return {"residual": (_rounded_sum(t) + exact(t["residual"])).stored(str(manifest.constants["E"]))}
 
 
 FORMS: Final = ("", "_fp8", "_int4")
@@ -138,11 +149,13 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "route_experts": _route,
     **{f"experts_silu_mul{form}": _silu_mul for form in FORMS},
     **{f"experts_add{form}": _add for form in FORMS},
+    **{f"experts_down{form}": _down for form in FORMS},
     **{f"experts_add_scaled{form}": _add_scaled for form in FORMS},
 }
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], dict[str, Any]]]] = {
     "route_experts": _rounded_route,
     **{f"experts_silu_mul{form}": _rounded_silu_mul for form in FORMS},
     **{f"experts_add{form}": _rounded_add for form in FORMS},
+    **{f"experts_down{form}": _rounded_down for form in FORMS},
     **{f"experts_add_scaled{form}": _rounded_add for form in FORMS},
 }

@@ -200,6 +200,15 @@ def _weighted(t: Tensors) -> Any:
     return t["y"][t["places"].long()].to(t["weights"].dtype) * t["weights"][:, :, None]
 
 
+def _sum(manifest: Manifest, t: Tensors) -> Tensors:
+    return {"out": _weighted(t).sum(1).to(t["y"].dtype)}
+
+
+def _rounded_sum(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
+    rows = exact(t["y"][t["places"].long()]) * exact(t["weights"][:, :, None])
+    return {"out": rows.sum(1).stored(str(manifest.constants["E"]))}
+
+
 def _rounded_combine(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
     element = str(manifest.constants["E"])
     rows = exact(t["y"][t["places"].long()]) * exact(t["weights"][:, :, None])
@@ -214,11 +223,13 @@ def _rounded_gather(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "experts_sort": _sort, "experts_tiles": _tiles, "experts_gather": _gather, "experts_combine": _combine,
+    "experts_sum": _sum,
     **{f"experts_matmul{form}": _multiplied(lambda a, b: a @ b.T) for form in FORMS},
     **{f"experts_matmul_silu_mul{form}": _multiplied(_silu_mul) for form in FORMS},
 }  # fmt: skip
 ROUNDED: Final[dict[str, Callable[[Manifest, Tensors], dict[str, Any]]]] = {
     "experts_gather": _rounded_gather, "experts_combine": _rounded_combine,
+    "experts_sum": _rounded_sum,
     **{f"experts_matmul{form}": _rounded(_rounded_product) for form in FORMS},
     **{f"experts_matmul_silu_mul{form}": _rounded(_rounded_silu_mul) for form in FORMS},
 }  # fmt: skip

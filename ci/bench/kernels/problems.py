@@ -122,7 +122,7 @@ def problems(kernel: str) -> list[Problem]:
             return [one(f"{b} rows", None, "read", B=b, **found) for b in (1, 8, 32, 256)]
         case "route_experts":
             return [one(f"{t} tokens", None, "read", T=t, X=128, C=8) for t in (1, 2, 4, 8)]
-        case "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine":
+        case "experts_sort" | "experts_tiles" | "experts_gather" | "experts_combine" | "experts_sum":
             return [
                 one(
                     f"{tokens} tokens {name}, tiles of {rows}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ from fake_driver import FakeDriver
 SHARED = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 32}
 """Each of two ranks has 256 rows of q_proj, 128 of k_proj and v_proj, 256 columns of o_proj and 128 of down_proj."""
 
+SHARED_EXPERTS = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "moe_intermediate_size": 256}
+"""Of a mixture: 512 rows of q_proj, 128 of k_proj and v_proj, 512 columns of o_proj and 128 of each expert's down_proj."""
+
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
@@ -35,6 +38,8 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
             target = tmp_path_factory.mktemp("ranks") / family
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(tiny, "SIZES", {**tiny.SIZES, **SHARED})
+                experts = tiny.KINDS["qwen3_moe"]
+                patch.setitem(tiny.KINDS, "qwen3_moe", replace(experts, keys={**experts.keys, **SHARED_EXPERTS}))
                 tiny.write_tiny_model(target, family=family, tied=tied, hidden_size=SHARED["hidden_size"])
             written[family, tied] = target
         return written[family, tied]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.models.config import ModelConfig
 from engine.models.qwen3.config import Qwen3Config
 from engine.ranks.cuda import RankCuda
 from engine.ranks.memory import HANDLE_BYTES, SharedMemory
@@ -169,14 +170,18 @@ class Ranks:
     apis: list[IpcApi]
 
 
-def loaded(bundle: Bundle, drivers: list[FakeDriver]) -> list[Any]:
-    """The backends of two ranks, or their errors."""
-    exchange_of_handles, apis, config = Exchange(2), [IpcApi(rank) for rank in range(2)], model_of(bundle)
+def loaded(bundle: Bundle, drivers: list[FakeDriver], config: ModelConfig | None = None) -> list[Any]:
+    """The backends of two ranks, or their errors. Of a given `config` no byte of a weight is read."""
+    exchange_of_handles, apis, unread = Exchange(2), [IpcApi(rank) for rank in range(2)], config is not None
+    config = model_of(bundle) if config is None else config
 
     def load(rank: int) -> tuple[RankCuda, IpcApi]:
         try:
             backend = RankCuda(bundle, shared_memory(rank, exchange_of_handles, apis[rank]), 2, Device(drivers[rank]))
-            backend.load(config, rank_weights(config, "", rank, 2, dummy=0), 1024)
+            weights: Any = rank_weights(config, "", rank, 2, dummy=0)
+            if unread:
+                weights.chunks = lambda name, limit: ()
+            backend.load(config, weights, 1024)
         except Exception:
             exchange_of_handles.stop()
             raise

@@ -29,7 +29,6 @@ from engine.ranks.interpreter import InterpreterRanks
 from engine.ranks.weights import rank_weights
 from engine.sampling import SamplingParams
 from engine.tools.quantize.command import command as quantize
-from engine.tools.tiny import write_tiny_model
 from tests.campaign import first
 
 MAX_SEQ_LEN = 128
@@ -275,9 +274,3 @@ def test_models_that_ranks_cannot_share(
     with pytest.raises(UsageError) as caught:
         Engine.from_pretrained(folder, backend="interpreter", max_seq_len=128, gpus=gpus)
     assert message in str(caught.value)
-
-
-def test_a_mixture_of_experts_is_not_shared_yet(tmp_path: Path) -> None:
-    write_tiny_model(tmp_path / "model", family="qwen3_moe")
-    with pytest.raises(UsageError, match="the step has no `shards`, so it runs on one GPU"):
-        Engine.from_pretrained(tmp_path / "model", backend="interpreter", max_seq_len=128, gpus=2)

@@ -54,6 +54,8 @@ def text(shards: str = SHARDS, sums: str = f'sums = {{"matmul": {SUM}}}') -> str
             "`matmul` becomes whole by one of `all_reduce`, `all_reduce_add`",
         ),
         (text(sums='sums = {"matmul": {"a": all_reduce(x=out), "b": all_reduce(x=out)}}'), "`matmul` becomes whole by one of"),
+        (text(sums='sums = {"matmul": part(out, a)}'), "`matmul` has no table of buffers and launches, and is no `part(out)`"),
+        (text(sums='sums = {"matmul": part("out")}'), "`matmul` has no table of buffers and launches, and is no `part(out)`"),
         (text(sums="ranks = 2"), "`ranks` is given, and cannot be a number of the step"),
     ],
 )
@@ -71,6 +73,8 @@ def test_what_is_not_the_language(given: str, message: str) -> None:
         (f'sums = {{"matmul": {SUM.replace("like(out)", "like(parts)")}}}', "`matmul` has no buffer `parts`, as `sums` says"),
         (f'sums = {{"matmul": {SUM.replace("like(out)", "like(b)")}}}', "`matmul` has no buffer `b`, as `sums` says"),
         (f'sums = {{"matmul": {SUM.replace("a=a", "a=c")}}}', "`c` is no tensor of `matmul`, as `matmul` needs"),
+        ('sums = {"matmul": part(total)}', "`matmul` has no buffer `total`, as `sums` says"),
+        ('sums = {"matmul": part(b)}', "`matmul` has no buffer `b`, as `sums` says"),
     ],
 )
 def test_launches_that_cannot_be_replaced(sums: str, message: str) -> None:
@@ -92,6 +96,40 @@ def test_the_launches_of_a_rank() -> None:
     product, total = launches[1:]
     assert product.tensors["out"].declared.name == total.tensors["x"].declared.name == "layers.*.down_part"
     assert total.tensors["out"].declared.name == "layers.*.y" and total.constants.keys() == {"E", "RANKS"}
+
+
+READER = """        down = matmul(E=dtype, a=a, b=v, out=y)
+        norm = normed(E=dtype, y=y, out=x, eps=1e-6)
+"""
+OF_PART = (
+    '"normed": {"of_rank": add_rows(E=E, y=y, out=out), "sum": all_reduce_add(E=E, x=out, residual=out), '
+    '"norm": scaled(E=E, x=out, eps=eps)}'
+)
+
+
+def read_by(sums: str) -> Any:
+    """The step in which a launch reads what one leaves as a part of a sum."""
+    given = text(sums=f'sums = {{"matmul": part(out){sums}}}')
+    return read_declaration(given.replace("        down = matmul(E=dtype, a=a, b=v, out=y)\n", READER))
+
+
+def test_the_launches_that_read_a_part_of_a_sum() -> None:
+    """The product stays; what reads its result is replaced, with scalars of its own."""
+    launches = layer_of(among_ranks(read_by(f", {OF_PART}")))
+    assert [(launch.name, launch.kernel) for launch in launches] == [
+        ("up", "matmul"), ("down", "matmul"), ("norm_of_rank", "add_rows"), ("norm_sum", "all_reduce_add"),
+        ("norm_norm", "scaled"),
+    ]  # fmt: skip
+    assert launches[2].tensors["y"].declared.name == launches[1].tensors["out"].declared.name == "layers.*.y"
+    assert [launch.scalars.keys() for launch in launches[2:]] == [set(), set(), {"eps"}]
+    assert launches[3].constants.keys() == {"E", "RANKS"}
+
+
+@pytest.mark.parametrize("sums", ["", ', "normed": part(out)'])
+def test_a_part_of_a_sum_that_nothing_makes_whole(sums: str) -> None:
+    with pytest.raises(StepError, match="`normed` reads a part of a sum, and `sums` has no launches for it") as caught:
+        among_ranks(read_by(sums))
+    assert caught.value.line == 15
 
 
 def layer_of(declaration: Any) -> tuple[Any, ...]:
@@ -116,7 +154,7 @@ def test_numbers_that_ranks_cannot_share(numbers: dict[str, int], ranks: int, me
         shared_numbers(read_declaration(text(shards="")), numbers, ranks)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe"])
 def test_a_bundle_carries_how_ranks_share_a_step(family: str) -> None:
     declaration = FAMILIES[family].declaration()
     read = decode_declaration(declaration.syntax)
@@ -124,7 +162,8 @@ def test_a_bundle_carries_how_ranks_share_a_step(family: str) -> None:
     assert read.sums.keys() == declaration.sums.keys()
     shape: Any = SimpleNamespace(
         hidden_size=128, intermediate_size=256, num_attention_heads=16, num_key_value_heads=8, head_dim=32, num_hidden_layers=2,
-        vocab_size=64, rms_norm_eps=1e-6, tie_word_embeddings=False, model_type=family,
+        vocab_size=64, rms_norm_eps=1e-6, tie_word_embeddings=False, model_type=family, moe_intermediate_size=256,
+        num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
     )  # fmt: skip
     graphs = [
         rank_step(shape, 128, "bf16", 2).graph("decode"),

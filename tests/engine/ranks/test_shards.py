@@ -100,9 +100,13 @@ KINDS = ("16bit", "fp8", *int4.LAYOUTS)
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wide", [False, True])
-def test_parts_of_ranks_are_the_checkpoint(kind: str, wide: bool, tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
-    """Every tensor of both ranks side by side is that of one rank, as it is stored and (`wide`) dequantised."""
-    folder = folder_of(kind, tiny_folder(), tmp_path / "model")
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_parts_of_ranks_are_the_checkpoint(
+    kind: str, wide: bool, family: str, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Every tensor of both ranks side by side is that of one rank, as it is stored and (`wide`) dequantised: of eight experts
+    too."""
+    folder = folder_of(kind, tiny_folder(family), tmp_path / "model")
     config, weight_format = read_config(folder), "16bit" if wide else None
     whole = WeightPlan.for_model(config, folder, weight_format=weight_format)
     parts = [rank_weights(config, folder, rank, 2, weight_format=weight_format) for rank in range(2)]
@@ -116,7 +120,7 @@ def test_parts_of_ranks_are_the_checkpoint(kind: str, wide: bool, tiny_folder: C
         assert together.tobytes() == expected.tobytes() and together.shape == expected.shape, name
         assert axes or found[0].tobytes() == expected.tobytes()
     tensors_each = {"16bit": 1, "fp8": 2}.get(whole.weight_format, 3)
-    assert sliced == 2 * 7 * tensors_each
+    assert sliced == 2 * (7 if family == "qwen3" else 4 + 3 * 8) * tensors_each
     for part in parts:
         for destination in part.destinations:
             for limit in (100, 1 << 20):
@@ -149,6 +153,25 @@ def test_a_rank_reads_no_code_and_no_scale_of_another(rank: int, tiny_folder: Ca
         mine.tensor(name)
         with pytest.raises(ModelError, match=r"holds (NaN|inf)"):
             other.tensor(name)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_reads_no_code_and_no_scale_of_the_other_s_part_of_an_expert(
+    rank: int, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    down, up = (f"model.layers.1.mlp.experts.{expert}_proj" for expert in ("5.down", "3.up"))
+    target = tmp_path / "model"
+    shutil.copytree(tiny_folder("qwen3_moe"), target)
+    arrays = {name: array.copy() for name, array in fp8.quantised_arrays(target).items()}
+    arrays[f"{down}.weight"].view(np.uint8)[5, 128 * (1 - rank) + 3] = 0x7F
+    arrays[f"{up}.weight_scale_inv"][1 - rank, 0] = np.inf
+    folder = fp8.write(target, arrays)
+    mine, other = (rank_weights(read_config(folder), folder, number, 2) for number in (rank, 1 - rank))
+    for name in ("down_proj.weight", "gate_up_proj.weight_scales"):
+        stacked = f"model.layers.1.mlp.experts.{name}"
+        assert mine.array(stacked).shape[0] == 8
+        with pytest.raises(ModelError, match=r"holds (NaN|inf)"):
+            other.array(stacked)
 
 
 def test_a_rank_touches_the_bytes_of_its_part_only(tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

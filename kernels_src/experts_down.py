@@ -1,0 +1,38 @@
+"""Down projections of the experts of each token, summed by their weights (Shazeer et al., Outrageously Large Neural Networks,
+2017): a rank's part of that sum, with some of the columns of each expert."""
+
+import tilec as tl
+
+from .dims import E, K, N, T
+from .experts_dims import C, X
+
+
+@tl.kernel
+def experts_down(
+    x: tl.In[E, T, C, K],
+    experts: tl.In[tl.i32, T, C],
+    weights: tl.In[tl.f32, T, C],
+    w: tl.In[E, X, N, K],
+    out: tl.Out[E, T, N],
+    *,
+    E: tl.Const,
+    K: tl.Const,
+    C: tl.Const,
+    ROWS: tl.Const,
+    BLOCK: tl.Const,
+):
+    """`out[t] = sum of weights[t, c] * (w[experts[t, c]] @ x[t, c])` over c, in order, in f32, the sum rounded once.
+    ROWS outputs of one token per block. Blocks of the same rows are neighbors, so that weights which several tokens chose are
+    read once."""
+    tl.grid(T, N // ROWS)
+    tl.requires(K % BLOCK == 0 and N % ROWS == 0)
+    tl.values(experts, 0, X)
+    tl.resident(w)
+    t, n = tl.bid(0), tl.bid(1)
+    acc = tl.zeros((1, ROWS, BLOCK), tl.f32)
+    for c in tl.static_range(C):
+        e, part = tl.load(experts, (t, c)), tl.load(weights, (t, c))
+        for k in tl.static_range(K // BLOCK):
+            a = tl.load(x, (t, c, k), shape=(1, 1, BLOCK)).astype(tl.f32) * part
+            acc += a * tl.load(w, (e, n, k), shape=(1, ROWS, BLOCK)).astype(tl.f32)
+    tl.store(out, (t, n), tl.astype(tl.sum(acc, axis=2), E))
