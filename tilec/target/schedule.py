@@ -137,6 +137,11 @@ class Schedule:
         equal = REGISTERS // (32 * self.warps * (self.blocks or 1)) // 8 * 8
         return self.roles[0].registers or min(MOST_REGISTERS, equal)
 
+    @property
+    def chooses_registers(self) -> bool:
+        """Whether nobody fixed a part of it, so that a thread's registers may be spent as the compiler thinks best."""
+        return self.most_blocks is not None
+
     def to_json(self) -> dict[str, Any]:
         """Plain data; `most_blocks` only if there is one."""
         return {name: value for name, value in dataclasses.asdict(self).items() if (name, value) != ("most_blocks", None)}

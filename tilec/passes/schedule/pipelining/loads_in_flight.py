@@ -28,7 +28,7 @@ from typing import Final
 
 from tilec.ir.clone import clone
 from tilec.ir.core import Access, Block, Function, Op, Value
-from tilec.ir.ops import Broadcast, Constant, For, If, Load, Mma, Store, Yield
+from tilec.ir.ops import BlockId, Broadcast, Constant, For, If, Load, Mma, Store, Yield
 from tilec.ir.ops.staging_ops import GroupProduct, StageCopy
 from tilec.ir.types import TileType, i32
 from tilec.passes.analysis.ranges import Range, value_ranges
@@ -39,46 +39,53 @@ from tilec.passes.schedule.simplify.invariant_loads import computation
 
 MOST_BYTES: Final = 8
 """Bytes that a thread loads in an iteration at most: with more, other warps of a multiprocessor hide the latency."""
+MOST_BYTES_SHARED_OUT: Final = 64
+"""The same of loops whose iterations blocks share out, of which there are about as many as a chip runs at a time: the author
+chose so few that other warps hide little."""
 BYTES_AHEAD: Final = 128
 """Bytes of a thread on the way: as many as its registers have room for in addition to others."""
+BYTES_AHEAD_SHARED_OUT: Final = 192
 MOST_AHEAD: Final = 32
+UNROLLED_BY_LLVM: Final = 16
+"""Iterations of a loop of constant bounds that need no loads ahead: all of them are."""
 MOST_OPERATIONS: Final = 1024
 """Operations of a group of iterations: each is some instructions, of which a multiprocessor's cache has room for thousands."""
-LEAST_UNROLLED: Final = 4
+LEAST_UNROLLED: Final = 3
 """Iterations of a group: with fewer, the wait of a move is as long."""
 MOST_REGISTERS: Final = 96
 """Registers for tiles from which a kernel keeps its loops: more would cost it warps."""
 
 
-def load(function: Function) -> Function:
-    """Rewrite such loops, in place."""
+def load(function: Function, shared_out: bool = False) -> Function:
+    """Rewrite such loops, in place; with `shared_out` also loops of more bytes whose iterations blocks share out."""
     ops = list(function.body.walk())
     if not any(isinstance(op, For) for op in ops) or any(isinstance(op, Mma | GroupProduct | StageCopy) for op in ops):
         return function
     if register_need.registers(function) <= MOST_REGISTERS:
-        _block(function, function.body, value_ranges(function))
+        _block(function, function.body, value_ranges(function), shared_out)
     return function
 
 
-def _block(function: Function, block: Block, facts: Mapping[Value, Range]) -> None:
+def _block(function: Function, block: Block, facts: Mapping[Value, Range], shared_out: bool) -> None:
     ops: list[Op] = []
     for op in block.ops:
         for region in op.regions:
-            _block(function, region, facts)
-        loads = _loads(function, op) if isinstance(op, For) and facts[op.lower].low >= 0 else []
+            _block(function, region, facts, shared_out)
+        loads = _loads(function, op, shared_out) if isinstance(op, For) and facts[op.lower].low >= 0 else []
         ops += _in_flight(op, loads) if isinstance(op, For) and loads else [op]
     block.ops = ops
 
 
-def _loads(function: Function, loop: For) -> list[Load]:
+def _loads(function: Function, loop: For, shared_out: bool) -> list[Load]:
     """The loads of an iteration, if all may move and are of few bytes for a thread; none of a loop of few iterations, which
     LLVM unrolls, or with others inside."""
     body = loop.regions[0]
     found = [op for op in body.ops if isinstance(op, Load)]
     sizes = [_bytes(op) for op in found if op.result.tile.rank]
-    if any(op.regions for op in body.ops) or not 0 < sum(sizes) <= MOST_BYTES or not all(sizes):
+    most = MOST_BYTES_SHARED_OUT if shared_out and _is_shared_out(loop) else MOST_BYTES
+    if any(op.regions for op in body.ops) or not 0 < sum(sizes) <= most or not all(sizes):
         return []
-    if has_constant_bounds(loop) and trips(loop) <= MOST_AHEAD:
+    if has_constant_bounds(loop) and trips(loop) <= UNROLLED_BY_LLVM:
         return []
     inside: dict[Value, Op | None] = {result: op for op in body.ops for result in op.results}
     inside |= dict.fromkeys(body.arguments[1:], None)
@@ -89,6 +96,11 @@ def _loads(function: Function, loop: For) -> list[Load]:
         for op in found
     )
     return found if movable else []
+
+
+def _is_shared_out(loop: For) -> bool:
+    """Whether the blocks of a grid share the iterations out: each begins at its own number."""
+    return isinstance(loop.lower.owner, BlockId)
 
 
 def _bytes(op: Load) -> int:
@@ -197,7 +209,8 @@ def _loop(variable: str, bounds: list[Value], carried: list[Value]) -> tuple[For
 
 def _ahead(body: Block, loads: list[Load]) -> int:
     """Iterations whose loads are on the way."""
-    ahead = min(MOST_AHEAD, BYTES_AHEAD // max(1, sum(_bytes(op) for op in loads)))
+    size = sum(_bytes(op) for op in loads)
+    ahead = min(MOST_AHEAD, (BYTES_AHEAD if size <= MOST_BYTES else BYTES_AHEAD_SHARED_OUT) // max(1, size))
     return max(1, min(ahead, MOST_OPERATIONS // len(body.ops))) if _unrolls(body) else ahead
 
 
