@@ -153,7 +153,9 @@ def _with_pipelines(draft: Function, schedule: Schedule, target: Target, wanted:
 def _warps_for_registers(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
     """The schedule with more warps, if the tiles of a thread need more registers than it has and no product loses its
     instruction. With more than `MOST_WITH_ALL_REGISTERS` a thread has fewer registers, so that nothing is gained."""
-    most, fitting = _registers_of_tiles(draft, schedule, target), register_need.fitting(draft)
+    most = _registers_of_tiles(draft, schedule, target)
+    by_warps = {loop.mma for loop in schedule.pipelines} == {MMA_SYNC.name}
+    fitting = register_need.fitting(draft, by_warps)
     while most > fitting and 2 * schedule.warps <= register_need.MOST_WITH_ALL_REGISTERS:
         warps = 2 * schedule.warps
         shapes = [op.result.tile.shape for op in draft.body.walk() if isinstance(op, Mma)]
