@@ -21,9 +21,9 @@ _THREADS: Final = re.compile(r"^\.(?:reqntid|maxntid) (\d+)(?:, 1, 1)?\n", re.MU
 _BLOCKS: Final = ".minnctapersm"
 _WARP: Final = 32
 _UNIT: Final = 8
-"""Registers of a thread come in units of so many (CUDA programming guide, "Compute Capabilities")."""
+"""A thread has a multiple of 8 registers (CUDA programming guide, "Compute Capabilities")."""
 _SHARE: Final = 4
-"""One block more for every so many: with fewer, little is gained by registers that are lost."""
+"""A block more for every four: with fewer, little is gained for the registers that are lost."""
 MOST_SPILLS: Final = 32
 """Bytes of spills, stores and loads together, that more blocks are worth."""
 
@@ -40,7 +40,7 @@ def wanted(ptx: str, resources: Resources, most_blocks: int) -> int | None:
 
 
 def asking(ptx: str, blocks: int) -> str:
-    """The PTX that asks for so many blocks on a multiprocessor."""
+    """The PTX that asks for that number of blocks on a multiprocessor."""
     return _THREADS.sub(lambda found: f"{found[0]}{_BLOCKS} {blocks}\n", ptx, count=1)
 
 

@@ -12,8 +12,11 @@ where the loops carry what was loaded. A multiprocessor of an H200 has its share
 loads are on the way (rate times latency), and the threads of one block, which may be the only one, wait for each load: with 4
 bytes a thread, a loop of rows takes a latency a row. LLVM moves no load across iterations. Moving a carried register waits
 for its load, so iterations of a group stand one after the other, each with registers of its own for what it loads: a
-recurrence over 65,536 rows took 42.9 ms on an H200, and 15.0 with a loop that moves its registers. An iteration that needs more
-than instructions, or many, is not copied: its loop moves what it carries.
+recurrence over 65,536 rows takes 4.3 ms on an H200, 15.0 with a loop that moves its registers, and 42.9 as written. An
+iteration that needs more than instructions, or many, is not copied: its loop moves what it carries.
+
+With `shared_out`, loops whose iterations blocks share out may load more: 67 MB of f32 that 264 blocks of two warps add up take
+23 us where they took 39.
 
 Past the last iteration the loads repeat those of the last, so that no access is made that the loop did not make: the position
 moves on only while a step remains below the upper bound. Loads move as far as their offsets follow from the loop variable and
