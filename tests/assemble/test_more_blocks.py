@@ -90,6 +90,20 @@ def test_a_kernel_with_a_schedule_keeps_its_registers() -> None:
     assert assemble(work.products["ptx"].decode(), SM_90A).cubin == work.products["cubin"]
 
 
+def test_few_bytes_of_spills_for_more_blocks_are_no_note() -> None:
+    work = work_of("gated_norm", (("E", "bf16"), ("N", 4096)))
+    manifest = linked(work)
+    assert manifest["schedule"]["blocks"] == 4 and 0 < manifest["resources"]["spill_bytes"] <= more_blocks.MOST_SPILLS
+    assert not json.loads(work.products["summary"])["notes"]
+
+
+def test_code_that_the_assembler_refuses_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    ptx = work_of("sinkhorn", SINKHORN).products["ptx"].decode()
+    monkeypatch.setattr(more_blocks, "asking", lambda text, _: text.replace("ret;", "retire;"))
+    found = assemble(ptx, SM_90A, 6)
+    assert found.blocks is None and found.resources.registers > 128
+
+
 def test_code_that_would_spill_keeps_its_registers() -> None:
     work = work_of("csr_dense", (("BLOCK", 32),))
     ptx, most = work.products["ptx"].decode(), json.loads(work.products["schedule"])["most_blocks"]

@@ -47,7 +47,10 @@ def assemble(ptx: str, target: Target, most_blocks: int | None = None) -> Assemb
     blocks = more_blocks.wanted(text, made.resources, most_blocks) if most_blocks is not None else None
     if blocks is None:
         return made
-    other = _assembled(more_blocks.asking(text, blocks), target)
+    try:
+        other = _assembled(more_blocks.asking(text, blocks), target)
+    except CompileError:  # of registers that do not suffice
+        return made
     return replace(other, blocks=blocks) if more_blocks.worth(other.resources) else made
 
 
