@@ -39,8 +39,7 @@ def _link(work: Work) -> None:
     resources["dynamic_shared_bytes"] = launch["dynamic_shared_bytes"]
     one_by_one: bool = resources.pop("one_by_one")
     schedule.pop("most_blocks", None)
-    chosen: int | None = resources.pop("blocks", None)
-    schedule["blocks"] = chosen or schedule["blocks"]
+    schedule["blocks"] = resources.pop("blocks", schedule["blocks"])
     source, own = digest_of_files(request.sources), digest_of_files(request.compiler)
     manifest: dict[str, Any] = {
         "format": MANIFEST_FORMAT,
@@ -71,8 +70,7 @@ def _link(work: Work) -> None:
         "resources": resources,
         "proofs": rungs,
         "unsafe": len(proofs["unsafe"]),
-        # The few bytes that more blocks are worth are no advice to an author.
-        "notes": note_records(launch, work.products["spans"], 0 if chosen else resources["spill_bytes"], one_by_one),
+        "notes": note_records(launch, work.products["spans"], resources["spill_bytes"], one_by_one),
         "aligned": launch["aligned"],
     }
     work.products["summary"] = json_bytes(summary)

@@ -39,19 +39,19 @@ class Assembled:
 
 
 def assemble(ptx: str, target: Target, most_blocks: int | None = None) -> Assembled:
-    """Assembles a module with one kernel, and once more if another number of registers has room for more blocks, of which a
+    """Assembles a module with one kernel, and again if fewer registers may leave room for more blocks, of which a
     multiprocessor has at most `most_blocks` (`more_blocks`); None: as the PTX says. CompileError: E0602 the assembler rejected
     the PTX, E0601 nvJitLink or ptxas is missing."""
     text = _LINES.sub("", ptx)
     made = _assembled(text, target)
-    blocks = more_blocks.wanted(text, made.resources, most_blocks) if most_blocks is not None else None
-    if blocks is None:
-        return made
-    try:
-        other = _assembled(more_blocks.asking(text, blocks), target)
-    except CompileError:  # of registers that do not suffice
-        return made
-    return replace(other, blocks=blocks) if more_blocks.worth(other.resources) else made
+    for blocks in more_blocks.wanted(text, made.resources, most_blocks) if most_blocks is not None else ():
+        try:
+            other = _assembled(more_blocks.asking(text, blocks), target)
+        except CompileError:  # of registers that do not suffice
+            continue
+        if not other.resources.spill_bytes:
+            return replace(other, blocks=blocks)
+    return made
 
 
 def _assembled(text: str, target: Target) -> Assembled:

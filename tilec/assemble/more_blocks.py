@@ -1,12 +1,13 @@
 """Room for more blocks on a multiprocessor, where registers alone stand in its way and ptxas needs no more than it has.
 
 In: PTX of a kernel whose schedule nobody chose, its registers, and how many blocks shared memory and warps have room for.
-Out: the PTX that asks for a quarter more blocks (PTX ISA, `.minnctapersm`), if there is anything to be gained. The assembler
-takes its code if it spills next to nothing: ptxas takes the registers that make loads early as long as it has them, also
-where one more than 128 halves the warps of a multiprocessor.
+Out: the numbers of blocks to ask for (PTX ISA, `.minnctapersm`), if there is anything to be gained: a quarter more, or else
+one. The assembler takes the first whose code spills nothing: ptxas takes the registers that make loads early as long as it has
+them, also where one more than 128 halves the warps of a multiprocessor. Spills are never worth it here, because a build file
+may forbid them.
 
-Measured on an H200: a Sinkhorn step of 8 warps and 133 registers takes 502 us, with 128 registers for two blocks 362; a gated
-norm of 77 registers 199 us, with 64 and 32 bytes of spills 173; a focal loss of 128 registers 184 us, with 96 165.
+Measured on an H200: a Sinkhorn step of 8 warps and 133 registers takes 505 us, with 128 registers for two blocks 361; a
+focal loss of 128 registers 185 us, with 96 166; a depthwise convolution of 183 registers 177 us, with 123 113.
 """
 
 from __future__ import annotations
@@ -24,29 +25,22 @@ _UNIT: Final = 8
 """A thread has a multiple of 8 registers (CUDA programming guide, "Compute Capabilities")."""
 _SHARE: Final = 4
 """A block more for every four: with fewer, little is gained for the registers that are lost."""
-MOST_SPILLS: Final = 32
-"""Bytes of spills, stores and loads together, that more blocks are worth."""
 
 
-def wanted(ptx: str, resources: Resources, most_blocks: int) -> int | None:
-    """Blocks on a multiprocessor to ask for, more than a kernel of those resources has and at most `most_blocks`; None if there
-    are none, if it spills registers already, or if its PTX says how many."""
+def wanted(ptx: str, resources: Resources, most_blocks: int) -> list[int]:
+    """Blocks on a multiprocessor to ask for in turn, more than a kernel of those resources has and at most `most_blocks`; none
+    if it spills registers already, or if its PTX says how many."""
     threads = _THREADS.search(ptx)
     if threads is None or resources.spill_bytes or _BLOCKS in ptx:
-        return None
+        return []
     blocks = _blocks(int(threads[1]), resources.registers)
-    more = min(most_blocks, blocks + -(-blocks // _SHARE))
-    return more if more > blocks else None
+    more = (min(most_blocks, blocks + -(-blocks // _SHARE)), blocks + 1)
+    return [number for number in dict.fromkeys(more) if blocks < number <= most_blocks]
 
 
 def asking(ptx: str, blocks: int) -> str:
     """The PTX that asks for that number of blocks on a multiprocessor."""
     return _THREADS.sub(lambda found: f"{found[0]}{_BLOCKS} {blocks}\n", ptx, count=1)
-
-
-def worth(resources: Resources) -> bool:
-    """Whether the code of more blocks is the one to take."""
-    return resources.spill_bytes <= MOST_SPILLS
 
 
 def _blocks(threads: int, registers: int) -> int:
