@@ -88,7 +88,11 @@ def test_a_kernel_with_a_schedule_keeps_its_registers() -> None:
 
 def test_code_that_the_assembler_refuses_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ptx = work_of("sinkhorn", SINKHORN).products["ptx"].decode()
-    monkeypatch.setattr(more_blocks, "asking", lambda text, _: text.replace("ret;", "retire;"))
+
+    def refused(text: str, blocks: int) -> str:
+        return text.replace("ret;", f"retire {blocks};")
+
+    monkeypatch.setattr(more_blocks, "asking", refused)
     found = assemble(ptx, SM_90A, 6)
     assert found.blocks is None and found.resources.registers > 128
 
