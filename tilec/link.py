@@ -38,6 +38,8 @@ def _link(work: Work) -> None:
     assert work.target is not None
     resources["dynamic_shared_bytes"] = launch["dynamic_shared_bytes"]
     one_by_one: bool = resources.pop("one_by_one")
+    schedule.pop("most_blocks", None)
+    schedule["blocks"] = resources.pop("blocks", schedule["blocks"])
     source, own = digest_of_files(request.sources), digest_of_files(request.compiler)
     manifest: dict[str, Any] = {
         "format": MANIFEST_FORMAT,

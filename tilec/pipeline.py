@@ -213,8 +213,9 @@ def _cubin(work: Work) -> dict[str, bytes]:
     from tilec.assemble import assemble
 
     assert work.target is not None
-    made = assemble(work.products["ptx"].decode(), work.target)
-    return {"cubin": made.cubin, "resources": json_bytes(to_json(made.resources) | {"one_by_one": made.one_by_one})}
+    made = assemble(work.products["ptx"].decode(), work.target, Schedule.from_json(work.data("schedule")).most_blocks)
+    found = to_json(made.resources) | {"one_by_one": made.one_by_one} | ({"blocks": made.blocks} if made.blocks else {})
+    return {"cubin": made.cubin, "resources": json_bytes(found)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ STAGES = (
     ),  # warps, stages, instructions
     Stage("mlir", ".mlir", _mlir, ("tir", "schedule", "positive_divisions"), (*SCHEDULE, "lowering"), ("numpy",)),  # layouts
     Stage("ptx", ".ptx", _ptx, ("mlir",), ("codegen", "toolchain.py"), ("torch-mlir", "llvmlite")),  # may abort: workers only
-    Stage("cubin", ".cubin", _cubin, ("ptx",), ("assemble", "toolchain.py"), JIT_LINK_TOOLS),
+    Stage("cubin", ".cubin", _cubin, ("ptx", "schedule"), ("assemble", "toolchain.py"), JIT_LINK_TOOLS),
 )
 CHECK_STAGES = STAGES[:4]
 """The stages of a check, which need no compiler backend: front end and prover, then schedule and lowering for each target."""

@@ -10,7 +10,7 @@ from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.passes.schedule import choose
 from tilec.passes.schedule.passes import LAYOUT, run_on_copy, through
-from tilec.passes.schedule.register_need import registers
+from tilec.passes.schedule.register_need import FITTING_ONCE, FITTING_REGISTERS, registers
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A
 
@@ -77,3 +77,30 @@ def test_more_warps_are_chosen_where_registers_would_spill(
 ) -> None:  # fmt: skip
     """What the author says about warps or blocks stands."""
     assert choose(made(tmp_path, PRODUCT.replace("SUMS", sums)), SM_90A, wanted).warps == warps
+
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = ROOT / "ci" / "bench" / "kernels" / "plain"
+NEAREST = {"E": "bf16", "K": 256, "D": 64, "BLOCK": 64}
+
+
+@pytest.mark.parametrize(("points", "warps"), [(64, 4), (128, 8)])
+def test_a_product_in_no_loop_has_room_for_more(points: int, warps: int) -> None:
+    """That of 64 rows counts 304 on 4 warps, and ptxas fits it; twice as many rows take more warps."""
+    path = KERNELS / "centroid.py"
+    function = load_kernel(path, NEAREST | {"BLOCK": points}, root=ROOT)
+    assert choose(function, SM_90A).warps == warps
+    assert (needed(load_kernel(path, NEAREST | {"BLOCK": points}, root=ROOT), 4) > FITTING_ONCE) == (warps == 8)
+
+
+@pytest.mark.parametrize(("requires", "warps"), [("", 8), ("    tl.requires(K % 16 == 0, N % 8 == 0)\n", 4)])
+def test_operands_of_single_warps_in_stages_need_less_than_those_in_registers(
+    tmp_path: Path, requires: str, warps: int
+) -> None:  # fmt: skip
+    """Both count more than 248 on 4 warps: with rows that begin at whole vectors, threads copy operands to stages."""
+    text = (KERNELS / "int8_gemm.py").read_text().replace("    tl.grid(", f"{requires}    tl.grid(")
+    path = tmp_path / "int8_gemm.py"
+    path.write_text(text)
+    function = load_kernel(path, {"E": "bf16", "BM": 128, "BN": 128, "BK": 64}, root=tmp_path)
+    assert needed(function, 4) > FITTING_REGISTERS
+    assert choose(function, SM_90A).warps == warps

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tilec.artifact.records import Resources
-from tilec.assemble import ptxas, resources
+from tilec.assemble import more_blocks, ptxas, resources
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.target.targets import Target
 from tilec.toolchain import missing_package
@@ -30,17 +30,31 @@ _FOR_PTXAS: Final = re.compile(r"\bsetmaxnreg\.|(?s:\bwgmma\..*\b(?:div|rcp)\.rn
 @dataclass(frozen=True, slots=True)
 class Assembled:
     """Machine code and its resource usage; dynamic shared memory is set at launch and is 0 here. `one_by_one`: the assembler
-    serialized the `wgmma` instructions."""
+    serialized the `wgmma` instructions. `blocks` on a multiprocessor that it chose registers for; None: it chose none."""
 
     cubin: bytes = field(repr=False)
     resources: Resources
     one_by_one: bool = False
+    blocks: int | None = None
 
 
-def assemble(ptx: str, target: Target) -> Assembled:
-    """Assembles a module with one kernel. CompileError: E0602 the assembler rejected the PTX, E0601 nvJitLink or ptxas is
-    missing."""
+def assemble(ptx: str, target: Target, most_blocks: int | None = None) -> Assembled:
+    """Assembles a module with one kernel, and again if fewer registers may leave room for more blocks, of which a
+    multiprocessor has at most `most_blocks` (`more_blocks`); None: as the PTX says. CompileError: E0602 the assembler rejected
+    the PTX, E0601 nvJitLink or ptxas is missing."""
     text = _LINES.sub("", ptx)
+    made = _assembled(text, target)
+    for blocks in more_blocks.wanted(text, made.resources, most_blocks) if most_blocks is not None else ():
+        try:
+            other = _assembled(more_blocks.asking(text, blocks), target)
+        except CompileError:  # of registers that do not suffice
+            continue
+        if not other.resources.spill_bytes:
+            return replace(other, blocks=blocks)
+    return made
+
+
+def _assembled(text: str, target: Target) -> Assembled:
     if _FOR_PTXAS.search(text):
         machine_code, output = ptxas.run(text.encode(), target.name)
         if machine_code is None:

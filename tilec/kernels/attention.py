@@ -24,7 +24,7 @@ Tiles = Mapping[int, tuple[int, int]]
 """BM and BN for each size of a head."""
 TILES: Final[Mapping[str, Tiles]] = {
     "attention": {64: (128, 128), 128: (128, 128)},
-    "attention_backward_q": {64: (128, 128), 128: (128, 128)},
+    "attention_backward_q": {64: (128, 128), 128: (192, 64)},
     "attention_backward_kv": {64: (112, 128), 128: (64, 128)},
 }
 DATA_CENTER_TILES: Final[Mapping[str, Tiles]] = {

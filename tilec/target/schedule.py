@@ -101,7 +101,8 @@ class Schedule:
     `cluster`: blocks per cluster. `early`: prologue iterations or stages whose loads of resident tensors precede the grid
     dependency wait; None: as many iterations as registers allow, or a few stages. `next`: whether `launch_dependents` is issued
     `before` or after (`after`) this kernel's own wait. `store`: one of `STORES`. `vector`: bytes that a thread has side by
-    side of 16-bit elements, and loads at once at most, one of `VECTORS`."""
+    side of 16-bit elements, and loads at once at most, one of `VECTORS`. `most_blocks`: blocks per SM that anything but
+    registers has room for, if the assembler may choose registers for more blocks than it has at first; None: it may not."""
 
     roles: tuple[Role, ...]
     pipelines: tuple[Pipeline, ...] = ()
@@ -113,6 +114,7 @@ class Schedule:
     next: str = AFTER_WAIT
     store: str = THREADS
     vector: int = VECTOR
+    most_blocks: int | None = None
 
     @property
     def warps(self) -> int:
@@ -135,9 +137,14 @@ class Schedule:
         equal = REGISTERS // (32 * self.warps * (self.blocks or 1)) // 8 * 8
         return self.roles[0].registers or min(MOST_REGISTERS, equal)
 
+    @property
+    def chooses_registers(self) -> bool:
+        """Whether nobody fixed a part of it, so that a thread's registers may be spent as the compiler thinks best."""
+        return self.most_blocks is not None
+
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return dataclasses.asdict(self)
+        """Plain data; `most_blocks` only if there is one."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if (name, value) != ("most_blocks", None)}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Schedule:
@@ -153,6 +160,7 @@ class Schedule:
         words = [f"{role.warps} warps{'' if one else f' {role.name}'}{_registers(role)}" for role in self.roles]
         words += [f"{loop.mma} by {loop.copy}{f', {loop.stages} stages' if loop.stages > 1 else ''}" for loop in self.pipelines]
         words += [f"{self.blocks} blocks a multiprocessor"] if self.blocks else []
+        words += [f"up to {self.most_blocks} blocks a multiprocessor"] if self.most_blocks else []
         words += ["persistent"] if self.persistent else []
         words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         words += [f"order {self.order}"] if self.order != GRID else []

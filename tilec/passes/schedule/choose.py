@@ -9,7 +9,9 @@ that cannot be satisfied is refused (E0809) at its location in the build file. R
    the copies, and one or two consumer warpgroups run the MMAs, of `wgmma` where the target has it, else of `mma.sync`.
    Back-to-back GEMMs and large accumulators also get registers from the producer (`setmaxnreg`). Without any override a
    producer copies where no product is one of warpgroups otherwise (`fed_by_default`).
-3. Stages: as many as let `blocks` blocks share an SM, at least two. Without `blocks`: at least three if two blocks can then
+3. Blocks per SM: as registers allow; of a kernel without products and without any override the assembler may use fewer
+   registers for a quarter more blocks (`tilec.assemble.more_blocks`).
+4. Stages: as many as let `blocks` blocks share an SM, at least two. Without `blocks`: at least three if two blocks can then
    share an SM, else as many as fit one block. Fewer if scratch needs the shared memory.
 """
 
@@ -29,7 +31,7 @@ from tilec.ir.ops import Load, Meet, Mma, Permute, Reshape, Yield
 from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule import register_need
-from tilec.passes.schedule.fed_by_default import fed
+from tilec.passes.schedule.fed_by_default import RESERVED_BYTES, fed
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, before, run_on_copy, through
 from tilec.passes.schedule.pipelining import direct_products, tensor_staging
@@ -124,7 +126,19 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     )
     if problem is not None:
         raise refusal(function, problem, wanted, target)
-    return fed(function, target, schedule, choose) if wanted == NOTHING_FIXED and not function.num_warps else schedule
+    if wanted != NOTHING_FIXED or function.num_warps:
+        return schedule
+    return replace(fed(function, target, schedule, choose), most_blocks=_most_blocks(draft, schedule, target))
+
+
+def _most_blocks(draft: Function, schedule: Schedule, target: Target) -> int | None:
+    """Blocks of a multiprocessor that warps and shared memory have room for; None for kernels with products, whose registers
+    hold operands and sums that the next instruction waits for."""
+    if any(isinstance(op, Mma) for op in draft.body.walk()):
+        return None
+    most = min(target.max_blocks, target.max_warps // schedule.warps)
+    size = _shared_memory_bytes(draft, schedule, target)
+    return min(most, (target.max_shared_bytes + RESERVED_BYTES) // (size + RESERVED_BYTES)) if size else most
 
 
 def _with_pipelines(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
@@ -140,7 +154,9 @@ def _warps_for_registers(draft: Function, schedule: Schedule, target: Target, wa
     """The schedule with more warps, if the tiles of a thread need more registers than it has and no product loses its
     instruction. With more than `MOST_WITH_ALL_REGISTERS` a thread has fewer registers, so that nothing is gained."""
     most = _registers_of_tiles(draft, schedule, target)
-    while most > register_need.FITTING_REGISTERS and 2 * schedule.warps <= register_need.MOST_WITH_ALL_REGISTERS:
+    by_warps = {loop.mma for loop in schedule.pipelines} == {MMA_SYNC.name}
+    fitting = register_need.fitting(draft, by_warps)
+    while most > fitting and 2 * schedule.warps <= register_need.MOST_WITH_ALL_REGISTERS:
         warps = 2 * schedule.warps
         shapes = [op.result.tile.shape for op in draft.body.walk() if isinstance(op, Mma)]
         if any(len(shape) != 2 or mma_sync.choose_warps(*shape, warps) is None for shape in shapes):

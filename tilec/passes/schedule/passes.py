@@ -164,7 +164,7 @@ PASSES: Final = (
     ),
     Pass(
         "loads_in_flight",
-        lambda function, _: loads_in_flight.load(function),
+        lambda function, settings: loads_in_flight.load(function, settings.schedule.chooses_registers),
         "Layouts say how many bytes a thread loads, and vectors are known from the author's positions.",
         when=lambda schedule, _: len(schedule.roles) == 1 and not schedule.persistent and schedule.cluster == 1,
     ),

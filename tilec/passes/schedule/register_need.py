@@ -23,6 +23,14 @@ REGISTER_BYTES: Final = 4
 FITTING_REGISTERS: Final = 248
 """Registers for tiles, as they are counted here, of the 255 of a thread. By that count, kernels with products that ptxas fits
 have up to 246, and those that it spills 320 and more."""
+FITTING_BY_WARPS: Final = 264
+"""The same for kernels whose loops read the operands of `mma.sync` from stages, of which ptxas loads fragments one by one: a
+product of 128 x 128 of 8-bit integers counts 264 on 4 warps, fits in 225 and takes 160 us on an H200, where 8 warps took 265.
+Where threads load operands from global memory, one that counts 256 spills."""
+FITTING_ONCE: Final = 312
+"""The same for kernels none of whose products is in a loop: nothing is carried, and ptxas loads a part of an operand when a
+product needs it. The distances of 64 points to 256 centroids count 304 on 4 warps and fit in 246: 113 us on an H200, where 8
+warps took 324, whose reductions pass shared memory."""
 MOST_WITH_ALL_REGISTERS: Final = 8
 """Most warps of a block of which each thread has all registers that an instruction can name: an SM has 64 K."""
 SLICES: Final = 2
@@ -33,6 +41,15 @@ SLICE_DEPTH: Final = 16
 def registers(function: Function) -> int:
     """The most registers that the tiles of a thread take at one point."""
     return Lifetimes(function).most(function.body, frozenset())
+
+
+def fitting(function: Function, by_warps: bool) -> int:
+    """The most registers, as `registers` counts them, of which ptxas finds room for the tiles of a function with products;
+    `by_warps`: all loops with products read stages, by `mma.sync`."""
+    loops = [op for op in function.body.walk() if isinstance(op, For)]
+    if not any(isinstance(op, Mma) for loop in loops for op in loop.regions[0].walk()):
+        return FITTING_ONCE
+    return FITTING_BY_WARPS if by_warps else FITTING_REGISTERS
 
 
 class Lifetimes:
