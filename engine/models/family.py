@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.models.config import ModelConfig
 from engine.models.keys import Keys
 from engine.models.rope import rope_table
-from engine.text.tokenizer_file import TokenizerPolicy
+from engine.text.policy import TokenizerPolicy
 from tilec.step.reader import Declaration, read_declaration
 
 
