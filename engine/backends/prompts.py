@@ -106,7 +106,7 @@ class Prepared:
 
 
 def only_mode(step: Step, mode: Mode) -> Step:
-    """A step with one of its modes, to ask which constants the launches of that mode have: those of others take as long again."""
+    """A step with one of its modes, to ask for the constants of its launches alone: those of the others take as long again."""
     found = copy(step)
     found.declaration = replace(step.declaration, modes={mode: step.declaration.modes[mode]})
     return found
