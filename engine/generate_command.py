@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from engine.early_device import wake_device
+from engine.early_device import one_blas_thread, wake_device
 from engine.entry import argument_text
 from engine.errors import UsageError
 from engine.garbage import without_collections
@@ -105,6 +105,8 @@ def command(
     prompt_input: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
     start = time.perf_counter()
     dummy = seed if dummy_weights else None
+    if backend == "cuda":
+        one_blas_thread()
     with (
         _other_text(model, backend) as other,
         _load(

@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from click.testing import CliRunner
+
+from engine import generate_command
+from engine.early_device import BLAS_THREADS
+from engine.errors import UsageError
+from engine.serving import command as serve
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -58,3 +64,37 @@ def test_a_start_imports_nothing_that_can_wait(name: str) -> None:
     assert not needless, f"{name} imports {', '.join(needless)}"
     own = sorted(one for one in found if one.partition(".")[0] in ("engine", "tilec"))
     assert len(own) <= most, f"{name} imports {len(own)} modules of the project: {', '.join(own)}"
+
+
+@pytest.mark.parametrize("backend", ["cuda", "interpreter"])
+def test_where_a_gpu_computes_numpy_starts_no_threads(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor in processes that begin before NumPy is imported; the interpreter's products have all processors."""
+    found: list[tuple[str, str | None]] = []
+
+    def begun(*_: object, **others: object) -> None:
+        found.append(("begun", os.environ.get(BLAS_THREADS)))
+        raise UsageError("no further")
+
+    monkeypatch.setattr(generate_command, "TextProcess", begun)
+    monkeypatch.setattr(generate_command, "_load", begun)
+    monkeypatch.setattr(serve, "engine_started", begun)
+    commands = {
+        generate_command.command: ["--model", "x", "--prompt", "y", "--backend", backend],
+        serve.serve_command: ["x", "--port", "0", "--backend", backend],
+    }
+    for command, arguments in commands.items():
+        for own in (None, "3"):
+            with monkeypatch.context() as patch:
+                patch.setenv(BLAS_THREADS, "3")  # so that it is restored
+                if own is None:
+                    patch.delenv(BLAS_THREADS)
+                result = CliRunner().invoke(command, arguments)
+                assert isinstance(result.exception, UsageError) and result.exception.what == "no further"
+    expected = "1" if backend == "cuda" else None
+    assert found == [("begun", expected), ("begun", "3")] * 2
+
+
+def test_numpy_starts_no_thread_if_it_is_told() -> None:
+    code = "import os; import numpy; print(len(os.listdir('/proc/self/task')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env={**os.environ, BLAS_THREADS: "1"})
+    assert done.stdout.split() == [b"1"]
