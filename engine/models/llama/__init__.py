@@ -13,6 +13,6 @@ from engine.text.policy import POLICIES
 
 FAMILY: Final = Family(
     package=__name__, model_type=LlamaConfig.model_type, models=DENSE, config=LlamaConfig.read, frequencies=frequencies,
-    tokenizer=POLICIES[LlamaConfig.model_type], sizes=SIZES, numbers=NUMBERS, unmeasured=UNMEASURED, 
+    tokenizer=POLICIES[LlamaConfig.model_type], sizes=SIZES, numbers=NUMBERS, unmeasured=UNMEASURED,
     refused={"llama4": "Llama 4 is not supported"},
 )  # fmt: skip
