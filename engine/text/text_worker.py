@@ -35,17 +35,17 @@ CALLS: Final = ("raw", "chat", "decode", "is_silent")
 
 
 def main(descriptor: int, folder: str) -> int:
-    """Read the tokenizer of a folder, and answer until the other end closes."""
+    """Read the tokenizer of a folder, and reply to requests until the other end closes, or at once if it cannot be read."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.disable()  # the tokenizer lives as long as the process, and answers make no cycles
+    gc.disable()  # the tokenizer lives as long as the process, and replies make no cycles
     found: list[Text] = []
     with suppress(ConnectionError), socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         line = b'{"call": "read", "arguments": []}'
         while line:
-            reply = json.dumps(_answer(partial(_called, found, folder, json.loads(line))))
+            reply = json.dumps(_reply_to(partial(_called, found, folder, json.loads(line))))
             stream.write(reply.encode() + b"\n")
             stream.flush()
-            line = stream.readline()
+            line = stream.readline() if found else b""
     return 0
 
 
@@ -66,7 +66,7 @@ def _called(found: list[Text], folder: str, request: dict[str, Any]) -> Any:
     return getattr(found[0], request["call"])(*request["arguments"], **request["options"])
 
 
-def _answer(call: Callable[[], Any]) -> dict[str, Any]:
+def _reply_to(call: Callable[[], Any]) -> dict[str, Any]:
     """The reply to a request."""
     try:
         return {"value": call()}

@@ -94,7 +94,7 @@ def test_where_a_gpu_computes_numpy_starts_no_threads(backend: str, monkeypatch:
     assert found == [("begun", expected), ("begun", "3")] * 2
 
 
-def test_numpy_starts_no_thread_if_it_is_told() -> None:
+def test_numpy_starts_no_thread_if_the_environment_says_so() -> None:
     code = "import os; import numpy; print(len(os.listdir('/proc/self/task')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env={**os.environ, BLAS_THREADS: "1"})
     assert done.stdout.split() == [b"1"]

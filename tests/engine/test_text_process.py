@@ -1,4 +1,4 @@
-"""The tokenizer in another process: the answers and the errors of the one in this process."""
+"""The tokenizer in another process: the results and the errors of the one in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def other(folder: Path) -> Iterator[TextProcess]:
     text.close()
 
 
-def test_it_answers_as_the_tokenizer_does(folder: Path, other: TextProcess) -> None:
+def test_it_replies_as_the_tokenizer_does(folder: Path, other: TextProcess) -> None:
     own = Text.read(folder, QWEN3)
     for prompt in ("the sky", "", 'é\N{SNOWMAN}\n\x00\u2028{"', "<|im_end|> x"):
         for allowed in (False, True):
@@ -78,6 +78,8 @@ def test_a_bad_folder_is_refused_when_it_is_asked(tmp_path: Path, damage: str) -
     try:
         with pytest.raises(ModelError) as found:
             text.ready()
+        with pytest.raises(DeviceError, match="ended on its own"):  # and who asks again does not wait
+            text.raw("the")
         assert found.value.where == str(
             tmp_path / ("config.json" if "JSON" in damage or "family" in damage else "tokenizer.json")
         )
