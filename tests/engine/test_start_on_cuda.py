@@ -68,7 +68,8 @@ def test_weights_arrive_though_copies_are_late(bundle: Bundle, monkeypatch: pyte
     assert not driver.pending
     for item in weights.destinations:
         pointer, size = backend.memory.allocations[item.name]
-        assert ctypes.string_at(pointer, size) == weights.array(item.name).tobytes(), item.name
+        arrived = ctypes.string_at(pointer, size) == weights.array(item.name).tobytes()
+        assert arrived, item.name
     assert len(driver.turns) == 2 * chunks + upload.THREADS  # and one when a thread ends
     backend.close()
     assert not driver.buffers
@@ -126,15 +127,17 @@ def test_pools_are_allocated_while_rows_are_checked(
     serving: tuple[CudaBackend, Pools], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     backend, driver = serving
-    begun, verify_rows = threading.Event(), device_pages.verify_rows
+    begun, checking, verify_rows = threading.Event(), threading.Event(), device_pages.verify_rows
     fill = driver.fill
 
     def checked(*values: Any) -> None:
+        checking.set()
         assert begun.wait(60), "the pools wait for the check"
         verify_rows(*values)
 
     def filled(*values: Any) -> None:
         begun.set()
+        assert checking.wait(20), "the check waits for the pools"
         fill(*values)
 
     monkeypatch.setattr(device_pages, "verify_rows", checked)
