@@ -18,17 +18,19 @@ from numpy.typing import NDArray
 
 from engine.backends import Backend
 from engine.backends.load import device_errors
-from engine.errors import DeviceError, UsageError
+from engine.errors import DeviceError, EngineError, UsageError
 from engine.loading import load_backend
 from engine.models.config import GenerationConfig, ModelConfig
 from engine.models.families import family_of, read_config
 from engine.options import LoadOptions, check_options
 from engine.phases import PHASES
 from engine.sampling import TOP_K_LIMIT, SamplingParams
-from engine.text.tokenizer import Detokenizer, StopStrings, Text
+from engine.text.detokenizer import Detokenizer, StopStrings
+from engine.text.text_process import TextProcess
 from tilec.runtime import Bundle
 
 if TYPE_CHECKING:
+    from engine.text.tokenizer import Text
     from engine.tools.profile import StepProfile
 
 Prompt = str | Sequence[Mapping[str, Any]]
@@ -40,22 +42,45 @@ class Engine:
     backend and the bundle that the backend's kernels come from."""
 
     def __init__(
-        self, backend: Backend, config: ModelConfig, generation: GenerationConfig, text: Text, bundle: Bundle | None = None
-    ) -> None:
-        self.backend, self.config, self.generation, self.text, self._bundle = backend, config, generation, text, bundle
+        self, backend: Backend, config: ModelConfig, generation: GenerationConfig, text: Text | TextProcess,
+        bundle: Bundle | None = None,
+    ) -> None:  # fmt: skip
+        self.backend, self.config, self.generation, self._text, self._bundle = backend, config, generation, text, bundle
         self._sequence = backend.begin()
 
     @classmethod
-    def from_pretrained(cls, path: str | PathLike[str], **options: Unpack[LoadOptions]) -> Engine:
+    def from_pretrained(
+        cls, path: str | PathLike[str], *, text: TextProcess | None = None, **options: Unpack[LoadOptions]
+    ) -> Engine:  # fmt: skip
         """Load a model folder (config, tokenizer, safetensors) with the CUBINs of a bundle, or on the interpreter. Options are
-        `engine.options.LoadOptions`. Raises an `EngineError`: see `engine.errors`."""
+        `engine.options.LoadOptions`. `text`: another process that reads the tokenizer meanwhile, which the caller closes.
+        Raises an `EngineError`: see `engine.errors`."""
         check_options(options)
         config = read_config(path)
         generation = GenerationConfig.read(path, config)
-        text = Text.read(path, family_of(config.model_type).tokenizer)
+        words = _read_text(path, config) if text is None else text
         PHASES.ended("tokenizer")
         loaded, opened = load_backend(path, config, **options)
-        return cls(loaded, config, generation, text, opened)
+        engine = cls(loaded, config, generation, words, opened)
+        if text is not None:
+            try:
+                text.ready()
+            except BaseException:
+                with suppress(EngineError):  # the first error is the one to report
+                    engine.close()
+                raise
+            PHASES.ended("tokenizer_waited_for")
+        return engine
+
+    @property
+    def text(self) -> Text:
+        """The tokenizer, if it is in this process."""
+        assert not isinstance(self._text, TextProcess)
+        return self._text
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without special tokens."""
+        return self._text.decode(ids)
 
     def tokens(
         self, prompt: Prompt, *, thinking: bool = True, tools: Sequence[Mapping[str, Any]] | None = None,
@@ -71,9 +96,9 @@ class Engine:
         if raw and tools:
             raise UsageError("tools need a conversation, but the prompt is raw text", fix="give a list of messages")
         if raw:
-            ids = self.text.raw(prompt, allow_control_tokens=allow_control_tokens)
+            ids = self._text.raw(prompt, allow_control_tokens=allow_control_tokens)
         else:
-            ids = self.text.chat(prompt, thinking=thinking, tools=tools, allow_control_tokens=allow_control_tokens)
+            ids = self._text.chat(prompt, thinking=thinking, tools=tools, allow_control_tokens=allow_control_tokens)
         if not ids:
             raise UsageError("the prompt is empty", fix="give at least one character")
         return ids
@@ -120,7 +145,7 @@ class Engine:
         """Generated text in pieces that never split a character. Ends before the first of the strings `stop`, and when another
         generation begins. See `tokens` and `generate_ids` for the rest."""
         ids = self.tokens(prompt, thinking=thinking, tools=tools, allow_control_tokens=allow_control_tokens)
-        stream, stop_strings = Detokenizer(self.text), StopStrings(stop)
+        stream, stop_strings = Detokenizer(self._text), StopStrings(stop)
         for token in self.generate_ids(ids, max_new_tokens, sampling=sampling):
             piece = stop_strings.push(stream.push(token))
             if piece:
@@ -160,3 +185,10 @@ class Engine:
     def __exit__(self, kind: object, *_: object) -> None:
         with suppress(DeviceError) if kind is not None else nullcontext():  # the first error is the one to report
             self.close()
+
+
+def _read_text(path: str | PathLike[str], config: ModelConfig) -> Text:
+    """The tokenizer of a model folder."""
+    from engine.text.tokenizer import Text  # late: a process that has it elsewhere does without the library
+
+    return Text.read(path, family_of(config.model_type).tokenizer)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from engine.early_device import wake_device
+from engine.early_device import one_blas_thread, wake_device
 from engine.entry import argument_text
 from engine.errors import UsageError
 from engine.garbage import without_collections
 from engine.options import CACHE_FORMATS, DEFAULT_SEQUENCE, WEIGHT_FORMATS, BackendName
 from engine.phases import PHASES
 from engine.text.messages import PROMPT_LIMIT
+from engine.text.text_process import TextProcess
 from tilec.diagnostics.visible import unguarded
 
 if TYPE_CHECKING:
@@ -105,10 +106,15 @@ def command(
     text = _read_stdin() if prompt == "-" else argument_text(prompt)
     prompt_input: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
     start = time.perf_counter()
-    if backend == "cuda" and gpus == 1:
-        wake_device()
     dummy = seed if dummy_weights else None
-    with _load(model, bundle, backend, max_seq_len, dummy, weight_format, cache_format, bundle_digest, trust, gpus) as engine:
+    if backend == "cuda":
+        one_blas_thread()
+    with (
+        _other_text(model, backend) as other,
+        _load(
+            model, bundle, backend, max_seq_len, dummy, weight_format, cache_format, bundle_digest, trust, gpus, other
+        ) as engine,
+    ):
         loaded = time.perf_counter()
         ids = engine.tokens(prompt_input, thinking=thinking, allow_control_tokens=allow_control_tokens)
         sampling = engine.sampling(seed=seed, **chosen) if sample else None
@@ -118,7 +124,7 @@ def command(
             found = [token for token, _ in arrivals]
             first = arrivals[0][1] if arrivals else ended
             record: dict[str, Any] = {
-                "text": engine.text.decode(found), "ids": found, "prompt_tokens": len(ids), "load_seconds": loaded - start,
+                "text": engine.decode(found), "ids": found, "prompt_tokens": len(ids), "load_seconds": loaded - start,
                 "kernel_load_seconds": engine.backend.kernel_seconds, "first_token_seconds": first - loaded,
                 "generate_seconds": ended - loaded, "phases": PHASES.rounded(),
             }  # fmt: skip
@@ -199,9 +205,11 @@ def _read_stdin() -> str:
 def _load(
     model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None, weight_format: str | None,
     cache_format: str | None,
-    digest: str | None, trust: str | None, gpus: int,
+    digest: str | None, trust: str | None, gpus: int, text: TextProcess | None,
 ) -> Engine:  # fmt: skip
     """Load the model, with a progress bar if stderr is a terminal."""
+    if backend == "cuda" and gpus == 1:
+        wake_device()
     with without_collections(tidy=False), _progress() as progress:
         from engine.api import Engine
 
@@ -209,8 +217,21 @@ def _load(
         return Engine.from_pretrained(
             Path(model), bundle=bundle, backend=backend, max_seq_len=max_seq_len, dummy=dummy, progress=progress,
             weight_format=weight_format, cache_format=cache_format, bundle_digest=digest, trust=trust, gpus=gpus,
-            once=True,
+            once=True, text=text,
         )  # fmt: skip
+
+
+@contextmanager
+def _other_text(model: str, backend: BackendName) -> Generator[TextProcess | None]:
+    """A process that reads the tokenizer until the block ends. The interpreter runs tiny models, whose tokenizers are small."""
+    if backend != "cuda":
+        yield None
+        return
+    text = TextProcess(model)
+    try:
+        yield text
+    finally:
+        text.close()
 
 
 @contextmanager

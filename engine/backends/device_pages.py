@@ -6,7 +6,8 @@ runs one at a time. The pool takes what memory is left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
 from math import prod
@@ -17,12 +18,12 @@ from engine.backends.device_buffers import DeviceBuffers
 from engine.backends.device_memory import RESERVE_BYTES, DeviceMemory
 from engine.backends.launches import Launches
 from engine.backends.paged_steps import PagedDevice, serve_graphs
-from engine.backends.prompts import PrefillSteps, padded_lengths, padded_room, union
+from engine.backends.prompts import PrefillSteps, only_mode, padded_lengths, padded_room, union
 from engine.errors import DeviceError
 from engine.graph.invariance import verify_invariance
 from engine.graph.plan import ALIGNMENT, plan_memory
 from tilec.runtime import Bundle, Driver, Plan
-from tilec.step.graph import CHUNK, SERVE, Constant, Kind, Op, StepGraph
+from tilec.step.graph import CHUNK, SERVE, Buffer, Constant, Kind, Op, StepGraph
 from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
 
@@ -68,7 +69,6 @@ class DevicePages(PagedDevice):
     def __init__(self, backend: LoadedModel, step: Step, bucket: int) -> None:
         self._backend, self._step, self.bucket = backend, step, bucket
         self._captured: list[PreparedStep] = []
-        verify_rows(backend, step, bucket)
         driver, stream = backend.driver, backend.stream
         graphs = list(serve_graphs(step, bucket).values())
         self._chunks = PrefillSteps(step, min(backend.chunk_tokens, backend.max_seq_len), backend.launches, CHUNK)
@@ -80,8 +80,10 @@ class DevicePages(PagedDevice):
         try:
             memory.require(size + lasting_bytes(graphs) + lasting_bytes([self._chunks.whole]) + pool_bytes(graphs[0]))
             pools = lasting_buffers(graphs, Kind.POOL)
-            for buffer in pools:
-                memory.add_zeroed(buffer)
+            with ThreadPoolExecutor(1) as other:  # a driver takes as long for 100 GB as the check does
+                added = other.submit(self._add_pools, pools, driver.context())
+                verify_rows(backend, step, bucket)
+                added.result()
             slots = prod(step.values()[name] for name in ("pages", "page_tokens"))
             self._pools = [(memory.allocations[buffer.name][0], buffer.bytes // slots) for buffer in pools]
             self._arena = (self._allocate_arena(size), size)
@@ -129,6 +131,12 @@ class DevicePages(PagedDevice):
         for pointer, slot_bytes in self._pools:
             self._backend.driver.fill(pointer + slot * slot_bytes, 0, slots * slot_bytes, self._backend.stream)
 
+    def _add_pools(self, pools: Iterable[Buffer], context: int) -> None:
+        """Allocate and zero pools, in a thread of their own."""
+        self._memory.driver.use_context(context)
+        for buffer in pools:
+            self._memory.add_zeroed(buffer)
+
     def _allocate_arena(self, size: int) -> int:
         """Memory for activations, which is freed with these steps."""
         return self._memory.allocate(size)
@@ -152,7 +160,7 @@ def verify_rows(backend: LoadedModel, step: Step, bucket: int) -> None:
         return backend.launches.bundled_kernel(op).manifest.constants
 
     layers = min(step.layers, ALL_KINDS)
-    lengths = sorted({1, *(one.first for one in choices(step, backend.bundle.tuning) if one.op.startswith(f"{CHUNK}_"))})
+    lengths = sorted({1, *(one.first for one in choices(only_mode(step, CHUNK), backend.bundle.tuning))})
     for output_mode in DECODE_MODES:
         buckets = [one for one in backend.buckets if one <= bucket]
         verify_invariance([step.graph(SERVE, output_mode, tokens=one, layers=layers) for one in buckets], constants)

@@ -90,7 +90,9 @@ def opened_bundle(
         opened = _find_bundle(config, stored, architecture, digest, trust, cache_format or SIXTEEN_BIT, gpus)
     else:
         try:
-            opened = open_bundle(fspath(bundle), digest=digest, trust=trust, proofs=False)
+            opened = open_bundle(
+                fspath(bundle), digest=digest, trust=trust, proofs=False, decode=family_of(config.model_type).decode
+            )
         except BundleError as error:
             raise BundleRefused(error.message, fix=error.hint or "pack one with `tilec bundle pack`") from None
     try:

@@ -35,7 +35,7 @@ from engine.graph.pages import Packed
 from engine.sampling import SamplingParams, settings
 from engine.sequence import Sequence as Generation
 from tilec.step.graph import CHUNK, SERVE, Kind, StepGraph
-from tilec.step.step import BUCKETS, OUTPUT_MODES, OutputMode, Step
+from tilec.step.step import ALL_KINDS, BUCKETS, OUTPUT_MODES, OutputMode, Step
 
 MOST_ROWS: Final = BUCKETS[-1]
 
@@ -89,7 +89,8 @@ class PagedSteps:
 
     def __init__(self, step: Step, device: PagedDevice) -> None:
         self.step, self._device, self.bucket, self.closed = step, device, device.bucket, False
-        graphs = [*serve_graphs(step, self.bucket).values(), *chunk_graphs(step, 1).values()]
+        few = min(step.layers, ALL_KINDS)  # no role that is asked for is a layer's own
+        graphs = [*serve_graphs(step, self.bucket, few).values(), *chunk_graphs(step, 1, few).values()]
         self._named = {  # a chunk's roles that a step that serves has too are under the chunk's own names
             (graph.name, graph.role(buffer.name)): buffer
             for graph in graphs
@@ -222,14 +223,14 @@ def require_pages(step: Step) -> None:
         raise UsageError("the model's step has no cache in pages", fix="take a batch")
 
 
-def serve_graphs(step: Step, bucket: int) -> dict[OutputMode, StepGraph]:
-    """The steps that process a token of each of `bucket` rows."""
-    return {output_mode: step.graph(SERVE, output_mode, tokens=bucket) for output_mode in DECODE_MODES}
+def serve_graphs(step: Step, bucket: int, layers: int | None = None) -> dict[OutputMode, StepGraph]:
+    """The steps that process a token of each of `bucket` rows; of some `layers` only, if they are given."""
+    return {output_mode: step.graph(SERVE, output_mode, tokens=bucket, layers=layers) for output_mode in DECODE_MODES}
 
 
-def chunk_graphs(step: Step, tokens: int) -> dict[OutputMode, StepGraph]:
-    """The steps that process a chunk of a prompt."""
-    return {output_mode: step.graph(CHUNK, output_mode, tokens=tokens) for output_mode in OUTPUT_MODES}
+def chunk_graphs(step: Step, tokens: int, layers: int | None = None) -> dict[OutputMode, StepGraph]:
+    """The steps that process a chunk of a prompt; of some `layers` only, if they are given."""
+    return {output_mode: step.graph(CHUNK, output_mode, tokens=tokens, layers=layers) for output_mode in OUTPUT_MODES}
 
 
 def check_replay(replay: Replay) -> None:

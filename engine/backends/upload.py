@@ -17,12 +17,12 @@ from tilec.runtime import Driver, DriverError
 THREADS: Final = 8
 """Number of copying threads. One copies about 5 GB/s out of the page cache; a PCIe 5.0 link transfers about 50."""
 
-STAGING_BYTES: Final = 16 << 20
-"""Bytes of each thread's two page-locked buffers: the thread fills one while the device reads the other."""
+STAGING_BYTES: Final = 32 << 20
+"""Bytes of each thread's page-locked buffer. While the device reads one thread's, the other threads fill theirs."""
 
 SWITCH_SECONDS: Final = 0.0002
-"""How long a thread waits for Python's lock while weights are copied. A copying thread takes it a few times for each chunk; at
-Python's own 5 ms nearly nothing is copied while another thread verifies steps."""
+"""How long a thread waits for Python's lock while weights are copied. A copying thread takes it three times for each chunk, and
+each time the thread that verifies steps stops; at Python's own 5 ms nearly nothing is copied meanwhile."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes loaded so far and the total, by one thread at a time."""
@@ -78,14 +78,11 @@ class Upload:
 
     def _work(self) -> None:
         """Copy tensors until none is left."""
-        driver = self._driver
+        driver, staging = self._driver, 0
         driver.use_context(self._context)
         stream = driver.create_stream()
-        staging: list[tuple[int, Any]] = []
         try:
-            for _ in range(2):
-                staging.append((driver.allocate_host(STAGING_BYTES), driver.create_event()))
-            chunk_number = 0
+            staging = driver.allocate_host(STAGING_BYTES)
             while not self._stopped.is_set():
                 with self._lock:
                     if not self._names:
@@ -94,24 +91,18 @@ class Upload:
                 for offset, chunk in self._weights.chunks(name, STAGING_BYTES):
                     if self._stopped.is_set():
                         break
-                    buffer, copied = staging[chunk_number % 2]
-                    if chunk_number >= 2:
-                        driver.wait_event(copied)
-                    ctypes.memmove(buffer, np.frombuffer(chunk, np.uint8).ctypes.data, chunk.nbytes)
-                    driver.copy_to_device(self._pointers[name] + offset, buffer, chunk.nbytes, stream)
-                    driver.record_event(copied, stream)
-                    chunk_number += 1
+                    ctypes.memmove(staging, np.frombuffer(chunk, np.uint8).ctypes.data, chunk.nbytes)
+                    driver.copy_to_device(self._pointers[name] + offset, staging, chunk.nbytes, stream)
+                    driver.synchronize(stream)
                     self._advance(chunk.nbytes)
-            driver.synchronize(stream)
         except BaseException:
             self._stopped.set()
-            with suppress(DriverError):
-                driver.synchronize(stream)  # enqueued copies still read the staging buffers
             raise
         finally:
-            for buffer, copied in staging:
-                driver.destroy_event(copied)
-                driver.free_host(buffer)
+            with suppress(DriverError):
+                driver.synchronize(stream)  # a copy may still read the buffer
+            if staging:
+                driver.free_host(staging)
             driver.destroy_stream(stream)
 
     def _advance(self, size: int) -> None:

@@ -9,7 +9,7 @@ from engine.api import Engine
 from engine.chat.speaker import Message, Piece, Speaker
 from engine.sampling import SEED_LIMIT, SamplingParams
 from engine.serving import thinking
-from engine.text.tokenizer import Detokenizer
+from engine.text.detokenizer import Detokenizer
 
 
 class LocalSpeaker(Speaker):

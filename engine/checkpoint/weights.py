@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from os import PathLike, fspath
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,6 @@ from engine.checkpoint.json_file import show
 from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.shards import open_checkpoint
 from engine.errors import ModelError, UsageError
-from engine.formats.coded_head import coded
-from engine.formats.dequantise import rows
-from engine.formats.kept import kept_format, largest_code, part
-from engine.formats.quantised import Quantised, quantised_weights
-from engine.formats.quantization import Quantization
 from engine.formats.reading import read_quantization
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
@@ -42,6 +37,10 @@ from tilec.step.formats import SCALES, SIXTEEN_BIT, ZEROS, coded_head, stored_as
 from tilec.step.graph import ITEM_BYTES
 from tilec.step.step import Step, Weight
 from tilec.target.dtypes import bf16, f8e4m3, f16, f32, numpy_dtype, u8, u32
+
+if TYPE_CHECKING:
+    from engine.formats.quantised import Quantised
+    from engine.formats.quantization import Quantization
 
 NUMPY_TYPES: Final = {dtype.name: numpy_dtype(dtype) for dtype in (bf16, f16)}
 """NumPy dtype of each dtype that a model may run in."""
@@ -229,8 +228,13 @@ class WeightPlan(Weights):
     ) -> None:  # fmt: skip
         """`weight_format` None means the format of the files if the step declares it, and otherwise 16 bits."""
         named = [(name, shape) for weight in model_step(config, 1, dtype).weights() for name, shape in weight.rows]
-        self.quantised: Mapping[str, Quantised] = {} if quantization is None else quantised_weights(quantization, named, files)
-        of_files = kept_format(config, dtype, self.quantised)
+        self.quantised, of_files = dict[str, "Quantised"](), SIXTEEN_BIT
+        if quantization is not None:
+            from engine.formats.kept import kept_format  # late, as others below: weights of 16 bits do without all formats
+            from engine.formats.quantised import quantised_weights
+
+            self.quantised = quantised_weights(quantization, named, files)
+            of_files = kept_format(config, dtype, self.quantised)
         super().__init__(config, dtype, of_files if weight_format is None else weight_format)
         self._files = files
         declaration = family_of(config.model_type).declaration()
@@ -241,8 +245,10 @@ class WeightPlan(Weights):
             raise ModelError(what, where=folder, fix=fix)
         source = EMBEDDING if config.tie_word_embeddings else head
         if head is not None and source is not None and head not in self.quantised and source in files:
+            from engine.formats.coded_head import coded
+
             own = coded((config.vocab_size, config.hidden_size), source, files)
-            self.quantised = {**self.quantised, head: own}
+            self.quantised[head] = own
         self._refuse_missing(folder)
         for piece in self._from_files():
             if piece.name not in self.quantised:
@@ -321,6 +327,8 @@ class WeightPlan(Weights):
     def _kept(self, piece: Piece) -> NDArray[Any]:
         """A part of a weight that stays in its format; ModelError if a product of a scale could overflow the dtype of the
         model, to which the weight is dequantised at prefill."""
+        from engine.formats.kept import largest_code, part
+
         name = piece.name.removesuffix(piece.suffix)
         weight = self.quantised[name]
         found = part(weight, piece.suffix).view(DEVICE_TYPES[piece.dtype])
@@ -342,6 +350,8 @@ class WeightPlan(Weights):
 
     def _dequantised(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
         """As `_parts`, of a quantised weight."""
+        from engine.formats.dequantise import rows
+
         weight = self.quantised[piece.name]
         form = weight.form()
         count, columns = form.shape

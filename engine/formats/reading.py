@@ -6,27 +6,21 @@ Reads `quantization_config` of config.json, or `hf_quant_config.json` of ModelOp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from engine.checkpoint.folder_file import path_exists
 from engine.checkpoint.json_file import read_object
-from engine.formats import awq, compressed_tensors, fp8, gptq, nvfp4
 from engine.formats.fields import Fields
-from engine.formats.quantization import Quantization
 from engine.models.config import CONFIG_FILE, LIMIT_BYTES
 from engine.models.keys import Keys
 
+if TYPE_CHECKING:
+    from engine.formats.quantization import Quantization
+
 MODELOPT_FILE: Final = "hf_quant_config.json"
 KEY: Final = "quantization_config"
-
-READERS: Final[Mapping[str, Callable[[Fields], Quantization]]] = {
-    "fp8": fp8.read, "awq": awq.read, "gptq": gptq.read, "compressed-tensors": compressed_tensors.read,
-    "modelopt": nvfp4.read_modelopt, "modelopt_fp4": nvfp4.read_modelopt,
-}  # fmt: skip
-"""By `quant_method`."""
 
 
 def read_quantization(folder: str | PathLike[str]) -> Quantization | None:
@@ -36,6 +30,8 @@ def read_quantization(folder: str | PathLike[str]) -> Quantization | None:
     config = read_object(path, LIMIT_BYTES, "repair the link") if path_exists(path) else {}
     found = Fields(Keys(path, config)).object(KEY)
     if found is not None:
+        from engine.formats.readers import READERS  # late: a folder of 16-bit weights does without all formats
+
         return READERS[found.one_of("quant_method", *READERS)](found)
     separate = Path(folder) / MODELOPT_FILE
     if not path_exists(separate):
@@ -44,4 +40,6 @@ def read_quantization(folder: str | PathLike[str]) -> Quantization | None:
     inner = Fields(keys).object("quantization")
     if inner is None:
         keys.refuse("quantization", "an object", "download the file again")
-    return nvfp4.read_modelopt(inner)
+    from engine.formats.nvfp4 import read_modelopt  # late, likewise
+
+    return read_modelopt(inner)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +16,8 @@ from numpy.typing import NDArray
 from engine.models.config import ModelConfig
 from engine.models.keys import Keys
 from engine.models.rope import rope_table
-from engine.text.tokenizer_file import TokenizerPolicy
-from tilec.step.reader import Declaration, read_declaration
+from engine.text.policy import TokenizerPolicy
+from tilec.step.reader import Declaration, decode_declaration, read_declaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,13 @@ class Family:
         """The step that is part of the engine; the build reads it too."""
         return _declaration(self.package, f"{self.model_type}.step")
 
+    def decode(self, syntax: Any) -> Declaration:
+        """The declaration with this syntax, as of a bundle; StepError if it is invalid. The engine's own, if it has the same
+        text: to read it again takes as long as all else of opening a bundle."""
+        own = self.declaration()
+        # As texts, because 1 and True are equal.
+        return own if json.dumps(syntax) == json.dumps(own.syntax) else decode_declaration(syntax)
+
     def rope_table(self, config: ModelConfig, positions: int) -> NDArray[np.float32]:
         """The table of rotary position embeddings, (positions, head_dim)."""
         return rope_table(positions, self.frequencies(config))
@@ -47,4 +57,5 @@ class Family:
 
 @cache
 def _declaration(package: str, file: str) -> Declaration:
-    return read_declaration(resources.files(package).joinpath(file).read_text(encoding="utf-8"))
+    folder = Path(str(sys.modules[package].__file__)).parent  # `importlib.resources` takes a dozen modules for as much
+    return read_declaration((folder / file).read_text(encoding="utf-8"))

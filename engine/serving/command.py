@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from engine.early_device import one_blas_thread
 from engine.errors import UsageError
 from engine.options import CACHE_FORMATS, DEFAULT_SEQUENCE, WEIGHT_FORMATS, BackendName, check_backend
 from engine.serving.beginning import bound, engine_started
@@ -106,6 +107,8 @@ def serve_command(
     check_backend(backend, bundle, bundle_digest, trust)
     guesses = 0 if speculate is None else guesses_of(speculate)
     limits, keys = ServerLimits(max_body_bytes, request_seconds, stall_seconds=stall_seconds), _keys(api_key_file)
+    if backend == "cuda":
+        one_blas_thread()
     with (
         _sent_traces(otlp_traces_endpoint) as traces,
         bound(host, port) as listening,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from engine.errors import UsageError
 from engine.serving.grammar_depth import deep_thread, too_deep
 from engine.serving.protocol import Grammar
-from engine.text.tokenizer import TOKENIZER_FILE
+from engine.text.policy import TOKENIZER_FILE
 
 KEPT: Final = 64
 """Grammars that are kept ready."""

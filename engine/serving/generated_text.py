@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from engine.serving.thinking import Thinking
 from engine.serving.tool_calls import ToolCall, ToolCalls
-from engine.text.tokenizer import Detokenizer, StopStrings, Text
+from engine.text.detokenizer import Detokenizer, StopStrings
+from engine.text.tokenizer import Text
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,25 +15,16 @@ from engine.errors import ModelError, UsageError
 from engine.text.chat_template import ChatTemplate, Rendered
 from engine.text.control_tokens import ControlTokens
 from engine.text.messages import Message, check_size
+from engine.text.policy import TOKENIZER_FILE, TokenizerPolicy
 from engine.text.template_process import SHARED
-from engine.text.tokenizer_file import ABSENT, TokenizerPolicy, library_errors, read_tokenizer
+from engine.text.tokenizer_file import ABSENT, library_errors, read_tokenizer
 
-TOKENIZER_FILE: Final = "tokenizer.json"
 TOKENIZER_CONFIG_FILE: Final = "tokenizer_config.json"
 TEMPLATE_FILE: Final = "chat_template.jinja"
 TEMPLATE_BYTES: Final = 1 << 22
 """Maximum bytes of chat_template.jinja; `engine.text.chat_template` limits its characters."""
 CONFIG_BYTES: Final = 1 << 23
 """Maximum bytes of tokenizer_config.json; Qwen3's has ten thousand."""
-
-REPLACEMENT: Final = "\ufffd"
-MAX_INCOMPLETE: Final = 3
-"""Maximum replacement characters at the end of a text that further bytes may complete to one character: all but the last of its
-at most four bytes."""
-WINDOW: Final = 16
-KEPT_TOKENS: Final = 8
-"""Maximum number of tokens decoded together (`WINDOW`), and the number kept when it is exceeded (`KEPT_TOKENS`): the last three
-may be part of a character, the first three may be the rest of another. Each token has at least one byte."""
 
 
 class Text:
@@ -150,83 +141,6 @@ class Text:
     def is_silent(self, token: int) -> bool:
         """Whether a token never yields text: a special token, or one unknown to the tokenizer."""
         return token in self._special or self.tokenizer.id_to_token(token) is None
-
-
-class Detokenizer:
-    """Incremental decoder: pieces of text that never split a character. The cost of a token does not grow with the length.
-
-    A byte-level token may be part of a character, and its text may depend on the previous token. So the last tokens are decoded
-    together, and everything not yet returned is returned, except replacement characters at the end, which further bytes may
-    complete. Tokens far enough back no longer affect the result, complete or not.
-    """
-
-    def __init__(self, text: Text) -> None:
-        self._text = text
-        self._ids: list[int] = []
-        self._returned = 0  # characters of the decoded `_ids` that were returned
-
-    def push(self, token: int) -> str:
-        """The text that became certain with this token; often empty, never part of a character."""
-        if self._text.is_silent(token):
-            return ""
-        self._ids.append(token)
-        decoded = self._text.decode(self._ids)
-        tail = decoded[-MAX_INCOMPLETE:]
-        certain = len(decoded) - len(tail) + len(tail.rstrip(REPLACEMENT))
-        piece = decoded[self._returned : certain]
-        self._returned = max(self._returned, certain)
-        if len(self._ids) > WINDOW:
-            self._shorten(decoded)
-        return piece
-
-    def _shorten(self, now: str) -> None:
-        """Drop all but the last tokens. Text not yet returned is at the end, so it is at the end of what the kept tokens decode
-        to. If a decoder violates that, the text is dropped rather than kept forever."""
-        self._ids = self._ids[-KEPT_TOKENS:]
-        kept, pending = self._text.decode(self._ids), now[self._returned :]
-        self._returned = len(kept) - (len(pending) if kept.endswith(pending) else 0)
-
-    def finish(self) -> str:
-        """The remaining text; bytes that never formed a character are replacement characters."""
-        decoded = self._text.decode(self._ids)
-        piece, self._returned = decoded[self._returned :], len(decoded)
-        return piece
-
-
-class StopStrings:
-    """Ends a text before the stop string that is completed first (of several, the longest), independent of how the text is
-    split into pieces. UsageError for an empty string."""
-
-    def __init__(self, strings: str | Sequence[str]) -> None:
-        strings = (strings,) if isinstance(strings, str) else strings
-        if "" in strings:
-            raise UsageError("a stop string is empty", fix="leave it out")
-        self._strings = tuple(strings)
-        self._pending = ""
-        self.found = False
-
-    def push(self, piece: str) -> str:
-        """The text in which no stop string can begin any more; empty after a stop string was found."""
-        if self.found:
-            return ""
-        text = self._pending + piece
-        matches = [(text.find(string) + len(string), text.find(string)) for string in self._strings if string in text]
-        if matches:
-            self.found, self._pending = True, ""
-            return text[: min(matches)[1]]
-        kept = max((self._overlap(text, string) for string in self._strings), default=0)
-        self._pending = text[len(text) - kept :]
-        return text[: len(text) - kept]
-
-    def finish(self) -> str:
-        """The text held back so far, at the end of the text."""
-        kept, self._pending = self._pending, ""
-        return kept
-
-    @staticmethod
-    def _overlap(text: str, string: str) -> int:
-        """Length of the longest suffix of `text` that is a proper prefix of `string`."""
-        return next((size for size in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:size])), 0)
 
 
 def _placeholder(value: Any) -> Any:

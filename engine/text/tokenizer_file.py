@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
@@ -20,6 +19,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from engine.checkpoint.folder_file import DOWNLOAD_AGAIN, read_bytes
 from engine.checkpoint.json_file import parse_object, show
 from engine.errors import EngineError, ModelError
+from engine.text.policy import TokenizerPolicy
 
 LIMIT_BYTES: Final = 1 << 25
 """Maximum bytes of the file; Qwen3's has a third of that."""
@@ -34,20 +34,6 @@ ID_LIMIT: Final = 1 << 24
 """Upper bound (exclusive) of token ids."""
 
 ABSENT: Final = "download tokenizer.json of the model"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerPolicy:
-    """What the tokenizer of a family may be. `family`: its name in messages. `split`: the pattern at which it splits a text,
-    and the only one accepted: others may backtrack forever. `published`: SHA-256 of the tokenizer.json that all of its models
-    are published with, which need not be parsed twice; empty if there are several. `begin`: the control token that every text
-    begins with; empty if there is none. `ignore_merges`: whether a word that is a token is never composed of others."""
-
-    family: str
-    split: str
-    published: str = ""
-    begin: str = ""
-    ignore_merges: bool = False
 
 
 def read_tokenizer(path: Path, policy: TokenizerPolicy) -> Tokenizer:

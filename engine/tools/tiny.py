@@ -28,7 +28,8 @@ from engine.errors import EngineError, UsageError
 from engine.models.config import CONFIG_FILE, GENERATION_FILE, ModelConfig
 from engine.models.families import family_of
 from engine.models.keys import Keys
-from engine.text.tokenizer import TEMPLATE_FILE, TOKENIZER_FILE
+from engine.text.policy import TOKENIZER_FILE
+from engine.text.tokenizer import TEMPLATE_FILE
 from engine.tools.dummy_weights import dummy_weights
 from tilec.untrusted.output_tree import write_tree
 

@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from tokenizers.normalizers import NFC
 
 from engine.errors import UsageError
-from engine.models.qwen3.tokenizer import POLICY
+from engine.text.policy import QWEN3 as POLICY
 from engine.text.tokenizer import Text
 
 CONTROL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<|a|>", "<|a|><|a|>")

@@ -22,7 +22,7 @@ from engine.errors import ModelError
 from engine.models.families import family_of, read_config
 from engine.models.llama.config import LlamaConfig, RopeScaling
 from engine.models.llama.rope import frequencies
-from engine.models.llama.tokenizer import POLICY
+from engine.text.policy import LLAMA3 as POLICY
 from engine.text.tokenizer import Text
 from engine.tools.tiny import write_tiny_model
 

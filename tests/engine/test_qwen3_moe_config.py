@@ -13,8 +13,8 @@ from engine.checkpoint.weights import destinations
 from engine.errors import ModelError
 from engine.models.families import family_of, read_config
 from engine.models.qwen3.rope import frequencies
-from engine.models.qwen3.tokenizer import POLICY
 from engine.models.qwen3_moe.config import Qwen3MoeConfig
+from engine.text.policy import QWEN3 as POLICY
 
 # As published with Qwen3-30B-A3B.
 PUBLISHED: dict[str, Any] = {

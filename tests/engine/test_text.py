@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from engine.errors import ModelError, UsageError
-from engine.models.qwen3.tokenizer import POLICY
 from engine.text.chat_template import ChatTemplate
-from engine.text.tokenizer import Detokenizer, StopStrings, Text
+from engine.text.detokenizer import Detokenizer, StopStrings
+from engine.text.policy import QWEN3 as POLICY
+from engine.text.tokenizer import Text
 
 TEMPLATE = """{%- for message in messages %}
     {%- if message.role == "nobody" %}

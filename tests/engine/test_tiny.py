@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.models.families import read_config
-from engine.models.qwen3.tokenizer import POLICY
+from engine.text.policy import QWEN3 as POLICY
 from engine.text.tokenizer import Text
 from engine.tools.tiny import write_tiny_model
 from tests import shipped

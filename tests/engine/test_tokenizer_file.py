@@ -12,8 +12,8 @@ from test_text import folder
 from tokenizers import Tokenizer
 
 from engine.errors import ModelError, UsageError
-from engine.models.qwen3.tokenizer import POLICY
 from engine.text import tokenizer_file
+from engine.text.policy import QWEN3 as POLICY
 from engine.text.tokenizer import Text
 from engine.text.tokenizer_file import ADDED_LIMIT, LIMIT_BYTES, library_errors, read_tokenizer
 

@@ -35,7 +35,7 @@ from tilec.artifact.bundle_format import (
 )
 from tilec.artifact.cubin_image import Image, check_image, read_image
 from tilec.ir.aligned import ALIGNED
-from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_contents, with_proofs
+from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, Decode, read_contents, with_proofs
 from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
@@ -43,6 +43,7 @@ from tilec.runtime.trust_location import find_trust
 from tilec.step.caches import CACHE_FORMAT
 from tilec.step.formats import SIXTEEN_BIT, WEIGHT_FORMAT
 from tilec.step.ranks import GPUS
+from tilec.step.reader import decode_declaration
 from tilec.target.chips import running_on
 from tilec.untrusted.regular_file import read_regular
 
@@ -204,7 +205,7 @@ class Bundle:
 
 def open_bundle(
     path: str | Path, *, arch: str | None = None, chip: str | None = None, digest: str | None = None, trust: TrustSource = None,
-    proofs: bool = True,
+    proofs: bool = True, decode: Decode = decode_declaration,
 ) -> Bundle:  # fmt: skip
     """Read and verify a bundle. `arch` is the exact architecture that it must be built for, `chip` the own architecture of a
     device that must run its code (`Device.architecture`), `digest` the hex sha256 that the whole file must have. `trust` is the
@@ -213,6 +214,9 @@ def open_bundle(
 
     Without `proofs`, the record of the proofs is not read: manifests have no obligations, which no launch needs, and opening
     takes less time. The digest of the file covers them either way.
+
+    `decode` makes a declaration of the step's syntax, or raises StepError, as `tilec.step.reader.decode_declaration` does: a
+    caller that has read the same step need not read it again.
 
     BundleError: E0703 cannot be read, E0704 not a bundle or another format, E0705 damaged or wrong digest, E0706 another
     architecture, E0714 not signed as the policy requires, E0715 no valid policy, E0717 no package that verifies signatures.
@@ -230,7 +234,7 @@ def open_bundle(
         header = _header(data)
         if not trailer_matches:
             raise ValueError("its digest does not match its bytes")
-        contents = read_contents(data[header.manifest_offset : header.manifest_offset + header.manifest_size], header)
+        contents = read_contents(data[header.manifest_offset : header.manifest_offset + header.manifest_size], header, decode)
         _check_blobs(memoryview(data)[header.blobs_offset :], contents)
         if not _gaps_are_zero(data, header, contents):
             raise ValueError("there are bytes between its blobs")

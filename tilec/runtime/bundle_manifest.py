@@ -17,7 +17,7 @@ A bundle of kernels without a model has a step whose modes are empty, and its `c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -45,6 +45,9 @@ from tilec.untrusted.strict_json import LARGEST_OF_MANIFEST, parse
 
 _ARCH: Final = re.compile(r"sm_[0-9]{2,3}[af]?", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+Decode = Callable[[Any], Declaration]
+"""Makes a declaration of a step's syntax, or raises StepError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,9 @@ class Contents:
     tables: list[Any]
 
 
-def read_contents(text: bytes, header: Header) -> Contents:
-    """Parse the manifest and check it against the header and for consistency; ValueError if it is invalid."""
+def read_contents(text: bytes, header: Header, decode: Decode = decode_declaration) -> Contents:
+    """Parse the manifest and check it against the header and for consistency; ValueError if it is invalid. `decode` reads the
+    step's syntax."""
     data = _object(_parsed(text), ("arch", "blobs", "config", "kernels", "model", "step", "texts", "tuning"), "manifest")
     arch = _matching(data["arch"], _ARCH, "arch")
     blobs = _blobs(data["blobs"])
@@ -119,7 +123,7 @@ def read_contents(text: bytes, header: Header) -> Contents:
     if apart and {kernel.proofs for kernel in kernels} != {digest for digest, _ in proofs}:
         raise ValueError("its proofs are not those of its kernels")
     config = _config(data["config"])
-    declaration, tuning, tables = _step(data["step"], data["tuning"])
+    declaration, tuning, tables = _step(data["step"], data["tuning"], decode)
     if WEIGHT_FORMAT in config and config[WEIGHT_FORMAT] not in declaration.formats:
         raise ValueError(f"its step has no weights in {config[WEIGHT_FORMAT]!r:.60}")
     if CACHE_FORMAT in config and config[CACHE_FORMAT] not in declaration.caches:
@@ -275,10 +279,10 @@ def with_proofs(kernels: tuple[BundledKernel, ...], texts: Mapping[str, bytes]) 
     return tuple(found)
 
 
-def _step(syntax: Any, tables: Any) -> tuple[Declaration, Tuning, list[Any]]:
+def _step(syntax: Any, tables: Any, decode: Decode) -> tuple[Declaration, Tuning, list[Any]]:
     items = _items(tables, "tuning")
     try:
-        return decode_declaration(syntax), read_tuning(items), items
+        return decode(syntax), read_tuning(items), items
     except StepError as error:
         raise ValueError(f"its step: {error}") from None
 

@@ -18,8 +18,9 @@ from typing import Any, Final, cast
 
 from ci.bench.front import Outcome
 from ci.bench.markdown import page
-from engine.models.qwen3.tokenizer import POLICY
-from engine.text.tokenizer import Detokenizer, Text
+from engine.text.detokenizer import Detokenizer
+from engine.text.policy import QWEN3 as POLICY
+from engine.text.tokenizer import Text
 
 CONVERSATIONS: Final = 200
 PIECES: Final = (

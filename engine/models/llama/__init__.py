@@ -1,4 +1,4 @@
-"""Dense Llama 3 models: config, step, positions and tokenizer."""
+"""Dense Llama 3 models: config, step and positions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from engine.models.dense import NUMBERS, UNMEASURED
 from engine.models.family import Family
 from engine.models.llama.config import DENSE, LlamaConfig
 from engine.models.llama.rope import frequencies
-from engine.models.llama.tokenizer import POLICY
+from engine.text.policy import POLICIES
 
 FAMILY: Final = Family(
     package=__name__, model_type=LlamaConfig.model_type, models=DENSE, config=LlamaConfig.read, frequencies=frequencies,
-    tokenizer=POLICY, sizes=SIZES, numbers=NUMBERS, unmeasured=UNMEASURED, refused={"llama4": "Llama 4 is not supported"},
+    tokenizer=POLICIES[LlamaConfig.model_type], sizes=SIZES, numbers=NUMBERS, unmeasured=UNMEASURED,
+    refused={"llama4": "Llama 4 is not supported"},
 )  # fmt: skip

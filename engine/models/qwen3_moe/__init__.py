@@ -8,8 +8,8 @@ from typing import Final
 from engine.models import dense
 from engine.models.family import Family
 from engine.models.qwen3.rope import frequencies
-from engine.models.qwen3.tokenizer import POLICY
 from engine.models.qwen3_moe.config import MIXTURES, Qwen3MoeConfig
+from engine.text.policy import POLICIES
 from tilec.step.step import CHUNK_TOKENS
 
 SIZES: Final = (
@@ -26,6 +26,6 @@ UNMEASURED: Final[Mapping[str, int]] = {
 
 FAMILY: Final = Family(
     package=__name__, model_type=Qwen3MoeConfig.model_type, models=MIXTURES, config=Qwen3MoeConfig.read,
-    frequencies=frequencies, tokenizer=POLICY, sizes=SIZES, numbers=(*SIZES, "rms_norm_eps"),
+    frequencies=frequencies, tokenizer=POLICIES[Qwen3MoeConfig.model_type], sizes=SIZES, numbers=(*SIZES, "rms_norm_eps"),
     unmeasured=UNMEASURED, refused={},
 )  # fmt: skip
