@@ -9,8 +9,9 @@ they must not keep others out, nor `/health`:
 - A request's headers take at most `header_seconds`. Its body has the time that a request may take.
 - When all connections are taken, a new one takes the place of another whose request is not whole: that which began it first.
   If all are being served, the new one gets a 503.
-- Connections are accepted in batches that leave room for themselves, so that the process never runs out of files: asyncio would
-  try again at once, and each time log why it failed.
+- Connections are accepted in batches of at most `backlog`. Three batches have room: one that was accepted, one that is made into
+  connections, and those that these displace, which asyncio closes a turn later. So files do not run out: asyncio would then
+  accept nothing for a second.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class Bounds:
         if free < FEWEST_FILES:
             what = f"the process may have {files} files, which leave {max(0, free)} for connections"
             raise UsageError(what, fix=f"raise the limit (ulimit -n) by at least {FEWEST_FILES - free}")
-        backlog = min(BACKLOG, free // 2)
-        return cls(min(MOST, free - backlog), backlog, header_seconds)
+        backlog = min(BACKLOG, free // 4)
+        return cls(min(MOST, free - 3 * backlog), backlog, header_seconds)
 
     def protocol(self) -> type[Connection]:
         """The protocol of a server whose connections have these bounds."""
