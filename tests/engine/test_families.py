@@ -28,7 +28,10 @@ def test_one_name_is_used_everywhere(name: str) -> None:
 
 
 def test_no_other_code_names_a_family() -> None:
-    code = [path for path in (shipped.ROOT / "engine").rglob("*.py") if "models" not in path.parts and path.name != "tiny.py"]
+    """Outside their folders, but for tiny models, and for what a process knows that reads a tokenizer and imports no family."""
+    allowed = {"engine/tools/tiny.py", "engine/text/policy.py"}
+    code = [path for path in (shipped.ROOT / "engine").rglob("*.py") if "models" not in path.parts]
+    code = [path for path in code if path.relative_to(shipped.ROOT).as_posix() not in allowed]
     for path in code:
         assert not re.search("|".join(f"[\"']{name}[\"']|models[.]{name}" for name in FAMILIES), path.read_text()), path
 
