@@ -45,6 +45,7 @@ def _signature(name: str, what: Any) -> str:
         text = str(inspect.signature(what))
     except ValueError:  # exceptions implemented in C have no signature
         return ""
+    text = re.sub(r"<function (\w+) at 0x\w+>", r"\1", text)  # a default, by its name
     text = re.sub(r"\(self(?:, )?", "(", text.replace("'", "")).replace(" -> None", "")
     inner, _, returned = text[1:].rpartition(")")
     return laid_out(name, inner, returned)
