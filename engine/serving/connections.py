@@ -9,7 +9,7 @@ they must not keep others out, nor `/health`:
 - A request's headers take at most `header_seconds`. Its body has the time that a request may take.
 - When all connections are taken, a new one takes the place of another whose request is not whole: that which began it first.
   If all are being served, the new one gets a 503.
-- Connections are accepted in batches of at most `backlog`. Three batches have room: one that was accepted, one that is made into
+- Connections are accepted in batches of at most `backlog`. Three have room: one that was accepted, one that is made into
   connections, and those that these displace, which asyncio closes a turn later. So files do not run out: asyncio would then
   accept nothing for a second.
 """
