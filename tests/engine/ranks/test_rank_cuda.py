@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 from fake_gpus import Ranks, kernels_of, loaded, model_of, together
 
+from engine.backends.backend import Backend
 from engine.backends.cuda import CudaBackend
 from engine.errors import BundleRefused, DeviceError
 from engine.graph.integers import GraphError
+from engine.models.qwen3_moe.config import Qwen3MoeConfig
+from engine.paged_batch import PagedBatch
 from engine.ranks import cuda as ranks_cuda
 from engine.ranks.cuda import RankCuda
 from engine.ranks.launches import PEER, SIGNAL
 from engine.ranks.verify import verify_lasting
 from engine.ranks.weights import rank_weights
 from engine.tools.dummy_weights import dummy_weights
-from tilec.runtime import Bundle, Device
+from tilec.runtime import Bundle, Device, open_bundle
 from tilec.step.collectives import COLLECTIVES
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "runtime"))
@@ -25,6 +28,12 @@ from fake_driver import FakeDriver, argument_bytes
 
 TOKENS = 300
 """Of a prompt whose products are those of many tokens."""
+MIXTURE = Qwen3MoeConfig(
+    hidden_size=2048, intermediate_size=6144, num_attention_heads=32, num_key_value_heads=4, head_dim=128, num_hidden_layers=2,
+    vocab_size=2048, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=False, max_position_embeddings=40960,
+    torch_dtype="bfloat16", num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, norm_topk_prob=True,
+)  # fmt: skip
+"""Qwen3 30B-A3B with two layers and a small vocabulary."""
 
 
 def test_all_ranks_launch_the_same_and_meet_at_the_end_of_each_step(ranks: Ranks) -> None:
@@ -129,3 +138,30 @@ def test_memory_that_peers_still_read_is_not_planned_for_others(ranks: Ranks, mo
     monkeypatch.setattr(plan, "read_by_peers", lambda graph, ranges: ranges)
     with pytest.raises(GraphError, match="lies where other ranks may still read"):
         backend.captured(graph, backend.own.buffers.allocations, backend._arena)  # pyright: ignore
+
+
+@pytest.mark.campaign
+def test_mixtures_compute_prompts_tokens_and_rows_over_pages(shipped_shared_mixture_bundle: Path) -> None:
+    """Of all tiles of experts; each rank holds half of the experts' bytes."""
+    drivers = [FakeDriver(devices=2) for _ in range(2)]
+    with open_bundle(shipped_shared_mixture_bundle) as bundle:
+        found = loaded(bundle, drivers, MIXTURE)
+        assert all(isinstance(one, tuple) for one in found), found
+        backends: list[Backend] = [backend for backend, _ in found]
+
+        def work(rank: int) -> set[str]:
+            backend, first = backends[rank], len(drivers[rank].launches)
+            sequence = backend.begin()
+            backend.prefill(sequence, list(range(20)))
+            backend.prefill(backend.begin(), list(range(700)))
+            next(iter(backend.stream_tokens(sequence, 1, 2)))
+            with PagedBatch(backend, 8) as batch:
+                batch.join(0, [1, 2], 0, list(range(70)))
+                batch.step()
+            return {launch.function[1].split("_E")[0] for launch in drivers[rank].launches[first:]}
+
+        launched = together(2, work)
+        assert launched[0] == launched[1], launched
+        assert launched[0] >= {"experts_down", "experts_sum", "all_reduce", "all_reduce_add_scaled", "rank_meet"}
+        for backend in backends:
+            backend.close()
