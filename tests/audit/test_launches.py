@@ -16,16 +16,28 @@ from tilec.audit.work import LAUNCHES
 from tilec.ir.text.parser import parse_function
 from tilec.ir.types import MAX_DIM
 
+TOO_LARGE = {
+    "experts_silu_mul_fp8", "experts_matmul_silu_mul_fp8", "experts_matmul_silu_mul_few_fp8",
+    "experts_matmul_silu_mul_few_int4",
+}  # fmt: skip
+"""Kernels of which no launch was found that has so few blocks and elements as are emulated: eight experts of a token, each with
+whole blocks of scales, are more."""
 
-def launches(name: str, limit: int = 5) -> list[Case]:
+
+def launches(name: str, limit: int = 5, reasons: list[str] | None = None) -> list[Case]:
     manifest, function = samples.manifest(name), parse_function(samples.text(name))
-    return edge_launches(manifest, function, contract_of(manifest, function), limit)
+    return edge_launches(manifest, function, contract_of(manifest, function), limit, reasons)
 
 
 @pytest.mark.parametrize("name", chosen(NAMES, lambda name: name not in LIKE))
 def test_launches_are_within_the_contract(name: str) -> None:
     manifest = samples.manifest(name)
-    cases = launches(name)
+    reasons: list[str] = []
+    cases = launches(name, reasons=reasons)
+    if name in TOO_LARGE:
+        assert not cases
+        assert reasons and all("exceed the emulated limits" in reason for reason in reasons), reasons
+        return
     assert cases
     assert len({tuple(sorted(case.values.items())) for case in cases}) == len(cases)
     for case in cases:
