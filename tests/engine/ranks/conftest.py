@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 from fake_gpus import RUN, WORKER, Ranks, loaded, model_of
+from interpreter_ranks import one_rank, two_ranks
 
+from engine.backends.interpreter import InterpreterBackend
 from engine.models.families import read_config
 from engine.ranks import load
 from engine.ranks.gpus import GpuRanks
+from engine.ranks.interpreter import InterpreterRanks
 from engine.tools import tiny
 from tilec.runtime import Bundle, open_bundle
 
@@ -45,6 +48,22 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         return written[family, tied]
 
     return folder
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path) -> Iterator[InterpreterBackend]:
+    """One rank of the module's `folder`."""
+    backend = one_rank(folder)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> Iterator[InterpreterRanks]:
+    """Two ranks of the module's `folder`."""
+    backend = two_ranks(folder)
+    yield backend
+    backend.close()
 
 
 @pytest.fixture(scope="session")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from numpy.typing import NDArray
-from paged_logits import logits_of
-from test_ranks_on_interpreter import (
+from interpreter_ranks import (
     IDS,
     TOLERANCE,
     bits_of_ranks,
@@ -24,6 +22,8 @@ from test_ranks_on_interpreter import (
     prompt_logits,
     two_ranks,
 )  # fmt: skip
+from numpy.typing import NDArray
+from paged_logits import logits_of
 from test_rows_over_pages import prompt, rows_of
 
 from engine.api import Engine
@@ -44,20 +44,6 @@ LENGTHS = (1, 5, 17, 70)
 @pytest.fixture(scope="module")
 def folder(tiny_folder: Callable[..., Path]) -> Path:
     return tiny_folder("qwen3_moe")
-
-
-@pytest.fixture(scope="module")
-def one(folder: Path) -> Iterator[Backend]:
-    backend = one_rank(folder)
-    yield backend
-    backend.close()
-
-
-@pytest.fixture(scope="module")
-def two(folder: Path) -> Iterator[InterpreterRanks]:
-    backend = two_ranks(folder)
-    yield backend
-    backend.close()
 
 
 @pytest.mark.parametrize("tokens", LENGTHS)

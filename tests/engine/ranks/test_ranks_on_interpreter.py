@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,17 @@ import dense_reference
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from numpy.typing import NDArray
+from interpreter_ranks import (
+    IDS,
+    TOLERANCE,
+    bits_of_ranks,
+    decode_logits,
+    distance,
+    greedy,
+    one_rank,
+    prompt_logits,
+    two_ranks,
+)  # fmt: skip
 
 from engine.api import Engine
 from engine.backends.backend import Backend
@@ -22,82 +32,20 @@ from engine.batch import Batch
 from engine.checkpoint.weights import WeightPlan
 from engine.cli import run
 from engine.errors import EngineError, ModelError, UsageError
-from engine.models.families import read_config
 from engine.ranks import interpreter as ranks_on_interpreter
 from engine.ranks.barrier import RankBarrier, RankStopped
 from engine.ranks.interpreter import InterpreterRanks
-from engine.ranks.weights import rank_weights
 from engine.sampling import SamplingParams
 from engine.tools.quantize.command import command as quantize
 from tests.campaign import first
 
-MAX_SEQ_LEN = 128
-IDS = np.random.default_rng(5).integers(0, 400, 80).tolist()
 LENGTHS = (1, 5, 17, 70)
 """A prompt of one token, of a few (parts are gathered), of many (sums are reduced), and one of two tiles of the cache."""
-
-TOLERANCE = 0.02
-"""Upper bound of the root mean square error of bf16 logits, over their deviation, as of one rank against float64."""
-
-
-def one_rank(folder: Path, **formats: Any) -> InterpreterBackend:
-    config, cache = read_config(folder), formats.pop("cache_format", None)
-    backend, weights = InterpreterBackend(), WeightPlan.for_model(config, folder, **formats)
-    backend.load(config, weights, MAX_SEQ_LEN, weights.dtype, cache_format=cache)
-    return backend
-
-
-def two_ranks(folder: Path, ranks: int = 2, **formats: Any) -> InterpreterRanks:
-    config, cache = read_config(folder), formats.pop("cache_format", None)
-    backend = InterpreterRanks(ranks)
-    weights = [rank_weights(config, folder, rank, ranks, **formats) for rank in range(ranks)]
-    backend.load(config, weights, MAX_SEQ_LEN, weights[0].dtype, cache_format=cache)
-    return backend
 
 
 @pytest.fixture(scope="module")
 def folder(tiny_folder: Callable[..., Path]) -> Path:
     return tiny_folder()
-
-
-@pytest.fixture(scope="module")
-def one(folder: Path) -> Iterator[Backend]:
-    backend = one_rank(folder)
-    yield backend
-    backend.close()
-
-
-@pytest.fixture(scope="module")
-def two(folder: Path) -> Iterator[InterpreterRanks]:
-    backend = two_ranks(folder)
-    yield backend
-    backend.close()
-
-
-def distance(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    return float(np.sqrt(np.mean((found - expected) ** 2)) / expected.std())
-
-
-def prompt_logits(backend: Backend, ids: list[int]) -> NDArray[np.float32]:
-    return backend.prompt_logits(backend.begin(), ids).copy()
-
-
-def decode_logits(backend: Backend, prompt: list[int], following: list[int]) -> list[NDArray[np.float32]]:
-    sequence = backend.begin()
-    backend.prompt_logits(sequence, prompt)
-    return [backend.decode_logits(sequence, token).copy() for token in following]
-
-
-def greedy(backend: Backend, prompt: list[int], tokens: int) -> list[int]:
-    sequence = backend.begin()
-    backend.prefill(sequence, prompt)
-    token = backend.token()
-    return [token, *backend.stream_tokens(sequence, token, tokens)]
-
-
-def bits_of_ranks(backend: InterpreterRanks) -> list[bytes]:
-    """The logits of the last step of a single sequence in each rank."""
-    return [buffers.arrays["logits"].tobytes() for buffers in backend.own.buffers.of_ranks]  # pyright: ignore
 
 
 @pytest.mark.parametrize("tokens", LENGTHS)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interpreter_ranks import TOLERANCE, distance, one_rank, two_ranks
 from numpy.typing import NDArray
 from paged_logits import logits_of
-from test_ranks_on_interpreter import TOLERANCE, distance, one_rank, two_ranks
 
 from engine.backends.backend import Backend
 from engine.backends.host_buffers import HostBuffers
