@@ -177,7 +177,7 @@ class HostTerms:
             case "-":
                 return smt.sub(left, right)
             case "*":
-                return smt.mul(left, right)
+                return self.definitions.product(left, right)
             case "min":
                 return smt.smaller(left, right)
             case "max":

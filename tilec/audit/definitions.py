@@ -28,6 +28,15 @@ class Definitions:
     )
     splits: list[tuple[Term, int, int]] = field(default_factory=list[tuple[Term, int, int]])
     outer: Definitions | None = None
+    products: list[tuple[Term, Term]] = field(default_factory=list[tuple[Term, Term]])
+
+    def product(self, left: Term, right: Term) -> Term:
+        """A product of launch values. Quotients by one of its factors are related to it: z3 finds the bound of a tile's number
+        from that of the block's, `b < p * d => b // d < p`, in some searches only."""
+        constant = smt.constant(left) is not None or smt.constant(right) is not None
+        if not constant and not any(left.eq(a) and right.eq(b) for a, b in self.products):
+            self.products.append((left, right))
+        return smt.mul(left, right)
 
     def divided(self, left: Term, right: Term, positive: bool, bounds: Bounds | None) -> tuple[Term, Term]:
         """Quotient and remainder; `bounds` of the divisor decide whether its values are tried individually."""
@@ -36,7 +45,7 @@ class Definitions:
         key = (smt.identity(left), smt.identity(right))
         if key not in self.known:
             quotient, rest, facts = divide(left, right, f"{self.prefix}{len(self.known)}", positive)
-            self.facts += facts
+            self.facts += [*facts, *self._below_products(left, right, quotient)]
             self.known[key] = (quotient, rest, left, right)
             if smt.constant(right) is None and bounds is not None:
                 low = max(1, bounds[0]) if positive else bounds[0]
@@ -57,6 +66,11 @@ class Definitions:
             return both
         others = smt.sub(smt.add(term, smt.integer(mask)), both)
         return others if kind == "or" else smt.sub(others, both)
+
+    def _below_products(self, left: Term, right: Term, quotient: Term) -> list[Term]:
+        """What a positive divisor's products say of a quotient: `left < p * right => left // right < p`."""
+        others = [a if b.eq(right) else b for a, b in self.products if a.eq(right) or b.eq(right)]
+        return [smt.implies(smt.every([right >= 1, left < smt.mul(one, right)]), quotient < one) for one in others]
 
     def defined_by(self, names: set[str]) -> set[str]:
         """`names`, and all unknowns that the quotients and remainders among them are defined by."""
