@@ -5,6 +5,7 @@ import tilec as tl
 
 from .dims import E, K, N, T
 from .experts_dims import C, X
+from .experts_sums import weighted_sums
 
 
 @tl.kernel
@@ -30,10 +31,5 @@ def experts_add(
     tl.resident(w)
     t, n = tl.bid(0), tl.bid(1)
     old = tl.load(residual, (t, n), shape=(1, ROWS)).astype(tl.f32)
-    acc = tl.zeros((1, ROWS, BLOCK), tl.f32)
-    for c in tl.static_range(C):
-        e, part = tl.load(experts, (t, c)), tl.load(weights, (t, c))
-        for k in tl.static_range(K // BLOCK):
-            a = tl.load(x, (t, c, k), shape=(1, 1, BLOCK)).astype(tl.f32) * part
-            acc += a * tl.load(w, (e, n, k), shape=(1, ROWS, BLOCK)).astype(tl.f32)
-    tl.store(residual, (t, n), tl.astype(tl.sum(acc, axis=2) + old, E))
+    sums = weighted_sums(x, experts, weights, w, t, n, K, C, ROWS, BLOCK)
+    tl.store(residual, (t, n), tl.astype(sums + old, E))

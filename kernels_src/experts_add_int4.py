@@ -7,8 +7,8 @@ import tilec as tl
 
 from .dims import E, K, N, T
 from .experts_dims import C, X
+from .experts_sums import weighted_sums_int4
 from .int4_groups import GROUP as COLUMNS
-from .int4_groups import WORDS, each_row, group_inputs, group_sums, row_sums
 
 
 class F(tl.Element):
@@ -40,13 +40,5 @@ def experts_add_int4(
     tl.resident(w, w_scales, w_zeros)
     t, n = tl.bid(0), tl.bid(1)
     old = tl.load(residual, (t, n), shape=(1, ROWS)).astype(tl.f32)
-    acc = tl.zeros((SPLIT, ROWS, 8), tl.f32)
-    for c in tl.static_range(C):
-        e, part = tl.load(experts, (t, c)), tl.load(weights, (t, c))
-        for k in tl.static_range(K // (SPLIT * COLUMNS)):
-            s = tl.load(w_scales, (e, k, n), shape=(1, SPLIT, ROWS)).reshape((SPLIT, ROWS))
-            z = tl.load(w_zeros, (e, k, n), shape=(1, SPLIT, ROWS)).reshape((SPLIT, ROWS))
-            a = group_inputs(tl.load(x, (t, c, k), shape=(1, 1, SPLIT * COLUMNS)).reshape((1, SPLIT * COLUMNS)), SPLIT)
-            words = tl.load(w, (e, n, k), shape=(1, ROWS, SPLIT * WORDS)).reshape((ROWS, SPLIT * WORDS))
-            acc += group_sums(a, words, s, z, SPLIT, ROWS, E) * part
-    tl.store(residual, (t, n), tl.astype(each_row(row_sums(acc, E)) + old, E))
+    sums = weighted_sums_int4(x, experts, weights, w, w_scales, w_zeros, t, n, K, C, ROWS, SPLIT, E)
+    tl.store(residual, (t, n), tl.astype(sums + old, E))

@@ -7,7 +7,8 @@ import tilec as tl
 
 from .dims import E, K, N, T
 from .experts_dims import C, X
-from .fp8_blocks import RUN, SQUARE, scaled_sums
+from .experts_sums import weighted_sums_fp8
+from .fp8_blocks import SQUARE
 
 
 class P(tl.Dim):
@@ -43,15 +44,8 @@ def experts_add_scaled_fp8(
     t, n = tl.bid(0), tl.bid(1)
     g = tl.load(weight, n, shape=ROWS).astype(tl.f32)
     old = tl.load(residual, (t, n), shape=(1, ROWS)).astype(tl.f32)
-    acc = tl.zeros((ROWS, BLOCK // SQUARE, SQUARE // RUN), tl.f32)
-    for c in tl.static_range(C):
-        e, part = tl.load(experts, (t, c)), tl.load(weights, (t, c))
-        for k in tl.static_range(K // BLOCK):
-            s = tl.load(w_scales, (e, n // (SQUARE // ROWS), k), shape=(1, 1, BLOCK // SQUARE))
-            a = tl.load(x, (t, c, k), shape=(1, 1, BLOCK)).reshape((1, BLOCK))
-            b = tl.load(w, (e, n, k), shape=(1, ROWS, BLOCK)).reshape((ROWS, BLOCK))
-            acc += scaled_sums(a, b, s.reshape((1, BLOCK // SQUARE)), ROWS, BLOCK) * part
-    total = tl.astype(tl.sum(acc, axis=(1, 2))[None, :] + old, E)
+    sums = weighted_sums_fp8(x, experts, weights, w, w_scales, t, n, K, C, ROWS, BLOCK)
+    total = tl.astype(sums + old, E)
     tl.store(residual, (t, n), total)
     v = total.astype(tl.f32)
     tl.store(scaled, (t, n), tl.astype(v * g[None, :], E))

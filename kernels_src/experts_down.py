@@ -5,6 +5,7 @@ import tilec as tl
 
 from .dims import E, K, N, T
 from .experts_dims import C, X
+from .experts_sums import weighted_sums
 
 
 @tl.kernel
@@ -29,10 +30,5 @@ def experts_down(
     tl.values(experts, 0, X)
     tl.resident(w)
     t, n = tl.bid(0), tl.bid(1)
-    acc = tl.zeros((1, ROWS, BLOCK), tl.f32)
-    for c in tl.static_range(C):
-        e, part = tl.load(experts, (t, c)), tl.load(weights, (t, c))
-        for k in tl.static_range(K // BLOCK):
-            a = tl.load(x, (t, c, k), shape=(1, 1, BLOCK)).astype(tl.f32) * part
-            acc += a * tl.load(w, (e, n, k), shape=(1, ROWS, BLOCK)).astype(tl.f32)
-    tl.store(out, (t, n), tl.astype(tl.sum(acc, axis=2), E))
+    sums = weighted_sums(x, experts, weights, w, t, n, K, C, ROWS, BLOCK)
+    tl.store(out, (t, n), tl.astype(sums, E))
