@@ -88,8 +88,8 @@ def _outcomes(options: argparse.Namespace) -> Iterator[Outcome]:
     """What was found so far, after each part."""
     asked = names(options.parts)
     refuse(options.bundles, asked, options.one_gpu)
-    found: dict[str, Any] = earlier(options) if options.resume else {}
-    found = {"models": {}, "failed": {}, "seconds": {}} | found
+    found: dict[str, Any] = {"models": {}, "failed": {}, "seconds": {}}
+    found |= earlier(options) if options.resume else {}
     with tempfile.TemporaryDirectory() as folder:
         parts = Parts(options, Path(folder), found)
         for name in asked:

@@ -114,7 +114,8 @@ class Found:
 
     def keep_arrays(self, arrays: Mapping[str, Floats]) -> None:
         """Write arrays."""
-        np.savez(array_file(self.file), **dict(arrays))
+        given: dict[str, Any] = dict(arrays)
+        np.savez(array_file(self.file), **given)
 
 
 def array_file(file: Path) -> Path:

@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 
 
 def right(found: Record) -> bool:
-    """Whether nothing failed and all that was measured is as it should be. What was not measured yet is not judged."""
+    """Whether nothing failed and all that was measured is as it should be. What was not measured yet is not compared."""
     return not found["failed"] and not wrong(found)
 
 

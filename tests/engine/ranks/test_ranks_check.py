@@ -133,11 +133,9 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def parts(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Runs the program with parts that find the above, but those of `failing`, which leave `left` and end with status 1."""
+    """Runs the program with parts that find the above, but that of `failing`, which leaves `left` and ends with status 1."""
 
-    def run(
-        *options: str, failing: tuple[str, ...] = (), left: dict[str, Any] | None = None, status: int = 0
-    ) -> dict[str, Any]:
+    def run(*options: str, failing: str = "", left: dict[str, Any] | None = None, status: int = 0) -> dict[str, Any]:
         asked = list[str]()
         monkeypatch.setattr(ranks_check, "DriverCalls", Machine(2))
 
