@@ -164,7 +164,9 @@ class Parts:
             _waited([_started(command) for command in commands], seconds + MORE_SECONDS, name)
         except Failed as error:
             failed[name] = str(error)
-        self._found["seconds"][name] = time.monotonic() - began
+        self._found["seconds"][name] = spent = time.monotonic() - began
+        if name in failed and spent >= seconds:
+            failed[name] += f", after its {seconds:.0f} s"
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         if "error" in found:
             failed[name] = f"{failed.get(name, name)}: {found.pop('error')}"

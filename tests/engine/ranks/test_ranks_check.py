@@ -215,6 +215,13 @@ def test_no_part_begins_after_the_budget(parts: Callable[..., Any], capsys: pyte
     assert "kill, at most 35 s" in printed.err and "1 parts have run within 40 s: run again to go on" in printed.out
 
 
+def test_a_part_that_its_time_ended_says_so(parts: Callable[..., Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks_check, "LIMITS", dict.fromkeys(ranks_check.LIMITS, 0.0))
+        found = parts("--parts", "kill", failing="kill", left={"kills": [KILL]}, status=1)
+    assert found["failed"] == {"kill": "kill ended with status 1, after its 0 s"} and found["kill"] == {"kills": [KILL]}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
