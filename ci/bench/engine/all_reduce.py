@@ -1,10 +1,10 @@
-"""`python -m ci.bench.engine.all_reduce BUNDLE FILE RANK RANKS`: a rank of the sums that `ranks_check` times, next to NCCL.
+"""`python -m ci.bench.engine.all_reduce BUNDLE FILE RANK RANKS SECONDS`: a rank of the sums of `ranks_check`, next to NCCL.
 
 Both are timed by CUDA events around CUDA graphs of `COPIES` launches, after all ranks met. Kernels are those of the bundle, on
-memory that ranks map as the engine does. Rank 0 writes the file.
+memory that ranks map as the engine does. Rank 0 writes the file, after each size.
 
-A rank that waits for longer than `SECONDS` prints where, and ends: its GPU may wait for one that is gone, and no wait of CUDA's
-has an end. Who started the ranks ends the others.
+A rank that takes longer than `SECONDS` prints where it is, and ends: its GPU may wait for one that is gone, and no wait of
+CUDA's has an end. Who started the ranks ends the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -37,8 +37,6 @@ REPEATS: Final = 30
 SUMS: Final = 1000
 MOST_DELAY: Final = 20000
 """Clock cycles of a delay at random."""
-SECONDS: Final = 150
-"""How long all of it may take."""
 HOST_SECONDS: Final = 60
 """How long ranks may wait for each other on the host."""
 
@@ -58,7 +56,9 @@ class Rank:
             "nccl", init_method=f"file://{store}", rank=rank, world_size=ranks, device_id=self.gpu,
             timeout=timedelta(seconds=HOST_SECONDS),
         )  # fmt: skip
+        open_rank(rank, ranks, calls)  # other libraries change the current GPU
         self.device = Device()
+        assert self.device.ordinal == rank
         self.driver = self.device.driver
         self.stream = self.driver.create_stream()
         self.bundle: Bundle = open_bundle(path, trust=NO_POLICY)
@@ -103,13 +103,13 @@ class Rank:
         """Wait for all of this rank's GPU, whichever is current."""
         self.torch.cuda.synchronize(self.gpu)
 
-    def timed(self, launch: Callable[[], None], synchronize: Callable[[], None]) -> float:
+    def timed(self, launch: Callable[[], None]) -> float:
         """Microseconds of one of the launches in a graph, the median of `REPEATS`."""
         start, end = (self.driver.create_event(timing=True) for _ in range(2))
         times = list[float]()
         for _ in range(REPEATS + 3):
             self.ours.barrier()
-            synchronize()
+            self.synchronize()
             self.meet.launch(self.stream)  # so that all ranks begin together
             self.driver.record_event(start, self.stream)
             launch()
@@ -124,7 +124,7 @@ class Rank:
         for number in range(COPIES):
             plan.launch(self.stream, overlap=number > 0)
         graph = self.driver.end_capture(self.stream)
-        found = self.timed(lambda: self.driver.launch_graph(graph, self.stream), self.synchronize)
+        found = self.timed(lambda: self.driver.launch_graph(graph, self.stream))
         self.driver.destroy_graph(graph)
         return found
 
@@ -145,7 +145,7 @@ class Rank:
             with torch.cuda.stream(stream):
                 graph.replay()
 
-        return self.timed(launch, self.synchronize)
+        return self.timed(launch)
 
 
 def same_bits(rank: Rank) -> bool:
@@ -181,28 +181,31 @@ def announce(rank: Rank, what: str) -> None:
     print(f"rank {rank.rank}: {what}", file=sys.stderr, flush=True)
 
 
-def main(path: str, file: str, rank_text: str, ranks_text: str) -> int:
-    """Time and compare; returns the exit status. 1 after `SECONDS`."""
-    faulthandler.dump_traceback_later(SECONDS, exit=True)
+def main(path: str, file: str, rank_text: str, ranks_text: str, seconds: str) -> int:
+    """Compare and time; returns the exit status. 1 after so many seconds."""
+    faulthandler.dump_traceback_later(float(seconds), exit=True)
     rank = Rank(path, f"{file}.store", int(rank_text), int(ranks_text))
     torch = rank.torch
     announce(rank, f"{SUMS} sums")
-    same = same_bits(rank)
+    found: dict[str, Any] = {"sizes": [], "same": same_bits(rank), "repeats": SUMS, "meet_us": rank.ours_us(rank.meet)}
     out = torch.zeros((max(SIZES) // 2 // COLUMNS, COLUMNS), dtype=torch.bfloat16, device=rank.gpu)
     rank.put(torch.zeros_like(out))
-    sizes = list[Mapping[str, float]]()
     for size in SIZES:
-        rows = size // 2 // COLUMNS
         announce(rank, f"{size} bytes")
-        found = {f"{kernel}_us": rank.ours_us(rank.plan(kernel, rows, out)) for kernel in ("all_reduce", "all_reduce_add")}
-        best = min(found.values())
-        sizes.append({"bytes": size, **found, "nccl_us": rank.nccl_us(rows), "GB_s": size / best / 1e3})
-    result = {"sizes": sizes, "meet_us": rank.ours_us(rank.meet), "same": same, "repeats": SUMS}
-    if rank.rank == 0:
-        Path(file).write_text(json.dumps(result), encoding="utf-8")
+        found["sizes"].append(sums_of(rank, size, out))
+        if rank.rank == 0:
+            Path(file).write_text(json.dumps(found), encoding="utf-8")
     rank.ours.barrier()
     rank.ours.destroy_process_group()
     return 0
+
+
+def sums_of(rank: Rank, size: int, out: Any) -> dict[str, float]:
+    """Microseconds of sums of so many bytes: of both kernels, and of NCCL's; and GB/s of the faster of ours."""
+    rows = size // 2 // COLUMNS
+    found = {f"{kernel}_us": rank.ours_us(rank.plan(kernel, rows, out)) for kernel in ("all_reduce", "all_reduce_add")}
+    best = min(found.values())
+    return {"bytes": size, **found, "nccl_us": rank.nccl_us(rows), "GB_s": size / best / 1e3}
 
 
 if __name__ == "__main__":

@@ -1,21 +1,27 @@
 """Checks and times models that two GPUs share, compared with one GPU, and the all-reduce with NCCL's.
 
-    python3 ci/bench/engine.py ranks_check artifacts/bundles [--models qwen3-4b,qwen3-32b,qwen3-30b-a3b]
+    python3 ci/bench/engine.py ranks_check artifacts/bundles [--parts qwen3-4b,all_reduce,kill] [--budget 400] [--resume]
 
 Needs a machine with two GPUs, torch for NCCL, and for each model the bundle of one GPU and the one of `--gpus 2`. Weights are
-random.
+random. Parts, in the order in which they run:
 
-- The all-reduce of 16 KB to 8 MB, in CUDA graphs: the kernel of prompts and that of decode steps, and NCCL's without NVLink
+- A model, on one GPU and on two: milliseconds of a prompt, tokens per second of decode, and logits of a prompt's last token and
+  of teacher-forced decode steps, compared between one and two GPUs. What rounding does is measured on one GPU: logits of the
+  same tokens as one prompt and as decode steps, which add in other orders. Twenty prompts have the same bits. Rows over pages:
+  milliseconds of a step, and whether a row has the same bits alone and among others.
+- `all_reduce`: sums of 16 KB to 8 MB, in CUDA graphs: the kernel of prompts and that of decode steps, and NCCL's without NVLink
   multicast. 1000 sums with delays at random have the same bits, in both ranks, as the sum in f32 in the order of ranks.
-- Each model on one GPU and on two: tokens per second of decode, milliseconds of a prompt, and logits of a prompt's last token
-  and of teacher-forced decode steps, compared between one and two GPUs. What rounding does is measured on one GPU: logits of
-  the same tokens as one prompt and as decode steps, which add in other orders. Twenty prompts have the same bits.
-- Rows over pages, on one GPU and on two: milliseconds of a step, and whether a row has the same bits alone and among others.
-- A rank that is killed while it generates: seconds until there is an error, and until the other process is gone.
+- `kill`: a rank is killed while it generates: seconds until there is an error, and until the other process is gone.
+- `repeats`: 1000 decode steps on two GPUs have the same bits.
+- `planted`: a rank has the weights of another, which the comparison of logits sees.
 
-Every part is a process of its own, and ends by itself, with the place where it is, if it takes too long (`PART_SECONDS`); then
-the others still run. Exit status 1 if a part failed, bits differ, logits are further apart than `MOST_APART` times what
-rounding does, or a kill takes longer than a second.
+Every part is a process of its own or several, and ends by itself, with the place where it is, if it takes too long (`LIMITS`);
+then the others still run. The result is written after each, and has what a part found before it failed. `--budget`: no part
+lasts beyond so many seconds. `--resume`: keep what the folder of results has of other parts. `--one-gpu`: both ranks take turns
+on one GPU, with a few layers and no times, to see whether anything works at all.
+
+Exit status 1 if a part failed, bits differ, logits are further apart than `MOST_APART` times what rounding does
+(`ranks_report`), or a kill takes longer than a second.
 """
 
 from __future__ import annotations
@@ -24,135 +30,174 @@ import argparse
 import faulthandler
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from ci.bench.engine.all_reduce import SECONDS as ALL_REDUCE_SECONDS
-from ci.bench.engine.weights import config_of, prompt_of
-from ci.bench.front import Outcome, names
-from ci.bench.markdown import grid, page
-from engine.backends.backend import Backend
-from engine.backends.load import load_on_gpu
-from engine.errors import EngineError
-from engine.models.families import read_config
-from engine.paged_batch import PagedBatch
-from engine.ranks.gpus import GpuRanks
-from engine.ranks.load import load_ranks
-from engine.tools.dummy_weights import dummy_weights
+from ci.bench.engine.ranks_parts import GPUS, LAYERS, Asked, array_file, bundle_of, distances, run_part
+from ci.bench.engine.ranks_report import report, right
+from ci.bench.front import Outcome, Unfinished, earlier, names
+from ci.bench.markdown import page
+from engine.errors import DeviceError
+from engine.ranks.peers import DriverCalls
 
-GPUS: Final = 2
-ARCHITECTURES: Final = {"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "llama": "LlamaForCausalLM"}
-SLOTS: Final = (18, 512, 4096)
-PREFILLS: Final = (18, 512, 2048, 8192)
-CAPACITY: Final = 8192 + 256
-LENGTHS: Final = (17, 512, 3000)
-STEPS: Final = 16
-COUNTED: Final = 128
-"""Tokens that a rate is the mean of."""
-AGAIN: Final = 20
-MOST_APART: Final = 2.0
-"""The largest distance of many rows of logits between one GPU and two, over that of three rows in two orders of sums on one
-GPU."""
-MOST_SECONDS: Final = 1.0
-ROWS: Final = (16, 128)
-ROW_TOKENS: Final = 100
-ROW_STEPS: Final = 20
-PART_SECONDS: Final = 200
-"""How long a part may take."""
-MORE_SECONDS: Final = 20
+SMALL: Final = "qwen3-4b"
+MIXTURE: Final = "qwen3-30b-a3b"
+ALL_REDUCE: Final = "all_reduce"
+OF_MODEL: Final = {ALL_REDUCE: SMALL, "kill": SMALL, "repeats": SMALL, "planted": MIXTURE}
+"""The model that a part takes which is no model."""
+DEFAULT: Final = (MIXTURE, f"{MIXTURE}-fp8", ALL_REDUCE, SMALL, "qwen3-32b", "kill", "repeats", "planted")
+LIMITS: Final = {"one": 75, "two": 75, ALL_REDUCE: 75, "kill": 50, "repeats": 50, "planted": 50}
+"""Seconds that a part may take."""
+LEAST_SECONDS: Final = 15.0
+"""No part begins with less time."""
+MORE_SECONDS: Final = 5
 """How much longer is waited for a part, or a rank, before it is killed."""
 GONE_SECONDS: Final = 10.0
-"""How long processes of a killed rank are looked for."""
+"""How long is waited for a killed process."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this case."""
     parser.add_argument("bundles", help="folder of the bundles", type=Path)
-    parser.add_argument("--models", default="qwen3-4b,qwen3-32b")
-    parser.add_argument("--skip-all-reduce", action="store_true", help="no torch")
+    parser.add_argument("--parts", default=",".join(DEFAULT), help="models, and: " + ", ".join(OF_MODEL))
+    parser.add_argument("--resume", action="store_true", help="keep what the folder of results has of other parts")
+    parser.add_argument("--one-gpu", action="store_true", help="both ranks on one GPU, a few layers, no times")
     parser.add_argument("--child", nargs=3, metavar=("PART", "MODEL", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=max(LIMITS.values()), help=argparse.SUPPRESS)
 
 
 def measure(options: argparse.Namespace) -> Iterable[Outcome] | int:
     """All parts, or one of them in a process of its own."""
     if options.child is None:
-        return _parts(options)
+        return _outcomes(options)
     part, model, file = options.child
-    faulthandler.dump_traceback_later(PART_SECONDS, exit=True)  # a wait for a GPU has no end of its own
-    found = PARTS[part](options.bundles, model)
-    arrays = {name: found.pop(name) for name in [name for name in found if isinstance(found[name], np.ndarray)]}
-    np.savez(f"{file}.npz", **arrays)
-    Path(file).write_text(json.dumps(found), encoding="utf-8")
+    faulthandler.dump_traceback_later(options.seconds, exit=True)  # a wait for a GPU has no end of its own
+    run_part(Asked(part, model, options.bundles, Path(file), options.one_gpu, LAYERS if options.one_gpu else 0))
     return 0
 
 
-def _parts(options: argparse.Namespace) -> Iterable[Outcome]:
+def _outcomes(options: argparse.Namespace) -> Iterator[Outcome]:
     """What was found so far, after each part."""
-    found: dict[str, Any] = {"models": {}, "failed": []}
-
-    def part(*given: Any) -> Any:
-        """What a part found; None if it failed, which is recorded."""
-        try:
-            return _all_reduce(*given) if len(given) == 3 else _part(*given)
-        except Failed as error:
-            found["failed"].append(str(error))
-            return None
-
-    with tempfile.TemporaryDirectory() as name:
-        folder, models = Path(name), names(options.models)
-        if not options.skip_all_reduce:
-            found["all_reduce"] = part(options.bundles, models[0], folder)
-            yield _outcome(found)
-        found["kill"] = (part("kill", models[0], options.bundles, folder) or (None,))[0]
-        yield _outcome(found)
-        for model in models:
-            pair = [part(which, model, options.bundles, folder) for which in ("one", "two")]
-            if None in pair:
-                yield _outcome(found)
-                continue
-            (one, alone), (two, shared) = pair
-            apart = [relative(shared[key], alone[key]) for key in sorted(alone)]
-            found["models"][model] = {"one": one, "two": two, "apart": max(apart), "each": apart}
-            yield _outcome(found)
+    asked = names(options.parts)
+    refuse(options.bundles, asked, options.one_gpu)
+    found: dict[str, Any] = {"models": {}, "failed": {}, "seconds": {}}
+    found |= earlier(options) if options.resume else {}
+    with tempfile.TemporaryDirectory() as folder:
+        parts = Parts(options, Path(folder), found)
+        for name in asked:
+            for _ in parts.of_model(name) if name not in OF_MODEL else parts.other(name):
+                lines = report(found)
+                status = int(not right(found))
+                yield Outcome(found, {f"{options.name}.md": page(lines)}, status, whole=not options.resume)
 
 
-def _outcome(found: Mapping[str, Any]) -> Outcome:
-    lines = report(found)
-    print(*lines, sep="\n", flush=True)
-    return Outcome(found, {"ranks_check.md": page(lines)}, int(not _right(found)))
-
-
-def _right(found: Mapping[str, Any]) -> bool:
-    sums, kill = found.get("all_reduce"), found.get("kill")
-    models = all(
-        one["apart"] <= MOST_APART * one["one"]["rounding"] and one["two"]["same"] and one["two"]["rows"]["same"]
-        for one in found["models"].values()
-    )
-    killed = kill is None or (max(kill["seconds"], kill["gone_seconds"]) <= MOST_SECONDS and "SIGKILL" in kill["message"])
-    return not found["failed"] and (sums is None or sums["same"]) and models and killed
-
-
-def _part(part: str, model: str, bundles: Path, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a part found, in a process of its own: data, and arrays. Failed if it ended otherwise, or not in time."""
-    file = folder / f"{part}-{model}.json"
-    process = subprocess.Popen([*_command(bundles), "--child", part, model, str(file)])
-    _waited([process], PART_SECONDS + MORE_SECONDS, f"part `{part}` of {model}")
-    with np.load(f"{file}.npz") as arrays:
-        return json.loads(file.read_text(encoding="utf-8")), dict(arrays)
+def refuse(bundles: Path, asked: Sequence[str], one_gpu: bool) -> None:
+    """SystemExit with a line, before anything is written, unless there are two GPUs that reach each other, and all bundles."""
+    count = 1 if one_gpu else GPUS
+    try:
+        calls = DriverCalls()
+        found = int(calls.call("cuDeviceGetCount"))
+        devices = [calls.call("cuDeviceGet", number) for number in range(min(count, found))]
+        pairs = [(one, other) for one in devices for other in devices if one is not other]
+        reached = all(int(calls.call("cuDeviceCanAccessPeer", one, other)) for one, other in pairs)
+    except DeviceError as error:
+        raise SystemExit(f"ranks_check needs {count} GPUs: {error.what}") from None
+    if found < count:
+        raise SystemExit(f"ranks_check needs {count} GPUs, and CUDA shows {found}")
+    if not reached:
+        raise SystemExit("ranks_check needs GPUs that reach each other's memory")
+    if one_gpu and ALL_REDUCE in asked:
+        raise SystemExit(f"`{ALL_REDUCE}` needs a GPU for each rank")
+    models = dict.fromkeys(OF_MODEL.get(name, name) for name in asked)
+    files = [bundle_of(bundles, model, gpus) for model in models for gpus in (1, GPUS)]
+    absent = [str(file) for file in files if not file.is_file()]
+    if absent:
+        raise SystemExit(f"{', '.join(absent)} not found: `tilec bundle pack --model NAME --gpus 1,2 --arch sm_90`")
 
 
 class Failed(Exception):
     """A part did not end as it should; the message is a line."""
+
+
+class Parts:
+    """Runs parts in processes, and keeps what they find in `found`, also of those that fail."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path, found: dict[str, Any]) -> None:
+        self._options, self._folder, self._found, self._began = options, folder, found, time.monotonic()
+
+    def of_model(self, model: str) -> Iterator[None]:
+        """A model on one GPU, and on two; stops after each."""
+        record: dict[str, Any] = {}
+        self._found["models"][model] = record
+        for half in ("one", "two"):
+            record[half] = self._run(half, model)
+            logits = [array_file(self._file(one, model)) for one in ("one", "two")]
+            if half == "two" and all(file.is_file() for file in logits):
+                record["apart"] = apart(*logits)
+            yield
+
+    def other(self, name: str) -> Iterator[None]:
+        """A part that is no model."""
+        self._found.pop(name, None)
+        found = self._run(name, OF_MODEL[name])
+        if found:
+            self._found[name] = found
+        yield
+
+    def _run(self, part: str, model: str) -> dict[str, Any]:
+        """What a part found, whether it failed, which is recorded, or not."""
+        name, began = part if part in OF_MODEL else f"{model}, {part}", time.monotonic()
+        failed, file = self._found["failed"], self._file(part, model)
+        failed.pop(name, None)
+        seconds = min(LIMITS[part], self._left())
+        print(f"-- {name}, at most {seconds:.0f} s", file=sys.stderr, flush=True)
+        commands = self._all_reduce(model, file, seconds) if part == ALL_REDUCE else [self._child(part, model, file, seconds)]
+        try:
+            _waited([_started(command) for command in commands], seconds + MORE_SECONDS, name)
+        except Failed as error:
+            failed[name] = str(error)
+        self._found["seconds"][name] = spent = time.monotonic() - began
+        if name in failed and spent >= seconds:
+            failed[name] += f", after its {seconds:.0f} s"
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if "error" in found:
+            failed[name] = f"{failed.get(name, name)}: {found.pop('error')}"
+        return found
+
+    def _left(self) -> float:
+        """Seconds that are left; Unfinished if they are too few for a part."""
+        budget: float | None = self._options.budget
+        left = float("inf") if budget is None else budget - MORE_SECONDS - (time.monotonic() - self._began)
+        if left < LEAST_SECONDS:
+            raise Unfinished(f"{len(self._found['seconds'])} parts have run within {budget:.0f} s")
+        return left
+
+    def _file(self, part: str, model: str) -> Path:
+        return self._folder / f"{part}-{model}.json"
+
+    def _child(self, part: str, model: str, file: Path, seconds: float) -> list[str]:
+        front = [sys.executable, str(Path(__file__).parents[1] / "engine.py"), "ranks_check", str(self._options.bundles)]
+        more = ["--one-gpu"] if self._options.one_gpu else []
+        return [*front, "--child", part, model, str(file), "--seconds", str(seconds), *more]
+
+    def _all_reduce(self, model: str, file: Path, seconds: float) -> list[list[str]]:
+        """The ranks of the sums, a process each (`ci.bench.engine.all_reduce`)."""
+        bundle = bundle_of(self._options.bundles, model, GPUS)
+        command = [sys.executable, "-m", "ci.bench.engine.all_reduce", str(bundle), str(file)]
+        return [[*command, str(rank), str(GPUS), str(seconds)] for rank in range(GPUS)]
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(dict.fromkeys(str(Path(one or ".").resolve()) for one in sys.path))
+    return subprocess.Popen(command, env={**os.environ, "NCCL_NVLS_ENABLE": "0", "PYTHONPATH": path})
 
 
 def _waited(processes: Sequence[subprocess.Popen[bytes]], seconds: float, what: str) -> None:
@@ -178,185 +223,7 @@ def _waited(processes: Sequence[subprocess.Popen[bytes]], seconds: float, what: 
                 one.wait(GONE_SECONDS)
 
 
-def _command(bundles: Path) -> list[str]:
-    return [sys.executable, str(Path(__file__).parents[1] / "engine.py"), "ranks_check", str(bundles)]
-
-
-def _all_reduce(bundles: Path, model: str, folder: Path) -> dict[str, Any]:
-    """The sums of all ranks, in a process for each (`ci.bench.engine.all_reduce`)."""
-    file = folder / "all_reduce.json"
-    bundle = bundles / f"{model}-{GPUS}-gpus-sm_90a.bundle"
-    environment = {**os.environ, "NCCL_NVLS_ENABLE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "ci.bench.engine.all_reduce", str(bundle), str(file)]
-    ranks = [subprocess.Popen([*command, str(rank), str(GPUS)], env=environment) for rank in range(GPUS)]
-    _waited(ranks, ALL_REDUCE_SECONDS + MORE_SECONDS, "the all-reduce")
-    return json.loads(file.read_text(encoding="utf-8"))
-
-
-def relative(found: Any, expected: Any) -> float:
-    """The largest relative distance of a row."""
-    rows = np.linalg.norm(found - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
-    return float(rows.max())
-
-
-def one_gpu(bundles: Path, model: str) -> dict[str, Any]:
-    """A model on one GPU."""
-    config = config_of(model)
-    began = time.perf_counter()
-    backend = load_on_gpu(bundles / f"{model}-sm_90a.bundle", config, dummy_weights(config, "bf16"), CAPACITY, "bf16")
-    return _measured(backend, time.perf_counter() - began)
-
-
-def two_gpus(bundles: Path, model: str) -> dict[str, Any]:
-    """A model on two."""
-    began = time.perf_counter()
-    return _measured(_shared(bundles, model), time.perf_counter() - began)
-
-
-def _shared(bundles: Path, model: str) -> Backend:
-    bundle = bundles / f"{model}-{GPUS}-gpus-sm_90a.bundle"
-    with tempfile.TemporaryDirectory() as folder:
-        config = config_of(model)
-        numbers = {field.name: getattr(config, field.name) for field in fields(config)}
-        text = json.dumps({"architectures": [ARCHITECTURES[config.model_type]], "model_type": config.model_type, **numbers})
-        (Path(folder) / "config.json").write_text(text, encoding="utf-8")
-        read = read_config(folder)
-        return load_ranks(folder, read, GPUS, "cuda", CAPACITY, dtype="bf16", dummy=0, bundle=bundle)[0]
-
-
-def _measured(backend: Backend, seconds: float) -> dict[str, Any]:
-    found: dict[str, Any] = {"load_s": seconds, "speed": _speed(backend)}
-    apart: list[float] = []
-    for length in LENGTHS:
-        ids = prompt_of(length + STEPS, backend.config)
-        found[f"logits_{length}"] = rows = _logits(backend, ids, length)
-        apart.append(relative(backend.prompt_logits(backend.begin(), ids), rows[-1]))
-    found["rounding"] = max(apart)
-    first = _logits(backend, prompt_of(LENGTHS[1] + STEPS, backend.config), LENGTHS[1])
-    found["same"] = all(
-        (_logits(backend, prompt_of(LENGTHS[1] + STEPS, backend.config), LENGTHS[1]) == first).all() for _ in range(AGAIN)
-    )
-    found["rows"] = _rows(backend)
-    backend.close()
-    return found
-
-
-def _rows(backend: Backend) -> dict[str, Any]:
-    """Milliseconds of a step of some rows over pages, the median of `ROW_STEPS`, and whether the logits of a row have the same
-    bits alone and among all others."""
-    found: dict[str, Any] = {"same": True}
-    prompts = [prompt_of(ROW_TOKENS + number, backend.config) for number in range(ROWS[-1])]
-    with PagedBatch(backend, ROWS[-1], pages=8 + 5 * ROWS[-1]) as batch:
-        parking, alone = batch.parking, None
-        for rows in (1, *ROWS):
-            for row in range(rows):
-                batch.join(row, [parking + 5 * row + page for page in range(5)], 0, prompts[row])
-            batch.step(ahead=False)
-            logits = batch.step_logits()[0].copy()
-            alone = logits if alone is None else alone
-            found["same"] = found["same"] and bool((logits == alone).all())
-            times = list[float]()
-            for _ in range(ROW_STEPS if rows > 1 else 0):
-                began = time.perf_counter()
-                batch.step()
-                times.append((time.perf_counter() - began) * 1e3)
-            if times:
-                found[f"step_of_{rows}_rows_ms"] = sorted(times)[ROW_STEPS // 2]
-            for row in range(rows):
-                batch.remove(row)
-    return found
-
-
-def _speed(backend: Backend) -> dict[str, float]:
-    """Tokens per second of decode after some slots, and milliseconds from a prompt on the host to the next token there: the
-    median of five after one."""
-    found: dict[str, float] = {}
-    for count in SLOTS:
-        sequence = backend.begin()
-        backend.prefill(sequence, prompt_of(count - 1, backend.config))
-        token, rates = backend.token(), list[float]()
-        for _ in range(6):
-            sequence.length = count - 1
-            began = time.perf_counter()
-            made = sum(1 for _ in backend.stream_tokens(sequence, token, COUNTED))
-            rates.append(made / (time.perf_counter() - began))
-        found[f"decode_at_{count}_tok_s"] = sorted(rates[1:])[2]
-    for length in PREFILLS:
-        ids, times = prompt_of(length, backend.config), list[float]()
-        for _ in range(6):
-            sequence = backend.begin()
-            began = time.perf_counter()
-            backend.prefill(sequence, ids)
-            backend.token()
-            times.append((time.perf_counter() - began) * 1e3)
-        found[f"prefill_{length}_ms"] = sorted(times[1:])[2]
-    return found
-
-
-def _logits(backend: Backend, ids: list[int], length: int) -> Any:
-    """Of the prompt's last token and of each teacher-forced step, (1 + steps, vocab)."""
-    sequence = backend.begin()
-    rows = [backend.prompt_logits(sequence, ids[:length])]
-    return np.stack([*rows, *(backend.decode_logits(sequence, token) for token in ids[length:])])
-
-
-def killed(bundles: Path, model: str) -> dict[str, Any]:
-    """A rank is killed between two tokens, while its GPU and the other one work. SystemExit if nothing comes of it."""
-    backend = _shared(bundles, model)
-    assert isinstance(backend, GpuRanks)  # of two GPUs
-    sequence = backend.begin()
-    backend.prefill(sequence, prompt_of(SLOTS[0], backend.config))
-    message, began = "", 0.0
-    try:
-        for number, _ in enumerate(backend.stream_tokens(sequence, backend.token(), 4000)):
-            if number == COUNTED:
-                began = time.perf_counter()
-                os.kill(backend.pids[1], signal.SIGKILL)
-    except EngineError as error:
-        message = str(error)
-    if not message:
-        raise SystemExit("a rank was killed, and there was no error")
-    seconds = time.perf_counter() - began
-    while any(Path(f"/proc/{pid}").exists() for pid in backend.pids):
-        if time.perf_counter() - began > GONE_SECONDS:
-            raise SystemExit(f"processes of ranks are there {GONE_SECONDS:.0f} s after one was killed")
-        time.sleep(0.001)
-    return {"seconds": seconds, "gone_seconds": time.perf_counter() - began, "message": message}
-
-
-PARTS: Final = {"one": one_gpu, "two": two_gpus, "kill": killed}
-
-
-def report(found: Mapping[str, Any]) -> list[str]:
-    """The tables."""
-    lines = ["# Two GPUs compared with one, random weights", ""]
-    sums = found.get("all_reduce")
-    if sums is not None:
-        header = ("bytes", "kernel of prompts, us", "kernel of decode, us", "NCCL, us", "GB/s of the faster of ours")
-        keys = ("all_reduce_us", "all_reduce_add_us", "nccl_us")
-        rows = [[one["bytes"], *(f"{one[key]:.1f}" for key in keys), f"{one['GB_s']:.0f}"] for one in sums["sizes"]]
-        lines += ["## All-reduce", "", *grid(header, rows), ""]
-        lines += [f"A meet alone: {sums['meet_us']:.1f} us. {sums['repeats']} sums with delays: same bits {sums['same']}.", ""]
-    for name, record in found["models"].items():
-        one, two = (record[key]["speed"] for key in ("one", "two"))
-        rows = [[key, f"{one[key]:.1f}", f"{two[key]:.1f}", f"{_gain(key, one, two):.2f}"] for key in one]
-        lines += [f"## {name}", "", *grid(("", "one GPU", "two GPUs", "times as fast"), rows), ""]
-        lines += [f"Loaded in {record['one']['load_s']:.1f} s and {record['two']['load_s']:.1f} s."]
-        rounding = record["one"]["rounding"]
-        lines += [f"Logits are at most {record['apart']:.4f} apart; on one GPU, in two orders of sums, {rounding:.4f}."]
-        lines += [f"{AGAIN} prompts have the same bits: {record['two']['same']}.", ""]
-        alone, shared = (record[key]["rows"] for key in ("one", "two"))
-        keys = [key for key in alone if key != "same"]
-        rows = [[key, f"{alone[key]:.2f}", f"{shared[key]:.2f}", f"{_gain(key, alone, shared):.2f}"] for key in keys]
-        lines += [*grid(("rows over pages", "one GPU", "two GPUs", "times as fast"), rows), ""]
-        lines += [f"A row has the same bits alone and among others: {alone['same']}, {shared['same']}.", ""]
-    kill = found.get("kill")
-    if kill is not None:
-        lines += ["## A rank is killed", "", f"After {kill['seconds']:.3f} s: `{kill['message']}`."]
-        lines += [f"All processes are gone after {kill['gone_seconds']:.3f} s.", ""]
-    lines += [f"Failed: {one}." for one in found["failed"]]
-    return lines
-
-
-def _gain(key: str, one: Mapping[str, float], two: Mapping[str, float]) -> float:
-    return two[key] / one[key] if key.endswith("tok_s") else one[key] / two[key]
+def apart(one: Path, two: Path) -> list[float]:
+    """The distance of each row of logits between two files of arrays."""
+    with np.load(one) as alone, np.load(two) as shared:
+        return [float(row) for key in sorted(alone) for row in distances(shared[key], alone[key])]

@@ -102,10 +102,10 @@ def started(
 ) -> Iterator[Callable[..., GpuRanks]]:  # fmt: skip
     """Loads two ranks with changes to their processes."""
     found: list[GpuRanks] = []
+    original = load.load_gpus
 
     def start(change: str = "", **options: Any) -> GpuRanks:
         command = [sys.executable, "-c", f"{WORKER}{change}\n{RUN}"]
-        original = load.load_gpus
         monkeypatch.setattr(
             load, "load_gpus", lambda *given, **named: original(*given, **named, command=lambda _, fd: [*command, str(fd)])
         )
