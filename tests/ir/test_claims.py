@@ -98,6 +98,17 @@ def test_kernels_whose_indices_are_numbers_of_a_dtype_are_proven_each(tmp_path: 
                 stage_named("proofs").run(converted(tmp_path, at, element, last))
 
 
+@pytest.mark.parametrize(("first", "second"), [("bf16", "f16"), ("f8e5m2", "f8e4m3")])
+def test_two_roundings_of_a_number_are_not_one(tmp_path: Path, first: str, second: str) -> None:
+    def at(*dtypes: str) -> str:
+        left, right = (f"v.astype(tilec.{dtype}).astype(f32) > 1.0" for dtype in dtypes)
+        return f"where(({left}) & ~({right}), 1, 0)"
+
+    stage_named("proofs").run(converted(tmp_path, at(first, first), "f32", 1))
+    with pytest.raises(CompileError):
+        stage_named("proofs").run(converted(tmp_path, at(first, second), "f32", 1))
+
+
 def test_everything_else_is_claimed(tmp_path: Path) -> None:
     base = claims(function(tmp_path, "bf16"))
     assert claims(function(tmp_path, "bf16", block=256)) != base
