@@ -63,6 +63,25 @@ def test_a_sum_that_fits_is_kept(tmp_path: Path, name: str) -> None:
     assert kinds(compile_body(tmp_path, body, SIGNATURE, {"D": 1}))[-2:] == ["add", "floordiv"]
 
 
+WRITTEN = "ids: In[u8, N], kept: InOut[u8, N], out: Out[u8, N]"
+LAST = {"written": "values(kept, 0, 100)\ngrid(N)\nstore(kept, bid(0), u8(255))\nn = load(kept, bid(0))",
+        "unsafe": "values(ids, 0, 100)\ngrid(N)\nwith unsafe('below it'):\n    n = load(ids, bid(0) + 1)"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_a_range_before_the_launch_says_nothing_of_what_is_written_later(tmp_path: Path, name: str) -> None:
+    function = compile_body(tmp_path, f"{LAST[name]}\nstore(out, bid(0), cdiv(n, u8(8)))", WRITTEN)
+    assert kinds(function)[-3:] == ["floordiv", "mod", "add"]
+
+
+def test_an_element_that_the_kernel_wrote_is_rounded_up(tmp_path: Path) -> None:
+    function = compile_body(tmp_path, f"{LAST['written']}\nstore(out, bid(0), cdiv(n, u8(8)))", WRITTEN)
+    prove(function)
+    out = np.zeros(2, np.uint8)
+    run(function, {"ids": out.copy(), "kept": out.copy(), "out": out})
+    assert out.tolist() == [32, 32]
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_a_sum_that_may_wrap_is_not_built(tmp_path: Path, name: str) -> None:
     assert kinds(divided(tmp_path, *FORMS[name]))[-3:] == ["floordiv", "mod", "add"]

@@ -52,6 +52,63 @@ def test_floats_of_a_size_claim_the_same(tmp_path: Path) -> None:
     assert len(set(sizes)) == 3
 
 
+CONVERTED = """import tilec
+from tilec import Const, Dim, Element, In, Out, bid, clamp, f32, grid, i32, kernel, load, store, where
+from typing import Literal
+
+
+class E(Element):
+    pass
+
+
+class N(Dim):
+    pass
+
+
+@tilec.kernel
+def k(x: In[E, N], t: In[f32, LAST], out: Out[f32, N], *, E: Const, LAST: Const):
+    grid(N)
+    v = load(x, bid(0))
+    store(out, bid(0), load(t, {at}))
+"""
+BY_NUMBERS = {
+    "a sum": ("(clamp(v, 0.0, 8.0) + 1.0).astype(i32)", {"f16": 9, "bf16": 9, "f8e4m3": 9, "f8e5m2": 10}),
+    "a constant": ("clamp(v, 0.0, 259.0).astype(i32)", {"f16": 259, "bf16": 260}),
+    "in f32": ("(clamp(v, 0.0, 258.0) + 1.0).astype(f32).astype(i32)", {"f16": 259, "bf16": 260}),
+    "a comparison": ("where((v >= 257.0) & ~(v > 256.0), 1, 0)", {"f16": 0, "bf16": 1}),
+}
+
+
+def converted(folder: Path, at: str, element: str, last: int) -> Work:
+    """The first stage of a kernel that indexes `last` elements with what it converts from floats."""
+    (folder / "k.py").write_text(CONVERTED.format(at=at), encoding="utf-8")
+    work = Work(Request("k", "k.py", str(folder), {"E": element, "LAST": last}, {}, {}, {}), None)
+    work.products |= stage_named("tir").run(work)
+    return work
+
+
+@pytest.mark.parametrize("name", BY_NUMBERS)
+def test_kernels_whose_indices_are_numbers_of_a_dtype_are_proven_each(tmp_path: Path, name: str) -> None:
+    at, largest = BY_NUMBERS[name]
+    texts = [converted(tmp_path, at, element, 1).products["claims"] for element in largest]
+    assert len(set(texts)) == len(largest)
+    for element, last in largest.items():
+        if last:
+            with pytest.raises(CompileError):
+                stage_named("proofs").run(converted(tmp_path, at, element, last))
+
+
+@pytest.mark.parametrize(("first", "second"), [("bf16", "f16"), ("f8e5m2", "f8e4m3")])
+def test_two_roundings_of_a_number_are_not_one(tmp_path: Path, first: str, second: str) -> None:
+    def at(*dtypes: str) -> str:
+        left, right = (f"v.astype(tilec.{dtype}).astype(f32) > 1.0" for dtype in dtypes)
+        return f"where(({left}) & ~({right}), 1, 0)"
+
+    stage_named("proofs").run(converted(tmp_path, at(first, first), "f32", 1))
+    with pytest.raises(CompileError):
+        stage_named("proofs").run(converted(tmp_path, at(first, second), "f32", 1))
+
+
 def test_everything_else_is_claimed(tmp_path: Path) -> None:
     base = claims(function(tmp_path, "bf16"))
     assert claims(function(tmp_path, "bf16", block=256)) != base

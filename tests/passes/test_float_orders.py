@@ -92,3 +92,33 @@ def test_refuses_what_may_not_be_counted(taken: str, counted: str, tmp_path: Pat
 def test_one_way_to_compare_needs_no_class(tmp_path: Path):
     function = function_of(tmp_path, KERNEL.format(taken="t > 0", counted="t > 0"))
     assert float_orders(function, same_values(function)) == Orders()
+
+
+CONVERTED = '''"""An element at an index that a comparison of a converted integer chooses."""
+
+from tilec import Dim, In, Out, bid, f32, grid, i32, kernel, load, requires, store, values, where
+
+
+class N(Dim):
+    """numbers"""
+
+
+@kernel
+def k(ids: In[i32, N], w: In[f32, N], t: In[f32, 1], out: Out[f32, N], n: i32):
+    grid(N)
+    values(ids, 100, 200)
+    requires(n >= 100)
+    u = load(w, bid(0))
+    v = {converted}
+    at = where({taken}, {past}, 0)
+    store(out, bid(0), load(t, at) + where({also}, 1.0, 0.0))
+'''
+
+
+@pytest.mark.parametrize("converted", ["load(ids, bid(0)).astype(f32)", "f32(n)"])
+@pytest.mark.parametrize(("taken", "also"), [("v > 6.5", "v > 7.5"), ("v > u", "v >= u")])
+def test_a_range_of_a_converted_integer_says_nothing_of_its_class(converted: str, taken: str, also: str, tmp_path: Path):
+    text = CONVERTED.format(converted=converted, taken=taken, also=also, past="{past}")
+    prove(function_of(tmp_path, text.format(past=0)))
+    with pytest.raises(CompileError):
+        prove(function_of(tmp_path, text.format(past=1)))

@@ -11,7 +11,7 @@ from typing import Final
 from tilec.frontend.emitter import Term
 from tilec.frontend.scope import Scope
 from tilec.ir import ops
-from tilec.ir.core import Op, Value
+from tilec.ir.core import Access, Op, Value
 from tilec.ir.expr import Expr, sym
 from tilec.ir.facts.range_facts import Range, arithmetic, exactly, join, of_dtype, within
 from tilec.ir.types import MAX_DIM, TensorType
@@ -76,7 +76,10 @@ class _Ranges:
         return Range(0, limit - 1) if isinstance(op, ops.BlockId) else Range(1, limit)
 
     def _stored(self, op: ops.Load | ops.Gather) -> Range | None:
-        """The range that `values` declares, joined with that of the padding."""
+        """The range that `values` declares, joined with that of the padding. It is about elements inside the tensor before the
+        launch, so that it says nothing of a tensor that the kernel writes, or of an unsafe read."""
+        if self.scope.function.parameter_of(op.source).access is not Access.IN or op.unsafe is not None:
+            return None
         found: Range | None = None
         for fact in self.scope.function.values:
             if fact.tensor == op.source.name:

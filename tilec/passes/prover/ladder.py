@@ -206,8 +206,8 @@ class Ladder:
         found: list[Fact] = []
         for atom in terms.closure(base) if self._declared else ():
             value = self.index.sources.get(atom) if atom.kind is Kind.OPAQUE else None
-            if value is None:
-                continue
+            if value is None or value.tile.dtype.is_float:
+                continue  # an unknown of a float is its class (`float_orders`), which no range of numbers bounds
             known, divisor = self._declared[value], max(1, ranges[value].modulus)
             rest = ranges[value].rest if divisor > 1 else 0
             low, high = -((rest - known.low) // divisor), (known.high - rest) // divisor
