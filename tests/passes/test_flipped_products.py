@@ -71,6 +71,8 @@ COMPUTED = {
     "a cast": ("i8", "y = {y}.astype(tl.{element})"),
     "an unsigned cast": ("u8", "y = {y}.astype(tl.{element})"),
     "a difference": ("i16", "y = ({y}.astype(tl.i32) % 512 - k % 7).astype(tl.{element})"),
+    "an unsigned difference that wraps": ("u8", "y = ({y} - 200).astype(tl.{element})"),
+    "a signed difference that wraps": ("i8", "y = ({y} - (100 + k % 7).astype(tl.i8)).astype(tl.{element})"),
     "a rounded sum": ("f32", "y = ({y} * 0.37 + 1.0).astype(tl.{element})"),
     "an exponential": ("f32", "y = tl.exp2({y}).astype(tl.{element})"),
     "a scaled operand": ("bf16", "y = ({y}.astype(tl.f32) * tl.load(scale, n, shape={columns}, pad=0)[None, :])"

@@ -33,6 +33,19 @@ OTHERS = {
     "the sum as a minuend": ("binary %79, %76 {kind = \"div\"}", "binary %79, %76 {kind = \"sub\"}"),
     "scores that depend on the sum": ("binary %56, %57 {kind = \"mul\"}", "binary %56, %31 {kind = \"mul\"}"),
     "scores that depend on the reference": ("binary %56, %57 {kind = \"mul\"}", "binary %56, %33 {kind = \"mul\"}"),
+    "a reference below the largest": ("binary %56, %57 {kind = \"mul\"}", "binary %56, %57 {kind = \"sub\"}"),
+    "the smallest of a row": ("reduce %55 {kind = \"max\", axis = 1}", "reduce %55 {kind = \"min\", axis = 1}"),
+    "a factor of its own": ("%57 = broadcast %17 : f32[256]", "%57 = constant {value = 0x1.0p-1} : f32[256]"),
+    "factors below zero": (
+        """%57 = broadcast %17 : f32[256]
+    %58 = binary %56, %57 {kind = "mul"} : f32[256]
+    %59 = binary %33, %58 {kind = "max"} : f32[256]
+    %60 = broadcast %17 : f32[256, 128]""",
+        """%57 = constant {value = -0x1.0p-1} : f32[256]
+    %58 = binary %56, %57 {kind = "mul"} : f32[256]
+    %59 = binary %33, %58 {kind = "max"} : f32[256]
+    %60 = constant {value = -0x1.0p-1} : f32[256, 128]""",
+    ),
     "a minimum": ("binary %33, %58 {kind = \"max\"}", "binary %33, %58 {kind = \"min\"}"),
     "exp instead of exp2": ("unary %64 {kind = \"fast_exp2\"}", "unary %64 {kind = \"fast_exp\"}"),
     "a difference the other way": ("binary %61, %63 {kind = \"sub\"}", "binary %63, %61 {kind = \"sub\"}"),
@@ -58,6 +71,11 @@ def kept(function: Function) -> list[float]:
 
 def test_the_maximum_of_attention_is_kept() -> None:
     assert kept(prepared(text())) == [8.0]
+
+
+def test_the_maximum_of_scores_times_a_positive_number_is_kept() -> None:
+    found, instead = OTHERS["factors below zero"]
+    assert kept(prepared(text().replace(found, instead.replace("-0x", "0x")))) == [8.0]
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -114,6 +114,26 @@ def test_a_pipeline_in_a_loop_is_in_order(target: Target, tmp_path: Path) -> Non
     ring_check.check(function)
 
 
+@pytest.mark.parametrize("target", MAIN_TARGETS, ids=str)
+def test_a_pipeline_with_the_bounds_of_a_loop_around_another_is_in_order(target: Target, tmp_path: Path) -> None:
+    """Both loops over `range(N)` are in one role, and only the first one is around a pipeline."""
+    path = tmp_path / "k.py"
+    path.write_text(
+        "import tilec\nfrom tilec import Dim, In, Out, bf16, f32, grid, load, mma, store, zeros\n\n"
+        "class N(Dim):\n    pass\n\n@tilec.kernel\n"
+        "def k(a: In[bf16, 64, 64 * N], w: In[bf16, 64 * N, 64], n: In[f32, N], out: Out[f32, 64, 64]):\n    grid(1)\n"
+        "    acc = zeros((64, 64), f32)\n    for i in range(N):\n        for j in range(2):\n"
+        "            acc = mma(load(a, (0, i), shape=(64, 64)), load(w, (i, 0), shape=(64, 64)), acc)\n"
+        "    for j in range(N):\n        acc = mma(load(a, (0, j), shape=(64, 64)), load(w, (j, 0), shape=(64, 64)), acc)\n"
+        "    store(out, (0, 0), acc)\n"
+    )
+    function = prepare(load_kernel(path, {}, root=tmp_path), target)
+    loops = [op for op in function.body.walk() if isinstance(op, For)]
+    assert [op in ring_check.pipelined_loops(function) for op in loops] == [False, True, True]
+    commits = [op for op in function.body.walk() if isinstance(op, Commit)]
+    assert commits and all(is_missed(function, commit) for commit in commits)
+
+
 def wait_for_less(function: Function) -> None:
     for op in inside(function, Wait):
         op.pending += 1  # pyright: ignore[reportAttributeAccessIssue]

@@ -382,7 +382,9 @@ def pipelined_loops(function: Function) -> list[For]:
     around = [op for op in loops if any(isinstance(inner, For) and is_pipelined(inner) for inner in op.regions[0].walk())]
     bounds = {tuple(op.operands[:3]) for op in around}
     nested = {inner for op in around for inner in op.regions[0].walk()}  # with equal bounds too, perhaps
-    tiles = [op for op in loops if op in around or (tuple(op.operands[:3]) in bounds and op not in nested)]
+    of_roles = {inner for op in function.body.walk() if isinstance(op, Roles) for part in op.regions for inner in part.walk()}
+    alike = {op for op in loops if op in of_roles and op not in nested and tuple(op.operands[:3]) in bounds}
+    tiles = [op for op in loops if op in around or op in alike]
     return [op for op in loops if is_pipelined(op) and op not in tiles]
 
 

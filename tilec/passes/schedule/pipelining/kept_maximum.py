@@ -5,10 +5,11 @@ In: a loop that carries for each row a reference m, a sum l and a row of second 
 
     m' = max(m, new);  p = exp2(s - m');  f = exp2(m - m');  l' = l * f + sum(p);  o' = o * f + p @ v
 
-and after it uses o * (c / l) alone. Out: the same with m' = `kept_maximum` of m and new. Another m' multiplies p, l and o by
-one factor, which o / l does not have: results change by rounding only. p and the sums become at most 2^8 times larger. Every
-16-bit float holds such a p, 256 plus rounding; o may overflow f32 where it would exceed 2^120. l is at least 1, but for
-rounding, as before, because the key whose score is m' has p = 1.
+and after it uses o * (c / l) alone, where new is the largest of each row of s. Out: the same with m' = `kept_maximum` of m and
+new. Another m' multiplies p, l and o by one factor, which o / l does not have: results change by rounding only. p is at most
+256 instead of 1, which every 16-bit float holds; with a lower reference, as the largest less 10, f16 has no room for that. o
+becomes at most 2^8 times larger too, and may overflow f32 where it would exceed 2^120. l is at least 1, but for rounding, as
+before, because the key whose score is m' has p = 1. If s and new are products with one scalar, that is taken to be positive.
 
 The pattern is matched operation by operation, and nothing is changed if any other operation depends on one of these values.
 """
@@ -86,9 +87,33 @@ def _is_relative(pair: BackToBack, factors: Value, maximum: Op, uses: Uses) -> b
     total = _total(pair, powers.result, factors, uses)
     if total is None or arguments.kind != "sub" or arguments.operands[1] is not matrix:
         return False
+    if not _is_largest(new, arguments.operands[0]):
+        return False
     carried = [body.arguments[1 + index] for index in (body.arguments.index(old) - 1, total, pair.carried)]
     independent = not any(_depends(value, {*carried, maximum.result}, body) for value in (new, arguments.operands[0]))
     return independent and not uses[pair.loop.results[body.arguments.index(old) - 1]] and _is_ratio(pair, total, uses)
+
+
+def _is_largest(value: Value, matrix: Value) -> bool:
+    """Whether a value for each row is the largest of its row of a matrix, or both have the same scalar factor."""
+    row, scores = value.owner, matrix.owner
+    if isinstance(row, Binary) and isinstance(scores, Binary) and row.kind == scores.kind == "mul":
+        pairs = [(one, other) for one in (0, 1) for other in (0, 1) if _is_same(row.operands[one], scores.operands[other])]
+        return any(_is_largest(row.operands[1 - one], scores.operands[1 - other]) for one, other in pairs)
+    return isinstance(row, Reduce) and (row.kind, row.axis, row.operands[0]) == ("max", 1, matrix)
+
+
+def _is_same(one: Value, other: Value) -> bool:
+    """Whether all elements of both are one scalar, which is not a constant below zero."""
+    first, second = one.owner, other.owner
+    if isinstance(first, Constant) and isinstance(second, Constant):
+        return first.value == second.value and first.value >= 0
+    return (
+        isinstance(first, Broadcast)
+        and isinstance(second, Broadcast)
+        and first.operands[0] is second.operands[0]
+        and (not first.operands[0].tile.shape)
+    )
 
 
 def _spread(value: Value, uses: Uses) -> tuple[Op, Value] | None:

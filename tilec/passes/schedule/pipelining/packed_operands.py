@@ -80,17 +80,21 @@ def _before_rounding(out: Emitter, value: Value, facts: Facts) -> Value | None:
 
 
 def _small(out: Emitter, source: Value, facts: Facts) -> Value:
-    """Integers of at most 22 bits as f32. Of a difference both numbers become f32, which are subtracted exactly: one is often
-    that of many elements, and their subtraction that of `MIDDLE` too."""
+    """Integers of at most 22 bits as f32. Of a difference that does not wrap both numbers become f32, which are subtracted
+    exactly: one is often that of many elements, and their subtraction that of `MIDDLE` too."""
     owner, type_ = source.owner, TileType(f32, source.tile.shape)
-    if (
-        isinstance(owner, Binary)
-        and owner.kind == "sub"
-        and all(_largest(part, facts) <= MOST_SMALL for part in owner.operands)
-    ):
+    if isinstance(owner, Binary) and owner.kind == "sub" and _is_small_difference(owner, facts):
         left, right = (_above_middle(out, part, facts) for part in owner.operands)
         return out.binary("sub", left, right)
     return out.binary("sub", _above_middle(out, source, facts), out.add(Constant(value=float(MIDDLE)), type_))
+
+
+def _is_small_difference(op: Binary, facts: Facts) -> bool:
+    """Whether both numbers have at most 22 bits, and their difference is one of their dtype."""
+    left, right = (_range(part, facts) for part in op.operands)
+    whole = of_dtype(op.result.tile.dtype)
+    fits = whole.low <= left.low - right.high and left.high - right.low <= whole.high
+    return fits and all(_largest(part, facts) <= MOST_SMALL for part in op.operands)
 
 
 def _above_middle(out: Emitter, value: Value, facts: Facts) -> Value:
@@ -108,5 +112,9 @@ def _above_middle(out: Emitter, value: Value, facts: Facts) -> Value:
 
 def _largest(value: Value, facts: Facts) -> int:
     """The largest magnitude that an element may have."""
-    known = facts.get(value, of_dtype(value.tile.dtype))
+    known = _range(value, facts)
     return max(-known.low, known.high)
+
+
+def _range(value: Value, facts: Facts) -> Range:
+    return facts.get(value, of_dtype(value.tile.dtype))
