@@ -105,7 +105,7 @@ def test_wrong_usage_is_status_2(
 def test_an_error_in_the_build_file_of_another_folder_shows_its_line(
     root: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
-    """Whether the file is no TOML or says something wrong: its path is the one that was named."""
+    """Whether the file is no TOML or says something wrong: the path is as `--project` has it."""
     (root / "other").mkdir()
     (root / "other/build.toml").write_text(text)
     assert commands.run(["check", "--project", "other"]) == 2
