@@ -26,8 +26,8 @@ def test_facts_of_quotients_hold_of_small_integers() -> None:
         a, d, _ = values
         expected = divmod(a, d) if d else (0, 0)
         pairs = [*zip((left, right, tiles), values, strict=True), *zip((quotient, rest), expected, strict=True)]
-        told = smt.replaced(facts, [(term, smt.integer(value)) for term, value in pairs])
-        assert smt.check([told], Budget()).verdict == "found", values
+        assigned = smt.replaced(facts, [(term, smt.integer(value)) for term, value in pairs])
+        assert smt.check([assigned], Budget()).verdict == "found", values
 
 
 @pytest.mark.parametrize("swapped", [False, True])

@@ -101,6 +101,19 @@ def test_wrong_usage_is_status_2(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("text", ["[build\narch = 1\n", '[build]\narch = ["sm_9"]\n'])
+def test_an_error_in_the_build_file_of_another_folder_shows_its_line(
+    root: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """Whether the file is no TOML or says something wrong: the path is as `--project` has it."""
+    (root / "other").mkdir()
+    (root / "other/build.toml").write_text(text)
+    assert commands.run(["check", "--project", "other"]) == 2
+    err = capsys.readouterr().err
+    assert "other/build.toml:" in err
+    assert any(f"| {line}\n" in err for line in text.splitlines())
+
+
 def test_unwritable_store_is_status_2(root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "file").write_text("")
     monkeypatch.setenv("TILEC_CACHE_DIR", str(root / "file"))

@@ -33,6 +33,7 @@ from typing import Any, Final
 
 import click
 
+from engine.cli import NAMED, generate_command
 from tests.files import ROOT
 from tilec.cli.commands import run, tilec
 
@@ -209,6 +210,8 @@ def problems(words: list[str]) -> list[str]:
         extras = {name for word in words for found in re.findall(r"\[([\w,]+)\]", word) for name in found.split(",")}
         project = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")[2]
         return [f"no extra `{name}`" for name in sorted(extras) if f"\n{name} = [" not in project]
+    if words[:3] == ["python", "-m", "engine"]:
+        return _of_engine(words[3:])
     if words[:2] == ["python", "-m"]:
         return _of_module(words[2], words[3:])
     known = (".", "cd", "export", "git", "docker", "python3", "pytest", "mkdocs", "cc", "curl")
@@ -223,8 +226,6 @@ def _of_module(name: str, words: list[str]) -> list[str]:
     for entered in re.findall(r'enter\(f"\{__package__\}\.([\w.]+)"\)', source):
         command = ROOT / name.partition(".")[0] / f"{entered.replace('.', '/')}.py"
         source += command.read_text(encoding="utf-8")
-    if words and (of := re.search(rf'== \["{re.escape(words[0])}"\]:\n +from ([\w.]+) import', source)):
-        source = (ROOT / f"{of[1].replace('.', '/')}.py").read_text(encoding="utf-8")  # a command of the module, with its own
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     return [f"`{option}` is no option" for option in options if f'"{option}"' not in source] if files else ["no such module"]
 
@@ -238,8 +239,22 @@ def _of_tilec(words: list[str]) -> list[str]:
         command = command.commands[words[0]]
         context = click.Context(command, parent=context, info_name=words[0])
         words = words[1:]
+    return _of_command(command, context, words)
+
+
+def _of_engine(words: list[str]) -> list[str]:
+    """Checks `python -m engine`, with the name of one of its commands or without."""
+    named = NAMED.get(words[0]) if words else None
+    command = named() if named else generate_command()
+    return _of_command(command, click.Context(command, info_name="engine"), words[1:] if named else words)
+
+
+def _of_command(command: click.Command, context: click.Context, words: list[str]) -> list[str]:
+    """Checks options and arguments: none is unknown, without its value, too many or missing."""
     try:
-        command.make_parser(context).parse_args(list(words))
+        values, left, _ = command.make_parser(context).parse_args(list(words))
     except click.UsageError as error:
         return [error.format_message()]
-    return []
+    given = {name for name, value in values.items() if isinstance(value, str | tuple) and value}
+    missing = [one.human_readable_name for one in command.params if one.required and one.name not in given]
+    return [f"no argument `{word}` is expected" for word in left] + [f"`{name}` is missing" for name in missing]

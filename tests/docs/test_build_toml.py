@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.docs.pages import PAGES
+from tests.files import ROOT
 from tilec.project.read import buildfile, models, schedules
 from tilec.project.read.remotes import KEYS as REMOTE_KEYS
 from tilec.target.schedule import COPIES, PRODUCTS
@@ -48,3 +49,11 @@ def test_the_words_of_a_schedule_are_those_that_it_knows() -> None:
 
 def test_keys_of_a_remote_are_named() -> None:
     assert all(f"`{key}`" in section("build") for key in REMOTE_KEYS)
+
+
+@pytest.mark.parametrize("name", ["build", "kernel", "budget"])
+def test_the_error_of_an_unknown_key_names_every_key(name: str) -> None:
+    """`tilec explain E0802` lists what may be written instead."""
+    text = (ROOT / "tilec/diagnostics/explain/E0802.md").read_text(encoding="utf-8")
+    build, kernel = text.split("Each `[[kernel]]`")
+    assert [key for key in KNOWN[name] if f"`{key}`" not in (build if name == "build" else kernel)] == []

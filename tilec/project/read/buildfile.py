@@ -80,7 +80,7 @@ class BuildFile:
 
 def read_build_file(path: Path) -> BuildFile:
     """Read and check a build file; CompileError with every problem found."""
-    shown = path.name
+    shown = str(path)
     try:
         read = read_file(path, MAX_BUILD_BYTES)
         if len(read) > MAX_BUILD_BYTES:
