@@ -47,7 +47,7 @@ def serve(load: Load, options: Options, engine: EngineProcess, listening: socket
 async def _serve(load: Load, options: Options, engine: EngineProcess, listening: socket.socket) -> int:
     PHASES.ended("imports")
     start = time.perf_counter()
-    bounds = Bounds.of_process(options.limits.header_seconds)
+    bounds = Bounds.of_process(options.limits.header_seconds, options.limits.request_seconds)
     asyncio.get_running_loop().set_exception_handler(LoopErrors())
     ending, hurrying = asyncio.Event(), asyncio.Event()
 
