@@ -129,7 +129,7 @@ class Completion(ABC):
                 if choice.finish_reason is None:
                     yield arrival.index, self._parts(choice, arrival)
                     if choice.output.stopped:
-                        generations.cancel([arrival.index])
+                        generations.cancel([arrival.index], "stop")  # its text is whole
 
     def _parts(self, choice: Choice, arrival: Arrival) -> list[Part]:
         """What tokens mean for a choice, and whether it has ended."""
