@@ -171,6 +171,8 @@ class CompletionRequest(Generation, kw_only=True):
         """The prompts, each a text or token ids; ApiError if there are none, or other things."""
         if isinstance(self.prompt, str):
             return [self.prompt]
+        if len(self.prompt) > MOST_CHOICES and not isinstance(self.prompt[0], int):  # before each of them is looked at
+            raise invalid("prompt", f"{len(self.prompt)} prompts are over {MOST_CHOICES}")
         for kind in (list[str], TokenIds, list[TokenIds]):
             try:
                 found: Any = msgspec.convert(self.prompt, kind)
