@@ -22,7 +22,7 @@ from engine.text.tokenizer_file import library_errors
 
 LONG_TEXT: Final = 1 << 14
 """Characters of a text that is encoded as a batch of one: the library then lets other threads of Python run, which a text of
-four million characters would stop for ten seconds. A short one needs none of the threads that the library starts for batches."""
+four million characters would stop for ten seconds. A short one needs none of the threads that it starts for batches."""
 
 
 class ControlTokens:
