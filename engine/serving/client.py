@@ -124,10 +124,10 @@ class Generations:
         found, self._waiting = self._waiting, {}
         return [found[index] for index in sorted(found)]
 
-    def cancel(self, indices: Sequence[int]) -> None:
-        """End some of them; those that have ended stay so."""
+    def cancel(self, indices: Sequence[int], reason: str = "abort") -> None:
+        """End some of them, for a reason as of `Watcher.ended`; those that have ended stay so."""
         for index in indices:
-            self.client.cancel(self.numbers[index])
+            self.client.cancel(self.numbers[index], reason)
 
 
 class EngineClient:
@@ -185,11 +185,11 @@ class EngineClient:
             self._send(msgspec.structs.replace(work, number=number))
         return group
 
-    def cancel(self, number: int) -> None:
-        """End a request; nothing if it has ended."""
+    def cancel(self, number: int, reason: str = "abort") -> None:
+        """End a request, for a reason as of `Watcher.ended`; nothing if it has ended."""
         found = self._open.pop(number, None)
         if found is not None:
-            self._watcher.ended(found[2], self._clock(), "abort")
+            self._watcher.ended(found[2], self._clock(), reason)
             if self.failure is None:
                 self._send(Cancel(number))
 
@@ -207,7 +207,12 @@ class EngineClient:
         await asyncio.sleep(pause)
         await self.stop()
         self.ended.clear()
-        loaded = await self.start(load)
+        try:
+            loaded = await self.start(load)
+        except OSError as error:  # there is no process whose end could say so
+            self.failure = EngineEnded(f"the engine's process cannot be started: {error}")
+            self.ended.set()
+            raise self.failure from None
         self.failure = None
         return loaded
 

@@ -63,6 +63,7 @@ class Completion(ABC):
     ) -> None:  # fmt: skip
         self._model, self._request, self._prompts, self._grammar = model, request, prompts, grammar
         self._silent = {*(() if request.ignore_eos else model.generation.eos_token_id), *request.stop_token_ids}
+        request.check_choices(len(prompts) * request.n)
         self._counts_each = request.counts_each
         self._texts = TokenTexts(model.text)
         self._choices = [Choice(self._output(ids)) for ids in prompts for _ in range(request.n)]
@@ -129,7 +130,7 @@ class Completion(ABC):
                 if choice.finish_reason is None:
                     yield arrival.index, self._parts(choice, arrival)
                     if choice.output.stopped:
-                        generations.cancel([arrival.index])
+                        generations.cancel([arrival.index], "stop")  # its text is whole
 
     def _parts(self, choice: Choice, arrival: Arrival) -> list[Part]:
         """What tokens mean for a choice, and whether it has ended."""

@@ -7,6 +7,8 @@ A connection costs a file of the process, also while its client has sent half a 
 they must not keep others out, nor `/health`:
 
 - A request's headers take at most `header_seconds`. Its body has the time that a request may take.
+- A client has the same time again to read what it was sent. Once a response is whole, it has to go on reading: a connection of
+  which nothing could be sent for `header_seconds` is closed.
 - When all connections are taken, a new one takes the place of another whose request is not whole: that which began it first.
   If all are being served, the new one gets a 503.
 - Connections are accepted in batches of at most `backlog`. Three have room: one that was accepted, one that is made into
@@ -17,6 +19,7 @@ they must not keep others out, nor `/health`:
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import resource
 import time
@@ -52,13 +55,14 @@ class Bounds:
     most: int
     backlog: int
     header_seconds: float
+    request_seconds: float = 600.0
     asking: dict[Connection, None] = field(default_factory=dict["Connection", None])
     """Connections whose request is not whole, in the order in which they began it."""
     _dropped: dict[str, int] = field(default_factory=dict[str, int])
     _logged: float = float("-inf")
 
     @classmethod
-    def of_process(cls, header_seconds: float) -> Self:
+    def of_process(cls, header_seconds: float, request_seconds: float = 600.0) -> Self:
         """As many as the files that this process may have, of which it may have as many as its hard limit allows. UsageError if
         these are too few."""
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -70,7 +74,7 @@ class Bounds:
             what = f"the process may have {files} files, which leave {max(0, free)} for connections"
             raise UsageError(what, fix=f"raise the limit (ulimit -n) by at least {FEWEST_FILES - free}")
         backlog = min(BACKLOG, free // 4)
-        return cls(min(MOST, free - 3 * backlog), backlog, header_seconds)
+        return cls(min(MOST, free - 3 * backlog), backlog, header_seconds, request_seconds)
 
     def protocol(self) -> type[Connection]:
         """The protocol of a server whose connections have these bounds."""
@@ -93,6 +97,8 @@ class Connection(H11Protocol):
 
     bounds: Bounds
     _late: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
+    _unsent: float = math.inf  # bytes of responses that the client had not read when `_late` was last over
 
     def connection_made(self, transport: Any) -> None:
         """Take it, in place of another one if there are too many."""
@@ -118,41 +124,64 @@ class Connection(H11Protocol):
         super().on_response_complete()
         self._watch()
 
+    def pause_writing(self) -> None:
+        """The client does not read: a response waits for it, and nothing but this limits how long."""
+        super().pause_writing()
+        self._stuck = self.loop.call_later(self.bounds.request_seconds, self._drop_as, "stuck")
+
+    def resume_writing(self) -> None:
+        """The client reads."""
+        super().resume_writing()
+        self._stuck = _cancelled(self._stuck)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         super().connection_lost(exc)
         self._forget()
+        self._stuck = _cancelled(self._stuck)
 
     def drop(self) -> None:
         """Close it at once: nobody waits for a response."""
         self._forget()
+        self._stuck = _cancelled(self._stuck)
         self.connections.discard(self)
         self.transport.abort()
 
     def _watch(self) -> None:
         """Keep what is waited for up to date."""
-        state = self.conn.their_state
-        if self.transport.is_closing() or state not in UNUSED:
-            self._forget()
-            return
-        self.bounds.asking.setdefault(self)
-        if state is h11.SEND_BODY:
-            self._cancel()
+        state, closing = self.conn.their_state, self.transport.is_closing()
+        asks = state in UNUSED and not closing
+        if asks:
+            self.bounds.asking.setdefault(self)
+        else:
+            self.bounds.asking.pop(self, None)
+        if not (self.transport.get_write_buffer_size() if closing else asks and state is not h11.SEND_BODY):
+            self._late = _cancelled(self._late)
         elif self._late is None:
+            self._unsent = math.inf
             self._late = self.loop.call_later(self.bounds.header_seconds, self._is_late)
 
     def _is_late(self) -> None:
-        self.bounds.drop("late")
+        """Close it, unless the client is still reading the response before."""
+        before, self._unsent = self._unsent, self.transport.get_write_buffer_size()
+        if 0 < self._unsent < before:
+            self._late = self.loop.call_later(self.bounds.header_seconds, self._is_late)
+        else:
+            self._drop_as("late")
+
+    def _drop_as(self, why: str) -> None:
+        self.bounds.drop(why)
         self.drop()
 
     def _forget(self) -> None:
         self.bounds.asking.pop(self, None)
-        self._cancel()
+        self._late = _cancelled(self._late)
 
-    def _cancel(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+    """Nothing, in place of a timer."""
+    if timer is not None:
+        timer.cancel()
 
 
 def _refusal() -> bytes:

@@ -7,8 +7,10 @@ with LLM.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as llm:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, suppress
+import signal
+import threading
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Self
@@ -76,8 +78,13 @@ class LLM:
         each; None: the most likely token. A generation ends before a string of `stop`, at a stop token, or after `max_tokens`
         tokens.
 
-        UsageError if a prompt does not fit; nothing is generated then. EngineError if one cannot be finished.
+        UsageError if a prompt does not fit; nothing is generated then. EngineError if one cannot be finished. Ctrl-C ends it
+        between two steps, and others can be generated after it.
         """
+        if isinstance(prompts, str):  # which is a sequence of texts too
+            raise UsageError("the prompts are one text", fix="give a list of prompts")
+        if self._engine.backend.closed:
+            raise UsageError("the engine is closed", fix="load the model again")
         engine, longest = self._engine, self._engine.backend.max_seq_len
         each = [sampling] * len(prompts) if sampling is None or isinstance(sampling, SamplingParams) else list(sampling)
         if len(each) != len(prompts):
@@ -90,8 +97,9 @@ class LLM:
         try:
             return self._run(works, outputs)
         finally:
-            for work in works:
-                self._loop.cancel(work.number)
+            with _uninterrupted():
+                for work in works:
+                    self._loop.cancel(work.number)
 
     def close(self) -> None:
         """Free the device; idempotent."""
@@ -109,10 +117,11 @@ class LLM:
     def _run(self, works: Sequence[Submit], outputs: Sequence[GeneratedText]) -> list[Generated]:
         """The generations of submitted works."""
         texts, ids, reasons = [""] * len(works), [list[int]() for _ in works], [""] * len(works)
-        for work in works:
-            self._loop.submit(work)
+        with _uninterrupted():
+            for work in works:
+                self._loop.submit(work)
         while not self._loop.idle:
-            with device_errors():
+            with _uninterrupted(), device_errors():
                 report = self._loop.iteration()
             for number, token in report.each():
                 if outputs[number].stopped:
@@ -176,6 +185,22 @@ class AsyncLLM:
                 raise self._client.failure or EngineError(ended.partition(": ")[2])
             for part in output.finish():
                 yield part.content
+
+
+@contextmanager
+def _uninterrupted() -> Generator[None]:
+    """Ctrl-C has its effect after the block: in the middle of an iteration it would leave rows and pages that nobody frees."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield  # no handler of Python runs in this thread
+        return
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if asked:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _work(

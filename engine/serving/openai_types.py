@@ -23,6 +23,10 @@ TOKEN_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 MOST_STOPS: Final = 16
 MOST_CHOICES: Final = 128
 """Stop strings of a request, and choices of all of its prompts together."""
+MOST_BIASES: Final = 1 << 15
+MOST_ALLOWED: Final = 1 << 20
+"""Entries of `logit_bias` and `allowed_token_ids` of all choices together: the engine reads those of each choice while nothing
+else runs, 150,000 biases in 0.4 seconds."""
 
 Count = Annotated[int, Meta(ge=1, le=1 << 31)]
 TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
@@ -101,6 +105,13 @@ class Generation(msgspec.Struct, kw_only=True):
             raise invalid("logit_bias", f"`{_shown(wrong[0])}` is not the number of a token")
         return tuple((int(name), bias) for name, bias in self.logit_bias.items())
 
+    def check_choices(self, choices: int) -> None:
+        """ApiError if so many choices have more than the engine is to read at once."""
+        lists = ("logit_bias", self.logit_bias, MOST_BIASES), ("allowed_token_ids", self.allowed_token_ids or (), MOST_ALLOWED)
+        for name, values, most in lists:
+            if len(values) * choices > most:
+                raise invalid(name, f"{choices} choices have {len(values)} tokens each, over {most} together")
+
     @property
     def counts_each(self) -> bool:
         """Whether each chunk of a stream has the usage; ApiError if that is asked without one at the end, or anything of a
@@ -171,6 +182,8 @@ class CompletionRequest(Generation, kw_only=True):
         """The prompts, each a text or token ids; ApiError if there are none, or other things."""
         if isinstance(self.prompt, str):
             return [self.prompt]
+        if len(self.prompt) > MOST_CHOICES and not isinstance(self.prompt[0], int):  # before each of them is looked at
+            raise invalid("prompt", f"{len(self.prompt)} prompts are over {MOST_CHOICES}")
         for kind in (list[str], TokenIds, list[TokenIds]):
             try:
                 found: Any = msgspec.convert(self.prompt, kind)

@@ -47,7 +47,7 @@ def serve(load: Load, options: Options, engine: EngineProcess, listening: socket
 async def _serve(load: Load, options: Options, engine: EngineProcess, listening: socket.socket) -> int:
     PHASES.ended("imports")
     start = time.perf_counter()
-    bounds = Bounds.of_process(options.limits.header_seconds)
+    bounds = Bounds.of_process(options.limits.header_seconds, options.limits.request_seconds)
     asyncio.get_running_loop().set_exception_handler(LoopErrors())
     ending, hurrying = asyncio.Event(), asyncio.Event()
 
@@ -95,6 +95,10 @@ async def _serve(load: Load, options: Options, engine: EngineProcess, listening:
         server.should_exit = True
         await _first(serving, asyncio.sleep(options.drain_seconds), hurrying)
         client.abandon("the server ended before the request was done")
+        await _first(serving, asyncio.sleep(LAST_WORDS_SECONDS))
+        connections: list[Any] = list(server.server_state.connections)
+        for connection in connections:  # of clients that do not read: their time is over
+            connection.drop()
         await serving
         model.close()
         if client.failure is not None and not isinstance(client.failure, EngineRestarting):

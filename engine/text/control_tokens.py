@@ -13,12 +13,16 @@ Returns the token ids of a text with control tokens only where they are intended
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from tokenizers import Tokenizer
 
 from engine.errors import UsageError
 from engine.text.tokenizer_file import library_errors
+
+LONG_TEXT: Final = 1 << 14
+"""Characters of a text that is encoded as a batch of one: the library then lets other threads of Python run, which a text of
+four million characters would stop for ten seconds. A short one needs none of the threads that it starts for batches."""
 
 
 class ControlTokens:
@@ -86,4 +90,6 @@ class ControlTokens:
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is not valid Unicode at character {error.start}", fix="give it as UTF-8") from None
         with library_errors("the tokenizer cannot encode the text", UsageError):
-            return tokenizer.encode(text, add_special_tokens=False)
+            if len(text) < LONG_TEXT:
+                return tokenizer.encode(text, add_special_tokens=False)
+            return tokenizer.encode_batch([text], add_special_tokens=False)[0]

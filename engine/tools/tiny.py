@@ -3,7 +3,7 @@
 It is for trying the engine without a GPU or a model: `python -m engine --backend interpreter` generates text with it in
 seconds, which is nonsense of course. Its sizes are the smallest that the kernels support: eight key-value heads, and a multiple
 of eight query heads, because a prefill block of `qk_norm_rope_kv`, or of `rope_kv`, processes eight heads of one token. In a
-mixture of experts it processes four, and there are four key-value heads. The vocabulary is a multiple of eight, as that of
+mixture of experts it processes four, so that two ranks can share it. The vocabulary is a multiple of eight, as that of
 published models is: the tokens after the tokenizer's last one have no text.
 """
 
@@ -74,7 +74,7 @@ KINDS: Final = {
     "qwen3_moe": Kind(
         {
             "architectures": ["Qwen3MoeForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960,
-            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
+            "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
             "moe_intermediate_size": 128, "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1,
         },
         QWEN3_TOKENS, QWEN3_TEMPLATE,

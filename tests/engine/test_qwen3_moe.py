@@ -76,7 +76,7 @@ class Model:
     def __init__(self, folder: Path, dtype: str, router: Router, **keys: Any) -> None:
         kind = KINDS["qwen3_moe"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(KINDS, "qwen3_moe", replace(kind, keys={**kind.keys, **keys}))
+            patch.setitem(KINDS, "qwen3_moe", replace(kind, keys={**kind.keys, **HEADS, **keys}))
             write_tiny_model(folder, family="qwen3_moe")
         self.config, self.dtype = read_config(folder), dtype
         plan = WeightPlan.for_model(self.config, folder, "bf16")
@@ -114,6 +114,8 @@ CASES: list[Case] = [
     ("bf16", all_equal, {"norm_topk_prob": False}),
     ("f16", as_it_is, {"num_attention_heads": 64, "num_experts_per_tok": 1}),
 ]
+HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4}
+"""Of all cases that say nothing else: as few as fit. With the weights of these the experts of most tokens are clear."""
 WIDE = len(CASES) - 1
 """The case with sixteen query heads of each key head."""
 

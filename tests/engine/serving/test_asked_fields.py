@@ -9,6 +9,7 @@ from asking import ask, chat
 from in_process import Server
 
 from engine.sampling import SamplingParams
+from engine.serving.openai_types import MOST_ALLOWED, MOST_BIASES, MOST_CHOICES
 from engine.serving.protocol import Grammar
 
 
@@ -170,3 +171,19 @@ def test_bad_prompts(speaker: Server, prompt: Any) -> None:
     found = ask(speaker, "/v1/completions", {"prompt": prompt})
     assert found.status == 400 and found.error["param"].startswith("prompt"), found.error
     assert not speaker.client.submitted
+
+
+def test_long_lists_of_many_choices(speaker: Server) -> None:
+    """Whoever reads them keeps all others waiting."""
+
+    def refused(**fields: Any) -> tuple[str | None, str]:
+        error = chat(speaker, n=MOST_CHOICES, **fields).error
+        return error["param"], error["code"]
+
+    biases = {str(token): 1 for token in range(MOST_BIASES // MOST_CHOICES)}
+    assert refused(logit_bias=biases | {"300": 1}) == ("logit_bias", "invalid_value")
+    assert refused(logit_bias=biases) == (None, "queue_full")
+    allowed = [5] * (MOST_ALLOWED // MOST_CHOICES)
+    assert refused(allowed_token_ids=[*allowed, 5]) == ("allowed_token_ids", "invalid_value")
+    assert refused(allowed_token_ids=allowed) == (None, "queue_full")
+    assert chat(speaker, logit_bias=biases | {"300": 1}).status == 200

@@ -24,6 +24,8 @@ from engine.serving.connections import Bounds, LoopErrors
 
 ROOT = Path(__file__).resolve().parents[3]
 HANG_SECONDS = 60
+KERNEL_BYTES = 1 << 12
+PIECE = 1 << 15
 HALF = b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: "
 HALF_BODY = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{"
 
@@ -54,20 +56,31 @@ class Application:
 
 
 @contextmanager
-def listening(bounds: Bounds) -> Generator[tuple[Application, int]]:
-    """An application with bounded connections, in a thread, and its port."""
-    app = Application()
+def serving(bounds: Bounds, app: Any) -> Generator[tuple[uvicorn.Server, int]]:
+    """A server of an application with bounded connections, in a thread, and its port. Little of a response that nobody reads
+    is in the kernel."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
         config = uvicorn.Config(app, http=bounds.protocol(), ws="none", lifespan="off", log_config=None, backlog=bounds.backlog)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
         thread.start()
         try:
-            yield app, listener.getsockname()[1]
+            yield server, listener.getsockname()[1]
         finally:
-            app.go.set()
             server.should_exit = True
             thread.join(HANG_SECONDS)
+
+
+@contextmanager
+def listening(bounds: Bounds) -> Generator[tuple[Application, int]]:
+    """An application with bounded connections, and its port."""
+    app = Application()
+    with serving(bounds, app) as (_, port):
+        try:
+            yield app, port
+        finally:
+            app.go.set()
 
 
 def connected(port: int, text: bytes = HALF) -> socket.socket:
@@ -220,3 +233,55 @@ def test_too_few_files_are_refused_at_the_start(tiny: Path) -> None:
         last = process.stderr.read().splitlines()[-1]
         assert process.wait(HANG_SECONDS) == 2
     assert last.startswith("error: the process may have 30 files, which leave ") and "ulimit -n" in last
+
+
+class Sender:
+    """Sends a response of `size` bytes, in pieces, and says when it does and has."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.begun, self.sent = size, threading.Event(), threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.begun.set()
+        length = str(self.size).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        for _ in range(0, self.size, PIECE):
+            await send({"type": "http.response.body", "body": b"x" * PIECE, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        self.sent.set()
+
+
+def narrow(port: int, *, closes: bool) -> socket.socket:
+    """A connection of a client that asked, and has room for little of the response. `closes`: it is to be closed after it."""
+    found = socket.socket()
+    found.settimeout(HANG_SECONDS)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
+    found.connect(("127.0.0.1", port))
+    found.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n" + (b"connection: close\r\n" if closes else b"") + b"\r\n")
+    return found
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_client_that_reads_slowly_gets_its_whole_response(closes: bool) -> None:
+    """Longer than headers may take, while it goes on reading."""
+    app = Sender(PIECE)
+    with serving(Bounds(100, 10, header_seconds=0.3), app) as (_, port):
+        client = narrow(port, closes=closes)
+        assert app.sent.wait(HANG_SECONDS)
+        received = bytearray()
+        with client:
+            while len(received.partition(b"\r\n\r\n")[2]) < PIECE:
+                time.sleep(0.02)
+                piece = client.recv(500)
+                assert piece, f"the connection was closed after {len(received)} bytes"
+                received += piece
+
+
+@pytest.mark.parametrize("size", [PIECE, 4 * PIECE])
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_client_that_reads_nothing_is_dropped(size: int, closes: bool) -> None:
+    """Whether the whole response is in memory, or waits for room there."""
+    bounds, app = Bounds(100, 10, header_seconds=0.05, request_seconds=0.1), Sender(size)
+    with serving(bounds, app) as (server, port), narrow(port, closes=closes):
+        assert app.begun.wait(HANG_SECONDS)
+        until(lambda: not server.server_state.connections)

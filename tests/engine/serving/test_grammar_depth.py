@@ -13,7 +13,7 @@ import pytest
 from asking import chat
 from in_process import Server
 
-from engine.serving.grammar_depth import MOST_LEVELS, MOST_RULES, too_deep
+from engine.serving.grammar_depth import LEAST_NUMBER, MOST_LEVELS, MOST_REMAINDERS, MOST_RULES, too_deep
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,9 +50,36 @@ def test_what_is_too_deep() -> None:
     assert too_deep(own("[" * 5)) is None and too_deep("{") is None and too_deep("start: %json {\n") is None
 
 
+NEGATIVE = "it has a number of -2^63 or less"
+COMMON = f"the least common multiple of its `multipleOf` is over {MOST_REMAINDERS}"
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"type": "integer", "minimum": -(2**63), "maximum": -(2**63)}, NEGATIVE),
+        ({"enum": ["a", [-1e300]]}, NEGATIVE),
+        ({"minimum": LEAST_NUMBER}, NEGATIVE),  # the double next to it is -2^63
+        ({"minimum": LEAST_NUMBER + 1}, None),
+        ({"multipleOf": MOST_REMAINDERS}, None),
+        ({"multipleOf": -(MOST_REMAINDERS + 1)}, COMMON),
+        ({"allOf": [{"multipleOf": 97}, {"multipleOf": 1009}]}, COMMON),
+        ({"properties": {"a": {"multipleOf": 0.01}, "b": {"multipleOf": 1000}}}, None),
+        ({"properties": {"a": {"multipleOf": 0.0001}, "b": {"multipleOf": 7}}}, COMMON),
+        ({"multipleOf": 10**4000 + 1}, COMMON),
+        ({"multipleOf": True, "properties": {"multipleOf": {"multipleOf": 0}}}, None),
+    ],
+)
+def test_numbers_that_ask_for_too_much(schema: Any, why: str | None) -> None:
+    for text in (own(schema), f"start: %json {json.dumps(schema)}\n"):
+        assert too_deep(text) == why
+
+
 @pytest.mark.parametrize(
     "fields",
     [
+        {"guided_json": {"type": "integer", "minimum": -1e300, "exclusiveMaximum": -1e19}},
+        {"guided_json": {"type": "integer", "multipleOf": 99999989}},
         {"structured_outputs": {"grammar": chain(MOST_RULES + 1)}},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": references(2000)}}},
     ],

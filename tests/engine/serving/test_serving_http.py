@@ -126,6 +126,7 @@ def test_a_stop_string_ends_the_generation(talker: Path) -> None:
     choice = finished(run()).json["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("the ", "stop")
     assert one.client.sent[-1] == Cancel(0) and one.client.outstanding == 0
+    assert 'request_success_total{finished_reason="stop",model_name="talker"} 1.0' in one.metrics.text().decode()
 
 
 def reported(one: Server, works: int) -> None:

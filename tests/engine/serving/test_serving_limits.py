@@ -6,14 +6,16 @@ import asyncio
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from asking import CHAT, ask, chat, finished
 from in_process import Received, Server, says, server
 
-from engine.serving.client import EngineRestarting
+from engine.serving.beginning import EngineProcess
+from engine.serving.client import EngineClient, EngineEnded, EngineRestarting
 from engine.serving.options import ServerLimits
-from engine.serving.protocol import Cancel, Submit
+from engine.serving.protocol import Cancel, Load, Submit
 
 
 def test_a_body_that_is_too_large(talker: Path) -> None:
@@ -231,6 +233,23 @@ def test_requests_are_refused_while_the_model_is_loaded_again(talker: Path) -> N
     assert health.status == 503 and "being loaded again" in health.error["message"]
     one.client.failure = None
     assert ask(one, "/health").status == 200
+
+
+def test_an_engine_s_process_that_cannot_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as when there are too many processes: whoever waits for its end hears of it, and may try once more."""
+    client = EngineClient(1)
+    client.failure = EngineEnded("the engine's process ended")
+    started = OSError(11, "Resource temporarily unavailable")
+    monkeypatch.setattr(EngineProcess, "start", Mock(side_effect=started))
+
+    async def run() -> None:
+        client.ended.set()
+        for _ in range(2):
+            with pytest.raises(EngineEnded, match="cannot be started"):
+                await client.restart(Load("model", "interpreter", 2, 256, 64))
+            assert client.ended.is_set() and type(client.failure) is EngineEnded
+
+    finished(run())
 
 
 def test_logs_have_no_text_and_no_keys(talker: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,37 @@ def test_what_does_not_fit(llm: LLM) -> None:
     assert llm.generate([]) == []
     (found,) = llm.generate(["the sky is " * 15], max_tokens=1000)
     assert found.finish_reason == "length" and found.prompt_tokens + len(found.ids) == 64
+
+
+@pytest.mark.parametrize("method", ["compute", "step", "remove"])
+def test_ctrl_c_in_the_middle_of_a_step(llm: LLM, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """It ends the generations, and later ones are as before."""
+    expected = llm.generate(PROMPTS, max_tokens=3)
+    rows: Any = llm._loop._rows  # pyright: ignore[reportPrivateUsage]
+    original = getattr(rows, method)
+
+    def interrupted(*values: Any, **options: Any) -> Any:
+        found = original(*values, **options)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(rows, method, interrupted)
+        llm.generate(PROMPTS, max_tokens=3)
+    assert llm.generate(PROMPTS, max_tokens=3) == expected
+
+
+def test_one_text_is_not_a_list_of_prompts(llm: LLM) -> None:
+    with pytest.raises(UsageError, match="one text"):
+        llm.generate("the sky")
+
+
+def test_a_closed_one_says_so(tiny: Path) -> None:
+    one = LLM.from_pretrained(tiny, rows=2, backend="interpreter", max_seq_len=64)
+    one.close()
+    one.close()
+    with pytest.raises(UsageError, match="the engine is closed"):
+        one.generate(PROMPTS)
 
 
 def test_a_stream_from_a_process(llm: LLM, tiny: Path) -> None:

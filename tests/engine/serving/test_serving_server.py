@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -302,6 +303,18 @@ def test_a_stream_that_the_end_of_the_server_cuts_says_so(tiny: Path, seconds: s
         assert events[-1] == "[DONE]" and "server ended" in json.loads(events[-2])["error"]["message"]
         assert one.process.wait(HANG_SECONDS) == 0
         assert one.process.stderr is not None and not any("Exception" in line for line in one.process.stderr)
+
+
+def test_a_second_signal_waits_for_no_client_that_does_not_read(tiny: Path) -> None:
+    with serving(tiny, "--drain-seconds", "3600") as one, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+        client.connect(("127.0.0.1", one.port))
+        client.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 400)  # ten megabytes
+        time.sleep(2)  # until the server waits for the client; it passes also if it does not yet
+        one.process.send_signal(signal.SIGTERM)
+        assert one.event()["event"] == "draining"
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(HANG_SECONDS) == 0
 
 
 def test_sigterm_while_the_model_is_loaded(tiny: Path) -> None:
