@@ -111,10 +111,10 @@ def _unfit(schema: Any) -> str | None:
     if any(number <= LEAST_NUMBER for _, number in numbers):
         return "it has a number of -2^63 or less"
     units = [Decimal(repr(number)).normalize() for name, number in numbers if name == "multipleOf" and abs(number) < math.inf]
-    places = max((-int(unit.as_tuple().exponent) for unit in units), default=0)
+    decimals = max((-int(unit.as_tuple().exponent) for unit in units), default=0)
     common = 1
     for unit in filter(None, units):
-        common = math.lcm(common, int(abs(unit).scaleb(max(0, places))))
+        common = math.lcm(common, int(abs(unit).scaleb(max(0, decimals))))
         if common > MOST_REMAINDERS and (common >= MOST_MULTIPLE or common != 10 ** (len(str(common)) - 1)):
             return f"the least common multiple of its `multipleOf` is over {MOST_REMAINDERS}"
     return None
