@@ -201,7 +201,7 @@ def main(path: str, file: str, rank_text: str, ranks_text: str, seconds: str) ->
 
 
 def sums_of(rank: Rank, size: int, out: Any) -> dict[str, float]:
-    """Microseconds of sums of so many bytes: of both kernels, and of NCCL's; and GB/s of the faster of ours."""
+    """Microseconds of sums of `size` bytes: of both kernels, and of NCCL's; and GB/s of the faster of ours."""
     rows = size // 2 // COLUMNS
     found = {f"{kernel}_us": rank.ours_us(rank.plan(kernel, rows, out)) for kernel in ("all_reduce", "all_reduce_add")}
     best = min(found.values())

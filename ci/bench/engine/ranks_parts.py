@@ -51,7 +51,7 @@ LENGTHS: Final = (17, 512, 3000)
 STEPS: Final = 16
 """Teacher-forced decode steps after each of them."""
 EVERY: Final = 4
-"""Of so many of these steps, one is also computed as a prompt."""
+"""Every fourth of these steps is also computed as a prompt."""
 AGAIN: Final = 20
 FEW: Final = 3
 """Times that a prompt is computed again, and that where ranks share a GPU."""
