@@ -17,6 +17,7 @@ from tests.rank_soundness.ir_edits import EDITS, edit_function
 from tests.rank_soundness.kernels import random_rank_kernel
 from tests.rank_soundness.launches import SHARED, RankFault, rank_of, run_ranks
 from tests.rank_soundness.mistakes import with_mistake
+from tests.soundness.as_built import proofs_of_a_build
 from tests.soundness.enumeration import OverBudget
 from tests.soundness.memory import NoSuchLaunch
 from tests.soundness.verdict import KINDS, integer_scalars, replay
@@ -27,7 +28,6 @@ from tilec.ir import ops
 from tilec.ir.core import Access, Function, VerifyError
 from tilec.ir.types import MAX_DIM
 from tilec.ir.verifier import verify
-from tilec.passes.prover import prove
 from tilec.passes.prover.aliasing import launch_checks
 
 LARGEST = {0: 1, 1: 9, 2: 5, 3: 3}
@@ -108,7 +108,7 @@ def examine_function(function: Function, seed: int = 0, launches: int = 10) -> R
     except VerifyError:
         codes.add("IR")
     try:
-        proofs = prove(function)
+        proofs = proofs_of_a_build(function)
         checks, missing = proofs.launch_checks, overlapping(function, proofs.no_alias)
     except CompileError as error:
         refused = error.diagnostics

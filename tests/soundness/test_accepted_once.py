@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,6 +36,10 @@ REFUSED = {
     "t1_two_divisors": {"E0306"},
     "u1_two_sums": {"E0303"},
     "u2_sums_of_two_shapes": {"E0303"},
+    "v1_declared_class": {"E0306"},
+    "v2_clamped_bf16": {"E0306"},
+    "v3_cast_f8": {"E0306"},
+    "v4_two_roundings": {"E0306"},
 }
 
 
@@ -54,3 +59,11 @@ def test_each_is_refused_or_fixed(path: Path) -> None:
         with suppress(NoSuchLaunch):
             out_of_bounds, accessed = ([], {}) if sampled else accessed_elements(prepared, sizes)
             assert not out_of_bounds and (sampled or accessed == accessed_elements(function, sizes)[1]), sizes
+
+
+@pytest.mark.parametrize("name", ["v2_clamped_bf16", "v3_cast_f8"])
+def test_what_a_build_would_accept_is_judged(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proofs for the numbers of another dtype, which only the claims of a build have, are found as false."""
+    monkeypatch.setattr("tilec.ir.claims._are_exchangeable", Mock(return_value=True))
+    path = next(one for one in KERNELS if one.stem == name)
+    assert examine_function(load_kernel(path, {}), launches=8).kind == "false_accept"

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.programs.typed_tiles import INTEGERS
+from tests.soundness.as_built import proofs_of_a_build
 from tests.soundness.description import Description, source
 from tests.soundness.enumeration import Fault, Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
@@ -33,7 +34,6 @@ from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.ir.expr import Expr
 from tilec.ir.types import MAX_DIM
-from tilec.passes.prover import prove
 from tilec.passes.prover.aliasing import launch_checks
 
 LARGE = (MAX_DIM, MAX_DIM - 1, 1 << 30, (1 << 16) + 1, 46341)
@@ -147,7 +147,7 @@ def examine_function(function: Function, seed: int = 0, launches: int = 24) -> V
     """Both verdicts on a kernel in tile IR."""
     checks = launch_checks(function)
     try:
-        checks = prove(function).launch_checks
+        checks = proofs_of_a_build(function).launch_checks
         refused: tuple[Diagnostic, ...] = ()
     except CompileError as error:
         refused = error.diagnostics
