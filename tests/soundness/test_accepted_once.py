@@ -62,7 +62,7 @@ def test_each_is_refused_or_fixed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["v2_clamped_bf16", "v3_cast_f8"])
-def test_what_a_build_would_accept_is_judged(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oracle_sees_what_a_build_would_accept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proofs for the numbers of another dtype, which only the claims of a build have, are found as false."""
     monkeypatch.setattr("tilec.ir.claims._are_exchangeable", Mock(return_value=True))
     path = next(one for one in KERNELS if one.stem == name)
