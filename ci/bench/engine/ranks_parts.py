@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -164,19 +165,10 @@ def on_two(asked: Asked, options: Sequence[str] = ()) -> GpuRanks:
         )  # fmt: skip
 
 
-def one_gpu(asked: Asked, found: Found) -> None:
-    """A model on one GPU."""
+def measured(load: Callable[[Asked], Backend], asked: Asked, found: Found) -> None:
+    """A model, loaded on one GPU or on two."""
     began = time.perf_counter()
-    backend = on_one(asked)
-    found.keep(load_s=time.perf_counter() - began)
-    measure(backend, asked, found)
-    backend.close()
-
-
-def two_gpus(asked: Asked, found: Found) -> None:
-    """A model on two."""
-    began = time.perf_counter()
-    backend = on_two(asked)
+    backend = load(asked)
     found.keep(load_s=time.perf_counter() - began)
     measure(backend, asked, found)
     backend.close()
@@ -348,5 +340,5 @@ def planted(asked: Asked, found: Found) -> None:
 
 
 PARTS: Final[Mapping[str, Callable[[Asked, Found], None]]] = {
-    "one": one_gpu, "two": two_gpus, "repeats": repeated, "kill": killed, "planted": planted,
+    "one": partial(measured, on_one), "two": partial(measured, on_two), "repeats": repeated, "kill": killed, "planted": planted,
 }  # fmt: skip
