@@ -41,9 +41,10 @@ def too_deep(grammar: str) -> str | None:
         for lark in _larks(grammar):
             if sum(":" in line for line in lark.splitlines()) > MOST_RULES:
                 return f"it has over {MOST_RULES} rules"
-        if any(_levels(schema) > MOST_LEVELS for schema in _schemas(grammar)):
+        schemas = list(_schemas(grammar))
+        if any(_levels(schema) > MOST_LEVELS for schema in schemas):
             return f"what its schema refers to is nested over {MOST_LEVELS} levels deep"
-        return next((why for schema in _schemas(grammar) if (why := _unfit(schema)) is not None), None)
+        return next((why for schema in schemas if (why := _unfit(schema)) is not None), None)
     except RecursionError:
         return "it is nested too deeply"
 
@@ -87,27 +88,26 @@ def _schemas(grammar: str) -> Iterator[Any]:
 
 def _levels(schema: Any) -> int:
     """Levels of a schema and of each thing that it refers to, together."""
-    names = {name for value in _within(schema) for key, name in value.items() if key == "$ref" and isinstance(name, str)}
+    names = {name for key, name in _parts(schema) if key == "$ref" and isinstance(name, str)}
     known: dict[int, int] = {}
     return _nesting(schema, known) + sum(_nesting(_target(schema, name), known) for name in names)
 
 
-def _within(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects of a value."""
-    waiting = [value]
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """A value and everything in it, with the names that objects give."""
+    waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
-        one = waiting.pop()
+        name, one = waiting.pop()
+        yield name, one
         if isinstance(one, dict):
-            found = cast("dict[str, Any]", one)
-            yield found
-            waiting += found.values()
+            waiting += cast("dict[str, Any]", one).items()
         elif isinstance(one, list):
-            waiting += cast("list[Any]", one)
+            waiting += [("", item) for item in cast("list[Any]", one)]
 
 
 def _unfit(schema: Any) -> str | None:
     """Which numbers of a schema are out of bounds, None if none are."""
-    numbers = list(_numbers(schema))
+    numbers = [(name, one) for name, one in _parts(schema) if isinstance(one, int | float) and not isinstance(one, bool)]
     if any(number <= LEAST_NUMBER for _, number in numbers):
         return "it has a number of -2^63 or less"
     units = [Decimal(repr(number)).normalize() for name, number in numbers if name == "multipleOf" and abs(number) < math.inf]
@@ -118,19 +118,6 @@ def _unfit(schema: Any) -> str | None:
         if common > MOST_REMAINDERS and (common >= MOST_MULTIPLE or common != 10 ** (len(str(common)) - 1)):
             return f"the least common multiple of its `multipleOf` is over {MOST_REMAINDERS}"
     return None
-
-
-def _numbers(value: Any) -> Iterator[tuple[str, float]]:
-    """All numbers of a value, with their names in objects."""
-    waiting: list[tuple[str, Any]] = [("", value)]
-    while waiting:
-        name, one = waiting.pop()
-        if isinstance(one, dict):
-            waiting += cast("dict[str, Any]", one).items()
-        elif isinstance(one, list):
-            waiting += [("", item) for item in cast("list[Any]", one)]
-        elif isinstance(one, int | float) and not isinstance(one, bool):
-            yield name, one
 
 
 def _nesting(value: Any, known: dict[int, int]) -> int:
