@@ -82,7 +82,17 @@ def _loaded(name: str, wanted: tuple[tuple[str, Constant], ...]) -> bytes:
 
 @cache
 def _prepared(name: str, target: Target, wanted: tuple[tuple[str, Constant], ...]) -> bytes:
-    return pickle.dumps(prepare_as(name, load(name, dict(wanted)), target, dict(wanted)))
+    constants = dict(wanted) or _first_of_target(name, target)
+    return pickle.dumps(prepare_as(name, load(name, constants), target, constants))
+
+
+def _first_of_target(name: str, target: Target) -> dict[str, Constant]:
+    """Nothing, which means the first specialisation; if that is built for other chips only, the first one for `target`."""
+    entry, _ = specialisation(name, {})
+    try:
+        return specialisation(name, {}, target)[1] if entry.targets and target not in entry.targets else {}
+    except LookupError:
+        return {}
 
 
 def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
