@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.passes.texts import verdict_of
 from tests.soundness.verdict import examine_function
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
@@ -120,3 +121,63 @@ def test_no_written_element_is_reported_as_unwritten(name: str, tmp_path: Path) 
     with pytest.raises(CompileError) as refused:
         prove(load_kernel(path, {}, root=tmp_path))
     assert "E0403" not in {diagnostic.code for diagnostic in refused.value.diagnostics}
+
+
+HALVED = """import tilec
+from tilec import Dim, In, Out, grid, i32, invariant, load, requires, store
+
+
+class N(Dim):
+    \"\"\"elements\"\"\"
+
+
+@tilec.kernel
+def k(x: In[i32, N], out: Out[i32, 1], a: i32):
+    requires(N <= 100000)
+    grid(1)
+    lo, hi = i32(0), N
+    while lo <= hi:
+        invariant(0 <= lo, lo <= hi, hi <= N)
+        middle = (lo + hi) // 2
+        if load(x, middle) < a:
+            lo = middle + 1
+        else:
+            hi = middle
+    store(out, 0, lo)
+"""
+
+
+def test_numbers_that_a_run_corrects_are_run_once_more(tmp_path: Path) -> None:
+    """A run moves `middle` to another element, whose contents are then those of another launch."""
+    verdict = verdict_of(tmp_path, HALVED)
+    assert "E0310" in verdict.codes and not verdict.wrong_examples, verdict.diagnostics
+
+
+WRAPS = """import tilec
+from tilec import Dim, In, Out, grid, i32, load, maximum, minimum, requires, store
+
+
+class N(Dim):
+    \"\"\"elements\"\"\"
+
+
+@tilec.kernel
+def k(x: In[i32, N], out: Out[i32, 1], a: i32):
+    requires(N <= 100000)
+    grid(1)
+    longest = i32(0)
+    for i in range(N):
+        for j in range(i):
+            if load(x, i) > load(x, j):
+                longest = maximum(longest, i - j)
+    if N > 0:
+        store(out, 0, load(x, minimum(longest, a - 1)))
+"""
+
+
+def test_a_size_that_a_violation_leaves_open_is_small(tmp_path: Path) -> None:
+    """The launch that is shown can be run."""
+    verdict = verdict_of(tmp_path, WRAPS)
+    (wrap,) = (one for one in verdict.diagnostics if one.code == "E0304")
+    assert wrap.counterexample is not None and wrap.counterexample.dims == {"N": 1, "a": -(1 << 31)}, wrap
+    assert not verdict.wrong_examples

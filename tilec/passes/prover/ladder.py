@@ -39,7 +39,7 @@ from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import Replay
 from tilec.passes.prover.runs import Runs
 from tilec.passes.prover.second_attempts import SecondAttempts
-from tilec.passes.prover.small_numbers import ELEMENTS, loaded_factors, small_values
+from tilec.passes.prover.small_numbers import ELEMENTS, SMALL, loaded_factors, small_values
 from tilec.passes.prover.sort_facts import sort_facts
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
@@ -236,13 +236,17 @@ class Ladder:
             found = next((one for one in admitted if one is not None), None)
             if found is None:
                 return None
+            found = self._with_small_symbols(found, refusal)
             learned: list[Formula] = []
             for replay in replays(found):
                 actual = {**found, **replay.numbers}
-                settled = not replay.numbers or all(not again.numbers for again in replays(actual) if again.note == replay.note)
                 value = evaluator(actual)
-                if replay.complete and settled and all(terms.holds(formula, value) for formula in refusal.system):
-                    return {**actual, **replay.shown}, replay.note
+                if replay.complete and all(terms.holds(formula, value) for formula in refusal.system):
+                    # Corrected numbers may be of other elements, so they are a launch only if a run of their own agrees.
+                    agreed = (again for again in replays(actual) if again.complete and not again.numbers)
+                    settled = next(agreed, None) if replay.numbers else replay
+                    if settled is not None:
+                        return {**actual, **settled.shown}, settled.note
                 learned = replay.learned or learned
             if not learned:
                 return None
@@ -282,6 +286,22 @@ class Ladder:
         declared = [fact.formula for fact in stored_facts(self.index, elements)]
         value = evaluator(found)
         return found if self._launcher_accepts(found) and all(terms.holds(formula, value) for formula in declared) else None
+
+    def _with_small_symbols(self, found: Assignment, refusal: Refusal) -> Assignment:
+        """The solution with small numbers for symbols that need no larger one, so that its launch is short; as it is, if it has
+        elements or values that a run decides."""
+        free = {atom: number for atom, number in found.items() if not atom.derived}
+        if any(atom.kind in (Kind.LOADED, Kind.OPAQUE) for atom in free):
+            return found
+        for symbol in [atom for atom, number in free.items() if atom.kind is Kind.SYMBOL and abs(number) > SMALL[-1]]:
+            for number in SMALL:
+                value = evaluator({**free, symbol: number})
+                trial = {atom: value(atom) for atom in found}
+                inside = symbol.low <= number <= symbol.high
+                if inside and all(terms.holds(one, value) for one in refusal.system) and self.admitted(trial) is not None:
+                    free[symbol], found = number, trial
+                    break
+        return found
 
     def _launcher_accepts(self, found: Assignment) -> bool:
         """Whether the launcher accepts these sizes, by evaluating its checks: in formulas a quotient by a possibly negative

@@ -9,6 +9,8 @@ from tilec.passes.prover.terms import Atom, Formula, Kind
 
 ELEMENTS = (2, 3)
 """Values of loaded elements."""
+SMALL = (1, 2, 3, 4)
+"""Sizes of a short launch, for symbols that a violation leaves open."""
 
 
 def small_values(count: int) -> Iterator[tuple[int, ...]]:
