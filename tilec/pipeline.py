@@ -138,14 +138,10 @@ def _tir(work: Work) -> dict[str, bytes]:
 def _proofs(work: Work) -> dict[str, bytes]:
     from tilec.artifact.records import OPTIONAL, PROOF_FIELDS, Manifest, to_json
     from tilec.ir.text.lines import line_numbers
-    from tilec.passes.prover import positive_divisions, prove
+    from tilec.passes.prover import positive_divisions, prove_claims
 
     function = work.function("claims")
-    try:
-        proofs = prove(function)
-    except CompileError:
-        prove(work.function())  # rejected with messages that use the kernel's own types
-        raise
+    proofs = prove_claims(function, work.function)
     unsafe = [f"{block.loc or '?'}: {block.reason}" for block in function.unsafe]
     fields = {name: unsafe if name == "unsafe" else to_json(getattr(proofs, name)) for name in PROOF_FIELDS}
     record = {name: value for name, value in fields.items() if value or name not in OPTIONAL[Manifest]}

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from tilec.diagnostics.diagnostic import CompileError
 from tilec.ir.claims import claims
 from tilec.ir.core import Function
 from tilec.ir.text.parser import parse_function
-from tilec.passes.prover import prove
-from tilec.passes.prover.prove import Proofs
+from tilec.passes.prover import Proofs, prove_claims
 
 
 def proofs_of_a_build(function: Function) -> Proofs:
     """What `tilec build` has of a kernel. Raises CompileError where a build does, about the kernel's own dtypes."""
-    try:
-        return prove(parse_function(claims(function)))
-    except CompileError:
-        prove(function)
-        raise
+    return prove_claims(parse_function(claims(function)), lambda: function)

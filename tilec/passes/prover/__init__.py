@@ -8,6 +8,6 @@
 from __future__ import annotations
 
 from tilec.passes.prover.divisors import positive_divisions
-from tilec.passes.prover.prove import Proofs, prove
+from tilec.passes.prover.prove import Proofs, prove, prove_claims
 
-__all__ = ["Proofs", "positive_divisions", "prove"]
+__all__ = ["Proofs", "positive_divisions", "prove", "prove_claims"]

@@ -7,6 +7,7 @@ promises, each in its own file. All use one `Ladder` and report to one `Findings
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,16 @@ def prove(function: Function) -> Proofs:
         raise CompileError(sorted((*go_wrong, out_of_work(function, work)), key=_source_order)) from None
     except (RecursionError, MemoryError):
         raise CompileError(too_deep(function, work)) from None
+
+
+def prove_claims(claims: Function, kernel: Callable[[], Function]) -> Proofs:
+    """Proofs of what a kernel claims (`tilec.ir.claims`), which hold for each of its dtypes. Raises CompileError as `prove`
+    does, in the kernel's own dtypes if `kernel()` is refused too."""
+    try:
+        return prove(claims)
+    except CompileError:
+        prove(kernel())
+        raise
 
 
 def _prove(function: Function, work: Work, reported: list[Diagnostic]) -> Proofs:
