@@ -22,6 +22,11 @@ CASES: Final = {
     "engine_llama": Case("a Llama 3 model compared with transformers", "engine_check", {"models": "llama3.1-8b"}),
     "batch_check": Case("batches compared with single sequences"),
     "serving_check": Case("rows over pages: the same bits alone and among others, and speed"),
+    "experts_rows": Case(
+        "rows over pages of a mixture in each format of its weights, likewise",
+        "serving_check",
+        {"models": "qwen3-30b-a3b", "weights": "16bit,fp8,int4", "rows": "8,32,128"},
+    ),
     "engine_soak": Case("long generations, full caches, many loads: no leak, no drift"),
     "serving_host": Case("the host's work for an iteration of the serving loop, without a model"),
     "serving_soak": Case("a server under requests of all kinds, on the interpreter: no leak, no hang, nothing wrong"),

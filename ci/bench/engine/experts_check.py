@@ -5,11 +5,13 @@
 Logits are those of the model cut to a few layers, which fits next to transformers in float32. For each prompt length, several
 prompts: logits of the prompt's last token, and of each of 64 teacher-forced decode steps, are compared with transformers in
 float32. Where two experts are almost equally likely, rounding to 16 bits chooses between them, for transformers as for us. So
-distances are means over prompts and steps, and ours may be 1.2 times that of transformers in bf16.
+distances are means over prompts and steps, and ours may be 1.2 times that of transformers in bf16. Of 200 greedy tokens of
+ours, it counts those that float32 chooses after the same tokens, as many of those of transformers in bf16, and how far below
+the best logit in float32 a token of ours is.
 
-Then the whole model in each format of its weights, without transformers: seconds to load, decode, prefill, batches, and the
-launches of a step with their bytes. Exit status 1 if a distance is too large. Needs torch, transformers and cuda-bindings; the
-weights are generated.
+Then the whole model in each format of its weights, without transformers: seconds to load, decode, prefill, batches with their
+shares of the floor, and the launches of a step with their bytes. Exit status 1 if a distance is too large. Needs torch,
+transformers and cuda-bindings; the weights are generated.
 """
 
 from __future__ import annotations
@@ -17,19 +19,23 @@ from __future__ import annotations
 import argparse
 import importlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ci.bench.engine.batch_check import batch_speed
 from ci.bench.engine.engine_check import ALLOWED, STEPS, decode_speed, errors, our_logits, prefill_speed
+from ci.bench.engine.floors import step_of
+from ci.bench.engine.low_bit_check import DECODED
 from ci.bench.engine.low_bit_weights import LowBitWeights
 from ci.bench.engine.weights import BlockWeights, config_of, prompt_of
 from ci.bench.front import Outcome, names
 from ci.bench.markdown import grid, page
+from engine.backends.cuda import CudaBackend
 from engine.backends.load import load_on_gpu
 from engine.models.config import ModelConfig
 from engine.tools.profile import profile_decode
@@ -40,6 +46,9 @@ PROMPTS: Final = 3
 """Prompts of each length."""
 PREFILLS: Final = (18, 512, 2048, 8192)
 TOGETHER: Final = (2, 4, 8)
+GREEDY: Final = 200
+"""Greedy tokens after a prompt of `PROMPT` that are compared with those that float32 chooses."""
+PROMPT: Final = 17
 SLOTS: Final = 10240
 
 
@@ -59,9 +68,9 @@ def measure(options: argparse.Namespace) -> Outcome:
         path = options.bundles / f"{name}-sm_90a.bundle"
         record: dict[str, Any] = {"layers": options.layers, "errors": []}
         if options.layers:
-            record["errors"] = list(_distances(replace(config_of(name), num_hidden_layers=options.layers), path))
+            record["errors"], record["greedy"] = _compared(replace(config_of(name), num_hidden_layers=options.layers), path)
             failed |= _too_far(record["errors"])
-            print(name, record["errors"], flush=True)
+            print(name, record["errors"], record["greedy"], flush=True)
         record |= {"speed": {}, "step": {}}
         for form in names(options.formats):
             record["speed"][form], record["step"][form] = _speed(config_of(name), options.bundles, name, form)
@@ -77,8 +86,8 @@ def _too_far(rows: Sequence[Mapping[str, float]]) -> bool:
     return not (means[0] <= ALLOWED * means[1] and all(decodes))
 
 
-def _distances(config: ModelConfig, path: Path) -> Iterable[dict[str, Any]]:
-    """Mean distances from float32 of our logits and of transformers' in bf16, for each prompt length."""
+def _compared(config: ModelConfig, path: Path) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Mean distances from float32 of our logits and of transformers' in bf16, for each prompt length; and greedy tokens."""
     weights = BlockWeights(config, "bf16")
     prompts = {
         length: [
@@ -88,23 +97,51 @@ def _distances(config: ModelConfig, path: Path) -> Iterable[dict[str, Any]]:
     }
     backend = load_on_gpu(path, config, weights, SLOTS, "bf16")
     ours = {length: [our_logits(backend, ids, length) for ids in given] for length, given in prompts.items()}
+    chosen = np.array([*prompt_of(PROMPT, config), *_greedy(backend, config)])
     backend.close()
     other: Any = importlib.import_module("ci.bench.engine.transformers_model")
     with other.transformers_model(config, weights, "bf16") as model:
-        theirs, exact = (
-            {
-                length: [other.logits(model, config, dtype, {length: ids})[length] for ids in given]
-                for length, given in prompts.items()
-            }
-            for dtype in ("bf16", "f32")
-        )
-    for length, truths in exact.items():
-        row: dict[str, Any] = {"length": length}
-        for label, logits in (("", ours[length]), ("transformers_", theirs[length])):
-            rows = [errors(one, truth.astype(np.float64)) for one, truth in zip(logits, truths, strict=True)]
-            row[f"{label}prefill"] = float(np.mean([one[0] for one in rows]))
-            row[f"{label}decode"] = float(np.mean([one[1:] for one in rows]))
-        yield row
+        theirs, exact = ({key: [_of(other, model, config, dtype, key, ids) for ids in given] for key, given in prompts.items()}
+                         for dtype in ("bf16", "f32"))  # fmt: skip
+        rows = [_distance(length, ours[length], theirs[length], truths) for length, truths in exact.items()]
+        steps = {dtype: _of(other, model, config, dtype, PROMPT, chosen)[:-1] for dtype in ("f32", "bf16")}
+    return rows, agreement(chosen[PROMPT:], steps["bf16"], steps["f32"])
+
+
+def _of(other: Any, model: Any, config: ModelConfig, dtype: str, length: int, ids: Any) -> Any:
+    """Logits of transformers in a dtype, from the last token of a prompt of that length on."""
+    return other.logits(model, config, dtype, {length: ids})[length]
+
+
+def _greedy(backend: CudaBackend, config: ModelConfig) -> list[int]:
+    """The greedy tokens after a prompt."""
+    sequence = backend.begin()
+    backend.prefill(sequence, prompt_of(PROMPT, config))
+    first = backend.token()
+    return [first, *backend.stream_tokens(sequence, first, GREEDY - 1)]
+
+
+def agreement(chosen: NDArray[Any], in_16_bits: NDArray[Any], exact: NDArray[Any]) -> dict[str, float]:
+    """Of greedy tokens of ours, how many float32 chooses after the same tokens, how many transformers in bf16 then chooses, and
+    the largest distance of the logit of a token of ours from the best one in float32, over the deviation of logits."""
+    best = exact.argmax(-1)
+    behind = (exact.max(-1) - exact[np.arange(len(chosen)), chosen]) / exact.std(-1)
+    return {
+        "tokens": len(chosen),
+        "equal": int((chosen == best).sum()),
+        "transformers_equal": int((in_16_bits.argmax(-1) == best).sum()),
+        "behind": float(behind.max()),
+    }
+
+
+def _distance(length: int, ours: Sequence[Any], theirs: Sequence[Any], exact: Sequence[Any]) -> dict[str, Any]:
+    """Mean distances from float32 of prompts of one length, and of the steps after them."""
+    row: dict[str, Any] = {"length": length}
+    for label, logits in (("", ours), ("transformers_", theirs)):
+        rows = [errors(one, truth.astype(np.float64)) for one, truth in zip(logits, exact, strict=True)]
+        row[f"{label}prefill"] = float(np.mean([one[0] for one in rows]))
+        row[f"{label}decode"] = float(np.mean([one[1:] for one in rows]))
+    return row
 
 
 def _speed(config: ModelConfig, bundles: Path, name: str, form: str) -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -121,7 +158,9 @@ def _speed(config: ModelConfig, bundles: Path, name: str, form: str) -> tuple[di
     }
     for many in TOGETHER:
         for length in (18, 512):
-            found[f"{many}_at_{length}_tok_s"] = batch_speed(backend, config, length, many)
+            found[key := f"{many}_at_{length}_tok_s"] = batch_speed(backend, config, length, many)
+            work = step_of(config, weights.destinations, many, length + DECODED / 2)
+            found[f"{key}_share"] = found[key] * work.floor / many
     sequence = backend.begin()
     backend.prefill(sequence, prompt_of(18, config))
     profile = profile_decode(backend, sequence)
@@ -161,9 +200,14 @@ def report(found: Mapping[str, Any]) -> list[str]:
                 f"{STEPS} decode steps of each, mean: ours, transformers, ratio",
             )  # fmt: skip
             lines += [f"Logits of {record['layers']} layers, distance from float32:", "", *grid(header, cells), ""]
+            lines += [_greedy_line(record["greedy"]), ""]
         speeds = record["speed"]
-        rows = [[key, *(f"{speed[key]:.1f}" for speed in speeds.values())] for key in next(iter(speeds.values()))]
-        lines += ["The whole model:", "", *grid(("", *speeds), rows)]
+        rows = [
+            [key, *(f"{speed[key]:.1f}" for speed in speeds.values()), *_shares(key, speeds)]
+            for key in next(iter(speeds.values()))
+            if not key.endswith("_share")
+        ]
+        lines += ["The whole model:", "", *grid(("", *speeds, *(f"{form}, of the floor" for form in speeds)), rows)]
         for form, step in record["step"].items():
             cells = [
                 [one["kind"], one["launches"], f"{one['us']:.2f}", f"{one['MB']:.2f}", f"{one['of_floor']:.2f}"] for one in step
@@ -171,3 +215,16 @@ def report(found: Mapping[str, Any]) -> list[str]:
             lines += ["", f"Launches of a decode step, 18 filled slots, {form}:", ""]
             lines += grid(("kind", "launches", "us of one", "MB of one", "floor over time"), cells)
     return lines
+
+
+def _greedy_line(greedy: Mapping[str, float]) -> str:
+    return (
+        f"Of {greedy['tokens']} greedy tokens, float32 chooses {greedy['equal']} after the same tokens, and of those of "
+        f"transformers in bf16 {greedy['transformers_equal']}; a token of ours is at most {greedy['behind']:.4f} deviations "
+        "below the best."
+    )
+
+
+def _shares(key: str, speeds: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Shares of the floor in each format, of what is a rate of a batch."""
+    return [f"{speed[f'{key}_share']:.2f}" if f"{key}_share" in speed else "" for speed in speeds.values()]

@@ -24,7 +24,6 @@ import argparse
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -32,25 +31,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ci.bench.engine.floors import step_of
 from ci.bench.engine.low_bit_weights import LowBitWeights
-from ci.bench.engine.weights import STACKED, BlockWeights, config_of, prompt_of
+from ci.bench.engine.weights import BlockWeights, config_of, prompt_of
 from ci.bench.front import Outcome, names
 from ci.bench.markdown import grid, page
 from engine.backends.cuda import CudaBackend
 from engine.backends.load import load_on_gpu
-from engine.checkpoint.weights import destinations
 from engine.models.config import ModelConfig
 from engine.paged_batch import PagedBatch
 from engine.sampling import SamplingParams
 from tilec.step.formats import SIXTEEN_BIT
 
-BANDWIDTH: Final = 4.8e12
-"""Bytes per second of an H200's memory (NVIDIA H200 data sheet)."""
-OPERATIONS: Final = 989e12
-"""Operations per second of its tensor cores in bf16, dense (the same)."""
-REACHED_BANDWIDTH: Final = 4.33e12
-REACHED_OPERATIONS: Final = 700e12
-"""Rates that reads of memory and large products in bf16 reach on an H200."""
 GOAL_OF_ROOFLINE: Final = 0.80
 GOALS_OF_VLLM: Final = {8: 1.35, 32: 1.35, 128: 1.35, 256: 1.2}
 """The least ratios that are wanted, by rows."""
@@ -89,7 +81,7 @@ def measure(options: argparse.Namespace) -> Outcome:
         for many in found[bundle]["tok_s"].keys() & rates.keys() if bundle in found else ():
             found[bundle]["tok_s"][many]["vllm"] = rates[many]
     failed = not all(equal for record in found.values() for equal in record["equal"].values())
-    return Outcome(found, {"serving_check.md": page(report(found))}, int(failed))
+    return Outcome(found, {f"{options.name}.md": page(report(found))}, int(failed))
 
 
 def checked(bundles: Path, bundle: str, config: ModelConfig, form: str, rows: Sequence[int]) -> dict[str, Any]:
@@ -107,7 +99,8 @@ def checked(bundles: Path, bundle: str, config: ModelConfig, form: str, rows: Se
             "sampled": speed(backend, config, many, SAMPLED),
         }
         coded = backend.step.cache_format != SIXTEEN_BIT
-        work = step_of(config, {one.name: one.bytes for one in weights.destinations}, many, coded=coded)
+        tokens = CONTEXT + STEPS // 2
+        work = step_of(config, weights.destinations, many, tokens, coded=coded)
         record["tok_s"][many] |= {"floor": many / work.floor, "roofline": many / work.roofline}
         print(bundle, many, record["tok_s"][many], flush=True)
     record["prefill_ms"] = {length: prefills(backend, config, length) for length in PREFILLS}
@@ -189,42 +182,6 @@ def speed(backend: CudaBackend, config: ModelConfig, many: int, sampling: Sampli
             for row in range(many):
                 batch.remove(row)
     return sorted(rates[1:])[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a step has to do at least: bytes of weights and of caches to read, and operations of products."""
-
-    weights: float
-    caches: float
-    operations: float
-
-    @property
-    def floor(self) -> float:
-        """Seconds at the rates of the data sheet, reads and operations at the same time."""
-        return max((self.weights + self.caches) / BANDWIDTH, self.operations / OPERATIONS)
-
-    @property
-    def roofline(self) -> float:
-        """Seconds at rates that are reached: products, then the caches."""
-        return max(self.weights / REACHED_BANDWIDTH, self.operations / REACHED_OPERATIONS) + self.caches / REACHED_BANDWIDTH
-
-
-def step_of(config: Any, sizes: Mapping[str, int], many: int, *, coded: bool = False) -> Work:
-    """The work of a step of `many` rows; `sizes` are bytes of weights as they are stored. `coded`: caches have a byte for an
-    element, and four for each row of a head."""
-    of_head = config.head_dim + 4 if coded else 2 * config.head_dim
-    of_token = 2 * config.num_hidden_layers * config.num_key_value_heads * of_head
-    embedding = 0 if config.tie_word_embeddings else 2 * config.vocab_size * config.hidden_size
-    of_row = config.num_experts_per_tok / config.num_experts if hasattr(config, "num_experts") else 1.0
-
-    def of(weights: Mapping[str, int], share: float) -> float:
-        """Bytes of weights but the embedding, of experts this share."""
-        return sum(size * (share if STACKED in name else 1) for name, size in weights.items()) - embedding
-
-    in_16_bits = {one.name: one.bytes for one in destinations(config, "bf16")}  # as many as operations of a row
-    caches = many * (CONTEXT + STEPS // 2) * of_token
-    return Work(of(sizes, 1 - (1 - of_row) ** many), caches, many * of(in_16_bits, of_row))
 
 
 def rates_of_vllm(paths: Iterable[Path]) -> dict[str, dict[int, float]]:

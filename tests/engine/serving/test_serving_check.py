@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from ci.bench.engine.serving_check import Work, rates_of_vllm, report, speeds, step_of
+from ci.bench.engine.floors import Work, step_of
+from ci.bench.engine.serving_check import CONTEXT, STEPS, rates_of_vllm, report, speeds
 from ci.bench.engine.weights import config_of
 from engine.checkpoint.weights import destinations
 
 
 def work_of(model: str, many: int, *, coded: bool = False) -> Work:
     config = config_of(model)
-    return step_of(config, {one.name: one.bytes for one in destinations(config, "bf16")}, many, coded=coded)
+    return step_of(config, destinations(config, "bf16"), many, CONTEXT + STEPS // 2, coded=coded)
 
 
 def test_the_work_of_a_step_is_that_of_the_config() -> None:
