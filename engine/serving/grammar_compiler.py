@@ -79,7 +79,9 @@ def _grammar(kind: str, value: Any) -> str:
     try:
         if kind == "json":
             return LLMatcher.grammar_from_json_schema(value, overrides=WHITE_SPACE)
-        return grammar_from(kind, json.dumps(value) if kind == "choice" else value)
+        if kind == "choice":
+            return grammar_from("choice", json.dumps(value))
+        return grammar_from("regex" if kind == "regex" else "grammar", value)
     except ValueError as error:
         raise UsageError(_line(str(error))) from None
 

@@ -72,7 +72,7 @@ def test_a_grammar_that_ends_the_process(harmed: Server, field: str, value: Any,
     assert ("retry-after" in refused.headers) == (status == 503)
     assert {work.grammar.text for work in harmed.client.submitted if work.grammar} == {
         harmed.model._grammars.made("regex", text) for text in ("a+", "b+")
-    }  # what was refused never came to the engine
+    }  # the engine never has what was refused
 
 
 def test_a_tool_that_ends_the_process_is_tried_once(harmed: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_one_that_waits_too_long_is_killed(talker: Path, speaker: Server) -> Non
 
 
 def test_closing_ends_one_that_compiles(talker: Path) -> None:
-    """Whoever waits for a reply is told, and does not hold the server's end up."""
+    """Whoever waits for a reply gets an error, and does not delay the end of the server."""
     one = server(talker, says(talker, "x"))
     process = process_of(one, talker, worker=HARMFUL, cpu_seconds=10 * HANG_SECONDS)
 
