@@ -62,7 +62,7 @@ DRIVERS: Final = (
 KNOWN: Final = frozenset({*VOCABULARY, *STAGES, *AUDIT, *FINDER, *OPS, *LIBRARY, *QUALIFY, *DRIVERS})
 ENGINE_MAY_USE: Final = (
     "runtime", "ship.finder", "artifact", "target.dtypes", "ir", "step", "untrusted.output", "untrusted.output_tree",
-    "diagnostics.visible",
+    "diagnostics.visible", "version",
 )  # fmt: skip
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics.diagnostic", "shipped")

@@ -43,6 +43,10 @@ class QueueFull(EngineError):
     """As many requests wait as may wait."""
 
 
+class NeverFits(UsageError):
+    """Generations that are submitted together are more than can be served or wait at any time."""
+
+
 @dataclass(slots=True)
 class Times:
     """What is known of a request: its prompt's tokens, and when it came, began and got tokens, by the client's clock. `cached`:
@@ -168,10 +172,15 @@ class EngineClient:
         return self._clock() - self._last_report if self._open else 0.0
 
     def submit(self, works: Sequence[Submit]) -> Generations:
-        """Submit generations together, whose numbers are set here. QueueFull, or the error with which the engine ended."""
+        """Submit generations together, whose numbers are set here. NeverFits, QueueFull, or the error with which the engine
+        ended."""
         if self.failure is not None:
             raise self.failure
-        room = self.loaded.rows + self._most_waiting - len(self._open)
+        most = self.loaded.rows + self._most_waiting
+        if len(works) > most:
+            what = f"it makes {len(works)} generations, and at most {most} are served or wait here"
+            raise NeverFits(f"{what} ({self.loaded.rows} rows and --max-waiting {self._most_waiting})")
+        room = most - len(self._open)
         if len(works) > room:
             raise QueueFull(f"{len(self._open)} requests are being served or wait, and there is room for {max(0, room)} more")
         now = self._clock()

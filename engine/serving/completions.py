@@ -10,15 +10,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from engine.errors import EngineError
 from engine.sampling import SamplingParams
 from engine.serving.asgi import Framing
-from engine.serving.client import Arrival, EngineClient, EngineRestarting, Generations, QueueFull
+from engine.serving.client import Arrival, EngineClient, EngineRestarting, Generations, NeverFits, QueueFull
 from engine.serving.errors import ApiError, engine_failed, invalid, unsupported
 from engine.serving.generated_text import GeneratedText, Part, joined
-from engine.serving.grammars import form_of, grammar_of, is_strict, tools_form
+from engine.serving.grammars import Make, form_of, grammar_of, is_strict, tools_form
 from engine.serving.logprobs import Reported, TokenTexts
 from engine.serving.openai_types import MOST_CHOICES, ChatRequest, CompletionRequest, Generation
 from engine.serving.protocol import Grammar, Submit
@@ -79,6 +80,8 @@ class Completion(ABC):
         ]
         try:
             generations = client.submit(works)
+        except NeverFits as error:
+            raise invalid("n" if self._request.n > 1 else "prompt", str(error)) from None
         except QueueFull as error:
             raise ApiError(503, str(error), code="queue_full", kind="overloaded_error", retry=True) from None
         except EngineRestarting as error:
@@ -220,11 +223,11 @@ class ChatCompletion(Completion):
             return None
         check_grammars(client, "tool_choice" if form is None else form[0])
 
-        def make() -> str:
-            of_tools = tools_form(request, tools, model.call_tags)
-            return of_tools or ("" if form is None else grammar_of(form))
+        def find(make: Make) -> str:
+            of_tools = tools_form(request, tools, model.call_tags, make)
+            return of_tools or ("" if form is None else grammar_of(form, make))
 
-        found = await model.grammar(make, ids, think=request.thinking)
+        found = await model.grammar(find, ids, think=request.thinking)
         return found if found.text else None
 
     def _output(self, ids: list[int]) -> GeneratedText:
@@ -286,7 +289,7 @@ class TextCompletion(Completion):
         grammar = None
         if (form := form_of(request)) is not None:
             check_grammars(client, form[0])
-            grammar = await model.grammar(lambda: grammar_of(form))
+            grammar = await model.grammar(partial(grammar_of, form))
         response = cls(model, request, prompts, grammar)
         return response, response.submit(client, max_tokens)
 

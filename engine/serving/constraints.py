@@ -1,8 +1,9 @@
 """Grammars at work: from a grammar of llguidance to the tokens that may be next, in the engine's process.
 
 A vocabulary is read when the first grammar comes: of 151,936 tokens that takes over a second, in which nothing else runs. Each
-grammar is made ready in a thread, next to the steps of others; those of the last requests are kept. A thought comes before the
-text that a grammar is for: in it every token is allowed but those that end the generation.
+grammar is made ready in a thread, next to the steps of others; those of the last requests are kept. Each was compiled once
+already, where it could do no harm (`engine.serving.grammar_process`). A thought comes before the text that a grammar is for: in
+it every token is allowed but those that end the generation.
 """
 
 from __future__ import annotations
@@ -11,39 +12,18 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
 from os import PathLike
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import UsageError
-from engine.serving.grammar_depth import deep_thread, too_deep
+from engine.serving.grammar_compiler import Compiler
+from engine.serving.grammar_depth import deep_thread
 from engine.serving.protocol import Grammar
-from engine.text.policy import TOKENIZER_FILE
 
 KEPT: Final = 64
 """Grammars that are kept ready."""
 TOO_LONG: Final = "the grammar is too complex for the tokens so far"
-
-
-def limits() -> Any:
-    """What a grammar may need: llguidance's own bounds, and errors without the state of its parser."""
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(verbose_errors=False)
-
-
-def checked(grammar: str) -> str:
-    """A grammar that can be made ready; UsageError that says why it cannot. The vocabulary is not asked."""
-    from llguidance import LLMatcher
-
-    if (why := too_deep(grammar)) is not None:
-        raise UsageError(why)
-    error = LLMatcher.validate_grammar(grammar, limits=limits())
-    if error and not error.startswith("WARNING"):
-        raise UsageError(" ".join(error.split())[:500])
-    return grammar
 
 
 class GrammarConstraint:
@@ -105,9 +85,9 @@ class Constraints:
     """The grammars of a model folder with `vocabulary` tokens, of which `ending` end a generation."""
 
     def __init__(self, folder: str | PathLike[str], vocabulary: int, ending: Iterable[int]) -> None:
-        self._file, self._vocabulary, self._ending = Path(folder) / TOKENIZER_FILE, vocabulary, list(ending)
+        self._vocabulary, self._ending = vocabulary, list(ending)
+        self._compiler = Compiler(folder, vocabulary, self._ending)
         self._thread = deep_thread("grammars")
-        self._tokenizer: Any = None
         self._ready: OrderedDict[str, Any] = OrderedDict()
 
     def begin(self, grammar: Grammar) -> Future[GrammarConstraint]:
@@ -119,17 +99,7 @@ class Constraints:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _constraint(self, grammar: Grammar) -> GrammarConstraint:
-        from llguidance import LLMatcher, LLTokenizer
-
-        if self._tokenizer is None:
-            self._tokenizer = LLTokenizer(
-                self._file.read_text(encoding="utf-8"), n_vocab=self._vocabulary, eos_token=self._ending
-            )
-        matcher: Any = self._ready.pop(grammar.text, None) or LLMatcher(
-            self._tokenizer, grammar.text, log_level=0, limits=limits()
-        )
-        if matcher.is_error():
-            raise UsageError(" ".join(matcher.get_error().split())[:500])
+        matcher: Any = self._ready.pop(grammar.text, None) or self._compiler.matcher(grammar.text)
         self._ready[grammar.text] = matcher
         if len(self._ready) > KEPT:
             self._ready.popitem(last=False)

@@ -8,20 +8,23 @@ call of a tool is in the form of Qwen (`engine.serving.tool_calls`); a text befo
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from engine.errors import UsageError
-from engine.serving.errors import ApiError, invalid
+from engine.errors import DeviceError, MissingPackage, UsageError
+from engine.serving.errors import ApiError, engine_failed, invalid
+from engine.serving.grammar_compiler import WHITE_SPACE, WHOLE
+from engine.serving.grammar_process import GrammarEnded
 from engine.serving.openai_types import ChatRequest, Generation
 from engine.serving.tool_calls import CLOSE, OPEN
 
-MOST_BYTES: Final = 1 << 18
-"""Maximum bytes of a grammar. `LIMITS` of `engine.serving.constraints` bound what is made of it."""
 MOST_CHOICES: Final = 4096
 ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
-WHITE_SPACE: Final[Any] = {"whitespace_pattern": r"[ \n]{1,40}"}
+ENDED: Final = "grammar_ended"
+"""The code of the error for a grammar that ended the process that checks it."""
 
+Make = Callable[[str, Any], str]
+"""`Compiler.made`, or that of another process: the grammar of a form's kind and what it has."""
 Form = tuple[str, str, Any]
 """The name of the field, the kind of what it has (`json`, `regex`, `choice` or `grammar`), and that."""
 
@@ -49,23 +52,14 @@ def form_of(request: Generation) -> Form | None:
     return found[0] if found else None
 
 
-def grammar_of(form: Form) -> str:
+def grammar_of(form: Form, make: Make) -> str:
     """The grammar of a form; ApiError if it is none."""
-    from llguidance import LLMatcher, grammar_from
-
     field, kind, value = form
-    try:
-        if kind == "json":
-            found = LLMatcher.grammar_from_json_schema(_schema(field, value), overrides=WHITE_SPACE)
-        elif kind == "choice":
-            if not 0 < len(value) <= MOST_CHOICES or not all(value):
-                raise invalid(field, f"it is not 1 to {MOST_CHOICES} texts, none of which is empty")
-            found = grammar_from("choice", json.dumps(value))
-        else:
-            found = grammar_from("regex" if kind == "regex" else "grammar", value)
-    except ValueError as error:
-        raise invalid(field, str(error)) from None
-    return check(field, found)
+    if kind == "json":
+        value = _schema(field, value)
+    elif kind == "choice" and (not 0 < len(value) <= MOST_CHOICES or not all(value)):
+        raise invalid(field, f"it is not 1 to {MOST_CHOICES} texts, none of which is empty")
+    return _made(make, field, kind, value)
 
 
 def is_strict(tool: dict[str, Any]) -> bool:
@@ -75,7 +69,7 @@ def is_strict(tool: dict[str, Any]) -> bool:
 
 
 def tools_form(
-    request: ChatRequest, tools: Sequence[dict[str, Any]], tags: tuple[int | None, int | None]
+    request: ChatRequest, tools: Sequence[dict[str, Any]], tags: tuple[int | None, int | None], make: Make
 ) -> str | None:  # fmt: skip
     """The grammar of generations that may, or must, call tools; None if there are none, or calls are free. `tags`: the tokens
     around a call, None for one that is spelled. ApiError for a tool that is not there, or a form that cannot be had next to
@@ -97,33 +91,39 @@ def tools_form(
     field = "tool_choice" if must else "tools" if strict or form is None else form[0]
     whole = None if form is None or must else _json(_schema(form[0], form[2]))
     try:
-        return check(field, _lark(functions, tags, must=must, single=single, whole=whole))
-    except ApiError:
+        return _made(make, field, WHOLE, _lark(functions, tags, must=must, single=single, whole=whole))
+    except ApiError as error:
+        if error.status != 400 or error.code == ENDED:
+            raise
         for function in functions:  # which of the schemas it is, without the grammar around it
-            _check_schema("tools", _arguments(function, must=must), f"`parameters` of {function['name'][:64]!r}: ")
+            _check_schema(make, "tools", _arguments(function, must=must), f"`parameters` of {function['name'][:64]!r}: ")
         if form is not None:
-            _check_schema(form[0], form[2])
+            _check_schema(make, form[0], form[2])
         raise
 
 
-def check(field: str, grammar: str) -> str:
-    """A grammar that llguidance takes; ApiError that says why it does not."""
-    from engine.serving.constraints import checked
-
-    if len(grammar) > MOST_BYTES:
-        raise invalid(field, f"it is longer than {MOST_BYTES} bytes")
+def _made(make: Make, field: str, kind: str, value: Any) -> str:
+    """A grammar that llguidance takes; ApiError that says why it does not, or that it cannot be asked now."""
     try:
-        return checked(grammar)
+        return make(kind, value)
+    except GrammarEnded as error:
+        raise ApiError(400, f"`{field}`: {error.what}", param=field, code=ENDED) from None
+    except MissingPackage as error:
+        raise engine_failed(str(error)) from None
     except UsageError as error:
         raise invalid(field, error.what) from None
+    except DeviceError as error:
+        raise ApiError(503, error.what, code="grammars_unavailable", kind="server_error", retry=True) from None
 
 
-def _check_schema(field: str, schema: Any, where: str = "") -> None:
+def _check_schema(make: Make, field: str, schema: Any, where: str = "") -> None:
     """ApiError that says why a JSON schema cannot be kept to; it begins with `where`."""
     try:
-        grammar_of((field, "json", schema))
+        grammar_of((field, "json", schema), make)
     except ApiError as error:
-        raise invalid(field, where + error.message.removeprefix(f"`{field}`: ")) from None
+        if error.status == 400:
+            raise invalid(field, where + error.message.removeprefix(f"`{field}`: ")) from None
+        raise
 
 
 def _lark(

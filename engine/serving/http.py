@@ -31,6 +31,7 @@ from engine.serving.responses import ResponseCompletion
 from engine.serving.responses_types import read_response
 from engine.serving.served_model import ServedModel
 from engine.serving.traces import Traces, note
+from tilec.version import VERSION
 
 METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 
@@ -81,6 +82,10 @@ class Endpoints:
         else:
             return Response(status_code=200)
         return error_response(ApiError(503, what, code="unhealthy", kind="server_error", retry=True))
+
+    async def version(self, _: Request) -> Response:
+        """GET /version."""
+        return JsonResponse({"version": VERSION})
 
     async def metrics(self, _: Request) -> Response:
         """GET /metrics."""
@@ -172,7 +177,7 @@ def application(
     endpoints = Endpoints(model, client, metrics, limits)
     gets: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/v1/models": endpoints.models, "/v1/models/{name:path}": endpoints.model, "/health": endpoints.health,
-        "/metrics": endpoints.metrics,
+        "/metrics": endpoints.metrics, "/version": endpoints.version,
     }  # fmt: skip
     posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/v1/chat/completions": endpoints.chat, "/v1/completions": endpoints.text,

@@ -24,7 +24,7 @@ class Metrics(Watcher):
         self._running = self._gauge("num_requests_running", "Requests that decode, or whose prompt is computed.")
         self._waiting = self._gauge("num_requests_waiting", "Requests that wait for a row and memory.")
         self._usage = self._gauge("kv_cache_usage_perc", "Share of the cache's pages that requests have; 1 is all.")
-        self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts that were computed.")
+        self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts that began, computed or found.")
         self._generated_tokens = self._counter("generation_tokens", "Tokens that were generated.")
         self._queries = self._counter("prefix_cache_queries", "Tokens of prompts that were looked up in the cache of prefixes.")
         self._hits = self._counter("prefix_cache_hits", "Tokens of prompts that the cache of prefixes had.")
@@ -67,7 +67,6 @@ class Metrics(Watcher):
         self._running.set(report.running)
         self._waiting.set(report.waiting)
         self._usage.set(report.used_pages / self.pages if self.pages else 0)
-        self._prompt_tokens.inc(report.prompt_tokens)
         generated = len(report.tokens) + sum(map(len, report.more.values()))
         self._generated_tokens.inc(generated)
         if report.prompt_tokens or generated:
@@ -83,6 +82,7 @@ class Metrics(Watcher):
     def admitted(self, times: Times) -> None:
         assert times.admitted is not None  # that is what happened
         self._queue.observe(times.admitted - times.submitted)
+        self._prompt_tokens.inc(times.prompt)
         self._queries.inc(times.prompt)
         self._hits.inc(times.cached)
 

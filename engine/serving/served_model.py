@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from engine.errors import ModelError, UsageError
 from engine.models.config import GenerationConfig
@@ -15,7 +16,8 @@ from engine.models.families import family_of, read_config
 from engine.sampling import SEED_LIMIT, SamplingParams
 from engine.serving import thinking, tool_calls
 from engine.serving.errors import ApiError, engine_failed, invalid
-from engine.serving.grammar_depth import deep_thread
+from engine.serving.grammar_process import GrammarProcess
+from engine.serving.grammars import Make
 from engine.serving.openai_types import Generation, top_k_of
 from engine.serving.protocol import Grammar
 from engine.text.messages import plain_tools
@@ -23,6 +25,10 @@ from engine.text.tokenizer import Text
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+LONG_TEXT: Final = 1 << 16
+"""Characters of a prompt that is tokenized in a thread for long ones, so that others do not wait for it: four million take ten
+seconds."""
 
 
 class ServedModel:
@@ -34,7 +40,10 @@ class ServedModel:
         self.name, self.longest, self.vocabulary = name, longest, config.vocab_size
         self.generation = GenerationConfig.read(folder, config)
         self.text = Text.read(folder, family_of(config.model_type).tokenizer)
-        self._threads = deep_thread("text")  # one: the template's process serves one request at a time
+        self._texts, self._long_texts, self._forms = (
+            ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("text", "long-text", "form")
+        )
+        self._grammars = GrammarProcess(folder, config.vocab_size, self.generation.eos_token_id)
         self.call_tags = self.text.tokenizer.token_to_id(tool_calls.OPEN), self.text.tokenizer.token_to_id(tool_calls.CLOSE)
         """The tokens around a call of a tool; None for one that the vocabulary lacks."""
         self._opens, self._closes = (self.text.tokenizer.token_to_id(tag) for tag in (thinking.OPEN, thinking.CLOSE))
@@ -57,18 +66,20 @@ class ServedModel:
             _check_tool(tool, number)
         plain = [message | {"role": "system"} if message.get("role") == "developer" else message for message in messages]
         shown = [_without_strict(tool) for tool in tools]
+        size = _characters([plain, shown])
         if shown:
-            await self._in_thread("tools", plain_tools, shown)
-        return await self._in_thread(field, self.text.chat, plain, tools=shown or None, thinking=think)
+            await self._in_thread("tools", size, plain_tools, shown)
+        return await self._in_thread(field, size, self.text.chat, plain, tools=shown or None, thinking=think)
 
     async def raw(self, prompt: str) -> list[int]:
         """Token ids of a text; ApiError if it is none."""
-        return await self._in_thread("prompt", self.text.raw, prompt)
+        return await self._in_thread("prompt", len(prompt), self.text.raw, prompt)
 
     async def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included; ApiError if one is not in the vocabulary."""
         self.check_ids(ids, "tokens")
-        return await self._in_thread("tokens", self.text.tokenizer.decode, list(ids), skip_special_tokens=False)
+        decode = self.text.tokenizer.decode
+        return await self._in_thread("tokens", len(ids), decode, list(ids), skip_special_tokens=False)
 
     def check_ids(self, ids: Sequence[int], field: str) -> None:
         """ApiError for a token that is not in the vocabulary."""
@@ -77,10 +88,11 @@ class ServedModel:
             what = f"`{field}`: token {outside} is not in the vocabulary of {size}"
             raise ApiError(400, what, param=field, code="invalid_value")
 
-    async def grammar(self, make: Callable[[], str], prompt: Sequence[int] = (), *, think: bool = False) -> Grammar:
-        """The grammar that `make` returns, or its ApiError; `make` runs in a thread. After a `prompt` that may be followed by a
+    async def grammar(self, find: Callable[[Make], str], prompt: Sequence[int] = (), *, think: bool = False) -> Grammar:
+        """The grammar that `find` returns, or its ApiError; `find` runs in a thread, and its argument makes grammars in the
+        process that checks them. After a `prompt` that may be followed by a
         thought (`think`), or has begun one, it is for the text after that."""
-        text = await asyncio.get_running_loop().run_in_executor(self._threads, make)
+        text = await asyncio.get_running_loop().run_in_executor(self._forms, find, self._grammars.made)
         begun = self.thinks and self.thought_begun(prompt)
         if not self.thinks or not (think or begun):
             return Grammar(text)
@@ -133,13 +145,18 @@ class ServedModel:
         return min(room, asked or default or room)
 
     def close(self) -> None:
-        """End the threads; idempotent."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """End the threads, and the process that checks grammars; idempotent."""
+        for threads in (self._texts, self._long_texts, self._forms):
+            threads.shutdown(wait=False, cancel_futures=True)
+        self._grammars.close()
 
-    async def _in_thread(self, field: str, work: Callable[P, R], *values: P.args, **keywords: P.kwargs) -> R:
-        """The result of a function that is too slow for the event loop."""
+    async def _in_thread(
+        self, field: str, size: int, work: Callable[P, R], *values: P.args, **keywords: P.kwargs
+    ) -> R:  # fmt: skip
+        """The result of a function that is too slow for the event loop. `size`: characters or tokens that it is for."""
+        threads = self._texts if size < LONG_TEXT else self._long_texts
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*values, **keywords))
+            return await asyncio.get_running_loop().run_in_executor(threads, lambda: work(*values, **keywords))
         except UsageError as error:
             # A file's path, and what the command line can do about it, are nothing for clients.
             what = UsageError(error.what) if error.where else error
@@ -162,6 +179,20 @@ def _check_tool(tool: dict[str, Any], number: int) -> None:
     ):  # fmt: skip
         if not isinstance(fields.get(field), kind | None):
             raise invalid("tools", f"`{field}` of tool {number} is not {what}")
+
+
+def _characters(value: Any) -> int:
+    """The characters of all texts in a value, which was JSON."""
+    found, waiting = 0, [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            found += len(one)
+        elif isinstance(one, dict):
+            waiting += [part for pair in cast("dict[str, Any]", one).items() for part in pair]
+        elif isinstance(one, list):
+            waiting += cast("list[Any]", one)
+    return found
 
 
 def _without_strict(tool: dict[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
     python -I -S template_worker.py FOLDER...
 
-The folders are those of Jinja, its dependencies and this package. Requests arrive on stdin and replies go to stdout, each as 8
-bytes of length, little-endian, and JSON. A request has the template (`source`) and, if it is to be rendered, its `values` and
-the `tokens` and the `mark` of `template_marks`. A reply has `words`, or `text` and `marked` (None if the marked rendering
-failed), or `error` with one of `parse`, `render`, `memory`, `output`.
+The folders are those of Jinja, its dependencies and this package. `engine.reply_worker` takes the requests. A request has the
+template (`source`) and, if it is to be rendered, its `values` and the `tokens` and the `mark` of `template_marks`. A reply has
+`words`, or `text` and `marked` (None if the marked rendering failed), or `error` with one of `parse`, `render`, `memory`,
+`output`.
 
 A template is a program that came with a model. It runs in Jinja's immutable sandbox, which hides all attributes that could
 reach the interpreter, in a process without access to the model's files or the parent's environment. If it does not end in time,
@@ -15,11 +15,9 @@ a kernel timer kills the process; the client starts a new one.
 from __future__ import annotations
 
 import json
-import resource
-import signal
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 CPU_SECONDS: Final = 3.0
 """Default limit of processor time for one request, in seconds."""
@@ -137,26 +135,8 @@ def _written(template: Any, values: dict[str, Any], limit: int = OUTPUT_LIMIT) -
     return "".join(pieces())
 
 
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Reply to requests until stdin closes."""
-    worker = Worker()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    while len(header := requests.read(8)) == 8:
-        text = requests.read(int.from_bytes(header, "little"))
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process
-        try:
-            request = json.loads(text)
-            signal.setitimer(signal.ITIMER_PROF, request.get("cpu_seconds", CPU_SECONDS))
-            reply = json.dumps(worker.reply(request)).encode()
-        except MemoryError:
-            reply = b'{"error": "memory"}'
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        replies.write(len(reply).to_bytes(8, "little") + reply)
-        replies.flush()
-
-
 if __name__ == "__main__":
     sys.path += sys.argv[1:]
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    from engine.reply_worker import serve  # late: it lies in one of these folders
+
+    serve(sys.stdin.buffer, sys.stdout.buffer, Worker().reply, cpu_seconds=CPU_SECONDS, memory_bytes=MEMORY_BYTES)

@@ -93,11 +93,13 @@ def test_a_request_for_one_is_refused(speaker: Server, fields: dict[str, Any]) -
 LARGEST = """
 import json, sys
 from engine.serving.constraints import Constraints
+from engine.serving.grammar_compiler import Compiler
 from engine.serving.grammar_depth import deep_thread
 from engine.serving.grammars import grammar_of
 from engine.serving.protocol import Grammar
+make = Compiler(sys.argv[1], int(sys.argv[2]), [0]).made
 for form in json.load(sys.stdin):
-    text = deep_thread("text").submit(grammar_of, form).result()
+    text = deep_thread("text").submit(grammar_of, form, make).result()
     one = Constraints(sys.argv[1], int(sys.argv[2]), [0])
     constraint = one.begin(Grammar(text)).result()
     for _ in range(3):

@@ -16,7 +16,8 @@ import pytest
 from engine.errors import UsageError
 from engine.serving.constraints import Constraints, GrammarConstraint
 from engine.serving.errors import ApiError
-from engine.serving.grammars import form_of, grammar_of, tools_form
+from engine.serving.grammar_compiler import Compiler
+from engine.serving.grammars import Make, form_of, grammar_of, tools_form
 from engine.serving.openai_types import ChatRequest, CompletionRequest, read
 from engine.serving.protocol import Grammar
 from engine.serving.served_model import ServedModel
@@ -47,6 +48,12 @@ def model(talker: Path) -> ServedModel:
 @pytest.fixture(scope="module")
 def constraints(talker: Path, model: ServedModel) -> Constraints:
     return Constraints(talker, model.vocabulary, model.generation.eos_token_id)
+
+
+@pytest.fixture(scope="module")
+def make(talker: Path, model: ServedModel) -> Make:
+    """In this process: its errors are those of the process that is for it."""
+    return Compiler(talker, model.vocabulary, model.generation.eos_token_id).made
 
 
 def drawn(model: ServedModel, one: GrammarConstraint, seed: int, prefer: str = "") -> tuple[list[int], bool]:
@@ -80,20 +87,20 @@ def texts(model: ServedModel, constraints: Constraints, grammar: str, count: int
         {"structured_outputs": {"json": json.dumps(PERSON)}},
     ],
 )  # fmt: skip
-def test_texts_keep_to_a_schema(model: ServedModel, constraints: Constraints, fields: dict[str, Any]) -> None:
+def test_texts_keep_to_a_schema(model: ServedModel, constraints: Constraints, fields: dict[str, Any], make: Make) -> None:
     form = form_of(chat(**fields))
     assert form is not None
-    found = texts(model, constraints, grammar_of(form))
+    found = texts(model, constraints, grammar_of(form, make))
     assert len(found) == 4
     for text in found:
         jsonschema.validate(json.loads(text), PERSON)
 
 
-def test_texts_keep_to_other_forms(model: ServedModel, constraints: Constraints) -> None:
+def test_texts_keep_to_other_forms(model: ServedModel, constraints: Constraints, make: Make) -> None:
     def of(**fields: Any) -> list[str]:
         form = form_of(read(json.dumps({"prompt": "x", **fields}).encode(), CompletionRequest))
         assert form is not None
-        return texts(model, constraints, grammar_of(form))
+        return texts(model, constraints, grammar_of(form, make))
 
     assert form_of(chat(response_format={"type": "text"})) is None
     assert {*of(guided_choice=["yes", 'a "no"', "é"])} <= {"yes", 'a "no"', "é"}
@@ -102,7 +109,7 @@ def test_texts_keep_to_other_forms(model: ServedModel, constraints: Constraints)
     assert {*of(structured_outputs={"grammar": 'root ::= "x" | "y"'})} <= {"x", "y"}
     form = form_of(chat(response_format={"type": "json_object"}))
     assert form is not None
-    found = texts(model, constraints, grammar_of(form), 2, prefer='{"a": [1, {"b": null}]}')
+    found = texts(model, constraints, grammar_of(form, make), 2, prefer='{"a": [1, {"b": null}]}')
     assert [json.loads(one) for one in found] == [{"a": [1, {"b": None}]}] * 2
     assert form_of(chat(structured_outputs={"json_object": True})) == ("structured_outputs", "json", {"type": "object"})
 
@@ -112,7 +119,7 @@ def calls_of(text: str) -> list[str | ToolCall]:
     return [*calls.push(text), *calls.finish()]
 
 
-def test_a_tool_that_has_to_be_called_is(model: ServedModel, constraints: Constraints) -> None:
+def test_a_tool_that_has_to_be_called_is(model: ServedModel, constraints: Constraints, make: Make) -> None:
     other = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"],
              "additionalProperties": False}  # fmt: skip
     tools = [tool("person"), tool("num", other)]
@@ -120,7 +127,9 @@ def test_a_tool_that_has_to_be_called_is(model: ServedModel, constraints: Constr
         ("required", True, {"person", "num"}), ({"type": "function", "function": {"name": "num"}}, True, {"num"}),
         ({"type": "function", "name": "num"}, False, {"num"}),
     ):  # fmt: skip
-        grammar = tools_form(chat(tools=tools, tool_choice=choice, parallel_tool_calls=not single), tools, model.call_tags)
+        grammar = tools_form(
+            chat(tools=tools, tool_choice=choice, parallel_tool_calls=not single), tools, model.call_tags, make
+        )
         assert grammar is not None
         found = texts(model, constraints, grammar, 6)
         assert len(found) == 6
@@ -132,9 +141,11 @@ def test_a_tool_that_has_to_be_called_is(model: ServedModel, constraints: Constr
                 jsonschema.validate(json.loads(part.arguments), PERSON if part.name == "person" else other)
 
 
-def test_a_strict_tool_is_called_with_its_arguments_or_not_at_all(model: ServedModel, constraints: Constraints) -> None:
+def test_a_strict_tool_is_called_with_its_arguments_or_not_at_all(
+    model: ServedModel, constraints: Constraints, make: Make
+) -> None:
     tools = [tool("person", strict=True), tool("other", {"not": {}})]
-    grammar = tools_form(chat(tools=tools), tools, model.call_tags)
+    grammar = tools_form(chat(tools=tools), tools, model.call_tags, make)
     assert grammar is not None
     for prefer, name in (("ok, <tool_call>\n{\"name\": \"p", "person"), ("<tool_call>\n{\"name\": \"o", "other")):  # fmt: skip
         text = next(iter(texts(model, constraints, grammar, 8, prefer)))
@@ -147,12 +158,12 @@ def test_a_strict_tool_is_called_with_its_arguments_or_not_at_all(model: ServedM
         assert one.allowed()[token]
         one.accept(token)
     assert one.allowed()[list(model.generation.eos_token_id)].all()
-    assert tools_form(chat(tools=[tool("a")]), [tool("a")], model.call_tags) is None
+    assert tools_form(chat(tools=[tool("a")]), [tool("a")], model.call_tags, make) is None
 
 
-def test_a_tool_or_a_text_of_a_form(model: ServedModel, constraints: Constraints) -> None:
+def test_a_tool_or_a_text_of_a_form(model: ServedModel, constraints: Constraints, make: Make) -> None:
     tools = [tool("person")]
-    grammar = tools_form(chat(tools=tools, response_format=SCHEMA), tools, model.call_tags)
+    grammar = tools_form(chat(tools=tools, response_format=SCHEMA), tools, model.call_tags, make)
     assert grammar is not None
     (text, *_) = texts(model, constraints, grammar, 4, prefer="{")
     jsonschema.validate(json.loads(text), PERSON)
@@ -160,10 +171,10 @@ def test_a_tool_or_a_text_of_a_form(model: ServedModel, constraints: Constraints
     assert isinstance(calls_of(text)[0], ToolCall)
 
 
-def test_a_thought_comes_before_the_text(model: ServedModel, constraints: Constraints) -> None:
+def test_a_thought_comes_before_the_text(model: ServedModel, constraints: Constraints, make: Make) -> None:
     opens, closes = (model.text.tokenizer.token_to_id(tag) for tag in ("<think>", "</think>"))
     (blank,) = model.text.encode("\n")
-    grammar, free = grammar_of(("response_format", "json", PERSON)), model.text.encode("hm }")
+    grammar, free = grammar_of(("response_format", "json", PERSON), make), model.text.encode("hm }")
     ending = model.generation.eos_token_id
 
     def begun(one: GrammarConstraint) -> None:
@@ -208,18 +219,18 @@ def test_a_thought_comes_before_the_text(model: ServedModel, constraints: Constr
         ({"tools": [tool("a", strict=True)], "guided_regex": "a"}, "guided_regex", "JSON alone"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_clear_error(fields: dict[str, Any], param: str, message: str) -> None:
+def test_what_is_wrong_is_one_clear_error(fields: dict[str, Any], param: str, message: str, make: Make) -> None:
     with pytest.raises(ApiError) as found:
         request = chat(**fields)
-        if tools_form(request, request.tools, (None, None)) is None and (form := form_of(request)) is not None:
-            grammar_of(form)
+        if tools_form(request, request.tools, (None, None), make) is None and (form := form_of(request)) is not None:
+            grammar_of(form, make)
     error = found.value
     assert (error.status, error.param) == (400, param) and message in error.message
     assert "\n" not in error.message and len(error.message) < 600
 
 
-def test_a_grammar_that_cannot_go_on_says_so(model: ServedModel, constraints: Constraints) -> None:
-    one = constraints.begin(Grammar(grammar_of(("guided_regex", "regex", "[0-9]{2}")))).result()
+def test_a_grammar_that_cannot_go_on_says_so(model: ServedModel, constraints: Constraints, make: Make) -> None:
+    one = constraints.begin(Grammar(grammar_of(("guided_regex", "regex", "[0-9]{2}"), make))).result()
     one.accept(model.text.encode("x")[0])
     assert one.ended and one.error is not None
     with pytest.raises(UsageError, match="nobody"):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,6 +17,7 @@ from engine.serving.beginning import EngineProcess
 from engine.serving.client import EngineClient, EngineEnded, EngineRestarting
 from engine.serving.options import ServerLimits
 from engine.serving.protocol import Cancel, Load, Submit
+from tilec.version import VERSION
 
 
 def test_a_body_that_is_too_large(talker: Path) -> None:
@@ -42,6 +44,16 @@ def test_a_full_queue(talker: Path) -> None:
     refused, later = finished(run())
     assert (refused.status, refused.error["code"], refused.headers["retry-after"]) == (503, "queue_full", "1")
     assert later.status == 200
+
+
+@pytest.mark.parametrize(("fields", "field"), [({"prompt": "a", "n": 4}, "n"), ({"prompt": ["a"] * 4}, "prompt")])
+def test_more_choices_than_there_is_ever_room_for(talker: Path, fields: dict[str, Any], field: str) -> None:
+    """Whoever tries again gets no further."""
+    found = ask(server(talker, lambda work: None, rows=2, most_waiting=1), "/v1/completions", fields)
+    assert (found.status, found.error["param"], found.headers.get("retry-after")) == (400, field, None)
+    assert "4 generations, and at most 3" in found.error["message"] and "--max-waiting 1" in found.error["message"]
+    fits = fields | ({"n": 3} if field == "n" else {"prompt": ["a"] * 3})
+    assert ask(server(talker, lambda work: [5], rows=2, most_waiting=1), "/v1/completions", fits).status == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -187,6 +199,11 @@ def test_health_fails_when_no_iteration_ends(talker: Path) -> None:
     assert finished(run()) == [200, 200, 503, 200, 503]
 
 
+def test_the_version_needs_no_key(talker: Path) -> None:
+    found = ask(server(talker, says(talker, "x"), keys=["secret"]), "/version")
+    assert (found.status, found.json) == (200, {"version": VERSION})
+
+
 def test_metrics(talker: Path) -> None:
     one = server(talker, lambda work: None)
     client = one.client
@@ -196,7 +213,7 @@ def test_metrics(talker: Path) -> None:
         while not client.submitted:
             await asyncio.sleep(0)
         client.now = 2.0
-        client.report(admitted=[0], prompt_tokens=3, running=1, waiting=4, used_pages=2, cached={0: 2})
+        client.report(admitted=[0], prompt_tokens=1, running=1, waiting=4, used_pages=2, cached={0: 2})
         client.now = 3.0
         client.report({0: 5}, running=1, used_pages=2)
         client.now = 3.5
