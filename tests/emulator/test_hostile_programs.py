@@ -44,6 +44,14 @@ WRONG: dict[str, tuple[str, set[str], dict[str, Any]]] = {
         "mov.u32 %r8, 7; prmt.b32 %r6, %r8, %r9, 0x3241; cvt.u16.u32 %h0, %r6; mov.u16 %h1, 0; mov.b32 %r5, {%h1, %h0};" + END,
         {"poison"}, {}),
     "a poisoned selector of prmt": ("mov.u32 %r8, 7; prmt.b32 %r5, %r8, %r8, %r9;" + END, {"poison"}, {}),
+    "a byte that bfi keeps": ("bfi.b32 %r5, %t, %r9, 8, 24;" + END, {"poison"}, {}),
+    "a byte that bfi inserts": ("bfi.b32 %r5, %r9, %t, 16, 8;" + END, {"poison"}, {}),
+    "the byte beside those that bfi inserts": (
+        "bfi.b32 %r6, %t, %r9, 8, 16; prmt.b32 %r5, %r6, 0, 0x7773;" + END, {"poison"}, {}),
+    "a byte of which bfi inserts a part": (
+        "bfi.b32 %r6, %t, %r9, 8, 12; prmt.b32 %r5, %r6, 0, 0x7772;" + END, {"poison"}, {}),
+    "bfi of no bits": ("bfi.b32 %r6, %t, %r9, 0, 0; prmt.b32 %r5, %r6, 0, 0x7770;" + END, {"poison"}, {}),
+    "bfi at a poisoned position": ("mov.u32 %r8, 7; bfi.b32 %r5, %r8, %r8, %r9, 8;" + END, {"poison"}, {}),
     "one lane defined": ("setp.eq.u32 %p1, %t, 0; @%p1 mov.u32 %r5, 1;" + END, {"poison"}, {}),
     "a poisoned guard": ("mov.u32 %r5, 1; @%p9 mov.u32 %r5, 1;" + END, {"poison"}, {}),
     "through cvt and pack": (
@@ -178,6 +186,13 @@ RIGHT: dict[str, tuple[str, Any, dict[str, Any]]] = {
         "0x5563;" + END, list(range(32)), {}),
     "prmt that selects no byte of an undefined operand": (
         "prmt.b32 %r5, %t, %r9, 0x0123; prmt.b32 %r5, %r9, %r5, 0x4567;" + END, list(range(32)), {}),
+    "bytes that bfi inserts into an undefined register": (
+        "bfi.b32 %r6, %t, %r9, 16, 8; bfi.b32 %r6, 5, %r6, 8, 8; prmt.b32 %r5, %r6, 0, 0x7712;" + END,
+        [5 << 8 | t for t in range(32)], {}),
+    "bfi of the defined bytes of a register": (
+        "prmt.b32 %r6, %t, %r9, 0x4440; bfi.b32 %r5, %r6, 0, 24, 8; prmt.b32 %r5, %r5, 0, 0x7773;" + END, list(range(32)), {}),
+    "halves of 64 bits by bfi": (
+        "cvt.u64.u32 %d2, %t; bfi.b64 %d3, %d2, %d9, 32, 32; mov.b64 {%r6, %r5}, %d3;" + END, list(range(32)), {}),
     "shfl up in segments": (
         "shfl.sync.up.b32 %r5|%p1, %t, 1, 0x1800, -1; selp.b32 %r5, %r5, 99, %p1;" + END,
         [99 if t % 8 == 0 else t - 1 for t in range(32)], {}),

@@ -91,6 +91,8 @@ def test_copies_by_tma_are_only_for_products_that_they_can_feed() -> None:
     assert "does not make its product" in refused("decode_attention", SM_90A, Overrides(copy="tma")).message
     assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(copy="tma")).message
     assert "`consumers` are of copies by `tma`" in refused("matmul", SM_90A, Overrides(consumers=1)).message
+    by_load = refused("matmul", SM_90A, Overrides(copy="load"))
+    assert by_load.hint == "write `stages = 1` too" and "4 stages" not in by_load.message
     assert "4 warps where consumers and producer have 8" in refused("matmul", SM_90A, Overrides(copy="tma", warps=4)).message
     assert "leave 40 registers a thread" in refused("matmul", SM_90A, Overrides(copy="tma", blocks=6)).message
     assert "stages take" in refused("matmul", SM_90A, Overrides(copy="tma", stages=15)).message

@@ -32,7 +32,7 @@ bit fields), the emulator follows sm_90: 594 instructions over 2048 operands eac
 other chips.
 Poison: registers and memory that were never written and undefined results are poison. Poison that decides an address, a
 branch, a store or an output byte is a fault; poison whose value is discarded is not. A register is poisoned as a whole,
-except for the quarters that mov packs and unpacks and prmt selects (`halves`).
+except for the quarters that mov packs and unpacks, prmt selects and bfi inserts (`halves`).
 Memory is sequentially consistent within one schedule; the effects of weaker orders are reported as races instead. A race is a
 pair of conflicting accesses without a happens-before order, so no schedule has to exhibit it. Unordered writes of equal
 values are a race too, except for a store marked as replicating that conflicts only with itself (`replicas`). The detector

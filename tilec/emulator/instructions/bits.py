@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from tilec.emulator.errors import Lanes
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.halves import packed, quarter
 from tilec.emulator.machine.lanes import where
 from tilec.emulator.machine.registry import Decoder, lanewise
 from tilec.emulator.machine.scalar_types import TYPES
-from tilec.emulator.machine.sources import Step
+from tilec.emulator.machine.sources import Source, Step
 from tilec.emulator.ptx.syntax import Immediate
 
 _BITS = ("b16", "b32", "b64")
@@ -160,7 +162,34 @@ def insert(d: Decoder) -> Step:
         mask = shift_left(ones, position, bits)
         return (b & ~mask) | (shift_left(a, position, bits) & mask)
 
-    return d.pure(0, kind, [d.source(1, kind), d.source(2, kind), d.source(3, "u32"), d.source(4, "u32")], apply)
+    sources = [d.source(1, kind), d.source(2, kind), d.source(3, "u32"), d.source(4, "u32")]
+    quarters = _inserted_quarters(sources[2], sources[3], bits)
+    if quarters is None:
+        return d.pure(0, kind, sources, apply)
+    target, (field, base) = d.target(0, kind), sources[:2]
+
+    def step(frame: Frame) -> None:
+        value = apply(*(source.value(frame) for source in sources))
+        field_poison, base_poison = field.halves(frame), base.halves(frame)
+        if field_poison is None and base_poison is None:
+            target(frame, value, None)
+            return
+        parts = [quarter(field_poison, k - quarters.start) if k in quarters else quarter(base_poison, k) for k in range(4)]
+        target(frame, value, packed(parts))
+
+    return step
+
+
+def _inserted_quarters(position: Source, length: Source, bits: int) -> range | None:
+    """The quarters of the result that a bfi with a constant field replaces, or None if the field is not of whole quarters.
+    LLVM packs bytes with bfi and leaves the others undefined."""
+    if position.constant is None or length.constant is None:
+        return None
+    first, count = int(position.constant), int(length.constant)
+    unit = bits // 4
+    if first % unit or count % unit or not 0 <= first < first + count <= bits:
+        return None
+    return range(first // unit, (first + count) // unit)
 
 
 def _reverse(a: Lanes) -> Lanes:

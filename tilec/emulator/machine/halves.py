@@ -1,8 +1,8 @@
 """Poison of a part of a register: LLVM packs defined values with undefined ones and later extracts the defined ones.
 
 A poisoned lane is poisoned as a whole unless flags say which quarters of the register are defined. Only instructions that move
-bits (mov with its packing and unpacking, prmt, truncation) read them (`Source.halves`). All others read the poison of the whole
-register, which can add faults but never miss one.
+bits (mov with its packing and unpacking, prmt, bfi of whole quarters, truncation) read them (`Source.halves`). All others read
+the poison of the whole register, which can add faults but never miss one.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ from tilec.passes.schedule.product_limits import (
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import pairs, persistent, pingpong
 from tilec.passes.schedule.tile_warps import tile_warps
-from tilec.target.families import CP_ASYNC, MMA_SYNC, TMA, Family, Issuer, family_named
+from tilec.target.families import CP_ASYNC, LOAD, MMA_SYNC, TMA, Family, Issuer, family_named
 from tilec.target.schedule import (
     AFTER_WAIT,
     GRID,
@@ -217,6 +217,8 @@ def _override_problem(schedule: Schedule, wanted: Overrides) -> Problem | None:
     parts = [part for part in ("stages", "copy", "mma", "consumers") if part in wanted.given()]
     if parts and not schedule.pipelines:
         return Problem(parts[0], f"no loop of it feeds a product, so that `{parts[0]}` says nothing", "leave it out")
+    if wanted.copy == LOAD and wanted.stages is None and _most_stages(schedule) > 1:
+        return Problem("copy", "a loop whose operands come by `load` has one stage", "write `stages = 1` too")
     if wanted.consumers is not None and wanted.copy != TMA:
         return Problem("consumers", "`consumers` are of copies by `tma`", 'write `copy = "tma"` too, or `warps` instead')
     if wanted.warps is not None and wanted.warps != schedule.warps:
