@@ -45,10 +45,15 @@ def made(element: str, rows: int, columns: int, width: int = 128, target: Target
 
 
 def emulated(
-    kernel: Made, lengths: tuple[int, int, int, int], seed: int, ptx: str | None = None, scale: float = 1.0
+    kernel: Made,
+    lengths: tuple[int, int, int, int],
+    seed: int,
+    ptx: str | None = None,
+    scale: float = 1.0,
+    scores: Any = None,
 ) -> tuple[Report, Any, Any]:
     """A launch with tokens, tokens before them, slots of the cache and heads of a group; its results, and the interpreter's.
-    `scale`: of scores, in addition to the usual one."""
+    `scale`: of scores, in addition to the usual one. `scores`: of each slot, for all queries, in place of random ones."""
     tokens, past, slots, group = lengths
     constants = kernel.prepared.constants
     element, (rows, columns, width) = str(constants["E"]), (int(constants[name]) for name in ("BM", "BN", "D"))
@@ -60,6 +65,9 @@ def emulated(
         "v_cache": random.standard_normal((slots, 1, width)).astype(dtype),
         "out": np.zeros((tokens, 1, group, width), dtype),
     }
+    if scores is not None:
+        arrays["q"][:], arrays["k_cache"][:] = 0, 0
+        arrays["q"][..., 0], arrays["k_cache"][:, 0, 0] = 1, scores
     flat = {name: array.reshape(-1).view(np.uint16) for name, array in arrays.items()}
     env = {"T": tokens, "S": slots, "HKV": 1, "G": group, "past": past, "scale": scale * float(width) ** -0.5}
     report = emulate(ptx or kernel.ptx, kernel.manifest, flat, env, seed=seed)

@@ -119,6 +119,10 @@ def test_its_meaning() -> None:
     new = np.array([8, 8.5, -3, -100, -np.inf, np.nan, np.inf, np.nan], np.float32)
     found = PURE[KeptMaximum](KeptMaximum(threshold=8.0), old, new)
     assert np.array_equal(found, np.array([0, 8.5, 0, -100, -np.inf, -np.inf, np.inf, 5], np.float32))
+    old, new = np.zeros(6, np.float32), np.array([7, 7, 7, 7, 9, -1], np.float32)
+    factor = np.array([1, 0, -1, np.nan, 1, -1], np.float32)
+    found = PURE[KeptMaximum](KeptMaximum(threshold=8.0), old, new, factor)
+    assert np.array_equal(found, np.array([0, 7, 7, 7, 9, 0], np.float32)), "any growth counts where it is not positive"
 
 
 @pytest.mark.parametrize(("element", "lengths", "scale", "seed"), [
@@ -128,6 +132,28 @@ def test_growing_maxima_keep_the_bound(element: str, lengths: tuple[int, int, in
     """Scores whose maximum grows by less than 8 in some iterations, and by more in others. The interpreter replaces each."""
     report, found, expected = emulated(made(element, 256, 64, target=SM_100A, consumers=2), lengths, seed, scale=scale)
     assert report.clean and not differs(found, expected)
+
+
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_scores_times_a_number_below_zero(element: str) -> None:
+    """The largest score of a tile has the smallest power: 2^-7 in the first, and 1 in the second, which has 2^12 too. With
+    the first as the reference, which has grown by less than 8, that would be 2^19, which f16 does not have."""
+    kernel = made(element, 256, 64, target=SM_100A, consumers=2)
+    first, second = np.full(64, 7.0), np.where(np.arange(64) % 9 == 0, -12.0, 0.0)
+    scores = np.concatenate([first, second]) * 128**0.5 * np.log(2)
+    report, found, expected = emulated(kernel, (1, 127, 128, 64), 0, scale=-1.0, scores=scores)
+    assert report.clean and np.isfinite(expected.astype(np.float32)).all() and not differs(found, expected)
+
+
+def test_in_f16_the_factor_decides() -> None:
+    """It is the third operand there, and in bf16, which has the range of f32, there is none."""
+    function = source("f16", 256, 128)
+    canonicalize(function)
+    one = print_function(function)
+    (kept_one,) = (op for op in prepared(one).body.walk() if isinstance(op, KeptMaximum))
+    assert len(kept_one.operands) == 3
+    (bf16_one,) = (op for op in prepared(text()).body.walk() if isinstance(op, KeptMaximum))
+    assert len(bf16_one.operands) == 2
 
 
 def test_a_threshold_that_f16_has_no_room_for_changes_results() -> None:

@@ -259,9 +259,10 @@ def _extreme(kind: str, x: Array, axis: int) -> Array:
     return np.where((extreme == 0) & preferred_zero.any(axis), zero, extreme)
 
 
-def kept_maximum(op: KeptMaximum, old: Array, new: Array) -> Array:
-    """`new` where it exceeds `old` by more than the threshold; a NaN never does."""
-    return np.where(new > old + np.float32(op.threshold), new, old)
+def kept_maximum(op: KeptMaximum, old: Array, new: Array, factor: Array | None = None) -> Array:
+    """`new` where it exceeds `old` by more than the threshold, or at all where `factor` is not positive; a NaN never does."""
+    threshold = np.float32(op.threshold)
+    return np.where(new > old + (threshold if factor is None else np.where(factor > 0, threshold, np.float32(0))), new, old)
 
 
 def mma(_: Mma, a: Array, b: Array, acc: Array) -> Array:

@@ -195,9 +195,12 @@ def _of_pairs(
 
 @lowers(KeptMaximum)
 def lower_kept_maximum(context: Context, op: KeptMaximum) -> None:
-    limit = literal(context, op.threshold, f32)
+    threshold, zero = (literal(context, number, f32) for number in (op.threshold, 0.0))
     results: list[SsaValue] = []
-    for old, new in zip(*operands_of(context, op), strict=True):
+    for old, new, *factors in zip(*operands_of(context, op), strict=True):
+        limit = threshold
+        for factor in factors:
+            limit = context.select(context.float_compare("ogt", factor, zero), threshold, zero)
         exceeds = context.float_compare("ogt", new, context.float_op("fadd", old, limit))
         results.append(context.select(exceeds, new, old))
     context.assign(op.result, results)

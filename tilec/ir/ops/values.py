@@ -177,17 +177,17 @@ class BinaryInRange(Binary, opcode="binary_in_range"):
 @dataclass(eq=False, kw_only=True)
 class KeptMaximum(Op, opcode="kept_maximum"):
     """The second operand where it exceeds the first by more than `threshold`, else the first: a reference for exponentials that
-    changes less often than the maximum, from which it differs by at most `threshold`. Operands: f32. Made by a pass, where
-    results do not depend on the reference, never by an author."""
+    changes less often than the maximum, from which it differs by at most `threshold`. Where a third operand is not positive,
+    the threshold is 0. Operands: f32. Made by a pass, where results do not depend on the reference, never by an author."""
 
-    num_operands = 2
+    num_operands = None
     elementwise = True
 
     threshold: float
 
     def verify(self) -> None:
-        old, new = self.operands
-        self.require(old.type == new.type == self.result.type, "operand and result types differ")
+        self.require(len(self.operands) in (2, 3), "a maximum has two operands, or three")
+        self.require(all(value.type == self.result.type for value in self.operands), "operand and result types differ")
         self.require(self.result.tile.dtype == f32, "a maximum is f32")
         self.require(0 < self.threshold <= MOST_KEPT, f"a maximum may grow by {MOST_KEPT} before it is replaced")
 

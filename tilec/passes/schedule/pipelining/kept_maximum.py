@@ -9,7 +9,11 @@ and after it uses o * (c / l) alone, where new is the largest of each row of s. 
 new. Another m' multiplies p, l and o by one factor, which o / l does not have: results change by rounding only. p is at most
 256 instead of 1, which every 16-bit float holds; with a lower reference, as the largest less 10, f16 has no room for that. o
 becomes at most 2^8 times larger too, and may overflow f32 where it would exceed 2^120. l is at least 1, but for rounding, as
-before, because the key whose score is m' has p = 1. If s and new are products with one scalar, that is taken to be positive.
+before, because the key whose score is m' has p = 1.
+
+s and new may be products with one scalar of the launch. If that is not positive, new is below the largest of s, and so the
+author's p is more than 1: in f16, which would have no room for 256 times as much, the maximum is kept only where the scalar is
+positive. Other floats have the range of f32.
 
 The pattern is matched operation by operation, and nothing is changed if any other operation depends on one of these values.
 """
@@ -24,6 +28,7 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Broadcast, Cast, Constant, KeptMaximum, Reduce, Reshape, Unary
 from tilec.passes.schedule.pipelining.back_to_back import BackToBack
 from tilec.passes.schedule.pipelining.staged_loads import users_of
+from tilec.target.dtypes import f16
 
 THRESHOLD: Final = 8.0
 """Growth of the maximum, in units of the argument of exp2, up to which it is kept."""
@@ -37,8 +42,13 @@ def keep(function: Function, pair: BackToBack, factors: Value) -> None:
     uses: Uses = defaultdict(list, users_of(function.body))
     maximum = _maximum(pair, factors)
     if maximum is not None and _is_relative(pair, factors, maximum, uses):
-        block, old = pair.loop.regions[0], maximum.operands
-        kept = KeptMaximum(operands=_ordered(pair, old), results=maximum.results, threshold=THRESHOLD, loc=maximum.loc)
+        block, operands = pair.loop.regions[0], _ordered(pair, maximum.operands)
+        if pair.second.mma.operands[0].tile.dtype == f16:
+            factors_of_scores = _scalars(operands[1])
+            if len(factors_of_scores) > 1:
+                return
+            operands += factors_of_scores
+        kept = KeptMaximum(operands=operands, results=maximum.results, threshold=THRESHOLD, loc=maximum.loc)
         kept.result.owner = kept
         block.ops[block.ops.index(maximum)] = kept
 
@@ -114,6 +124,14 @@ def _is_same(one: Value, other: Value) -> bool:
         and first.operands[0] is second.operands[0]
         and (not first.operands[0].tile.shape)
     )
+
+
+def _scalars(value: Value) -> list[Value]:
+    """The scalars of the launch, one for each row, that a value of `_is_largest` has as factors."""
+    if not isinstance(value.owner, Binary):
+        return []
+    row = [operand for operand in value.owner.operands if isinstance(operand.owner, Broadcast)]
+    return row + [scalar for operand in value.owner.operands for scalar in _scalars(operand)]
 
 
 def _spread(value: Value, uses: Uses) -> tuple[Op, Value] | None:
