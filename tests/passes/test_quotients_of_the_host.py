@@ -27,8 +27,8 @@ def k(x: In[i32, N], out: InOut[i32, M], n: i32):
     {body}
 """
 STRIDED = "requires(M == N)\n    for i in range(bid(0), N, N // n):\n        store(out, i, 1)"
-FALSE = "one element from each block"
-WRITES = {FALSE: "store(out, minimum(bid(0), M - 1), 1)", "all elements once": STRIDED}
+SHOWN = "one element from each block"
+WRITES = {SHOWN: "store(out, minimum(bid(0), M - 1), 1)", "all elements once": STRIDED}
 
 
 @pytest.mark.parametrize("name", WRITES)
@@ -39,7 +39,7 @@ def test_no_block_outside_of_the_grid_is_shown(name: str, tmp_path: Path) -> Non
     with pytest.raises(CompileError) as refused:
         prove(function)
     shown = [one.counterexample for one in refused.value.diagnostics if one.counterexample is not None]
-    assert (shown or name != FALSE) and all(max(block[0] for block in one.blocks) < _blocks(one) for one in shown), shown
+    assert (shown or name != SHOWN) and all(max(block[0] for block in one.blocks) < _blocks(one) for one in shown), shown
     assert not examine_function(function, launches=8).wrong_examples
 
 
