@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import prod
 
 from tests.soundness.floats import rounded
-from tilec.ir.core import Function
+from tilec.ir.core import Function, ValueFact
 from tilec.ir.types import DType
 
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 2.5, 3.0, 7.75, -2.0, 1e-3, 300.0, 3e9, -3e9, 1e30, *map(float, ("nan", "inf", "-inf")))
@@ -49,22 +49,27 @@ class Memory:
                 self._floats[parameter.name] = dtype
             else:
                 self._ranges[parameter.name] = dtype.integer_range()
-        for fact in function.values:
-            low, high = fact.low.evaluate(sizes), fact.high.evaluate(sizes) - 1
-            dtype_low, dtype_high = self._ranges[fact.tensor]
-            low, high = max(low, dtype_low), min(high, dtype_high)
-            count = prod(self._dims[fact.tensor])
-            if high < low or (fact.distinct and high - low + 1 < count):
-                raise NoSuchLaunch(fact.tensor)
-            if fact.ends and (
-                low < fact.low.evaluate(sizes) or high < fact.high.evaluate(sizes) - 1 or (count == 1 and high > low)
-            ):
-                raise NoSuchLaunch(fact.tensor)
-            self._ranges[fact.tensor] = (low, high)
-            if fact.sorted:
-                self._draw_sorted(fact.tensor, fact.ends, fact.distinct, count)
-            elif fact.distinct:
-                self._distinct[fact.tensor] = self._drawn(low, high, count)
+        for tensor in dict.fromkeys(fact.tensor for fact in function.values):
+            self._declare(tensor, [fact for fact in function.values if fact.tensor == tensor], sizes)
+
+    def _declare(self, tensor: str, facts: Sequence[ValueFact], sizes: Mapping[str, int]) -> None:
+        """Contents that satisfy all declarations of a tensor."""
+        low, high = self._ranges[tensor]
+        for fact in facts:
+            low, high = max(low, fact.low.evaluate(sizes)), min(high, fact.high.evaluate(sizes) - 1)
+        count, ends = prod(self._dims[tensor]), [fact for fact in facts if fact.ends]
+        distinct = any(fact.distinct for fact in facts)
+        if high < low or (distinct and high - low + 1 < count):
+            raise NoSuchLaunch(tensor)
+        if any((fact.low.evaluate(sizes), fact.high.evaluate(sizes) - 1) != (low, high) for fact in ends):
+            raise NoSuchLaunch(tensor)
+        if ends and count == 1 and high > low:
+            raise NoSuchLaunch(tensor)
+        self._ranges[tensor] = (low, high)
+        if any(fact.sorted for fact in facts):
+            self._draw_sorted(tensor, bool(ends), distinct, count)
+        elif distinct:
+            self._distinct[tensor] = self._drawn(low, high, count)
 
     def _draw_sorted(self, tensor: str, ends: bool, distinct: bool, count: int) -> None:
         """Sorted numbers for all elements, consistent with `fixed`."""

@@ -12,7 +12,7 @@ inside.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from tilec.ir.core import Access, ValueFact
@@ -45,9 +45,23 @@ def stored_facts(index: IndexTerms, base: list[Formula]) -> list[Fact]:
     for fact in index.function.values:
         if index.function.parameter(fact.tensor).access not in (Access.IN, Access.INOUT):
             continue  # an atom of an `InOut` tensor is an element before the launch
-        about_sizes = [room for room in _room(index, fact) if symbols.intersection(terms.closure([room]))]
-        found += facts_of(index, fact, base, about_sizes)
+        text, whole = _with_the_others(index, fact)
+        about_sizes = [room for room in _room(index, whole) if symbols.intersection(terms.closure([room]))]
+        found += [replace(one, text=text) for one in facts_of(index, whole, base, about_sizes)]
     return found
+
+
+def _with_the_others(index: IndexTerms, fact: ValueFact) -> tuple[str, ValueFact]:
+    """A declaration with the order and the distinctness that others state of its tensor, and the text of all of these. They
+    bind together: sorted integers that are distinct leave room in each declared range."""
+    others = [one for one in index.function.values if one.tensor == fact.tensor and one is not fact]
+    adding = [one for one in others if one.sorted > fact.sorted or one.distinct > fact.distinct]
+    whole = replace(
+        fact,
+        sorted=fact.sorted or any(one.sorted for one in adding),
+        distinct=fact.distinct or any(one.distinct for one in adding),
+    )
+    return " and ".join(map(declaration, (fact, *adding))), whole
 
 
 def facts_of(index: IndexTerms, fact: ValueFact, base: list[Formula], about_sizes: Iterable[Formula] = ()) -> list[Fact]:

@@ -10,7 +10,7 @@ from tilec.passes.analysis.declared_ranges import required
 from tilec.passes.analysis.ranges import GRID_LIMITS, Range, expr_range
 from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
-from tilec.passes.prover.terms import Formula, Kind, Poly
+from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 
 def compare(operator: str, left: Poly, right: Poly) -> Formula:
@@ -31,13 +31,15 @@ def compare(operator: str, left: Poly, right: Poly) -> Formula:
 
 @dataclass(slots=True)
 class HostTerms:
-    """The translation of launch values, and arithmetic on translated values. `positive`: those of `positive_symbols`."""
+    """The translation of launch values, and arithmetic on translated values. `positive`: those of `positive_symbols`;
+    `divided_by_host`: the quotients that are unknowns, each with its expression."""
 
     function: Function
     atoms: Atoms = field(default_factory=Atoms)
     symbols: dict[str, Range] = field(default_factory=dict[str, Range])
     grid: tuple[Poly, ...] = ()
     positive: frozenset[str] = frozenset()
+    divided_by_host: dict[Atom, Expr] = field(default_factory=dict[Atom, Expr])
 
     def symbol(self, name: str) -> Poly:
         """A dim, stride or integer scalar parameter."""
@@ -66,7 +68,9 @@ class HostTerms:
             # The host may divide by a negative number, which a quotient atom does not describe. It never divides by zero: such
             # a launch is rejected.
             fact = expr_range(expr, self.symbols)
-            return terms.of(self.atoms.make(str(expr), Kind.OPAQUE, "h", (fact.low, fact.high), varies=False))
+            atom = self.atoms.make(str(expr), Kind.OPAQUE, "h", (fact.low, fact.high), varies=False)
+            self.divided_by_host[atom] = expr
+            return terms.of(atom)
         result = self.arithmetic(kind, left, right)
         assert result is not None
         return result

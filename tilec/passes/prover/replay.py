@@ -73,7 +73,13 @@ def replays(index: IndexTerms, found: Assignment, instances: Sequence[Instance])
 
 
 def _replayed(index: IndexTerms, found: Assignment, instances: Sequence[Instance], memory: _Memory) -> Replay:
-    value, learned, numbers, complete = evaluator(found), list[Formula](), dict[Atom, int](), True
+    value = evaluator(found)
+    numbers, learned = _quotients_of_the_host(index, found, memory.sizes)
+    actual = evaluator({**found, **numbers})
+    extents = [terms.evaluate(poly, actual) for poly in index.grid] if numbers else []
+    complete = all(  # a block that the grid does not have runs nothing
+        terms.evaluate(poly, actual) < extent for one in instances for poly, extent in zip(one.blocks, extents, strict=False)
+    )
     memory.used.clear()
     for instance in instances:
         unknown, rows = assumed_in(index, found, instance), from_rows(_atoms(instance), found)
@@ -103,6 +109,23 @@ def _replayed(index: IndexTerms, found: Assignment, instances: Sequence[Instance
                 numbers[atom] = number
                 learned.append(row.learned(atom, value))
     return Replay(numbers, learned, complete)
+
+
+def _quotients_of_the_host(index: IndexTerms, found: Assignment, sizes: dict[str, int]) -> tuple[Assignment, list[Formula]]:
+    """The quotients of launch values that are other numbers at these sizes, and what follows for the search. A size that the
+    solution leaves open is its smallest."""
+    numbers, learned = dict[Atom, int](), list[Formula]()
+    for atom, expr in index.divided_by_host.items():
+        at = {name: sizes.get(name, index.symbols[name].low) for name in expr.symbols()}
+        try:
+            number = expr.evaluate(at) if atom in found else None
+        except ZeroDivisionError:
+            continue
+        if number is not None and number != found[atom]:
+            numbers[atom] = number
+            other_sizes = [terms.ne(index.symbol(name), size) for name, size in at.items()]
+            learned.append(terms.disjunction((*other_sizes, terms.eq(terms.of(atom), number))))
+    return numbers, learned
 
 
 def assumed_in(index: IndexTerms, found: Assignment, instance: Instance) -> list[Atom]:
