@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 
@@ -109,16 +111,25 @@ def _talk(speaker: Speaker, system: str | None) -> None:
         raise UsageError("stdin is closed", fix="give messages on it")
     styled = sys.stdout.isatty()
     out: Any = Guarded(unguarded(sys.stdout), STYLES) if styled else sys.stdout
-    asks = sys.stdin.isatty()
-    if asks:
-        sys.stderr.write(f"{visible_line(speaker.name, NAME_CHARACTERS)}: /help lists commands\n")
+    notes: Any = sys.stderr or io.StringIO()  # None in a process that was started without stderr
+    read = _line
+    if sys.stdin.isatty():
+        notes.write(f"{visible_line(speaker.name, NAME_CHARACTERS)}: /help lists commands\n")
+        read = input if styled else partial(_asked, notes)
         _edit_lines()
     text = argument_text(system) if system is not None else None
-    Session(speaker, input if asks else _line, out, sys.stderr, system=text, styled=styled).run()
+    Session(speaker, read, out, notes, system=text, styled=styled).run()
+
+
+def _asked(notes: TextIO, prompt: str) -> str:
+    """A line of a terminal when stdout is none: `input` would write the prompt among the replies."""
+    notes.write(prompt)
+    notes.flush()
+    return _line(prompt)
 
 
 def _line(_: str) -> str:
-    """A line of a stdin that is no terminal, without a prompt."""
+    """A line of stdin, without a prompt."""
     try:
         line = sys.stdin.readline()
     except UnicodeDecodeError as error:

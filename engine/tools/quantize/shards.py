@@ -17,6 +17,7 @@ from math import prod
 from typing import Any, Final, cast
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
@@ -66,7 +67,10 @@ def write_shard(folder: OpenOutput, name: str, modules: Sequence[Module]) -> Non
     """Write one file; OSError, and what making a tensor raises."""
     with folder.new(SCRATCH) as scratch:
         arrays = dict(_arrays(scratch, modules))
-        safetensors.numpy.save_file(arrays, folder.path / name, METADATA)  # pyright: ignore[reportUnknownMemberType]
+        try:
+            safetensors.numpy.save_file(arrays, folder.path / name, METADATA)  # pyright: ignore[reportUnknownMemberType]
+        except safetensors.SafetensorError as error:  # of a disk that has become full, for example
+            raise OSError(str(error)) from None
         mode = stat.S_IMODE(os.fstat(scratch.fileno()).st_mode)
         os.chmod(name, mode, dir_fd=folder.handle)  # the library makes files that their owner alone can read
     folder.remove(SCRATCH)

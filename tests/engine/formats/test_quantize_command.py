@@ -241,6 +241,25 @@ def test_space_is_asked_for_first(
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
+def test_a_disk_that_becomes_full_is_one_error(tiny: Path, tmp_path: Path) -> None:
+    """The file is larger than this process may write, which the library `safetensors` finds in the middle of it; the scratch
+    file, which has the quantised weights alone, is not."""
+    limit = (tiny / "model.safetensors").stat().st_size // 2
+    code = f"""
+import resource, signal, sys
+sys.dont_write_bytecode = True  # which the limit would cut
+from engine.tools.quantize.command import run
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+sys.exit(run(sys.argv[1:]))
+"""
+    arguments = [str(tiny), str(tmp_path / "out"), "--format", "fp8"]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=shipped.ROOT)
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert "cannot be written: " in done.stderr and "File too large" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
 def test_a_link_in_the_source_that_leaves_it_is_not_followed(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
