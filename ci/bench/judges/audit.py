@@ -182,8 +182,9 @@ def outcome(audits: Audits) -> Outcome:
     table = ["| " + " | ".join(HEADER) + " |", "|---|" + "--:|" * (len(HEADER) - 1), *map(row, reports)]
     options = audits.options
     intro = (
-        "Every bundle of build.toml through `tilec audit`: obligations derived from the tile IR and proven with z3, the PTX of "
-        "every artifact run in the emulator at the edges of its contract, arguments and tensor maps held against both, and the "
+        "The bundle in 16 bits of every model of build.toml through `tilec audit`: obligations derived from the tile IR "
+        "and proven with z3, the PTX of every artifact run in the emulator at the "
+        "edges of its contract, arguments and tensor maps held against both, and the "
         f"PTX assembled again. Verdicts are kept by digest, so a bundle adds what is new in it. {options.jobs} processes on "
         f"{os.cpu_count()} processors, at most {options.launches} launches of an artifact, each in {options.seeds} schedules."
     )
