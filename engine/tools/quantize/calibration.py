@@ -46,8 +46,8 @@ DENSE: Final = ("qwen3", "llama")
 
 def sequences_of(text: Path, source: str | PathLike[str], config: ModelConfig) -> list[list[int]]:
     """The token ids of a text file in UTF-8, in sequences of `TOKENS`, each after the token that texts of the family begin
-    with. UsageError for a file that is no text or has fewer tokens than one sequence, ModelError for one that cannot be read, and
-    for a tokenizer that is not the model's."""
+    with. UsageError for a file that is no text or has fewer tokens than one sequence; ModelError for one that cannot be read,
+    and for a tokenizer that is not the model's."""
     data = read_bytes(text, TEXT_BYTES, "name a text file", links=True)
     try:
         decoded = data.decode()

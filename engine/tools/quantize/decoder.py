@@ -86,7 +86,7 @@ class DecoderLayer:
 def rms_norm(x: Matrix, weight: Matrix, eps: float) -> Matrix:
     """RMSNorm of the last axis (Zhang, Sennrich, 2019)."""
     mean = np.square(x).mean(axis=-1, keepdims=True, dtype=np.float32)
-    return (x / np.sqrt(mean + np.float32(eps)) * weight).astype(np.float32, copy=False)
+    return x * (weight / np.sqrt(mean + np.float32(eps)))
 
 
 def _rotated(x: Matrix, sine: Matrix, cosine: Matrix) -> Matrix:
@@ -98,12 +98,15 @@ def _rotated(x: Matrix, sine: Matrix, cosine: Matrix) -> Matrix:
 def _attention(q: Matrix, k: Matrix, v: Matrix) -> Matrix:
     """Causal attention of one sequence: (tokens, heads, head_dim) to (tokens, query heads * head_dim)."""
     tokens, heads, size = q.shape
-    shared = heads // k.shape[1]
-    queries = q.reshape(tokens, -1, shared, size).transpose(1, 2, 0, 3)  # (key heads, shared, tokens, size)
-    scores = queries @ k.transpose(1, 2, 0)[:, None] * np.float32(size**-0.5)
-    scores += np.triu(np.full((tokens, tokens), -np.inf, np.float32), 1)
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
-    mixed = scores @ v.transpose(1, 0, 2)[:, None]  # (key heads, shared, tokens, size)
-    return np.ascontiguousarray(mixed.transpose(2, 0, 1, 3)).reshape(tokens, -1)
+    kept = k.shape[1]
+    grouped = q.reshape(tokens, kept, -1, size).transpose(1, 2, 0, 3)  # queries of a key head, one after the other
+    queries = np.ascontiguousarray(grouped).reshape(kept, -1, size)
+    scores = queries @ k.transpose(1, 2, 0)  # (key heads, queries, tokens)
+    scores *= np.float32(size**-0.5)
+    rows = scores.reshape(heads, tokens, tokens)  # a view
+    rows += np.triu(np.full((tokens, tokens), -np.inf, np.float32), 1)
+    rows -= rows.max(axis=-1, keepdims=True)
+    np.exp(rows, out=rows)
+    rows /= rows.sum(axis=-1, keepdims=True)
+    mixed = (scores @ v.transpose(1, 0, 2)).reshape(heads, tokens, size)
+    return np.ascontiguousarray(mixed.transpose(1, 0, 2)).reshape(tokens, -1)
