@@ -1,4 +1,4 @@
-"""`python -m engine.quantize --calibration`: the layers that are computed, the folders that are written, and what is refused."""
+"""`python -m engine.quantize --calibration`: the layers that are computed, the folders that are written, what is refused."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ REFUSED: list[tuple[str, Callable[[Path, Path], object] | None, str, int, str]] 
     ("bytes", lambda tiny, text: text.write_bytes(b"text \xff"), "int8", 2, "text.txt: is not UTF-8 at byte 5"),
     ("short", lambda tiny, text: text.write_text("a kernel"), "int8", 2, "tokens, and calibration takes at least 256"),
     ("tokenizer", lambda tiny, text: (tiny / "tokenizer.json").unlink(), "int8", 3, "the tokenizer is missing"),
-    ("weight", lambda tiny, text: change(tiny, UP, put(3, np.nan)), "int8", 3, f'"{UP}" holds nan at [3, 0], which is no weight'),
+    ("weight", lambda tiny, text: change(tiny, UP, put(3, np.nan)), "int8", 3, f'"{UP}" holds nan at [3, 0], which is no'),
     ("norm", lambda tiny, text: change(tiny, "model.layers.1.input_layernorm.weight", put(3, np.inf)), "int8", 3,
      'model.layers.1.self_attn.q_proj.weight" has inputs that are no numbers, for this text; take an undamaged checkpoint'),
 ]  # fmt: skip
