@@ -124,7 +124,7 @@ def calibrated(quantising: Quantising, form: IntegerFormat, text: Path) -> Quant
     UsageError and ModelError as in `sequences_of`."""
     config = read_config(quantising.source)
     if config.model_type not in DENSE:
-        what = "is a mixture of experts, which cannot be calibrated: an expert has the inputs of few tokens"
+        what = "is a mixture of experts, which cannot be calibrated: an expert sees too little of a text"
         raise ModelError(what, where=quantising.source, fix="leave --calibration out")
     sequences = sequences_of(text, quantising.source, config)
     refuse = partial(_refused, quantising.files)

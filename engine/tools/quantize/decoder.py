@@ -91,8 +91,10 @@ def rms_norm(x: Matrix, weight: Matrix, eps: float) -> Matrix:
 
 def _rotated(x: Matrix, sine: Matrix, cosine: Matrix) -> Matrix:
     """Rotary embedding of heads (tokens, heads, head_dim), by (tokens, 1, head_dim / 2)."""
-    first, second = np.split(x, 2, axis=-1)
-    return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    turned = np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    return turned.astype(np.float32, copy=False)
 
 
 def _attention(q: Matrix, k: Matrix, v: Matrix) -> Matrix:
@@ -109,4 +111,4 @@ def _attention(q: Matrix, k: Matrix, v: Matrix) -> Matrix:
     np.exp(rows, out=rows)
     rows /= rows.sum(axis=-1, keepdims=True)
     mixed = (scores @ v.transpose(1, 0, 2)).reshape(heads, tokens, size)
-    return np.ascontiguousarray(mixed.transpose(1, 0, 2)).reshape(tokens, -1)
+    return mixed.transpose(1, 0, 2).astype(np.float32, order="C").reshape(tokens, -1)

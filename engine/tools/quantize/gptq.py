@@ -2,9 +2,9 @@
 (Frantar, Ashkboos, Hoefler, Alistarh: GPTQ, 2022, arXiv:2210.17323, Algorithm 1).
 
 For inputs X (tokens, K) the error of the outputs is `D H D^T` for the errors D of a row, with `H = X^T X`. Columns are rounded
-one after the other; what rounding column k errs by is made up for in the columns behind it, by the least squares that H gives:
+one after the other; what rounding column k errs by is made up for in the columns after it, by the least squares that H gives:
 `W[:, k:] -= (w_k - q_k) / U[k, k] * U[k, k:]`, where U is the upper triangular matrix with `H^-1 = U^T U` (step 3 there). To
-the columns of a block this is applied at once, to those behind it when the block is done (step 2). Scales of a group are chosen
+the columns of a block this is applied at once, to those after it when the block is done (step 2). Scales of a group are chosen
 when its first column is reached. The sum of squares of `(w_k - q_k) / U[k, k]` is `D H D^T`.
 
 H is damped: a share of its mean diagonal is added to the diagonal. Everything is in f32, as in the authors' code.

@@ -142,7 +142,7 @@ def captured(folder: Path, form: IntegerFormat, text: Path) -> tuple[list[str], 
 
 
 def test_the_model_errs_by_less_on_other_text(tiny: Path, text: Path, tmp_path: Path) -> None:
-    """The residual behind the last layer, for text that calibrated nothing."""
+    """The residual after the last layer, for text that calibrated nothing."""
     arguments = ("--to", "int4", "--group-size", "64")
     assert quantize(tiny, tmp_path / "nearest", *arguments) == 0
     assert quantize(tiny, tmp_path / "gptq", *arguments, "--calibration", text) == 0
