@@ -241,7 +241,7 @@ class WeightPlan(Weights):
         stored, head = (one(declaration, self.weight_format) for one in (stored_as, coded_head))
         if stored not in (SIXTEEN_BIT, of_files):
             what = f"weights in `{self.weight_format}` are asked for, and the files do not have every linear layer's so"
-            fix = f"ask for `{of_files}`, or write a folder with `python -m {PACKAGE}.quantize --format {stored}`"
+            fix = f"ask for `{of_files}`, or write a folder with `python -m {PACKAGE}.quantize --to {stored}`"
             raise ModelError(what, where=folder, fix=fix)
         source = EMBEDDING if config.tie_word_embeddings else head
         if head is not None and source is not None and head not in self.quantised and source in files:

@@ -14,7 +14,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,12 +32,11 @@ from engine.formats.quantization import matches
 from engine.formats.reading import KEY, read_quantization
 from engine.models.config import CONFIG_FILE, GENERATION_FILE, LIMIT_BYTES, ModelConfig
 from engine.models.families import family_of, read_config
-from engine.tools.quantize.rounding import Errors, Format, NoWeight, round_weight
+from engine.tools.quantize.calibration import DENSE, UNDAMAGED, Calibration, sequences_of
+from engine.tools.quantize.integers import IntegerFormat
+from engine.tools.quantize.rounding import Arrays, Format, NoWeight, Report, round_weight
 from engine.tools.quantize.shards import Module, index, shard_names, shards, write_shard
 from tilec.untrusted.output import InTheWay, OpenOutput, Output, write_all
-
-Report = Callable[[str, tuple[int, int], Errors], None]
-"""Gets the name, shape and errors of each quantised weight when it is rounded."""
 
 COPIED: Final = (
     GENERATION_FILE, "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
@@ -64,6 +64,8 @@ class Quantising:
     quantised: tuple[str, ...]
     skipped: tuple[str, ...]
     """Modules that keep 16 bits, as `quantization_config` lists them."""
+    calibration: Calibration | None = None
+    """What rounds the weights, if they are not rounded to nearest."""
 
     def modules(self, report: Report) -> Iterator[Module]:
         """What is written, in order; weights are read and rounded when they are."""
@@ -79,12 +81,17 @@ class Quantising:
 
     def _rounded(self, name: str, report: Report) -> Callable[[], dict[str, NDArray[Any]]]:
         def make() -> dict[str, NDArray[Any]]:
+            if self.calibration is not None:
+                return named(name, self.calibration.take(name, report))
             weight = self.plan.tensor(name)
             try:
                 arrays, errors = round_weight(weight, self.form)
             except NoWeight as error:
-                raise _refused(self.files, name, f"{error}, which is no weight", "take an undamaged checkpoint") from None
+                raise _refused(self.files, name, f"{error}, which is no weight", UNDAMAGED) from None
             report(name, (weight.shape[0], weight.shape[1]), errors)
+            return named(name, arrays)
+
+        def named(name: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
             return {f"{name.removesuffix(WEIGHT)}.{end}": array for end, array in arrays.items()}
 
         return make
@@ -110,6 +117,19 @@ def prepare(source: str | os.PathLike[str], form: Format, ignored: Sequence[str]
         if problem is not None:
             raise _refused(files, name, *problem)
     return Quantising(Path(source), plan, files, form, quantised, (HEAD, *others, *kept))
+
+
+def calibrated(quantising: Quantising, form: IntegerFormat, text: Path) -> Quantising:
+    """The same with weights that are rounded for the activations of a text, by GPTQ. ModelError for a mixture of experts,
+    UsageError and ModelError as in `sequences_of`."""
+    config = read_config(quantising.source)
+    if config.model_type not in DENSE:
+        what = "is a mixture of experts, which cannot be calibrated: an expert sees too little of a text"
+        raise ModelError(what, where=quantising.source, fix="leave --calibration out")
+    sequences = sequences_of(text, quantising.source, config)
+    refuse = partial(_refused, quantising.files)
+    calibration = Calibration(config, quantising.plan, form, frozenset(quantising.quantised), sequences, refuse)
+    return replace(quantising, calibration=calibration)
 
 
 def write_quantised(quantising: Quantising, target: Path, shard_bytes: int, report: Report) -> list[str]:

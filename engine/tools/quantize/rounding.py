@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -66,23 +66,36 @@ class Format(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Sums of squares of weights and of their errors, and the largest of each; in f64."""
+    """Sums of squares of weights and of their errors, and the largest of each; in f64. If a weight was calibrated, also the
+    sums of squares of its outputs for the calibration text and of their errors."""
 
     weights: float = 0.0
     errors: float = 0.0
     largest_weight: float = 0.0
     largest_error: float = 0.0
+    outputs: float = 0.0
+    output_errors: float = 0.0
 
     def __add__(self, other: Errors) -> Errors:
         return Errors(
             self.weights + other.weights, self.errors + other.errors,
             max(self.largest_weight, other.largest_weight), max(self.largest_error, other.largest_error),
+            self.outputs + other.outputs, self.output_errors + other.output_errors,
         )  # fmt: skip
 
     @property
     def relative(self) -> float:
         """Root mean square of the errors, relative to that of the weights; 0 for weights of zeros."""
         return math.sqrt(self.errors / self.weights) if self.weights else 0.0
+
+    @property
+    def relative_output(self) -> float:
+        """Root mean square of the outputs' errors, relative to that of the outputs; 0 for outputs of zeros."""
+        return math.sqrt(self.output_errors / self.outputs) if self.outputs else 0.0
+
+
+Report = Callable[[str, tuple[int, int], Errors], None]
+"""Gets the name, shape and errors of each quantised weight when it is rounded."""
 
 
 def errors_of(strip: Strip, values: Strip) -> Errors:
@@ -106,7 +119,7 @@ def round_weight(weight: NDArray[Any], form: Format, threads: int | None = None)
 
     def one(begin: int) -> Errors:
         strip = weight[begin : begin + step].astype(np.float32)
-        _check(strip, begin)
+        check_strip(strip, begin)
         arrays, values = form.rounded(strip, weight.dtype)
         for end, array in arrays.items():
             first = begin if len(result[end]) == rows else begin // form.height
@@ -118,7 +131,7 @@ def round_weight(weight: NDArray[Any], form: Format, threads: int | None = None)
     return {**result, **whole}, total
 
 
-def _check(strip: Strip, begin: int) -> None:
+def check_strip(strip: Strip, begin: int) -> None:
     """NoWeight for the first element that is none; `begin` is the strip's first row."""
     good = np.abs(strip) <= LARGEST_WEIGHT  # false of NaN
     if not good.all():

@@ -26,15 +26,18 @@ from engine.models.families import read_config
 from engine.tools.quantize import checkpoint, command
 from engine.tools.quantize.fp8 import Fp8
 from engine.tools.quantize.int4 import Int4
+from engine.tools.quantize.int8 import Int8
 from engine.tools.quantize.rounding import Format, round_weight
 from engine.tools.tiny import write_tiny_model
 from tests import shipped
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FORMATS: dict[str, tuple[tuple[str, ...], Format]] = {
-    "fp8": (("--format", "fp8"), Fp8()),
-    "int4": (("--format", "int4", "--group-size", "64"), Int4(64)),
-    "minmax": (("--format", "int4", "--group-size", "32", "--observer", "minmax"), Int4(32, "minmax")),
+    "fp8": (("--to", "fp8"), Fp8()),
+    "int4": (("--to", "int4", "--group-size", "64"), Int4(64)),
+    "int8": (("--to", "int8"), Int8()),
+    "int8 groups": (("--to", "int8", "--group-size", "32"), Int8(32)),
+    "minmax": (("--to", "int4", "--group-size", "32", "--observer", "minmax"), Int4(32, "minmax")),
 }
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
@@ -93,19 +96,19 @@ def test_the_engine_reads_what_is_written(name: str, family: str, tied: bool, tm
 
 def test_logits_are_near_those_of_the_source(tiny: Path, tmp_path: Path) -> None:
     logits: dict[str, NDArray[np.float32]] = {}
-    for name in ("tiny", "fp8", "int4"):
+    for name in ("tiny", "fp8", "int4", "int8"):
         if name != "tiny":
             assert quantize(tiny, tmp_path / name, *FORMATS[name][0]) == 0
         with Engine.from_pretrained(tmp_path / name, backend="interpreter", max_seq_len=16) as engine:
             logits[name] = engine.logits((3, 141, 59, 26, 5))
     distance = {name: np.linalg.norm(logits[name] - logits["tiny"]) / np.linalg.norm(logits["tiny"]) for name in logits}
-    assert 0 < distance["fp8"] < distance["int4"] / 2 < 0.25
+    assert 0 < 2 * distance["int8"] < distance["fp8"] < distance["int4"] / 2 < 0.25
 
 
 def test_shards_and_their_index(tiny: Path, tmp_path: Path) -> None:
     one, several = tmp_path / "one", tmp_path / "several"
-    assert quantize(tiny, one, "--format", "fp8") == 0
-    assert quantize(tiny, several, "--format", "fp8", "--max-shard-size", "70KB") == 0
+    assert quantize(tiny, one, "--to", "fp8") == 0
+    assert quantize(tiny, several, "--to", "fp8", "--max-shard-size", "70KB") == 0
     index = json.loads((several / "model.safetensors.index.json").read_text())
     files = sorted(several.glob("*.safetensors"))
     assert [file.name for file in files] == [f"model-{n + 1:05}-of-{len(files):05}.safetensors" for n in range(len(files))]
@@ -162,22 +165,25 @@ def no_number(source: Path) -> None:
 
 
 REFUSED: list[tuple[str, Callable[[Path], object] | None, Sequence[str], int, str]] = [
-    ("group", None, ("--format", "int4"), 3, f'"{Q_PROJ}.weight" has 64 columns, which are not whole groups of 128; give'),
-    ("quantised", quantised_already, ("--format", "fp8"), 3, "is quantised already; give the checkpoint of 16 bits"),
-    ("nan", no_number, ("--format", "fp8"), 3, '"model.layers.1.mlp.up_proj.weight" holds nan at [70, 9], which is no weight'),
-    ("f32", lambda source: change(source, f"{Q_PROJ}.weight", lambda w: w.astype(np.float32)), ("--format", "fp8"), 3,
+    ("group", None, ("--to", "int4"), 3, f'"{Q_PROJ}.weight" has 64 columns, which are not whole groups of 128; give'),
+    ("quantised", quantised_already, ("--to", "fp8"), 3, "is quantised already; give the checkpoint of 16 bits"),
+    ("nan", no_number, ("--to", "fp8"), 3, '"model.layers.1.mlp.up_proj.weight" holds nan at [70, 9], which is no weight'),
+    ("f32", lambda source: change(source, f"{Q_PROJ}.weight", lambda w: w.astype(np.float32)), ("--to", "fp8"), 3,
      f'"{Q_PROJ}.weight" is F32, and weights must be BF16 or F16; save the model in bfloat16 first'),
-    ("absent", shutil.rmtree, ("--format", "fp8"), 3, "there is no such file"),
-    ("no weights", lambda source: (source / "model.safetensors").unlink(), ("--format", "fp8"), 3, "holds neither"),
-    ("format", None, ("--format", "int3"), 2, "'int3' is not one of 'fp8', 'int4'"),
-    ("no format", None, (), 2, "Missing option '--format'"),
-    ("observer", None, ("--format", "fp8", "--observer", "mse"), 2, "--observer is of --format int4"),
-    ("size", None, ("--format", "int4", "--group-size", "12"), 2, "--group-size 12 is not a positive multiple of 8"),
-    ("shard", None, ("--format", "fp8", "--max-shard-size", "5 GiB"), 2, "--max-shard-size 5 GiB is no size; give one such"),
-    ("ignored", None, ("--format", "fp8", "--ignore", "router"), 2, '--ignore "router" is none of the model\'s linear modules'),
-    ("expression", None, ("--format", "fp8", "--ignore", "re:["), 2, "is no regular expression"),
-    ("fused", None, ("--format", "fp8", "--ignore", Q_PROJ), 2, f'keeps "{Q_PROJ}" in 16 bits and not "{Q_PROJ[:-6]}k_proj"'),
-    ("all", None, ("--format", "fp8", "--ignore", "re:.*"), 2, "--ignore leaves nothing to quantise"),
+    ("absent", shutil.rmtree, ("--to", "fp8"), 3, "there is no such file"),
+    ("no weights", lambda source: (source / "model.safetensors").unlink(), ("--to", "fp8"), 3, "holds neither"),
+    ("format", None, ("--to", "int3"), 2, "'int3' is not one of 'fp8', 'int4', 'int8'"),
+    ("no format", None, (), 2, "Missing option '--to'"),
+    ("observer", None, ("--to", "fp8", "--observer", "mse"), 2, "--observer is of --to int4"),
+    ("int8 observer", None, ("--to", "int8", "--observer", "mse"), 2, "--observer is of --to int4"),
+    ("fp8 groups", None, ("--to", "fp8", "--group-size", "64"), 2, "--group-size is of --to int4 and int8"),
+    ("int8 group", None, ("--to", "int8", "--group-size", "96"), 3, "not whole groups of 96; leave --group-size out"),
+    ("size", None, ("--to", "int4", "--group-size", "12"), 2, "--group-size 12 is not a positive multiple of 8"),
+    ("shard", None, ("--to", "fp8", "--max-shard-size", "5 GiB"), 2, "--max-shard-size 5 GiB is no size; give one such"),
+    ("ignored", None, ("--to", "fp8", "--ignore", "router"), 2, '--ignore "router" is none of the model\'s linear modules'),
+    ("expression", None, ("--to", "fp8", "--ignore", "re:["), 2, "is no regular expression"),
+    ("fused", None, ("--to", "fp8", "--ignore", Q_PROJ), 2, f'keeps "{Q_PROJ}" in 16 bits and not "{Q_PROJ[:-6]}k_proj"'),
+    ("all", None, ("--to", "fp8", "--ignore", "re:.*"), 2, "--ignore leaves nothing to quantise"),
 ]  # fmt: skip
 
 
@@ -201,9 +207,9 @@ def test_a_folder_that_exists_is_left_alone(tiny: Path, tmp_path: Path, capsys: 
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     for target in (tiny, tmp_path / "empty", tmp_path / "link"):
-        assert quantize(tiny, target, "--format", "fp8") == 2
+        assert quantize(tiny, target, "--to", "fp8") == 2
         assert capsys.readouterr().err == f"error: {target}: exists already; name a new folder\n"
-    assert quantize(tiny, tmp_path / "absent" / "out", "--format", "fp8") == 1
+    assert quantize(tiny, tmp_path / "absent" / "out", "--to", "fp8") == 1
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "link", "tiny"]
 
@@ -224,7 +230,7 @@ def test_a_failure_in_the_middle_leaves_nothing(
                 raise failure
 
         monkeypatch.setattr(checkpoint, "write_shard", fail_later)
-        assert quantize(tiny, tmp_path / "out", "--format", "fp8", "--max-shard-size", "70KB") == status
+        assert quantize(tiny, tmp_path / "out", "--to", "fp8", "--max-shard-size", "70KB") == status
         assert len(written) == 2 and [path.name for path in tmp_path.iterdir()] == ["tiny"]
         assert capsys.readouterr().err.strip().startswith("error: ")
 
@@ -235,7 +241,7 @@ def test_space_is_asked_for_first(
     status = os.statvfs(tmp_path)
     few = os.statvfs_result((1024, 1024, 500, 500, 300, *status[5:]))
     monkeypatch.setattr(os, "fstatvfs", lambda handle: few)
-    assert quantize(tiny, tmp_path / "out", "--format", "fp8") == 1
+    assert quantize(tiny, tmp_path / "out", "--to", "fp8") == 1
     out, err = capsys.readouterr()
     assert "bytes are needed, and 307200 are free" in err and out.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
@@ -265,21 +271,24 @@ def test_a_link_in_the_source_that_leaves_it_is_not_followed(
 ) -> None:
     (tmp_path / "secret").write_text("mine")
     (tiny / "vocab.json").symlink_to(tmp_path / "secret")
-    assert quantize(tiny, tmp_path / "out", "--format", "fp8") == 3
+    assert quantize(tiny, tmp_path / "out", "--to", "fp8") == 3
     assert "vocab.json: is a link to a file outside its folder" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_configs_have_the_keys_of_the_producers() -> None:
-    """compressed-tensors' own dump is in a reference; the keys of `fp8` are those of Qwen3's published configs."""
-    reference = Path(__file__).parent / "references" / "ct_w4a16.safetensors"
-    with safe_open(reference, "numpy") as file:
-        theirs = parse_object(file.metadata()["quantization_config"].encode(), reference, "the config")
-    ours: Any = Int4().config(["lm_head"])
-    weights: Any = theirs["config_groups"]
-    weights = weights["group_0"]["weights"]
-    differing = {key for key, value in ours["config_groups"]["group_0"]["weights"].items() if weights.get(key) != value}
-    assert differing <= {"observer", "observer_kwargs"} and ours["format"] == theirs["format"]
+    """compressed-tensors' own dumps are in references; the keys of `fp8` are those of Qwen3's published configs."""
+    for name, form in {"ct_w4a16": Int4(), "ct_w8a16": Int8()}.items():
+        reference = Path(__file__).parent / "references" / f"{name}.safetensors"
+        with safe_open(reference, "numpy") as file:
+            theirs = parse_object(file.metadata()["quantization_config"].encode(), reference, "the config")
+        ours: Any = form.config(["lm_head"])
+        weights: Any = theirs["config_groups"]
+        weights = weights["group_0"]["weights"]
+        own: dict[str, Any] = ours["config_groups"]["group_0"]["weights"]
+        differing = {key for key, value in own.items() if weights.get(key) != value}
+        assert differing <= {"observer", "observer_kwargs"} and not weights.keys() - own.keys()
+        assert all(ours[key] == theirs[key] for key in ("format", "quant_method", "quantization_status", "ignore"))
     assert Fp8().config(["lm_head"]) == {
         "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128],
         "modules_to_not_convert": ["lm_head"],
@@ -301,13 +310,19 @@ def test_memory_holds_one_weight(tiny: Path, tmp_path: Path, monkeypatch: pytest
         return arrays, errors
 
     monkeypatch.setattr(checkpoint, "round_weight", watched)
-    assert quantize(tiny, tmp_path / "out", "--format", "fp8") == 0
+    assert quantize(tiny, tmp_path / "out", "--to", "fp8") == 0
     assert len(alive) == 28
+
+
+def test_the_old_name_of_the_option_does_the_same(tiny: Path, tmp_path: Path) -> None:
+    assert quantize(tiny, tmp_path / "new", "--to", "int8") == quantize(tiny, tmp_path / "old", "--format", "int8") == 0
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "new" / name).read_bytes() == (tmp_path / "old" / name).read_bytes()
 
 
 def test_the_command_is_a_module(tiny: Path, tmp_path: Path) -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "engine.quantize", tiny, tmp_path / "out", "--format", "int4"],
+        [sys.executable, "-m", "engine.quantize", tiny, tmp_path / "out", "--to", "int4"],
         capture_output=True, text=True, timeout=600, check=False, cwd=shipped.ROOT,
     )  # fmt: skip
     assert (process.returncode, process.stdout) == (3, "")

@@ -19,6 +19,7 @@ from engine.formats.dequantise import dequantise
 from engine.tools.quantize import rounding
 from engine.tools.quantize.fp8 import Fp8
 from engine.tools.quantize.int4 import Int4
+from engine.tools.quantize.int8 import Int8
 from engine.tools.quantize.rounding import Errors, Format, NoWeight, round_weight
 
 DTYPES = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
@@ -119,13 +120,23 @@ def test_int4_takes_the_nearest_code_of_each_weight(weight: NDArray[Any], observ
         assert (np.square(difference.reshape(3, 2, 32)).sum(2) <= np.square(least).sum(2) * (1 + 1e-12)).all()
 
 
+@settings(max_examples=40, deadline=None)
+@given(some_weights(3, 64), st.sampled_from([None, 32]))
+def test_int8_takes_the_nearest_code_of_each_weight(weight: NDArray[Any], group: int | None) -> None:
+    values, errors = read_back(weight, Int8(group))
+    difference = np.abs(check_errors(weight, values, errors))
+    each = np.repeat(round_weight(weight, Int8(group))[0]["weight_scale"].astype(np.float64), group or 64, axis=1)
+    grid = np.abs(weight.astype(np.float64)[..., None] - np.arange(-128, 128) * each[..., None])
+    assert (difference == grid.min(axis=2)).all() and (difference <= each / 2).all()
+
+
 def test_the_search_pays() -> None:
     weight = weights(64, 1024, "bf16")[5:]
     found = [round_weight(weight, Int4(128, observer))[1].relative for observer in ("mse", "minmax")]
     assert found[0] < 0.97 * found[1]
 
 
-@pytest.mark.parametrize("form", [Fp8(), Int4(32)], ids=["fp8", "int4"])
+@pytest.mark.parametrize("form", [Fp8(), Int4(32), Int8()], ids=["fp8", "int4", "int8"])
 def test_strips_and_threads_change_nothing(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = weights(300, 96, "bf16")
     whole, errors = round_weight(weight, form, threads=1)
@@ -139,6 +150,6 @@ def test_strips_and_threads_change_nothing(form: Format, monkeypatch: pytest.Mon
 def test_what_is_no_weight_is_refused_with_row_and_column(value: float) -> None:
     weight = weights(300, 96, "bf16")
     weight[257, 3] = value
-    for form in (Fp8(), Int4(32)):
+    for form in (Fp8(), Int4(32), Int8()):
         with pytest.raises(NoWeight, match=rf"^holds {float(weight[257, 3]):g} at \[257, 3\]$".replace("+", r"\+")):
             round_weight(weight, form)

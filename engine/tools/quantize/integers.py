@@ -1,0 +1,92 @@
+"""Symmetric integer codes with a scale for each group of columns: what the formats `int4` and `int8` share.
+
+Codes of `bits` bits are from -2^(bits - 1) to 2^(bits - 1) - 1. A group whose largest magnitude is m gets the scale
+`m / (2^(bits - 1) - 1/2) * ratio`, rounded up in the weight's dtype. With a ratio of 1 no weight is further than half a scale
+from its value. Groups are the last axis of (N, G, K / G) arrays in f32; scales are (N, G).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.tools.quantize.rounding import SMALLEST_SCALE, Arrays, Format, Strip
+
+
+class IntegerFormat(Format, Protocol):
+    """A format of such codes, for what chooses codes itself (`gptq`)."""
+
+    @property
+    def bits(self) -> int:
+        """Bits of a code."""
+        ...
+
+    def columns(self, width: int) -> int:
+        """Columns that share a scale in a weight of `width` columns."""
+        ...
+
+    def scales(self, groups: Strip, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The scales of groups, in `dtype`."""
+        ...
+
+    def packed(self, codes: Strip, scales: NDArray[Any]) -> Arrays:
+        """The tensors that are split by rows, of codes (N, K) that are whole numbers in f32, and of scales (N, G)."""
+        ...
+
+
+def scales_of(largest: NDArray[np.float32], ratio: float, bits: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Scales of groups by their largest magnitudes, rounded up; 1 for groups of zeros."""
+    middle = np.float32((1 << (bits - 1)) - 0.5)  # half of the range of codes
+    exact = np.maximum(largest / middle * np.float32(ratio), SMALLEST_SCALE)
+    scales = exact.astype(dtype)
+    bits_of_scales = scales.view(np.uint16)
+    bits_of_scales += scales.astype(np.float32) < exact  # the next number, as they are positive
+    scales[largest == 0] = 1
+    return scales
+
+
+def codes_of(groups: Strip, scales: NDArray[Any], bits: int) -> Strip:
+    """The nearest codes, ties to even, as whole numbers in f32."""
+    codes = groups / scales.astype(np.float32)[:, :, None]
+    np.rint(codes, out=codes)
+    codes += 0.0  # -0 becomes 0: integers have one zero
+    return np.clip(codes, -(1 << (bits - 1)), (1 << (bits - 1)) - 1, out=codes)
+
+
+def searched_scales(groups: Strip, ratios: Iterable[float], bits: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The scales of the ratio with the least sum of squared errors in each group, the first of equals."""
+    largest = np.abs(groups).max(axis=2)
+    first, *others = ratios
+    scales = scales_of(largest, first, bits, dtype)
+    if others:
+        least = _squared_error(groups, scales, bits)
+        for ratio in others:
+            tried = scales_of(largest, ratio, bits, dtype)
+            error = _squared_error(groups, tried, bits)
+            better = error < least
+            scales, least = np.where(better, tried, scales), np.where(better, error, least)
+    return scales
+
+
+def config_of(weights: dict[str, object], skipped: Sequence[str]) -> dict[str, object]:
+    """`quantization_config` of compressed-tensors, as llm-compressor writes it for weights alone. `weights`: the arguments that
+    differ between formats."""
+    arguments: dict[str, object] = {
+        "actorder": None, "block_structure": None, "dynamic": False, "observer_kwargs": {}, "symmetric": True, "type": "int",
+    }  # fmt: skip
+    group: dict[str, object] = {
+        "input_activations": None, "output_activations": None, "targets": ["Linear"], "weights": arguments | weights,
+    }  # fmt: skip
+    return {
+        "config_groups": {"group_0": group}, "format": "pack-quantized", "ignore": [*skipped], "kv_cache_scheme": None,
+        "quant_method": "compressed-tensors", "quantization_status": "compressed",
+    }  # fmt: skip
+
+
+def _squared_error(groups: Strip, scales: NDArray[Any], bits: int) -> NDArray[np.float64]:
+    """For each group. Products of codes and scales are exact in f32: a scale has at most 11 significant bits."""
+    difference = groups - codes_of(groups, scales, bits) * scales.astype(np.float32)[:, :, None]
+    return np.square(difference, dtype=np.float64).sum(axis=2)
