@@ -30,7 +30,7 @@ from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
 
 PREPARING_SECONDS: Final = 0.0003
 """How long something that prompts may need is prepared at least, unless nothing is left. The last part of it takes a few tenths
-of a millisecond more, so that all fits beside a step of a small model."""
+of a millisecond more, so that all fits next to a step of a small model."""
 
 MOST_SLOTS: Final = 1 << 29
 """Slots of a pool that kernels can index."""

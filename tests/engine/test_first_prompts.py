@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from test_cuda_backend import SMALLEST
 
+from ci.bench.engine import serving_check
 from engine.backends.cuda import CudaBackend
 from engine.backends.prompts import PrefillSteps
 from engine.errors import DeviceError
@@ -160,6 +161,29 @@ def test_a_server_that_is_never_idle_prepares_what_prompts_need(loaded: Loaded, 
             turn(loop, Channel(one), backend)
         assert (len(driver.images), len(driver.map_requests)) == before
     loop.close()
+
+
+def test_the_benchmark_runs_first_prompts_before_and_after_all_is_ready(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    backend, driver = loaded
+    driver.limit = sum(buffer.size for buffer in driver.buffers.values()) + (600 << 20)
+    made = list[int]()
+
+    def recorded(batch: PagedBatch, ids: Sequence[int]) -> float:
+        before = len(driver.map_requests)
+        took = over_pages(batch, ids)
+        made.append(len(driver.map_requests) - before)
+        return took
+
+    over_pages = serving_check.over_pages
+    monkeypatch.setattr(serving_check, "over_pages", recorded)
+    monkeypatch.setattr(serving_check, "PREFILLS", (18, 100))
+    assert serving_check.unprepared_first(backend, SMALLEST, 100) > 0.0 and made.pop() > 0
+    found = serving_check.firsts(backend, SMALLEST)
+    assert made == [0, 0] and [*found.pages] == [*found.contiguous] == [18, 100]
+    assert 0.0 < found.preparing["longest"] <= found.preparing["all"]
+    assert serving_check.prefill(backend, SMALLEST, 18) > 0.0 and serving_check.contiguous(backend, SMALLEST, 18) > 0.0
 
 
 def test_nothing_is_prepared_while_a_step_waits_for_the_host() -> None:
