@@ -89,8 +89,8 @@ class PagedBatch:
         self._steps.close()
 
     def prepare(self) -> bool:
-        """Make a kernel or a length of prompts ready, so that no prompt waits for it; False if all are. Otherwise each is made
-        ready when it is first used."""
+        """Make some of what prompts may need ready, kernels and lengths, in less than a millisecond; False if nothing is left.
+        The rest is made ready when it is first used."""
         return self._steps.device.prepare_chunk()
 
     def extend(self, pages: Tokens[int], first: int, ids: Tokens[int]) -> None:

@@ -6,6 +6,7 @@ runs one at a time. The pool takes what memory is left.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -27,8 +28,9 @@ from tilec.step.graph import CHUNK, SERVE, Buffer, Constant, Kind, Op, StepGraph
 from tilec.step.requests import choices
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
 
-EXPECTED: Final = ("argmax", "sample")
-"""Output modes whose chunks are prepared while nothing else is to be done."""
+PREPARING_SECONDS: Final = 0.0003
+"""How long something that prompts may need is prepared at least, unless nothing is left. The last part of it takes a few tenths
+of a millisecond more, so that all fits next to a step of a small model."""
 
 MOST_SLOTS: Final = 1 << 29
 """Slots of a pool that kernels can index."""
@@ -66,6 +68,9 @@ class DevicePages(PagedDevice):
     """Steps over pages of a loaded backend, for up to `bucket` rows. GraphError if a row's sums could depend on the number of
     rows, DeviceError if there is too little memory."""
 
+    expected: ClassVar[tuple[OutputMode, ...]] = ("sample", "argmax", "none")
+    """Output modes whose chunks of all lengths are prepared before prompts need them."""
+
     def __init__(self, backend: LoadedModel, step: Step, bucket: int) -> None:
         self._backend, self._step, self.bucket = backend, step, bucket
         self._captured: list[PreparedStep] = []
@@ -94,8 +99,7 @@ class DevicePages(PagedDevice):
             self._releases.callback(prompt.close)
             self._rows, self._prompt = rows, prompt
             pointers = {name: pointer for name, (pointer, _) in self._allocations(prompt).items()}
-            self._chunks.bind(pointers, self._arena[0], later=True)
-            self._expected = product(padded_lengths(self._chunks.largest), EXPECTED)
+            self._chunks.bind(pointers, self._arena[0], later=True, lengths=self._likely())
         except BaseException:
             self.close()
             raise
@@ -104,12 +108,19 @@ class DevicePages(PagedDevice):
         return padded_room(tokens, filled, self._chunks.largest, self._step.values()["chunk_slots"])
 
     def prepare_chunk(self) -> bool:
-        if self._chunks.load_next():
-            return True
-        for tokens, output_mode in self._expected:
-            self._chunks.prepared(tokens, self.padded(tokens, tokens)[1] - tokens, output_mode)
-            return True
-        return False
+        ends = time.perf_counter() + PREPARING_SECONDS
+        left = self._chunks.prepare_next()
+        while left and time.perf_counter() < ends:
+            left = self._chunks.prepare_next()
+        return left
+
+    def _likely(self) -> list[tuple[int, int, OutputMode]]:
+        """Chunks that prompts may need, tokens, past and output mode, those first that have most in common with others: tiles
+        change with the size of a length, so that powers of two load nearly all kernels."""
+        lengths = padded_lengths(self._chunks.largest)
+        powers = [tokens for tokens in lengths if tokens.bit_count() == 1]
+        chunks = dict.fromkeys((*product(powers, self.expected), *product(lengths, self.expected)))
+        return [(tokens, self.padded(tokens, tokens)[1] - tokens, output_mode) for tokens, output_mode in chunks]
 
     def prepare(self, bucket: int, output_mode: OutputMode) -> PreparedStep:
         graph = self._step.graph(SERVE, output_mode, tokens=bucket)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.errors import BundleRefused, DeviceError
@@ -89,12 +89,15 @@ class Launches(BundledKernels):
 
     def series(
         self, graph: StepGraph, ops: Sequence[Op], pointers: Mapping[str, int], bundled: BundledKernel
-    ) -> Series:  # fmt: skip
-        """Launches of one kernel for operations that differ only in their buffers."""
+    ) -> Generator[None, None, Series]:  # fmt: skip
+        """Launches of one kernel for operations that differ only in their buffers. Pauses once the kernel is loaded, and after
+        the check of each launch."""
         kernel = self._kernel(ops[0], bundled)
+        yield
         arguments = [self._arguments(graph, op, pointers, kernel.manifest) for op in ops]
+        yield
         try:
-            return Series(kernel, arguments, self._values(graph, ops[0], kernel))
+            return (yield from Series.in_parts(kernel, arguments, self._values(graph, ops[0], kernel)))
         except LaunchError as error:
             raise DeviceError(f"operation `{ops[0].name}`: {launch_message(error)}") from None
 

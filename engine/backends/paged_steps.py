@@ -59,7 +59,7 @@ class PagedDevice(ABC):
         return tokens, filled
 
     def prepare_chunk(self) -> bool:
-        """Make a kernel or a length of chunks ready that may be needed, in a few milliseconds; False if all are."""
+        """Make some of what chunks may need ready, in less than a millisecond; False if nothing is left."""
         return False
 
     @abstractmethod

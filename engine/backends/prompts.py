@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -148,16 +148,24 @@ class PrefillSteps:
         self._bytes = {_any_layer(buffer.name): buffer.bytes for buffer in self.whole.of_kind(Kind.ACTIVATION)}
         self._pointers: dict[str, int] = {}
         self._series: dict[tuple[_Kind, str], Series] = {}
+        self._making: dict[tuple[_Kind, str], Generator[None, None, Series]] = {}
+        """Series that are made in parts, by whoever needs one next."""
         self._expected: deque[tuple[_Kind, BundledKernel]] = deque()
+        self._lengths: Iterator[tuple[int, int, OutputMode]] = iter(())
+        self._under_way: Iterator[None] = iter(())
         self._forms: dict[OutputMode, tuple[Form, tuple[_Kind, ...]]] = {}
         self._uses: dict[_Kind, _Uses] = {}
         self._covers_whole: dict[OutputMode, bool] = {}
         self._numbers: dict[tuple[int, _CheckInputs], _CheckedKind] = {}
         self._cached: OrderedDict[tuple[int, int, OutputMode], Prepared] = OrderedDict()
 
-    def bind(self, pointers: Mapping[str, int], arena: int, *, later: bool = False) -> None:
+    def bind(
+        self, pointers: Mapping[str, int], arena: int, *, later: bool = False,
+        lengths: Iterable[tuple[int, int, OutputMode]] = (),
+    ) -> None:  # fmt: skip
         """Set the addresses of buffers, verify the largest chunk in every output mode, find the kernels for every length, and
-        load them. `later`: one is checked and loaded when it is first used, or by `load_next`."""
+        load them. `later`: one is checked and loaded when it is first used, or by `prepare_next`, which then also prepares the
+        steps of `lengths` (tokens, past, output mode), and these first, in their order."""
         self._pointers = {**pointers, **{name: arena + offset for name, offset in self.memory.offsets.items()}}
         for graph in self._graphs.values():
             offsets = {name: self.memory.offsets[name] for name in graph.buffers if name in self.memory.offsets}
@@ -179,7 +187,8 @@ class PrefillSteps:
         for request in requests(only_mode(self._step, self._mode), self._launches.bundle.tuning):
             for kind in by_name.get((request.op, request.kernel), ()):
                 self._expected.append((kind, self._launches.find(self._members[kind][0], request.constants)))
-        while not later and self.load_next():
+        self._lengths = iter(lengths)
+        while not later and self.prepare_next():
             pass
 
     @property
@@ -187,14 +196,20 @@ class PrefillSteps:
         """Whether `bind` has ended well."""
         return len(self._forms) == len(OUTPUT_MODES)
 
-    def load_next(self) -> bool:
-        """Check the launches of one more kernel and load it; False if there is none that is not loaded."""
-        while self._expected:
-            kind, found = self._expected.popleft()
-            if (kind, found.name) not in self._series:
-                self._series_of(kind, found)
-                return True
-        return False
+    def prepare_next(self) -> bool:
+        """Do the next part of what is not ready: load a kernel, or check a launch of one layer, or one kind of a length. False
+        if nothing is left. What an error ends is not tried again until a prompt needs it."""
+        under_way, self._under_way = self._under_way, iter(())
+        if next(under_way, self) is self:  # it has ended
+            length = next(self._lengths, None)
+            if length is not None:
+                under_way = self._prepared_in_parts(*length)
+            elif self._expected:
+                under_way = self._made(*self._expected.popleft())
+            else:
+                return False
+        self._under_way = under_way
+        return True
 
     def padded(self, tokens: int, past: int) -> int:
         """The number of tokens that a chunk of `tokens` after `past` others is computed with."""
@@ -208,37 +223,47 @@ class PrefillSteps:
     def prepared(self, tokens: int, past: int, output_mode: OutputMode) -> Prepared:
         """The step of a chunk; GraphError or DeviceError if a check fails."""
         key = (tokens, past, output_mode)
-        found = self._cached.pop(key, None)
-        if found is None:
-            found = self._prepare(tokens, past, output_mode)
-        self._cached[key] = found
-        if len(self._cached) > CACHED_STEPS:
-            self._cached.popitem(last=False)
-        return found
+        if key not in self._cached:
+            for _ in self._prepared_in_parts(*key):
+                pass
+        self._cached.move_to_end(key)
+        return self._cached[key]
 
-    def _prepare(self, tokens: int, past: int, output_mode: OutputMode) -> Prepared:
-        """Check one operation of each kind; the result is valid for all layers."""
+    def _prepared_in_parts(self, tokens: int, past: int, output_mode: OutputMode) -> Generator[None, None, None]:
+        """Prepare a step, if it is not yet, with pauses."""
+        key = (tokens, past, output_mode)
+        if key not in self._cached:
+            self._cached[key] = yield from self._prepare(*key)
+            if len(self._cached) > CACHED_STEPS:
+                self._cached.popitem(last=False)
+
+    def _prepare(self, tokens: int, past: int, output_mode: OutputMode) -> Generator[None, None, Prepared]:
+        """Check one operation of each kind; the result is valid for all layers. Other steps may be prepared, or all be dropped,
+        in the pauses."""
         form, kinds = self._forms[output_mode]
         reduced = form.at(tokens, past)
+        yield
         if len(self._numbers) > CACHED_KINDS:
             self._numbers.clear()
         keyed = [
             (kind, op, (self._kind_numbers[kind], _check_inputs(reduced, op)))
             for kind, op in zip(kinds, reduced.ops, strict=True)
         ]
-        unchecked = [entry for entry in keyed if entry[2] not in self._numbers]
+        known = {key: self._numbers[key] for _, _, key in keyed if key in self._numbers}
+        unchecked = [entry for entry in keyed if entry[2] not in known]
         found = {op.name: self._launches.bundled_kernel(op) for _, op, _ in unchecked}
         contracts = {op.name: self._launches.contract(op, found[op.name]) for _, op, _ in unchecked}
         covers_whole = verify_extents(reduced, [op for _, op, _ in unchecked], lambda op: contracts[op.name])
         covers_whole = covers_whole and all(_uses(contracts[op.name]) == self._uses[kind] for kind, op, _ in unchecked)
-        self._verify(
-            reduced, output_mode, covers_whole and all(self._numbers[key].whole for _, _, key in keyed if key in self._numbers)
-        )
+        self._verify(reduced, output_mode, covers_whole and all(one.whole for one in known.values()))
+        yield
         for kind, op, key in unchecked:
-            series = self._series_of(kind, found[op.name])
+            yield from self._made(kind, found[op.name])
+            series = self._series[kind, found[op.name].name]
             numbers, early = self._launches.numbers(reduced, op, series), may_overlap(reduced, op, contracts[op.name])
-            self._numbers[key] = _CheckedKind(series, numbers, covers_whole, early)
-        checked_kinds = {key[0]: self._numbers[key] for _, _, key in keyed}
+            known[key] = self._numbers[key] = _CheckedKind(series, numbers, covers_whole, early)
+            yield
+        checked_kinds = {key[0]: known[key] for _, _, key in keyed}
         order = [
             (checked_kinds[number].series, index, checked_kinds[number].overlaps) for number, index in self._order[output_mode]
         ]
@@ -258,12 +283,22 @@ class PrefillSteps:
         if not (whole and self._covers_whole[output_mode]):
             verify_operations(self._form(output_mode, ALL_PAIRS).at(reduced.tokens), self._contract)
 
-    def _series_of(self, kind: _Kind, found: BundledKernel) -> Series:
-        """The series of a kind with a kernel."""
+    def _made(self, kind: _Kind, found: BundledKernel) -> Generator[None, None, None]:
+        """Make the series of a kind with a kernel, if it is not there, with pauses. A prompt that needs one that is under way
+        ends it."""
         key = (kind, found.name)
-        if key not in self._series:
-            self._series[key] = self._launches.series(self.whole, self._members[kind], self._pointers, found)
-        return self._series[key]
+        while key not in self._series:
+            if key not in self._making:
+                self._making[key] = self._launches.series(self.whole, self._members[kind], self._pointers, found)
+            try:
+                next(self._making[key])
+            except StopIteration as made:
+                del self._making[key]
+                self._series[key] = made.value
+            except BaseException:
+                del self._making[key]
+                raise
+            yield
 
     def _contract(self, op: Op) -> Contract | Manifest:
         return self._launches.contract(op, self._launches.bundled_kernel(op))

@@ -86,6 +86,8 @@ class RankCuda(CudaBackend):
 class RankPages(DevicePages):
     """Steps over pages of a rank: a pool of its heads, and activations that the other ranks read."""
 
+    expected = "sample", "argmax"  # what a start waits for
+
     def __init__(self, backend: RankCuda, step: Step, bucket: int) -> None:
         self._rank = backend
         super().__init__(backend, step, bucket)

@@ -123,6 +123,11 @@ class EngineLoop:
         return not (self._works or self._refused or self._preparing)
 
     @property
+    def ahead(self) -> bool:
+        """Whether the device has a step to compute, so that the host has time."""
+        return self._rows.ahead
+
+    @property
     def grammars(self) -> bool:
         """Whether requests can be under a grammar."""
         return self._grammars is not None
@@ -190,7 +195,8 @@ class EngineLoop:
         )  # fmt: skip
 
     def prepare(self) -> bool:
-        """While no request is left: make something ready that one may need, in a few milliseconds; False if nothing is left."""
+        """Make some of what requests may need ready, in less than a millisecond; False if nothing is left. The device should
+        have work meanwhile (`ahead`), or nothing be asked."""
         try:
             return self._rows.prepare()
         except EngineError as error:  # the request that needs it will say so
@@ -215,7 +221,7 @@ class EngineLoop:
     def _compute(self, chunks: Sequence[Chunk], found: _Iteration) -> None:
         """Chunks of prompts; the last one of a prompt takes its sequence into its row."""
         try:
-            tokens = self._rows.compute([self._piece(chunk) for chunk in chunks], lambda: self._read_enqueued(found))
+            tokens = self._rows.compute([self._piece(chunk) for chunk in chunks], lambda: self._meanwhile(found))
         except EngineError as error:
             self._end_with_the_device(error)
             self._fail(found, {chunk.request.request.number: f"error: {error}" for chunk in chunks})
@@ -264,6 +270,11 @@ class EngineLoop:
         except EngineError as error:
             self._fail_all(error, decode.rows, found)
             return True
+
+    def _meanwhile(self, found: _Iteration) -> None:
+        """What the host does while the device computes prompts."""
+        self._read_enqueued(found)
+        self.prepare()
 
     def _read_enqueued(self, found: _Iteration) -> None:
         """Read the tokens of a step that is enqueued before prompts, if there is one, and report them."""

@@ -36,7 +36,7 @@ class Rows(Protocol):
         ...
 
     def prepare(self) -> bool:
-        """Make something ready that a request may need, in a few milliseconds; False if nothing is left."""
+        """Make some of what requests may need ready, in less than a millisecond; False if nothing is left."""
         ...
 
     def compute(self, pieces: Tokens[Piece], meanwhile: Callable[[], None] | None = None) -> list[int | EngineError | None]:

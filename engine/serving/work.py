@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn, cast
 
+from engine.backends import Backend
 from engine.backends.load import device_errors
 from engine.errors import EngineError
 from engine.loading import load_backend
@@ -80,18 +81,26 @@ def work(channel: Channel) -> NoReturn:
             channel.send(_loaded(loop, time.perf_counter() - start, backend.step.cache_format))
             take(loop, pending)
             while True:
-                if loop.idle and loop.prepare():
-                    take(loop, channel.received(wait=False))
-                    continue
-                take(loop, channel.received(wait=loop.idle, watched=backend.watched if loop.idle else ()))
-                if loop.idle:
-                    backend.wait()  # nothing was asked for: the device may have failed, and says so here
-                channel.send(loop.iteration())
+                turn(loop, channel, backend)
     finally:
         with suppress(EngineError), device_errors():  # the first error is the one to report
             backend.close()
         if bundle is not None:
             bundle.close()
+
+
+def turn(loop: EngineLoop, channel: Channel, backend: Backend) -> None:
+    """Take what has come and do an iteration. While nothing is asked, and while the device has a step to compute, make some of
+    what requests may need ready."""
+    if loop.idle and loop.prepare():
+        take(loop, channel.received(wait=False))
+        return
+    take(loop, channel.received(wait=loop.idle, watched=backend.watched if loop.idle else ()))
+    if loop.idle:
+        backend.wait()  # nothing was asked for: the device may have failed, and says so here
+    channel.send(loop.iteration())
+    if loop.ahead:
+        loop.prepare()
 
 
 def _loaded(loop: EngineLoop, seconds: float, cache_format: str) -> Loaded:

@@ -136,17 +136,18 @@ def test_a_model_that_is_closed_while_its_weights_are_copied(bundle: Bundle) -> 
     assert not driver.buffers and not [one for one in threading.enumerate() if one.name.startswith("upload")]
 
 
-def test_prompts_of_all_lengths_are_prepared_for_greedy_and_sampled_tokens(loaded: Loaded) -> None:
+def test_prompts_of_all_lengths_are_prepared_for_greedy_and_sampled_tokens_and_for_parts(loaded: Loaded) -> None:
     backend, _ = loaded
     with PagedBatch(backend, 2, pages=20) as batch:
         internals: Any = batch
         chunks = internals._steps._device._chunks
         lengths = (16, 32, 64, 128, 192, 256)
+        assert batch.prepare()
         assert not chunks._cached, "a first prompt waits for all lengths"
         while batch.prepare():
             pass
         prepared = dict(chunks._cached)
-        assert set(prepared) == {(tokens, 512 - tokens, mode) for tokens in lengths for mode in ("argmax", "sample")}
+        assert set(prepared) == {(tokens, 512 - tokens, mode) for tokens in lengths for mode in ("argmax", "sample", "none")}
         batch.join(0, [1], 0, [1] * 20, SamplingParams(temperature=0.5))
         assert chunks._cached[32, 480, "sample"] is prepared[32, 480, "sample"]
         assert len(chunks._cached) == len(prepared)

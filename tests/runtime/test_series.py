@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fake_driver import FakeDriver, argument_bytes
@@ -10,7 +12,7 @@ from launch_contracts import SCHEDULE, embedding_like, loaded, manifest, tensor,
 from launch_contracts import T as rows
 
 from tilec.ir.expr import sym
-from tilec.runtime import LaunchError, ValueBounds
+from tilec.runtime import Kernel, LaunchError, ValueBounds
 from tilec.runtime.series import Series
 
 TEN_ROWS = {"x": view(4096, "f32", (10,))}
@@ -72,16 +74,40 @@ def test_the_contract_is_checked_for_other_extents(shape: tuple[int, ...]) -> No
         grid_of_rows().at({"x": shape}, {}, {})
 
 
-def test_launches_must_be_alike() -> None:
+def in_parts(kernel: Kernel, arguments: Sequence[Mapping[str, Any]]) -> Series:
+    """A series that is made in parts, after each of which its maker may do something else."""
+    making, pauses = Series.in_parts(kernel, arguments), 0
+    while True:
+        try:
+            next(making)
+        except StopIteration as made:
+            assert pauses == len(arguments)
+            return made.value
+        pauses += 1
+
+
+MAKERS = (Series, in_parts)
+
+
+@pytest.mark.parametrize("made", MAKERS)
+def test_launches_must_be_alike(made: Callable[..., Series]) -> None:
     kernel = loaded(manifest((tensor("x", "out", "f32", rows),)), FakeDriver())
     with pytest.raises(LaunchError, match="differ in shapes"):
-        Series(kernel, [TEN_ROWS, {"x": view(8192, "f32", (9,))}])
+        made(kernel, [TEN_ROWS, {"x": view(8192, "f32", (9,))}])
 
 
-def test_each_launch_is_checked_fully() -> None:
+@pytest.mark.parametrize("made", MAKERS)
+def test_each_launch_is_checked_fully(made: Callable[..., Series]) -> None:
     kernel = loaded(manifest((tensor("x", "out", "f32", rows),)), FakeDriver())
     with pytest.raises(LaunchError, match="aligned"):
-        Series(kernel, [TEN_ROWS, {"x": view(8192 + 1, "f32", (10,))}])
+        made(kernel, [TEN_ROWS, {"x": view(8192 + 1, "f32", (10,))}])
+
+
+def test_a_series_in_parts_has_the_same_launches() -> None:
+    kernel = grid_of_rows().kernel
+    for made in MAKERS:
+        series = made(kernel, [TEN_ROWS, OTHER_ADDRESS])
+        assert [sent(series, index) for index in (0, 1)] == [((10, 1, 1), 4096, 10), ((10, 1, 1), 8192, 10)]
 
 
 def test_evidence_about_stored_integers_is_required_again() -> None:

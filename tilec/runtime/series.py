@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
 from tilec.runtime.contract import Launch, check_launch
 from tilec.runtime.errors import LaunchError
-from tilec.runtime.kernel import Kernel, addresses, packed_arguments
+from tilec.runtime.kernel import Kernel, Plan, addresses, packed_arguments
 from tilec.runtime.tensors import TensorView, contiguous_strides
 from tilec.runtime.values import Evidence, check_evidence
 
@@ -41,7 +41,23 @@ class Series:
     def __init__(
         self, kernel: Kernel, arguments: Sequence[Mapping[str, Any]], values: Mapping[str, Evidence] | None = None
     ) -> None:
-        plans = [kernel.plan(entry, values=values) for entry in arguments]
+        self._complete(kernel, arguments, [kernel.plan(entry, values=values) for entry in arguments])
+
+    @classmethod
+    def in_parts(
+        cls, kernel: Kernel, arguments: Sequence[Mapping[str, Any]], values: Mapping[str, Evidence] | None = None
+    ) -> Generator[None, None, Series]:
+        """The same, with a pause after the check of each launch, for a caller that has little time at once."""
+        plans = list[Plan]()
+        for entry in arguments:
+            plans.append(kernel.plan(entry, values=values))
+            yield
+        found = cls.__new__(cls)
+        found._complete(kernel, arguments, plans)
+        return found
+
+    def _complete(self, kernel: Kernel, arguments: Sequence[Mapping[str, Any]], plans: Sequence[Plan]) -> None:
+        """Launches whose plans are checked."""
         self.kernel, self._first = kernel, dict(arguments[0])
         shapes = [_shapes(entry) for entry in arguments]
         if any(entry != shapes[0] for entry in shapes):

@@ -4,7 +4,8 @@
 
 For each prompt length, the logits of the prompt's last token and of each of 64 teacher-forced decode steps are compared with
 transformers in float32; the error may be 1.2 times that of transformers in the same 16-bit dtype. Tokens sampled on the device
-are compared with those that the reference samples from the logits. Then tokens per second of decode and the time of prefill,
+are compared with those that the reference samples from the logits. The first prompts of the process are those whose lengths are
+timed, so that each is the first of its length. Then tokens per second of decode and the time of prefill,
 compared with transformers, whose greedy decode uses a static cache (and torch.compile with `--reference compiled`, which takes
 more than half a minute per model). Exit status 1 if an error is too large or a sampled token differs. Needs torch, transformers
 and cuda-bindings; the weights are generated.
@@ -63,9 +64,11 @@ def measure(options: argparse.Namespace) -> Outcome:
         path = options.bundles / f"{name}-sm_90a.bundle"
         backend = load_on_gpu(path, config, weights, options.max_seq_len, options.dtype)
         loaded = time.perf_counter() - began
+        firsts = {f"first_prefill_{length}_ms": prefill_ms(backend, prompt_of(length, config)) for length in prefills}
         ours = {} if options.skip_check else {length: our_logits(backend, ids, length) for length, ids in prompts.items()}
         wrong += drawn_wrong(backend, config)
-        speed = {"model": name, "load_s": loaded, **decode_speed(backend, config), **prefill_speed(backend, config, prefills)}
+        speed = {"model": name, "load_s": loaded, **decode_speed(backend, config)}
+        speed |= prefill_speed(backend, config, prefills) | firsts
         backend.close()
         if not options.skip_check:
             other: Any = importlib.import_module("ci.bench.engine.transformers_model")
@@ -127,18 +130,21 @@ def decode_speed(backend: CudaBackend, config: ModelConfig) -> dict[str, float]:
 
 
 def prefill_speed(backend: CudaBackend, config: ModelConfig, lengths: list[int]) -> dict[str, float]:
-    """Milliseconds from token ids on the host to the next token there: first run of a length, and median of further runs."""
+    """Milliseconds of prompts: first run of a length here, and median of further runs."""
     found: dict[str, float] = {}
     for length in lengths:
-        ids, times = prompt_of(length, config), list[float]()
-        for _ in range(6):
-            sequence = backend.begin()
-            began = time.perf_counter()
-            backend.prefill(sequence, ids)
-            backend.token()
-            times.append((time.perf_counter() - began) * 1e3)
+        times = [prefill_ms(backend, prompt_of(length, config)) for _ in range(6)]
         found[f"first_prefill_{length}_ms"], found[f"prefill_{length}_ms"] = times[0], sorted(times[1:])[2]
     return found
+
+
+def prefill_ms(backend: CudaBackend, ids: list[int]) -> float:
+    """Milliseconds from token ids on the host to the next token there."""
+    sequence = backend.begin()
+    began = time.perf_counter()
+    backend.prefill(sequence, ids)
+    backend.token()
+    return (time.perf_counter() - began) * 1e3
 
 
 def compared(ours: Mapping[int, Any], theirs: Mapping[int, Any], exact: Mapping[int, Any]) -> Iterable[dict[str, Any]]:

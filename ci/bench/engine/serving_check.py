@@ -12,7 +12,8 @@ tokens per second of all rows, greedy and sampled, next to two limits. The floor
 over the memory's bandwidth, or the operations over the rate of tensor cores in bf16, whichever takes longer. The roofline has
 rates that reads and products reach, and reads caches after the products. Of experts those weights count that so many rows
 choose in the mean, if they choose at random. Then milliseconds of a prompt over pages, next to the same prompt in the
-contiguous cache.
+contiguous cache. First prompts of a length come before all else, as soon as the model is loaded: `first` once everything is
+prepared that a server prepares while it waits or computes, `unprepared` before that, in rows that prepared nothing.
 
 `--vllm` are files of the case `vllm_load`, best of the same machine and hour: the table then has vLLM's greedy rates and the
 ratios. Exit status 1 if a bit differs.
@@ -90,7 +91,8 @@ def checked(bundles: Path, bundle: str, config: ModelConfig, form: str, rows: Se
     if form != SIXTEEN_BIT:
         weights = LowBitWeights(config, "bf16", "fp8" if form == "w8a8" else form)
     backend = load_on_gpu(bundles / f"{bundle}-sm_90a.bundle", config, weights, max(PREFILLS) + 256, "bf16")
-    record: dict[str, Any] = {"equal": compared(backend, config, rows), "tok_s": {}}
+    unprepared, first = {length: unprepared_first(backend, config, length) for length in PREFILLS}, firsts(backend, config)
+    record: dict[str, Any] = {"equal": compared(backend, config, rows), "tok_s": {}, "preparing_ms": first.preparing}
     record["from_contiguous"] = from_contiguous(backend, config)
     print(bundle, json.dumps(record), flush=True)
     for many in rows:
@@ -103,7 +105,14 @@ def checked(bundles: Path, bundle: str, config: ModelConfig, form: str, rows: Se
         work = step_of(config, weights.destinations, many, tokens, coded=coded)
         record["tok_s"][many] |= {"floor": many / work.floor, "roofline": many / work.roofline}
         print(bundle, many, record["tok_s"][many], flush=True)
-    record["prefill_ms"] = {length: prefills(backend, config, length) for length in PREFILLS}
+    record["prefill_ms"] = {
+        length: {
+            "pages": prefill(backend, config, length), "pages, first": first.pages[length],
+            "pages, unprepared": unprepared[length], "contiguous": contiguous(backend, config, length),
+            "contiguous, first": first.contiguous[length],
+        }
+        for length in PREFILLS
+    }  # fmt: skip
     print(bundle, record["prefill_ms"], flush=True)
     backend.close()
     return record
@@ -193,25 +202,59 @@ def rates_of_vllm(paths: Iterable[Path]) -> dict[str, dict[int, float]]:
     return found
 
 
-def prefills(backend: CudaBackend, config: ModelConfig, length: int) -> dict[str, float]:
-    """Milliseconds to the first token of a prompt over pages, in the contiguous cache, and the first time of the length; the
-    median of five."""
-    ids, first, times = prompt_of(length, config), 0.0, dict[str, float]()
+@dataclass(frozen=True, slots=True)
+class Firsts:
+    """Milliseconds of what was prepared, all of it and its longest part, and of the first prompt of each length then."""
+
+    preparing: dict[str, float]
+    pages: dict[int, float]
+    contiguous: dict[int, float]
+
+
+def firsts(backend: CudaBackend, config: ModelConfig) -> Firsts:
+    """First prompts of each length, as a server has them that has prepared everything, and in the contiguous cache."""
     with PagedBatch(backend, 1) as batch:
-        for kind in ("pages", "contiguous"):
-            spent: list[float] = []
-            for _ in range(6):
-                began = time.perf_counter()
-                if kind == "pages":
-                    join(batch, 0, ids, length + 64)
-                    batch.remove(0)
-                else:
-                    backend.prefill(backend.begin(), ids)
-                    backend.token()
-                spent.append(1e3 * (time.perf_counter() - began))
-            first = spent[0]
-            times[kind], times[f"{kind}, first"] = sorted(spent[1:])[2], first
-    return times
+        parts, left = list[float](), True
+        while left:
+            began = time.perf_counter()
+            left = batch.prepare()
+            parts.append(1e3 * (time.perf_counter() - began))
+        pages = {length: over_pages(batch, prompt_of(length, config)) for length in PREFILLS}
+    others = {length: in_contiguous(backend, prompt_of(length, config)) for length in PREFILLS}
+    return Firsts({"all": sum(parts), "longest": max(parts)}, pages, others)
+
+
+def unprepared_first(backend: CudaBackend, config: ModelConfig, length: int) -> float:
+    """Milliseconds of the first prompt of rows of which nothing is prepared. Kernels stay loaded that earlier ones loaded."""
+    with PagedBatch(backend, 1) as batch:
+        return over_pages(batch, prompt_of(length, config))
+
+
+def prefill(backend: CudaBackend, config: ModelConfig, length: int) -> float:
+    """Milliseconds of a prompt over pages whose length was run before; the median of five."""
+    with PagedBatch(backend, 1) as batch:
+        return sorted([over_pages(batch, prompt_of(length, config)) for _ in range(6)][1:])[2]
+
+
+def contiguous(backend: CudaBackend, config: ModelConfig, length: int) -> float:
+    """The same in the contiguous cache."""
+    return sorted([in_contiguous(backend, prompt_of(length, config)) for _ in range(6)][1:])[2]
+
+
+def over_pages(batch: PagedBatch, ids: Sequence[int]) -> float:
+    """Milliseconds to the first token of a prompt over pages."""
+    began = time.perf_counter()
+    join(batch, 0, ids, len(ids) + 64)
+    batch.remove(0)
+    return 1e3 * (time.perf_counter() - began)
+
+
+def in_contiguous(backend: CudaBackend, ids: Sequence[int]) -> float:
+    """The same in the contiguous cache."""
+    began = time.perf_counter()
+    backend.prefill(backend.begin(), ids)
+    backend.token()
+    return 1e3 * (time.perf_counter() - began)
 
 
 def report(found: Mapping[str, Any]) -> list[str]:
@@ -222,6 +265,9 @@ def report(found: Mapping[str, Any]) -> list[str]:
         lines += [f"from logits in the contiguous cache: {record['from_contiguous']:.4f} of their deviation", ""]
         times = [[length, *(f"{ms:.2f}" for ms in kinds.values())] for length, kinds in record["prefill_ms"].items()]
         lines += grid(("tokens", *next(iter(record["prefill_ms"].values()))), times, left=0)
+        if "preparing_ms" in record:  # records of before have none
+            prepared = record["preparing_ms"]
+            lines += ["", f"What is prepared: {prepared['all']:.0f} ms, at most {prepared['longest']:.2f} at once."]
     return lines
 
 

@@ -104,4 +104,4 @@ def test_a_folder_of_16_bits_is_refused_with_the_format_of_the_weights(tmp_path:
     config = write_tiny_model(tmp_path / "plain", hidden_size=128)
     with pytest.raises(ModelError, match="weights in `w8a8` are asked for, and the files do not have") as caught:
         WeightPlan.for_model(config, tmp_path / "plain", weight_format="w8a8")
-    assert "quantize --format fp8" in str(caught.value)
+    assert "quantize --to fp8" in str(caught.value)

@@ -248,7 +248,7 @@ def test_a_weight_that_has_16_bits_makes_all_others_dequantised(damaged: Callabl
     assert plan(folder).weight_format == "16bit"
     with pytest.raises(ModelError, match="weights in `fp8` are asked for, and the files do not") as caught:
         plan(folder, "fp8")
-    assert "quantize --format fp8" in str(caught.value)
+    assert "quantize --to fp8" in str(caught.value)
 
 
 def test_cut_blocks_make_all_weights_dequantised(tmp_path: Path) -> None:

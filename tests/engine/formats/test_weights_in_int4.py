@@ -242,7 +242,7 @@ def test_other_forms_are_dequantised(form: str, made: Callable[..., Path]) -> No
     assert {destination.dtype for destination in weights.destinations} == {"bf16"}
     with pytest.raises(ModelError, match="weights in `int4` are asked for, and the files do not") as caught:
         plan(folder, "int4")
-    assert "quantize --format int4" in str(caught.value)
+    assert "quantize --to int4" in str(caught.value)
 
 
 def test_a_weight_that_has_16_bits_makes_all_others_dequantised(made: Callable[..., Path]) -> None:

@@ -45,7 +45,8 @@ def test_limits() -> None:
 def record(vllm: float | None = None) -> dict[str, Any]:
     rates = {"greedy": 3000.0, "sampled": 2900.0, "floor": 4000.0, "roofline": 3750.0}
     rates |= {} if vllm is None else {"vllm": vllm}
-    prefills = {18: {"pages": 1.0, "pages, first": 2.0, "contiguous": 1.0, "contiguous, first": 2.0}}
+    kinds = ("pages", "pages, first", "pages, unprepared", "contiguous", "contiguous, first")
+    prefills = {18: {kind: float(number) for number, kind in enumerate(kinds)}}
     return {"equal": {"8": True}, "from_contiguous": 0.0123, "tok_s": {8: rates}, "prefill_ms": prefills}
 
 
@@ -57,5 +58,7 @@ def test_the_table_has_ratios_where_vllm_was_measured(tmp_path: Path) -> None:
     table = speeds({"qwen3-4b": record(2000.0), "qwen3-8b": record()})
     assert table[-2] == "| qwen3-4b | 8 | 3000 | 2900 | 0.75 | 0.80 | 0.80 | 2000 | 1.50 | 1.35 |"
     assert table[-1] == "| qwen3-8b | 8 | 3000 | 2900 | 0.75 | 0.80 | 0.80 |  |  |  |"
-    page = report({"qwen3-4b": record(), "qwen3-8b": record()})
+    page = report({"qwen3-4b": record() | {"preparing_ms": {"all": 251.3, "longest": 0.876}}, "qwen3-8b": record()})
+    assert page.count("| 18 | 0.00 | 1.00 | 2.00 | 3.00 | 4.00 |") == 2
+    assert page.count("What is prepared: 251 ms, at most 0.88 at once.") == 1, "only of a record that has it"
     assert "## qwen3-8b" in page and "from logits in the contiguous cache: 0.0123 of their deviation" in page
