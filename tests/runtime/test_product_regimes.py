@@ -42,8 +42,8 @@ def test_short_runs_begin_cool_with_another_alternative_each_and_a_long_one_is_h
 
 
 def test_a_table_has_both_regimes_of_the_shapes_that_were_timed_so() -> None:
-    held = {COOL: {CUBLAS: 2.0, "a": 1.0, f"b{OVERLAPPED}": 4.0}, HOT: {CUBLAS: 4.0, "a": 5.0, f"b{OVERLAPPED}": 4.0}}
-    rows = [{"shape": (128, 256, 64), "flops": 8e6, "regimes": held}, {"shape": (1, 1, 1), "flops": 1.0}]
+    timed = {COOL: {CUBLAS: 2.0, "a": 1.0, f"b{OVERLAPPED}": 4.0}, HOT: {CUBLAS: 4.0, "a": 5.0, f"b{OVERLAPPED}": 4.0}}
+    rows = [{"shape": (128, 256, 64), "flops": 8e6, "regimes": timed}, {"shape": (1, 1, 1), "flops": 1.0}]
     *_, cool, hot = regime_lines(rows)
     assert cool == "| 128 x 256 x 64 | cool | 4 | 2.000 | a | 0.500 | b |"
     assert hot == "| 128 x 256 x 64 | hot | 2 | 0.800 | a | 1.000 | b |"

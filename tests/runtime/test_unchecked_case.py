@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ci.bench.kernels.unchecked import ALLOWED, DIVIDED, TILES, longer, outcome, unmasked
+from ci.bench.kernels.pair_times import longer
+from ci.bench.kernels.unchecked import ALLOWED, DIVIDED, TILES, outcome, unmasked
 from tests.files import ROOT
 
 

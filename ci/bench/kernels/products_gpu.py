@@ -23,7 +23,7 @@ LAYERS: Final = {
     "4B": ((6144, 2560), (2560, 4096), (19456, 2560), (2560, 9728)),
     "32B": ((10240, 5120), (5120, 8192), (51200, 5120), (5120, 25600)),
 }
-HELD: Final = (*CUBES[:3], *((rows, 2560, k) for rows in (128, 385, 401, 512) for k in (4096, 9728)))
+IN_REGIMES: Final = (*CUBES[:3], *((rows, 2560, k) for rows in (128, 385, 401, 512) for k in (4096, 9728)))
 """Shapes that are timed on a cool and on a hot chip too: cubes, and rows that give few tiles or do not fill them."""
 READ_RATE: Final = 4.33e12
 """Bytes per second of the best read measured on an H200, for the floor of small-M products."""
@@ -82,7 +82,7 @@ class ProductsBench(Candidates):
         self._triton = self._triton or TritonProducts()
         configuration, runs[TRITON] = self._triton.best(sets, expected, self.error_of(sets[0]))
         times = measure(runs, expected, rounds=ROUNDS)
-        more = {"regimes": regimes(measure, self._fastest(runs, times), expected)} if size in HELD else {}
+        more = {"regimes": regimes(measure, self._fastest(runs, times), expected)} if size in IN_REGIMES else {}
         torch.cuda.empty_cache()
         found = {"shape": size, "us": {name: time.median for name, time in times.items()}, "wrong": wrong, "flops": flops}
         return found | {"read_us": 2 * n * k / READ_RATE * 1e6, "triton": configuration} | more

@@ -153,10 +153,3 @@ def slow(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The tiles whose safe code takes too much longer in the median of their sizes."""
     tiles = dict.fromkeys(row["tile"] for row in rows)
     return [tile for tile in tiles if statistics.median(row["code"] for row in rows if row["tile"] == tile) > ALLOWED]
-
-
-def longer(samples: Sequence[tuple[float, float]]) -> float:
-    """By how much the first of a pair takes longer than the second: the median over neighbouring rounds, an even number, which
-    ran them in both orders, because what is second finds a warmer chip."""
-    neighbours = zip(samples[::2], samples[1::2], strict=True)
-    return statistics.median((a[0] * b[0] / (a[1] * b[1])) ** 0.5 for a, b in neighbours) - 1

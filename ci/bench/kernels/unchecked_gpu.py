@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ci.bench.kernels.cases import fits, make_tensors
 from ci.bench.kernels.launch import Bench, Entry, Tensors, find_artifacts
-from ci.bench.kernels.unchecked import longer
+from ci.bench.kernels.pair_times import longer
 from tilec.runtime.prepared import Prepared
 
 torch: Any = importlib.import_module("torch")
@@ -78,8 +78,8 @@ class Pairs:
 
         def run() -> None:
             stream = self.bench.stream()
-            for place in range(count):
-                plans[place % len(plans)].launch(stream)
+            for index in range(count):
+                plans[index % len(plans)].launch(stream)
 
         return run
 
@@ -98,8 +98,8 @@ class Pairs:
 
         def run() -> None:
             stream = self.bench.stream()
-            for place in range(count):
-                prepared.launch(stream, pointers[place % len(pointers)], scalars)
+            for index in range(count):
+                prepared.launch(stream, pointers[index % len(pointers)], scalars)
 
         return run
 
