@@ -16,8 +16,14 @@ SMALL_M: Final = 128
 """Small-M products have fewer rows than this."""
 SHIPPED_ATTENTION: Final = "128x128_copytma_consumers2_stages2"
 OVERLAPPED: Final = ", overlapped"
+UNMERGED: Final = " and not merged"
 STEP_BYTES: Final = {"qwen3-4b": 8_050_415_616, "qwen3-32b": 63_978_164_224}
 """Bytes of a decode step after 18 tokens: weights and cache. Computed (`engine/graph/traffic.py`), not measured."""
+SLOT_BYTES: Final = 36 * 2 * 8 * 128 * 2
+"""Bytes of a slot of the 4B model's cache: layers, keys and values, heads, width, bytes of an element."""
+READ_RATE: Final = 4.58e12
+"""Bytes per second that decode with long caches is held to: kernels that only read weights have 4.5 to 4.7 TB/s on an H200
+(docs/decisions.md)."""
 NOMINAL: Final = {"NVIDIA H100 80GB HBM3": CARDS["h100"].memory, "NVIDIA H200": CARDS["h200"].memory}
 """Nominal memory bandwidth in bytes per second by the name that a driver gives a GPU."""
 Tree = dict[str, Any]
@@ -69,12 +75,20 @@ def products(data: Tree) -> Tree:
             chosen["read"].append(row["read_us"] / library * overlapped)
             chosen["cublas_read"].append(row["read_us"] / library)
         found[name] = {series: least_and_mean(ratios) for series, ratios in chosen.items() if ratios}
+    found["shapes"] = {"x".join(map(str, row["shape"])): _best(row["us"]) for row in data["rows"]}
     return found
 
 
+def _best(us: Mapping[str, float]) -> dict[str, float]:
+    """Of one shape, the ratio to cuBLAS of the fastest candidate with all its launches, alone or overlapped."""
+    ours = {key: value for key, value in us.items() if key not in ("cuBLAS", "Triton") and not key.endswith(UNMERGED)}
+    return {"best": max(us["cuBLAS"] / value for value in ours.values())}
+
+
 def attention(data: Tree) -> Tree:
-    """The shipped tile, relative to cuDNN."""
-    return least_and_mean(row["us"]["cuDNN"] / row["us"][SHIPPED_ATTENTION] for row in data["rows"])
+    """The shipped tile, relative to cuDNN: over all lengths, and by the number of tokens."""
+    ratios = {str(row["tokens"]): row["us"]["cuDNN"] / row["us"][SHIPPED_ATTENTION] for row in data["rows"]}
+    return {**least_and_mean(ratios.values()), "tokens": ratios}
 
 
 def engine_check(data: Tree) -> Tree:
@@ -90,9 +104,25 @@ def engine_check(data: Tree) -> Tree:
 
 
 def batch_check(data: Tree) -> Tree:
-    """The rate of eight sequences over that of one, for the 4B model at 18 tokens."""
+    """The rate of eight sequences over that of one, for the 4B model at 18 and at 2048 tokens; the share of the read rate that
+    one sequence has after 8192."""
     rates = data["qwen3-4b"]["tok_s"]
-    return {"eight_over_one": rates["18"]["8"] / rates["18"]["1"]}
+    ratios = {slots: rates[slots]["8"] / rates[slots]["1"] for slots in ("18", "2048")}
+    return {
+        "eight_over_one": ratios["18"],
+        "eight_over_one_at_2048": ratios["2048"],
+        "of_read": of_read(rates["8192"]["1"], 8192),
+    }
+
+
+def of_read(rate: float, slots: int) -> float:
+    """The share of `READ_RATE` that decode of the 4B model has, at `rate` tokens per second after `slots` tokens."""
+    return rate * (STEP_BYTES["qwen3-4b"] + (slots - 18) * SLOT_BYTES) / READ_RATE
+
+
+def cache_check(data: Tree) -> Tree:
+    """The share of the read rate that decode of the 4B model has after 32768 tokens, with a cache of 16 bits."""
+    return {"of_read": of_read(data["models"]["qwen3-4b"]["speed"]["16bit"]["decode_at_32768_tok_s"], 32768)}
 
 
 def cold_start(data: Tree) -> Tree:
@@ -115,6 +145,7 @@ def mender(data: Tree) -> Tree:
 
 VIEWS: Final[dict[str, Callable[[Tree], Tree]]] = {
     "kernels_gpu": kernels_gpu, "products": products, "attention": attention, "engine_check": engine_check,
-    "engine_large": engine_check, "engine_llama": engine_check, "batch_check": batch_check, "cold_start": cold_start,
+    "engine_large": engine_check, "engine_llama": engine_check, "batch_check": batch_check, "cache_check": cache_check,
+    "cold_start": cold_start,
     "torch_ops": torch_ops, "mender": mender,
 }  # fmt: skip

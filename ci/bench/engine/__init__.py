@@ -18,6 +18,7 @@ CASES: Final = {
     "cache_check": Case("a cache of FP8 codes compared with one of 16 bits"),
     "ranks_check": Case("models that two GPUs share, compared with one GPU, and the all-reduce with NCCL's"),
     "engine_large": Case("speed of the large models", "engine_check", {"models": "qwen3-14b,qwen3-32b", "skip_check": True}),
+    "lengths": Case("the time of a prompt over its length, and of the first prompt of each length"),
     "experts_check": Case("mixtures of experts compared with transformers, and their speed"),
     "engine_llama": Case("a Llama 3 model compared with transformers", "engine_check", {"models": "llama3.1-8b"}),
     "batch_check": Case("batches compared with single sequences"),

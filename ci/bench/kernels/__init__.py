@@ -14,6 +14,7 @@ CASES: Final = {
     "sanitize_gpu": Case("every built kernel under compute-sanitizer", defaults={"jobs": 4}),
     "attention": Case("candidates of attention at prefill and torch's"),
     "products": Case("candidates of the matrix product cuBLAS's and Triton's"),
+    "unchecked": Case("products and attention and the same without masks and launch checks"),
     "library_gpu": Case("the functions of `tilec.kernels` and PyTorch's operators"),
     "library_interpreted": Case("the functions of `tilec.kernels` in PyTorch, on the interpreter; needs no GPU"),
     "plain_texts": Case("kernels as users first wrote them and PyTorch's operators"),

@@ -10,9 +10,10 @@ already built need no compiler. Each is checked at odd sizes and a small cube; t
 timed, alternately with torch's product, in CUDA graphs that access more data than the L2 cache holds; the result at that shape
 is compared once more. Random data. Candidates are also timed *overlapped*, as the engine launches them: a product may begin
 while the previous launch still runs. Of two kernels the second may overlap the first, and both are timed together; the first is
-also timed alone, because the next kernel may add its parts. Of Triton's persistent product the best configuration at each shape
-is timed (`triton_products.py`). Status 1 if a build fails or a candidate is wrong. Timing needs torch, Triton and
-cuda-bindings.
+also timed alone, because the next kernel may add its parts. At some shapes the fastest candidates and torch's product are
+timed in short runs on a cool chip and in long ones on a hot one as well (`regimes.py`). Of Triton's persistent product the best
+configuration at each shape is timed (`triton_products.py`). Status 1 if a build fails or a candidate is wrong. Timing needs
+torch, Triton and cuda-bindings.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ci.bench.front import Outcome
 from ci.bench.kernels.candidates import CUBLAS, ELEMENT, OVERLAPPED, TRITON, Candidate, arguments, study, tma, wrong_lines
 from ci.bench.kernels.projects import Part
-from ci.bench.markdown import line, page
+from ci.bench.markdown import grid, line, page
 
 if TYPE_CHECKING:
     from ci.bench.kernels.candidates_gpu import Candidates
@@ -122,6 +123,7 @@ def table(data: Mapping[str, Any]) -> str:
         *map(_row, rows, of_triton, best, overlapped),
         "", *_summary(rows, "best", best), *_summary(rows, "best, overlapped", overlapped),
         "", *_summary(rows, TRITON, of_triton),
+        *regime_lines(rows),
         "", "Triton's configurations, in the order above: " + ", ".join(str(row["triton"]) for row in rows) + ".",
         "", "Each candidate, ratio to cuBLAS in the order above; `-`: left out after a first round.", "",
         *(
@@ -130,6 +132,26 @@ def table(data: Mapping[str, Any]) -> str:
         ),
         *wrong_lines(data),
     ])  # fmt: skip
+
+
+def regime_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table of the shapes that were timed in short runs and in long ones; empty if there are none."""
+    cells: list[list[object]] = []
+    for row in rows:
+        for regime, us in row.get("regimes", {}).items():
+            ours = {name: us[CUBLAS] / value for name, value in us.items() if name != CUBLAS}
+            plain, overlapped = (
+                max(
+                    (ratio, name.removesuffix(OVERLAPPED))
+                    for name, ratio in ours.items()
+                    if name.endswith(OVERLAPPED) is wanted
+                )
+                for wanted in (False, True)
+            )
+            shape, rate = " x ".join(map(str, row["shape"])), row["flops"] / us[CUBLAS] / 1e6
+            cells.append([shape, regime, f"{rate:.0f}", f"{plain[0]:.3f}", plain[1], f"{overlapped[0]:.3f}", overlapped[1]])
+    header = ("M x N x K", "chip", "cuBLAS, TFLOP/s", "ratio", "candidate", "overlapped: ratio", "candidate")
+    return ["", "Short runs on a cool chip, long ones on a hot one:", "", *grid(header, cells, left=2)] if cells else []
 
 
 def _row(row: Mapping[str, Any], triton: Found, best: Found, overlapped: Found) -> str:

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from ci.bench.kernels.candidates import CUBLAS, OVERLAPPED, TRITON, UNMERGED
 from ci.bench.kernels.candidates_gpu import ALLOWED, Candidates, Size
-from ci.bench.kernels.clock import measure
+from ci.bench.kernels.clock import Timing, measure
 from ci.bench.kernels.launch import Tensors
+from ci.bench.kernels.regimes import regimes
 from ci.bench.kernels.triton_products import TritonProducts
 
 torch: Any = importlib.import_module("torch")
@@ -22,6 +23,8 @@ LAYERS: Final = {
     "4B": ((6144, 2560), (2560, 4096), (19456, 2560), (2560, 9728)),
     "32B": ((10240, 5120), (5120, 8192), (51200, 5120), (5120, 25600)),
 }
+IN_REGIMES: Final = (*CUBES[:3], *((rows, 2560, k) for rows in (128, 385, 401, 512) for k in (4096, 9728)))
+"""Shapes that are timed on a cool and on a hot chip too: cubes, and rows that give few tiles or do not fill them."""
 READ_RATE: Final = 4.33e12
 """Bytes per second of the best read measured on an H200, for the floor of small-M products."""
 ROUNDS: Final = 9
@@ -38,6 +41,7 @@ class ProductsBench(Candidates):
         *CUBES, *((2048, *layer) for layer in LAYERS["4B"]), (512, 2560, 9728), (128, 2560, 9728), (8192, 19456, 2560),
         (16384, 16384, 16384), *((512, *layer) for layer in LAYERS["4B"][:3]),
         *((rows, *layer) for rows in (512, 2048) for layer in LAYERS["32B"]),
+        (128, 2560, 4096), *((rows, 2560, k) for rows in (385, 401) for k in (4096, 9728)),
         *((rows, *layer) for rows in (16, 32, 64) for layer in LAYERS["4B"]),
     )  # fmt: skip
 
@@ -78,9 +82,17 @@ class ProductsBench(Candidates):
         self._triton = self._triton or TritonProducts()
         configuration, runs[TRITON] = self._triton.best(sets, expected, self.error_of(sets[0]))
         times = measure(runs, expected, rounds=ROUNDS)
+        more = {"regimes": regimes(measure, self._fastest(runs, times), expected)} if size in IN_REGIMES else {}
         torch.cuda.empty_cache()
         found = {"shape": size, "us": {name: time.median for name, time in times.items()}, "wrong": wrong, "flops": flops}
-        return found | {"read_us": 2 * n * k / READ_RATE * 1e6, "triton": configuration}
+        return found | {"read_us": 2 * n * k / READ_RATE * 1e6, "triton": configuration} | more
+
+    def _fastest(self, runs: Mapping[str, Any], times: Mapping[str, Timing]) -> dict[str, Any]:
+        """torch's product, and the fastest candidate of those launched without and with overlap."""
+        ours = [name for name in runs if name not in (CUBLAS, TRITON) and not name.endswith(UNMERGED)]
+        groups = ([name for name in ours if name.endswith(OVERLAPPED) is overlap] for overlap in (False, True))
+        chosen = [min(names, key=lambda name: times[name].median) for names in groups]
+        return {name: runs[name] for name in (CUBLAS, *chosen)}
 
     def _runs(self, plans: Plans, overlap: bool = False) -> list[Callable[[], object]]:
         return [partial(self.launch, one, overlap) for one in plans]
