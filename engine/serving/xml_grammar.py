@@ -110,7 +110,7 @@ def _values(values: list[Any], fields: dict[str, Any], root: Mapping[str, Any], 
         if END_VALUE in text or (kinds != TEXT and json_value(text, kinds) != (json_text(text) if value == text else text))
     ]  # fmt: skip
     if not written or wrong:
-        raise invalid("tools", f"{where}values of `enum` cannot be told apart in the XML form of calls")
+        raise invalid("tools", f"{where}values of `enum` cannot be distinguished in the XML form of calls")
     return f"({' | '.join(map(_text, written))})"
 
 

@@ -11,9 +11,9 @@ suffice for all. `--kills` times the process of the engine is killed (SIGKILL) d
 Every whole text is compared with that of the same request alone: its steps on rows without a scheduler, in this process. At the
 end no page may be in use and no request be left, the memory of both processes may have grown by at most `GROWTH_MB` since the
 middle, and SIGTERM ends the server with status 0. A response that takes over `HANG_SECONDS` is a hang. A request that was in
-the server when its engine was killed may fail, and no other. With `--guessing` so many more requests go to a second server, with
-`--speculate ngram:4` and rows to spare, whose texts are held against the same ones; some of its guesses have to be right, and
-some wrong. Exit status 1 if something is wrong.
+the server when its engine was killed may fail, and no other. With `--guessing` so many more requests go to a second server,
+with `--speculate ngram:4` and rows to spare. Its texts are held against the same ones; some of its guesses have to be right,
+and some wrong. Exit status 1 if something is wrong.
 """
 
 from __future__ import annotations

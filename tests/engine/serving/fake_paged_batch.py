@@ -42,8 +42,8 @@ class _Member:
 
 @dataclass
 class FakePagedBatch:
-    """Rows over a pool. `computed`: tokens of prompts. `vocabulary`: tokens that decode steps choose from. `broken`: rows whose logits are not finite. `fails`: what the next
-    call raises."""
+    """Rows over a pool. `computed`: tokens of prompts. `vocabulary`: tokens that steps choose from. `broken`: rows whose logits
+    are not finite. `fails`: what the next call raises."""
 
     rows: int
     pages: int
