@@ -51,8 +51,8 @@ def call_rules(name: str, number: int, schema: dict[str, Any], json_rule: JsonRu
         return [f"call_{number}: {begin}{more} {end}", *rules]
     rules: list[str] = []
     words: list[str] = []
-    for place, (key, one) in enumerate(properties.items()):
-        rule = f"p_{number}_{place}"
+    for index, (key, one) in enumerate(properties.items()):
+        rule = f"p_{number}_{index}"
         _check_name(key, where)
         rules += _parameter(rule, key, one, schema, json_rule, f"{where}{key[:64]!r}: ")
         words.append(rule if key in required else f"{rule}?")

@@ -171,7 +171,7 @@ def test_a_call_that_was_cut_is_no_call_to_act_on(model: ServedModel) -> None:
         assert made.finish_reason("stop") == ("tool_calls" if whole else "stop")
 
 
-HELD: dict[str, Any] = {
+BOUNDED: dict[str, Any] = {
     "type": "object", "properties": {
         "kind": {"enum": ["a", "b c"]}, "name": {"type": "string", "minLength": 2, "maxLength": 5},
         "code": {"type": "string", "pattern": "^[a-c]{1,3}$"}, "count": {"type": "integer", "minimum": 0, "maximum": 99},
@@ -203,7 +203,7 @@ def calls_of(model: ServedModel, text: str, tools: list[dict[str, Any]]) -> list
 
 
 def test_a_tool_that_has_to_be_called_is(model: ServedModel, constraints: Constraints) -> None:
-    tools = [tool("held", HELD), tool("num", {"type": "object", "properties": {"n": {"type": "number"}}})]
+    tools = [tool("held", BOUNDED), tool("num", {"type": "object", "properties": {"n": {"type": "number"}}})]
     for choice, single, names in (
         ("required", False, {"held", "num"}), ({"type": "function", "function": {"name": "held"}}, True, {"held"}),
     ):  # fmt: skip
@@ -220,14 +220,14 @@ def test_a_tool_that_has_to_be_called_is(model: ServedModel, constraints: Constr
 
 
 def test_a_strict_tool_next_to_a_free_one(model: ServedModel, constraints: Constraints) -> None:
-    tools = [tool("held", HELD, strict=True), tool("free", {"not": {}})]
+    tools = [tool("held", BOUNDED, strict=True), tool("free", {"not": {}})]
     made = grammar(model, tools)
     for prefer, name in (("ok <tool_call>\n<function=h", "held"), ("<tool_call>\n<function=f", "free")):
         text = next(iter(texts(model, constraints, made, 8, prefer)))
         one = next(part for part in calls_of(model, text, tools) if isinstance(part, ToolCall))
         assert one.name == name and one.whole
         if name == "held":
-            jsonschema.validate(json.loads(one.arguments), HELD)
+            jsonschema.validate(json.loads(one.arguments), BOUNDED)
 
 
 @pytest.mark.parametrize(
