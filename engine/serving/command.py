@@ -14,7 +14,16 @@ from engine.early_device import one_blas_thread
 from engine.errors import UsageError
 from engine.options import CACHE_FORMATS, DEFAULT_SEQUENCE, WEIGHT_FORMATS, BackendName, check_backend
 from engine.serving.beginning import bound, engine_started
-from engine.serving.options import CHUNK_TOKENS, INTERPRETED_ROWS, Options, ServerLimits, guesses_of, keys_of
+from engine.serving.options import (
+    CHUNK_TOKENS,
+    INTERPRETED_ROWS,
+    TOOL_FORMS,
+    Options,
+    ServerLimits,
+    ToolForm,
+    guesses_of,
+    keys_of,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from engine.serving.traces import Traces
@@ -71,6 +80,10 @@ own."""
     "--speculate", metavar="ngram:K",
     help="Guess up to K next tokens of a request from its own text, and verify them in one step in rows that are free.",
 )  # fmt: skip
+@click.option(
+    "--tool-form", type=click.Choice(TOOL_FORMS),
+    help="Form in which the model writes calls of tools.  [default: what its chat template asks for]",
+)  # fmt: skip
 @click.option("--max-waiting", type=click.IntRange(0), default=256, help="Requests that wait beyond --rows; more get a 503.")
 @click.option("--max-body-bytes", type=click.IntRange(1), default=DEFAULTS.body_bytes, help="Most bytes of a request's body.")
 @click.option(
@@ -100,7 +113,7 @@ def serve_command(
     backend: BackendName, weight_format: str | None, cache_format: str | None, dummy_weights: int | None, max_seq_len: int,
     rows: int | None, pages: int | None, chunk_tokens: int, chunk_prompts: int | None, speculate: str | None, max_waiting: int,
     max_body_bytes: int, request_seconds: float, stall_seconds: float, drain_seconds: int, restarts: int,
-    api_key_file: str | None, otlp_traces_endpoint: str | None, gpus: int,
+    api_key_file: str | None, otlp_traces_endpoint: str | None, gpus: int, tool_form: ToolForm | None,
 ) -> None:  # fmt: skip
     """Serve the model of a folder to OpenAI's clients, on the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
     sources."""
@@ -129,7 +142,7 @@ def serve_command(
         read_config(model)
         from engine.serving.server import serve
 
-        options = Options(host, port, model_name, max_waiting, drain_seconds, restarts, keys, limits, traces)
+        options = Options(host, port, model_name, max_waiting, drain_seconds, restarts, keys, limits, traces, tool_form)
         serve(load, options, engine, listening)
 
 

@@ -25,7 +25,6 @@ from engine.serving.openai_types import MOST_CHOICES, ChatRequest, CompletionReq
 from engine.serving.protocol import Grammar, Submit
 from engine.serving.served_model import ServedModel
 from engine.serving.thinking import Thinking
-from engine.serving.tool_calls import ToolCalls
 from engine.serving.traces import Value
 
 TEXT_DEFAULT: Final = 16
@@ -224,7 +223,7 @@ class ChatCompletion(Completion):
         check_grammars(client, "tool_choice" if form is None else form[0])
 
         def find(make: Make) -> str:
-            of_tools = tools_form(request, tools, model.call_tags, make)
+            of_tools = tools_form(request, tools, model.call_tags, make, model.tool_form)
             return of_tools or ("" if form is None else grammar_of(form, make))
 
         found = await model.grammar(find, ids, think=request.thinking)
@@ -233,12 +232,12 @@ class ChatCompletion(Completion):
     def _output(self, ids: list[int]) -> GeneratedText:
         model = self._model
         thinking = Thinking(begun=model.thought_begun(ids)) if model.thinks else None
-        return GeneratedText(
-            model.text, self._request.stops, self._silent, thinking, ToolCalls() if _tools(self._request) else None
-        )
+        finder = model.finder(tools) if (tools := _tools(self._request)) else None
+        return GeneratedText(model.text, self._request.stops, self._silent, thinking, finder)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        calls = [_call(number, part) for number, part in enumerate(part for part in choice.parts if part.call is not None)]
+        called = (part for part in joined(choice.parts) if part.call is not None)
+        calls = [_call(number, part) for number, part in enumerate(called)]
         content, thought = choice.text("content"), choice.text("thought")
         message: dict[str, Any] = {"role": "assistant", "content": content or None if calls else content}
         if thought:
@@ -257,6 +256,8 @@ class ChatCompletion(Completion):
             if part.call is not None:
                 yield {"tool_calls": [_call(len(calls), part)]}
                 calls.append(part)
+            elif part.more is not None:
+                yield {"tool_calls": [{"index": len(calls) - 1, "function": {"arguments": part.more.text}}]}
             else:
                 yield {"reasoning_content": part.thought} if part.thought else {"content": part.content}
 
@@ -328,7 +329,7 @@ def _tools(request: ChatRequest) -> list[dict[str, Any]]:
 
 
 def _call(index: int, part: Part) -> dict[str, Any]:
-    """A call of a tool, whole."""
+    """A call of a tool, as far as its arguments are there."""
     assert part.call is not None
     function = {"name": part.call.name, "arguments": part.call.arguments}
     return {"index": index, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}

@@ -9,29 +9,43 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.serving.thinking import Thinking
-from engine.serving.tool_calls import ToolCall, ToolCalls
+from engine.serving.tool_calls import Arguments, ToolCall, ToolCalls
+from engine.serving.xml_calls import XmlCalls
 from engine.text.detokenizer import Detokenizer, StopStrings
 from engine.text.tokenizer import Text
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of generated text: exactly one of the three is there."""
+    """A piece of generated text: exactly one of the four is there. `more`: of the arguments of the call before it."""
 
     content: str = ""
     thought: str = ""
     call: ToolCall | None = None
+    more: Arguments | None = None
 
 
 def joined(parts: Sequence[Part]) -> Sequence[Part]:
-    """The same text in as few parts as possible: neighbours of one kind are one."""
+    """The same text in as few parts as possible: neighbours of one kind are one, and a call has the arguments after it."""
     found: list[Part] = []
     for part in parts:
-        if found and part.call is None and found[-1].call is None and bool(part.thought) == bool(found[-1].thought):
-            found[-1] = Part(found[-1].content + part.content, found[-1].thought + part.thought)
+        if found and (both := _both(found[-1], part)) is not None:
+            found[-1] = both
         else:
             found.append(part)
     return found
+
+
+def _both(first: Part, second: Part) -> Part | None:
+    """Two parts as one; None if they stay two."""
+    if second.more is not None:
+        text, last = second.more.text, second.more.last
+        if first.call is not None:
+            return Part(call=ToolCall(first.call.name, first.call.arguments + text, last))
+        return None if first.more is None else Part(more=Arguments(first.more.text + text, last))
+    if first.call or first.more or second.call or bool(first.thought) != bool(second.thought):
+        return None
+    return Part(first.content + second.content, first.thought + second.thought)
 
 
 class GeneratedText:
@@ -40,7 +54,7 @@ class GeneratedText:
 
     def __init__(
         self, text: Text, stop: Sequence[str], silent: Iterable[int], thinking: Thinking | None = None,
-        tools: ToolCalls | None = None,
+        tools: ToolCalls | XmlCalls | None = None,
     ) -> None:  # fmt: skip
         self._detokenizer, self._stop, self._silent = Detokenizer(text), StopStrings(stop), frozenset(silent)
         self._thinking, self._tools = thinking, tools
@@ -95,13 +109,14 @@ class GeneratedText:
             return []
         return [Part(content=text)] if self._tools is None else self._of_tools(self._tools.push(text))
 
-    def _of_tools(self, found: Iterable[str | ToolCall]) -> list[Part]:
+    def _of_tools(self, found: Iterable[str | ToolCall | Arguments]) -> list[Part]:
         """Texts and calls; white space after a call is not content."""
         parts: list[Part] = []
         for one in found:
-            if isinstance(one, ToolCall):
-                self.calls, self._after_call = self.calls + 1, True
-                parts.append(Part(call=one))
+            if not isinstance(one, str):
+                whole = one.whole if isinstance(one, ToolCall) else one.last
+                self.calls, self._after_call = self.calls + whole, whole
+                parts.append(Part(call=one) if isinstance(one, ToolCall) else Part(more=one))
                 continue
             text = one.lstrip() if self._after_call else one
             self._after_call = self._after_call and not text

@@ -2,7 +2,7 @@
 
 In: `response_format`, `structured_outputs` or a `guided_` field, and tools that are strict or have to be called. Out: the
 grammar, or an error that names the field. JSON has bounded white space, so that no generation is white space without end. A
-call of a tool is in the form of Qwen (`engine.serving.tool_calls`); a text before it is free.
+call of a tool is in the form of the model (`engine.serving.tool_calls`, `xml_grammar`); a text before it is free.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from engine.serving.errors import ApiError, engine_failed, invalid
 from engine.serving.grammar_compiler import WHITE_SPACE, WHOLE
 from engine.serving.grammar_process import GrammarEnded
 from engine.serving.openai_types import ChatRequest, Generation
+from engine.serving.options import ToolForm
 from engine.serving.tool_calls import CLOSE, OPEN
+from engine.serving.xml_grammar import call_rules
 
 MOST_CHOICES: Final = 4096
 ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
@@ -69,7 +71,8 @@ def is_strict(tool: dict[str, Any]) -> bool:
 
 
 def tools_form(
-    request: ChatRequest, tools: Sequence[dict[str, Any]], tags: tuple[int | None, int | None], make: Make
+    request: ChatRequest, tools: Sequence[dict[str, Any]], tags: tuple[int | None, int | None], make: Make,
+    form_of_calls: ToolForm = "hermes",
 ) -> str | None:  # fmt: skip
     """The grammar of generations that may, or must, call tools; None if there are none, or calls are free. `tags`: the tokens
     around a call, None for one that is spelled. ApiError for a tool that is not there, or a form that cannot be had next to
@@ -91,7 +94,7 @@ def tools_form(
     field = "tool_choice" if must else "tools" if strict or form is None else form[0]
     whole = None if form is None or must else _json(_schema(form[0], form[2]))
     try:
-        return _made(make, field, WHOLE, _lark(functions, tags, must=must, single=single, whole=whole))
+        return _made(make, field, WHOLE, _lark(functions, tags, form_of_calls, make, must=must, single=single, whole=whole))
     except ApiError as error:
         if error.status != 400 or error.code == ENDED:
             raise
@@ -127,8 +130,9 @@ def _check_schema(make: Make, field: str, schema: Any, where: str = "") -> None:
 
 
 def _lark(
-    functions: Sequence[dict[str, Any]], tags: tuple[int | None, int | None], *, must: bool, single: bool, whole: str | None
-) -> str:
+    functions: Sequence[dict[str, Any]], tags: tuple[int | None, int | None], form: ToolForm, make: Make, *, must: bool,
+    single: bool, whole: str | None,
+) -> str:  # fmt: skip
     """The grammar of calls, and of what may stand before, between and instead of them: a free text, or one of a form (`whole`).
     A free text spells no opening tag: what follows one is a call to whoever reads the text."""
     opens, closes = (
@@ -140,16 +144,24 @@ def _lark(
         start = f"one{more}" + ("" if must else " | whole")
     else:
         start = "text | free" if single else "free* text"
-    lines = ["%llguidance {}", f"start: {start}", f"one: {opens} body", f"body: {calls}"]
+    lines = ["%llguidance {}", f"start: {start}", f"one: {opens} body", f"body: ({calls}) {closes}"]
     if whole is not None:
         lines.append(f"whole: {whole}")
     if not must and whole is None:
         free = f"TEXT: /(.|\\n)*/ & ~/(.|\\n)*{OPEN}(.|\\n)*/"
         lines += ["text: TEXT", f"free: TEXT {opens} body", free]
     for number, function in enumerate(functions):
-        begin = _text(f'\n{{"name": {json.dumps(function["name"])}, "arguments": ')
-        lines.append(f"call_{number}: {begin} {_json(_arguments(function, must=must))} {_text('}' + chr(10))} {closes}")
+        name, schema = function["name"], _arguments(function, must=must)
+        if form == "xml":
+            _check_schema(make, "tools", schema, f"`parameters` of {name[:64]!r}: ")
+        lines += call_rules(name, number, schema, _json) if form == "xml" else [_json_call(name, number, schema)]
     return "\n".join(lines) + "\n"
+
+
+def _json_call(name: str, number: int, schema: dict[str, Any]) -> str:
+    """The rule of a call in the Hermes form, between its tags."""
+    begin = _text(f'\n{{"name": {json.dumps(name)}, "arguments": ')
+    return f"call_{number}: {begin} {_json(schema)} {_text('}' + chr(10))}"
 
 
 def _arguments(function: dict[str, Any], *, must: bool) -> Any:

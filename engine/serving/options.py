@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from engine.errors import UsageError
 
@@ -16,6 +16,10 @@ CHUNK_TOKENS: Final = 4096
 "Requests that arrive at random")."""
 
 MOST_GUESSES: Final = 32
+
+ToolForm = Literal["hermes", "xml"]
+"""In which form a model writes calls of tools: JSON (`engine.serving.tool_calls`) or tags (`engine.serving.xml_calls`)."""
+TOOL_FORMS: Final[tuple[ToolForm, ...]] = ("hermes", "xml")
 
 INTERPRETED_ROWS: Final = 8
 """Rows of a server on the interpreter, by default: the most of a step whose caches are not in pages."""
@@ -37,7 +41,7 @@ class ServerLimits:
 class Options:
     """Of a server. `port` 0 takes a free one. `most_waiting`: requests that wait beyond those that fit the rows.
     `drain_seconds`: how long requests may go on after SIGTERM. `restarts`: how often within ten minutes the model is loaded
-    again after the engine's process ended."""
+    again after the engine's process ended. `tool_form`: of calls of tools, None for what the chat template asks for."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -48,6 +52,7 @@ class Options:
     keys: list[str] = field(default_factory=list[str])
     limits: ServerLimits = field(default_factory=ServerLimits)
     traces: Traces | None = None
+    tool_form: ToolForm | None = None
 
 
 def guesses_of(option: str) -> int:

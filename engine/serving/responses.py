@@ -43,6 +43,8 @@ class Items:
         if part.call is not None:
             yield from self.close("completed")
             yield from self._call(part.call)
+        elif part.more is not None:
+            yield from self._arguments(part.more.text, last=part.more.last)
         elif part.thought:
             yield from self._text("reasoning", part.thought)
         elif part.content:
@@ -54,6 +56,10 @@ class Items:
             return
         self._open = False
         item = self.found[-1]
+        if item["type"] == "function_call":  # its arguments are not whole
+            item["status"] = "incomplete"
+            yield self._of_item("response.output_item.done")
+            return
         item["status"] = status
         part = item["content"][0]
         of_text = KINDS[item["type"]][2]
@@ -82,18 +88,28 @@ class Items:
         yield self._of_content({"type": "response.content_part.added", "part": {**self.found[-1]["content"][0]}})
 
     def _call(self, call: ToolCall) -> Iterator[dict[str, Any]]:
-        """Add a call, which is whole when it comes."""
+        """Add a call."""
         item = {
             "id": f"fc_{secrets.token_hex(12)}", "type": "function_call", "status": "in_progress", "name": call.name,
             "call_id": f"call_{secrets.token_hex(12)}", "arguments": "",
         }  # fmt: skip
         self.found.append(item)
+        self._open = True
         yield self._of_item("response.output_item.added")
+        if call.arguments:
+            yield from self._arguments(call.arguments, last=call.whole)
+
+    def _arguments(self, text: str, *, last: bool) -> Iterator[dict[str, Any]]:
+        """Add to the arguments of the last item, a call; it is whole with the `last` of them."""
+        item = self.found[-1]
         address = {"item_id": item["id"], "output_index": len(self.found) - 1}
-        yield {"type": "response.function_call_arguments.delta", "delta": call.arguments, **address}
-        item |= {"status": "completed", "arguments": call.arguments}
-        yield {"type": "response.function_call_arguments.done", "name": call.name, "arguments": call.arguments, **address}
-        yield self._of_item("response.output_item.done")
+        item["arguments"] += text
+        yield {"type": "response.function_call_arguments.delta", "delta": text, **address}
+        if last:
+            self._open, item["status"] = False, "completed"
+            whole = {"name": item["name"], "arguments": item["arguments"]}
+            yield {"type": "response.function_call_arguments.done", **whole, **address}
+            yield self._of_item("response.output_item.done")
 
     def _of_item(self, event: str) -> dict[str, Any]:
         """An event of the last item."""

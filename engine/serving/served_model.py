@@ -4,6 +4,7 @@ sampling."""
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,10 @@ from engine.serving.errors import ApiError, engine_failed, invalid
 from engine.serving.grammar_process import GrammarProcess
 from engine.serving.grammars import Make
 from engine.serving.openai_types import Generation, top_k_of
+from engine.serving.options import ToolForm
 from engine.serving.protocol import Grammar
+from engine.serving.tool_calls import ToolCalls
+from engine.serving.xml_calls import FUNCTION, PARAMETER, XmlCalls
 from engine.text.messages import plain_tools
 from engine.text.tokenizer import Text
 
@@ -29,13 +33,24 @@ R = TypeVar("R")
 LONG_TEXT: Final = 1 << 16
 """Characters of a prompt that is tokenized in a thread for long ones, so that others do not wait for it: four million take ten
 seconds."""
+PROBE: Final[dict[str, Any]] = {
+    "type": "function", "function": {
+        "name": "f", "description": "x", "parameters": {
+            "type": "object", "properties": {"a": {"type": "string", "description": "x"}}, "required": ["a"],
+        },
+    },
+}  # fmt: skip
+"""A tool that a template is shown, so that it says how calls are written."""
 
 
 class ServedModel:
     """A model folder without its weights. ModelError if a file is absent or damaged. `longest` is the most tokens of a prompt
-    and its generation together."""
+    and its generation together. `tool_form`: in which form the model writes calls of tools, None for what its chat template
+    asks for."""
 
-    def __init__(self, folder: str | PathLike[str], longest: int, name: str) -> None:
+    def __init__(
+        self, folder: str | PathLike[str], longest: int, name: str, tool_form: ToolForm | None = None
+    ) -> None:  # fmt: skip
         config = read_config(folder)
         self.name, self.longest, self.vocabulary = name, longest, config.vocab_size
         self.generation = GenerationConfig.read(folder, config)
@@ -46,12 +61,22 @@ class ServedModel:
         self._grammars = GrammarProcess(folder, config.vocab_size, self.generation.eos_token_id)
         self.call_tags = self.text.tokenizer.token_to_id(tool_calls.OPEN), self.text.tokenizer.token_to_id(tool_calls.CLOSE)
         """The tokens around a call of a tool; None for one that the vocabulary lacks."""
+        self._tool_form: ToolForm | None = tool_form
         self._opens, self._closes = (self.text.tokenizer.token_to_id(tag) for tag in (thinking.OPEN, thinking.CLOSE))
 
     @property
     def thinks(self) -> bool:
         """Whether the model has the tags of a thought."""
         return self._opens is not None and self._closes is not None
+
+    @property
+    def tool_form(self) -> ToolForm:
+        """The form in which the model writes calls of tools. It is known from the first conversation with tools on."""
+        return self._tool_form or "hermes"
+
+    def finder(self, tools: Sequence[dict[str, Any]]) -> ToolCalls | XmlCalls:
+        """What finds the calls of tools in a generation."""
+        return XmlCalls(tools) if self.tool_form == "xml" else ToolCalls()
 
     def thought_begun(self, ids: Sequence[int]) -> bool:
         """Whether a prompt ends in a thought: its template opened one for the generation."""
@@ -69,6 +94,10 @@ class ServedModel:
         size = _characters([plain, shown])
         if shown:
             await self._in_thread("tools", size, plain_tools, shown)
+        if self._tool_form is None and (shown or any(message.get("tool_calls") for message in plain)):
+            self._tool_form = await self._in_thread("tools", 0, asked_form, self.text)
+        if self.tool_form == "xml":
+            plain = [_with_objects(message) for message in plain]
         return await self._in_thread(field, size, self.text.chat, plain, tools=shown or None, thinking=think)
 
     async def raw(self, prompt: str) -> list[int]:
@@ -165,6 +194,18 @@ class ServedModel:
             raise engine_failed(error.what) from None
 
 
+def asked_form(text: Text) -> ToolForm:
+    """The form of calls that a chat template asks the model to write: what it says of a tool, in a conversation without
+    other words. Hermes if it takes no tools."""
+    if text.template is None:
+        return "hermes"
+    try:
+        shown = text.template.render([{"role": "user", "content": "x"}], tools=[PROBE])
+    except UsageError:
+        return "hermes"
+    return "xml" if FUNCTION in shown and PARAMETER in shown else "hermes"
+
+
 def _check_tool(tool: dict[str, Any], number: int) -> None:
     """ApiError unless a tool, the `number`-th from 0, is a function in OpenAI's form."""
     if tool.get("type", "function") != "function":
@@ -193,6 +234,26 @@ def _characters(value: Any) -> int:
         elif isinstance(one, list):
             waiting += cast("list[Any]", one)
     return found
+
+
+def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose calls have objects as arguments: clients send texts of them, and templates of the XML form write each
+    argument. What is no object stays as it is, for the template to refuse."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    found: list[Any] = []
+    for call in cast("list[Any]", calls):
+        fields = cast("dict[str, Any]", call) if isinstance(call, dict) else {}
+        function: Any = fields.get("function", fields)
+        arguments: Any = cast("dict[str, Any]", function).get("arguments") if isinstance(function, dict) else None
+        try:
+            value: Any = json.loads(arguments) if isinstance(arguments, str) else None
+        except (ValueError, RecursionError):
+            value = None
+        changed: dict[str, Any] = {**function, "arguments": value} if isinstance(value, dict) else {}
+        found.append(call if not changed else fields | {"function": changed} if "function" in fields else changed)
+    return message | {"tool_calls": found}
 
 
 def _without_strict(tool: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from engine.serving.connections import Bounds, LoopErrors
 from engine.serving.http import application
 from engine.serving.logs import Lines, log
 from engine.serving.metrics import Metrics
-from engine.serving.options import Options
+from engine.serving.options import Options, ToolForm
 from engine.serving.protocol import Load, Loaded
 from engine.serving.served_model import ServedModel
 
@@ -60,7 +60,7 @@ async def _serve(load: Load, options: Options, engine: EngineProcess, listening:
     metrics = Metrics(name)
     log("loading", model=name, backend=load.backend)
     async with _engine(options, metrics) as client:
-        loading = asyncio.ensure_future(_loaded(client, load, engine, name))
+        loading = asyncio.ensure_future(_loaded(client, load, engine, name, options.tool_form))
         await _first(loading, ending)
         if not loading.done():
             loading.cancel()
@@ -133,11 +133,13 @@ class Restarts:
             log("restarted", load_seconds=round(loading.result().seconds, 3), start_seconds=round(time.monotonic() - start, 3))
 
 
-async def _loaded(client: EngineClient, load: Load, engine: EngineProcess, name: str) -> tuple[ServedModel, Loaded]:
+async def _loaded(
+    client: EngineClient, load: Load, engine: EngineProcess, name: str, tool_form: ToolForm | None
+) -> tuple[ServedModel, Loaded]:
     """The model on its device, and meanwhile its tokenizer."""
 
     def read() -> ServedModel:
-        model = ServedModel(load.model, load.max_seq_len, name)
+        model = ServedModel(load.model, load.max_seq_len, name, tool_form)
         PHASES.ended("tokenizer")
         return model
 

@@ -1,4 +1,5 @@
-"""Finds calls of tools in generated content, in the form in which Qwen models write them (Hermes):
+"""Finds calls of tools in generated content, in the form in which most Qwen models write them (Hermes; `xml_calls` has the
+other):
 
     <tool_call>
     {"name": "weather", "arguments": {"city": "Paris"}}
@@ -23,10 +24,19 @@ CLOSE: Final = "</tool_call>"
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call: the function's name, and its arguments as the text of a JSON object."""
+    """A call: the function's name, and its arguments as the text of a JSON object. Not `whole`: the rest of them follows."""
 
     name: str
     arguments: str
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """More of the arguments of the call before it; `last`: they are whole with it."""
+
+    text: str
+    last: bool = False
 
 
 class ToolCalls:

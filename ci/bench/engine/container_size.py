@@ -4,9 +4,11 @@
 
 The files are this machine's Python and the shared libraries that it and the packages need, `tilec[serve]` as pip installs it
 from its wheel, and a bundle. What no server imports is left out: tests, headers, stubs, Python's own development files, and
-packages that only fetch models from a hub (`LEFT_OUT`). CUDA's driver comes from the container runtime. The server then runs in
-that folder (chroot, which root alone may) on the tile interpreter with a tiny model, and completes a request. `--tar` writes
-the files as `docker import` takes them. Exit status 1 if the server does not run, or if the files have over `GOAL` bytes.
+packages that only fetch models from a hub (`LEFT_OUT`). So are folders of the compiler that no server imports, and symbols of
+shared libraries. CUDA's driver comes from the container runtime. The server then runs in that folder (chroot, which root alone
+may) on the tile interpreter with a tiny model: it completes a text, and a second one under a grammar. `CHECKED` runs there too,
+because stripped libraries have to load and to compute. `--tar` writes the files as `docker import` takes them. Exit status 1 if
+the server does not run, or if the files have over `GOAL` bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -43,8 +46,11 @@ STDLIB_LEFT_OUT: Final = (
 LEFT_OUT: Final = (
     "*.pyi", "*.pxd", "*.pyx", "*.h", "*.a", "*/tests", "*/tests/*", "numpy/f2py/*", "numpy/distutils/*",
     "numpy/_core/include/*", "numpy/_core/_simd.*", "numpy/_core/*_tests.*", "bin/*", "pip*", "setuptools*",
+    "*.dist-info/sboms/*", "numpy/fft", "numpy/polynomial", "numpy/testing",
+    "tilec/emulator", "tilec/audit", "tilec/lsp", "tilec/qualify", "tilec/tuning",
 )  # fmt: skip
-"""Files of packages, by name or path."""
+"""Files and folders of packages, by name or path. NumPy imports those of its own when they are asked for; those of `tilec`
+check, tune and edit kernels."""
 HUB: Final = (
     "annotated_doc", "certifi", "filelock", "fsspec", "hf_xet", "httpcore", "httpx", "huggingface_hub", "idna", "markdown_it",
     "mdurl", "pygments", "shellingham", "tqdm", "typer", "yaml", "_yaml", "click_default_group", "requests", "urllib3",
@@ -53,10 +59,22 @@ HUB: Final = (
 """Packages that only fetch models, which tokenizers names, and that only colour sources, which rich names."""
 CUDA_LEFT_OUT: Final = (
     "nvml", "cynvml", "cufile", "cycufile", "cudla", "cycudla", "nvrtc", "cynvrtc", "nvvm", "cynvvm", "nvjitlink",
-    "cynvjitlink", "nvfatbin", "cynvfatbin", "runtime", "cyruntime",
+    "cynvjitlink", "nvfatbin", "cynvfatbin", "runtime", "cyruntime", "runtime_ptds",
 )  # fmt: skip
 """Modules of cuda.bindings for libraries that the runtime does not use."""
+CHECKED: Final = """
+import cuda.bindings.driver, llguidance, ml_dtypes, numpy as np, safetensors, tokenizers, tilec_engine.backends.cuda
+wanted = np.eye(64) * 3 + 1
+assert np.allclose(np.linalg.inv(wanted) @ wanted, np.eye(64))
+assert 0 <= np.random.default_rng(1).random() < 1
+assert np.float32(np.float32(3).astype(ml_dtypes.bfloat16)) == 3
+"""
+"""What stripped libraries have to do: each is loaded, and those of NumPy compute."""
 LIBRARY: Final = re.compile(r"(?:=> )?(/\S+) \(0x")
+LOADED: Final = 1
+"""Kind of a part of a library that is mapped (PT_LOAD)."""
+OPEN_FILES: Final = "proc/self/fd"
+"""What the server counts at its start, and each container runtime has. A folder without files stands for it in the chroot."""
 SMALL_MODEL: Final = "tiny"
 
 
@@ -111,6 +129,9 @@ def packages(root: Path) -> list[Path]:
     for path in sorted(target.rglob("*"), reverse=True):
         if any(fnmatch(str(path.relative_to(target)), pattern) or fnmatch(path.name, pattern) for pattern in LEFT_OUT):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    for path in files(target):
+        if path.suffix == ".so" or ".so." in path.name:
+            smaller(path)
     return files(target)
 
 
@@ -161,6 +182,7 @@ def completed(root: Path, work: Path) -> str:
     """The text of a completion by a server that has the files alone; raises CalledProcessError if it does not start."""
     device = root / "dev/null"
     os.mknod(device, 0o666 | 0o020000, os.makedev(1, 3))
+    (root / OPEN_FILES).mkdir(parents=True)
     model = root / "tmp" / SMALL_MODEL
     tiny = [sys.executable, "-m", "engine.tiny", str(model)]
     subprocess.run(tiny, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -168,8 +190,7 @@ def completed(root: Path, work: Path) -> str:
     command = [program, str(root), "/usr/bin/python3", "-m", "tilec_engine", "serve", f"/tmp/{SMALL_MODEL}", "--port", "0"]
     command += ["--backend", "interpreter", "--max-seq-len", "256", "--rows", "2"]
     environment = {"PYTHONPATH": f"/{PACKAGES}", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"}
-    imports = [*command[:3], "-c", "import cuda.bindings.driver, tilec_engine.backends.cuda"]
-    subprocess.run(imports, check=True, env=environment)
+    subprocess.run([*command[:3], "-c", CHECKED], check=True, env=environment)
     with open(work / "log", "w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=log, text=True)
         assert process.stderr is not None
@@ -185,13 +206,18 @@ def completed(root: Path, work: Path) -> str:
             process.wait()
             shutil.rmtree(model)
             device.unlink()
+            shutil.rmtree(root / "proc")
 
 
 def asked(port: int) -> str:
-    """The text of a completion, after the page of the server was there too."""
+    """The text of a completion, after the page of the server and a text under a grammar were there too."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     connection.request("GET", "/")
     assert b"<!doctype html>" in connection.getresponse().read()
+    limited = {"prompt": "the sky", "guided_regex": "[0-9]{3}", "max_tokens": 16}
+    connection.request("POST", "/v1/completions", json.dumps(limited))
+    answer = json.loads(connection.getresponse().read())
+    assert re.fullmatch("[0-9]{3}", answer["choices"][0]["text"]), answer
     connection.request("POST", "/v1/completions", json.dumps({"prompt": "the sky", "max_tokens": 4}))
     return json.loads(connection.getresponse().read())["choices"][0]["text"]
 
@@ -237,9 +263,30 @@ def copied(root: Path, path: Path) -> Path:
 
 
 def stripped(path: Path) -> Path:
-    """A copied library without what debuggers read. Those of wheels stay as they are: tools have laid them out anew."""
+    """A copied library without what debuggers read."""
     subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)
     return path
+
+
+def smaller(path: Path) -> None:
+    """Strip a wheel's library if it gets smaller and can still be loaded. Tools have laid out some anew, and `strip`
+    moves the parts of these."""
+    aside = path.with_name(path.name + ".stripped")
+    subprocess.run(["strip", "--strip-unneeded", "-o", str(aside), str(path)], check=True)
+    fine = aside.stat().st_size < path.stat().st_size and aligned(aside.read_bytes())
+    aside.replace(path) if fine else aside.unlink()
+
+
+def aligned(library: bytes) -> bool:
+    """Whether each part of a library (ELF, 64 bits, little-endian) that is mapped lies in the file as it will in memory, up to
+    whole pages: the loader refuses others."""
+    (first,) = struct.unpack_from("<Q", library, 32)
+    size, count = struct.unpack_from("<HH", library, 54)
+    for at in range(first, first + size * count, size):
+        kind, _, offset, address, _, _, _, alignment = struct.unpack_from("<IIQQQQQQ", library, at)
+        if kind == LOADED and (offset - address) % max(alignment, 1):
+            return False
+    return True
 
 
 def within(root: Path, path: Path) -> Path:

@@ -22,6 +22,8 @@ ROWS: Final = ROOT / "tests" / "engine" / "serving"
 VOCABULARY: Final = 408
 LONGEST: Final = 256
 PARKING: Final = 1
+CHOSEN: Final = 8
+"""Tokens that are generated: so few that texts repeat themselves, and some guesses of next tokens are right."""
 
 
 class Backend:
@@ -53,7 +55,7 @@ def rows_without_a_model(rows: int, pages: int) -> Any:
     """A `PagedBatch` that has no model."""
     sys.path.append(str(ROWS))
     fake: Any = importlib.import_module("fake_paged_batch")
-    return fake.FakePagedBatch(rows, pages, LONGEST, parking=PARKING)
+    return fake.FakePagedBatch(rows, pages, LONGEST, parking=PARKING, vocabulary=CHOSEN)
 
 
 def on_rows(backend: Any, rows: int, pages: int | None) -> Any:

@@ -1,7 +1,7 @@
 """A server under requests of all kinds, on the tile interpreter: no leak, no hang, no wrong generation.
 
     python3 ci/bench/engine.py serving_soak [--requests 10000] [--clients 12] [--kills 2] [--rows 4] [--pages 24]
-        [--scripted] [--speculate ngram:4]
+        [--scripted] [--speculate ngram:4] [--guessing 2000]
 
 With `--scripted` the engine has rows without a model (`scripted_engine.py`), so that ten thousand requests take minutes. A tiny
 model, a server process, and clients that send one request after the other: whole and streamed ones, slow readers, some
@@ -11,7 +11,9 @@ suffice for all. `--kills` times the process of the engine is killed (SIGKILL) d
 Every whole text is compared with that of the same request alone: its steps on rows without a scheduler, in this process. At the
 end no page may be in use and no request be left, the memory of both processes may have grown by at most `GROWTH_MB` since the
 middle, and SIGTERM ends the server with status 0. A response that takes over `HANG_SECONDS` is a hang. A request that was in
-the server when its engine was killed may fail, and no other. Exit status 1 if something is wrong.
+the server when its engine was killed may fail, and no other. With `--guessing` so many more requests go to a second server,
+with `--speculate ngram:4` and rows to spare. Its texts are held against the same ones; some of its guesses have to be right,
+and some wrong. Exit status 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from engine.tools.tiny import write_tiny_model
 LONGEST: Final = 256
 CHUNK_TOKENS: Final = 96
 GROWTH_MB: Final = 24.0
+GUESSES: Final = "ngram:4"
 HANG_SECONDS: Final = 600.0
 AGAIN: Final = ("queue_full", "restarting")
 AGAIN_SECONDS: Final = 0.05
@@ -64,6 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scripted", action="store_true", help="rows without a model, whose steps take microseconds")
     parser.add_argument("--speculate", metavar="ngram:K", help="of the server")
+    parser.add_argument("--guessing", type=int, default=0, help="requests to a second server, which guesses next tokens")
 
 
 def measure(options: argparse.Namespace) -> Outcome:
@@ -72,6 +76,11 @@ def measure(options: argparse.Namespace) -> Outcome:
         write_tiny_model(Path(folder) / "tiny")
         expected = texts_alone(Path(folder) / "tiny", options.seed, options.distinct, scripted=options.scripted)
         record = asyncio.run(Soak(Path(folder) / "tiny", expected, options).run())
+        if options.guessing:
+            other = {"requests": options.guessing, "kills": 1, "speculate": GUESSES, "rows": 2 * options.clients}
+            more = argparse.Namespace(**(vars(options) | other))
+            record["guessing"] = asyncio.run(Soak(Path(folder) / "tiny", expected, more).run())
+            record["ok"] = record["ok"] and record["guessing"]["ok"]
     return Outcome(record, {"serving_soak.md": page(report(record))}, int(not record["ok"]))
 
 
@@ -225,18 +234,25 @@ class Soak:
                 self.wrong.append(f"left at the end: {dict(zip(names, values, strict=True))}")
                 return
             await asyncio.sleep(0.05)
-        self.seen["prefix_tokens_found"] = int(await asyncio.to_thread(gauge, self.port, "prefix_cache_hits_total"))
+        counters = {
+            "prefix_tokens_found": "prefix_cache_hits_total", "guesses": "spec_decode_num_draft_tokens_total",
+            "right_guesses": "spec_decode_num_accepted_tokens_total",
+        }  # fmt: skip
+        for name, counter in counters.items():
+            self.seen[name] = int(await asyncio.to_thread(gauge, self.port, counter))
 
     def _record(self, seconds: float) -> dict[str, Any]:
         grown = {name: max(looks) - looks[0] for name, looks in self.memory.items()}
         self.wrong += [f"the {name}'s memory grew by {more:.1f} MB" for name, more in grown.items() if more > GROWTH_MB]
-        hits = self.seen.pop("prefix_tokens_found", 0)
+        hits, guessed, right = (self.seen.pop(name, 0) for name in ("prefix_tokens_found", "guesses", "right_guesses"))
+        if self.options.speculate is not None and not 0 < right < guessed:
+            self.wrong.append(f"{right} of {guessed} guesses were right, which is no test of guesses")
         if self.kills != self.options.kills:
             self.wrong.append(f"the engine was killed {self.kills} times, not {self.options.kills}")
         return {
             "requests": self.done, "clients": self.options.clients, "rows": self.options.rows, "pages": self.options.pages,
             "responses": dict(sorted(self.seen.items())), "prefix_tokens_found": hits, "kills": self.kills,
-            "scripted": self.options.scripted, "speculate": self.options.speculate,
+            "scripted": self.options.scripted, "speculate": self.options.speculate, "guesses": guessed, "right_guesses": right,
             "grown_mb": {name: round(more, 1) for name, more in grown.items()}, "seconds": round(seconds, 1),
             "wrong": self.wrong[:20], "ok": not self.wrong and self.done == self.options.requests,
         }  # fmt: skip
@@ -268,4 +284,9 @@ def report(record: dict[str, Any]) -> list[str]:
     rows += [(f"memory of the {name}, MB more", value) for name, value in record["grown_mb"].items()]
     lines = ["# The server under requests of all kinds, on the interpreter", "", *grid(("run", ""), rows), ""]
     lines += grid(("responses", ""), list(record["responses"].items()))
-    return [*lines, "", *(f"- {one}" for one in record["wrong"])]
+    lines += ["", *(f"- {one}" for one in record["wrong"])]
+    if (guessing := record.get("guessing")) is not None:
+        rows = [(name, value) for name, value in guessing.items() if value is not None and not isinstance(value, dict | list)]
+        lines += ["", "A second server, which guesses next tokens:", "", *grid(("run", ""), rows)]
+        lines += ["", *(f"- {one}" for one in guessing["wrong"])]
+    return lines

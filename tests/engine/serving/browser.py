@@ -120,7 +120,7 @@ def browsing() -> Generator[Page]:
     """A page of a new browser, with a profile of its own; skips where no Chromium is installed, which is 300 MB."""
     program = shutil.which("chromium")
     if program is None:
-        pytest.skip("`chromium` is not installed")
+        pytest.skip("`chromium` is not installed (ci/apt-packages-optional.txt)")
     its_input, to = os.pipe()
     of, its_output = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:

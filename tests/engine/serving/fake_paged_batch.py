@@ -42,14 +42,15 @@ class _Member:
 
 @dataclass
 class FakePagedBatch:
-    """Rows over a pool. `computed`: tokens of prompts. `broken`: rows whose logits are not finite. `fails`: what the next
-    call raises."""
+    """Rows over a pool. `computed`: tokens of prompts. `vocabulary`: tokens that steps choose from. `broken`: rows whose logits
+    are not finite. `fails`: what the next call raises."""
 
     rows: int
     pages: int
     longest: int
     page_tokens: int = 64
     parking: int = 4
+    vocabulary: int = VOCABULARY
     items: int = 10_000
     most_ahead: int = 1
     verified: int = 0
@@ -198,7 +199,7 @@ class FakePagedBatch:
     def _chosen(self, one: _Member) -> int:
         one.drawn += 1
         slots = (self.slots[self._slot(one.pages, position)] for position in range(one.length))
-        return mixed(sum(slots), one.seed, one.drawn) % VOCABULARY
+        return mixed(sum(slots), one.seed, one.drawn) % self.vocabulary
 
     def _write(self, pages: Sequence[int], position: int, value: int) -> None:
         page = pages[position // self.page_tokens]

@@ -15,7 +15,7 @@ from engine.serving.asgi import Guard
 from engine.serving.client import EngineClient
 from engine.serving.http import application
 from engine.serving.metrics import Metrics
-from engine.serving.options import ServerLimits
+from engine.serving.options import ServerLimits, ToolForm
 from engine.serving.protocol import Loaded, Message, Report, Submit
 from engine.serving.served_model import ServedModel
 from engine.serving.traces import Traces
@@ -151,10 +151,11 @@ def server(
     keys: Sequence[str] = (),
     longest: int = 256,
     traces: Traces | None = None,
+    tool_form: ToolForm | None = None,
     **options: Any,
 ) -> Server:
     """A server of a model folder whose generations are `tokens`."""
-    model, metrics = ServedModel(folder, longest, "talker"), Metrics("talker")
+    model, metrics = ServedModel(folder, longest, "talker", tool_form), Metrics("talker")
     client = ScriptedClient(tokens, metrics=metrics, **options)
     metrics.pages = client.loaded.pages
     return Server(model, client, metrics, application(model, client, metrics, limits or ServerLimits(), list(keys), traces))
