@@ -47,12 +47,12 @@ def test_greedy_tokens_are_held_against_float32() -> None:
     exact = np.array([[3.0, 1.0, 2.0], [1.0, 2.0, 3.0], [0.0, 5.0, 1.0]], np.float32)
     theirs = np.array([[3.0, 1.0, 2.0], [1.0, 2.0, 3.0], [9.0, 5.0, 1.0]], np.float32)
     found = agreement(np.array([0, 1, 1]), theirs, exact)
-    assert found == {"tokens": 3, "equal": 2, "transformers_equal": 2, "behind": pytest.approx(1 / exact[1].std())}
+    assert found == {"tokens": 3, "equal": 2, "transformers_equal": 2, "below": pytest.approx(1 / exact[1].std())}
 
 
 def test_the_page_of_mixtures() -> None:
     row = {"length": 17, "prefill": 0.02, "transformers_prefill": 0.04, "decode": 0.03, "transformers_decode": 0.03}
-    greedy: dict[str, Any] = {"tokens": 200, "equal": 198, "transformers_equal": 197, "behind": 0.0123}
+    greedy: dict[str, Any] = {"tokens": 200, "equal": 198, "transformers_equal": 197, "below": 0.0123}
     speed = {"16bit": {"2_at_18_tok_s": 640.0, "2_at_18_tok_s_share": 0.67, "step_us": 1900.0}}
     page = experts_page({"m": {"layers": 8, "errors": [row], "greedy": greedy, "speed": speed, "step": {}}})
     assert "| 2_at_18_tok_s | 640.0 | 0.67 |" in page and "| step_us | 1900.0 |  |" in page

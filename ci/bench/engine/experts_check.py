@@ -125,12 +125,12 @@ def agreement(chosen: NDArray[Any], in_16_bits: NDArray[Any], exact: NDArray[Any
     """Of greedy tokens of ours, how many float32 chooses after the same tokens, how many transformers in bf16 then chooses, and
     the largest distance of the logit of a token of ours from the best one in float32, over the deviation of logits."""
     best = exact.argmax(-1)
-    behind = (exact.max(-1) - exact[np.arange(len(chosen)), chosen]) / exact.std(-1)
+    below = (exact.max(-1) - exact[np.arange(len(chosen)), chosen]) / exact.std(-1)
     return {
         "tokens": len(chosen),
         "equal": int((chosen == best).sum()),
         "transformers_equal": int((in_16_bits.argmax(-1) == best).sum()),
-        "behind": float(behind.max()),
+        "below": float(below.max()),
     }
 
 
@@ -220,7 +220,7 @@ def report(found: Mapping[str, Any]) -> list[str]:
 def _greedy_line(greedy: Mapping[str, float]) -> str:
     return (
         f"Of {greedy['tokens']} greedy tokens, float32 chooses {greedy['equal']} after the same tokens, and of those of "
-        f"transformers in bf16 {greedy['transformers_equal']}; a token of ours is at most {greedy['behind']:.4f} deviations "
+        f"transformers in bf16 {greedy['transformers_equal']}; a token of ours is at most {greedy['below']:.4f} deviations "
         "below the best."
     )
 
