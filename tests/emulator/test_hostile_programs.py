@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[str, set[str], dict[str, Any]]] = {
     "a poisoned selector of prmt": ("mov.u32 %r8, 7; prmt.b32 %r5, %r8, %r8, %r9;" + END, {"poison"}, {}),
     "a byte that bfi keeps": ("bfi.b32 %r5, %t, %r9, 8, 24;" + END, {"poison"}, {}),
     "a byte that bfi inserts": ("bfi.b32 %r5, %r9, %t, 16, 8;" + END, {"poison"}, {}),
-    "the byte beside those that bfi inserts": (
+    "the byte next to those that bfi inserts": (
         "bfi.b32 %r6, %t, %r9, 8, 16; prmt.b32 %r5, %r6, 0, 0x7773;" + END, {"poison"}, {}),
     "a byte of which bfi inserts a part": (
         "bfi.b32 %r6, %t, %r9, 8, 12; prmt.b32 %r5, %r6, 0, 0x7772;" + END, {"poison"}, {}),
