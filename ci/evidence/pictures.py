@@ -60,4 +60,5 @@ class Picture:
 
 PICTURES: Final = (
     Picture("bench_4b.svg", ("bench_4b.json",), ("-m", "engine.bench", "--from-json", "{0}", "--plot", "{out}")),
+    Picture("lengths.svg", ("lengths.json",), ("-m", "ci.bench.engine.lengths_plot", "{0}", "{out}")),
 )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ci.bench.engine.dequantised import Dequantised
 from ci.bench.engine.experts_check import agreement
 from ci.bench.engine.experts_check import report as experts_page
 from ci.bench.engine.floors import BANDWIDTH, step_of
 from ci.bench.engine.low_bit_check import report, shares_of_floor
 from ci.bench.engine.low_bit_weights import LowBitWeights
-from ci.bench.engine.weights import config_of
+from ci.bench.engine.weights import BlockWeights, config_of
 
 
 @pytest.mark.parametrize(("form", "least"), [("fp8", 1.0), ("int4", 0.5)])
@@ -28,6 +30,18 @@ def test_a_rate_at_the_bandwidth_has_a_share_of_one(form: str, least: float) -> 
     assert shares == {"decode_at_18_tok_s_share": pytest.approx(1.0)}
     eight = shares_of_floor(config, weights, {"eight_at_18_tok_s": 8 * rate})["eight_at_18_tok_s_share"]
     assert 1.0 < eight < 1.1, "caches of eight are read too"
+
+
+@pytest.mark.parametrize("form", ["fp8", "int4"])
+def test_transformers_gets_tensors_in_float32(form: str) -> None:
+    """Under the names of a dense model's files, the same whether those of experts are to be stacked or not."""
+    config = replace(config_of("qwen3-0.6b"), num_hidden_layers=1)
+    found = {name: (value.shape, value.dtype) for name, value in Dequantised(config, form).tensors(stacked=True)}
+    plain = {name: (value.shape, value.dtype) for name, value in BlockWeights(config, "bf16").tensors(stacked=True)}
+    assert {name: shape for name, (shape, _) in found.items()} == {name: shape for name, (shape, _) in plain.items()}
+    assert {dtype for _, dtype in found.values()} == {np.dtype(np.float32)}
+    with pytest.raises(AssertionError, match="a mixture"):
+        Dequantised(config_of("qwen3-30b-a3b"), form).tensors(stacked=True)
 
 
 def test_the_page_of_a_format() -> None:

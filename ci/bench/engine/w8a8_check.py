@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ci.bench.engine.dequantised import Dequantised
 from ci.bench.engine.engine_check import STEPS, compared, errors, our_logits, prefill_speed
 from ci.bench.engine.low_bit_weights import RUN, LowBitWeights
 from ci.bench.engine.weights import BlockWeights, config_of
@@ -66,20 +67,20 @@ def measure(options: argparse.Namespace) -> Outcome:
             backend.close()
         speeds.append(speed)
         if ours:
-            rows += [{"model": name, **row} for row in _errors(config, weights, prompts, ours)]
+            rows += [{"model": name, **row} for row in _errors(config, prompts, ours)]
         print(speeds[-1], rows[-len(LENGTHS) :], flush=True)
     failed = any(not (row["prefill"] <= ALLOWED and _decode(row) <= ALLOWED) for row in rows)
     return Outcome({"errors": rows, "speed": speeds}, {"w8a8_check.md": page(report(rows, speeds))}, int(failed))
 
 
-def _errors(config: Any, weights: Any, prompts: Mapping[int, Any], ours: Mapping[str, Mapping[int, Any]]) -> Iterable[Any]:
+def _errors(config: Any, prompts: Mapping[int, Any], ours: Mapping[str, Mapping[int, Any]]) -> Iterable[Any]:
     """Errors for each prompt, of both operands in FP8 and of FP8 weights alone."""
     other: Any = importlib.import_module("ci.bench.engine.transformers_model")
 
     def quantising(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return (quantised(other.torch, inputs[0]),)
 
-    with other.transformers_model(config, weights, "f32") as model:
+    with other.transformers_model(config, Dequantised(config, "fp8"), "f32") as model:
         exact = other.logits(model, config, "f32", prompts)
         for layer in model.model.layers:
             for module in layer.modules():

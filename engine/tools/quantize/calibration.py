@@ -40,8 +40,6 @@ TOKENS: Final = 256
 TEXT_BYTES: Final = 1 << 24
 """Maximum bytes of the text: more than is ever used."""
 UNDAMAGED: Final = "take an undamaged checkpoint"
-DENSE: Final = ("qwen3", "llama")
-"""Families whose layers `decoder` computes."""
 
 
 def sequences_of(text: Path, source: str | PathLike[str], config: ModelConfig) -> list[list[int]]:

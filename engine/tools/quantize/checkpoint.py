@@ -25,14 +25,14 @@ from engine.checkpoint.folder_file import path_exists, read_bytes
 from engine.checkpoint.json_file import read_object, show
 from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.shards import INDEX_FILE, open_checkpoint
-from engine.checkpoint.weights import EMBEDDING, FILE_DTYPES, WeightPlan
+from engine.checkpoint.weights import EMBEDDING, FILE_DTYPES, WeightPlan, destinations
 from engine.errors import EngineError, ModelError, UsageError
 from engine.formats.quantised import WEIGHT
 from engine.formats.quantization import matches
 from engine.formats.reading import KEY, read_quantization
 from engine.models.config import CONFIG_FILE, GENERATION_FILE, LIMIT_BYTES, ModelConfig
 from engine.models.families import family_of, read_config
-from engine.tools.quantize.calibration import DENSE, UNDAMAGED, Calibration, sequences_of
+from engine.tools.quantize.calibration import UNDAMAGED, Calibration, sequences_of
 from engine.tools.quantize.integers import IntegerFormat
 from engine.tools.quantize.rounding import Arrays, Format, NoWeight, Report, round_weight
 from engine.tools.quantize.shards import Module, index, shard_names, shards, write_shard
@@ -123,7 +123,7 @@ def calibrated(quantising: Quantising, form: IntegerFormat, text: Path) -> Quant
     """The same with weights that are rounded for the activations of a text, by GPTQ. ModelError for a mixture of experts,
     UsageError and ModelError as in `sequences_of`."""
     config = read_config(quantising.source)
-    if config.model_type not in DENSE:
+    if any(one.items for one in destinations(config, "bf16")):
         what = "is a mixture of experts, which cannot be calibrated: an expert sees too little of a text"
         raise ModelError(what, where=quantising.source, fix="leave --calibration out")
     sequences = sequences_of(text, quantising.source, config)
