@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from ci.bench.engine.lengths_report import judged, missed
 from tilec.cost_model.cards import CARDS
 
 SMALL_M: Final = 128
@@ -130,6 +131,19 @@ def cold_start(data: Tree) -> Tree:
     return {name: statistics.median(run[name] for run in data["runs"]) for name in data["runs"][0]}
 
 
+def lengths(data: Tree) -> Tree:
+    """By model, the worst figure of each goal of `lengths_report` and the number of its lengths that miss it."""
+    found: Tree = {}
+    for model in data["models"]:
+        rows = judged(model["rows"], model["chunk"])
+        goals = ("over_longer", "over_line", "first_over_second")
+        found[model["model"]] = {"lengths": len(rows)} | {
+            name: {"worst": max(row[name] for row in rows), "missed": sum(name in missed(row) for row in rows)}
+            for name in goals
+        }
+    return found
+
+
 def torch_ops(data: Tree) -> Tree:
     """Microseconds that a call of `tilec.op` costs more than a bare launch, as the mean of three kernels."""
     us = data["microseconds"]
@@ -146,6 +160,6 @@ def mender(data: Tree) -> Tree:
 VIEWS: Final[dict[str, Callable[[Tree], Tree]]] = {
     "kernels_gpu": kernels_gpu, "products": products, "attention": attention, "engine_check": engine_check,
     "engine_large": engine_check, "engine_llama": engine_check, "batch_check": batch_check, "cache_check": cache_check,
-    "cold_start": cold_start,
+    "cold_start": cold_start, "lengths": lengths,
     "torch_ops": torch_ops, "mender": mender,
 }  # fmt: skip
