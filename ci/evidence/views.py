@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from ci.bench.engine.lengths_report import judged, missed
+from ci.bench.engine.lengths_report import goal_figures, missed
 from tilec.cost_model.cards import CARDS
 
 SMALL_M: Final = 128
@@ -135,7 +135,7 @@ def lengths(data: Tree) -> Tree:
     """By model, the worst figure of each goal of `lengths_report` and the number of its lengths that miss it."""
     found: Tree = {}
     for model in data["models"]:
-        rows = judged(model["rows"], model["chunk"])
+        rows = goal_figures(model["rows"], model["chunk"])
         goals = ("over_longer", "over_line", "first_over_second")
         found[model["model"]] = {"lengths": len(rows)} | {
             name: {"worst": max(row[name] for row in rows), "missed": sum(name in missed(row) for row in rows)}

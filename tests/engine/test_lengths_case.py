@@ -13,7 +13,7 @@ from test_cuda_backend import SMALLEST
 
 from ci.bench.engine import lengths
 from ci.bench.engine.lengths_plot import parameters
-from ci.bench.engine.lengths_report import is_tuned, judged, missed, on_the_line, table
+from ci.bench.engine.lengths_report import goal_figures, is_tuned, missed, on_the_line, table
 from ci.bench.front import Outcome, Unfinished
 from engine.backends.cuda import CudaBackend
 from engine.tools.dummy_weights import dummy_weights
@@ -30,7 +30,7 @@ def rows_of(*times: tuple[int, float], first: float = 0.1) -> list[dict[str, Any
 
 def faults(rows: list[dict[str, Any]]) -> dict[int, list[str]]:
     """The goals that lengths miss, by length."""
-    found = zip(rows, judged(rows, CHUNK), strict=True)
+    found = zip(rows, goal_figures(rows, CHUNK), strict=True)
     return {row["tokens"]: names for row, one in found if (names := missed(one))}
 
 

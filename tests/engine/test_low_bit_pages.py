@@ -56,7 +56,7 @@ def test_the_page_of_a_format() -> None:
     assert "| qwen3-32b | fp8 | 33.00 | decode_at_18_tok_s | 120.0 | 0.90 |" in page
 
 
-def test_greedy_tokens_are_held_against_float32() -> None:
+def test_greedy_tokens_are_compared_with_float32() -> None:
     """Of three tokens of ours the second is the runner-up in float32, and transformers in bf16 misses the third."""
     exact = np.array([[3.0, 1.0, 2.0], [1.0, 2.0, 3.0], [0.0, 5.0, 1.0]], np.float32)
     theirs = np.array([[3.0, 1.0, 2.0], [1.0, 2.0, 3.0], [9.0, 5.0, 1.0]], np.float32)

@@ -26,7 +26,7 @@ SUMMARY: Final = (
 )  # fmt: skip
 """Columns of the table of all models; `missed` is a number of lengths."""
 Row = Mapping[str, Any]
-Judged = dict[str, float]
+GoalFigures = dict[str, float]
 """Of one length: `over_longer`, `over_line`, `first_over_second` (ms), and `first_allowed` (ms)."""
 
 
@@ -44,11 +44,11 @@ def on_the_line(tokens: int, tuned: Sequence[tuple[int, float]]) -> float:
     return low + (high - low) * (tokens - left) / (right - left)
 
 
-def judged(rows: Sequence[Row], chunk: int) -> list[Judged]:
+def goal_figures(rows: Sequence[Row], chunk: int) -> list[GoalFigures]:
     """What is held against the goals at each of a model's lengths, which ascend. Without a tuned length, nothing is above the
     line."""
     tuned = [(row["tokens"], row["median"]) for row in rows if is_tuned(row["tokens"], chunk)]
-    found: list[Judged] = []
+    found: list[GoalFigures] = []
     for number, row in enumerate(rows):
         longer = min((other["median"] for other in rows[number + 1 :]), default=row["median"])
         line = on_the_line(row["tokens"], tuned) if tuned else row["median"]
@@ -59,7 +59,7 @@ def judged(rows: Sequence[Row], chunk: int) -> list[Judged]:
     return found
 
 
-def missed(one: Judged) -> list[str]:
+def missed(one: GoalFigures) -> list[str]:
     """The goals that a length does not meet, by the names of their columns."""
     return [
         name
@@ -82,7 +82,7 @@ def table(data: Mapping[str, Any]) -> str:
         *grid(SUMMARY, [_summary(model) for model in data["models"]]),
     ]
     for model in data["models"]:
-        cells = [_cells(row, one) for row, one in zip(model["rows"], judged(model["rows"], model["chunk"]), strict=True)]
+        cells = [_cells(row, one) for row, one in zip(model["rows"], goal_figures(model["rows"], model["chunk"]), strict=True)]
         header = ("tokens", "ms", "first, ms", "second, ms", "over a longer one", "over the line", "first over second, ms")
         lines += ["", f"## {model['model']}", "", *grid(header, cells)]
     return page(lines)
@@ -90,7 +90,7 @@ def table(data: Mapping[str, Any]) -> str:
 
 def _summary(model: Mapping[str, Any]) -> list[object]:
     """A model's worst figure of each goal, with its length, and the number of lengths that miss it."""
-    found = judged(model["rows"], model["chunk"])
+    found = goal_figures(model["rows"], model["chunk"])
     cells: list[object] = [model["model"], len(found)]
     for name, digits in (("over_longer", 3), ("over_line", 3), ("first_over_second", 2)):
         worst, tokens = max((one[name], row["tokens"]) for one, row in zip(found, model["rows"], strict=True))
@@ -98,7 +98,7 @@ def _summary(model: Mapping[str, Any]) -> list[object]:
     return cells
 
 
-def _cells(row: Row, one: Judged) -> list[object]:
+def _cells(row: Row, one: GoalFigures) -> list[object]:
     wrong = missed(one)
     figures = {name: f"{one[name]:.3f}" for name in ("over_longer", "over_line")}
     figures["first_over_second"] = f"{one['first_over_second']:+.2f}"

@@ -31,6 +31,7 @@ from engine.launch_limits import LaunchLimits
 from engine.paged_prompts import Piece
 from engine.sampling import Logprobs, SamplingParams
 from engine.serving.constraints import Constraints
+from engine.serving.grammar_compiler import Compiler
 from engine.serving.grammars import grammar_of
 from engine.serving.loop import EngineLoop
 from engine.serving.pool import Pool
@@ -161,7 +162,8 @@ def of_grammar(model: str, tokens: int) -> dict[str, float]:
     """Microseconds of a token under a schema, with the tokenizer of a model folder."""
     vocabulary = max(json.loads((Path(model) / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"].values()) + 300
     draw, seconds = random.Random(1), dict[str, list[float]](mask=[], marks=[])
-    grammars, asked = Constraints(model, vocabulary, [vocabulary - 1]), Grammar(grammar_of(("form", "json", SCHEMA)))
+    made = grammar_of(("form", "json", SCHEMA), Compiler(model, vocabulary, [vocabulary - 1]).made)
+    grammars, asked = Constraints(model, vocabulary, [vocabulary - 1]), Grammar(made)
     start = time.perf_counter()
     grammars.begin(asked).result()
     first = time.perf_counter() - start
