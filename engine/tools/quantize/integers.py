@@ -7,34 +7,72 @@ from its value. Groups are the last axis of (N, G, K / G) arrays in f32; scales 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.tools.quantize.rounding import SMALLEST_SCALE, Arrays, Format, Strip
+from engine.tools.quantize.rounding import SMALLEST_SCALE, Arrays, Strip
 
 
-class IntegerFormat(Format, Protocol):
-    """A format of such codes, for what chooses codes itself (`gptq`)."""
+class IntegerFormat(ABC):
+    """A format of such codes (`rounding.Format`): what differs between them is how scales are chosen and codes are packed.
+    `gptq` chooses codes itself."""
+
+    __slots__ = ()
+    bits: ClassVar[int]
+    """Bits of a code."""
 
     @property
-    def bits(self) -> int:
-        """Bits of a code."""
-        ...
+    def height(self) -> int:
+        """Rows of a strip: any number is whole."""
+        return 8
 
+    @abstractmethod
+    def problem(self, shape: tuple[int, int]) -> tuple[str, str] | None:
+        """Why a weight of this shape cannot be stored, and what to do instead; None if it can."""
+
+    @abstractmethod
     def columns(self, width: int) -> int:
         """Columns that share a scale in a weight of `width` columns."""
-        ...
 
+    @abstractmethod
     def scales(self, groups: Strip, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The scales of groups, in `dtype`."""
-        ...
+
+    @abstractmethod
+    def fields(self, codes: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Words of codes (N, K), to each of which half of their range was added."""
+
+    def stored(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """`weight_packed` (N, words), `weight_scale` (N, groups) in the dtype of the weight, `weight_shape` (2)."""
+        rows, columns = shape
+        return {
+            "weight_packed": (np.dtype(np.int32), (rows, columns * self.bits // 32)),
+            "weight_scale": (dtype, (rows, columns // self.columns(columns))), "weight_shape": (np.dtype(np.int64), (2,)),
+        }  # fmt: skip
 
     def packed(self, codes: Strip, scales: NDArray[Any]) -> Arrays:
         """The tensors that are split by rows, of codes (N, K) that are whole numbers in f32, and of scales (N, G)."""
-        ...
+        return {"weight_packed": self.fields((codes + (1 << (self.bits - 1))).astype(np.uint8)), "weight_scale": scales}
+
+    def rounded(self, strip: Strip, dtype: np.dtype[Any]) -> tuple[Arrays, Strip]:
+        """Packed codes and scales of a strip, and their products in f32."""
+        groups = strip.reshape(len(strip), -1, self.columns(strip.shape[1]))
+        scales = self.scales(groups, dtype)
+        codes = codes_of(groups, scales, self.bits)
+        values = codes * scales.astype(np.float32)[:, :, None]
+        return self.packed(codes.reshape(strip.shape), scales), values.reshape(strip.shape)
+
+    def whole(self, shape: tuple[int, int]) -> Arrays:
+        """`weight_shape`."""
+        return {"weight_shape": np.array(shape, np.int64)}
+
+    @abstractmethod
+    def config(self, skipped: Sequence[str]) -> Mapping[str, object]:
+        """`quantization_config` for a model whose modules `skipped` keep 16 bits."""
 
 
 def scales_of(largest: NDArray[np.float32], ratio: float, bits: int, dtype: np.dtype[Any]) -> NDArray[Any]:
