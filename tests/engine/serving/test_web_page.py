@@ -153,6 +153,7 @@ def test_what_the_model_writes_is_text(talker: Path, page: Page) -> None:
     evil = "<img src=x onerror=\"document.title='evil'\"><script>document.title='evil'</script><b>bold</b>"
     with listening(talker, tokens=says(talker, evil)) as one:
         page.open(one.url)
+        page.wait("document.title === 'talker'")  # the page's own title comes with the list of models
         say(page, evil)
         is_over(page)
         assert page.text(f"{REPLY} .text") == evil == page.text("main article.user")
