@@ -1,12 +1,13 @@
-"""Audit the bundles of every model for every architecture on an idle and on a busy machine: counts of confirmed, emulated and
-open.
+"""Audit the bundles of every dense model in 16 bits for every architecture, and those of `FORMATTED` models in every format of
+weights and caches for `FORMATTED_TARGET`, on an idle and on a busy machine: counts of confirmed, emulated and open.
 
-Packs the store's artifacts into a temporary folder, and audits one bundle after the other with an empty store of verdicts, then
-all of them again with the verdicts of the first pass; both on an idle machine and on a busy one. The reports of all passes must
-be equal except for times. A busy machine runs `--busy` processes that only compute; with `--busy 0` other processes on the
-machine are the load, which is measured. An idle pass waits until the load average is below one half of a process per processor.
-`--passes` selects passes and their order; `idle,first:qwen3-4b sm_90a` is a pass over one bundle. Writes `audit.md` and
-`audit.json` after every bundle; the exit status is the worst of the audits, and 1 if reports differ.
+Packs the store's artifacts into a temporary folder, or takes bundles from `--bundles`. Audits one bundle after the other with
+an empty store of verdicts, then all of them again with the verdicts of the first pass; both on an idle machine and on a busy
+one. The reports of all passes must be equal except for times. A busy machine runs `--busy` processes that only compute; with
+`--busy 0` other processes on the machine are the load, which is measured. An idle pass waits until the load average is below
+one half of a process per processor. `--passes` selects passes and their order; `idle,first:qwen3-4b sm_90a` is a pass over
+one bundle. Writes `audit.md` and `audit.json` after every bundle; the exit status is the worst of the audits, and 1 if
+reports differ.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -36,9 +37,13 @@ from tilec.cli.audit_command import assembler
 from tilec.cli.pack_command import needed_entries
 from tilec.cli.project import chosen_targets, open_project, open_store, toolchain
 from tilec.project.build.driver import build_project
+from tilec.project.read.buildfile import BuildFile
 from tilec.project.read.closed_world import enumerate_world
+from tilec.project.read.models import Model
 from tilec.runtime import open_bundle
 from tilec.ship.bundle.pack import model_packing, pack
+from tilec.step.formats import SIXTEEN_BIT
+from tilec.target.targets import Target
 from tilec.untrusted.output import Output
 
 HEADER: Final = (
@@ -47,6 +52,10 @@ HEADER: Final = (
 )  # fmt: skip
 PASSES: Final = ("idle,first", "idle,again", "busy,first", "busy,again")
 """The passes over each bundle: on an idle or a busy machine, with an empty store or with its verdicts."""
+FORMATTED: Final = ("qwen3-4b", "qwen3-30b-a3b")
+"""Models of which every format is audited, one of each kind of layer: others have their kernels in other sizes."""
+FORMATTED_TARGET: Final = "sm_90a"
+"""The architecture of these: the one on which they were measured."""
 IDLE: Final = 0.5
 """Load average per processor below which a machine counts as idle."""
 
@@ -94,12 +103,31 @@ def busy_processes(count: int) -> Generator[None]:
             process.wait()
 
 
-def bundles(folder: Path, models: tuple[str, ...], arch: str | None, jobs: int) -> list[Path]:
-    """Bundles of the models, packed from the store of the project."""
-    build = open_project(str(ROOT))
-    targets = chosen_targets(arch) or build.targets
-    chosen = [model for model in build.models if not models or model.name in models]
-    world = enumerate_world(build, targets, tuple(model.name for model in chosen))
+def audited(build: BuildFile, models: Collection[str], targets: Collection[Target]) -> Iterator[tuple[Target, Model, str, str]]:
+    """The bundles that are audited, of all models if `models` is empty: target, model, and formats of weights and caches."""
+    for target in targets:
+        for model in build.models:
+            for _, weights, cache, gpus in model.bundles() if not models or model.name in models else ():
+                plain = weights == cache == SIXTEEN_BIT
+                formatted = model.name in FORMATTED and target.name == FORMATTED_TARGET
+                if gpus == 1 and (formatted or (plain and not model.requested)):
+                    yield target, model, weights, cache
+
+
+def packed(chosen: Sequence[tuple[Target, Model, str, str]], folder: Path) -> list[Path]:
+    """Those bundles in a folder of packed ones; ends with the missing ones' names."""
+    found = [folder / f"{model.bundle_name(weights, cache, 1)}-{target}.bundle" for target, model, weights, cache in chosen]
+    if missing := [path.name for path in found if not path.exists()]:
+        raise SystemExit(f"{folder} lacks {', '.join(missing)}; `tilec bundle pack` with --weights and --cache writes them")
+    return found
+
+
+def bundles(build: BuildFile, chosen: Sequence[tuple[Target, Model, str, str]], folder: Path, jobs: int) -> list[Path]:
+    """Those bundles, packed from the store of the project."""
+    targets = tuple(dict.fromkeys(target for target, _, _, _ in chosen))
+    models = tuple(dict.fromkeys(model.name for _, model, _, _ in chosen))
+    weights = tuple(dict.fromkeys(each for _, _, each, _ in chosen))
+    world = enumerate_world(build, targets, models, weights, tuple(dict.fromkeys(each for _, _, _, each in chosen)))
     if world.problems:
         raise SystemExit(f"the project lacks artifacts: {world.problems[0].message}")
     found: list[Path] = []
@@ -107,11 +135,10 @@ def bundles(folder: Path, models: tuple[str, ...], arch: str | None, jobs: int) 
         built = build_project(build, needed_entries(world), targets, store, toolchain(store), jobs=jobs)
         if built.diagnostics:
             raise SystemExit(built.diagnostics[0].message)
-        for model in chosen:
-            for target in targets:
-                packing = model_packing(model, build.families[model.family], target, world)
-                with pack(packing, target, built, store, Output(folder, None)) as bundle:
-                    found.append(bundle.path)
+        for target, model, of_weights, cache in chosen:
+            packing = model_packing(model, build.families[model.family], target, world, of_weights, cache)
+            with pack(packing, target, built, store, Output(folder, None)) as bundle:
+                found.append(bundle.path)
     return found
 
 
@@ -182,8 +209,9 @@ def outcome(audits: Audits) -> Outcome:
     table = ["| " + " | ".join(HEADER) + " |", "|---|" + "--:|" * (len(HEADER) - 1), *map(row, reports)]
     options = audits.options
     intro = (
-        "The bundle in 16 bits of every model of build.toml through `tilec audit`: obligations derived from the tile IR "
-        "and proven with z3, the PTX of every artifact run in the emulator at the "
+        "The bundles of every dense model of build.toml in 16 bits, and for "
+        f"{FORMATTED_TARGET} those of {' and '.join(FORMATTED)} in every format of weights and caches, through `tilec audit`: "
+        "obligations derived from the tile IR and proven with z3, the PTX of every artifact run in the emulator at the "
         "edges of its contract, arguments and tensor maps held against both, and the "
         f"PTX assembled again. Verdicts are kept by digest, so a bundle adds what is new in it. {options.jobs} processes on "
         f"{os.cpu_count()} processors, at most {options.launches} launches of an artifact, each in {options.seeds} schedules."
@@ -249,14 +277,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[Outcome]:
     """Pack and audit; the worst status of the audits, and 1 if reports differ."""
-    chosen = [(when, bundle) for when, _, bundle in (text.partition(":") for text in options.passes)]
-    if wrong := [when for when, _ in chosen if when not in PASSES]:
+    passes = [(when, bundle) for when, _, bundle in (text.partition(":") for text in options.passes)]
+    if wrong := [when for when, _ in passes if when not in PASSES]:
         raise SystemExit(f"`{wrong[0]}` is no pass: it is one of {' '.join(PASSES)}")
     audits = Audits(Options(options.jobs, (), options.launches, options.seeds), options.busy)
     with tempfile.TemporaryDirectory() as folder:
-        packed = sorted(options.bundles.glob("*.bundle")) if options.bundles else None
-        paths = packed or bundles(Path(folder) / "bundles", tuple(options.models), options.arch, options.jobs)
-        for number, (when, bundle) in enumerate(chosen):
+        build = open_project(str(ROOT))
+        chosen = list(audited(build, options.models, chosen_targets(options.arch) or build.targets))
+        given = options.bundles
+        paths = packed(chosen, given) if given else bundles(build, chosen, Path(folder) / "bundles", options.jobs)
+        for number, (when, bundle) in enumerate(passes):
             some = [path for path in paths if bundle in ("", path.stem.replace("-sm", " sm"))]
             if not some:
                 raise SystemExit(f"there is no bundle `{bundle}`")
