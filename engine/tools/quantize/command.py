@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ The table has for each weight the root mean square of its errors, relative to th
 relative to that of the outputs, for the text.
 
 Exit status: 0 done, 1 the output cannot be written, 2 wrong usage or a package that is not installed, 3 a model file is absent,
-damaged or cannot be quantised so, 5 the host's memory, 130 interrupted. On failure TARGET does not exist."""
+damaged or cannot be quantised so, 5 the host's memory, 130 interrupted, also by SIGTERM. On failure TARGET does not exist."""
 
 FORMATS: Final = ("fp8", "int4", "int8")
 GROUP: Final = 128
@@ -125,6 +126,7 @@ def _bytes(size: str) -> int:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminated run removes what it wrote, too
     try:
         command.main(arguments, prog_name="python -m engine.quantize", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -139,4 +141,6 @@ def run(arguments: list[str] | None = None) -> int:
         return fail(EngineError(f"the table cannot be written: {error.strerror or error}"))
     except SystemExit:  # click raises it when stdout is a closed pipe
         return EngineError.exit_code
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0

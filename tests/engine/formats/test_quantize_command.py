@@ -266,6 +266,20 @@ sys.exit(run(sys.argv[1:]))
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
+def test_a_terminated_run_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from engine.tools.quantize import checkpoint, command\n"
+        "checkpoint._sync = lambda folder: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.exit(command.run(sys.argv[1:]))\n"
+    )
+    (tmp_path / "out").mkdir()
+    arguments = [str(tiny), str(tmp_path / "out/target"), "--to", "fp8"]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=shipped.ROOT)
+    assert (done.returncode, done.stderr.strip()) == (130, "error: interrupted")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_a_link_in_the_source_that_leaves_it_is_not_followed(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
