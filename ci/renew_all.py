@@ -8,7 +8,8 @@ A result is renewed by `ci/renew.py`, which stamps it. What the file lists under
 and no earlier run left it. One job at a time has a GPU; later jobs leave their GPUs to one that waits for several. A job that
 waits for processors lets later, smaller ones begin before it, but one that has a GPU does not wait for processors, and results
 of processors alone run at low priority, so that they disturb it little. When the seconds have passed, what still runs is
-terminated and its result stays as it was. Each job's output goes to a file of its name in `--logs`. A table is printed last.
+terminated and its result stays as it was. Each job's output goes to a file of its name in `--logs`. A line is printed when one
+ends, and a table last.
 
 Nothing begins if a result has no digest, such as where the record of products is of other sources.
 
@@ -55,8 +56,8 @@ ANY: Final = 1e6
 @dataclass(frozen=True, slots=True)
 class Job:
     """A step or a result. `gpus` is how many it has to itself; `processors` a count, or below 1 a part of the machine's;
-    `environment` adds to that of this process; `makes` is what a step leaves, relative to the root, or empty; `patient` jobs
-    run at low priority."""
+    `environment` adds to that of this process; `makes` is what a step leaves, relative to the root, or empty; `carries` are
+    patterns of what results read of it, for `ci/carry.py`, if that is something else; `patient` jobs run at low priority."""
 
     name: str
     command: str
@@ -65,6 +66,7 @@ class Job:
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     makes: str = ""
+    carries: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     patient: bool = False
 
@@ -86,7 +88,7 @@ def read_plan(registry: Mapping[str, Entry], path: Path = PLAN) -> dict[str, Job
                 given["command"] = f"python ci/renew.py {name} {given.pop('arguments', '')}"
                 given.setdefault("gpus", int(registry[name].gpu))
                 given["patient"] = not given["gpus"]
-            given |= {key: tuple(given.get(key, ())) for key in ("needs", "after")}
+            given |= {key: tuple(given.get(key, ())) for key in ("needs", "after", "carries")}
             try:
                 jobs[name] = Job(name, **given)
             except TypeError as error:
@@ -181,7 +183,13 @@ def run(progress: Progress, seconds: float, logs: Path, root: Path = ROOT) -> di
                 took[name] = now - began
                 progress.end(name, None if now >= seconds and code < 0 else code)
                 del processes[name]
+                print(f"{name}: {_words(progress.ended[name])} after {took[name]:.0f} s", flush=True)
         time.sleep(0.2)
+
+
+def _words(code: int | None) -> str:
+    """How a job ended, by its exit status."""
+    return {0: "done", None: "not done: no time, or what it needs failed"}.get(code, f"failed ({code})")
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
@@ -234,8 +242,7 @@ def main() -> int:
     progress = Progress(jobs, options.processors, list(range(options.gpus)))
     took = run(progress, options.seconds, options.logs)
     codes = {job.name: progress.ended.get(job.name) for job in jobs}
-    words = {0: "done", None: "not done: no time, or what it needs failed"}
-    rows = [(name, words.get(code, f"failed ({code})"), f"{took.get(name, 0):.0f}") for name, code in codes.items()]
+    rows = [(name, _words(code), f"{took.get(name, 0):.0f}") for name, code in codes.items()]
     print("\n".join(grid(("job", "end", "seconds"), rows, left=2)))
     return 1 if any(codes.values()) else 3 if None in codes.values() else 0
 

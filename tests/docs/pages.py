@@ -212,6 +212,8 @@ def problems(words: list[str]) -> list[str]:
         return [f"no extra `{name}`" for name in sorted(extras) if f"\n{name} = [" not in project]
     if words[:3] == ["python", "-m", "engine"]:
         return _of_engine(words[3:])
+    if words[:1] == ["python"] and words[1:] and words[1].endswith(".py"):
+        return _of_module(words[1].removesuffix(".py").replace("/", "."), words[2:])
     if words[:2] == ["python", "-m"]:
         return _of_module(words[2], words[3:])
     known = (".", "cd", "export", "git", "docker", "python3", "pytest", "mkdocs", "cc", "curl")

@@ -117,13 +117,15 @@ def test_what_is_left_out_is_anything_and_nothing_else_is() -> None:
 @pytest.mark.parametrize("wrong", ["tilec chekc", "tilec check --proof-s", "pip install 'tilec[compilr]'", "wget x",
                                    "python -m engine --modl x", "tilec check && tilec biuld", "python -m engine --prompt x",
                                    "python -m engine x --model y --prompt z", "python -m engine serve x --row 2",
-                                   "python -m engine serve", "tilec explain", "tilec explain E0302 E0303"])  # fmt: skip
+                                   "python -m engine serve", "tilec explain", "tilec explain E0302 E0303",
+                                   "python ci/carri.py x", "python ci/carry.py --two x"])  # fmt: skip
 def test_a_command_that_does_not_exist_is_found(wrong: str) -> None:
     assert problems(shlex.split(wrong))
 
 
 @pytest.mark.parametrize("right", ["tilec check", "tilec explain E0302", "python -m engine --model x --prompt y",
-                                   "python -m engine serve x --rows 2", "python -m engine chat --url x"])  # fmt: skip
+                                   "python -m engine serve x --rows 2", "python -m engine chat --url x",
+                                   "python ci/carry.py x --to y"])  # fmt: skip
 def test_a_command_that_exists_has_no_problem(right: str) -> None:
     assert not problems(shlex.split(right))
 
