@@ -152,7 +152,7 @@ def test_a_build_of_a_model_keeps_what_others_have(root: Path, capsys: pytest.Ca
     assert files(root) == PLAIN | BF16 | {"experts-E=f16-BLOCK=256"}
 
 
-def test_what_a_build_leaves_out_is_said_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_names_what_a_build_leaves_out(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     note = "note: 2 specialisations of other dtypes are left out; `--dtype all` builds them too"
     for options, expected in (([], True), ([], False), (["--dtype", "bf16"], False), (["--dtype", "all"], False)):
         assert commands.run(["build", *options]) == 0
