@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.campaign import first
 from tests.project import project
 from tests.shipped import ROOT
 from tilec.cli import commands
@@ -16,6 +18,7 @@ from tilec.project.read.buildfile import read_build_file
 from tilec.project.read.closed_world import default_entries, enumerate_world
 from tilec.project.read.plan import artifact_name
 from tilec.step.formats import SIXTEEN_BIT
+from tilec.step.step import DTYPES
 from tilec.target.targets import MAIN_TARGETS
 
 BUILD = """
@@ -157,6 +160,8 @@ def test_every_shipped_model_finds_its_kernels_for_every_format() -> None:
         assert not world.problems
         assert {use.model for use in world.uses} == {model.name for model in SHIPPED.models if weight_format in model.weights}
         requested |= {use.artifact for use in world.uses}
+        shared = enumerate_world(SHIPPED, models=mixtures, weights=(weight_format,), gpus=(2,))
+        requested |= {use.artifact for use in shared.uses}
     # Whatever is built for a format only is requested by a model, so that no bundle has what nothing launches. No step has
     # scales of another dtype than the model.
     listed = [
@@ -167,6 +172,21 @@ def test_every_shipped_model_finds_its_kernels_for_every_format() -> None:
         if values.get("F", values.get("E")) == values.get("E")
     ]
     assert [name for name in listed if name not in requested and not OF_NO_MODEL.match(name)] == []
+
+
+@pytest.mark.parametrize("model", first(1, [model.name for model in SHIPPED.models]))
+def test_the_world_of_every_bundle_of_a_model_is_closed(model: str) -> None:
+    """Each format of weights with each of caches, on each number of GPUs, on every architecture, in both dtypes."""
+    (own,) = (each for each in SHIPPED.models if each.name == model)
+    world = enumerate_world(SHIPPED, None, (model,), own.weights, own.caches, own.gpus)
+    assert world.problems == ()
+    met = {(use.weights, use.cache, use.gpus, use.target, dtype) for use in world.uses for dtype in dtypes_of(use.constants)}
+    forms = {bundle[1:] for bundle in own.bundles()}
+    assert met == {(*form, target, dtype) for form in forms for target in SHIPPED.targets for dtype in DTYPES}
+
+
+def dtypes_of(constants: Mapping[str, object]) -> set[object]:
+    return {value for value in constants.values() if value in DTYPES}
 
 
 def test_no_model_of_16_bits_has_kernels_of_a_format(capsys: pytest.CaptureFixture[str]) -> None:

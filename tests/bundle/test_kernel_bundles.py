@@ -186,7 +186,7 @@ def test_provenance_names_the_sources_and_no_step(root: Path, capsys: pytest.Cap
         (["-k", "copy_d"], "no kernel `copy_d` in `build.toml`; did you mean `copy_"),
         (["-k", "copy_a", "-m", "tiny"], "a bundle is of a model or of kernels"),
         (["--name", "copies"], "`--name` is for bundles of kernels (`--kernel`)"),
-        ([], "has no `[[model]]`; `--kernel NAME` packs kernels without a model"),
+        ([], "has no `[[model]]`; `--kernel NAME` chooses kernels without a model"),
         (["-k", "copy_a", "--name", "../copies"], "`../copies` cannot be the name of a bundle"),
         (["-k", "copy_a", "--name", "Copies"], "at most 64 small letters"),
         (["-k", "copy_a", "--name", ""], "cannot be the name of a bundle"),

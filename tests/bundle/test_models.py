@@ -233,7 +233,7 @@ def test_expression_is_arithmetic_only() -> None:
 
 
 def test_shipped_models_find_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    assert commands.run(["build", "--project", str(ROOT), "--plan", "--json"]) == 0
+    assert commands.run(["build", "--project", str(ROOT), "--plan", "--json", "--dtype", "all"]) == 0
     data = json.loads(capsys.readouterr().out)
     build = read_build_file(ROOT / "build.toml")
     qwen3 = {f"qwen3-{size}b" for size in ("0.6", "1.7", "4", "8", "14", "32")}

@@ -3,6 +3,8 @@ launches nothing."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -32,6 +34,8 @@ from engine.paged_batch import PagedBatch
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.quantize.command import command as quantize
 from engine.tools.tiny import write_tiny_model
+from tests.shipped import ROOT
+from tilec.cli import commands
 from tilec.runtime import Bundle, Device, open_bundle
 from tilec.ship.finder import own_bundles_folder
 
@@ -210,6 +214,19 @@ def test_a_bundle_of_another_format_is_refused_with_the_command_that_packs_one(b
     found = refusal(fp8_bundle, "16bit")
     assert "has kernels for weights in `fp8`, and those of the model are in `16bit`" in found
     assert "`tilec bundle pack --model NAME --weights 16bit`" in found and "dequantise" not in found
+
+
+@pytest.mark.parametrize("weight_format", [name for name in WEIGHT_FORMATS if name != "16bit"])
+def test_the_command_for_each_format_that_a_bundle_lacks_packs_it(
+    bundle: Bundle, weight_format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command is one that the shipped build file has a bundle for."""
+    found = refusal(bundle, weight_format)
+    assert f"has kernels for weights in `16bit`, and those of the model are in `{weight_format}`" in found
+    (command,) = re.findall(r"pack one with `tilec bundle pack --model NAME (--weights \w+)`", found)
+    plan = ["build", "--plan", "--json", "--project", str(ROOT), "--arch", "sm_90", "--model", "qwen3-0.6b"]
+    assert commands.run([*plan, *command.split()]) == 0
+    assert {use["weights"] for use in json.loads(capsys.readouterr().out)["uses"]} == {weight_format}
 
 
 def test_the_bundle_of_the_format_is_found(

@@ -8,11 +8,7 @@ import time
 
 from tilec.cli.project import (
     attach_remote,
-    chosen_caches,
-    chosen_entries,
-    chosen_gpus,
     chosen_targets,
-    chosen_weights,
     notify,
     open_project,
     open_store,
@@ -21,20 +17,20 @@ from tilec.cli.project import (
     status_of,
     toolchain,
 )
+from tilec.cli.selection import Selected, Selection, select
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.project.build.driver import build_project, output_folder
 from tilec.project.build.report import SPILL_NOTE, diagnostic_json, named_notes, notes, progress, summary_line, table
 from tilec.project.build.report import as_json as to_json
-from tilec.project.read.closed_world import Use, World, enumerate_world
+from tilec.project.read.closed_world import Use, World
 from tilec.project.read.closed_world import as_json as world_json
 from tilec.project.read.plan import artifact_name
 from tilec.project.read.served import other_code, predicted_choices
 
 
 def build_command(
-    project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
+    project: str | None, arch: str | None, asked: Selection, jobs: int, *, as_json: bool, explain: bool,
     whole: bool, dump: tuple[str, str] | None, deny: str | None = None, remotes: tuple[str, ...] = (), farm: str | None = None,
-    weights: str | None = None, caches: str | None = None, gpus: str | None = None,
 ) -> int:  # fmt: skip
     """Build and print. Returns the exit status. Notes are printed for new artifacts and predicted tables; for all
     artifacts if `deny` makes notes fail the build. Notes on predictions that build.toml accepts are printed like those on
@@ -42,11 +38,9 @@ def build_command(
     start = time.perf_counter()
     targets = chosen_targets(arch)
     build = open_project(project)
-    formats = chosen_weights(build, weights), chosen_caches(build, caches), chosen_gpus(build, gpus)
-    world = None if kernels else enumerate_world(build, targets, (), *formats)
-    if world is not None and world.problems:
-        raise CompileError(world.problems)
-    entries = chosen_entries(build, kernels, world)
+    selected = select(build, targets, asked)
+    if selected.problems:
+        raise CompileError(selected.problems)
     store = open_store()
     try:
         unused = attach_remote(store, build, remotes)
@@ -57,8 +51,8 @@ def build_command(
             dispatch = farm_dispatch(farm, store)
         with progress() as show:
             built = build_project(
-                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, notify=notify,
-                dispatch=dispatch, aligned=True, whole=not kernels,
+                build, selected.entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, notify=notify,
+                dispatch=dispatch, aligned=selected.aligned, whole=selected.whole,
             )  # fmt: skip
         if store.added or any(result.status == "built" for result in built.results):
             from tilec.cache.maintain import DEFAULT_CAP, prune, size
@@ -97,32 +91,32 @@ def build_command(
         if shown:
             table(shown)
         print(summary_line(built, seconds))
+        _print_left(selected, asked, built_any=any(result.status == "built" for result in built.results))
     return status_of(built.diagnostics) or int(bool(deny and (note_diagnostics or build.notes)))
 
 
-def plan_command(
-    project: str | None, arch: str | None, kernels: tuple[str, ...], weights: str | None = None, caches: str | None = None,
-    gpus: str | None = None, *, as_json: bool,
-) -> int:  # fmt: skip
+def _print_left(selected: Selected, asked: Selection, *, built_any: bool) -> None:
+    """After a build that made something by the default dtype: how to get the rest."""
+    if selected.left and built_any and not asked.dtypes:
+        print_line("note", f"{selected.left} specialisations of other dtypes are left out; `--dtype all` builds them too")
+
+
+def plan_command(project: str | None, arch: str | None, asked: Selection, *, as_json: bool) -> int:
     """Print every artifact that a model's step can request, with the requests. Returns the exit status, 2 if one is missing."""
     targets = chosen_targets(arch)
     build = open_project(project)
-    formats = chosen_weights(build, weights), chosen_caches(build, caches), chosen_gpus(build, gpus)
-    world = enumerate_world(build, targets, (), *formats)
-    entries = chosen_entries(build, kernels, world)
-    names = {entry.name for entry in entries}
-    uses = tuple(use for use in world.uses if not kernels or use.kernel in names)
-    used = {use.artifact for use in uses}
-    built = [entry for entry in entries if entry.among(targets or None)]
+    selected = select(build, targets, asked, plan=True)
+    used = {use.artifact for use in selected.uses}
+    built = [entry for entry in selected.entries if entry.among(targets or None)]
     every = [artifact_name(entry.name, values) for entry in built for values in entry.specialisations()]
     unused = [name for name in every if name not in used]
-    print_diagnostics(world.problems, build.root)
+    print_diagnostics(selected.problems, build.root)
     if as_json:
-        errors = [diagnostic_json(item, build.root) for item in world.problems]
-        print(json.dumps({"uses": world_json(World(uses, ())), "unused": unused, "errors": errors}, indent=1))
+        errors = [diagnostic_json(item, build.root) for item in selected.problems]
+        print(json.dumps({"uses": world_json(World(selected.uses, ())), "unused": unused, "errors": errors}, indent=1))
     else:
-        _print_plan(uses, unused)
-    return status_of(world.problems)
+        _print_plan(selected.uses, unused)
+    return status_of(selected.problems)
 
 
 def _print_plan(uses: tuple[Use, ...], unused: list[str]) -> None:

@@ -58,7 +58,7 @@ def tilec(cache_dir: str | None) -> None:
 
     \b
     Examples:
-      tilec build --arch sm_100        build every kernel of build.toml
+      tilec build --arch sm_100        build the kernels of build.toml
       tilec check rms_norm --proofs    prove one kernel, show what discharged each access
       tilec explain E0302              what an error means, with a wrong and a right kernel
       tilec build --explain            say why each artifact was rebuilt
@@ -75,9 +75,18 @@ def tilec(cache_dir: str | None) -> None:
 @click.option(
     "--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel, as an argument does; may be repeated."
 )
+@click.option(
+    "--model", "-m", "models", multiple=True, metavar="NAME",
+    help="Only what the step of this model can ask for, or of all; may be repeated.",
+)  # fmt: skip
 @_WEIGHTS
 @_CACHES
 @_GPUS
+@click.option(
+    "--dtype", "dtypes", multiple=True, metavar="LIST",
+    help="Dtypes of the models' steps, such as bf16,f16; or `all`; may be repeated. Default: bf16.",
+)  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Everything in build.toml: each kernel, format and dtype.")
 @_JOBS
 @_JSON
 @click.option("--explain", is_flag=True, help="Print why each artifact was rebuilt.")
@@ -91,42 +100,44 @@ def tilec(cache_dir: str | None) -> None:
 def build(
     names: tuple[str, ...], project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool,
     explain: bool, whole: bool, plan: bool, deny: str | None, dump_stage: tuple[str, str] | None, watch: bool,
-    remotes: tuple[str, ...], farm: str | None, weights: str | None, caches: str | None,
-    gpus: str | None,
+    remotes: tuple[str, ...], farm: str | None, models: tuple[str, ...], weights: str | None, caches: str | None,
+    gpus: str | None, dtypes: tuple[str, ...], everything: bool,
 ) -> int:  # fmt: skip
     """Build the kernels of build.toml, or only those of each NAME, into artifacts/build/.
 
-    An artifact that the step of a model can ask for, and that build.toml does not have, fails the build (E0807). Kernels that
-    are built on request only (`requested` in build.toml) are those of the models' weights in the formats of --weights and of
-    their caches in those of --cache, on as many GPUs as --gpus says.
+    In a project with models, that is what their steps ask for in bf16, and kernels that no model asks for. --dtype f16 builds
+    for steps in f16 instead, and --all whatever build.toml has. An artifact that the step of a model can ask for, and that
+    build.toml does not have, fails the build (E0807). Kernels that are built on request only (`requested` in build.toml) are
+    those of the models' weights in the formats of --weights and of their caches in those of --cache, on as many GPUs as --gpus
+    says. With --model, the build has exactly what the step of that model can ask for, and earlier artifacts of others stay.
 
     \b
     Examples:
       tilec build
+      tilec build --model qwen3-4b --arch sm_90           what one model needs, in bf16
+      tilec build --model qwen3-4b --weights fp8          with FP8 weights
       tilec build --weights fp8                           and what models with FP8 weights need
+      tilec build --dtype all                             for steps in f16 too
+      tilec build --all                                   every specialisation of build.toml
       tilec build rms_norm softmax --arch sm_90,sm_100    two kernels, every specialisation
       tilec build --plan --json
       tilec build --dump-stage ptx /tmp/ptx
       tilec build --remote redis://cache:6379/0
     """
     from tilec.cli.build_command import build_command, plan_command
+    from tilec.cli.selection import Selection
     from tilec.cli.watch import Reads, run_or_watch
 
     if plan and watch:
         raise UsageError("`--plan` builds nothing, so `--watch` cannot rebuild it; leave one out")
     kernels = (*names, *kernels)
+    asked = Selection(kernels, models, weights, caches, gpus, dtypes, everything)
+    asked.check(plan=plan)
     reads = Reads(project, kernels)
     if plan:
         return run_or_watch(
-            lambda: plan_command(project, arch, kernels, weights, caches, gpus, as_json=as_json),
-            reads,
-            as_json=as_json,
-            watch=False,
-        )
-    asked = {"--weights": weights, "--cache": caches, "--gpus": gpus}
-    option = next((name for name, given in asked.items() if given is not None), None)
-    if kernels and option is not None:
-        raise UsageError(f"a kernel that is named is built at every specialisation; leave out `{option}`")
+            lambda: plan_command(project, arch, asked, as_json=as_json), reads, as_json=as_json, watch=False
+        )  # fmt: skip
     if dump_stage is not None and dump_stage[0] not in _STAGES:
         raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}{or_mean(dump_stage[0], _STAGES)}")
     if farm is not None and dump_stage is not None:
@@ -134,8 +145,8 @@ def build(
     workers = jobs or _cores()
     return run_or_watch(
         lambda: build_command(
-            project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage, deny=deny,
-            remotes=remotes, farm=farm, weights=weights, caches=caches, gpus=gpus,
+            project, arch, asked, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage, deny=deny,
+            remotes=remotes, farm=farm,
         ),
         reads, as_json=as_json, watch=watch,
     )  # fmt: skip

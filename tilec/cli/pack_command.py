@@ -47,7 +47,7 @@ def pack_command(
 
     build = open_project(project)
     formats, of_caches, numbers = chosen_weights(build, weights), chosen_caches(build, caches), chosen_gpus(build, gpus)
-    chosen = _chosen_models(build, models, formats, of_caches, numbers)
+    chosen = chosen_models(build, models, formats, of_caches, numbers)
     targets = chosen_targets(arch) or build.targets
     world = enumerate_world(build, targets, chosen, formats, of_caches, numbers)
     if world.problems:
@@ -114,16 +114,16 @@ def _build_and_pack(
     return status_of(built.diagnostics)
 
 
-def _chosen_models(
+def chosen_models(
     build: BuildFile, names: tuple[str, ...], formats: tuple[str, ...], caches: tuple[str, ...], gpus: tuple[int, ...]
 ) -> tuple[str, ...]:  # fmt: skip
-    """The names of the models that are packed, without `names` those that are not `requested`; UsageError for one that is
-    unknown, has weights or caches in none of the formats, or is shared by none of the numbers of GPUs."""
+    """The names of the chosen models, without `names` those that are not `requested`; UsageError for one that is unknown, has
+    weights or caches in none of the formats, or is shared by none of the numbers of GPUs."""
     known = {model.name: model.weights for model in build.models}
     of_caches = {model.name: model.caches for model in build.models}
     of_gpus = {model.name: model.gpus for model in build.models}
     if not known:
-        raise UsageError(f"`{build.path.name}` has no `[[model]]`; `--kernel NAME` packs kernels without a model")
+        raise UsageError(f"`{build.path.name}` has no `[[model]]`; `--kernel NAME` chooses kernels without a model")
     wanted = [name for text in names for name in text.split(",") if name]
     if not wanted or "all" in wanted:
         left = {model.name for model in build.models if model.requested and not wanted}
