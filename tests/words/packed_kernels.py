@@ -41,6 +41,10 @@ class K(tl.Dim):
     """columns"""
 
 
+class S(tl.Dim):
+    """half of a stride"""
+
+
 @tl.kernel
 '''
 
@@ -84,7 +88,7 @@ def refusal(body: str, constants: dict[str, Any] | None = None) -> str:
 
 def interpreted(body: str, arrays: dict[str, Array], constants: dict[str, Any] | None = None, **scalars: int) -> dict[str, Array]:
     """The tensors after a launch on the interpreter."""
-    after = {name: array.copy() for name, array in arrays.items()}
+    after = {name: array.copy() if array.flags.c_contiguous else array for name, array in arrays.items()}
     with np.errstate(all="ignore"):
         interpreter.run(kernel(body, constants), after, scalars)
     return after

@@ -159,3 +159,116 @@ def test_one_element_and_every_form_of_offset() -> None:
 def test_packing_is_its_own_inverse() -> None:
     for dtype in NUMPY:
         np.testing.assert_array_equal(pack(unpack(EVERY_BYTE, dtype)), EVERY_BYTE)
+
+
+def narrowed(source: str, dtype: str, count: int) -> str:
+    """Stores numbers as a packed dtype."""
+    return (f"def k(x: tl.In[tl.{source}, {count}], out: tl.Out[tl.{dtype}, {count}]):\n    tl.grid(1)\n"
+            f"    tl.store(out, 0, tl.load(x, 0, shape={count}).astype(tl.{dtype}))\n")  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["i8", "u8", "i32", "i64"])
+@pytest.mark.parametrize("dtype", ["u4", "i4"])
+def test_integers_keep_their_low_bits(source: str, dtype: str) -> None:
+    """As every cast from integer to integer: 256 numbers from below the range to above it."""
+    x = np.arange(256).astype(numpy_dtype(DTYPES[source])) - numpy_dtype(DTYPES[source]).type(100)
+    arrays = {"x": x, "out": np.zeros(128, np.uint8)}
+    for found in (interpreted(narrowed(source, dtype, 256), arrays), emulated(narrowed(source, dtype, 256), SM_90A, arrays)):
+        np.testing.assert_array_equal(found["out"], pack((x.astype(np.int64) & 15).astype(np.uint8)))
+
+
+FLOATS = np.array([0, -0.0, 0.4, -0.4, 0.99, -0.99, 1, 7.5, 7.99, 8, -8, -8.5, -9, 14.9, 15, 15.5, 16, 1e9, -1e9, 1e30, -1e30,
+                   np.inf, -np.inf, np.nan, 3.3e38, 2**-149, -3.7, 5.1, -1, 2, -2, 4.5], np.float32)  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("dtype", ["u4", "i4"])
+def test_floats_go_toward_zero_and_saturate(source: str, dtype: str) -> None:
+    low, high = (0, 15) if dtype == "u4" else (-8, 7)
+    with np.errstate(all="ignore"):
+        x = FLOATS.astype(numpy_dtype(DTYPES[source]))
+        numbers = np.nan_to_num(np.clip(np.trunc(x.astype(np.float64)), low, high), nan=0).astype(np.int64)
+    arrays = {"x": x, "out": np.zeros(len(x) // 2, np.uint8)}
+    for found in (interpreted(narrowed(source, dtype, len(x)), arrays), emulated(narrowed(source, dtype, len(x)), SM_90A, arrays)):
+        np.testing.assert_array_equal(found["out"], pack((numbers & 15).astype(np.uint8)))
+
+
+def nearest_f4(x: Array) -> Array:
+    """Codes of the nearest number in exact arithmetic, of two equally near the one whose code is even."""
+    table = np.arange(8, dtype=np.uint8).view(NUMPY["f4e2m1"]).astype(np.float64)
+    codes = []
+    for number in x.astype(np.float64).tolist():
+        if np.isnan(number):
+            codes.append(7)
+            continue
+        distance = [abs(one - min(abs(number), 6.0)) for one in table.tolist()]
+        best = min(range(8), key=lambda code: (distance[code], code % 2))
+        codes.append(best + 8 * bool(np.signbit(number)))
+    return np.array(codes, np.uint8)
+
+
+@pytest.mark.parametrize("source", ["f32", "bf16", "f16", "i32"])
+def test_numbers_round_to_the_nearest_f4(source: str) -> None:
+    """Each number, each point halfway and its neighbours, infinities, NaN and zeros of both signs."""
+    table = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    halfway = [(a + b) / 2 for a, b in zip(table, table[1:], strict=False)]
+    points = np.array([*table, *halfway, 7, 8, 100], np.float32)
+    near = np.concatenate([points, np.nextafter(points, np.float32(-np.inf)), np.nextafter(points, np.float32(np.inf)), FLOATS])
+    with np.errstate(all="ignore"):
+        x = np.concatenate([near, -near])[: (2 * len(near)) // 4 * 4].astype(numpy_dtype(DTYPES[source]))
+    body, arrays = narrowed(source, "f4e2m1", len(x)), {"x": x, "out": np.zeros(len(x) // 2, np.uint8)}
+    for found in (interpreted(body, arrays), emulated(body, SM_90A, arrays)):
+        np.testing.assert_array_equal(found["out"], pack(nearest_f4(x)))
+    finite = np.isfinite(x.astype(np.float64)) & (np.abs(x.astype(np.float64)) <= 6)
+    with np.errstate(all="ignore"):
+        peer = x.astype(np.float32).astype(NUMPY["f4e2m1"]).view(np.uint8)
+    np.testing.assert_array_equal(nearest_f4(x)[finite], peer[finite])
+
+
+COPY = """def k(w: tl.In[tl.{dtype}, N, K], x: tl.In[tl.f32, K], out: tl.Out[tl.{dtype}, N, K]):
+    tl.grid(tl.cdiv(N, {a}), tl.cdiv(K, {b}))
+    n, k = tl.bid(0), tl.bid(1)
+    q = tl.load(w, (n, k), shape=({a}, {b}), pad=0)
+    tl.store(out, {where}, mask=True)
+"""
+
+
+@TARGETS
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_what_is_stored_is_what_was_loaded(target: Target, data: Any) -> None:
+    """Tiles that reach over edges, by tile index and by offset, directly and through a wider dtype."""
+    dtype, through = data.draw(st.sampled_from([("u4", "u8"), ("i4", "i8"), ("i4", "f32"), ("f4e2m1", "f16")]))
+    rows, half, a = (data.draw(st.integers(1, 9), label) for label in ("rows", "half", "a"))
+    b = 2 * data.draw(st.integers(1, 8), "b")
+    q = data.draw(st.sampled_from(["q", f"q.astype(tl.{through}).astype(tl.{dtype})"]))
+    where = data.draw(st.sampled_from([f"(n, k), {q}", f"{q}, offset=(n * {a}, k * {b})"]))
+    w = some_bytes((rows, half), data.draw(st.integers(0, 99), "seed"))
+    arrays = {"w": w, "x": np.zeros(2 * half, np.float32), "out": np.zeros_like(w)}
+    body = COPY.format(dtype=dtype, a=a, b=b, where=where)
+    np.testing.assert_array_equal(interpreted(body, arrays)["out"], w)
+    np.testing.assert_array_equal(emulated(body, target, arrays, N=rows, K=2 * half)["out"], w)
+
+
+def test_rows_at_a_stride_of_the_launch() -> None:
+    """Strides count elements; the launch sees half as many bytes."""
+    body = """def k(w: tl.In[tl.i4, N, 32, tl.Strides["2 * S", 1]], out: tl.Out[tl.i32, N, 32]):
+    tl.grid(N)
+    tl.store(out, (tl.bid(0), 0), tl.load(w, (tl.bid(0), 0), shape=(1, 32)).astype(tl.i32))
+"""
+    w = some_bytes((6, 24))[:, :16]
+    found = interpreted(body, {"w": w, "out": np.zeros((6, 32), np.int32)})["out"]
+    np.testing.assert_array_equal(found, unpack(np.ascontiguousarray(w), "i4").astype(np.int32))
+
+
+def test_shapes_are_those_of_elements() -> None:
+    body = """def k(w: tl.In[tl.u4, N, K], out: tl.Out[tl.i32, N, K]):
+    tl.grid(w.shape[0])
+    q = tl.load(w, (tl.bid(0), 0), shape=(1, 8), pad=0)
+    tl.requires(w.shape[1] == 8)
+    tl.store(out, (tl.bid(0), 0), q.astype(tl.i32) + q.shape[1] - w.shape[1] + q.ndim)
+"""
+    body = body.replace("    tl.static_assert(w.ndim == 2)\n", "")
+    w = some_bytes((3, 4))
+    found = interpreted(body, {"w": w, "out": np.zeros((3, 8), np.int32)})["out"]
+    np.testing.assert_array_equal(found, unpack(w, "u4").astype(np.int32) + 2)

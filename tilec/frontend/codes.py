@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from tilec.frontend import arithmetic
-from tilec.frontend.emitter import At, Codes, Emitter, Number, Term
+from tilec.frontend.emitter import At, Emitter, Number, Term
 from tilec.ir import ops
 from tilec.ir.core import Value
+from tilec.ir.packed import Codes
 from tilec.ir.types import PACKED, DType, TileType, f16, f32, i8, i32, u8, u16
 
 F4_NUMBERS: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

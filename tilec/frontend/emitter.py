@@ -19,6 +19,7 @@ from tilec.frontend.report import Refused, Source
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Parameter, Value
 from tilec.ir.expr import ARITHMETIC, Expr, binary, const, sym
+from tilec.ir.packed import Codes
 from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32, i64
 from tilec.untrusted.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE, MAX_INLINED, MAX_OPERATIONS, MAX_REPEATED
 
@@ -31,14 +32,6 @@ class Poison:
     """A name without a usable value. `diagnostic` gives the reason; None if it was already reported."""
 
     diagnostic: Diagnostic | None
-
-
-@dataclass(frozen=True, slots=True)
-class Codes:
-    """A tile of a packed dtype: `value` has its codes, 0 to 15, as u8."""
-
-    value: Value
-    dtype: DType
 
 
 Number = bool | int | float

@@ -11,7 +11,6 @@ from tilec.diagnostics.spelling import ask_first, did_you_mean
 from tilec.frontend import arithmetic
 from tilec.frontend.emitter import (
     At,
-    Codes,
     Number,
     Term,
     default_dtype,
@@ -22,7 +21,6 @@ from tilec.frontend.emitter import (
     too_large,
     usable,
 )
-from tilec.frontend.extents import doubled
 from tilec.frontend.module import (
     NUMBERS,
     WORDS,
@@ -40,6 +38,7 @@ from tilec.frontend.scope import Scope
 from tilec.frontend.signature import dtype_named
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
+from tilec.ir.packed import Codes, authored_dims
 from tilec.ir.types import TensorType, TileType
 from tilec.untrusted.limits import MAX_LITERAL_BITS, MAX_TUPLE
 
@@ -312,10 +311,7 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Term:
     term = expression(scope, node.value)
     if isinstance(term, Value) and isinstance(term.type, TensorType):
         if node.attr == "shape":
-            dims = term.tensor.dims
-            if term.tensor.packed is not None:
-                dims = (*dims[:-1], doubled(dims[-1]))
-            return tuple(scope.emitter.materialize(dim, at) for dim in dims)
+            return tuple(scope.emitter.materialize(dim, at) for dim in authored_dims(term.tensor))
         if node.attr == "ndim":
             return term.tensor.rank
         if node.attr == "dtype":

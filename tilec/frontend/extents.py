@@ -1,5 +1,4 @@
-"""What an extent of a signature may name: integers of the module, and the dims that extents determine at launch. Bytes of
-packed elements are half as many."""
+"""What an extent of a signature may name: integers of the module, and the dims that extents determine at launch."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from tilec.frontend.module import ModuleConstant
-from tilec.ir.expr import Expr, binary, const
+from tilec.ir.expr import Expr
 
 _DEPTH: Final = 32
 _ARITHMETIC: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
@@ -48,28 +47,6 @@ def module_integer(constant: ModuleConstant) -> int | None:
 
 def _limited(number: int) -> int | None:
     return number if abs(number) < _LARGEST else None
-
-
-def halved(expr: Expr) -> tuple[Expr, bool]:
-    """Bytes of so many packed elements, and whether the number of elements is written as an even one: `doubled` inverts it."""
-    number = expr.constant
-    if number is not None and number % 2 == 0:
-        return const(number // 2), True
-    if expr.op == "*":
-        for factor, other in (expr.args, expr.args[::-1]):
-            number = factor.constant
-            if number is not None and number % 2 == 0 and not _is_half(rest := binary("*", const(number // 2), other)):
-                return rest, True
-    return binary("//", expr, const(2)), False
-
-
-def doubled(expr: Expr) -> Expr:
-    """Elements of so many bytes, as the kernel's author wrote them."""
-    return expr.args[0] if _is_half(expr) else binary("*", const(2), expr)
-
-
-def _is_half(expr: Expr) -> bool:
-    return expr.op == "//" and expr.args[1].constant == 2
 
 
 def determined(extents: Iterable[Expr], given: Collection[str]) -> set[str]:

@@ -9,10 +9,11 @@ from typing import Final
 
 from tilec.frontend import arithmetic, packed
 from tilec.frontend.arguments import Call, Missing
-from tilec.frontend.emitter import At, Codes, Term, as_float, canonical, describe, number_of, refuse_codes, usable
+from tilec.frontend.emitter import At, Term, as_float, canonical, describe, number_of, refuse_codes, usable
 from tilec.frontend.vocabulary import word
 from tilec.ir import ops
 from tilec.ir.core import Access, Value
+from tilec.ir.packed import Codes
 from tilec.ir.types import DType, TileType
 
 _READABLE: Final = (Access.IN, Access.INOUT, Access.SCRATCH, Access.PEER)

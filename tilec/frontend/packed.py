@@ -12,11 +12,12 @@ from typing import Final
 from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
 from tilec.frontend.codes import code_of
-from tilec.frontend.emitter import Codes, Term, describe, number_of
+from tilec.frontend.emitter import Term, describe, number_of
 from tilec.frontend.scope import Scope
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.expr import Expr
+from tilec.ir.packed import Codes
 from tilec.ir.types import TileType, i32, u8
 
 _DEPTH: Final = 24
@@ -56,15 +57,15 @@ def store_tile(call: Call, tensor: Value, term: Term) -> Codes:
 
 
 def stored_bytes(call: Call, tensor: Value, codes: Codes, offsets: Offsets, in_tiles: bool) -> tuple[Value, list[Value]]:
-    """A tile of bytes, and their offsets; E0408 unless whole bytes are written."""
+    """A tile of bytes, and their offsets; E0219 unless whole bytes are written."""
     shape = codes.value.tile.shape
     found = _bytes_offsets(call, offsets, shape, in_tiles)
     if found is None:
         odd = shape[-1] % 2 == 1
-        what = f"{shape[-1]} elements" if odd else "elements from an offset that may be odd"
+        what = f"{shape[-1]} element{'s' * (shape[-1] > 1)}" if odd else "elements from an offset that may be odd"
         hint = "store an even number of elements along the last axis" if odd else "write the offset as an even number: `2 * i`"
         message = f"`{tensor.name}` is written in halves of bytes: {what} along the last axis"
-        raise call.at.error("E0408", message, hint=hint)
+        raise call.at.error("E0219", message, hint=hint)
     pairs = (*shape[:-1], shape[-1] // 2, 2)
     value = call.emitter.reshape(codes.value, pairs, call.at)
     shifted = call.emitter.binary_op("shl", value, _nibbles(call, pairs), call.at)

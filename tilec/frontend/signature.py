@@ -14,12 +14,13 @@ from typing import Final
 
 from tilec.diagnostics.diagnostic import Diagnostic, Label, Span
 from tilec.diagnostics.spelling import ask_first, nearest
-from tilec.frontend.extents import determined, halved, module_integer
+from tilec.frontend.extents import determined, module_integer
 from tilec.frontend.module import DimName, ElementName, Module, ModuleConstant, Routine, dtype_word, word_of
 from tilec.frontend.report import Refused, compile_error
 from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.expr import Expr, binary, const, sym
 from tilec.ir.ops.rank_ops import MOST_RANKS
+from tilec.ir.packed import halved
 from tilec.ir.types import DTYPES, PACKED, DType, TensorType, TileType, u8, u32
 from tilec.untrusted.limits import MAX_HOST_DEPTH
 

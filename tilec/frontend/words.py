@@ -8,13 +8,14 @@ from typing import Final
 from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
 from tilec.frontend.codes import converted
-from tilec.frontend.emitter import Codes, Term, describe, number_of, tile_type, usable
+from tilec.frontend.emitter import Term, describe, number_of, tile_type, usable
 from tilec.frontend.expressions import matmul, permute
 from tilec.frontend.known_ranges import known_range
 from tilec.frontend.vocabulary import word
 from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.expr import cdiv as exact_cdiv
+from tilec.ir.packed import Codes
 from tilec.ir.types import DTYPES, PACKED, TileType, boolean, i32
 
 
