@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from tests.programs.machines import manifest
 from tilec import interpreter
 from tilec.codegen.ptx import to_ptx
-from tilec.diagnostics.diagnostic import CompileError
 from tilec.emulator import emulate
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
@@ -75,18 +74,9 @@ def kernel(body: str, constants: dict[str, Any] | None = None) -> Function:
     return function
 
 
-def refusal(body: str, constants: dict[str, Any] | None = None) -> str:
-    """The first refusal of a source without its head: code, message, hint and counterexample."""
-    try:
-        kernel(body, constants)
-    except CompileError as error:
-        first = error.diagnostics[0]
-        example = f"; {first.counterexample}" if first.counterexample is not None else ""
-        return f"{first.code}: {first.message}; {first.hint}{example}"
-    raise AssertionError("the kernel is accepted")
-
-
-def interpreted(body: str, arrays: dict[str, Array], constants: dict[str, Any] | None = None, **scalars: int) -> dict[str, Array]:
+def interpreted(
+    body: str, arrays: dict[str, Array], constants: dict[str, Any] | None = None, **scalars: int
+) -> dict[str, Array]:
     """The tensors after a launch on the interpreter."""
     after = {name: array.copy() if array.flags.c_contiguous else array for name, array in arrays.items()}
     with np.errstate(all="ignore"):

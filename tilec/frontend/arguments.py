@@ -117,8 +117,8 @@ class Call:
         """A dtype argument; E0201."""
         if isinstance(term, DType):
             if term in PACKED.values() and self.word != "astype":
-                message = f"`{self.word}` makes no {term}, whose elements share a byte"
-                raise self.at.error("E0201", message, hint=f"compute with a wider dtype, and store it with `.astype({term})`")
+                raise self.at.error("E0201", f"`{self.word}` makes no {term}, whose elements share a byte",
+                             hint=f"compute with a wider dtype, and store it with `.astype({term})`")  # fmt: skip
             return term
         if isinstance(term, str) and term in DTYPES:
             return DTYPES[term]

@@ -66,7 +66,7 @@ def _signed(emitter: Emitter, codes: Value, at: At) -> Value:
 
 
 def _floats(emitter: Emitter, codes: Value, at: At) -> Value:
-    """Sign, exponent and mantissa at their places in an f16, of which the bias is then made up for: exact, as 0.5 is the
+    """Sign, exponent and mantissa where an f16 has them, then times the difference of the biases: exact, as 0.5 is the
     subnormal 2^-15 before."""
     wide = emitter.cast(codes, u16, at)
     sign = _with(emitter, "shl", _with(emitter, "and", wide, 8, at), 12, at)

@@ -247,9 +247,10 @@ def scatter(call: Call) -> Term:
 
 
 def _no_packed(call: Call, tensor: Value, hint: str) -> None:
-    if tensor.tensor.packed is not None:
-        message = f"`{call.word}` of {tensor.tensor.packed} does not exist: two elements of `{tensor.name}` share a byte"
-        raise call.location(0).error("E0201", message, hint=hint)
+    """E0201 for a word that takes elements one by one, of a tensor that has two in a byte."""
+    dtype = tensor.tensor.packed
+    if dtype is not None:
+        raise call.location(0).error("E0201", f"`{call.word}` of {dtype} does not exist: two elements share a byte", hint=hint)
 
 
 def _indices(call: Call, tensor: Value, indices: Term, shape: tuple[int, ...]) -> list[Value]:

@@ -47,8 +47,8 @@ def store_tile(call: Call, tensor: Value, term: Term) -> Codes:
     dtype, rank = tensor.tensor.packed, tensor.tensor.rank
     assert dtype is not None
     if not isinstance(term, Codes) or term.dtype != dtype:
-        message = f"`{tensor.name}` holds {dtype}, and {describe(term)} is written"
-        raise call.at.error("E0201", message, hint=f"convert the tile with `.astype({dtype})`")
+        raise call.at.error("E0201", f"`{tensor.name}` holds {dtype}, and {describe(term)} is written",
+                     hint=f"convert the tile with `.astype({dtype})`")  # fmt: skip
     shape = term.value.tile.shape
     if len(shape) not in (0, rank):
         raise call.at.error("E0206", f"`{tensor.name}` has {rank} axes, the tile has {len(shape)}",
@@ -64,8 +64,7 @@ def stored_bytes(call: Call, tensor: Value, codes: Codes, offsets: Offsets, in_t
         odd = shape[-1] % 2 == 1
         what = f"{shape[-1]} element{'s' * (shape[-1] > 1)}" if odd else "elements from an offset that may be odd"
         hint = "store an even number of elements along the last axis" if odd else "write the offset as an even number: `2 * i`"
-        message = f"`{tensor.name}` is written in halves of bytes: {what} along the last axis"
-        raise call.at.error("E0219", message, hint=hint)
+        raise call.at.error("E0219", f"`{tensor.name}` is written in halves of bytes: {what} along the last axis", hint=hint)
     pairs = (*shape[:-1], shape[-1] // 2, 2)
     value = call.emitter.reshape(codes.value, pairs, call.at)
     shifted = call.emitter.binary_op("shl", value, _nibbles(call, pairs), call.at)

@@ -19,7 +19,7 @@ class Codes:
 
 
 def halved(expr: Expr) -> tuple[Expr, bool]:
-    """Bytes of so many packed elements, and whether the number of elements is written as an even one: `doubled` inverts it."""
+    """Bytes of a number of packed elements, and whether that number is written as an even one. `doubled` inverts it."""
     number = expr.constant
     if number is not None and number % 2 == 0:
         return const(number // 2), True
@@ -32,7 +32,7 @@ def halved(expr: Expr) -> tuple[Expr, bool]:
 
 
 def doubled(expr: Expr) -> Expr:
-    """Elements of so many bytes, as the kernel's author wrote them."""
+    """Elements of a number of bytes, as the kernel's author wrote them."""
     return expr.args[0] if _is_half(expr) else binary("*", const(2), expr)
 
 

@@ -103,7 +103,7 @@ def _elements(site: AccessSite, axis_index: int) -> int:
     return site.instance.axes[axis_index].extent * per_index
 
 
-def _places(site: AccessSite, axis_index: int) -> str:
+def _positions_text(site: AccessSite, axis_index: int) -> str:
     """Where an access of one element, or of one byte, can be along an axis."""
     return str(site.parameter.value.tensor.dims[axis_index])
 
@@ -119,7 +119,7 @@ def _hint(findings: Findings, site: AccessSite, axis_index: int, clip: str) -> s
     loaded = [atom.label for atom in _loaded(axis) if _declarable(findings, atom)]
     declared = {fact.tensor for fact in findings.index.function.values}
     if axis.start.atom is not None and loaded and axis.extent == 1 and not declared.intersection(loaded):
-        return f"declare what `{loaded[0]}` holds with `values({loaded[0]}, 0, {_places(site, axis_index)})`"
+        return f"declare what `{loaded[0]}` holds with `values({loaded[0]}, 0, {_positions_text(site, axis_index)})`"
     if loaded and not declared.intersection(loaded):
         return (
             f"pass `{clip}`, or declare with `values({loaded[0]}, ...)` a range that keeps the index inside axis {axis_index}"
@@ -144,7 +144,7 @@ def _fixes(site: AccessSite, axis_index: int, clip: str) -> Iterator[Fix]:
     loaded = _loaded(axis)
     if loaded:
         if axis.extent == 1 and axis.start in [terms.of(atom) for atom in loaded]:
-            text = f"values({loaded[0].label}, 0, {_places(site, axis_index)})"
+            text = f"values({loaded[0].label}, 0, {_positions_text(site, axis_index)})"
             yield Fix(f"declare what `{loaded[0].label}` holds", "statement", text, where, certain=True)
         return
     yield Fix(f"pass `{clip}`", "argument", clip, where, certain=True)

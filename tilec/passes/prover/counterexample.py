@@ -48,8 +48,8 @@ def counterexample(
         type_ = index.function.parameter(tensor).value.tensor
         element = authored_element(type_, element)
         if type_.packed is not None:
-            beside = ", ".join(map(str, (*element[:-1], element[-1] + 1)))
-            note = ", ".join(part for part in (f"in one byte with `{tensor}[{beside}]`", note) if part)
+            neighbour = ", ".join(map(str, (*element[:-1], element[-1] + 1)))
+            note = ", ".join(part for part in (f"in one byte with `{tensor}[{neighbour}]`", note) if part)
     return Counterexample(dims, blocks, iterations, tensor, element, values, note)
 
 
