@@ -8,6 +8,7 @@ from tilec.diagnostics.diagnostic import Counterexample
 from tilec.ir.core import Op
 from tilec.ir.ops.loop_claims import FLAG, PASS
 from tilec.ir.packed import authored_element
+from tilec.ir.types import TensorType
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance
 from tilec.passes.prover.index_terms import IndexTerms
@@ -44,8 +45,8 @@ def counterexample(
     no_number = " and ".join(f"`{name}` is NaN" for name, number in values.items() if number == NAN)
     note = ", ".join(part for part in (note, no_number, *_untranslated(index, _needed(found, instances))) if part)
     values = {name: number for name, number in values.items() if number != NAN}
-    if tensor and element:
-        type_ = index.function.parameter(tensor).value.tensor
+    type_ = next((p.value.type for p in index.function.parameters if p.name == tensor), None)
+    if element and isinstance(type_, TensorType):  # the tile of a `take` is no parameter
         element = authored_element(type_, element)
         if type_.packed is not None:
             neighbour = ", ".join(map(str, (*element[:-1], element[-1] + 1)))
