@@ -4,6 +4,7 @@ emulator as on the interpreter."""
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.programs.machines import manifest
 from tests.words.kernels import ARCHITECTURES, assert_same
-from tests.words.packed_kernels import NUMPY, Array, emulated, interpreted, pack, some_bytes, unpack
+from tests.words.packed_kernels import NUMPY, Array, emulated, interpreted, kernel, pack, some_bytes, unpack
 from tilec.interpreter.dtypes import numpy_dtype
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
+from tilec.ir.text.tokens import ParseError
 from tilec.ir.types import DTYPES
+from tilec.lowering import lower
+from tilec.passes.prover import prove
+from tilec.passes.schedule import choose, prepare
+from tilec.runtime import LaunchError, TensorView
+from tilec.runtime.contract import check_shapes, check_type
+from tilec.runtime.tensors import contiguous_strides
 from tilec.target.targets import MAIN_TARGETS, SM_90A, Target
 
 EVERY_BYTE = np.arange(256, dtype=np.uint8)
@@ -273,3 +284,39 @@ def test_shapes_are_those_of_elements() -> None:
     w = some_bytes((3, 4))
     found = interpreted(body, {"w": w, "out": np.zeros((3, 8), np.int32)})["out"]
     np.testing.assert_array_equal(found, unpack(w, "u4").astype(np.int32) + 2)
+
+
+def launched(dtype: str, columns: int, of_bytes: int) -> str:
+    """The refusal of a launch of `COPY` of two rows, as a launcher gives it; an empty string for none."""
+    function = kernel(COPY.format(dtype="u4", a=2, b=4, where="(n, k), q"))
+    code = lower(prepare(function, SM_90A, choose(function, SM_90A)), SM_90A)
+    contract = replace(manifest(function, code, SM_90A), launch_checks=prove(function).launch_checks)
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+        "w": (dtype, (2, of_bytes)), "x": ("f32", (columns,)), "out": ("u8", (2, columns // 2)),
+    }  # fmt: skip
+    views = {name: TensorView(4096, one, shape, contiguous_strides(shape)) for name, (one, shape) in shapes.items()}
+    try:
+        for spec in contract.tensors:
+            check_type(spec, views[spec.name], contract.kernel)
+        check_shapes(contract, views, {}, {})
+    except LaunchError as error:
+        return str(error)
+    return ""
+
+
+def test_a_launch_gives_whole_bytes() -> None:
+    assert not launched("u8", 130, 65)
+    odd = launched("u8", 131, 65)
+    assert "[E0910]" in odd and "requires(K % 2 == 0)" in odd and "K = 131" in odd
+    short = launched("u8", 130, 64)
+    assert "[E0906]" in short and "`K // 2` = 65" in short and "argument `w`" in short
+    assert "[E0904]" in launched("i8", 130, 65)
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_the_text_of_a_kernel_has_its_packed_dtypes(dtype: str) -> None:
+    function = kernel(COPY.format(dtype=dtype, a=2, b=4, where="(n, k), q"))
+    text = print_function(function)
+    assert text.count(f"packed {dtype}") == 2 and print_function(parse_function(text)) == text
+    with pytest.raises(ParseError, match="no two elements of"):
+        parse_function(text.replace("tensor<u8", "tensor<i8", 1))
