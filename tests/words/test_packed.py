@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.programs.machines import manifest
 from tests.words.kernels import ARCHITECTURES, assert_same
 from tests.words.packed_kernels import NUMPY, Array, emulated, interpreted, kernel, pack, some_bytes, unpack
+from tilec.codegen.ptx import to_ptx
 from tilec.interpreter.dtypes import numpy_dtype
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
@@ -320,3 +321,11 @@ def test_the_text_of_a_kernel_has_its_packed_dtypes(dtype: str) -> None:
     assert text.count(f"packed {dtype}") == 2 and print_function(parse_function(text)) == text
     with pytest.raises(ParseError, match="no two elements of"):
         parse_function(text.replace("tensor<u8", "tensor<i8", 1))
+
+
+def test_threads_load_vectors_of_bytes() -> None:
+    """Of rows at a length of the launch, which its contract makes a multiple of vectors."""
+    body = GROUPS.format(dtype="i4").replace("(4, ", "(32, ").replace("(N, 4)", "(N, 32)")
+    function = kernel(body)
+    ptx = to_ptx(lower(prepare(function, SM_90A, choose(function, SM_90A)), SM_90A).mlir, SM_90A)
+    assert "ld.global.v2.b32" in ptx and "ld.global.b8" not in ptx

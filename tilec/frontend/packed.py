@@ -13,6 +13,7 @@ from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
 from tilec.frontend.codes import code_of
 from tilec.frontend.emitter import Term, describe, number_of
+from tilec.frontend.joins import joined
 from tilec.frontend.scope import Scope
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Value
@@ -77,9 +78,10 @@ def _box(call: Call, tensor: Value, offsets: list[Value], extents: tuple[int, ..
     shape = (*extents[:-1], extents[-1] // 2)
     op = ops.Load(pad=pad, unsafe=call.emitter.unsafe, operands=[tensor, *offsets])
     loaded = call.emitter.emit(op, call.at, TileType(u8, shape))[0]
-    pairs = (*shape, 2)
-    both = call.emitter.broadcast(call.emitter.reshape(loaded, (*shape, 1), call.at), pairs, call.at)
-    return call.emitter.reshape(_low_bits(call, both, _nibbles(call, pairs)), extents, call.at)
+    # Bytes are taken apart as they were loaded, so that a thread keeps the vectors that it has loaded.
+    fifteen, four = (call.emitter.constant(number, loaded.tile, call.at) for number in (15, 4))
+    halves = call.emitter.binary_op("and", loaded, fifteen, call.at), call.emitter.binary_op("shr", loaded, four, call.at)
+    return call.emitter.reshape(joined(call, *halves), extents, call.at)
 
 
 def _elements(call: Call, tensor: Value, offsets: list[Value], extents: tuple[int, ...], pad: float | None) -> Value:
